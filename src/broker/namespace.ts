@@ -345,7 +345,7 @@ export class Namespace implements ClusterListener {
 
   /**
    * Stores the options of a queue; null: it has none any more. The definition comes first, and the engine gets what it says:
-   * if another write comes in between, whoever finds the newer definition gives that to the engine, so that both end with
+   * if another write comes in between, the node that finds the newer definition gives that to the engine, so that both end with
    * the same.
    */
   async writeOptions({ ns, name }: QueueKey, options: OwnOptions | null): Promise<void> {

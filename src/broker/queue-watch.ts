@@ -58,7 +58,7 @@ export class QueueWatch implements Service {
     await Promise.all(this.#polls.map((poll) => poll.idle()));
   }
 
-  /** From now on, `follower` is told of every queue; null: nobody follows. */
+  /** From now on, `follower` is notified of every queue; null: there is none. */
   follow(follower: QueueFollower | null): void {
     for (const poll of this.#polls) poll.follow(follower);
   }
@@ -68,7 +68,7 @@ class NamespacePoll {
   readonly #namespace: Namespace;
   readonly #clock: Clock;
   #follower: QueueFollower | null = null;
-  /** Whether the follower has not been told of all queues yet. */
+  /** Whether the follower has not been notified of all queues yet. */
   #isFilling = false;
   /** How often a follower came or went: a round that began before is not theirs. */
   #follows = 0;

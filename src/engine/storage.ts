@@ -109,7 +109,7 @@ export interface Storage {
 
   /**
    * Forgets a queue that holds nothing, with its options, dedup keys and statistics, as if it had never been. Returns false, and
-   * changes nothing, if it holds a delivery. What is stored at the same moment is found, or makes the queue anew; only a
+   * changes nothing, if it holds a delivery. What is stored at the same moment is found, or creates the queue again; only a
    * pop whose reply was lost just then cannot be undone any more.
    */
   drop(queue: QueueKey): Promise<boolean>;

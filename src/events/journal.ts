@@ -17,7 +17,7 @@ const MAX_GONE = 1_000;
  */
 export class PictureJournal {
   readonly #entries = new Map<string, JournalEntry>();
-  /** In the order of their versions. An entry that was replaced leaves its place empty until the array is made anew. */
+  /** In the order of their versions. An entry that was replaced leaves its place empty until the array is rebuilt. */
   #order: JournalEntry[] = [];
   #gone: string[] = [];
   #version = 0;

@@ -344,7 +344,7 @@ interface SubscriberState {
   /** Whether it is being sent everything, not only what changed. */
   isFull: boolean;
   hasStarted: boolean;
-  /** Whether it was told that it has everything. */
+  /** Whether it was notified that it has everything. */
   isComplete: boolean;
   isWriting: boolean;
   readonly openedAt: number;

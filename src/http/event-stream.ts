@@ -3,7 +3,7 @@ import type { EventPublisher, EventSink, EventSubscription } from '../events/pub
 import { QuaysideError } from '../model/errors.ts';
 import type { HttpCall } from './call.ts';
 
-/** A response of server-sent events: what one subscriber is told, until the client disconnects or the subscription ends. */
+/** A response of server-sent events: what one subscriber is sent, until the client disconnects or the subscription ends. */
 export class EventStream implements EventSink {
   readonly #call: HttpCall;
   #subscription: EventSubscription | null = null;

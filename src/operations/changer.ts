@@ -232,7 +232,7 @@ export class ElementChanger {
         return false;
       });
       const { stored, repeated } = await this.#store(target, fit);
-      // What matured meanwhile is met twice: scheduled, then ready.
+      // What matured in between is met twice: scheduled, then ready.
       changed += isRepeated ? stored + repeated : stored;
     }
     return { changed, failed, error };

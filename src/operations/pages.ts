@@ -32,7 +32,7 @@ export const FIRST_PAGE: PageCursor = { part: 0, after: null };
 export const SELECTOR_PATH = 'where.selector';
 
 /**
- * Reads the elements that an operation is about, in pages: one search for each state, since an element that matures meanwhile
+ * Reads the elements that an operation is about, in pages: one search for each state, since an element that matures in between
  * must not be missed, or one for all if ids are given.
  */
 export class Pages {
@@ -41,7 +41,7 @@ export class Pages {
   readonly #searches = new Map<number, ElementSearch>();
   /** Of `release`: the latest end of a lease when it began. A reservation that is made later usually ends later. */
   #lastLease: number | null = null;
-  /** Of `release`: those that it released. What is reserved again meanwhile is another's. */
+  /** Of `release`: those that it released. What was reserved again since is another's. */
   readonly #released = new Set<string>();
 
   constructor(options: PagesOptions) {

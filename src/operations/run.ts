@@ -83,12 +83,12 @@ class Superseded extends Error {}
 /**
  * Runs one operation on this node, from where it is to its end.
  *
- * Before a page of elements is changed, their ids are stored as pending, with the cursor behind them. Whoever continues,
+ * Before a page of elements is changed, their ids are stored as pending, with the cursor behind them. The node that continues,
  * after a failed call or on another node, first repeats what is pending: elements that are still there were not changed
  * yet, and the others were. So a crash at any moment neither skips an element nor changes one twice, and `limit` holds.
  *
  * OperationProgress is written with compare-and-set: a node that was silent for so long that another one took over notices at its
- * next write, and stops. A page that it was changing meanwhile is one that the other repeats, and each element of it is
+ * next write, and stops. A page that it was changing at that time is one that the other repeats, and each element of it is
  * changed once, by the one or the other.
  */
 export class OperationRun {

@@ -30,7 +30,7 @@ export interface SearchOptions {
   readonly path: string;
   /** Whether the bodies of the matches are wanted; if not, they are empty. */
   readonly bodies: boolean;
-  /** A selector that reads `env.msg.payload` is rejected: whoever searches may not see bodies. Not given: false. */
+  /** A selector that reads `env.msg.payload` is rejected: the user who searches may not see bodies. Not given: false. */
   readonly hidesBodies?: boolean;
 }
 
