@@ -22,3 +22,10 @@ export function pushElementHeaders(headers: string[], delivery: Delivery): void 
     if (name === ORIGIN_ID) headers.push(name, own[at + 1] as string);
   }
 }
+
+/** What {@link pushElementHeaders} gives whether or not the element is reserved, for the documents; what differs is given by the route. */
+export const ELEMENT_HEADER_NOTES = [
+  { name: 'x-ks-hdr-*', description: 'Its element headers.' },
+  { name: 'x-ks-origin-id', description: 'Of a dead letter: the first id of the element.' },
+  { name: 'content-encoding', description: 'As it was inserted, where it was.' },
+] as const;

@@ -10,3 +10,8 @@ export function named<T extends Schema>($id: string, schema: T): T {
 
 export const Count = Type.Integer({ minimum: 0 });
 export const Moment = Type.String({ format: 'date-time' });
+
+/** What a schema describes, or null. */
+export function orNull<T>(schema: Schema<T>): Schema<T | null> {
+  return Type.Union([schema, Type.Null()]);
+}

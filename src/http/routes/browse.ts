@@ -13,10 +13,11 @@ import type { SearchPage } from '../../operations/search.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
+import { ELEMENT_HEADER_NOTES } from '../element-headers.ts';
 import { bodyMember, isoTime, jsonOfBytes, jsonOfHeaders } from '../ndjson.ts';
 import { checkOpaque, group, nameOf, oneOf, printable, text, whole } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
-import { Count, Moment, named } from '../schemas.ts';
+import { Count, Moment, named, orNull } from '../schemas.ts';
 
 /** Elements of a page, at most, and where none is asked for. */
 const MAX_PAGE = 1_000;
@@ -32,8 +33,6 @@ const MAX_DEAD_LETTER_QUEUES = 1_000;
 const STATES = [...DELIVERY_STATES, 'all'] as const;
 const BODIES = ['none', 'preview', 'full'] as const;
 type Shown = (typeof BODIES)[number];
-
-const orNull = (schema: ReturnType<typeof Type.String>) => Type.Union([schema, Type.Null()]);
 
 const BrowsedElement = named(
   'BrowsedElement',
@@ -165,9 +164,7 @@ export const browseRoutes: readonly Route[] = [
           { name: 'x-ks-id', description: 'Its id.' },
           { name: 'x-ks-tries', description: 'Failed tries so far.' },
           { name: 'x-ks-mature', description: 'Its maturity, ISO 8601.' },
-          { name: 'x-ks-hdr-*', description: 'Its element headers.' },
-          { name: 'x-ks-origin-id', description: 'Of a dead letter: the first id of the element.' },
-          { name: 'content-encoding', description: 'As it was inserted, where it was.' },
+          ...ELEMENT_HEADER_NOTES,
           { name: 'x-ks-state', description: '`ready`, `scheduled` or `reserved`.' },
           { name: 'x-ks-inserted', description: 'When it was inserted, ISO 8601.' },
           {

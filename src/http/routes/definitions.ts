@@ -11,7 +11,7 @@ import { entityTag, readVersions } from '../entity-tag.ts';
 import { readJson } from '../json-body.ts';
 import { flag } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
-import { named } from '../schemas.ts';
+import { named, orNull } from '../schemas.ts';
 import { ExchangeDeclaration } from './exchanges.ts';
 import { QueueOptionsSchema } from './queue-options.ts';
 
@@ -35,8 +35,6 @@ const Definitions = named(
     queues: Type.Optional(Type.Record(Type.Record(DocumentQueue), { description: 'By namespace and name.' })),
   }),
 );
-
-const orNull = <S>(schema: S) => Type.Union([schema as never, Type.Null()]);
 
 const Change = Type.Object({
   kind: Type.Enum(['exchange', 'queue']),

@@ -9,6 +9,7 @@ import { checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
+import { ELEMENT_HEADER_NOTES } from '../element-headers.ts';
 import { idempotencyKeyOf } from '../idempotency-key.ts';
 import {
   checkOpaque,
@@ -136,9 +137,7 @@ export const elementRoutes: readonly Route[] = [
           { name: 'x-ks-id', description: 'Its id, for commit and rollback.' },
           { name: 'x-ks-tries', description: 'Failed tries so far.' },
           { name: 'x-ks-mature', description: 'The maturity by which it was handed out, ISO 8601.' },
-          { name: 'x-ks-hdr-*', description: 'Its element headers.' },
-          { name: 'x-ks-origin-id', description: 'Of a dead letter: the first id of the element.' },
-          { name: 'content-encoding', description: 'As it was inserted, where it was.' },
+          ...ELEMENT_HEADER_NOTES,
           { name: 'x-ks-lease', description: 'Of a reserve: the token of this reservation.' },
           { name: 'x-ks-lease-until', description: 'Of a reserve: when it ends, ISO 8601.' },
         ],

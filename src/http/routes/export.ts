@@ -2,17 +2,15 @@ import { refusal } from '../../access/user.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { exportPages } from '../../operations/export.ts';
 import { QueueImport } from '../../operations/import.ts';
-import { type Schema, Type } from '../../util/schema.ts';
+import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { exportedLine, readExportedLine } from '../exported-line.ts';
 import { NDJSON } from '../ndjson.ts';
 import { group } from '../parameters.ts';
 import { bodyLines } from '../request-lines.ts';
 import { type Route, route } from '../route.ts';
-import { Count, Moment, named } from '../schemas.ts';
+import { Count, Moment, named, orNull } from '../schemas.ts';
 import { errorIn, limited, maxLineBytes } from '../sent-elements.ts';
-
-const orNull = (schema: Schema): Schema => Type.Union([schema, Type.Null()]);
 
 const ExportedElement = named(
   'ExportedElement',

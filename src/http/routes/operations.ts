@@ -12,11 +12,11 @@ import {
   STATES,
 } from '../../operations/request.ts';
 import { OPERATION_STATES, type OperationState } from '../../operations/stored.ts';
-import { type Schema, Type } from '../../util/schema.ts';
+import { Type } from '../../util/schema.ts';
 import { readJson } from '../json-body.ts';
 import { checkOpaque, flag, nameOf, oneOf } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
-import { Count, Moment, named } from '../schemas.ts';
+import { Count, Moment, named, orNull } from '../schemas.ts';
 
 /** A request of an operation may name a thousand ids. */
 const MAX_JSON_BYTES = 131_072;
@@ -69,8 +69,6 @@ const OperationDeclaration = named(
     STRICT,
   ),
 );
-
-const orNull = (schema: Schema): Schema => Type.Union([schema, Type.Null()]);
 
 const Operation = named(
   'Operation',
