@@ -42,7 +42,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   exchange: { parts: [...BASE, 'engine', 'broker', 'sandbox'], packages: ['node:*'] },
   // Work on many elements of a queue, which a caller starts and follows.
   operations: { parts: [...BASE, 'engine', 'broker', 'sandbox', 'exchange'], packages: ['node:*'] },
-  // What changes, told to those who listen.
+  // What changes, sent to subscribers.
   events: { parts: [...BASE, 'access', 'engine', 'broker', 'exchange', 'operations'], packages: [] },
   http: { parts: CORE, packages: ['node:*', 'find-my-way'] },
   // What front ends whose clients keep a session share.

@@ -115,7 +115,7 @@ async function look(client: QueueClient, pages = Number.POSITIVE_INFINITY): Prom
   return found;
 }
 
-/** The result, and the most memory that the process had meanwhile. */
+/** The result, and the most memory that the process had during it. */
 async function withPeak<T>(pid: number, work: Promise<T>): Promise<[T, number]> {
   let peak = 0;
   let isOver = false;

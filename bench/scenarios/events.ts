@@ -55,11 +55,11 @@ export const events: Scenario = {
       const atRest = await idleShare(server, lengthMs);
       await ask({ what: 'count' });
       const withMany = await changing(() => idleShare(server, lengthMs));
-      const told = await ask({ what: 'count' });
+      const counts = await ask({ what: 'count' });
       const eachBusy = (residentBytesOf(server.pid) - before) / (count - 10) / KIBIBYTE;
       const seconds = lengthMs / 1000;
       context.note(
-        `updates of each subscriber: ${(told.updates / count / seconds).toFixed(2)} a second, ${(told.bytes / seconds / 1e6).toFixed(1)} MB a second in all; CPU with 10 subscribers ${(withFew * 100).toFixed(1)} %, at rest with ${count} ${(atRest * 100).toFixed(2)} %; memory each while queues change ${eachBusy.toFixed(1)} KiB`,
+        `updates of each subscriber: ${(counts.updates / count / seconds).toFixed(2)} a second, ${(counts.bytes / seconds / 1e6).toFixed(1)} MB a second in all; CPU with 10 subscribers ${(withFew * 100).toFixed(1)} %, at rest with ${count} ${(atRest * 100).toFixed(2)} %; memory each while queues change ${eachBusy.toFixed(1)} KiB`,
       );
       const added = Math.max(0, withMany - withFew);
       const name = `${count} subscribers of /events`;

@@ -227,7 +227,7 @@ function foreignSuite(library: ForeignLibrary): void {
     }
 
     if (library.drains) {
-      it('is told when a drain is done, of a queue with elements and of an empty one', async () => {
+      it('learns when a drain is done, of a queue with elements and of an empty one', async () => {
         const address = fresh();
         for (let i = 0; i < 3; i++) await client.send(address, Buffer.from(`no. ${i}`));
         assert.equal(await client.drain(address, 10), 3);

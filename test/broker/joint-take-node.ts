@@ -147,7 +147,7 @@ export class FakeEngine {
     });
   }
 
-  giveBack({ name }: QueueKey, ids: readonly string[]): void {
+  returnTaken({ name }: QueueKey, ids: readonly string[]): void {
     for (const id of ids) {
       const stored = this.taken.get(id);
       if (stored === undefined) throw new Error(`${id} was given back twice, or never taken`);
@@ -221,12 +221,12 @@ function setup(name: string, engine: FakeEngine): NamespaceSetup {
     take: (queue: QueueKey, options: TakeOptions) => engine.take(queue, options),
     counts: (queue: QueueKey) => engine.counts(queue),
     undoTake: async (queue: QueueKey, deliveries: readonly Delivery[]) =>
-      engine.giveBack(
+      engine.returnTaken(
         queue,
         deliveries.map(({ id }) => id),
       ),
     settle: async (items: readonly SettleItem[]) => {
-      for (const { queue, id } of items) engine.giveBack(queue, [id]);
+      for (const { queue, id } of items) engine.returnTaken(queue, [id]);
       return items.map(() => SETTLED.done);
     },
   } as unknown as Storage;

@@ -42,7 +42,7 @@ for (const engine of ENGINES) {
     /** Waits until a node sees these options as stored: the news comes with a notification of the engine. */
     const seen = async (queue: Queue, options: OwnOptions | null): Promise<void> => {
       for (let attempt = 0; ; attempt++) {
-        assert.ok(attempt < 10_000, 'the other node is told');
+        assert.ok(attempt < 10_000, 'the other node is notified');
         const stored = queue.namespace.options.storedOf(queue.key.name);
         if (JSON.stringify(stored) === JSON.stringify(options)) return;
         await opened.engine.ping();

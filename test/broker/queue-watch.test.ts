@@ -13,13 +13,13 @@ import { newElement } from '../support/elements.ts';
 import { engineWith } from '../support/engine-with.ts';
 
 class Follower implements QueueFollower {
-  readonly readings = new Map<string, QueueReading>();
+  readonly seen = new Map<string, QueueReading>();
   readonly gone: string[] = [];
   filled = 0;
   rounds = 0;
 
   onQueue(_: Namespace, name: string, reading: QueueReading): void {
-    this.readings.set(name, reading);
+    this.seen.set(name, reading);
   }
 
   onGone(_: Namespace, name: string): void {
@@ -35,7 +35,7 @@ class Follower implements QueueFollower {
   }
 
   readyIn(name: string): number | undefined {
-    return this.readings.get(name)?.counts.ready;
+    return this.seen.get(name)?.counts.ready;
   }
 }
 
@@ -125,7 +125,7 @@ describe('The watch of queues', () => {
     await passUntil(() => counted.length > before);
     assert.deepEqual(counted.slice(before), ['q']);
     const ms = await passUntil(() => counted.length > before + 1);
-    assert.ok(ms >= 9_000, `${ms} ms between two readings`);
+    assert.ok(ms >= 9_000, `${ms} ms between two reads`);
   });
 
   it('tells a follower of every queue, and then of what this node changes at once', async () => {
@@ -133,7 +133,7 @@ describe('The watch of queues', () => {
     await namespace.reload();
     const one = follower();
     await passUntil(() => one.filled === 1);
-    assert.deepEqual([...one.readings.keys()].sort(), ['a', 'b']);
+    assert.deepEqual([...one.seen.keys()].sort(), ['a', 'b']);
     await insert(broker, 'a');
     const ms = await passUntil(() => one.readyIn('a') === 2);
     assert.ok(ms <= 500, `${ms} ms until a change of this node was seen`);
@@ -151,7 +151,7 @@ describe('The watch of queues', () => {
       await opened.passTime(50);
     }
     const times = counted.filter((name) => name === 'busy').length;
-    assert.ok(times >= 5 && times <= 12, `${times} readings in five seconds`);
+    assert.ok(times >= 5 && times <= 12, `${times} reads in five seconds`);
   });
 
   it('sees within seconds what another node inserted, and what it consumed', async () => {
@@ -159,7 +159,7 @@ describe('The watch of queues', () => {
     await insert(broker, 'q');
     await passUntil(() => one.readyIn('q') === 1);
     await insert(other, 'q');
-    assert.ok((await passUntil(() => one.readyIn('q') === 2)) <= 600, 'a signal told of the insert');
+    assert.ok((await passUntil(() => one.readyIn('q') === 2)) <= 600, 'a signal announced the insert');
     const queue = other.namespace('N').queue('q');
     const { storage } = other.namespace('N');
     await storage.take(queue.key, { group: '', count: 1, leaseMs: null });
@@ -170,7 +170,7 @@ describe('The watch of queues', () => {
     const one = follower();
     await passUntil(() => one.filled === 1);
     await namespace.queue('q').insert([newElement({ body: 'a', delayMs: 1_000 })]);
-    await passUntil(() => one.readings.get('q')?.counts.scheduled === 1);
+    await passUntil(() => one.seen.get('q')?.counts.scheduled === 1);
     assert.ok((await passUntil(() => one.readyIn('q') === 1)) <= 1_600);
   });
 
@@ -179,7 +179,7 @@ describe('The watch of queues', () => {
     isAway = true;
     const one = follower();
     await passUntil(() => one.filled === 1);
-    assert.equal(one.readings.size, 0);
+    assert.equal(one.seen.size, 0);
     isAway = false;
     await passUntil(() => one.readyIn('q') === 1);
   });

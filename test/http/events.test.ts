@@ -49,7 +49,7 @@ class EventsUnderTest {
     return client;
   }
 
-  /** Listens, and returns once everything was told. */
+  /** Subscribes, and returns once the full picture was sent. */
   async complete(options: Partial<EventClientOptions> = {}): Promise<EventClient> {
     const client = this.listen(options);
     await this.until(() => client.isComplete);
@@ -125,7 +125,7 @@ describe('GET /events', () => {
       });
       await client.get('N', 'orders');
       const ms = await events.until(() => listener.queue('N', 'orders')?.size === 0);
-      assert.ok(ms <= 600, `${ms} ms until a change of this node was told`);
+      assert.ok(ms <= 600, `${ms} ms until a change of this node was sent`);
       await client.pause('N', 'orders');
       await events.until(() => listener.queue('N', 'orders')?.paused === true);
       assert.match(listener.lastEventId, /^[0-9a-z.]+-\d+$/);
@@ -249,8 +249,8 @@ describe('GET /events', () => {
       assert.deepEqual(writer.of('queues'), [], 'counts take the right read');
       assert.deepEqual(writer.of('nodes')[0]?.namespaces, ['N']);
       for (const listener of [reader, writer]) {
-        const told = listener.events.map(({ data }) => data).join();
-        assert.doesNotMatch(told, /"hidden"(?!:true)|treasure|invisible/);
+        const sent = listener.events.map(({ data }) => data).join();
+        assert.doesNotMatch(sent, /"hidden"(?!:true)|treasure|invisible/);
       }
     }));
 
@@ -285,7 +285,7 @@ describe('GET /events', () => {
       const second = await events.complete({ lastEventId: first.lastEventId });
       assert.deepEqual(JSON.parse(second.events[0]?.data ?? ''), { full: false });
       await events.until(() => second.queue('N', 'b')?.size === 2);
-      assert.equal(second.queue('N', 'a'), undefined, 'what did not change is not told again');
+      assert.equal(second.queue('N', 'a'), undefined, 'what did not change is not sent again');
       for (const lastEventId of ['unknown', `${first.lastEventId}0`, '']) {
         const other = await events.complete({ lastEventId });
         assert.deepEqual(JSON.parse(other.events[0]?.data ?? ''), { full: true }, lastEventId);
@@ -311,7 +311,7 @@ describe('GET /events', () => {
       };
       await events.harness.passTime(5_000);
       await events.rest();
-      assert.ok(asked <= 1, `${asked} readings within five seconds`);
+      assert.ok(asked <= 1, `${asked} reads within five seconds`);
       storage.counts = counts;
       const second = await events.complete({ lastEventId: first.lastEventId });
       assert.deepEqual(JSON.parse(second.events[0]?.data ?? ''), { full: true });
@@ -384,7 +384,7 @@ describe('GET /events', () => {
       await events.until(() => kept?.queue('N', 'q')?.size === 1);
     }));
 
-  it('sends a client that does not read nothing meanwhile, and then what holds by then', () => {
+  it('sends nothing to a client that does not read, and what holds once it reads again', () => {
     let round = 0;
     const shown = (): string => JSON.stringify({ id: '1', round, text: 'x'.repeat(1_000_000) });
     const source: PictureSource = { kind: 'operations', read: () => [operation(shown())] };
@@ -466,7 +466,7 @@ describe('GET /events', () => {
     );
   });
 
-  it('is told of by metrics', () =>
+  it('is counted by metrics', () =>
     withEvents(async (events) => {
       await events.complete();
       const text = (await events.harness.client().request('GET', '/metrics')).body.toString();

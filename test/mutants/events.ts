@@ -16,7 +16,7 @@ export const EVENTS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'who comes back is not told what went in the meantime',
+    name: 'a client that reconnects is not sent what was removed since',
     suite: 'event publisher',
     edits: edit('events/journal.ts', 'this.#write(key, before.picture, true);', 'this.#entries.delete(key);'),
   },
@@ -36,7 +36,7 @@ export const EVENTS: readonly Mutant[] = [
     edits: edit('events/publisher.ts', 'this.#parts.watch.follow(null);', ''),
   },
   {
-    name: 'counts of queues are told to users without read',
+    name: 'counts of queues are sent to users without read',
     suite: 'HTTP events',
     edits: edit('events/queue-picture.ts', "viewer.may('read', ns)", 'viewer.maySee(ns)'),
   },

@@ -153,7 +153,7 @@ class CrashWorld {
     }
     for (let passed = 0; passed < SILENT_MS && mortal.isDead; passed += 250) {
       await this.#passTime(250);
-      // Calls that the others make meanwhile are answered before this one.
+      // Calls of the other node in the same time are answered before this one.
       await survivor.get(stored.id);
     }
     const record = await survivor.ended(stored.id, { passTime: (ms) => this.#passTime(ms) });

@@ -52,12 +52,12 @@ export class OperationNode {
     return this.operations.get(id, OPERATOR);
   }
 
-  /** Starts an operation and returns how it ended. Time passes meanwhile. */
+  /** Starts an operation and returns how it ended. Time passes until then. */
   async run(request: object, opened: Pick<TestEngine, 'passTime'>): Promise<OperationRecord> {
     return this.ended(await this.create(request), opened);
   }
 
-  /** How an operation ended. Time passes meanwhile. */
+  /** How an operation ended. Time passes until then. */
   async ended(id: string, opened: Pick<TestEngine, 'passTime'>): Promise<OperationRecord> {
     for (;;) {
       const record = await this.get(id);

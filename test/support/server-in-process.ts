@@ -8,7 +8,7 @@ import type { ServerOptions } from './server-process.ts';
 
 /**
  * The server of a configuration, in this process: what a `ServerProcess` serves, for a quarter of the processor time of
- * its start. For tests that send no signals and kill nothing. Whoever starts one calls {@link dispose}.
+ * its start. For tests that send no signals and kill nothing. Its user calls {@link dispose}.
  */
 export class ServerInProcess {
   readonly #folder: string;

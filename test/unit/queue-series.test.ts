@@ -59,7 +59,7 @@ describe('The series of a queue', () => {
     assert.equal(series.rates(at + 2 * MINUTE, reading(65).totals, null)['1m'].insert, 0);
   });
 
-  it('is not negative if takes were undone or the queue began anew, and continues past 2^32', () => {
+  it('is not negative if takes were undone or the queue was created again, and continues past 2^32', () => {
     const series = new QueueSeries(new SeriesLimit(), 0, false);
     series.note(0, reading(2 ** 32 - 30, 100), null);
     series.note(10 * SECOND, reading(2 ** 32 + 20, 90), null);

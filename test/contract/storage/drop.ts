@@ -11,7 +11,7 @@ export function dropContract({ open }: Pick<EngineUnderTest, 'open'>): void {
     const isListed = async ({ ns, name }: { ns: string; name: string }): Promise<boolean> =>
       (await on.storage.queues(ns)).includes(name);
 
-    it('forgets an empty queue at once, with its statistics and dedup keys; its next use makes it anew', async () => {
+    it('forgets an empty queue at once, with its statistics and dedup keys; its next use creates it again', async () => {
       const queue = on.queue();
       const { stats } = on.opened.engine;
       const keyed = newElement({ body: 'a', dedupKey: 'k' });
