@@ -1,10 +1,11 @@
+import { parseRetryDelay } from '../broker/queue-options.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
 import type { ConfigError, ErrorAt } from '../config/problem.ts';
 import type { Engine, EngineLog, NamespacePolicy, OpenEngine } from '../engine/engine.ts';
 import type { Clock } from '../util/clock.ts';
 import { hasRawUserInfo, maskText } from '../util/mask.ts';
 import type { Service } from '../util/service.ts';
-import { queueRulesOf, retryDelayOf } from './queue-rules.ts';
+import { queueRulesOf } from './queue-rules.ts';
 import { withStartError } from './stack.ts';
 
 /** How to load an engine, and which settings of a namespace it takes. */
@@ -122,7 +123,7 @@ export function policyOf(name: string, config: NamespaceConfig): NamespacePolicy
     groups: config.variant === 'stream' ? [...new Set(config.groups ?? ['default'])] : null,
     deadLetter: config.deadLetter ?? null,
     retentionMs: config.retention === undefined ? null : config.retention * 1000,
-    retryDelay: config.retryDelay === undefined ? null : retryDelayOf(config.retryDelay),
+    retryDelay: config.retryDelay === undefined ? null : parseRetryDelay(config.retryDelay),
     queues: queueRulesOf(config),
     maxGroups: config.maxGroups,
   };

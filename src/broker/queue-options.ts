@@ -163,7 +163,8 @@ function parseDeadLetter(value: unknown): DeadLetterPolicy {
   };
 }
 
-function parseRetryDelay(value: unknown): RetryDelay {
+/** @throws QuaysideError `invalid-parameter` with the path of the member */
+export function parseRetryDelay(value: unknown): RetryDelay {
   const known = ['first', 'factor', 'max', 'jitter'];
   const { first, ...rest } = membersOf(value, 'retryDelay', known);
   const firstMs = seconds(first, 'retryDelay.first', '');

@@ -205,11 +205,9 @@ function checkEngineOptions(namespace: NamespaceConfig, path: Path, report: Repo
   if (variant === 'list' && !isRedis(url)) {
     report([...path, 'variant'], 'list is for redis: only', 'Use simple or stream, or a redis: URL');
   }
-  if (variant === 'list' && namespace.deadLetter !== undefined) {
-    report([...path, 'deadLetter'], 'is not for lists, which count no tries', 'Leave it out, or use simple');
-  }
-  if (variant === 'list' && namespace.retryDelay !== undefined) {
-    report([...path, 'retryDelay'], 'is not for lists, which count no tries', 'Leave it out, or use simple');
+  for (const option of ['deadLetter', 'retryDelay'] as const) {
+    if (variant !== 'list' || namespace[option] === undefined) continue;
+    report([...path, option], 'is not for lists, which count no tries', 'Leave it out, or use simple');
   }
   if (signaller?.url !== undefined && signaller.url !== url && isSqlite(signaller.url)) {
     report(

@@ -36,7 +36,7 @@ export class HttpCall {
   #user: User | null = null;
   #match: RouteMatch | null = null;
   /** What the line of an audited route says in addition, once it is done. */
-  audited: object = {};
+  audited: object | null = null;
   #namespace: Namespace | null = null;
   #queue: Queue | null = null;
   readonly #startedAt: number;
@@ -247,8 +247,11 @@ export class HttpCall {
       if (!wantsMore) await this.#drained();
     }
     if (this.isGone) return;
-    if (this.response.headersSent) this.response.end();
-    else this.text(200, contentType, '');
+    if (!this.response.headersSent) {
+      this.text(200, contentType, '');
+      return;
+    }
+    this.response.end();
     this.#observe();
   }
 

@@ -4,7 +4,7 @@ import { checkGroup } from '../model/names.ts';
 import type { ScannedDelivery } from '../operations/export.ts';
 import type { ExportedElement } from '../operations/import.ts';
 import { elementOfMembers, objectIn } from './line-element.ts';
-import { bodyMember, jsonOfBytes, jsonOfHeaders } from './ndjson.ts';
+import { bodyMember, isoTime, jsonOfBytes, jsonOfHeaders } from './ndjson.ts';
 
 /**
  * A delivery with its whole state as one line of an export, its line feed included: `{"id", "state", "group", "mature", "expiresAt",
@@ -16,14 +16,10 @@ export function exportedLine(delivery: ScannedDelivery, isStream: boolean): stri
   const { contentType, contentEncoding, headers } = delivery;
   return (
     `{"id":"${id}","state":"${state}",${isStream ? `"group":${JSON.stringify(group)},` : ''}"mature":${matureAt / 1000},` +
-    `"expiresAt":${expiresAt === null ? 'null' : isoTime(expiresAt)},"insertedAt":${isoTime(insertedAt)},"tries":${tries},` +
+    `"expiresAt":${expiresAt === null ? 'null' : `"${isoTime(expiresAt)}"`},"insertedAt":"${isoTime(insertedAt)}","tries":${tries},` +
     `"reason":${JSON.stringify(reason)},"contentType":${jsonOfBytes(contentType)},` +
     `"contentEncoding":${jsonOfBytes(contentEncoding)},"headers":${jsonOfHeaders(headers)},${bodyMember(delivery, false)}}\n`
   );
-}
-
-function isoTime(at: number): string {
-  return `"${new Date(at).toISOString()}"`;
 }
 
 const MEMBERS = [

@@ -3,6 +3,7 @@ import { DEAD_LETTER_AT, DEAD_LETTER_REASON, FROM_QUEUE } from '../model/dead-le
 import { DELIVERY_STATES, type ElementHeaders } from '../model/element.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 import type { Clock } from '../util/clock.ts';
+import { MAX_CHUNK } from './search.ts';
 
 /** How many dead letters have the same value of something; null: they have none. */
 export interface DeadLetterGroup {
@@ -33,9 +34,6 @@ const MAX_GROUPS = 100;
 const MAX_VALUES = 1_000;
 const MAX_LOOKED = 20_000;
 const MAX_MS = 1_000;
-/** Elements of one read: see `search.ts`. */
-const PAGE = 400;
-
 /**
  * Summarizes dead-letter queues, in their order. Looks at a bounded number of elements in bounded time, all queues together; what
  * is beyond is counted, but not looked at. Of a stream it looks at the deliveries of the default group.
@@ -54,7 +52,7 @@ export async function summarizeDeadLetters(
     let isComplete = ready + scheduled + reserved === 0;
     while (!isComplete && left > 0 && clock.monotonic() < endsAt) {
       const options = { group: null, states: DELIVERY_STATES, after, bodies: false };
-      const page = await queue.scan({ ...options, limit: Math.min(PAGE, left) });
+      const page = await queue.scan({ ...options, limit: Math.min(MAX_CHUNK, left) });
       for (const { headers } of page.deliveries) counted.add(headers);
       left -= page.deliveries.length;
       after = page.next;

@@ -1,12 +1,10 @@
 import type { Queue } from '../broker/queue.ts';
 import type { ScannedDelivery } from '../engine/storage.ts';
 import { DELIVERY_STATES, type GroupName } from '../model/element.ts';
+import { MAX_CHUNK } from './search.ts';
 
 /** Front ends show it and know nothing of storage. */
 export type { ScannedDelivery };
-
-/** Elements that are read at once. An engine ends a read at 16 MiB of bodies. */
-const PAGE = 200;
 
 /**
  * All elements of a queue with their state, page by page, in delivery order within each state. It is no picture of one moment:
@@ -26,7 +24,7 @@ export async function* exportPages(
         group: one,
         states: DELIVERY_STATES,
         after,
-        limit: PAGE,
+        limit: MAX_CHUNK,
         bodies: true,
       });
       if (page.deliveries.length > 0) yield page.deliveries;

@@ -70,7 +70,6 @@ const MAX_WAITING_PAGES = 1_000;
 interface KnownOperation {
   readonly definitions: Definitions;
   readonly operation: StoredOperation;
-  readonly version: string;
 }
 
 /** What was last seen of an operation that another node runs. */
@@ -171,7 +170,7 @@ export class BulkOperations implements Service {
       const version = await definitions.put('operation', id, value, null);
       this.#cache(definitions).note(id, { key: id, value, version });
       log.info({ event: 'operation', ...logged(id, operation), estimate }, 'a bulk operation starts');
-      this.#run(id, { definitions, operation, version }, null);
+      this.#run(id, { definitions, operation }, null);
       return id;
     } finally {
       leave();
@@ -298,7 +297,7 @@ export class BulkOperations implements Service {
   #cached(definitions: Definitions, id: string): KnownOperation | null {
     const definition = this.#cache(definitions).get(id);
     if (definition === null) return null;
-    return { definitions, operation: toOperation(definition.value), version: definition.version };
+    return { definitions, operation: toOperation(definition.value) };
   }
 
   async #record(id: string, found: KnownOperation, caller: OperationCaller): Promise<OperationRecord> {
@@ -496,7 +495,7 @@ export class BulkOperations implements Service {
     const latest = await this.#cache(definitions).read(id);
     if (latest === null || toOperation(latest.value).end !== null) return;
     this.#seen.delete(id);
-    this.#run(id, { ...found, operation: toOperation(latest.value), version: latest.version }, before);
+    this.#run(id, { ...found, operation: toOperation(latest.value) }, before);
   }
 }
 

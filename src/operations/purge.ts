@@ -11,13 +11,13 @@ export async function purgeQueue(queue: Queue, states: readonly DeliveryState[])
   const { storage } = queue.namespace;
   const { groups, ...whole } = await storage.counts(queue.key);
   const counts = groups.size === 0 ? [whole] : [...groups.values()];
-  const most = counts.reduce((sum, of) => states.reduce((all, state) => all + of[state], sum), 0);
+  const max = counts.reduce((sum, of) => states.reduce((all, state) => all + of[state], sum), 0);
   let removed = 0;
   for (;;) {
     const step = await storage.purge(queue.key, states);
     removed += step.removed;
     queue.namespace.activity.note(queue.key.name);
-    if (step.isDone || removed >= most) return removed;
+    if (step.isDone || removed >= max) return removed;
     // Each step is a call like any other; those of other users come in between.
     await turn();
   }

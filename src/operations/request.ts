@@ -1,7 +1,6 @@
 import type { Broker } from '../broker/broker.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
-import type { JsonValue } from '../engine/definitions.ts';
 import { DELIVERY_STATES, type DeliveryState, type ElementId, type GroupName } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
@@ -201,11 +200,6 @@ function textAt(value: unknown, path: string, maxLength: number): string {
 function wholeAt(value: unknown, path: string, from: number, to: number, unit: string): number {
   if (typeof value === 'number' && Number.isInteger(value) && value >= from && value <= to) return value;
   throw wrongMember(path, value, `${unit}, a whole number from ${from} to ${to}`);
-}
-
-/** The request as its definition holds it. */
-export function requestValue(request: OperationRequest): JsonValue {
-  return request as unknown as JsonValue;
 }
 
 /** The states whose deliveries are looked at, in the order in which they are. */

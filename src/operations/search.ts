@@ -71,7 +71,7 @@ const MAX_BODY_BYTES = 16 * 1_048_576;
 /** Elements that are read at once: few at first, since the first ones may fill the page. */
 const FIRST_CHUNK = 100;
 /** More at once hold up other requests of this node, whose median doubled with 400; fewer cost throughput. */
-const MAX_CHUNK = 200;
+export const MAX_CHUNK = 200;
 /** Of elements whose bodies a selector reads. */
 const MAX_CHUNK_WITH_BODIES = 100;
 /** Of elements that are found by their ids, if their bodies are read: an engine ends other reads at 16 MiB. */

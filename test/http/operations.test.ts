@@ -352,12 +352,20 @@ describe('The rights of bulk operations', () => {
     { name: 'manager', password: 'pw', rights: { N: ['manage'] } },
     { name: 'mover', password: 'pw', rights: { N: ['manage', 'write', 'browse'] } },
     { name: 'masked', password: 'pw', rights: { N: ['manage', 'browse'] }, maskBodies: true },
+    {
+      name: 'exporter',
+      password: 'pw',
+      rights: { N: ['manage', 'browse'], jobs: ['read', 'write'] },
+      maskBodies: true,
+    },
+    { name: 'carrier', password: 'pw', rights: { N: ['manage', 'read'], jobs: ['write'] } },
     { name: 'reader', password: 'pw', rights: { N: ['read', 'write'] } },
     { name: 'stranger', password: 'pw', rights: { jobs: ['manage', 'write'] } },
   ];
   const harness = sharedHarness({ users });
   const source = { ns: 'N', queue: 'q' };
   const move = { action: 'move', source, to: { ns: 'N', queue: 'r' } };
+  const out = { to: { ns: 'jobs', queue: 'r' } };
   const hidden = { action: 'move', source, to: { ns: 'hidden', queue: 'r' } };
   const selecting = { action: 'count', source, where: { selector: 'true' } };
   const reading = { action: 'count', source, where: { selector: 'env => env.msg.payload === "a"' } };
@@ -375,6 +383,9 @@ describe('The rights of bulk operations', () => {
     ['mover', 'a move to a namespace that it may not see', hidden, 404],
     ['mover', 'a selector that reads bodies', reading, 202],
     ['masked', 'a selector', selecting, 202],
+    ['exporter', 'a move to where it may read', { ...move, ...out }, 403],
+    ['exporter', 'a copy to where it may read', { ...move, action: 'copy', ...out }, 403],
+    ['carrier', 'a move to another namespace', { ...move, ...out }, 202],
     ['reader', 'a count', { action: 'count', source }, 403],
     ['reader', 'a move', move, 403],
     ['stranger', 'a count', { action: 'count', source }, 404],
@@ -387,9 +398,9 @@ describe('The rights of bulk operations', () => {
   }
 
   it('a selector that reads bodies fails for a user who may not see them', async () => {
-    await harness().client('all:pw').insert('N', 'q', 'a');
+    await harness().client('all:pw').insert('N', 'masked', 'a');
     const client = harness().client('masked:pw');
-    const { headers } = await start(client, reading);
+    const { headers } = await start(client, { ...reading, source: { ns: 'N', queue: 'masked' } });
     const record = await ended(harness(), client, headers.location);
     assert.deepEqual([record.state, record.matched], ['failed', 0]);
     assert.match(record.error ?? '', /env\.msg\.payload/);

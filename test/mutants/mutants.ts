@@ -6,6 +6,7 @@ import { EVENTS } from './events.ts';
 import { EXCHANGE_USERS } from './exchange.ts';
 import { HTTP } from './http.ts';
 import { NODES } from './nodes.ts';
+import { OPERATIONS } from './operations.ts';
 import { POSTGRES } from './postgres.ts';
 import { REDIS } from './redis.ts';
 import { REDIS_DRIVER } from './redis-driver.ts';
@@ -125,6 +126,7 @@ export const SUITES = {
     files: ['test/http/batches.test.ts'],
     pattern: 'what a body may be|large bodies|sqlite::memory:',
   },
+  'HTTP operations': { files: ['test/http/operations.test.ts'], pattern: null },
   'HTTP exchanges': { files: ['test/http/exchanges.test.ts'], pattern: null },
   'HTTP pipelining': { files: ['test/http/pipelining.test.ts'], pattern: null },
   'HTTP half-closed': { files: ['test/http/half-closed.test.ts'], pattern: null },
@@ -193,6 +195,7 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   'exchange users': EXCHANGE_USERS,
   http: HTTP,
   browse: BROWSE,
+  operations: OPERATIONS,
   events: EVENTS,
   stomp: STOMP,
   amqp: AMQP,

@@ -21,6 +21,7 @@ import {
   type Endpoint,
   ReceiverEndpoint,
   type ReceiverHandler,
+  SETTLE_MODE,
   SenderEndpoint,
   type Terminus,
 } from './link.ts';
@@ -378,7 +379,7 @@ export class ConnectionEndpoint implements SessionHost {
       name,
       handle,
       isPeerSender,
-      sndSettleMode: sndSettleMode === ABSENT ? MIXED : sndSettleMode,
+      sndSettleMode: sndSettleMode === ABSENT ? SETTLE_MODE.mixed : sndSettleMode,
       rcvSettleMode: Math.max(0, rcvSettleMode),
       source,
       target,
@@ -661,9 +662,6 @@ export class ConnectionEndpoint implements SessionHost {
     if (this.#fields.finish() !== end) throw decodeError('A frame that is no transfer has a payload.');
   }
 }
-
-/** `snd-settle-mode` if it is absent (transport, 2.8.2). */
-const MIXED = 2;
 
 /** Bytes that the answer to an `attach` repeats. */
 function sizeOf({ name, source, target }: AttachRequest): number {

@@ -35,7 +35,7 @@ export interface AttachRequest {
 }
 
 /** Values of `snd-settle-mode` (transport, 2.8.2). */
-export const SETTLE_MODE = { unsettled: 0, settled: 1 } as const;
+export const SETTLE_MODE = { unsettled: 0, settled: 1, mixed: 2 } as const;
 
 /** The outcome or state that a client gave a delivery. One object serves all; it is valid during the call. */
 export interface DeliveryState {

@@ -266,7 +266,7 @@ export const operationRoutes: readonly Route[] = [
   }),
 ];
 
-/** The right `manage` in the source's namespace, and `write` where elements are stored. */
+/** The right `manage` in the source's namespace, `write` where elements are stored, and `read` if they leave the namespace. */
 function mustOperate(user: User, { action, source, to, where, dryRun }: OperationRequest): void {
   const storesInSource = action === 'redrive' || action === 'set';
   const looks = dryRun || where.selector !== null;
@@ -275,6 +275,8 @@ function mustOperate(user: User, { action, source, to, where, dryRun }: Operatio
     ...(storesInSource ? [['write', source.ns] as const] : []),
     ...(looks ? [['browse', source.ns] as const] : []),
     ...(to === null ? [] : [['write', to.ns] as const]),
+    // Otherwise who may only manage would copy bodies to where they may read them.
+    ...(to === null || to.ns === source.ns ? [] : [['read', source.ns] as const]),
   ] as const;
   for (const [right, namespace] of needed) {
     const reason = refusal(user, right, namespace);

@@ -3,7 +3,7 @@ import type { JointRequest, TakeSource } from '../../broker/joint-take.ts';
 import type { Namespace } from '../../broker/namespace.ts';
 import { needs } from '../../broker/needs.ts';
 import type { Queue } from '../../broker/queue.ts';
-import { invalidParameter, namespaceNotFound } from '../../model/errors.ts';
+import { invalidParameter } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { type Members, membersOf, wrongMember } from '../../model/members.ts';
 import { checkGroup, checkName } from '../../model/names.ts';
@@ -314,9 +314,8 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
     const { queue: name, group, weight = 1 } = members;
     if (typeof name !== 'string') throw wrongMember(`${path}.queue`, name, 'a string');
     if (group != null && typeof group !== 'string') throw wrongMember(`${path}.group`, group, 'a string');
-    const { from: least, to: most } = { from: 1, to: LIMITS.takeWeight };
-    if (!Number.isInteger(weight) || (weight as number) < least || (weight as number) > most) {
-      throw wrongMember(`${path}.weight`, weight, `a whole number from ${least} to ${most}`);
+    if (!Number.isInteger(weight) || (weight as number) < 1 || (weight as number) > LIMITS.takeWeight) {
+      throw wrongMember(`${path}.weight`, weight, `a whole number from 1 to ${LIMITS.takeWeight}`);
     }
     const queue = namespace.visit(checkName('queue', name));
     const source = {
@@ -344,10 +343,7 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
 /** The namespace, which the user may read. One that they may not see looks like one that does not exist. */
 function namespaceIn(call: HttpCall, { ns }: Members, path: string): Namespace {
   if (typeof ns !== 'string') throw wrongMember(`${path}.ns`, ns, 'a string');
-  const { user } = call;
-  if (!user.maySee(ns)) throw namespaceNotFound(ns);
-  const namespace = call.front.parts.broker.namespace(ns);
-  const reason = refusal(user, 'read', ns);
+  const reason = refusal(call.user, 'read', ns);
   if (reason !== null) throw reason;
-  return namespace;
+  return call.front.parts.broker.namespace(ns);
 }
