@@ -159,6 +159,8 @@ for (const engine of ENGINES) {
       assert.equal(new Set(moments).size, 1);
       const now = await node.run({ action: 'delay', source, delay: 0 }, opened);
       assert.equal(now.changed, 41);
+      // The node asks for a moment of the engine's clock as it knows it, which may be ahead of that clock.
+      await opened.passTime(60_000);
       assert.equal((await node.elements('N', q, ['ready'])).length, 41);
     });
 
