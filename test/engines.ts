@@ -54,3 +54,12 @@ export const ENGINES: readonly EngineUnderTest[] = [
   REDIS_SENTINEL,
   POSTGRES,
 ];
+
+/**
+ * One mode of each engine, for suites of what stands on top of storage: the modes of an engine differ below its port, and the
+ * contract suites and the model run on every one.
+ */
+export const MAIN_ENGINES: readonly EngineUnderTest[] = [MEMORY_SQLITE, REDIS, POSTGRES];
+
+/** In addition a Redis cluster, for suites that change two queues in one call: in other slots that goes through the outbox. */
+export const MAIN_ENGINES_AND_CLUSTER: readonly EngineUnderTest[] = [...MAIN_ENGINES, REDIS_CLUSTER];

@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { Queue } from '../../src/broker/queue.ts';
 import type { Delivery } from '../../src/model/element.ts';
-import { ENGINES } from '../engines.ts';
+import { MAIN_ENGINES_AND_CLUSTER } from '../engines.ts';
 import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 
@@ -12,7 +12,7 @@ const FAIL = { kind: 'release', delayMs: 0, countTry: true } as const;
 
 /** The engine's clock does not pass, so no poll helps: a get is woken, or the test times out. */
 describe('a blocked get on a dead-letter queue', { timeout: 120_000 }, () => {
-  for (const kind of ENGINES) {
+  for (const kind of MAIN_ENGINES_AND_CLUSTER) {
     for (const where of ['this node', 'another node'] as const) {
       for (const named of ['the namespace', 'the options of its queue'] as const) {
         it(`is woken on ${where} when an element dies into the queue that ${named} names, on ${kind.name}`, async () => {

@@ -4,7 +4,7 @@ import type { Broker } from '../../src/broker/broker.ts';
 import { FINISH, type Queue } from '../../src/broker/queue.ts';
 import type { OwnOptions } from '../../src/broker/queue-options.ts';
 import type { Delivery } from '../../src/model/element.ts';
-import { ENGINES, type TestEngine } from '../engines.ts';
+import { MAIN_ENGINES, type TestEngine } from '../engines.ts';
 import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 
@@ -16,7 +16,7 @@ const POLICY = plain('N', {
 });
 const FULL = { code: 'queue-full' };
 
-for (const engine of ENGINES) {
+for (const engine of MAIN_ENGINES) {
   describe(`Options of queues on two nodes: ${engine.name}`, () => {
     let opened: TestEngine;
     let nodes: Broker[];

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { ENGINES } from '../engines.ts';
+import { MAIN_ENGINES } from '../engines.ts';
 import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { basic, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
@@ -87,7 +87,7 @@ function multipart(...parts: readonly (readonly [string, string | Buffer])[]): B
   return Buffer.concat([...chunks, Buffer.from(`--${BOUNDARY}--\r\n`)]);
 }
 
-for (const engine of ENGINES) {
+for (const engine of MAIN_ENGINES) {
   describe(`Many at once over HTTP: ${engine.name}`, () => {
     const harness = sharedHarness({ engine });
 

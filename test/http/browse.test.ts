@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { ENGINES } from '../engines.ts';
+import { MAIN_ENGINES } from '../engines.ts';
 import { headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { Harness, sharedHarness } from './harness.ts';
 
@@ -30,7 +30,7 @@ interface Page {
 
 type Query = Record<string, string | number>;
 
-for (const engine of ENGINES) {
+for (const engine of MAIN_ENGINES) {
   describe(`Browsing over HTTP, ${engine.name}`, () => {
     let harness: Harness;
     let http: QueueClient;

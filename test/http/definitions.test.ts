@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { ENGINES } from '../engines.ts';
+import { MAIN_ENGINES } from '../engines.ts';
 import { plain } from '../support/broker.ts';
 import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
@@ -23,7 +23,7 @@ function put(client: QueueClient, document: unknown, query = '', headers = {}): 
 const present = async (client: QueueClient): Promise<unknown> =>
   jsonOf(await client.request('GET', '/definitions'));
 
-for (const engine of ENGINES) {
+for (const engine of MAIN_ENGINES) {
   describe(`Definitions as one document, ${engine.name}`, () => {
     const harness = sharedHarness({ engine, namespaces: NAMESPACES });
 

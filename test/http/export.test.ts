@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { ENGINES } from '../engines.ts';
+import { MAIN_ENGINES } from '../engines.ts';
 import { plain } from '../support/broker.ts';
 import { type Answer, jsonOf } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
@@ -20,7 +20,7 @@ function linesOf({ body }: Pick<Answer, 'body'>): Line[] {
     .map((line) => JSON.parse(line));
 }
 
-for (const engine of ENGINES) {
+for (const engine of MAIN_ENGINES) {
   describe(`Export, ${engine.name}`, () => {
     const harness = sharedHarness({ engine, namespaces: NAMESPACES });
 

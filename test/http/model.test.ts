@@ -1,7 +1,7 @@
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
-import { ENGINES } from '../engines.ts';
+import { MAIN_ENGINES } from '../engines.ts';
 import { plain } from '../support/broker.ts';
 import { Harness } from './harness.ts';
 import { commands, HttpWorld } from './model-world.ts';
@@ -18,7 +18,7 @@ const NAMESPACES = [
  * The sequential model of the storage contract once more, through the whole server: with consumers that wait,
  * time out, are cancelled and go away, and with queues that are paused.
  */
-for (const engine of ENGINES) {
+for (const engine of MAIN_ENGINES) {
   describe(`the HTTP interface: ${engine.name}`, () => {
     it('does what the sequential model does, in any history', async () => {
       await fc.assert(

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { ENGINES } from '../engines.ts';
+import { MAIN_ENGINES } from '../engines.ts';
 import { plain } from '../support/broker.ts';
 import { type Answer, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
@@ -150,7 +150,7 @@ describe('Options of a queue', () => {
   });
 });
 
-for (const engine of ENGINES) {
+for (const engine of MAIN_ENGINES) {
   describe(`Options of a queue: ${engine.name}`, () => {
     const harness = sharedHarness({ engine, namespaces: NAMESPACES });
 

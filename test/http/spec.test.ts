@@ -1,5 +1,5 @@
 import { describe } from 'node:test';
-import { ENGINES } from '../engines.ts';
+import { MAIN_ENGINES_AND_CLUSTER } from '../engines.ts';
 import { sharedHarness } from './harness.ts';
 import { errorAndLimitRows } from './spec/errors-and-limits.ts';
 import { operationRows } from './spec/operations.ts';
@@ -7,7 +7,7 @@ import { recordRows } from './spec/records.ts';
 import { stateRows } from './spec/states.ts';
 
 // Each row of the spec's queue tables, over each engine.
-for (const engine of ENGINES) {
+for (const engine of MAIN_ENGINES_AND_CLUSTER) {
   describe(`HTTP interface of the spec: ${engine.name}`, () => {
     const harness = sharedHarness({ engine });
     recordRows(harness);

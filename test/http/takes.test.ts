@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { ENGINES } from '../engines.ts';
+import { MAIN_ENGINES } from '../engines.ts';
 import { headerOf, jsonOf, queuePath } from '../support/http-client.ts';
 import { type Harness, sharedHarness } from './harness.ts';
 import { linesOf, takeFrom, takeMany, textsOf } from './takes.ts';
@@ -25,7 +25,7 @@ async function insertAll(harness: Harness, queue: string, bodies: Iterable<strin
   for (const body of bodies) await client.insert(ns, queue, body);
 }
 
-for (const engine of ENGINES) {
+for (const engine of MAIN_ENGINES) {
   describe(`A take of many: ${engine.name}`, () => {
     const harness = sharedHarness({ engine });
 

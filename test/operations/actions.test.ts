@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
-import { ENGINES, type TestEngine } from '../engines.ts';
+import { MAIN_ENGINES_AND_CLUSTER, type TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import { OPERATOR, OperationNode } from './node.ts';
 
 const HOUR_MS = 3_600_000;
 
-for (const engine of ENGINES) {
+for (const engine of MAIN_ENGINES_AND_CLUSTER) {
   describe(`Bulk operations on ${engine.name}`, () => {
     let opened: TestEngine;
     let node: OperationNode;

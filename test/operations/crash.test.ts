@@ -3,7 +3,7 @@ import { after, before, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { Engine } from '../../src/engine/engine.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
-import { ENGINES, type EngineUnderTest, type TestEngine } from '../engines.ts';
+import { type EngineUnderTest, MAIN_ENGINES_AND_CLUSTER, type TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { betweenProcesses, plain } from '../support/broker.ts';
 import { type Cut, DyingNode } from './dying-node.ts';
@@ -199,7 +199,7 @@ class CrashWorld {
 
 const ALL = { name: 'op', may: () => true, maySee: () => true, maySeeBodies: () => true };
 
-for (const engine of ENGINES.filter(({ type, name }) => type !== 'sqlite' || name === MEMORY_SQLITE.name)) {
+for (const engine of MAIN_ENGINES_AND_CLUSTER) {
   describe(`A node that dies during a bulk operation, on ${engine.name}`, () => {
     let world: CrashWorld;
     // In memory at every change; over a network at some, since the loop is the same.

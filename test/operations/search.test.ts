@@ -10,7 +10,7 @@ import {
   type SearchPage,
 } from '../../src/operations/search.ts';
 import { makeSandbox, type SelectorSandbox } from '../../src/sandbox/sandbox.ts';
-import { ENGINES, type TestEngine } from '../engines.ts';
+import { MAIN_ENGINES, type TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { brokerOn, plain } from '../support/broker.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
@@ -29,7 +29,7 @@ function numbered(count: number): NewElement[] {
   );
 }
 
-for (const engine of ENGINES) {
+for (const engine of MAIN_ENGINES) {
   describe(`Search, ${engine.name}`, () => {
     let opened: TestEngine;
     let broker: Broker;
@@ -175,7 +175,7 @@ describe('Search rejects', () => {
 
   before(async () => {
     const policies = [plain('N')];
-    const [engine] = ENGINES;
+    const [engine] = MAIN_ENGINES;
     assert.ok(engine);
     opened = await engine.open({ namespaces: policies });
     broker = brokerOn([{ policy: policies[0] ?? plain('N'), engine: opened.engine }], opened.clock);
