@@ -39,9 +39,7 @@ export class Pages {
   readonly #options: PagesOptions;
   readonly #parts: readonly (readonly DeliveryState[])[];
   readonly #searches = new Map<number, ElementSearch>();
-  /** Of `release`: the latest end of a lease when it began. A reservation that is made later usually ends later. */
-  #lastLease: number | null = null;
-  /** Of `release`: those that it released. What was reserved again since is another's. */
+  /** Of `release`: those that it released. What was reserved again within the same milliseconds is another's. */
   readonly #released = new Set<string>();
 
   constructor(options: PagesOptions) {
@@ -58,7 +56,6 @@ export class Pages {
   /** At most `limit` matches. @throws QuaysideError as `Searches.open` and `ElementSearch.page` */
   async next({ part, after }: PageCursor, limit: number): Promise<OperationPage> {
     if (part >= this.#parts.length) return { seen: 0, matches: [], error: null, next: null };
-    if (this.#isReleasing) this.#lastLease ??= await this.#findLastLease();
     const search = await this.#searchOf(part);
     const { matches, looked, error, next } = await search.page(after, limit);
     const following = part + 1 < this.#parts.length ? { part: part + 1, after: null } : null;
@@ -112,30 +109,13 @@ export class Pages {
 
   #isMeant(delivery: ScannedDelivery): boolean {
     if (this.#isDelayed(delivery)) return false;
-    const { lease, id } = delivery;
-    return this.#lastLease === null || ((lease?.until ?? 0) <= this.#lastLease && !this.#released.has(id));
+    if (!this.#isReleasing) return true;
+    // What was reserved after the start is another's.
+    return (delivery.holder?.since ?? 0) <= this.#options.bound && !this.#released.has(delivery.id);
   }
 
   #isDelayed({ matureAt }: ScannedDelivery): boolean {
     const { request, dueAt } = this.#options;
     return request.action === 'delay' && !request.dryRun && matureAt === dueAt;
-  }
-
-  async #findLastLease(): Promise<number> {
-    const { source, group } = this.#options.route;
-    let last = Number.NEGATIVE_INFINITY;
-    let after: string | null = null;
-    do {
-      const page = await source.namespace.storage.scan(source.key, {
-        group,
-        states: ['reserved'],
-        after,
-        limit: 1000,
-        bodies: false,
-      });
-      for (const { lease } of page.deliveries) last = Math.max(last, lease?.until ?? last);
-      after = page.next;
-    } while (after !== null);
-    return last;
   }
 }

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import { MAIN_ENGINES_AND_CLUSTER, type TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
@@ -147,6 +148,21 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.equal(all.changed, 1);
     });
 
+    it('release leaves alone what a consumer reserves after its start', async () => {
+      const q = queue();
+      await node.insertMany('N', q, 3);
+      await node.reserve('N', q, 3, HOUR_MS);
+      const id = await node.create({ action: 'release', source: { ns: 'N', queue: q }, rate: 1 });
+      while ((await node.get(id)).changed === 0) await turn();
+      await opened.passTime(100);
+      const [held] = await node.reserve('N', q, 1, HOUR_MS);
+      assert.equal((await node.ended(id, opened)).changed, 3);
+      assert.deepEqual(
+        (await node.elements('N', q, ['reserved'])).map(({ id }) => id),
+        [held?.id],
+      );
+    });
+
     it('delay gives all one maturity, and 0 makes scheduled elements ready', async () => {
       const q = queue();
       await node.insertMany('N', q, 40);
@@ -173,7 +189,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       );
       const set = { headers: { colour: 'red', gone: null }, tries: 5 };
       const done = await node.run({ action: 'set', source: { ns: 'N', queue: q }, set }, opened);
-      assert.deepEqual([done.state, done.changed, done.failed], ['done', 300, 0]);
+      assert.deepEqual([done.state, done.matched, done.changed, done.failed], ['done', 300, 300, 0]);
       const found = await node.elements('N', q);
       assert.deepEqual(
         found.map(({ body }) => Number(Buffer.from(body))),
@@ -263,3 +279,42 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
     });
   });
 }
+
+describe('Bulk operations that have ended', () => {
+  it('are kept for a week, the last 100 of them', async () => {
+    const sandbox = patientSandbox();
+    const opened = await MEMORY_SQLITE.open({ namespaces: [plain('N')] });
+    const start = (seed: number): Promise<OperationNode> =>
+      new OperationNode([{ policy: plain('N'), engine: opened.engine }], opened.clock, sandbox, seed).start();
+    const count = { action: 'count', source: { ns: 'N', queue: 'q' } };
+    let starts = 0;
+    /** Runs so many on a node that then stops, and returns their ids, the last one first. */
+    const run = async (operations: number): Promise<string[]> => {
+      const node = await start(++starts);
+      const ids: string[] = [];
+      for (let i = 0; i < operations; i += 1) ids.unshift((await node.run(count, opened)).id);
+      await node.stop();
+      return ids;
+    };
+    const kept = async (): Promise<string[]> => {
+      const node = await start(++starts);
+      const records = await node.operations.list({ ns: null, queue: null, state: null }, OPERATOR);
+      await node.stop();
+      return records.map(({ id }) => id);
+    };
+    try {
+      const first = await run(1);
+      await opened.passTime(7 * 24 * HOUR_MS - 1_000);
+      const second = await run(1);
+      assert.deepEqual(await kept(), [...second, ...first]);
+      await opened.passTime(2_000);
+      const third = await run(1);
+      assert.deepEqual(await kept(), [...third, ...second]);
+      assert.deepEqual(await run(101).then((ids) => ids.slice(0, 100)), await kept());
+      assert.deepEqual(await opened.engine.definitions.list('operation-progress'), []);
+    } finally {
+      await sandbox.stop();
+      await opened.close();
+    }
+  });
+});

@@ -9,7 +9,7 @@ const CHANGES = new Set(['settle', 'insert', 'put', 'delete']);
 
 /**
  * Engines as one node of several sees them that dies: from one of its changing calls on, no call is answered, and none but
- * perhaps that one takes effect. What other nodes do with the engines is not touched.
+ * perhaps that one takes effect, unless the node is thawed. What other nodes do with the engines is not touched.
  */
 export class DyingNode {
   /** Changing calls until then. */
@@ -17,7 +17,7 @@ export class DyingNode {
   #isDead = false;
   readonly #cut: Cut;
   readonly #dies: number;
-  readonly #hung: (() => void)[] = [];
+  readonly #hung: { readonly resume: () => void; readonly reject: () => void }[] = [];
   #isOver = false;
 
   /** @param dies the number of the changing call, from 1, at which it does; 0: at none */
@@ -38,10 +38,16 @@ export class DyingNode {
     return this.#isDead;
   }
 
+  /** It was only frozen: the calls that hang take effect now, and those that follow as ever. */
+  thaw(): void {
+    this.#isDead = false;
+    for (const { resume } of this.#hung.splice(0)) resume();
+  }
+
   /** The calls that hang, and those that follow, are rejected: so that the node can be stopped. */
   end(): void {
     this.#isOver = true;
-    for (const reject of this.#hung) reject();
+    for (const { reject } of this.#hung) reject();
   }
 
   #mortal<T extends object>(port: T): T {
@@ -57,23 +63,25 @@ export class DyingNode {
   }
 
   #call(name: string, call: () => Promise<unknown>): Promise<unknown> {
-    if (this.#isDead) return this.#hang();
+    if (this.#isDead) return this.#hang(call);
     if (!CHANGES.has(name)) return call();
     this.calls += 1;
     if (this.calls !== this.#dies) return call();
     this.#isDead = true;
-    if (this.#cut === 'before') return this.#hang();
-    return call().then(
-      () => this.#hang(),
-      () => this.#hang(),
-    );
+    if (this.#cut === 'before') return this.#hang(call);
+    const done = call();
+    const hang = (): Promise<unknown> => this.#hang(() => done);
+    return done.then(hang, hang);
   }
 
-  #hang(): Promise<never> {
-    return new Promise((_, reject) => {
-      const end = (): void => reject(new QuaysideError('storage-unavailable', 'The node is dead.'));
-      if (this.#isOver) end();
-      else this.#hung.push(end);
+  #hang(call: () => Promise<unknown>): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      const hung = {
+        resume: () => void call().then(resolve, reject),
+        reject: () => reject(new QuaysideError('storage-unavailable', 'The node is dead.')),
+      };
+      if (this.#isOver) hung.reject();
+      else this.#hung.push(hung);
     });
   }
 }

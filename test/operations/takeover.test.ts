@@ -1,0 +1,108 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import type { TestEngine } from '../engines.ts';
+import { patientSandbox } from '../sandbox/elements.ts';
+import { betweenProcesses, plain } from '../support/broker.ts';
+import { type Cut, DyingNode } from './dying-node.ts';
+import { OPERATOR, OperationNode } from './node.ts';
+
+const COUNT = 150;
+const DAY_MS = 24 * 3_600_000;
+/** Longer than a node may be silent, and the others look for what it left. */
+const SILENT_MS = 13_000;
+/** The changing calls of a node that runs an operation: it is stored, claimed, its first page is stored as pending, and changed. */
+const STORES_PENDING = 3;
+const CHANGES_PAGE = 4;
+
+describe('A node that continues a bulk operation of another one', () => {
+  const policy = plain('N');
+  const source = { ns: 'N', queue: 'from' };
+  const sandbox = patientSandbox();
+  let opened: TestEngine;
+  let mortal: DyingNode;
+  let doomed: OperationNode;
+  let survivor: OperationNode;
+
+  async function startNodes(dies: number, cut: Cut): Promise<void> {
+    const engine = betweenProcesses(opened.engine);
+    mortal = new DyingNode(dies, cut);
+    survivor = await new OperationNode([{ policy, engine }], opened.clock, sandbox, 1).start();
+    const view = mortal.view(engine);
+    doomed = await new OperationNode([{ policy, engine: view }], opened.clock, sandbox, 2).start();
+    mortal.calls = 0;
+  }
+
+  /** Starts an operation on the node that dies, and returns its id once the node is dead. */
+  async function startAndDie(request: object): Promise<string> {
+    const id = await doomed.create({ source, ...request });
+    while (!mortal.isDead) await turn();
+    return id;
+  }
+
+  /** Time passes until the other node has noticed. */
+  async function passSilence(id: string): Promise<void> {
+    for (let passed = 0; passed < SILENT_MS; passed += 250) {
+      await opened.passTime(250);
+      // Calls of the other node in the same time are answered before this one.
+      await survivor.get(id);
+    }
+  }
+
+  beforeEach(async () => {
+    opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
+  });
+  afterEach(async () => {
+    mortal.end();
+    await doomed.stop();
+    await survivor.stop();
+    await sandbox.stop();
+    await opened.close();
+  });
+
+  it('leaves to a consumer what it reserved after the release by the other node', async () => {
+    await startNodes(CHANGES_PAGE, 'after');
+    await survivor.insertMany('N', 'from', COUNT);
+    await survivor.reserve('N', 'from', COUNT, DAY_MS);
+    const id = await startAndDie({ action: 'release' });
+    await opened.passTime(100);
+    const held = await survivor.reserve('N', 'from', 10, 2 * DAY_MS);
+    await passSilence(id);
+    const record = await survivor.ended(id, opened);
+    assert.deepEqual([record.state, record.changed, held.length], ['done', COUNT, 10]);
+    const reserved = await survivor.elements('N', 'from', ['reserved']);
+    assert.deepEqual(
+      reserved.map((one) => one.id),
+      held.map((one) => one.id),
+    );
+  });
+
+  it('ends it with the first page if it was cancelled while no node ran it', async () => {
+    await startNodes(CHANGES_PAGE, 'before');
+    await survivor.insertMany('N', 'from', COUNT);
+    const id = await startAndDie({ action: 'delete' });
+    const cancelling = survivor.operations.cancel(id, OPERATOR);
+    await passSilence(id);
+    await cancelling;
+    const record = await survivor.ended(id, opened);
+    assert.equal(record.state, 'cancelled');
+    assert.ok(record.changed < COUNT, `${record.changed} changed`);
+    assert.equal((await survivor.elements('N', 'from')).length, COUNT - record.changed);
+  });
+
+  it('counts each element once although the other one comes back and continues, too', async () => {
+    await startNodes(STORES_PENDING, 'before');
+    await survivor.insertMany('N', 'from', COUNT);
+    const id = await startAndDie({ action: 'delete', rate: 10 });
+    await passSilence(id);
+    while ((await survivor.get(id)).changed === 0) {
+      await opened.passTime(100);
+      await turn();
+    }
+    mortal.thaw();
+    const record = await survivor.ended(id, opened);
+    assert.deepEqual([record.state, record.changed], ['done', COUNT]);
+    assert.deepEqual(await survivor.elements('N', 'from'), []);
+  });
+});
