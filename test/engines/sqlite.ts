@@ -54,6 +54,15 @@ function durable(name: string, settings: Readonly<Record<string, unknown>>): Eng
   return { name, type: 'sqlite', open: openDurable, openDurable };
 }
 
+/** A store in memory, started, that shares a clock with others. */
+export async function openMemory(options: OpenTestEngine, clock: FakeClock): Promise<Engine> {
+  const engine = open({
+    ...engineOptions({ ...options, url: 'sqlite::memory:', folder: tmpdir(), clock, settings: {} }),
+  });
+  await engine.start();
+  return engine;
+}
+
 async function openOnce(setUp: SqliteSetUp): Promise<TestEngine> {
   const { clock } = setUp;
   const engine = open({ ...engineOptions(setUp), settings: setUp.settings });

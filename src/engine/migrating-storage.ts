@@ -1,0 +1,474 @@
+import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../model/element.ts';
+import { DELIVERY_STATES } from '../model/element.ts';
+import type { QueueKey } from '../model/names.ts';
+import type { ReadySignal, Signaller } from './signaller.ts';
+import {
+  type FinishAction,
+  type GroupCounts,
+  type OnRepeat,
+  type PurgeStep,
+  type QueueCounts,
+  type QueueOptions,
+  type ScanOptions,
+  type ScanPage,
+  SETTLED,
+  type SettleItem,
+  type SettleResult,
+  type Storage,
+  type StorageCapabilities,
+  type SweepResult,
+  type TakeOptions,
+  type TakeResult,
+  type Usage,
+} from './storage.ts';
+import { isUnknownOutcome, unknownOutcome } from './store-failures.ts';
+
+interface MigratingStorageOptions {
+  /** The engine that is left. It is used by this process alone, and nobody else stores anything in it. */
+  readonly from: Storage;
+  /** The engine that gets what is inserted from now on, under the same names of queues. */
+  readonly to: Storage;
+}
+
+/** A nextDueAt that has passed: the taker looks again. */
+const LOOK_AGAIN = 0;
+/** How long an element of the old engine is held while its copies are stored in the new one: three times the deadline of both calls. */
+const TRANSFER_LEASE_MS = 30_000;
+
+/**
+ * Queues whose elements are in two engines, for as long as a namespace moves from one to the other.
+ *
+ * - What is inserted goes to the new engine. A take drains the old one first and then asks the new one, so the order of a queue
+ *   is kept: what is in the old one came before.
+ * - An element stays in its engine until it is finished, with its id and its lease. Ids begin with random tags, so that an engine does not know
+ *   another one's: a settlement is tried in the old engine, and if that has no such element, in the new one.
+ * - Each call asks the old engine first. The parts for the new engine start in the order of the calls, so that calls take effect in
+ *   their order there, too. A call has the deadlines of both engines one after the other.
+ * - The copies that a settlement of an element of the old engine inserts are stored in the new one first, under derived keys, and then the
+ *   element is finished: at least once, and no copy twice, as between any two engines. Moves of waiting elements stay within
+ *   their engine and are atomic.
+ */
+export class MigratingStorage implements Storage {
+  readonly capabilities: StorageCapabilities;
+  readonly undoesLostTakes: boolean;
+  /** Copies of what the old engine holds are stored later than in the call's turn. */
+  readonly ordersTransfers = false;
+  readonly insertSignaller: Signaller | null;
+  readonly #from: Storage;
+  readonly #to: Storage;
+  /** What was popped from the old engine: an undone take returns it there. */
+  readonly #popped = new WeakSet<Delivery>();
+  /** The parts of all calls so far for the new engine have started. Never rejects. */
+  #started: Promise<void> = Promise.resolve();
+  /** Calls whose part for the new engine has not started. */
+  #pending = 0;
+
+  constructor({ from, to }: MigratingStorageOptions) {
+    this.#from = from;
+    this.#to = to;
+    const [a, b] = [from.capabilities, to.capabilities];
+    this.capabilities = {
+      sched: a.sched && b.sched,
+      reserve: a.reserve && b.reserve,
+      pipeline: a.pipeline && b.pipeline,
+      remove: a.remove && b.remove,
+      expiry: a.expiry && b.expiry,
+    };
+    this.undoesLostTakes = from.undoesLostTakes && to.undoesLostTakes;
+    this.insertSignaller = to.insertSignaller;
+  }
+
+  now(queue?: QueueKey): number {
+    return this.#to.now(queue);
+  }
+
+  /** Options hold for what is in the old engine, too. */
+  async declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
+    const declared = [this.#to.declare(queues, options)];
+    if (options !== undefined) declared.push(this.#from.declare(queues, options));
+    await Promise.all(declared);
+  }
+
+  async queues(ns: string): Promise<string[]> {
+    const names = await Promise.all([this.#from.queues(ns), this.#to.queues(ns)]);
+    return [...new Set(names.flat())].sort();
+  }
+
+  insert(
+    queue: QueueKey,
+    elements: readonly NewElement[],
+    signal?: ReadySignal | null,
+    onRepeat: OnRepeat | null = null,
+  ): Promise<ElementId[]> {
+    const hasKeys = elements.some(({ dedupKey }) => dedupKey !== null);
+    if (!hasKeys && this.#pending === 0) return this.#to.insert(queue, elements, signal, onRepeat);
+    const seen = hasKeys ? this.#seenBefore(queue, elements) : NOTHING_SEEN;
+    return this.#inOrder(seen, (before) => this.#insertUnseen(queue, elements, before, { signal, onRepeat }));
+  }
+
+  async #insertUnseen(
+    queue: QueueKey,
+    elements: readonly NewElement[],
+    seen: ReadonlyMap<number, SeenElement>,
+    { signal, onRepeat }: { signal: ReadySignal | null | undefined; onRepeat: OnRepeat | null },
+  ): Promise<ElementId[]> {
+    const notes = [...seen].map(([index, { isSame }]) => ({ index, isSame }));
+    const other = notes.find(({ isSame }) => !isSame);
+    if (other !== undefined) {
+      onRepeat?.(other.index, false);
+      return [];
+    }
+    const places = elements.flatMap((_, index) => (seen.has(index) ? [] : [index]));
+    const unseen = places.map((index) => elements[index] as NewElement);
+    let isRejected = false;
+    const ids = await this.#to.insert(queue, unseen, signal, (place, isSame) => {
+      isRejected ||= !isSame;
+      notes.push({ index: places[place] ?? place, isSame });
+    });
+    notes.sort((a, b) => a.index - b.index);
+    for (const { index, isSame } of notes) if (!isRejected || !isSame) onRepeat?.(index, isSame);
+    if (isRejected) return [];
+    const stored = ids.values();
+    return elements.map((_, index) => seen.get(index)?.id ?? stored.next().value ?? '');
+  }
+
+  /** The elements of an insert whose keys the old engine has seen, by place. Stores nothing there. */
+  async #seenBefore(
+    queue: QueueKey,
+    elements: readonly NewElement[],
+  ): Promise<ReadonlyMap<number, SeenElement>> {
+    const keys = new Set(elements.flatMap(({ dedupKey }) => dedupKey ?? []));
+    const known = new Set<string>();
+    await Promise.all(
+      [...keys].map(async (key) => {
+        if (await this.#isSeen(queue, key)) known.add(key);
+      }),
+    );
+    const seen = new Map<number, SeenElement>();
+    await Promise.all(
+      elements.map(async (element, index) => {
+        if (element.dedupKey === null || !known.has(element.dedupKey)) return;
+        let isSame = true;
+        const [id = ''] = await this.#from.insert(queue, [element], null, (_, same) => {
+          isSame = same;
+        });
+        seen.set(index, { id, isSame });
+      }),
+    );
+    return seen;
+  }
+
+  /**
+   * Whether the old engine has seen a key. The port has no operation for that, but promises to store nothing of an insert whose elements contradict
+   * each other, and to name the first that contradicts: the first of two if the key was seen, otherwise the second. A key that was seen without
+   * a fingerprint contradicts none, and both are repeats.
+   */
+  async #isSeen(queue: QueueKey, dedupKey: string): Promise<boolean> {
+    const probe = { ...PROBE, dedupKey };
+    let isSeen = false;
+    await this.#from.insert(
+      queue,
+      [
+        { ...probe, fingerprint: 'probe 1' },
+        { ...probe, fingerprint: 'probe 2' },
+      ],
+      null,
+      (index) => {
+        isSeen ||= index === 0;
+      },
+    );
+    return isSeen;
+  }
+
+  take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
+    return this.#inOrder(this.#from.take(queue, options), async (old) => {
+      for (const delivery of old.deliveries) if (options.leaseMs === null) this.#popped.add(delivery);
+      return this.#takeRest(queue, options, old);
+    });
+  }
+
+  async #takeRest(queue: QueueKey, options: TakeOptions, old: TakeResult): Promise<TakeResult> {
+    const { count, ids, maxBytes } = options;
+    const { deliveries } = old;
+    const taken = new Set(deliveries.map(({ id }) => id));
+    const left = maxBytes === undefined ? undefined : maxBytes - bytesOf(deliveries);
+    if (deliveries.length === count || old.isCut === true) return old;
+    if (left !== undefined && left <= 0) return { deliveries, nextDueAt: LOOK_AGAIN };
+    let rest: TakeResult;
+    try {
+      rest = await this.#to.take(queue, {
+        ...options,
+        count: count - deliveries.length,
+        ...(ids !== undefined && { ids: ids.filter((id) => !taken.has(id)) }),
+        ...(left !== undefined && { maxBytes: left }),
+      });
+    } catch (error) {
+      if (deliveries.length === 0) throw error;
+      if (!isUnknownOutcome(error)) return { deliveries, nextDueAt: LOOK_AGAIN };
+      // The taker learns that elements may be lost to it, so it gets none.
+      await this.#release(this.#from, queue, deliveries);
+      throw error;
+    }
+    if (left !== undefined && deliveries.length > 0 && bytesOf(rest.deliveries) > left) {
+      // A take may exceed its bound by its first element, which here is not the first.
+      await this.#release(this.#to, queue, rest.deliveries);
+      return { deliveries, nextDueAt: LOOK_AGAIN, isCut: true };
+    }
+    return {
+      deliveries: [...deliveries, ...rest.deliveries],
+      nextDueAt:
+        deliveries.length + rest.deliveries.length === count ? null : earliest(old.nextDueAt, rest.nextDueAt),
+      ...(rest.isCut !== undefined && { isCut: rest.isCut }),
+    };
+  }
+
+  /** Returns what was taken to its place; what cannot be returned comes back when its lease ends. */
+  async #release(storage: Storage, queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
+    const popped = deliveries.filter(({ lease }) => lease === null);
+    const reserved = deliveries.flatMap(({ id, group, lease }): SettleItem[] =>
+      lease === null ? [] : [{ queue, id, group, from: 'reserved', token: lease.token, action: RETURN }],
+    );
+    await Promise.all([
+      popped.length > 0 && storage.undoTake(queue, popped),
+      reserved.length > 0 && storage.settle(reserved),
+    ]);
+  }
+
+  settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
+    return this.#inOrder(this.#settleOld(items), async (results) => {
+      const places = items.flatMap((_, i) => (results[i]?.outcome === 'not-found' ? [i] : []));
+      if (places.length === 0) return results;
+      let rest: SettleResult[];
+      try {
+        rest = await this.#to.settle(places.map((i) => items[i] as SettleItem));
+      } catch (error) {
+        const isChanged = results.some(({ outcome }) => outcome === 'done' || outcome === 'dead-lettered');
+        throw isChanged ? unknownOutcome(error as Error) : error;
+      }
+      const all = [...results];
+      for (const [at, i] of places.entries()) all[i] = rest[at] ?? SETTLED['not-found'];
+      return all;
+    });
+  }
+
+  /** Settles what is in the old engine; all else is `not-found`. */
+  async #settleOld(items: readonly SettleItem[]): Promise<SettleResult[]> {
+    // An element whose copies go to the new engine is held until they are stored.
+    const first = await this.#from.settle(
+      items.map((item) =>
+        copiesOf(item) === null ? item : { ...item, action: { kind: 'extend', leaseMs: TRANSFER_LEASE_MS } },
+      ),
+    );
+    const held = items.flatMap((item, place) => {
+      const copies = first[place]?.outcome === 'done' ? copiesOf(item) : null;
+      return copies === null ? [] : [{ place, item, copies: copies.map((copy, i) => keyed(copy, item, i)) }];
+    });
+    if (held.length === 0) return first;
+    const byQueue = Map.groupBy(
+      held.flatMap(({ copies }) => copies),
+      ({ queue: { ns, name } }) => JSON.stringify([ns, name]),
+    );
+    await Promise.all(
+      [...byQueue.values()].map((copies) => {
+        const [{ queue } = { queue: null }] = copies;
+        return (
+          queue &&
+          this.#to.insert(
+            queue,
+            copies.map(({ element }) => element),
+          )
+        );
+      }),
+    );
+    const finished = await this.#from.settle(
+      held.map(({ item }) => ({ ...item, action: { kind: 'finish' } })),
+    );
+    const results = [...first];
+    for (const [at, { place }] of held.entries()) results[place] = finished[at] ?? SETTLED['not-found'];
+    return results;
+  }
+
+  async undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
+    const old = deliveries.filter((delivery) => this.#popped.has(delivery));
+    const rest = deliveries.filter((delivery) => !this.#popped.has(delivery));
+    await Promise.all([
+      old.length > 0 && this.#from.undoTake(queue, old),
+      rest.length > 0 && this.#to.undoTake(queue, rest),
+    ]);
+  }
+
+  async scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
+    const { ids, states, after, limit } = options;
+    if (ids !== undefined) {
+      const { deliveries: old } = await this.#from.scan(queue, options);
+      const found = new Set(old.map(({ id }) => id));
+      const left = ids.filter((id) => !found.has(id));
+      const { deliveries } =
+        left.length === 0 ? { deliveries: [] } : await this.#to.scan(queue, { ...options, ids: left });
+      return { deliveries: [...old, ...deliveries], next: null };
+    }
+    const parts = DELIVERY_STATES.filter((state) => states.includes(state)).flatMap((state) => [
+      { storage: this.#from, state },
+      { storage: this.#to, state },
+    ]);
+    const deliveries: ScanPage['deliveries'] = [];
+    let { part, inner } = readCursor(after, parts.length);
+    for (; part < parts.length; part += 1, inner = null) {
+      const { storage, state } = parts[part] as (typeof parts)[number];
+      const left = limit - deliveries.length;
+      // A full page looks one element further: whether it was the last one.
+      const own = left > 0 ? { limit: left } : { limit: 1, bodies: false };
+      const page = await storage.scan(queue, { ...options, ...own, states: [state], after: inner });
+      if (left === 0 && page.deliveries.length > 0) break;
+      if (left === 0) continue;
+      for (const delivery of page.deliveries) {
+        const { cursor } = delivery;
+        deliveries.push({
+          ...delivery,
+          cursor: cursor === null ? null : writeCursor({ part, inner: cursor }),
+        });
+      }
+      // The engine may have ended its page early, since its bodies are large.
+      if (page.next !== null) return { deliveries, next: writeCursor({ part, inner: page.next }) };
+    }
+    return { deliveries, next: part === parts.length ? null : writeCursor({ part, inner: null }) };
+  }
+
+  purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep> {
+    return this.#inOrder(this.#from.purge(queue, states), async (old) => {
+      if (!old.isDone) return old;
+      const { removed, isDone } = await this.#to.purge(queue, states);
+      return { removed: old.removed + removed, isDone };
+    });
+  }
+
+  /** The old engine forgets last: it is the one that gains no elements, so what it held a moment ago decides. */
+  drop(queue: QueueKey): Promise<boolean> {
+    return this.#inOrder(this.#from.counts(queue), async (old) => {
+      if (old.ready + old.scheduled + old.reserved > 0) return false;
+      return (await this.#to.drop(queue)) && this.#from.drop(queue);
+    });
+  }
+
+  counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
+    return this.#inOrder(this.#from.counts(queue, group), async (old) => {
+      const rest = await this.#to.counts(queue, group);
+      const groups = new Map<GroupName, GroupCounts>(old.groups);
+      for (const [name, counts] of rest.groups) {
+        const before = groups.get(name);
+        groups.set(name, before === undefined ? counts : sumOf(before, counts));
+      }
+      return { ...sumOf(old, rest), groups };
+    });
+  }
+
+  async usage(ns: string, needsBytes?: boolean): Promise<Usage> {
+    const [old, rest] = await Promise.all([this.#from.usage(ns, needsBytes), this.#to.usage(ns, needsBytes)]);
+    return {
+      elements: old.elements + rest.elements,
+      bytes: old.bytes === null || rest.bytes === null ? null : old.bytes + rest.bytes,
+    };
+  }
+
+  async sweep(): Promise<SweepResult> {
+    const swept = await Promise.allSettled([this.#from.sweep(), this.#to.sweep()]);
+    // What one engine reports is reported once, so the failure of the other one must not lose it.
+    const done = swept.filter((result) => result.status === 'fulfilled').map(({ value }) => value);
+    const failed = swept.find((result) => result.status === 'rejected');
+    if (done.length === 0 && failed !== undefined) throw failed.reason;
+    return {
+      affected: done.flatMap(({ affected }) => affected),
+      nextAt: failed === undefined ? done.map(({ nextAt }) => nextAt).reduce(earliest) : LOOK_AGAIN,
+    };
+  }
+
+  /** Calls `next`, which begins with its call of the new engine, with the old one's result: after the `next` of all calls before. */
+  async #inOrder<A, B>(old: Promise<A>, next: (result: A) => Promise<B>): Promise<B> {
+    const before = this.#started;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#started = promise;
+    this.#pending += 1;
+    const [result] = await Promise.allSettled([old, before]);
+    this.#pending -= 1;
+    try {
+      if (result.status === 'rejected') throw result.reason;
+      // Not awaited here: the next call's part starts as soon as this one has.
+      return next(result.value);
+    } finally {
+      resolve();
+    }
+  }
+}
+
+/** What the old engine knows of an element whose key it has seen. */
+interface SeenElement {
+  readonly id: ElementId;
+  readonly isSame: boolean;
+}
+
+const RETURN = { kind: 'release', delayMs: 0, countTry: false } as const;
+
+const NOTHING_SEEN: Promise<ReadonlyMap<number, SeenElement>> = Promise.resolve(new Map());
+
+/** Never stored. */
+const PROBE: Omit<NewElement, 'dedupKey'> = {
+  body: new Uint8Array(0),
+  contentType: null,
+  contentEncoding: null,
+  headers: [],
+  matureAt: null,
+  delayMs: 0,
+  tries: 0,
+  groups: [],
+};
+
+type Copy = NonNullable<FinishAction['inserts']>[number];
+
+/** The copies that finishing a reserved element stores; null: none. */
+function copiesOf({ from, action }: SettleItem): readonly Copy[] | null {
+  if (from !== 'reserved' || action.kind !== 'finish') return null;
+  return action.inserts === undefined || action.inserts.length === 0 ? null : action.inserts;
+}
+
+/** A copy under a key of its element, so that one that was stored before is not stored twice. */
+function keyed(copy: Copy, { queue, id, group }: SettleItem, index: number): Copy {
+  const { element } = copy;
+  if (element.dedupKey !== null) return copy;
+  const dedupKey = JSON.stringify(['migration', queue.ns, queue.name, id, group, index]);
+  return { queue: copy.queue, element: { ...element, dedupKey } };
+}
+
+/** Where a page of two engines begins: the engine and state, and the engine's own cursor; null: the first page. */
+interface Cursor {
+  readonly part: number;
+  readonly inner: string | null;
+}
+
+function writeCursor({ part, inner }: Cursor): string {
+  return `m${part}:${inner ?? ''}`;
+}
+
+/** What is no cursor is the beginning, as in the engines. */
+function readCursor(text: string | null, parts: number): Cursor {
+  const [, part = '', inner = ''] = /^m(\d):(.*)$/s.exec(text ?? '') ?? [];
+  return part === '' || Number(part) >= parts
+    ? { part: 0, inner: null }
+    : { part: Number(part), inner: inner === '' ? null : inner };
+}
+
+function bytesOf(deliveries: readonly Delivery[]): number {
+  return deliveries.reduce((sum, { body }) => sum + body.byteLength, 0);
+}
+
+function earliest(a: number | null, b: number | null): number | null {
+  return a === null || b === null ? (a ?? b) : Math.min(a, b);
+}
+
+function sumOf(a: GroupCounts, b: GroupCounts): GroupCounts {
+  return {
+    ready: a.ready + b.ready,
+    scheduled: a.scheduled + b.scheduled,
+    reserved: a.reserved + b.reserved,
+    nextMatureAt: earliest(a.nextMatureAt, b.nextMatureAt),
+  };
+}

@@ -1,0 +1,223 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { MigratingStorage } from '../../src/engine/migrating-storage.ts';
+import type { Storage } from '../../src/engine/storage.ts';
+import { unavailable, unknownOutcome } from '../../src/engine/store-failures.ts';
+import type { Delivery, ElementId } from '../../src/model/element.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import { type JoinedEngines, migratingEngine, openJoined } from '../engines/migrating.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { commit, rollback, transfer } from '../support/settle.ts';
+import { byToken, NAMESPACES, type Reserved } from './fixture.ts';
+import { batchContract } from './storage/batch.ts';
+import { browseContract } from './storage/browse.ts';
+import { insertContract } from './storage/insert.ts';
+import { scanContract } from './storage/scan.ts';
+import { settleContract } from './storage/settle.ts';
+import { takeContract } from './storage/take.ts';
+import { transferContract } from './storage/transfer.ts';
+import { undoTakeContract } from './storage/undo-take.ts';
+import { storageContract } from './storage.ts';
+
+const NEW = migratingEngine('new');
+const OLD = migratingEngine('old');
+
+describe('Storage port: migrating, elements in the new engine', () => {
+  batchContract(NEW.open);
+  insertContract(NEW.open);
+});
+
+describe('Storage port: migrating, elements in the old engine', () => {
+  takeContract(OLD.open);
+  settleContract(OLD.open);
+  transferContract(OLD.open);
+  undoTakeContract(OLD.open);
+  browseContract(OLD.open);
+  scanContract(OLD);
+});
+
+// The whole contract opens hundreds of engines.
+if (process.env.MIGRATING_CONTRACT === 'whole') storageContract(NEW);
+
+describe('a queue in two engines', () => {
+  let engines: JoinedEngines;
+  let queues = 0;
+  const newQueue = (ns = 'plain'): QueueKey => ({ ns, name: `queue ${++queues}` });
+  before(async () => {
+    engines = await openJoined({ namespaces: NAMESPACES });
+  });
+  after(() => engines.close());
+
+  const old = (): Storage => engines.from.storage;
+  const taken = async (
+    queue: QueueKey,
+    count: number,
+    storage: Storage = engines.storage,
+  ): Promise<Delivery[]> => (await storage.take(queue, { group: '', count, leaseMs: null })).deliveries;
+  const reserveOne = async (queue: QueueKey): Promise<Reserved> => {
+    const { deliveries } = await engines.storage.take(queue, { group: '', count: 1, leaseMs: 60_000 });
+    return deliveries[0] as Reserved;
+  };
+  const sizes = async (queue: QueueKey): Promise<[old: number, next: number]> => {
+    const counts = await Promise.all([old().counts(queue), engines.to.storage.counts(queue)]);
+    const [a = 0, b = 0] = counts.map(({ ready, scheduled, reserved }) => ready + scheduled + reserved);
+    return [a, b];
+  };
+
+  it('gains elements in the new engine, and is drained from the old one first', async () => {
+    const queue = newQueue();
+    await old().insert(queue, newElements('a', 'b', 'c'));
+    await engines.storage.insert(queue, newElements('d', 'e', 'f'));
+    assert.deepEqual(await sizes(queue), [3, 3]);
+    assert.equal((await engines.storage.counts(queue)).ready, 6);
+    assert.deepEqual(bodyTexts(await taken(queue, 2)), ['a', 'b']);
+    assert.deepEqual(bodyTexts(await taken(queue, 3)), ['c', 'd', 'e']);
+    assert.deepEqual(bodyTexts(await taken(queue, 3)), ['f']);
+  });
+
+  it('settles an element where it is: what is rolled back in the old engine comes before what is in the new one', async () => {
+    const queue = newQueue();
+    await old().insert(queue, newElements('first'));
+    await engines.storage.insert(queue, newElements('second'));
+    const [first, second] = [await reserveOne(queue), await reserveOne(queue)];
+    assert.deepEqual(bodyTexts([first, second]), ['first', 'second']);
+    const back = [first, second].map((each) => ({ ...byToken(each), delayMs: 0, countTry: true }));
+    assert.deepEqual(await rollback(engines.storage, queue, back), ['done', 'done']);
+    assert.deepEqual(await sizes(queue), [1, 1]);
+    const again = [await reserveOne(queue), await reserveOne(queue)];
+    assert.deepEqual(bodyTexts(again), ['first', 'second']);
+    assert.deepEqual(
+      again.map(({ tries }) => tries),
+      [1, 1],
+    );
+    assert.deepEqual(await commit(engines.storage, queue, again.map(byToken)), ['done', 'done']);
+    assert.deepEqual(await sizes(queue), [0, 0]);
+  });
+
+  it('returns what was popped to the engine that had it, and to its place', async () => {
+    const queue = newQueue();
+    await old().insert(queue, newElements('a', 'b'));
+    await engines.storage.insert(queue, newElements('c'));
+    await engines.storage.undoTake(queue, await taken(queue, 3));
+    assert.deepEqual(await sizes(queue), [2, 1]);
+    assert.deepEqual(bodyTexts(await taken(queue, 3)), ['a', 'b', 'c']);
+  });
+
+  it('knows the keys that the old engine has seen, and stores only the other elements', async () => {
+    const queue = newQueue();
+    const element = (body: string, dedupKey: string, fingerprint: string | null) =>
+      newElement({ body, dedupKey, fingerprint });
+    const [known, bare] = await old().insert(queue, [element('a', 'known', 'A'), element('b', 'bare', null)]);
+    const repeats: [number, boolean][] = [];
+    const insert = (...elements: ReturnType<typeof element>[]): Promise<ElementId[]> =>
+      engines.storage.insert(queue, elements, null, (...repeat) => repeats.push(repeat));
+    const given = [element('new', 'new', 'N'), element('a', 'known', 'A'), element('b', 'bare', 'B')];
+    const ids = await insert(...given);
+    assert.deepEqual(ids.slice(1), [known, bare]);
+    assert.deepEqual(repeats.splice(0), [
+      [1, true],
+      [2, true],
+    ]);
+    assert.deepEqual(await sizes(queue), [2, 1]);
+    assert.deepEqual(await insert(...given), ids);
+    assert.equal(repeats.splice(0).length, 3);
+    assert.deepEqual(await insert(element('more', 'more', 'M'), element('other', 'known', 'O')), []);
+    assert.deepEqual(repeats, [[1, false]]);
+    assert.deepEqual(await sizes(queue), [2, 1]);
+  });
+
+  it('does not let an insert overtake one whose key is being looked up', async () => {
+    const queue = newQueue();
+    const calls = [
+      engines.storage.insert(queue, [newElement({ body: 'keyed', dedupKey: 'k' })]),
+      engines.storage.insert(queue, newElements('plain')),
+    ];
+    const popped = taken(queue, 2);
+    await Promise.all(calls);
+    assert.deepEqual(bodyTexts(await popped), ['keyed', 'plain']);
+  });
+
+  it('stores the copies of a transfer in the new engine, once, also if the element could not be finished', async () => {
+    const [from, to] = [newQueue(), newQueue()];
+    await old().insert(from, newElements('source'));
+    let fails = true;
+    const failing = override(old(), {
+      settle: (items) => {
+        if (!fails || items[0]?.action.kind !== 'finish') return old().settle(items);
+        fails = false;
+        return Promise.reject(unavailable('The store is not reachable now.', new Error('test')));
+      },
+    });
+    const storage = new MigratingStorage({ from: failing, to: engines.to.storage });
+    const finish = byToken(await reserveOne(from));
+    const moves = [{ from, finish, inserts: [{ queue: to, element: newElement({ body: 'copy' }) }] }];
+    await assert.rejects(transfer(storage, moves), { code: 'storage-unavailable' });
+    assert.deepEqual(await sizes(from), [1, 0]);
+    assert.deepEqual(await transfer(storage, moves), ['done']);
+    assert.deepEqual(await sizes(from), [0, 0]);
+    assert.deepEqual(await sizes(to), [0, 1]);
+  });
+
+  it('hands out what the old engine gave if the new one is unavailable, and returns it if that may have lost elements', async () => {
+    const queue = newQueue();
+    await old().insert(queue, newElements('a', 'b'));
+    const error = new Error('test');
+    for (const [failure, expected] of [
+      [unknownOutcome(error), null],
+      [unavailable('The store is not reachable now.', error), ['a', 'b']],
+    ] as const) {
+      const failing = override(engines.to.storage, { take: () => Promise.reject(failure) });
+      const take = taken(queue, 3, new MigratingStorage({ from: old(), to: failing }));
+      if (expected === null) await assert.rejects(take, { code: 'outcome-unknown' });
+      else assert.deepEqual(bodyTexts(await take), expected);
+      assert.deepEqual(await sizes(queue), [expected === null ? 2 : 0, 0]);
+    }
+  });
+
+  it('is paged through state by state, the old engine first', async () => {
+    const queue = newQueue();
+    const delayed = (body: string) => newElement({ body, delayMs: 60_000 });
+    await old().insert(queue, [delayed('c'), ...newElements('a')]);
+    await engines.storage.insert(queue, [delayed('d'), ...newElements('b')]);
+    const bodies: string[] = [];
+    let cursor: string | null = null;
+    do {
+      const options = { group: '', states: ['ready', 'scheduled'], limit: 1, bodies: true } as const;
+      const { deliveries, next }: Awaited<ReturnType<Storage['scan']>> = await engines.storage.scan(queue, {
+        ...options,
+        after: cursor,
+      });
+      assert.equal(deliveries.length, 1);
+      bodies.push(...bodyTexts(deliveries));
+      cursor = next;
+    } while (cursor !== null);
+    assert.deepEqual(bodies, ['a', 'b', 'c', 'd']);
+    assert.equal(await engines.storage.drop(queue), false);
+    assert.deepEqual(await engines.storage.purge(queue), { removed: 4, isDone: true });
+    assert.equal(await engines.storage.drop(queue), true);
+    assert.ok(!(await engines.storage.queues('plain')).includes(queue.name));
+  });
+
+  it('stays within the bytes of a take, whichever engine an element is in', async () => {
+    const queue = newQueue();
+    const big = (name: string) => newElement({ body: name.repeat(10_000) });
+    await old().insert(queue, [big('a')]);
+    await engines.storage.insert(queue, [big('b'), big('c')]);
+    const bounded = async (maxBytes: number): Promise<[string[], boolean]> => {
+      const result = await engines.storage.take(queue, { group: '', count: 3, leaseMs: null, maxBytes });
+      return [bodyTexts(result.deliveries).map((text) => text.slice(0, 1)), result.isCut === true];
+    };
+    assert.deepEqual(await bounded(15_000), [['a'], true]);
+    assert.deepEqual(await bounded(25_000), [['b', 'c'], false]);
+  });
+});
+
+/** The storage with other operations. */
+function override(storage: Storage, operations: Partial<Storage>): Storage {
+  return new Proxy(storage, {
+    get(target, name) {
+      const value: unknown = Reflect.get(operations, name) ?? Reflect.get(target, name);
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+  });
+}

@@ -1,0 +1,79 @@
+import type { Engine } from '../../src/engine/engine.ts';
+import { MigratingStorage } from '../../src/engine/migrating-storage.ts';
+import type { Storage } from '../../src/engine/storage.ts';
+import type { EngineUnderTest, OpenTestEngine, TestEngine } from '../engines.ts';
+import { FakeClock } from '../support/clock.ts';
+import { openMemory } from './sqlite.ts';
+
+/** Two engines, and the storage that joins them. */
+export interface JoinedEngines {
+  readonly from: Engine;
+  readonly to: Engine;
+  readonly storage: MigratingStorage;
+  readonly clock: FakeClock;
+  close(): Promise<void>;
+}
+
+/** Two stores in memory with one clock. */
+export async function openJoined(options: OpenTestEngine): Promise<JoinedEngines> {
+  const clock = new FakeClock();
+  const [old, next] = [await openMemory(options, clock), await openMemory(options, clock)];
+  const storage = new MigratingStorage({ from: old.storage, to: next.storage });
+  return {
+    from: old,
+    to: next,
+    storage,
+    clock,
+    close: async () => {
+      await Promise.all([old.stop(), next.stop()]);
+    },
+  };
+}
+
+/** An engine whose storage joins two stores. @param inserts which of them has the elements that a test inserts */
+export function migratingEngine(inserts: 'old' | 'new'): EngineUnderTest {
+  return {
+    name: `migrating, elements in the ${inserts} engine`,
+    type: 'sqlite',
+    open: async (options): Promise<TestEngine> => {
+      const { from, to, storage, clock, close } = await openJoined(options);
+      return {
+        engine: {
+          ...portsOf(inserts === 'new' ? to : from),
+          storage: inserts === 'new' ? storage : insertingInto(from.storage, storage),
+        },
+        clock,
+        now: () => clock.now(),
+        passTime: async (ms) => clock.advance(ms),
+        close,
+      };
+    },
+    openDurable: null,
+  };
+}
+
+function portsOf(engine: Engine): Omit<Engine, 'storage'> {
+  const { type, url, definitions, signaller, stats, failed } = engine;
+  return {
+    type,
+    url,
+    definitions,
+    signaller,
+    stats,
+    failed,
+    ping: () => engine.ping(),
+    start: () => engine.start(),
+    stop: () => engine.stop(),
+  };
+}
+
+/** The joined storage, whose inserts go to the old engine, as before the migration. */
+function insertingInto(old: Storage, joined: Storage): Storage {
+  return new Proxy(joined, {
+    get(target, name) {
+      const owner = name === 'insert' ? old : target;
+      const value: unknown = Reflect.get(owner, name);
+      return typeof value === 'function' ? value.bind(owner) : value;
+    },
+  });
+}
