@@ -1,0 +1,35 @@
+"""Client and worker for Quayside. `quayside.aio` has the same for asyncio."""
+
+from .client import Quayside, Queue, Reservation
+from .codec import Codec, DefaultCodec
+from .errors import (
+    Bury,
+    ConnectionError,
+    LeaseLostError,
+    QuaysideError,
+    RetryLater,
+    StoppedError,
+    ValidationError,
+)
+from .models import BrowsedElement, Element, QueueStatus, State
+from .protocol import Retry
+
+__all__ = [
+    "BrowsedElement",
+    "Bury",
+    "Codec",
+    "ConnectionError",
+    "DefaultCodec",
+    "Element",
+    "LeaseLostError",
+    "Quayside",
+    "QuaysideError",
+    "Queue",
+    "QueueStatus",
+    "Reservation",
+    "Retry",
+    "RetryLater",
+    "State",
+    "StoppedError",
+    "ValidationError",
+]

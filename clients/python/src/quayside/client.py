@@ -1,0 +1,366 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+import json
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+from urllib.parse import quote
+
+from . import protocol
+from .codec import Codec, DefaultCodec
+from .errors import Bury, QuaysideError, RetryLater
+from .models import BrowsedElement, Content, Element, QueueStatus, Receipt, State
+from .protocol import REPLY_SECONDS, Attempts, IdempotencyKey, Request, Response, Retry, Settlement
+from .transport import Transport
+
+T = TypeVar("T")
+LOG = logging.getLogger("quayside")
+
+
+class Quayside:
+    """A client of one server. May be used by several threads. Close it, or use it in a `with` statement.
+
+    `url`, user and password default to the variables QUAYSIDE_URL, QUAYSIDE_USER and QUAYSIDE_PASSWORD. `auth` may be a
+    function that returns the value of the Authorization header; it is called for each request. `timeout` is how many seconds
+    a call may take, repetitions included and `wait` aside.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        auth: tuple[str, str] | Callable[[], str | None] | None = None,
+        retry: Retry = Retry(),
+        timeout: float = REPLY_SECONDS,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        if callable(auth):
+            authorize = auth
+        else:
+            authorization = protocol.basic(auth)
+            authorize = lambda: authorization  # noqa: E731
+        self._transport = Transport(protocol.server_of(url), authorize, tls)
+        self._retry = retry
+        self._timeout = timeout
+
+    @overload
+    def queue(self, name: str) -> Queue[Any]: ...
+
+    @overload
+    def queue(self, name: str, codec: Codec[T]) -> Queue[T]: ...
+
+    def queue(self, name: str, codec: Codec[Any] | None = None) -> Queue[Any]:
+        """A queue by its name, `NAMESPACE/QUEUE`. Sends nothing."""
+        return Queue(self, name, codec if codec is not None else DefaultCodec())
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def __enter__(self) -> Quayside:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(self, request: Request, timeout: float | None, retry: Retry | None = None) -> Response:
+        """Sends a request, and repeats it if that is safe and may help."""
+        allowed = request.wait + (self._timeout if timeout is None else timeout)
+        deadline = time.monotonic() + allowed
+        attempts = Attempts(self._retry if retry is None else retry, request, deadline)
+        while True:
+            try:
+                response = self._transport.send(request, max(deadline - time.monotonic(), 0.001))
+                error = protocol.error_of(response)
+                if error is None:
+                    return Response(response.status, response.headers, response.body, attempts.after_unknown)
+            except QuaysideError as failure:
+                error = failure
+            time.sleep(attempts.delay_after(error, time.monotonic()))
+
+
+class Queue(Generic[T]):
+    """One queue. Lengths of time are seconds."""
+
+    def __init__(self, client: Quayside, name: str, codec: Codec[T]) -> None:
+        self.name = name
+        self._client = client
+        self._codec = codec
+        self._path = protocol.queue_path(name)
+
+    def insert(
+        self,
+        data: T,
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        groups: Sequence[str] | None = None,
+        idempotency_key: IdempotencyKey = None,
+        timeout: float | None = None,
+    ) -> str:
+        """Inserts one element and returns its id. Repeated if the outcome is unknown: the key makes that safe."""
+        return self.insert_many(
+            [data],
+            delay=delay,
+            at=at,
+            ttl=ttl,
+            headers=headers,
+            groups=groups,
+            idempotency_key=idempotency_key,
+            timeout=timeout,
+        )[0]
+
+    def insert_many(
+        self,
+        data: Sequence[T],
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        groups: Sequence[str] | None = None,
+        idempotency_key: IdempotencyKey = None,
+        timeout: float | None = None,
+    ) -> list[str]:
+        """Inserts all elements or none, and returns their ids. Of several, `-0`, `-1`, … are appended to a key."""
+        keys = protocol.keys_of(idempotency_key, len(data))
+        lines = [
+            protocol.insert_line(
+                self._codec, item, delay=delay, at=at, ttl=ttl, headers=headers, groups=groups, key=key
+            )
+            for item, key in zip(data, keys)
+        ]
+        if not lines:
+            return []
+        request = protocol.insert_request(self._path, lines, keyed=idempotency_key is not False)
+        ids: list[str] = json.loads(self._client.send(request, timeout).body)["ids"]
+        return ids
+
+    def pop(
+        self,
+        *,
+        wait: float | None = 0.0,
+        group: str | None = None,
+        consumer: str | None = None,
+        timeout: float | None = None,
+    ) -> Element[T] | None:
+        """Takes an element and finishes it at once: at most once. `wait=None` waits without a limit."""
+        for record in self._take(1, wait, False, group, None, consumer, timeout):
+            return Element(protocol.content_of(record), self._codec)
+        return None
+
+    def reserve(
+        self,
+        *,
+        wait: float | None = 0.0,
+        group: str | None = None,
+        consumer: str | None = None,
+        lease: float | None = None,
+        timeout: float | None = None,
+    ) -> Reservation[T] | None:
+        """Takes an element under a lease. `lease` defaults to that of the queue; `wait=None` waits without a limit."""
+        for job in self.reserve_many(1, wait=wait, group=group, consumer=consumer, lease=lease, timeout=timeout):
+            return job
+        return None
+
+    def reserve_many(
+        self,
+        count: int,
+        *,
+        wait: float | None = 0.0,
+        group: str | None = None,
+        consumer: str | None = None,
+        lease: float | None = None,
+        timeout: float | None = None,
+    ) -> list[Reservation[T]]:
+        """Takes up to `count` elements as soon as there is one."""
+        return [
+            self._reservation(record, group)
+            for record in self._take(count, wait, True, group, lease, consumer, timeout)
+        ]
+
+    def elements(
+        self,
+        *,
+        wait: float | None = None,
+        group: str | None = None,
+        consumer: str | None = None,
+        lease: float | None = None,
+    ) -> Iterator[Reservation[T]]:
+        """Reservations, one after the other, until none comes for `wait` seconds; without a limit by default."""
+        while (job := self.reserve(wait=wait, group=group, consumer=consumer, lease=lease)) is not None:
+            yield job
+
+    def browse(
+        self,
+        *,
+        state: State | None = None,
+        where: str | None = None,
+        group: str | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[BrowsedElement[T]]:
+        """Looks at elements in delivery order, and changes nothing."""
+        after: str | None = None
+        while True:
+            request = protocol.browse_request(self._path, state=state, where=where, group=group, after=after)
+            page = json.loads(self._client.send(request, timeout).body)
+            for record in page["elements"]:
+                yield BrowsedElement(protocol.content_of(record), self._codec, *protocol.browsed(record))
+            after = page["next"]
+            if after is None:
+                return
+
+    def status(self, *, timeout: float | None = None) -> QueueStatus:
+        response = self._client.send(Request("GET", f"{self._path}/status"), timeout)
+        return protocol.status_of(json.loads(response.body))
+
+    def pause(self, *, timeout: float | None = None) -> None:
+        """Holds back all consumers of the queue until `resume`."""
+        self._client.send(Request("PATCH", f"{self._path}/pause"), timeout)
+
+    def resume(self, *, timeout: float | None = None) -> None:
+        self._client.send(Request("PATCH", f"{self._path}/resume"), timeout)
+
+    def settle(
+        self, settlements: Sequence[Settlement], timeout: float | None
+    ) -> list[tuple[Settlement, datetime | QuaysideError | None]]:
+        """Settles reservations of this queue in one request. One result does not affect another."""
+        request, ordered = protocol.settle_request(self._path, settlements)
+        response = self._client.send(request, timeout)
+        results = json.loads(response.body)["results"]
+        return [
+            (settlement, protocol.settled(settlement, result, response.after_unknown))
+            for settlement, result in zip(ordered, results)
+        ]
+
+    def _reservation(self, record: Mapping[str, Any], group: str | None) -> Reservation[T]:
+        receipt = Receipt(record["id"], record["lease"], group)
+        return Reservation(
+            protocol.content_of(record), self._codec, self, receipt, protocol.moment(record["leaseUntil"])
+        )
+
+    def take_once(
+        self, count: int, *, wait: float, group: str | None, lease: float, consumer: str
+    ) -> list[Reservation[T]]:
+        """One request that is not repeated; a worker decides itself when to try again."""
+        request = protocol.take_request(
+            self._path, count=count, wait=wait, reserve=True, group=group, lease=lease, consumer=consumer
+        )
+        response = self._client.send(request, None, Retry(attempts=1))
+        return [self._reservation(record, group) for record in protocol.taken(response)]
+
+    def cancel(self, consumer: str, timeout: float) -> None:
+        """Ends the calls that wait under that name; they raise StoppedError."""
+        request = Request("DELETE", f"{self._path}/consumer/{quote(consumer, safe='')}")
+        self._client.send(request, timeout, Retry(attempts=1))
+
+    def _take(
+        self,
+        count: int,
+        wait: float | None,
+        reserve: bool,
+        group: str | None,
+        lease: float | None,
+        consumer: str | None,
+        timeout: float | None,
+    ) -> list[dict[str, Any]]:
+        """Waits in requests of a bounded length."""
+        if wait is not None:
+            protocol.milliseconds("wait", wait)
+        until = None if wait is None else time.monotonic() + wait
+        while True:
+            remaining = protocol.POLL_SECONDS if until is None else max(until - time.monotonic(), 0.0)
+            request = protocol.take_request(
+                self._path,
+                count=count,
+                wait=min(remaining, protocol.POLL_SECONDS),
+                reserve=reserve,
+                group=group,
+                lease=lease,
+                consumer=consumer,
+            )
+            records = protocol.taken(self._client.send(request, timeout))
+            if records or (until is not None and time.monotonic() >= until):
+                return records
+
+
+class Reservation(Element[T]):
+    """An element under a lease. In a `with` statement: committed at the end, rolled back if the block raises."""
+
+    def __init__(
+        self, content: Content, codec: Codec[T], queue: Queue[T], receipt: Receipt, lease_until: datetime
+    ) -> None:
+        super().__init__(content, codec)
+        self._queue = queue
+        self.receipt = receipt
+        #: By the server's clock.
+        self.lease_until = lease_until
+        #: Set when a worker finds that the lease is over, or gives the job up. A long handler should look at it.
+        self.lost = threading.Event()
+        #: Whether a commit, rollback or bury was asked for.
+        self.settled = False
+
+    def commit(self, *, timeout: float | None = None) -> None:
+        """Finishes the element."""
+        self._settle(Settlement("commit", self.receipt), timeout)
+
+    def rollback(
+        self, *, delay: float | None = None, reason: str | None = None, timeout: float | None = None
+    ) -> None:
+        """Returns the element after a failed try. `delay` defaults to the retry delay of the queue."""
+        self._settle(Settlement("rollback", self.receipt, delay=delay, reason=reason), timeout)
+
+    def bury(self, reason: str, *, timeout: float | None = None) -> None:
+        """Moves the element to the dead-letter queue at once; without one it is rolled back."""
+        self._settle(Settlement("bury", self.receipt, reason=reason), timeout)
+
+    def extend(self, lease: float | None = None, *, timeout: float | None = None) -> datetime:
+        """Renews the lease from now on, and returns its end."""
+        until = self._apply(Settlement("extend", self.receipt, lease=lease), timeout)
+        if until is not None:
+            self.lease_until = until
+        return self.lease_until
+
+    def fail(self, error: BaseException, delay: float | None = None) -> None:
+        """Settles as a handler's exception demands: RetryLater and Bury have their own meaning."""
+        if isinstance(error, Bury):
+            self.bury(error.reason)
+        elif isinstance(error, RetryLater):
+            self.rollback(delay=error.delay, reason=str(error))
+        else:
+            self.rollback(delay=delay, reason=f"{type(error).__name__}: {error}")
+
+    def __enter__(self) -> Reservation[T]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.settled:
+            return
+        if error is None:
+            self.commit()
+            return
+        try:
+            self.fail(error)
+        except QuaysideError as failure:
+            # The block's own exception matters more; the element returns when its lease ends.
+            LOG.warning("Element %s was not rolled back: %s", self.id, failure)
+
+    def _settle(self, settlement: Settlement, timeout: float | None) -> None:
+        self.settled = True
+        self._apply(settlement, timeout)
+
+    def _apply(self, settlement: Settlement, timeout: float | None) -> datetime | None:
+        ((_, result),) = self._queue.settle([settlement], timeout)
+        if isinstance(result, QuaysideError):
+            raise result
+        return result

@@ -1,0 +1,73 @@
+"""What calls raise, and what a handler raises to decide what becomes of its job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+Outcome = Literal["nothing-changed", "unknown"]
+
+
+class QuaysideError(Exception):
+    """A call failed. `code` is stable: a code of the HTTP interface, or one of this client."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        status: int | None = None,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+        outcome: Outcome = "nothing-changed",
+        line: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+        self.request_id = request_id
+        #: Seconds that the server asks to wait before the next attempt.
+        self.retry_after = retry_after
+        #: Whether the call may have been applied.
+        self.outcome: Outcome = outcome
+        #: Of a call about many elements: which one was rejected, from 1.
+        self.line = line
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} ({self.code})"
+
+
+class ConnectionError(QuaysideError):
+    """The server could not be reached, or the connection failed before the response was complete."""
+
+
+class LeaseLostError(QuaysideError):
+    """The reservation is over. Another consumer may have the element."""
+
+
+class StoppedError(QuaysideError):
+    """The client was closed, or the call was cancelled on the server."""
+
+
+class ValidationError(QuaysideError):
+    """An argument cannot be sent, or a body cannot be decoded. `issues` names each problem."""
+
+    def __init__(self, issues: Sequence[str]) -> None:
+        super().__init__("validation-failed", " ".join(issues))
+        self.issues = tuple(issues)
+
+
+class RetryLater(Exception):
+    """Raised by a handler: rolls the job back and delays its next delivery."""
+
+    def __init__(self, delay: float, reason: str = "retry later") -> None:
+        super().__init__(reason)
+        self.delay = delay
+
+
+class Bury(Exception):
+    """Raised by a handler: moves the job to the dead-letter queue at once."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

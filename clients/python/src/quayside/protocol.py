@@ -1,0 +1,392 @@
+"""The HTTP interface without input and output: requests, responses, and when a request is repeated.
+
+The blocking and the asyncio client share this module.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+from .codec import Codec
+from .errors import ConnectionError, LeaseLostError, QuaysideError, StoppedError, ValidationError
+from .models import Content, QueueStatus, Receipt, State
+
+T = TypeVar("T")
+Action = Literal["commit", "rollback", "extend", "bury"]
+IdempotencyKey = str | Literal[False] | None
+
+DEFAULT_URL = "http://127.0.0.1:3444"
+NDJSON = "application/x-ndjson"
+#: One request waits this long at most, so that proxies do not end it and a dead connection is noticed.
+POLL_SECONDS = 30.0
+#: What a response may take in addition to the time for which the server was asked to wait.
+REPLY_SECONDS = 30.0
+#: Errors of moments, after which the same request may succeed.
+PASSING = frozenset(
+    {
+        "connection-failed",
+        "storage-unavailable",
+        "outcome-unknown",
+        "overloaded",
+        "shutting-down",
+        "too-many-consumers",
+        "gateway-failed",
+    }
+)
+ACTIONS: tuple[Action, ...] = ("commit", "rollback", "extend", "bury")
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How a call is repeated after an error that passes. `Retry(attempts=1)` never repeats. Lengths in seconds."""
+
+    attempts: int = 9
+    min: float = 0.1
+    max: float = 5.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """An address, taken apart."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    body: bytes = b""
+    content_type: str | None = None
+    #: Seconds for which the server may hold the response back.
+    wait: float = 0.0
+    #: Whether it may be sent again if nobody knows whether it was applied.
+    repeatable: bool = True
+
+
+@dataclass(frozen=True)
+class Response:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    #: Whether an earlier attempt of the same call may have been applied.
+    after_unknown: bool = False
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """One action on one reservation."""
+
+    action: Action
+    receipt: Receipt
+    delay: float | None = None
+    lease: float | None = None
+    reason: str | None = None
+
+
+def server_of(url: str | None) -> Server:
+    given = url if url is not None else os.environ.get("QUAYSIDE_URL", DEFAULT_URL)
+    try:
+        parts = urlsplit(given)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"url {given[:64]!r} is not a URL: {error}") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"url {given[:64]!r} must be http://HOST[:PORT] or https://HOST[:PORT].")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("url must not contain credentials. Pass them as auth=(user, password).")
+    if parts.query or parts.fragment:
+        raise ValueError(f"url {given[:64]!r} must have neither a query nor a fragment.")
+    return Server(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), parts.path.rstrip("/"))
+
+
+def basic(credentials: tuple[str, str] | None) -> str | None:
+    """The value of the Authorization header; from the environment if no credentials are given."""
+    if credentials is None:
+        user, password = os.environ.get("QUAYSIDE_USER"), os.environ.get("QUAYSIDE_PASSWORD")
+        if user is None or password is None:
+            return None
+        credentials = (user, password)
+    user, password = credentials
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def head_of(server: Server, request: Request, authorization: str | None) -> dict[str, str]:
+    headers = {"Host": server.authority, "Accept": f"{NDJSON}, application/json, application/problem+json"}
+    if request.content_type is not None:
+        headers["Content-Type"] = request.content_type
+    if authorization is not None:
+        headers["Authorization"] = authorization
+    if request.body or request.method != "GET":
+        headers["Content-Length"] = str(len(request.body))
+    return headers
+
+
+def queue_path(name: str) -> str:
+    namespace, slash, queue = name.partition("/")
+    if not namespace or not slash or not queue:
+        raise ValueError(f'queue name {name[:64]!r} must be "NAMESPACE/QUEUE".')
+    return f"/q/{quote(namespace, safe='')}/{quote(queue, safe='')}"
+
+
+class Attempts:
+    """Decides whether a call is repeated, and when."""
+
+    def __init__(self, retry: Retry, request: Request, deadline: float) -> None:
+        self._retry = retry
+        self._request = request
+        self._deadline = deadline
+        self._failed = 0
+        self.after_unknown = False
+
+    def delay_after(self, error: QuaysideError, now: float) -> float:
+        """Seconds until the next attempt; raises the error if there is none."""
+        self._failed += 1
+        if error.outcome == "unknown":
+            self.after_unknown = True
+        if error.code not in PASSING or self._failed >= self._retry.attempts:
+            raise error
+        if error.outcome == "unknown" and not self._request.repeatable:
+            raise error
+        longest = min(self._retry.max, self._retry.min * 2.0 ** (self._failed - 1))
+        delay = max(longest * random.uniform(0.5, 1.0), min(error.retry_after or 0.0, self._retry.max))
+        if now + delay >= self._deadline:
+            raise error
+        return delay
+
+
+# Requests
+
+
+def insert_line(
+    codec: Codec[T],
+    data: T,
+    *,
+    delay: float | None,
+    at: datetime | None,
+    ttl: float | None,
+    headers: Mapping[str, str] | None,
+    groups: Sequence[str] | None,
+    key: str | None,
+) -> bytes:
+    """One element as a line of NDJSON."""
+    try:
+        body, content_type = codec.encode(data)
+    except (ValueError, TypeError) as error:
+        raise ValidationError([f"The data cannot be encoded: {error}"]) from error
+    line: dict[str, Any] = {"contentType": content_type}
+    try:
+        line["text"] = body.decode()
+    except UnicodeDecodeError:
+        line["base64"] = base64.b64encode(body).decode()
+    if at is not None:
+        if at.tzinfo is None:
+            raise ValidationError([f"at={at.isoformat()} has no time zone. Use datetime.now(timezone.utc), for example."])
+        line["mature"] = at.timestamp()
+    for name, value in (("delay", delay), ("ttl", ttl), ("key", key)):
+        if value is not None:
+            line[name] = value
+    if headers:
+        line["headers"] = dict(headers)
+    if groups is not None:
+        line["groups"] = list(groups)
+    try:
+        return json.dumps(line, ensure_ascii=False).encode()
+    except (ValueError, TypeError) as error:
+        raise ValidationError([f"The element cannot be sent: {error}"]) from error
+
+
+def keys_of(key: IdempotencyKey, count: int) -> list[str | None]:
+    """An idempotency key for each element: random ones unless the caller names one."""
+    if key is False:
+        return [None] * count
+    if key is None:
+        return [uuid.uuid4().hex for _ in range(count)]
+    return [key] if count == 1 else [f"{key}-{index}" for index in range(count)]
+
+
+def insert_request(path: str, lines: Iterable[bytes], keyed: bool) -> Request:
+    return Request("POST", f"{path}/elements", b"\n".join(lines), NDJSON, repeatable=keyed)
+
+
+def take_request(
+    path: str,
+    *,
+    count: int,
+    wait: float,
+    reserve: bool,
+    group: str | None,
+    lease: float | None,
+    consumer: str | None,
+) -> Request:
+    options: dict[str, Any] = {"count": count, "to": milliseconds("wait", wait)}
+    if reserve:
+        options["reserve"] = True
+    if lease is not None:
+        options["lease"] = milliseconds("lease", lease)
+    if group is not None:
+        options["group"] = group
+    if consumer is not None:
+        options["tid"] = consumer
+    # A lost response to a reserve costs a lease; one to a pop costs elements, which the caller has to know.
+    return Request("POST", f"{path}/take", json.dumps(options).encode(), "application/json", wait, reserve)
+
+
+def settle_request(path: str, settlements: Sequence[Settlement]) -> tuple[Request, list[Settlement]]:
+    """The request, and the settlements in the order in which their results come."""
+    ordered = sorted(settlements, key=lambda settlement: ACTIONS.index(settlement.action))
+    document: dict[str, list[dict[str, Any]]] = {}
+    for settlement in ordered:
+        document.setdefault(settlement.action, []).append(settle_item(settlement))
+    body = json.dumps(document, ensure_ascii=False).encode(errors="replace")
+    return Request("POST", f"{path}/settle", body, "application/json"), ordered
+
+
+def settle_item(settlement: Settlement) -> dict[str, Any]:
+    receipt = settlement.receipt
+    item: dict[str, Any] = {"id": receipt.id, "token": receipt.token}
+    if receipt.group is not None:
+        item["group"] = receipt.group
+    if settlement.delay is not None:
+        item["delay"] = milliseconds("delay", settlement.delay)
+    if settlement.lease is not None:
+        item["lease"] = milliseconds("lease", settlement.lease)
+    if settlement.reason:
+        item["reason"] = settlement.reason
+    return item
+
+
+def browse_request(path: str, **query: str | int | None) -> Request:
+    given = {name: value for name, value in query.items() if value is not None}
+    return Request("GET", f"{path}/elements?{urlencode({**given, 'body': 'full'})}")
+
+
+def milliseconds(name: str, seconds: float) -> int:
+    if not 0 <= seconds <= 315_360_000:
+        raise ValidationError([f"{name}={seconds!r} must be from 0 to 315,360,000 seconds."])
+    return round(seconds * 1000)
+
+
+# Responses
+
+
+def error_of(response: Response) -> QuaysideError | None:
+    """None if the call succeeded, or if nothing came while it waited."""
+    if response.status < 300:
+        return None
+    problem: Any = None
+    if response.headers.get("content-type", "").startswith("application/problem+json"):
+        try:
+            problem = json.loads(response.body)
+        except ValueError:
+            pass
+    if not isinstance(problem, dict):
+        return foreign_error(response)
+    code = str(problem.get("code", "internal"))
+    retry_after = response.headers.get("retry-after", "")
+    request_id = problem.get("requestId")
+    line = problem.get("line")
+    kind = LeaseLostError if code in ("lease-lost", "not-reserved") else QuaysideError
+    if code == "pop-timeout":
+        return None
+    if code == "pop-cancelled":
+        kind = StoppedError
+    return kind(
+        code,
+        str(problem.get("detail", code)),
+        status=response.status,
+        request_id=None if request_id is None else str(request_id),
+        retry_after=float(retry_after) if retry_after.isdigit() else None,
+        outcome="unknown" if code in ("outcome-unknown", "internal") else "nothing-changed",
+        line=line if isinstance(line, int) else None,
+    )
+
+
+def foreign_error(response: Response) -> QuaysideError:
+    """A status without a problem document comes from something between client and server, such as a proxy."""
+    code = "gateway-failed" if response.status in (502, 503, 504) else "unexpected-response"
+    start = response.body[:64].decode(errors="replace")
+    return ConnectionError(
+        code,
+        f"The response has status {response.status} and is not from Quayside: {start!r}.",
+        status=response.status,
+        outcome="unknown" if response.status >= 500 else "nothing-changed",
+    )
+
+
+def moment(text: str) -> datetime:
+    # Python 3.10 does not read the letter Z.
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def taken(response: Response) -> list[dict[str, Any]]:
+    if response.status != 200:
+        return []
+    return [json.loads(line) for line in response.body.split(b"\n") if line]
+
+
+def content_of(record: Mapping[str, Any]) -> Content:
+    text = record.get("text")
+    body = text.encode() if isinstance(text, str) else base64.b64decode(record.get("base64") or "")
+    return Content(
+        id=record["id"],
+        body=body,
+        content_type=record.get("contentType") or "",
+        content_encoding=record.get("contentEncoding"),
+        headers=record.get("headers") or {},
+        tries=record["tries"],
+        mature=moment(record["mature"]),
+    )
+
+
+def browsed(record: Mapping[str, Any]) -> tuple[State, datetime, str | None]:
+    return record["state"], moment(record["insertedAt"]), record.get("reason")
+
+
+def settled(settlement: Settlement, result: Mapping[str, Any], after_unknown: bool) -> datetime | QuaysideError | None:
+    """The new end of the lease for `extend`, None for another action that is done, or why it is not done."""
+    outcome = result["outcome"]
+    action = settlement.action
+    if outcome in ("done", "dead-lettered"):
+        return moment(result["until"]) if "until" in result else None
+    if after_unknown and action != "extend":
+        # An earlier attempt may have done it. The token admits no other reservation, so the element is not ours now.
+        gone = ("not-found",) if action in ("commit", "bury") else ("not-found", "not-reserved", "lease-lost")
+        if outcome in gone:
+            return None
+    code = "element-not-found" if outcome == "not-found" else outcome
+    message = f"Element {settlement.receipt.id}: {action} came after the reservation had ended."
+    if outcome == "token-required":
+        return QuaysideError(code, f"Element {settlement.receipt.id} is reserved by another user.")
+    return LeaseLostError(code, message)
+
+
+def status_of(record: Mapping[str, Any]) -> QueueStatus:
+    next_mature = record["next_mature_t"]
+    return QueueStatus(
+        size=record["size"],
+        sched_size=record["schedSize"],
+        resv_size=record["resvSize"],
+        total_size=record["totalSize"],
+        paused=record["paused"],
+        next_mature=None if next_mature is None else moment(next_mature),
+        oldest_ready_age=record["oldestReadyAge"],
+        raw=record,
+    )

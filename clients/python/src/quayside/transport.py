@@ -1,0 +1,98 @@
+"""Connections of the blocking client."""
+
+from __future__ import annotations
+
+import http.client
+import select
+import ssl
+import threading
+import time
+from collections.abc import Callable
+
+from .errors import ConnectionError, StoppedError
+from .protocol import Request, Response, Server, head_of
+
+
+class Transport:
+    """Idle connections to one server, shared by all threads."""
+
+    def __init__(self, server: Server, authorize: Callable[[], str | None], tls: ssl.SSLContext | None) -> None:
+        self._server = server
+        self._authorize = authorize
+        self._tls = tls if tls is not None or server.scheme == "http" else ssl.create_default_context()
+        self._lock = threading.Lock()
+        self._idle: list[http.client.HTTPConnection] = []
+        self._is_closed = False
+
+    def send(self, request: Request, timeout: float) -> Response:
+        """Sends a request once. `timeout` bounds the connect, and each wait for more of the response."""
+        started_at = time.monotonic()
+        headers = head_of(self._server, request, self._authorize())
+        connection = self._connect(timeout)
+        remaining = max(timeout - (time.monotonic() - started_at), 0.001)
+        try:
+            connection.sock.settimeout(remaining)
+            connection.request(request.method, self._server.path + request.path, request.body or None, headers)
+            reply = connection.getresponse()
+            body = reply.read()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise self._failure("failed before the response was complete", error, "unknown") from error
+        except BaseException:
+            # Such as KeyboardInterrupt: the rest of the response must not answer the next request.
+            connection.close()
+            raise
+        if not reply.will_close:
+            self._release(connection)
+        return Response(reply.status, {name.lower(): value for name, value in reply.getheaders()}, body)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _connect(self, timeout: float) -> http.client.HTTPConnection:
+        while True:
+            with self._lock:
+                if self._is_closed:
+                    raise StoppedError("client-closed", "The client is closed.")
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                break
+            if not is_readable(connection):
+                return connection
+            # The server has closed it, or sent what nobody asked for.
+            connection.close()
+        connection = self._new(timeout)
+        try:
+            connection.connect()
+        except OSError as error:
+            connection.close()
+            raise self._failure("cannot be opened", error, "nothing-changed") from error
+        return connection
+
+    def _new(self, timeout: float) -> http.client.HTTPConnection:
+        if self._server.scheme == "http":
+            return http.client.HTTPConnection(self._server.host, self._server.port, timeout=timeout)
+        return http.client.HTTPSConnection(self._server.host, self._server.port, timeout=timeout, context=self._tls)
+
+    def _release(self, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _failure(self, what: str, error: Exception, outcome: str) -> ConnectionError:
+        message = f"The connection to {self._server.authority} {what}: {error or type(error).__name__}"
+        return ConnectionError(
+            "connection-failed", message, outcome="unknown" if outcome == "unknown" else "nothing-changed"
+        )
+
+
+def is_readable(connection: http.client.HTTPConnection) -> bool:
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,283 @@
+"""The blocking client against a real server."""
+
+from __future__ import annotations
+
+import threading
+import time
+import unittest
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from quayside import (
+    Bury,
+    ConnectionError,
+    LeaseLostError,
+    Quayside,
+    QuaysideError,
+    Retry,
+    RetryLater,
+    StoppedError,
+    ValidationError,
+)
+
+from .support import URL, ClientTest, control, fresh_name
+
+
+class Lines:
+    """A codec of a caller's own."""
+
+    def encode(self, data: list[str]) -> tuple[bytes, str]:
+        return "\n".join(data).encode(), "text/plain"
+
+    def decode(self, body: bytes, content_type: str) -> list[str]:
+        if content_type != "text/plain":
+            raise ValueError(f"{content_type} is not text/plain")
+        return body.decode().split("\n")
+
+
+class InsertAndTake(ClientTest):
+    def test_data_return_as_they_were_inserted(self) -> None:
+        for data in [{"order": 1, "name": "Ülä €"}, [1, None, True], "text", 0, b"\xff\x00\n", bytearray(b"b")]:
+            element_id = self.queue.insert(data, headers={"lang": "en"})
+            element = self.queue.pop()
+            assert element is not None
+            self.assertEqual(element.data, data)
+            self.assertEqual(element.id, element_id)
+            self.assertEqual(element.headers, {"lang": "en"})
+            self.assertEqual(element.tries, 0)
+            self.assertLess(abs(element.mature - datetime.now(timezone.utc)), timedelta(minutes=1))
+
+    def test_bodies_that_other_clients_inserted_are_decoded_by_their_type(self) -> None:
+        codec = Lines()
+        lines = self.client.queue(self.queue.name, codec)
+        lines.insert(["a", "b"])
+        element = self.queue.pop()
+        assert element is not None
+        self.assertEqual((element.data, element.body, element.content_type), ("a\nb", b"a\nb", "text/plain"))
+        self.queue.insert(1)
+        broken = lines.pop()
+        assert broken is not None
+        with self.assertRaises(ValidationError) as raised:
+            _ = broken.data
+        self.assertIn("application/json is not text/plain", raised.exception.issues[0])
+
+    def test_many_are_inserted_in_order_and_all_or_none(self) -> None:
+        self.assertEqual(self.queue.insert_many([]), [])
+        ids = self.queue.insert_many(["a", "b", "c"])
+        self.assertEqual(len(set(ids)), 3)
+        self.assertEqual(self.taken(), ["a", "b", "c"])
+        with self.assertRaises(QuaysideError) as raised:
+            self.queue.insert_many(["d", "e"], headers={"bad name": "x"})
+        self.assertEqual((raised.exception.code, raised.exception.outcome), ("invalid-header", "nothing-changed"))
+        self.assertEqual(self.taken(), [])
+
+    def test_an_idempotency_key_is_stored_once(self) -> None:
+        first = self.queue.insert("a", idempotency_key="key")
+        self.assertEqual(self.queue.insert("a", idempotency_key="key"), first)
+        self.queue.insert_many(["x", "y"], idempotency_key="pair")
+        self.queue.insert_many(["x", "y"], idempotency_key="pair")
+        self.queue.insert("z", idempotency_key=False)
+        self.assertEqual(self.taken(), ["a", "x", "y", "z"])
+
+    def test_delay_and_at_schedule_and_ttl_expires(self) -> None:
+        self.queue.insert("later", delay=3600)
+        self.queue.insert("at", at=datetime.now(timezone.utc) + timedelta(hours=2))
+        self.queue.insert("mortal", ttl=3600)
+        self.assertEqual(self.taken(), ["mortal"])
+        status = self.queue.status()
+        self.assertEqual((status.size, status.sched_size, status.total_size, status.paused), (0, 2, 2, False))
+        assert status.next_mature is not None
+        self.assertGreater(status.next_mature, datetime.now(timezone.utc) + timedelta(minutes=50))
+        with self.assertRaises(ValidationError):
+            self.queue.insert("naive", at=datetime(2030, 1, 1))
+
+    def test_a_waiting_call_gets_what_arrives(self) -> None:
+        self.assertIsNone(self.queue.pop(wait=0.01))
+        found: list[Any] = []
+
+        def take() -> None:
+            element = self.queue.pop(wait=None)
+            assert element is not None
+            found.append(element.data)
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        self.queue.insert("arrived")
+        thread.join()
+        self.assertEqual(found, ["arrived"])
+
+    def test_a_cancelled_call_raises_stopped_error(self) -> None:
+        errors: list[BaseException] = []
+
+        def take() -> None:
+            try:
+                self.queue.pop(wait=None, consumer="one")
+            except StoppedError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        while thread.is_alive():
+            self.queue.cancel("one", 10)
+            thread.join(0.01)
+        self.assertEqual([error.code for error in errors if isinstance(error, StoppedError)], ["pop-cancelled"])
+
+    def test_groups_of_a_stream_take_the_same_element(self) -> None:
+        stream = self.client.queue(fresh_name().replace("N/", "events/"))
+        stream.insert("news", groups=["mail", "audit"])
+        for group in ("mail", "audit"):
+            job = stream.reserve(group=group)
+            assert job is not None
+            self.assertEqual(job.data, "news")
+            job.commit()
+        self.assertIsNone(stream.reserve(group="mail"))
+
+    def test_browsing_takes_nothing_and_reads_every_page(self) -> None:
+        self.queue.insert_many(list(range(250)))
+        self.assertEqual([element.data for element in self.queue.browse()], list(range(250)))
+        accepted = self.queue.browse(where="env.msg.payload > 247")
+        self.assertEqual([(element.data, element.state) for element in accepted], [(248, "ready"), (249, "ready")])
+        self.assertEqual(self.queue.status().size, 250)
+
+    def test_a_paused_queue_hands_out_nothing(self) -> None:
+        self.queue.insert("held")
+        self.queue.pause()
+        self.assertIsNone(self.queue.pop())
+        self.assertTrue(self.queue.status().paused)
+        self.queue.resume()
+        self.assertEqual(self.taken(), ["held"])
+
+
+class Reservations(ClientTest):
+    def test_a_block_commits_at_its_end(self) -> None:
+        self.queue.insert_many(["a", "b"])
+        seen = []
+        for job in self.queue.elements(wait=0):
+            with job:
+                seen.append(job.data)
+        self.assertEqual(seen, ["a", "b"])
+        self.assertEqual(self.queue.status().total_size, 0)
+
+    def test_a_block_that_raises_rolls_back_with_the_reason(self) -> None:
+        self.queue.insert("a")
+        with self.assertRaises(KeyError):
+            with self._reserved():
+                raise KeyError("missing\nkey")
+        (element,) = self.queue.browse()
+        self.assertEqual((element.state, element.tries), ("ready", 1))
+        self.assertIn("KeyError: 'missing", element.reason or "")
+
+    def test_retry_later_and_bury_decide_what_becomes_of_the_element(self) -> None:
+        self.queue.insert("a")
+        with self.assertRaises(RetryLater):
+            with self._reserved():
+                raise RetryLater(3600)
+        self.assertEqual(self.queue.status().sched_size, 1)
+        self.queue.insert("b")
+        with self.assertRaises(Bury):
+            with self._reserved():
+                raise Bury("no such address")
+        dead = self.client.queue("N/__deadletter__")
+        reasons = {element.data: element.headers.get("x-dl-reason") for element in dead.browse()}
+        self.assertEqual(reasons["b"], "no such address")
+        while dead.pop() is not None:
+            pass
+
+    def test_an_extended_lease_outlives_its_first_end(self) -> None:
+        self.queue.insert("a")
+        job = self._reserved(lease=30)
+        self.assertGreater(job.extend(3600), datetime.now(timezone.utc) + timedelta(minutes=50))
+        job.commit()
+
+    def test_a_lease_that_is_over_is_a_lease_lost_error(self) -> None:
+        self.queue.insert("a")
+        late = self._reserved(lease=0.01)
+        again = self.queue.reserve(wait=None)
+        assert again is not None
+        self.assertEqual(again.tries, 1)
+        for settle in (late.commit, late.rollback, late.extend):
+            with self.assertRaises(LeaseLostError) as raised:
+                settle()
+            self.assertEqual(raised.exception.code, "lease-lost")
+        again.commit()
+        with self.assertRaises(LeaseLostError):
+            again.commit()
+
+    def _reserved(self, lease: float | None = None) -> Any:
+        job = self.queue.reserve(lease=lease)
+        assert job is not None
+        return job
+
+
+class Failures(ClientTest):
+    def test_wrong_arguments_name_the_value(self) -> None:
+        for url in ("localhost:3444", "http://", "ftp://x", "http://u:p@x", "http://x/?a=1", "http://x:99999"):
+            with self.assertRaises(ValueError):
+                Quayside(url)
+        with self.assertRaisesRegex(ValueError, "'orders' must be"):
+            self.client.queue("orders")
+        with self.assertRaisesRegex(ValidationError, "cannot be encoded"):
+            self.queue.insert(float("nan"))
+        with self.assertRaisesRegex(ValidationError, "wait=-1"):
+            self.queue.pop(wait=-1)
+
+    def test_credentials_come_from_a_pair_a_function_or_the_environment(self) -> None:
+        with Quayside(URL, auth=("test1", "test1")) as client:
+            client.queue(self.queue.name).status()
+        with Quayside(URL, auth=lambda: "Basic dGVzdDE6dGVzdDE=") as client:
+            client.queue(self.queue.name).status()
+        with Quayside(URL, auth=("test1", "wrong")) as client:
+            with self.assertRaises(QuaysideError) as raised:
+                client.queue(self.queue.name).status()
+        self.assertEqual((raised.exception.status, raised.exception.code), (401, "unauthorized"))
+
+    def test_a_closed_client_raises_stopped_error(self) -> None:
+        self.client.close()
+        with self.assertRaises(StoppedError):
+            self.queue.status()
+
+    def test_a_server_that_does_not_run_is_a_connection_error_and_changes_nothing(self) -> None:
+        with Quayside("http://127.0.0.1:9", retry=Retry(attempts=2, min=0.001)) as client:
+            with self.assertRaises(ConnectionError) as raised:
+                client.queue("N/q").insert("a")
+        self.assertEqual(raised.exception.outcome, "nothing-changed")
+
+    def test_inserts_and_commits_survive_a_killed_server(self) -> None:
+        inserted: list[int] = []
+        stop = threading.Event()
+
+        def insert() -> None:
+            while not stop.is_set():
+                self.queue.insert(len(inserted))
+                inserted.append(len(inserted))
+
+        committed: list[int] = []
+
+        def consume() -> None:
+            while not (stop.is_set() and len(set(committed)) == len(inserted)):
+                job = self.queue.reserve(wait=0.2, lease=2)
+                if job is None:
+                    continue
+                try:
+                    job.commit()
+                except LeaseLostError:
+                    continue
+                committed.append(job.data)
+
+        producer = threading.Thread(target=insert)
+        consumer = threading.Thread(target=consume)
+        producer.start()
+        consumer.start()
+        control("restart")
+        before = len(inserted)
+        while len(inserted) < before + 5:
+            time.sleep(0.001)
+        stop.set()
+        producer.join()
+        consumer.join()
+        self.assertEqual(sorted(committed), inserted)
+        self.assertEqual(self.queue.status().total_size, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
