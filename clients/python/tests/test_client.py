@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-import unittest
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -20,7 +18,7 @@ from quayside import (
     ValidationError,
 )
 
-from .support import URL, ClientTest, control, fresh_name
+from .support import URL, ClientTest, fresh_name
 
 
 class Lines:
@@ -241,43 +239,3 @@ class Failures(ClientTest):
             with self.assertRaises(ConnectionError) as raised:
                 client.queue("N/q").insert("a")
         self.assertEqual(raised.exception.outcome, "nothing-changed")
-
-    def test_inserts_and_commits_survive_a_killed_server(self) -> None:
-        inserted: list[int] = []
-        stop = threading.Event()
-
-        def insert() -> None:
-            while not stop.is_set():
-                self.queue.insert(len(inserted))
-                inserted.append(len(inserted))
-
-        committed: list[int] = []
-
-        def consume() -> None:
-            while not (stop.is_set() and len(set(committed)) == len(inserted)):
-                job = self.queue.reserve(wait=0.2, lease=2)
-                if job is None:
-                    continue
-                try:
-                    job.commit()
-                except LeaseLostError:
-                    continue
-                committed.append(job.data)
-
-        producer = threading.Thread(target=insert)
-        consumer = threading.Thread(target=consume)
-        producer.start()
-        consumer.start()
-        control("restart")
-        before = len(inserted)
-        while len(inserted) < before + 5:
-            time.sleep(0.001)
-        stop.set()
-        producer.join()
-        consumer.join()
-        self.assertEqual(sorted(committed), inserted)
-        self.assertEqual(self.queue.status().total_size, 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

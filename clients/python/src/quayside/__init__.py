@@ -13,6 +13,8 @@ from .errors import (
 )
 from .models import BrowsedElement, Element, QueueStatus, State
 from .protocol import Retry
+from .worker import Worker
+from .working import Stopped
 
 __all__ = [
     "BrowsedElement",
@@ -30,6 +32,8 @@ __all__ = [
     "Retry",
     "RetryLater",
     "State",
+    "Stopped",
     "StoppedError",
     "ValidationError",
+    "Worker",
 ]

@@ -231,15 +231,10 @@ class Queue(Generic[T]):
 
     def settle(
         self, settlements: Sequence[Settlement], timeout: float | None
-    ) -> list[tuple[Settlement, datetime | QuaysideError | None]]:
+    ) -> list[datetime | QuaysideError | None]:
         """Settles reservations of this queue in one request. One result does not affect another."""
-        request, ordered = protocol.settle_request(self._path, settlements)
-        response = self._client.send(request, timeout)
-        results = json.loads(response.body)["results"]
-        return [
-            (settlement, protocol.settled(settlement, result, response.after_unknown))
-            for settlement, result in zip(ordered, results)
-        ]
+        response = self._client.send(protocol.settle_request(self._path, settlements), timeout)
+        return protocol.settle_results(settlements, response)
 
     def _reservation(self, record: Mapping[str, Any], group: str | None) -> Reservation[T]:
         receipt = Receipt(record["id"], record["lease"], group)
@@ -360,7 +355,7 @@ class Reservation(Element[T]):
         self._apply(settlement, timeout)
 
     def _apply(self, settlement: Settlement, timeout: float | None) -> datetime | None:
-        ((_, result),) = self._queue.settle([settlement], timeout)
+        (result,) = self._queue.settle([settlement], timeout)
         if isinstance(result, QuaysideError):
             raise result
         return result

@@ -249,14 +249,17 @@ def take_request(
     return Request("POST", f"{path}/take", json.dumps(options).encode(), "application/json", wait, reserve)
 
 
-def settle_request(path: str, settlements: Sequence[Settlement]) -> tuple[Request, list[Settlement]]:
-    """The request, and the settlements in the order in which their results come."""
-    ordered = sorted(settlements, key=lambda settlement: ACTIONS.index(settlement.action))
+def settle_request(path: str, settlements: Sequence[Settlement]) -> Request:
     document: dict[str, list[dict[str, Any]]] = {}
-    for settlement in ordered:
-        document.setdefault(settlement.action, []).append(settle_item(settlement))
+    for index in settle_order(settlements):
+        document.setdefault(settlements[index].action, []).append(settle_item(settlements[index]))
     body = json.dumps(document, ensure_ascii=False).encode(errors="replace")
-    return Request("POST", f"{path}/settle", body, "application/json"), ordered
+    return Request("POST", f"{path}/settle", body, "application/json")
+
+
+def settle_order(settlements: Sequence[Settlement]) -> list[int]:
+    """The order in which a request names settlements, and its response their results: by action."""
+    return sorted(range(len(settlements)), key=lambda index: ACTIONS.index(settlements[index].action))
 
 
 def settle_item(settlement: Settlement) -> dict[str, Any]:
@@ -360,7 +363,19 @@ def browsed(record: Mapping[str, Any]) -> tuple[State, datetime, str | None]:
     return record["state"], moment(record["insertedAt"]), record.get("reason")
 
 
-def settled(settlement: Settlement, result: Mapping[str, Any], after_unknown: bool) -> datetime | QuaysideError | None:
+def settle_results(
+    settlements: Sequence[Settlement], response: Response
+) -> list[datetime | QuaysideError | None]:
+    """The result of each, in the order of the argument."""
+    results: list[datetime | QuaysideError | None] = [None] * len(settlements)
+    for index, result in zip(settle_order(settlements), json.loads(response.body)["results"]):
+        results[index] = settled(settlements[index], result, response.after_unknown)
+    return results
+
+
+def settled(
+    settlement: Settlement, result: Mapping[str, Any], after_unknown: bool
+) -> datetime | QuaysideError | None:
     """The new end of the lease for `extend`, None for another action that is done, or why it is not done."""
     outcome = result["outcome"]
     action = settlement.action

@@ -1,0 +1,387 @@
+"""The asyncio client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+from urllib.parse import quote
+
+from .. import protocol
+from ..codec import Codec, DefaultCodec
+from ..errors import Bury, ConnectionError, QuaysideError, RetryLater
+from ..models import BrowsedElement, Content, Element, QueueStatus, Receipt, State
+from ..protocol import REPLY_SECONDS, Attempts, IdempotencyKey, Request, Response, Retry, Settlement
+from .batcher import Batcher
+from .transport import Transport
+
+T = TypeVar("T")
+R = TypeVar("R")
+LOG = logging.getLogger("quayside")
+
+
+class Quayside:
+    """A client of one server, for one event loop. Close it, or use it in an `async with` statement.
+
+    The arguments are those of `quayside.Quayside`; a function given as `auth` is a coroutine function here.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        auth: tuple[str, str] | Callable[[], Awaitable[str | None]] | None = None,
+        retry: Retry = Retry(),
+        timeout: float = REPLY_SECONDS,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._authorization = None if callable(auth) else protocol.basic(auth)
+        self._transport = Transport(
+            protocol.server_of(url), auth if callable(auth) else self._authorize, tls
+        )
+        self._retry = retry
+        self._timeout = timeout
+
+    @overload
+    def queue(self, name: str) -> Queue[Any]: ...
+
+    @overload
+    def queue(self, name: str, codec: Codec[T]) -> Queue[T]: ...
+
+    def queue(self, name: str, codec: Codec[Any] | None = None) -> Queue[Any]:
+        """A queue by its name, `NAMESPACE/QUEUE`. Sends nothing. Calls gather in one such object, so keep it."""
+        return Queue(self, name, codec if codec is not None else DefaultCodec())
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def __aenter__(self) -> Quayside:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def send(self, request: Request, timeout: float | None = None, retry: Retry | None = None) -> Response:
+        """Sends a request, and repeats it if that is safe and may help."""
+        allowed = request.wait + (self._timeout if timeout is None else timeout)
+        deadline = time.monotonic() + allowed
+        attempts = Attempts(self._retry if retry is None else retry, request, deadline)
+        while True:
+            try:
+                response = await self._transport.send(request, max(deadline - time.monotonic(), 0.001))
+                error = protocol.error_of(response)
+                if error is None:
+                    return Response(response.status, response.headers, response.body, attempts.after_unknown)
+            except QuaysideError as failure:
+                error = failure
+            await asyncio.sleep(attempts.delay_after(error, time.monotonic()))
+
+    async def _authorize(self) -> str | None:
+        return self._authorization
+
+
+class Queue(Generic[T]):
+    """One queue. Lengths of time are seconds. Concurrent inserts share a request, and so do concurrent settlements."""
+
+    def __init__(self, client: Quayside, name: str, codec: Codec[T]) -> None:
+        self.name = name
+        self._client = client
+        self._codec = codec
+        self._path = protocol.queue_path(name)
+        self._keyed: Batcher[bytes, str] = Batcher(lambda lines: self._insert_lines(lines, True))
+        self._unkeyed: Batcher[bytes, str] = Batcher(lambda lines: self._insert_lines(lines, False))
+        self._settlements: Batcher[Settlement, datetime | None] = Batcher(
+            lambda settlements: self.settle(settlements, None)
+        )
+
+    async def insert(
+        self,
+        data: T,
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        groups: Sequence[str] | None = None,
+        idempotency_key: IdempotencyKey = None,
+        timeout: float | None = None,
+    ) -> str:
+        """Inserts one element and returns its id. Repeated if the outcome is unknown: the key makes that safe."""
+        (key,) = protocol.keys_of(idempotency_key, 1)
+        line = protocol.insert_line(
+            self._codec, data, delay=delay, at=at, ttl=ttl, headers=headers, groups=groups, key=key
+        )
+        batcher = self._unkeyed if key is None else self._keyed
+        return await within(timeout, batcher.submit(line, len(line)))
+
+    async def insert_many(
+        self,
+        data: Sequence[T],
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        groups: Sequence[str] | None = None,
+        idempotency_key: IdempotencyKey = None,
+        timeout: float | None = None,
+    ) -> list[str]:
+        """Inserts all elements or none, and returns their ids. Of several, `-0`, `-1`, … are appended to a key."""
+        keys = protocol.keys_of(idempotency_key, len(data))
+        lines = [
+            protocol.insert_line(
+                self._codec, item, delay=delay, at=at, ttl=ttl, headers=headers, groups=groups, key=key
+            )
+            for item, key in zip(data, keys)
+        ]
+        return await self._send_lines(lines, idempotency_key is not False, timeout) if lines else []
+
+    async def pop(
+        self,
+        *,
+        wait: float | None = 0.0,
+        group: str | None = None,
+        consumer: str | None = None,
+        timeout: float | None = None,
+    ) -> Element[T] | None:
+        """Takes an element and finishes it at once: at most once. `wait=None` waits without a limit."""
+        for record in await self._take(1, wait, False, group, None, consumer, timeout):
+            return Element(protocol.content_of(record), self._codec)
+        return None
+
+    async def reserve(
+        self,
+        *,
+        wait: float | None = 0.0,
+        group: str | None = None,
+        consumer: str | None = None,
+        lease: float | None = None,
+        timeout: float | None = None,
+    ) -> Reservation[T] | None:
+        """Takes an element under a lease. `lease` defaults to that of the queue; `wait=None` waits without a limit."""
+        jobs = await self.reserve_many(
+            1, wait=wait, group=group, consumer=consumer, lease=lease, timeout=timeout
+        )
+        return jobs[0] if jobs else None
+
+    async def reserve_many(
+        self,
+        count: int,
+        *,
+        wait: float | None = 0.0,
+        group: str | None = None,
+        consumer: str | None = None,
+        lease: float | None = None,
+        timeout: float | None = None,
+    ) -> list[Reservation[T]]:
+        """Takes up to `count` elements as soon as there is one."""
+        records = await self._take(count, wait, True, group, lease, consumer, timeout)
+        return [self._reservation(record, group) for record in records]
+
+    async def elements(
+        self,
+        *,
+        wait: float | None = None,
+        group: str | None = None,
+        consumer: str | None = None,
+        lease: float | None = None,
+    ) -> AsyncIterator[Reservation[T]]:
+        """Reservations, one after the other, until none comes for `wait` seconds; without a limit by default."""
+        while (job := await self.reserve(wait=wait, group=group, consumer=consumer, lease=lease)) is not None:
+            yield job
+
+    async def browse(
+        self,
+        *,
+        state: State | None = None,
+        where: str | None = None,
+        group: str | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[BrowsedElement[T]]:
+        """Looks at elements in delivery order, and changes nothing."""
+        after: str | None = None
+        while True:
+            request = protocol.browse_request(self._path, state=state, where=where, group=group, after=after)
+            page = json.loads((await self._client.send(request, timeout)).body)
+            for record in page["elements"]:
+                yield BrowsedElement(protocol.content_of(record), self._codec, *protocol.browsed(record))
+            after = page["next"]
+            if after is None:
+                return
+
+    async def status(self, *, timeout: float | None = None) -> QueueStatus:
+        response = await self._client.send(Request("GET", f"{self._path}/status"), timeout)
+        return protocol.status_of(json.loads(response.body))
+
+    async def pause(self, *, timeout: float | None = None) -> None:
+        """Holds back all consumers of the queue until `resume`."""
+        await self._client.send(Request("PATCH", f"{self._path}/pause"), timeout)
+
+    async def resume(self, *, timeout: float | None = None) -> None:
+        await self._client.send(Request("PATCH", f"{self._path}/resume"), timeout)
+
+    async def settle(
+        self, settlements: Sequence[Settlement], timeout: float | None
+    ) -> list[datetime | None | Exception]:
+        """Settles reservations of this queue in one request. One result does not affect another."""
+        response = await self._client.send(protocol.settle_request(self._path, settlements), timeout)
+        return [*protocol.settle_results(settlements, response)]
+
+    async def settle_gathered(self, settlement: Settlement, timeout: float | None) -> datetime | None:
+        return await within(timeout, self._settlements.submit(settlement, 200))
+
+    async def take_once(
+        self, count: int, *, wait: float, group: str | None, lease: float, consumer: str
+    ) -> list[Reservation[T]]:
+        """One request that is not repeated; a worker decides itself when to try again."""
+        request = protocol.take_request(
+            self._path, count=count, wait=wait, reserve=True, group=group, lease=lease, consumer=consumer
+        )
+        response = await self._client.send(request, None, Retry(attempts=1))
+        return [self._reservation(record, group) for record in protocol.taken(response)]
+
+    async def cancel(self, consumer: str, timeout: float) -> None:
+        """Ends the calls that wait under that name; they raise StoppedError."""
+        request = Request("DELETE", f"{self._path}/consumer/{quote(consumer, safe='')}")
+        await self._client.send(request, timeout, Retry(attempts=1))
+
+    def _reservation(self, record: Mapping[str, Any], group: str | None) -> Reservation[T]:
+        receipt = Receipt(record["id"], record["lease"], group)
+        until = protocol.moment(record["leaseUntil"])
+        return Reservation(protocol.content_of(record), self._codec, self, receipt, until)
+
+    async def _send_lines(self, lines: Sequence[bytes], keyed: bool, timeout: float | None) -> list[str]:
+        response = await self._client.send(protocol.insert_request(self._path, lines, keyed), timeout)
+        ids: list[str] = json.loads(response.body)["ids"]
+        return ids
+
+    async def _insert_lines(self, lines: Sequence[bytes], keyed: bool) -> list[str | Exception]:
+        """Inserts elements of several callers. One that is rejected does not fail the others."""
+        results: dict[int, str | Exception] = {}
+        rest = list(range(len(lines)))
+        while rest:
+            try:
+                ids = await self._send_lines([lines[index] for index in rest], keyed, None)
+            except QuaysideError as error:
+                if error.line is None:
+                    raise
+                results[rest.pop(error.line - 1)] = error
+                continue
+            results.update(zip(rest, ids))
+            break
+        return [results[index] for index in range(len(lines))]
+
+    async def _take(
+        self,
+        count: int,
+        wait: float | None,
+        reserve: bool,
+        group: str | None,
+        lease: float | None,
+        consumer: str | None,
+        timeout: float | None,
+    ) -> list[dict[str, Any]]:
+        """Waits in requests of a bounded length."""
+        if wait is not None:
+            protocol.milliseconds("wait", wait)
+        until = None if wait is None else time.monotonic() + wait
+        while True:
+            remaining = protocol.POLL_SECONDS if until is None else max(until - time.monotonic(), 0.0)
+            request = protocol.take_request(
+                self._path,
+                count=count,
+                wait=min(remaining, protocol.POLL_SECONDS),
+                reserve=reserve,
+                group=group,
+                lease=lease,
+                consumer=consumer,
+            )
+            records = protocol.taken(await self._client.send(request, timeout))
+            if records or (until is not None and time.monotonic() >= until):
+                return records
+
+
+class Reservation(Element[T]):
+    """An element under a lease. In an `async with` statement: committed at the end, rolled back if the block raises."""
+
+    def __init__(
+        self, content: Content, codec: Codec[T], queue: Queue[T], receipt: Receipt, lease_until: datetime
+    ) -> None:
+        super().__init__(content, codec)
+        self._queue = queue
+        self.receipt = receipt
+        #: By the server's clock.
+        self.lease_until = lease_until
+        #: Set when a worker finds that the lease is over, or gives the job up. It cancels the handler as well.
+        self.lost = asyncio.Event()
+        #: Whether a commit, rollback or bury was asked for.
+        self.settled = False
+
+    async def commit(self, *, timeout: float | None = None) -> None:
+        """Finishes the element."""
+        await self._settle(Settlement("commit", self.receipt), timeout)
+
+    async def rollback(
+        self, *, delay: float | None = None, reason: str | None = None, timeout: float | None = None
+    ) -> None:
+        """Returns the element after a failed try. `delay` defaults to the retry delay of the queue."""
+        await self._settle(Settlement("rollback", self.receipt, delay=delay, reason=reason), timeout)
+
+    async def bury(self, reason: str, *, timeout: float | None = None) -> None:
+        """Moves the element to the dead-letter queue at once; without one it is rolled back."""
+        await self._settle(Settlement("bury", self.receipt, reason=reason), timeout)
+
+    async def extend(self, lease: float | None = None, *, timeout: float | None = None) -> datetime:
+        """Renews the lease from now on, and returns its end."""
+        settlement = Settlement("extend", self.receipt, lease=lease)
+        until = await self._queue.settle_gathered(settlement, timeout)
+        if until is not None:
+            self.lease_until = until
+        return self.lease_until
+
+    async def fail(self, error: BaseException, delay: float | None = None) -> None:
+        """Settles as a handler's exception demands: RetryLater and Bury have their own meaning."""
+        if isinstance(error, Bury):
+            await self.bury(error.reason)
+        elif isinstance(error, RetryLater):
+            await self.rollback(delay=error.delay, reason=str(error))
+        else:
+            await self.rollback(delay=delay, reason=f"{type(error).__name__}: {error}")
+
+    async def __aenter__(self) -> Reservation[T]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.settled:
+            return
+        if error is None:
+            await self.commit()
+            return
+        try:
+            await self.fail(error)
+        except QuaysideError as failure:
+            # The block's own exception matters more; the element returns when its lease ends.
+            LOG.warning("Element %s was not rolled back: %s", self.id, failure)
+
+    async def _settle(self, settlement: Settlement, timeout: float | None) -> None:
+        self.settled = True
+        await self._queue.settle_gathered(settlement, timeout)
+
+
+async def within(timeout: float | None, call: Awaitable[R]) -> R:
+    """Waits for a call that shares its request with others, and leaves that request in flight after the timeout."""
+    if timeout is None:
+        return await call
+    try:
+        return await asyncio.wait_for(call, timeout)
+    except asyncio.TimeoutError:
+        message = f"The call was not answered within {timeout} s."
+        raise ConnectionError("connection-failed", message, outcome="unknown") from None

@@ -1,0 +1,156 @@
+"""HTTP/1.1 over asyncio's streams. The standard library has no HTTP client for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+
+from ..errors import ConnectionError, StoppedError
+from ..protocol import Request, Response, Server, head_of
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+#: A line of a response's head, as the reader's limit.
+MAX_LINE_BYTES = 65_536
+
+
+class ProtocolError(Exception):
+    """The response is not HTTP/1.1."""
+
+
+class Transport:
+    """Idle connections to one server. Belongs to one event loop."""
+
+    def __init__(
+        self, server: Server, authorize: Callable[[], Awaitable[str | None]], tls: ssl.SSLContext | None
+    ) -> None:
+        self._server = server
+        self._authorize = authorize
+        self._tls: ssl.SSLContext | None = None
+        if server.scheme == "https":
+            self._tls = tls if tls is not None else ssl.create_default_context()
+        self._idle: list[Connection] = []
+        self._is_closed = False
+
+    async def send(self, request: Request, timeout: float) -> Response:
+        """Sends a request once."""
+        is_sent = False
+
+        async def exchange() -> Response:
+            nonlocal is_sent
+            headers = head_of(self._server, request, await self._authorize())
+            connection = await self._connect()
+            is_sent = True
+            try:
+                response, is_reusable = await converse(connection, self._server, request, headers)
+            except BaseException:
+                # Also if the call is cancelled: the server returns what it took for a client that is gone.
+                abort(connection)
+                raise
+            if is_reusable and not self._is_closed:
+                self._idle.append(connection)
+            else:
+                abort(connection)
+            return response
+
+        try:
+            return await asyncio.wait_for(exchange(), timeout)
+        except (OSError, EOFError, ValueError, ProtocolError, asyncio.TimeoutError) as error:
+            what = "failed before the response was complete" if is_sent else "cannot be opened"
+            raise ConnectionError(
+                "connection-failed",
+                f"The connection to {self._server.authority} {what}: {error or type(error).__name__}",
+                outcome="unknown" if is_sent else "nothing-changed",
+            ) from error
+
+    async def close(self) -> None:
+        self._is_closed = True
+        idle, self._idle = self._idle, []
+        for _, writer in idle:
+            writer.close()
+        for _, writer in idle:
+            try:
+                await writer.wait_closed()
+            except OSError:
+                # The other side was faster.
+                pass
+
+    async def _connect(self) -> Connection:
+        if self._is_closed:
+            raise StoppedError("client-closed", "The client is closed.")
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection[0].at_eof() and not connection[1].is_closing():
+                return connection
+            abort(connection)
+        return await asyncio.open_connection(
+            self._server.host, self._server.port, ssl=self._tls, limit=MAX_LINE_BYTES
+        )
+
+
+def abort(connection: Connection) -> None:
+    connection[1].transport.abort()
+
+
+async def converse(
+    connection: Connection, server: Server, request: Request, headers: dict[str, str]
+) -> tuple[Response, bool]:
+    """Sends a request and reads its response; whether the connection may be used again."""
+    reader, writer = connection
+    lines = [f"{request.method} {server.path}{request.path} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + request.body)
+    await writer.drain()
+    while True:
+        version, status = await read_status(reader)
+        received = await read_headers(reader)
+        if status >= 200:
+            break
+    body, is_delimited = await read_body(reader, status, received)
+    is_reusable = is_delimited and version == "HTTP/1.1" and received.get("connection", "").lower() != "close"
+    return Response(status, received, body), is_reusable
+
+
+async def read_status(reader: asyncio.StreamReader) -> tuple[str, int]:
+    line = await reader.readuntil(b"\r\n")
+    version, _, rest = line.decode("latin-1").partition(" ")
+    status = rest[:3]
+    if version not in ("HTTP/1.1", "HTTP/1.0") or not status.isdigit():
+        raise ProtocolError(f"{line[:64]!r} is not the first line of a response")
+    return version, int(status)
+
+
+async def read_headers(reader: asyncio.StreamReader) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    while (line := await reader.readuntil(b"\r\n")) != b"\r\n":
+        name, colon, value = line.decode("latin-1").partition(":")
+        if not colon:
+            raise ProtocolError(f"{line[:64]!r} is not a header")
+        headers[name.lower()] = value.strip()
+    return headers
+
+
+async def read_body(reader: asyncio.StreamReader, status: int, headers: dict[str, str]) -> tuple[bytes, bool]:
+    """The body, and whether its end was marked."""
+    if status in (204, 304):
+        return b"", True
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        # The server sends lengths; a proxy may not.
+        return await read_chunks(reader), True
+    if "content-length" in headers:
+        return await reader.readexactly(int(headers["content-length"])), True
+    return await reader.read(), False
+
+
+async def read_chunks(reader: asyncio.StreamReader) -> bytes:
+    chunks = []
+    while True:
+        line = await reader.readuntil(b"\r\n")
+        length = int(line.split(b";", 1)[0], 16)
+        if length == 0:
+            break
+        chunks.append(await reader.readexactly(length))
+        await reader.readexactly(2)
+    await read_headers(reader)
+    return b"".join(chunks)

@@ -1,0 +1,262 @@
+"""The asyncio worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from ..errors import LeaseLostError, QuaysideError, StoppedError
+from ..protocol import Settlement
+from ..working import POLL_SECONDS, RENEWALS, Backoff, Listeners, Stopped, consumer_name, pause_after
+from .client import Queue, Reservation
+
+T = TypeVar("T")
+LOG = logging.getLogger("quayside")
+
+
+class Worker(Generic[T]):
+    """Runs the coroutine function `handler` for each job of a queue. Returns: commit. Raises: rollback. Lease lost: neither.
+
+    A job is taken only if it can start at once. Leases are renewed while handlers run. A handler is cancelled if its lease is lost
+    or if it takes longer than `handler_timeout`.
+
+    States: new -> `start` -> running -> `stop` -> stopped.
+    """
+
+    def __init__(
+        self,
+        queue: Queue[T],
+        handler: Callable[[Reservation[T]], Awaitable[object]],
+        *,
+        concurrency: int = 16,
+        group: str | None = None,
+        lease: float = 30.0,
+        handler_timeout: float | None = None,
+        backoff: Backoff | None = None,
+    ) -> None:
+        if concurrency < 1:
+            raise ValueError(f"concurrency={concurrency} must be at least 1.")
+        self._queue = queue
+        self._handler = handler
+        self._concurrency = concurrency
+        self._group = group
+        self._lease = lease
+        self._handler_timeout = handler_timeout
+        self._backoff = backoff
+        self._name = consumer_name()
+        self._listeners = Listeners()
+        #: Jobs whose handler has not ended.
+        self._active: dict[Reservation[T], asyncio.Task[None]] = {}
+        #: When the lease of each was last renewed.
+        self._renewed_at: dict[Reservation[T], float] = {}
+        self._changed = asyncio.Condition()
+        self._stopping = asyncio.Event()
+        self._is_paused = False
+        self._is_stopped = False
+        self._finished = 0
+        self._returned = 0
+        self._taker: asyncio.Task[None] | None = None
+        self._renewer: asyncio.Task[None] | None = None
+
+    def on(self, event: str, listener: Callable[..., object]) -> Worker[T]:
+        """`docs/sdk/python.md` lists the events and their arguments."""
+        self._listeners.add(event, listener)
+        return self
+
+    def start(self) -> Worker[T]:
+        """Starts the worker in the running event loop and returns."""
+        self._taker = asyncio.ensure_future(self._take_jobs())
+        self._renewer = asyncio.ensure_future(self._renew_leases())
+        return self
+
+    async def run(
+        self, *, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT), grace: float = 30.0
+    ) -> Stopped:
+        """Works until one of the signals arrives. Only in the event loop of the main thread."""
+        loop = asyncio.get_running_loop()
+        received = asyncio.Event()
+        for number in signals:
+            loop.add_signal_handler(number, received.set)
+        try:
+            self.start()
+            await received.wait()
+            return await self.stop(grace)
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+    async def pause(self) -> None:
+        """Takes no more jobs until `resume`. Jobs that were taken are finished."""
+        self._is_paused = True
+        await self._end_take()
+
+    async def resume(self) -> None:
+        self._is_paused = False
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def stop(self, grace: float = 30.0) -> Stopped:
+        """Takes no more jobs and waits for the handlers. After `grace` seconds, cancels the rest and returns their jobs."""
+        if self._is_stopped:
+            return Stopped(self._finished, self._returned)
+        until = time.monotonic() + grace
+        self._stopping.set()
+        async with self._changed:
+            self._changed.notify_all()
+        while self._taker is not None and not self._taker.done() and time.monotonic() < until:
+            await self._end_take()
+            await asyncio.wait([self._taker], timeout=0.1)
+        if self._active:
+            await asyncio.wait(self._active.values(), timeout=max(until - time.monotonic(), 0.0))
+        rest = dict(self._active)
+        for job, task in rest.items():
+            await self._give_up(job)
+            task.cancel()
+        self._returned += len(rest)
+        self._is_stopped = True
+        own = [task for task in (self._taker, self._renewer) if task is not None]
+        for task in own:
+            task.cancel()
+        await asyncio.gather(*own, *rest.values(), return_exceptions=True)
+        self._listeners.emit("stopped")
+        return Stopped(self._finished, self._returned)
+
+    async def __aenter__(self) -> Worker[T]:
+        return self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def _take_jobs(self) -> None:
+        failed = 0
+        while (free := await self._wait_for_capacity()) > 0:
+            try:
+                jobs = await self._queue.take_once(
+                    free, wait=POLL_SECONDS, group=self._group, lease=self._lease, consumer=self._name
+                )
+                failed = 0
+            except StoppedError:
+                # The call was cancelled: by `stop`, by `pause`, or by an operator.
+                continue
+            except QuaysideError as error:
+                failed += 1
+                self._listeners.emit("error", error)
+                try:
+                    await asyncio.wait_for(self._stopping.wait(), pause_after(failed))
+                except asyncio.TimeoutError:
+                    pass
+                continue
+            if not jobs:
+                self._listeners.emit("idle")
+            for job in jobs:
+                self._renewed_at[job] = time.monotonic()
+                self._active[job] = asyncio.ensure_future(self._work(job))
+
+    async def _wait_for_capacity(self) -> int:
+        """How many jobs may be taken now; 0 if the worker stops."""
+        async with self._changed:
+            while not self._stopping.is_set():
+                free = self._concurrency - len(self._active)
+                if free > 0 and not self._is_paused:
+                    return free
+                await self._changed.wait()
+        return 0
+
+    async def _end_take(self) -> None:
+        """Ends the request that waits for jobs. It may not have reached the server yet: callers repeat this."""
+        try:
+            await self._queue.cancel(self._name, 1.0)
+        except QuaysideError as error:
+            LOG.debug("The waiting call was not cancelled: %s", error)
+
+    async def _work(self, job: Reservation[T]) -> None:
+        started_at = time.monotonic()
+        self._listeners.emit("taken", job)
+        try:
+            try:
+                await asyncio.wait_for(self._handler(job), self._handler_timeout)
+            except asyncio.CancelledError:
+                # The lease is lost or the worker stops: the job is not ours to settle.
+                if not job.lost.is_set():
+                    raise
+            except BaseException as error:
+                await self._conclude(job, error, started_at)
+            else:
+                await self._conclude(job, None, started_at)
+        finally:
+            self._renewed_at.pop(job, None)
+            if self._active.pop(job, None) is not None and not self._is_stopped:
+                self._finished += 1
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _conclude(self, job: Reservation[T], error: BaseException | None, started_at: float) -> None:
+        if job.lost.is_set() or job.settled:
+            return
+        try:
+            if error is None:
+                await job.commit()
+                self._listeners.emit("committed", job, time.monotonic() - started_at)
+                return
+            delay = None if self._backoff is None else self._backoff(job.tries, error)
+            await job.fail(error, delay)
+            self._listeners.emit("rolled_back", job, error)
+        except LeaseLostError:
+            job.lost.set()
+            self._listeners.emit("lease_lost", job)
+        except QuaysideError as failure:
+            # The element returns when its lease ends.
+            self._listeners.emit("error", failure)
+
+    async def _renew_leases(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease / RENEWALS / 2)
+            now = time.monotonic()
+            due = [
+                job
+                for job, renewed_at in self._renewed_at.items()
+                if not job.settled and not job.lost.is_set() and now - renewed_at >= self._lease / RENEWALS
+            ]
+            if due:
+                await self._extend(due, now)
+
+    async def _extend(self, jobs: Sequence[Reservation[T]], now: float) -> None:
+        settlements = [Settlement("extend", job.receipt, lease=self._lease) for job in jobs]
+        try:
+            results = await self._queue.settle(settlements, self._lease / RENEWALS)
+        except QuaysideError as error:
+            self._listeners.emit("error", error)
+            for job in jobs:
+                if time.monotonic() - self._renewed_at.get(job, now) >= self._lease:
+                    self._lose(job)
+            return
+        for job, result in zip(jobs, results):
+            if isinstance(result, Exception):
+                self._lose(job)
+            elif result is not None and job in self._renewed_at:
+                self._renewed_at[job] = now
+                job.lease_until = result
+
+    def _lose(self, job: Reservation[T]) -> None:
+        # A job that was settled while its lease was renewed is not lost.
+        if job.settled or job.lost.is_set():
+            return
+        job.lost.set()
+        self._listeners.emit("lease_lost", job)
+        task = self._active.get(job)
+        if task is not None:
+            task.cancel()
+
+    async def _give_up(self, job: Reservation[T]) -> None:
+        """Returns a job whose handler still runs."""
+        if job.settled or job.lost.is_set():
+            return
+        job.lost.set()
+        try:
+            await job.rollback(reason="the worker was stopped")
+        except QuaysideError as error:
+            self._listeners.emit("error", error)

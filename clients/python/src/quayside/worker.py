@@ -1,0 +1,276 @@
+"""The blocking worker: one thread takes jobs, one renews leases, and the others run the handler."""
+
+from __future__ import annotations
+
+import logging
+import queue as queues
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Generic, TypeVar
+
+from .client import Queue, Reservation
+from .errors import LeaseLostError, QuaysideError, StoppedError
+from .protocol import Settlement
+from .working import POLL_SECONDS, RENEWALS, Backoff, Listeners, Stopped, consumer_name, pause_after
+
+T = TypeVar("T")
+LOG = logging.getLogger("quayside")
+
+
+class Worker(Generic[T]):
+    """Runs `handler` for each job of a queue. Returns: commit. Raises: rollback. Lease lost: neither.
+
+    A job is taken only if a thread is free, so that no lease runs while a job waits. Leases are renewed while handlers run.
+    A thread cannot be stopped from outside: if `job.lost` is set, the handler should return. `handler_timeout` rolls the job back
+    and sets `job.lost`, but the handler keeps its thread until it returns.
+
+    States: new -> `start` -> running -> `stop` -> stopped.
+    """
+
+    def __init__(
+        self,
+        queue: Queue[T],
+        handler: Callable[[Reservation[T]], object],
+        *,
+        concurrency: int = 4,
+        group: str | None = None,
+        lease: float = 30.0,
+        handler_timeout: float | None = None,
+        backoff: Backoff | None = None,
+    ) -> None:
+        if concurrency < 1:
+            raise ValueError(f"concurrency={concurrency} must be at least 1.")
+        self._queue = queue
+        self._handler = handler
+        self._concurrency = concurrency
+        self._group = group
+        self._lease = lease
+        self._handler_timeout = handler_timeout
+        self._backoff = backoff
+        self._name = consumer_name()
+        self._listeners = Listeners()
+        #: Jobs whose handler has not ended, with the moment at which it began and that of the last renewal.
+        self._active: dict[Reservation[T], Times] = {}
+        self._changed = threading.Condition()
+        self._stopping = threading.Event()
+        self._is_paused = False
+        self._ended = threading.Event()
+        self._finished = 0
+        self._returned = 0
+        self._jobs: queues.SimpleQueue[Reservation[T] | None] = queues.SimpleQueue()
+        self._taker = threading.Thread(target=self._take_jobs, name="quayside-taker", daemon=True)
+        self._renewer = threading.Thread(target=self._renew_leases, name="quayside-renewer", daemon=True)
+        # Daemons: a handler that never returns must not keep the process.
+        self._threads = [
+            threading.Thread(target=self._run_jobs, name=f"quayside-handler-{number}", daemon=True)
+            for number in range(concurrency)
+        ]
+
+    def on(self, event: str, listener: Callable[..., object]) -> Worker[T]:
+        """Calls `listener` in the thread of the event. `docs/sdk/python.md` lists the events and their arguments."""
+        self._listeners.add(event, listener)
+        return self
+
+    def start(self) -> Worker[T]:
+        """Starts the threads and returns."""
+        for thread in (self._taker, self._renewer, *self._threads):
+            thread.start()
+        return self
+
+    def run(
+        self, *, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT), grace: float = 30.0
+    ) -> Stopped:
+        """Works until one of the signals arrives. Only the main thread can call it."""
+        # A SimpleQueue may be used in a signal handler; an Event may deadlock there.
+        received: queues.SimpleQueue[int] = queues.SimpleQueue()
+
+        def receive(number: int, frame: FrameType | None) -> None:
+            received.put(number)
+
+        before = {number: signal.signal(number, receive) for number in signals}
+        try:
+            self.start()
+            received.get()
+            return self.stop(grace)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def pause(self) -> None:
+        """Takes no more jobs until `resume`. Jobs that were taken are finished."""
+        with self._changed:
+            self._is_paused = True
+        self._end_take()
+
+    def resume(self) -> None:
+        with self._changed:
+            self._is_paused = False
+            self._changed.notify_all()
+
+    def stop(self, grace: float = 30.0) -> Stopped:
+        """Takes no more jobs and waits for the handlers. After `grace` seconds, returns the rest to the queue."""
+        if self._ended.is_set():
+            return Stopped(self._finished, self._returned)
+        until = time.monotonic() + grace
+        with self._changed:
+            self._stopping.set()
+            self._changed.notify_all()
+        while self._taker.is_alive() and time.monotonic() < until:
+            self._end_take()
+            self._taker.join(0.1)
+        with self._changed:
+            while self._active and (remaining := until - time.monotonic()) > 0:
+                self._changed.wait(remaining)
+            rest = list(self._active)
+            self._active.clear()
+            self._ended.set()
+        for job in rest:
+            self._give_up(job, "the worker was stopped")
+        self._returned += len(rest)
+        for _ in self._threads:
+            self._jobs.put(None)
+        stopped = Stopped(self._finished, self._returned)
+        self._listeners.emit("stopped")
+        return stopped
+
+    def __enter__(self) -> Worker[T]:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _take_jobs(self) -> None:
+        failed = 0
+        while (free := self._wait_for_capacity()) > 0:
+            try:
+                jobs = self._queue.take_once(
+                    free, wait=POLL_SECONDS, group=self._group, lease=self._lease, consumer=self._name
+                )
+                failed = 0
+            except StoppedError:
+                # The call was cancelled: by `stop`, by `pause`, or by an operator.
+                continue
+            except QuaysideError as error:
+                failed += 1
+                self._listeners.emit("error", error)
+                self._stopping.wait(pause_after(failed))
+                continue
+            if not jobs:
+                self._listeners.emit("idle")
+            now = time.monotonic()
+            with self._changed:
+                for job in jobs:
+                    self._active[job] = Times(now)
+            for job in jobs:
+                self._listeners.emit("taken", job)
+                self._jobs.put(job)
+
+    def _wait_for_capacity(self) -> int:
+        """How many jobs may be taken now; 0 if the worker stops."""
+        with self._changed:
+            while not self._stopping.is_set():
+                free = self._concurrency - len(self._active)
+                if free > 0 and not self._is_paused:
+                    return free
+                self._changed.wait()
+        return 0
+
+    def _end_take(self) -> None:
+        """Ends the request that waits for jobs. It may not have reached the server yet: callers repeat this."""
+        try:
+            self._queue.cancel(self._name, 1.0)
+        except QuaysideError as error:
+            LOG.debug("The waiting call was not cancelled: %s", error)
+
+    def _run_jobs(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            started_at = time.monotonic()
+            try:
+                self._handler(job)
+            except BaseException as error:
+                self._conclude(job, error, started_at)
+            else:
+                self._conclude(job, None, started_at)
+            with self._changed:
+                if self._active.pop(job, None) is not None:
+                    self._finished += 1
+                self._changed.notify_all()
+
+    def _conclude(self, job: Reservation[T], error: BaseException | None, started_at: float) -> None:
+        if job.lost.is_set() or job.settled:
+            return
+        try:
+            if error is None:
+                job.commit()
+                self._listeners.emit("committed", job, time.monotonic() - started_at)
+                return
+            delay = None if self._backoff is None else self._backoff(job.tries, error)
+            job.fail(error, delay)
+            self._listeners.emit("rolled_back", job, error)
+        except LeaseLostError:
+            job.lost.set()
+            self._listeners.emit("lease_lost", job)
+        except QuaysideError as failure:
+            # The element returns when its lease ends.
+            self._listeners.emit("error", failure)
+
+    def _renew_leases(self) -> None:
+        while not self._ended.wait(self._lease / RENEWALS / 2):
+            now = time.monotonic()
+            due: list[Reservation[T]] = []
+            late: list[Reservation[T]] = []
+            with self._changed:
+                for job, times in self._active.items():
+                    if job.lost.is_set() or job.settled:
+                        continue
+                    if self._handler_timeout is not None and now - times.started_at >= self._handler_timeout:
+                        late.append(job)
+                    elif now - times.renewed_at >= self._lease / RENEWALS:
+                        due.append(job)
+            for job in late:
+                self._give_up(job, f"the handler did not end within {self._handler_timeout} s")
+            if due:
+                self._extend(due, now)
+
+    def _extend(self, jobs: Sequence[Reservation[T]], now: float) -> None:
+        settlements = [Settlement("extend", job.receipt, lease=self._lease) for job in jobs]
+        try:
+            results = self._queue.settle(settlements, self._lease / RENEWALS)
+        except QuaysideError as error:
+            self._listeners.emit("error", error)
+            for job in jobs:
+                times = self._active.get(job)
+                if times is not None and time.monotonic() - times.renewed_at >= self._lease:
+                    self._lose(job)
+            return
+        for job, result in zip(jobs, results):
+            if isinstance(result, QuaysideError):
+                self._lose(job)
+            elif result is not None and (times := self._active.get(job)) is not None:
+                times.renewed_at = now
+                job.lease_until = result
+
+    def _lose(self, job: Reservation[T]) -> None:
+        # A job that was settled while its lease was renewed is not lost.
+        if not job.settled and not job.lost.is_set():
+            job.lost.set()
+            self._listeners.emit("lease_lost", job)
+
+    def _give_up(self, job: Reservation[T], reason: str) -> None:
+        """Returns a job whose handler still runs."""
+        if job.settled or job.lost.is_set():
+            return
+        job.lost.set()
+        try:
+            job.rollback(reason=reason)
+        except QuaysideError as error:
+            self._listeners.emit("error", error)
+
+
+class Times:
+    def __init__(self, now: float) -> None:
+        self.started_at = now
+        self.renewed_at = now

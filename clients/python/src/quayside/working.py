@@ -1,0 +1,61 @@
+"""What the blocking and the asyncio worker share."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+LOG = logging.getLogger("quayside")
+#: How long one request waits for jobs.
+POLL_SECONDS = 20.0
+#: A lease is renewed so often in its length: two renewals may fail before it ends.
+RENEWALS = 3
+#: Given the failed tries before this one and the exception: seconds until the next try, None for the queue's retry delay.
+Backoff = Callable[[int, BaseException], float | None]
+EVENTS = ("taken", "committed", "rolled_back", "lease_lost", "idle", "error", "stopped")
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What a worker did until it stopped."""
+
+    #: Jobs whose handler ended.
+    finished: int
+    #: Jobs that were rolled back because their handler did not end in time.
+    returned: int
+
+
+def consumer_name() -> str:
+    """Unique, since a cancel ends every call of that name."""
+    return f"{socket.gethostname()[:64]}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+
+
+def pause_after(failed: int) -> float:
+    """Seconds to wait after so many takes in a row have failed."""
+    return float(min(0.1 * 2.0 ** min(failed - 1, 10), 5.0))
+
+
+class Listeners:
+    """Calls listeners. One that raises is logged and disturbs nothing; an error without a listener is logged."""
+
+    def __init__(self) -> None:
+        self._by_event: dict[str, list[Callable[..., object]]] = {event: [] for event in EVENTS}
+
+    def add(self, event: str, listener: Callable[..., object]) -> None:
+        if event not in self._by_event:
+            raise ValueError(f"event {event[:64]!r} must be one of {', '.join(EVENTS)}.")
+        self._by_event[event].append(listener)
+
+    def emit(self, event: str, *values: object) -> None:
+        listeners = self._by_event[event]
+        if event == "error" and not listeners:
+            LOG.warning("A worker's call failed: %s", *values)
+        for listener in listeners:
+            try:
+                listener(*values)
+            except Exception:
+                LOG.exception("A listener of %s failed.", event)

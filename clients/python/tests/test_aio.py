@@ -1,0 +1,215 @@
+"""The asyncio client and worker against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import unittest
+from collections import Counter
+from typing import Any
+from unittest import mock
+
+from quayside import Bury, ConnectionError, LeaseLostError, QuaysideError, Retry, Stopped
+from quayside.aio import Quayside, Queue, Reservation, Worker
+from quayside.aio.transport import Transport
+from quayside.protocol import Request, Response, Settlement
+
+from .support import URL, fresh_name
+
+
+class AioTest(unittest.IsolatedAsyncioTestCase):
+    client: Quayside
+    queue: Queue[Any]
+
+    async def asyncSetUp(self) -> None:
+        self.client = Quayside()
+        self.addAsyncCleanup(self.client.close)
+        self.queue = self.client.queue(fresh_name())
+
+    async def taken(self) -> list[Any]:
+        found = []
+        while (element := await self.queue.pop()) is not None:
+            found.append(element.data)
+        return found
+
+
+class Clients(AioTest):
+    async def test_data_return_as_they_were_inserted(self) -> None:
+        for data in [{"order": 1, "name": "Ülä €"}, "text", b"\xff\x00\n"]:
+            element_id = await self.queue.insert(data, headers={"lang": "en"})
+            element = await self.queue.pop()
+            assert element is not None
+            self.assertEqual((element.id, element.data, element.headers), (element_id, data, {"lang": "en"}))
+
+    async def test_concurrent_inserts_share_requests_and_keep_their_order(self) -> None:
+        with recorded() as requests:
+            ids = await asyncio.gather(*(self.queue.insert(number) for number in range(60)))
+        self.assertEqual(len(set(ids)), 60)
+        self.assertEqual(len(requests), 1)
+        self.assertEqual(await self.taken(), list(range(60)))
+
+    async def test_a_rejected_insert_does_not_fail_those_that_share_its_request(self) -> None:
+        inserts = [
+            self.queue.insert("a"),
+            self.queue.insert("b", headers={"bad name": "x"}),
+            self.queue.insert("c", idempotency_key="key"),
+            self.queue.insert("d", idempotency_key="key"),
+            self.queue.insert("e", idempotency_key=False),
+        ]
+        results = await asyncio.gather(*inserts, return_exceptions=True)
+        codes = [result.code if isinstance(result, QuaysideError) else None for result in results]
+        self.assertEqual(codes, [None, "invalid-header", None, "idempotency-mismatch", None])
+        self.assertEqual(sorted(await self.taken()), ["a", "c", "e"])
+
+    async def test_concurrent_commits_share_requests_and_each_has_its_own_result(self) -> None:
+        await self.queue.insert_many([0, 1, 2])
+        jobs = await self.queue.reserve_many(3)
+        await jobs[1].commit()
+        with recorded() as requests:
+            results = await asyncio.gather(
+                jobs[0].rollback(reason="no"), jobs[1].commit(), jobs[2].commit(), return_exceptions=True
+            )
+        self.assertEqual([type(result) for result in results], [type(None), LeaseLostError, type(None)])
+        self.assertEqual(len(requests), 1)
+        self.assertEqual(await self.taken(), [0])
+
+    async def test_a_block_commits_or_rolls_back(self) -> None:
+        await self.queue.insert_many(["good", "bad"])
+        with self.assertRaises(KeyError):
+            async for job in self.queue.elements(wait=0):
+                async with job:
+                    if job.data == "bad":
+                        raise KeyError("reason")
+        (element,) = [element async for element in self.queue.browse()]
+        self.assertEqual((element.data, element.tries, element.reason), ("bad", 1, "KeyError: 'reason'"))
+        self.assertEqual((await self.queue.status()).total_size, 1)
+
+    async def test_a_cancelled_call_takes_nothing(self) -> None:
+        waiting = asyncio.ensure_future(self.queue.pop(wait=None))
+        while (await self._consumers()) == 0:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await waiting
+        while (await self._consumers()) > 0:
+            await asyncio.sleep(0)
+        await self.queue.insert("kept")
+        self.assertEqual(await self.taken(), ["kept"])
+
+    async def test_many_pages_are_browsed_and_a_queue_is_paused(self) -> None:
+        await self.queue.insert_many(list(range(150)))
+        self.assertEqual([element.data async for element in self.queue.browse()], list(range(150)))
+        await self.queue.pause()
+        self.assertIsNone(await self.queue.pop())
+        await self.queue.resume()
+        self.assertIsNotNone(await self.queue.pop())
+
+    async def test_failures_name_their_outcome(self) -> None:
+        async with Quayside("http://127.0.0.1:9", retry=Retry(attempts=2, min=0.001)) as client:
+            with self.assertRaises(ConnectionError) as raised:
+                await client.queue("N/q").insert("a")
+        self.assertEqual(raised.exception.outcome, "nothing-changed")
+
+        async def wrong() -> str:
+            return "Basic d3Jvbmc6d3Jvbmc="
+
+        async with Quayside(URL, auth=wrong) as client:
+            with self.assertRaises(QuaysideError) as rejected:
+                await client.queue("N/q").status()
+        self.assertEqual(rejected.exception.code, "unauthorized")
+
+    async def _consumers(self) -> int:
+        response = await self.client.send(Request("GET", f"/q/{self.queue.name}/consumers"))
+        return response.body.count(b'"tid"')
+
+
+class Workers(AioTest):
+    async def test_what_returns_is_committed_and_what_raises_is_rolled_back(self) -> None:
+        await self.queue.insert_many(["good", "fragile", "poison"])
+        tries: Counter[str] = Counter()
+        committed = asyncio.Semaphore(0)
+
+        async def handle(job: Reservation[Any]) -> None:
+            tries[job.data] += 1
+            if job.data == "fragile" and job.tries == 0:
+                raise RuntimeError("not yet")
+            if job.data == "poison":
+                raise Bury("cannot be parsed")
+
+        worker = Worker(self.queue, handle).on("committed", lambda job, seconds: committed.release())
+        async with worker:
+            for _ in range(2):
+                await committed.acquire()
+        self.assertEqual(tries, {"good": 1, "fragile": 2, "poison": 1})
+        dead = await self.client.queue("N/__deadletter__").pop(wait=None)
+        assert dead is not None
+        self.assertEqual((dead.data, dead.headers["x-dl-reason"]), ("poison", "cannot be parsed"))
+
+    async def test_leases_are_renewed_and_a_lost_one_cancels_the_handler(self) -> None:
+        await self.queue.insert_many(["long", "stolen"])
+        cancelled = asyncio.Event()
+        committed = asyncio.Event()
+
+        async def handle(job: Reservation[Any]) -> None:
+            if job.data == "stolen":
+                await self.queue.settle([Settlement("rollback", job.receipt, delay=3600)], None)
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    cancelled.set()
+            ends = {job.lease_until}
+            while len(ends) < 3:
+                await asyncio.sleep(0.01)
+                ends.add(job.lease_until)
+
+        worker = Worker(self.queue, handle, lease=0.9).on("committed", lambda job, seconds: committed.set())
+        async with worker:
+            await cancelled.wait()
+            await committed.wait()
+        self.assertEqual((await self.queue.status()).sched_size, 1)
+
+    async def test_a_handler_that_takes_too_long_is_cancelled_and_rolled_back(self) -> None:
+        await self.queue.insert("slow")
+        ended = asyncio.Event()
+
+        async def handle(job: Reservation[Any]) -> None:
+            if job.tries == 0:
+                await asyncio.Event().wait()
+
+        worker = Worker(self.queue, handle, handler_timeout=0.05).on("committed", lambda job, seconds: ended.set())
+        async with worker:
+            await ended.wait()
+
+    async def test_stop_returns_the_jobs_of_handlers_that_do_not_end(self) -> None:
+        await self.queue.insert("hang")
+        started = asyncio.Event()
+
+        async def handle(job: Reservation[Any]) -> None:
+            started.set()
+            await asyncio.Event().wait()
+
+        worker = Worker(self.queue, handle).start()
+        await started.wait()
+        self.assertEqual(await worker.stop(grace=0.1), Stopped(0, 1))
+        job = await self.queue.reserve()
+        assert job is not None
+        self.assertEqual(job.tries, 1)
+        await job.commit()
+
+
+class recorded:
+    """The requests of all asyncio clients while a `with` block runs."""
+
+    def __enter__(self) -> list[Request]:
+        requests: list[Request] = []
+        send = Transport.send
+
+        async def record(self: Transport, request: Request, timeout: float) -> Response:
+            requests.append(request)
+            return await send(self, request, timeout)
+
+        self._patch = mock.patch.object(Transport, "send", record)
+        self._patch.start()
+        return requests
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.stop()
