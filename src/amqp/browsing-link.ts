@@ -4,7 +4,7 @@ import { bytesOfText } from '../util/byte-text.ts';
 import type { AmqpConnection } from './connection.ts';
 import { TRANSFER_HEAD_BYTES } from './core/frames.ts';
 import { type DeliveryState, SETTLE_MODE, type SenderEndpoint, type SenderHandler } from './core/link.ts';
-import { type AmqpLink, checkMessageSize } from './link.ts';
+import { type AmqpLink, messageTooLarge } from './link.ts';
 import { messageOf } from './message/to-message.ts';
 import type { SourceRequest } from './source.ts';
 
@@ -77,9 +77,8 @@ export class BrowsingLink extends QueueBrowser implements AmqpLink, SenderHandle
 
   protected override show(delivery: Delivery): number {
     const bytes = messageOf(delivery, this.#publicGroup, TRANSFER_HEAD_BYTES);
-    try {
-      checkMessageSize(this.endpoint, bytes.length - TRANSFER_HEAD_BYTES, delivery.id);
-    } catch (error) {
+    const error = messageTooLarge(this.endpoint, bytes.length - TRANSFER_HEAD_BYTES, delivery.id);
+    if (error !== null) {
       this.#connection.failLink(this, error);
       return 0;
     }

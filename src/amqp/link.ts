@@ -17,12 +17,12 @@ export interface AmqpLink {
 /**
  * A message that the client does not take ends the link (transport, 2.7.3), as with RabbitMQ: passed over, it would stay in the
  * queue and nobody would know why.
- * @throws QuaysideError `body-too-large`
+ * @returns null if the client takes it
  */
-export function checkMessageSize({ request }: Endpoint, bytes: number, id: ElementId): void {
+export function messageTooLarge({ request }: Endpoint, bytes: number, id: ElementId): QuaysideError | null {
   const { maxMessageBytes } = request;
-  if (bytes <= maxMessageBytes) return;
-  throw new QuaysideError(
+  if (bytes <= maxMessageBytes) return null;
+  return new QuaysideError(
     'body-too-large',
     `The next message, element ${id}, has ${bytes} bytes, but the client takes ${maxMessageBytes} (max-message-size).`,
   );

@@ -9,7 +9,7 @@ import { DESCRIBED } from './core/descriptors.ts';
 import { TRANSFER_HEAD_BYTES } from './core/frames.ts';
 import { type DeliveryState, SETTLE_MODE, type SenderEndpoint, type SenderHandler } from './core/link.ts';
 import { AMQP_LIMITS, REJECT_DELAY } from './limits.ts';
-import { type AmqpLink, checkMessageSize } from './link.ts';
+import { type AmqpLink, messageTooLarge } from './link.ts';
 import { messageOf } from './message/to-message.ts';
 import type { SourceRequest } from './source.ts';
 
@@ -134,9 +134,8 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
       return delivery.body.byteLength;
     }
     const bytes = messageOf(delivery, this.#publicGroup, TRANSFER_HEAD_BYTES);
-    try {
-      checkMessageSize(endpoint, bytes.length - TRANSFER_HEAD_BYTES, delivery.id);
-    } catch (error) {
+    const error = messageTooLarge(endpoint, bytes.length - TRANSFER_HEAD_BYTES, delivery.id);
+    if (error !== null) {
       this.queue.returnUndelivered(delivery);
       this.#connection.failLink(this, error);
       return bytes.length;

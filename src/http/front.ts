@@ -173,10 +173,7 @@ export class Front {
     if (contentLength >= 0 && contentLength <= this.parts.options.bodyLimit) return work();
     const leave = await this.#largeBodies.enter(call.user.name);
     try {
-      if (call.isGone || call.response.closed) return;
-      // The end of the body of a client that disconnects never comes.
-      call.response.once('close', leave);
-      await work();
+      if (!call.isGone && !call.response.closed) await work();
     } finally {
       leave();
     }

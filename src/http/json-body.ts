@@ -2,20 +2,19 @@ import { isUtf8 } from 'node:buffer';
 import { QuaysideError } from '../model/errors.ts';
 import { quote } from '../util/quote.ts';
 import type { HttpCall } from './call.ts';
-import { readBody } from './request.ts';
+import { wholeBody } from './request.ts';
 
 /**
- * Reads a JSON body of at most `maxBytes`. Resolves when `take` has dealt with it; never if the client disconnects before
- * its end. Rejects with `body-too-large`, `invalid-body` and what `take` rejects with.
+ * Reads a JSON body of at most `maxBytes`. Resolves when `take` has dealt with it, or the client has disconnected before its end.
+ * Rejects with `body-too-large`, `invalid-body` and what `take` rejects with.
  */
-export function readJson(
+export async function readJson(
   call: HttpCall,
   maxBytes: number,
   take: (payload: unknown) => Promise<void>,
 ): Promise<void> {
-  const { promise, resolve } = Promise.withResolvers<Buffer>();
-  readBody(call, maxBytes, (body) => resolve(body));
-  return promise.then((body) => take(parseJson(body)));
+  const body = await wholeBody(call, maxBytes);
+  if (body !== null) await take(parseJson(body));
 }
 
 /** @throws QuaysideError `invalid-body` */

@@ -180,10 +180,7 @@ const NOTHING = Object.freeze({});
  * else as soon as so much has arrived.
  */
 export function readBody(call: HttpCall, limit: number, take: (body: Buffer) => void): void {
-  const { request, head, response } = call;
-  rejectIfLonger(call, limit);
-  if (head.expect !== null && request.httpVersionMinor > 0) response.writeContinue();
-  request.claim(limit, {
+  claimBody(call, limit, {
     bodyEnded(body) {
       try {
         take(body);
@@ -191,13 +188,44 @@ export function readBody(call: HttpCall, limit: number, take: (body: Buffer) => 
         call.fail(error);
       }
     },
-    bodyTooLarge: () => call.fail(tooLarge(limit, `has more than ${limit} bytes`)),
+    bodyTooLarge: () => call.fail(moreThan(limit)),
   });
+}
+
+/**
+ * The same as a promise, for bodies that are read in a larger piece of work. Resolves to null if the client disconnects before
+ * the end of the body: that work may hold what others wait for.
+ * @throws QuaysideError `body-too-large`
+ */
+export async function wholeBody(call: HttpCall, limit: number): Promise<Buffer | null> {
+  const { socket } = call.request;
+  if (socket.destroyed) return null;
+  const { promise, resolve, reject } = Promise.withResolvers<Buffer | null>();
+  const onClose = (): void => resolve(null);
+  socket.once('close', onClose);
+  try {
+    claimBody(call, limit, { bodyEnded: resolve, bodyTooLarge: () => reject(moreThan(limit)) });
+    return await promise;
+  } finally {
+    socket.off('close', onClose);
+  }
+}
+
+/** @throws QuaysideError `body-too-large` if the request declares more than `limit` bytes */
+function claimBody(call: HttpCall, limit: number, reader: BodyReader): void {
+  const { request, head, response } = call;
+  rejectIfLonger(call, limit);
+  if (head.expect !== null && request.httpVersionMinor > 0) response.writeContinue();
+  request.claim(limit, reader);
 }
 
 /** @throws QuaysideError `body-too-large` if the request declares more than `limit` bytes */
 export function rejectIfLonger({ head: { contentLength } }: HttpCall, limit: number): void {
   if (contentLength > limit) throw tooLarge(limit, `has ${contentLength} bytes`);
+}
+
+function moreThan(limit: number): QuaysideError {
+  return tooLarge(limit, `has more than ${limit} bytes`);
 }
 
 function tooLarge(limit: number, what: string): QuaysideError {

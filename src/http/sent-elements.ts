@@ -1,4 +1,3 @@
-import { isAscii, isUtf8 } from 'node:buffer';
 import type { ElementContent } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
@@ -7,11 +6,10 @@ import type { GivenElement } from './given-element.ts';
 import { type RequestHead, readHead } from './head.ts';
 import { idempotencyKeyOf } from './idempotency-key.ts';
 import { readLineElement } from './line-element.ts';
+import { linesOf, maxLineBytes } from './lines.ts';
 import { type BodyPart, boundaryOf, MULTIPART, readParts } from './multipart.ts';
 import { NDJSON } from './ndjson.ts';
-
-/** How the elements of a body stand in it. */
-type Place = 'line' | 'part';
+import { errorIn, type Place } from './place.ts';
 
 /** An element, and where it stood: the number of its line or part, from 1. */
 interface Sent {
@@ -24,14 +22,6 @@ export interface SentElements {
   readonly place: Place;
   /** Reads one after the other. Throws what is wrong with the next one, which it names. */
   readonly elements: Iterable<Sent>;
-}
-
-/** What a line may have in addition to twice the largest body: base64 takes four characters for three bytes. */
-const LINE_BYTES = 65_536;
-
-/** The longest line for an element whose body has at most so many bytes. */
-export function maxLineBytes(bodyLimit: number): number {
-  return 2 * bodyLimit + LINE_BYTES;
 }
 
 /**
@@ -64,41 +54,17 @@ export function elementsReader(head: RequestHead, bodyLimit: number): (body: Buf
   return (body) => ({ place: 'part', elements: readSentParts(body, boundary, bodyLimit) });
 }
 
-/** The same error, which says where it was. */
-export function errorIn(place: Place, number: number, thrown: unknown): unknown {
-  if (!(thrown instanceof QuaysideError)) return thrown;
-  const { code, message, details, cause } = thrown;
-  const where = place === 'line' ? 'Line' : 'Part';
-  const extra = { ...details.extra, [place]: number };
-  return new QuaysideError(code, `${where} ${number}: ${message}`, { ...details, extra, cause });
-}
-
-/** Lines of white space alone are left out, and counted. */
 function* readLines(body: Buffer, bodyLimit: number): Generator<Sent, void, undefined> {
-  const maxBytes = maxLineBytes(bodyLimit);
-  const encoding = isAscii(body) ? 'latin1' : 'utf8';
-  const isText = isUtf8(body);
-  let number = 0;
-  for (let at = 0; at < body.length; ) {
-    number += 1;
-    const lineFeed = body.indexOf(LINE_FEED, at);
-    const end = lineFeed === -1 ? body.length : lineFeed;
-    let element: GivenElement | null = null;
+  for (const { number, line } of linesOf(body, maxLineBytes(bodyLimit))) {
+    let element: GivenElement;
     try {
-      if (end - at > maxBytes) throw tooLarge(`The line has ${end - at} bytes`, maxBytes);
-      if (!isText && !isUtf8(body.subarray(at, end))) throw invalidBody('It is not UTF-8.');
-      const line = body.toString(encoding, at, end);
-      if (!BLANK.test(line)) element = limited(readLineElement(line), bodyLimit);
+      element = limited(readLineElement(line), bodyLimit);
     } catch (error) {
       throw errorIn('line', number, error);
     }
-    if (element !== null) yield { number, element };
-    at = end + 1;
+    yield { number, element };
   }
 }
-
-const LINE_FEED = 0x0a;
-const BLANK = /^[\t\r ]*$/;
 
 function* readSentParts(body: Buffer, boundary: string, bodyLimit: number): Generator<Sent, void, undefined> {
   const parts = readParts(body, boundary);
@@ -153,18 +119,11 @@ function elementOfPart({ headers, content }: BodyPart): GivenElement {
 }
 
 /** @throws QuaysideError `body-too-large` */
-export function limited<E extends ElementContent>(element: E, bodyLimit: number): E {
+export function limited<E extends ElementContent>(element: E, limit: number): E {
   const { byteLength } = element.body;
-  if (byteLength > bodyLimit) throw tooLarge(`The body has ${byteLength} bytes`, bodyLimit);
-  return element;
-}
-
-function tooLarge(what: string, limit: number): QuaysideError {
-  return new QuaysideError('body-too-large', `${what}. At most ${limit} are allowed.`, { extra: { limit } });
-}
-
-function invalidBody(message: string): QuaysideError {
-  return new QuaysideError('invalid-body', message);
+  if (byteLength <= limit) return element;
+  const message = `The body has ${byteLength} bytes. At most ${limit} are allowed.`;
+  throw new QuaysideError('body-too-large', message, { extra: { limit } });
 }
 
 function invalidHeader(parameter: string, message: string): QuaysideError {

@@ -53,9 +53,9 @@ abstract class BlockedCall {
   }
 
   /** A call that gave no tid has one all the same (decisions, "Get and reserve"); which is rarely used. */
-  #timeout({ code, message, details }: QuaysideError): QuaysideError {
-    const tid = details.extra?.tid ?? this.call.namespace.makeTid();
-    return new QuaysideError(code, message, { extra: { ...details.extra, tid } });
+  #timeout(error: QuaysideError): QuaysideError {
+    const { extra } = error.details;
+    return error.with({ extra: { ...extra, tid: extra?.tid ?? this.call.namespace.makeTid() } });
   }
 
   /** Once elements are being written, a client that half-closed still reads: only the connection's end undoes that. */

@@ -2,7 +2,7 @@ import type { Namespace } from '../broker/namespace.ts';
 import { oldestReadyMs } from '../broker/record.ts';
 import type { Counters } from '../engine/stats.ts';
 import type { QueueCounts } from '../engine/storage.ts';
-import type { GroupName } from '../model/element.ts';
+import { DELIVERY_STATES, type GroupName } from '../model/element.ts';
 import type { Family, MetricSample } from './family.ts';
 
 /**
@@ -83,8 +83,6 @@ function deadLettersOf(counters: ReadonlyMap<GroupName, Counters>): number {
   return count;
 }
 
-const STATES = ['ready', 'scheduled', 'reserved'] as const;
-
 function namespaceFamilies(contents: readonly Contents[]): Family[] {
   const gauge = (
     name: string,
@@ -103,7 +101,7 @@ function namespaceFamilies(contents: readonly Contents[]): Family[] {
       sampleOf(namespace, {}, queues.length),
     ]),
     gauge('quayside_elements', 'Elements of a namespace by state.', (queues, namespace) =>
-      STATES.map((state) =>
+      DELIVERY_STATES.map((state) =>
         sampleOf(
           namespace,
           { state },
@@ -161,7 +159,7 @@ function perQueueFamilies(contents: readonly Contents[]): Family[] {
       help: `Elements by queue and state, for the first ${QUEUES_SHOWN} queues.`,
       type: 'gauge',
       samples: listed.flatMap(({ namespace, queue: { name, counts } }) =>
-        STATES.map((state) => queueSample(namespace, { queue: name, state }, counts[state])),
+        DELIVERY_STATES.map((state) => queueSample(namespace, { queue: name, state }, counts[state])),
       ),
     },
     family(

@@ -74,6 +74,8 @@ export interface Lease {
   readonly until: number;
 }
 
+/** States of a delivery that is in the queue and not reserved. */
+export const WAITING_STATES = ['ready', 'scheduled'] as const;
 /** States of a delivery that is still in the queue. A finished one is gone. */
-export const DELIVERY_STATES = ['ready', 'scheduled', 'reserved'] as const;
+export const DELIVERY_STATES = [...WAITING_STATES, 'reserved'] as const;
 export type DeliveryState = (typeof DELIVERY_STATES)[number];

@@ -84,6 +84,12 @@ export class QuaysideError extends Error {
     this.code = code;
     this.details = rest;
   }
+
+  /** The same error, of which these members are other ones. */
+  with(changes: ErrorDetails & { readonly code?: ErrorCode; readonly message?: string }): QuaysideError {
+    const { code = this.code, message = this.message, ...details } = changes;
+    return new QuaysideError(code, message, { ...this.details, ...details, cause: this.cause });
+  }
 }
 
 /** Shorthand for the most frequent refusal: one parameter, what was wrong, what would be right. */

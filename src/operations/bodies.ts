@@ -1,6 +1,6 @@
 import type { Queue } from '../broker/queue.ts';
 import type { ScannedDelivery } from '../engine/storage.ts';
-import type { GroupName } from '../model/element.ts';
+import { type GroupName, WAITING_STATES } from '../model/element.ts';
 
 /** Bodies that are read at once, about; a larger one alone. */
 const MAX_BODY_BYTES = 4 * 1_048_576;
@@ -13,7 +13,7 @@ export async function withBodies(
 ): Promise<ScannedDelivery[]> {
   const page = await queue.namespace.storage.scan(queue.key, {
     group,
-    states: ['ready', 'scheduled'],
+    states: WAITING_STATES,
     ids: deliveries.map(({ id }) => id),
     after: null,
     limit: deliveries.length,

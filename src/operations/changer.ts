@@ -2,7 +2,13 @@ import type { Queue } from '../broker/queue.ts';
 import { countPuts } from '../engine/stats.ts';
 import type { MoveAction, ScannedDelivery, SettleAction, SettleItem } from '../engine/storage.ts';
 import { FROM_QUEUE, MOVE_HEADERS } from '../model/dead-letter.ts';
-import type { ElementHeaders, ElementId, GroupName, NewElement } from '../model/element.ts';
+import {
+  type ElementHeaders,
+  type ElementId,
+  type GroupName,
+  type NewElement,
+  WAITING_STATES,
+} from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
 import { checkName } from '../model/names.ts';
@@ -336,7 +342,7 @@ function waitingItem(queue: Queue, id: ElementId, group: GroupName, action: Sett
 async function waitingIn(queue: Queue, group: GroupName): Promise<ScannedDelivery[]> {
   const { deliveries } = await queue.namespace.storage.scan(queue.key, {
     group,
-    states: ['ready', 'scheduled'],
+    states: WAITING_STATES,
     after: null,
     limit: AT_ONCE,
     bodies: false,

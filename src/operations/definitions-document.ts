@@ -151,8 +151,7 @@ function optionsAt(path: string, value: unknown): OptionsRecord['stored'] {
     return showOptions(parseOptions(value));
   } catch (error) {
     if (!(error instanceof QuaysideError)) throw error;
-    const { code, message, details } = error;
-    throw new QuaysideError(code, `${path}: ${message}`, { ...details, parameter: path });
+    throw error.with({ message: `${path}: ${error.message}`, parameter: path });
   }
 }
 

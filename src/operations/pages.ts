@@ -1,5 +1,5 @@
 import type { ScannedDelivery } from '../engine/storage.ts';
-import type { DeliveryState } from '../model/element.ts';
+import { type DeliveryState, WAITING_STATES } from '../model/element.ts';
 import { type OperationRequest, type Route, statesOf } from './request.ts';
 import type { ElementSearch, Searches } from './search.ts';
 import type { PageCursor, PendingElement } from './stored.ts';
@@ -73,7 +73,7 @@ export class Pages {
     const untils = new Map(pending);
     const { deliveries } = await route.source.namespace.storage.scan(route.source.key, {
       group: route.group,
-      states: request.action === 'release' ? ['reserved'] : ['ready', 'scheduled'],
+      states: request.action === 'release' ? ['reserved'] : WAITING_STATES,
       ids: [...untils.keys()],
       after: null,
       limit: Math.max(1, untils.size),

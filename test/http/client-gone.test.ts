@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { newElement } from '../support/elements.ts';
 import { headerOf, jsonOf, queuePath } from '../support/http-client.ts';
 import { Harness, sharedHarness } from './harness.ts';
-import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
+import { AUTHORIZATION, exchange, RawConnection, rawRequest } from './raw.ts';
 
 interface Status {
   readonly size: number;
@@ -212,6 +212,39 @@ describe('An element that HTTP cannot write', () => {
 
 describe('A client that goes away in the middle of an insert', () => {
   const harness = sharedHarness();
+
+  it('of many, behind a call that waits: its turn is for the next one', async () => {
+    const queue = harness().queue();
+    const path = queuePath('N', queue);
+    const insert = (...headers: string[]): string[] => [
+      `POST ${path}/elements HTTP/1.1`,
+      'Host: test',
+      AUTHORIZATION,
+      'Content-Type: application/x-ndjson',
+      ...headers,
+    ];
+    const get = rawRequest([`GET ${path} HTTP/1.1`, 'Host: test', AUTHORIZATION]);
+    const begun = rawRequest(insert('Transfer-Encoding: chunked'), '3\r\n{}\n\r\n');
+    // Fewer than may wait for their turn, more than have it at once.
+    const connections = await Promise.all(
+      Array.from({ length: 20 }, async () => {
+        const connection = await RawConnection.open(harness().port);
+        connection.send(Buffer.concat([get, begun]));
+        return connection;
+      }),
+    );
+    await harness().waiting(20);
+    for (const connection of connections) connection.destroy();
+    await harness().waiting(0);
+    const line = '{"text":"a"}\n';
+    const whole = rawRequest(
+      insert('Transfer-Encoding: chunked', 'Connection: close'),
+      `${line.length.toString(16)}\r\n${line}\r\n0\r\n\r\n`,
+    );
+    const [answer] = await exchange(harness().port, whole);
+    assert.equal(answer?.status, 200);
+    assert.equal((await statusOf(harness(), queue)).totalSize, 1);
+  });
 
   for (const [what, framing] of [
     ['of a declared length', 'Content-Length: 100'],

@@ -16,10 +16,11 @@ import { readJson } from '../json-body.ts';
 import { MULTIPART } from '../multipart.ts';
 import { NDJSON } from '../ndjson.ts';
 import { duration, groups, seconds, unixTime, whole } from '../parameters.ts';
-import { readBody, rejectIfLonger } from '../request.ts';
+import { errorIn } from '../place.ts';
+import { rejectIfLonger, wholeBody } from '../request.ts';
 import { type Route, route } from '../route.ts';
 import { Moment, named } from '../schemas.ts';
-import { elementsReader, errorIn, type SentElements } from '../sent-elements.ts';
+import { elementsReader, type SentElements } from '../sent-elements.ts';
 import { BATCH_ACTIONS, type BatchItem, readSettleItems } from '../settle-items.ts';
 
 /** Between two slices of so many elements, or so many bytes of them, other requests are served. */
@@ -158,9 +159,8 @@ export const batchRoutes: readonly Route[] = [
       call.queue.groups(defaults.groups);
       rejectIfLonger(call, batchBytes);
       return call.front.readLargeInTurn(call, async () => {
-        const { promise, resolve } = Promise.withResolvers<Buffer>();
-        readBody(call, batchBytes, resolve);
-        await insertMany(call, read(await promise), defaults);
+        const body = await wholeBody(call, batchBytes);
+        if (body !== null) await insertMany(call, read(body), defaults);
       });
     },
   }),
@@ -249,7 +249,7 @@ function namedByPlace(error: unknown, place: SentElements['place'], numbers: rea
   const number =
     numbers.length === 1 && error.code === 'idempotency-mismatch' ? numbers[0] : numbers[index as number];
   if (number === undefined) return error;
-  return errorIn(place, number, new QuaysideError(error.code, error.message, { ...error.details, extra }));
+  return errorIn(place, number, error.with({ extra }));
 }
 
 /** Makes elements of what was sent. What it returns throws `not-supported` and `invalid-parameter`. */

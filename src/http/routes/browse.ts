@@ -231,7 +231,7 @@ export const browseRoutes: readonly Route[] = [
 /** A selector stands in a query parameter here, not in a body. */
 function inParameter(error: unknown): unknown {
   if (!(error instanceof QuaysideError) || error.code !== 'invalid-body') return error;
-  return new QuaysideError('invalid-parameter', error.message, error.details);
+  return error.with({ code: 'invalid-parameter' });
 }
 
 /** @throws QuaysideError `namespace-not-found`, `forbidden` for a named one */

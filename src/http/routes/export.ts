@@ -1,23 +1,25 @@
 import { refusal } from '../../access/user.ts';
+import { DELIVERY_STATES } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { exportPages } from '../../operations/export.ts';
 import { QueueImport } from '../../operations/import.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { exportedLine, readExportedLine } from '../exported-line.ts';
+import { incomingLines, maxLineBytes } from '../lines.ts';
 import { NDJSON } from '../ndjson.ts';
 import { group } from '../parameters.ts';
-import { bodyLines } from '../request-lines.ts';
+import { errorIn } from '../place.ts';
 import { type Route, route } from '../route.ts';
 import { Count, Moment, named, orNull } from '../schemas.ts';
-import { errorIn, limited, maxLineBytes } from '../sent-elements.ts';
+import { limited } from '../sent-elements.ts';
 
 const ExportedElement = named(
   'ExportedElement',
   Type.Object(
     {
       id: Type.String(),
-      state: Type.Optional(Type.Enum(['ready', 'scheduled', 'reserved'])),
+      state: Type.Optional(Type.Enum([...DELIVERY_STATES])),
       group: Type.Optional(Type.String({ description: 'On a stream: whose delivery it is.' })),
       mature: Type.Number({ minimum: 0, description: 'Unix time in seconds.' }),
       expiresAt: orNull(Moment),
@@ -110,7 +112,7 @@ async function importLines(call: HttpCall): Promise<void> {
   const { bodyLimit } = call.front.parts.options;
   const queueImport = new QueueImport(call.queue);
   try {
-    for await (const { number, line } of bodyLines(call, maxLineBytes(bodyLimit))) {
+    for await (const { number, line } of incomingLines(call, maxLineBytes(bodyLimit))) {
       try {
         await queueImport.add(limited(readExportedLine(line), bodyLimit));
       } catch (error) {
@@ -130,6 +132,5 @@ async function importLines(call: HttpCall): Promise<void> {
 
 function withProgress(error: unknown, progress: { imported: number; repeated: number }): unknown {
   if (!(error instanceof QuaysideError)) return error;
-  const { code, message, details, cause } = error;
-  return new QuaysideError(code, message, { ...details, extra: { ...details.extra, ...progress }, cause });
+  return error.with({ extra: { ...error.details.extra, ...progress } });
 }

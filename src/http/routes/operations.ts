@@ -1,5 +1,5 @@
 import { refusal, type User } from '../../access/user.ts';
-import { DELIVERY_STATES, type DeliveryState } from '../../model/element.ts';
+import { DELIVERY_STATES, WAITING_STATES } from '../../model/element.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { deleteQueue } from '../../operations/delete-queue.ts';
 import { purgeQueue } from '../../operations/purge.ts';
@@ -114,8 +114,6 @@ const filter = {
   queue: nameOf('queue', 'Only those whose source has this name.'),
   state: oneOf<OperationState>('Only those in this state.', OPERATION_STATES),
 };
-
-const WAITING: readonly DeliveryState[] = ['ready', 'scheduled'];
 
 const idProblems = ['operation-not-found', 'forbidden', 'storage-unavailable', 'outcome-unknown'] as const;
 
@@ -240,7 +238,7 @@ export const operationRoutes: readonly Route[] = [
       },
     ],
     async handle(call, { state }) {
-      const states = state === null ? WAITING : state === 'all' ? DELIVERY_STATES : [state];
+      const states = state === null ? WAITING_STATES : state === 'all' ? DELIVERY_STATES : [state];
       const removed = await purgeQueue(call.queue, states);
       call.audited = { states, removed };
       call.value({ removed });
