@@ -152,6 +152,8 @@ export function errorHeaders(error: QuaysideError, call: HttpCall): string[] {
   if (retryAfterMs !== undefined) {
     headers.push('retry-after', String(Math.max(1, Math.ceil(retryAfterMs / 1000))));
   }
+  // The rest of the request may never come.
+  if (error.code === 'request-timeout' && !call.front.isClosing) headers.push('connection', 'close');
   if (status === 405) headers.push('allow', allowed(error, call));
   return headers;
 }

@@ -33,14 +33,16 @@ export function* linesOf(body: Buffer, maxBytes: number): Generator<BodyLine, vo
 /**
  * The lines of a body of any length, as they arrive: the client waits while one is dealt with. Ends early if the client
  * disconnects; then the request is not `complete`. For the rest as {@link linesOf}.
+ * @throws QuaysideError `request-timeout` if nothing comes for as long as another request may take as a whole
  */
 export async function* incomingLines(
-  { request, response, head }: HttpCall,
+  { front, request, response, head }: HttpCall,
   maxBytes: number,
 ): AsyncGenerator<BodyLine, void, undefined> {
+  const { clock, options } = front.parts;
   if (head.expect !== null && request.httpVersionMinor > 0) response.writeContinue();
   const splitter = new LineSplitter(maxBytes);
-  for await (const chunk of request.chunks()) yield* splitter.push(chunk);
+  for await (const chunk of request.chunks(clock, options.requestTimeoutMs)) yield* splitter.push(chunk);
   if (request.complete) yield* splitter.end();
 }
 

@@ -37,8 +37,8 @@ export interface HttpOptions {
   /** From the first byte of a request to the end of its header section. */
   readonly headersTimeoutMs: number;
   /**
-   * From the first byte of a request to the last of its body; waiting for an element is not counted. Also how
-   * long a client may take without reading on in its response.
+   * From the first byte of a request to the last of its body; waiting for an element is not counted. Of an import, which may be of
+   * any length: how long nothing of its body may come. Also how long a client may take without reading on in its response.
    */
   readonly requestTimeoutMs: number;
   /** How long an idle connection is kept. */

@@ -1,5 +1,7 @@
 import type { Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
 import { QuaysideError } from '../model/errors.ts';
+import type { Clock } from '../util/clock.ts';
 import type { HttpCall } from './call.ts';
 import { IncomingMessage } from './node-http.ts';
 
@@ -9,6 +11,14 @@ const UNCLAIMED_BYTES = 65_536;
 const UNREAD_BYTES = 262_144;
 /** What is read and thrown away after a rejection, so that the client can read its response; then the socket ends. */
 const DISCARDED_BYTES = 8 * 1_048_576;
+
+/** Connections on which a body is read in chunks. */
+const READ_IN_CHUNKS = new WeakSet<Duplex>();
+
+/** Whether the body that arrives there may take any time, so that Node's limit for a whole request does not apply. */
+export function isReadInChunks(socket: Duplex): boolean {
+  return READ_IN_CHUNKS.has(socket);
+}
 
 /** Receives a body. One of the two is called, once; none if the client disconnects before its end. */
 interface BodyReader {
@@ -86,12 +96,15 @@ export class HttpRequest extends IncomingMessage {
   /**
    * From now on the body is read in chunks of what has come; the socket waits for a reader that is slow. Called at most once,
    * in place of `claim`. Ends early if the client disconnects, see `complete`, or the body is discarded.
+   * @param maxIdleMs how long the reader waits for the client; the time that the reader itself takes is not limited
+   * @throws QuaysideError `request-timeout` if no chunk comes for so long
    */
-  async *chunks(): AsyncGenerator<Buffer, void, undefined> {
+  async *chunks(clock: Clock, maxIdleMs: number): AsyncGenerator<Buffer, void, undefined> {
     this.#state = 'chunked';
     const { socket } = this;
     const wake = (): void => this.#onChunk?.();
     socket.once('close', wake);
+    READ_IN_CHUNKS.add(socket);
     try {
       while (this.#state === 'chunked') {
         const chunk = this.#more === null ? this.#first : Buffer.concat(this.#more, this.#size);
@@ -101,13 +114,15 @@ export class HttpRequest extends IncomingMessage {
         if (chunk !== null) yield chunk;
         else if (this.#isComplete || socket.destroyed) return;
         else {
-          const { promise, resolve } = Promise.withResolvers<void>();
+          const { promise, resolve, reject } = Promise.withResolvers<void>();
+          const cancel = clock.after(maxIdleMs, () => reject(idle(maxIdleMs)));
           this.#onChunk = resolve;
           this.#resume();
-          await promise;
+          await promise.finally(cancel);
         }
       }
     } finally {
+      READ_IN_CHUNKS.delete(socket);
       this.#onChunk = null;
       socket.off('close', wake);
     }
@@ -222,6 +237,10 @@ function claimBody(call: HttpCall, limit: number, reader: BodyReader): void {
 /** @throws QuaysideError `body-too-large` if the request declares more than `limit` bytes */
 export function rejectIfLonger({ head: { contentLength } }: HttpCall, limit: number): void {
   if (contentLength > limit) throw tooLarge(limit, `has ${contentLength} bytes`);
+}
+
+function idle(maxMs: number): QuaysideError {
+  return new QuaysideError('request-timeout', `Nothing of the body came for ${maxMs / 1000} s, the limit.`);
 }
 
 function moreThan(limit: number): QuaysideError {

@@ -4,6 +4,7 @@ import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
 import { errorResponse } from './errors.ts';
+import { isReadInChunks } from './request.ts';
 import { METHODS } from './route.ts';
 
 // What Node's parser refuses never becomes a request. It is answered here, straight on the connection, which
@@ -21,6 +22,8 @@ interface ParserError extends Error {
 /** Answers bytes that are no request, or one that did not come to its end in time. */
 export function respondToUnreadable(thrown: Error, socket: Duplex, headers: readonly string[]): void {
   const error = thrown as ParserError;
+  // Its reader has a limit of its own.
+  if (error.code === TIMED_OUT && isReadInChunks(socket)) return;
   // Anything else is a connection that broke, or one that never became TLS: no response could be read.
   const isOfHttp = error.code?.startsWith('HPE_') || error.code === TIMED_OUT;
   if (isOfHttp && socket.writable && isQuiet(socket)) endWith(socket, refusal(error), headers);

@@ -34,9 +34,11 @@ const MAX_GROUPS = 100;
 const MAX_VALUES = 1_000;
 const MAX_LOOKED = 20_000;
 const MAX_MS = 1_000;
+
 /**
- * Summarizes dead-letter queues, in their order. Looks at a bounded number of elements in bounded time, all queues together; what
- * is beyond is counted, but not looked at. Of a stream it looks at the deliveries of the default group.
+ * Summarizes dead-letter queues, in their order. Looks at a bounded number of elements in bounded time, all queues together. Elements
+ * beyond that number are counted, but not looked at; queues whose turn comes after that time are left out. Of a stream it looks
+ * at the deliveries of the default group.
  */
 export async function summarizeDeadLetters(
   queues: readonly Queue[],
@@ -46,6 +48,7 @@ export async function summarizeDeadLetters(
   const summaries: DeadLetterSummary[] = [];
   let left = MAX_LOOKED;
   for (const queue of queues) {
+    if (clock.monotonic() >= endsAt) break;
     const { ready, scheduled, reserved } = await queue.counts();
     const counted = new CountedDeadLetters();
     let after: string | null = null;

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { MAIN_ENGINES } from '../engines.ts';
+import { plain } from '../support/broker.ts';
 import { headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { Harness, sharedHarness } from './harness.ts';
 
@@ -229,6 +230,28 @@ for (const engine of MAIN_ENGINES) {
     });
   });
 }
+
+describe('Dead-letter queues of storage that is slow', () => {
+  const deadLetter = { maxTries: 1, queue: 'dead' };
+  const harness = sharedHarness({ namespaces: [plain('a', { deadLetter }), plain('b', { deadLetter })] });
+
+  it('are left out of the summary after a second, and the response says so', async () => {
+    const { storage } = harness().opened.engine;
+    const { counts } = storage;
+    const summary = async (): Promise<{ namespaces: string[]; complete: boolean }> => {
+      const answer = await harness().client().request('GET', '/dead-letters');
+      const { queues, complete } = jsonOf<{ queues: { ns: string }[]; complete: boolean }>(answer);
+      return { namespaces: queues.map(({ ns }) => ns), complete };
+    };
+    assert.deepEqual(await summary(), { namespaces: ['a', 'b'], complete: true });
+    storage.counts = async (...given) => {
+      await harness().passTime(1_000);
+      return counts.apply(storage, given);
+    };
+    assert.deepEqual(await summary(), { namespaces: ['a'], complete: false });
+    storage.counts = counts;
+  });
+});
 
 /** Members of a status that move by themselves. */
 const VARYING = { rates: null, oldestReadyAge: null };

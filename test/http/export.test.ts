@@ -2,8 +2,9 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { MAIN_ENGINES } from '../engines.ts';
 import { plain } from '../support/broker.ts';
-import { type Answer, jsonOf } from '../support/http-client.ts';
+import { type Answer, jsonOf, queuePath } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
+import { AUTHORIZATION, exchange, lastRequest, RawConnection, rawRequest } from './raw.ts';
 
 const NAMESPACES = [plain('N'), plain('events', { groups: ['default'] }), plain('hidden')];
 
@@ -202,6 +203,91 @@ describe('An import', () => {
   it('of an empty body stores nothing', async () => {
     const answer = await harness().client().request('POST', '/q/N/none/import', { body: '' });
     assert.deepEqual(jsonOf(answer), { imported: 0, repeated: 0 });
+  });
+});
+
+describe('An import that takes long', () => {
+  const harness = sharedHarness({ http: { headersTimeoutMs: 200, requestTimeoutMs: 200 } });
+
+  const line = (id: string): string => {
+    const [mature, insertedAt] = [1_700_000_000, '2026-01-01T00:00:00.000Z'];
+    return `${JSON.stringify({ id, mature, insertedAt, tries: 0, headers: {}, text: id })}\n`;
+  };
+  const chunk = (text: string): string => `${text.length.toString(16)}\r\n${text}\r\n`;
+  const END = '0\r\n\r\n';
+
+  /** An import whose body the server waits for. */
+  const begin = async (queue: string): Promise<RawConnection> => {
+    const connection = await RawConnection.open(harness().port);
+    const head = [`POST ${queuePath('N', queue)}/import HTTP/1.1`, 'Host: test', AUTHORIZATION];
+    connection.send(rawRequest([...head, 'Expect: 100-continue', 'Transfer-Encoding: chunked']));
+    const [answer] = await connection.answers(1);
+    assert.equal(answer?.status, 100);
+    return connection;
+  };
+
+  /** Resolves when a request that began now, and whose body never comes, has been rejected. */
+  const requestTimedOut = async (): Promise<void> => {
+    const head = [`PUT ${queuePath('N', 'slow')} HTTP/1.1`, 'Host: test', AUTHORIZATION, 'Content-Length: 1'];
+    const [answer] = await exchange(harness().port, rawRequest(head));
+    assert.equal(answer?.status, 408);
+  };
+
+  it('is not cut off while its body comes, and neither is the next request of its connection', async () => {
+    const connection = await begin('long');
+    for (const id of ['a', 'b']) {
+      connection.send(chunk(line(id)));
+      await harness().passTime(199);
+      await requestTimedOut();
+    }
+    connection.send(chunk(line('c')) + END);
+    const [, answer] = await connection.answers(2);
+    assert.equal(answer?.status, 200);
+    assert.deepEqual(JSON.parse(answer?.body ?? ''), { imported: 3, repeated: 0 });
+    connection.send(lastRequest('GET', queuePath('N', 'long')));
+    assert.equal((await connection.untilClosed()).at(-1)?.status, 200);
+  });
+
+  it('ends with what was stored if its client sends nothing for the time of a whole request', async () => {
+    const connection = await begin('idle');
+    connection.send(chunk(Array.from({ length: 501 }, (_, i) => line(String(i))).join('')));
+    await harness().until(
+      async () => jsonOf<{ size: number }>(await harness().client().status('N', 'idle')).size === 500,
+    );
+    await harness().until(
+      () =>
+        connection.received.includes('408') ||
+        harness()
+          .passTime(200)
+          .then(() => false),
+    );
+    const [, answer] = await connection.untilClosed();
+    assert.equal(answer?.status, 408);
+    const { code, imported, repeated } = JSON.parse(answer?.body ?? '');
+    assert.deepEqual({ code, imported, repeated }, { code: 'request-timeout', imported: 500, repeated: 0 });
+    assert.equal(answer?.headers.get('connection'), 'close');
+  });
+
+  it('may wait for storage that is slow', async () => {
+    const { storage } = harness().opened.engine;
+    const { insert } = storage;
+    const entered = Promise.withResolvers<void>();
+    const released = Promise.withResolvers<void>();
+    storage.insert = async (...given) => {
+      entered.resolve();
+      await released.promise;
+      return insert.apply(storage, given);
+    };
+    const connection = await begin('stored');
+    connection.send(chunk(Array.from({ length: 500 }, (_, i) => line(String(i))).join('')));
+    await entered.promise;
+    await harness().passTime(1_000);
+    connection.send(END);
+    released.resolve();
+    storage.insert = insert;
+    const [, answer] = await connection.answers(2);
+    assert.equal(answer?.status, 200);
+    connection.destroy();
   });
 });
 

@@ -222,7 +222,7 @@ export const browseRoutes: readonly Route[] = [
         );
         const some = queues.slice(0, MAX_DEAD_LETTER_QUEUES);
         const summaries = await summarizeDeadLetters(some, call.front.parts.clock);
-        const complete = some.length === queues.length;
+        const complete = summaries.length === queues.length;
         call.value({ queues: summaries.map(summaryRecord), complete });
       }),
   }),

@@ -84,6 +84,7 @@ export const exportRoutes: readonly Route[] = [
     problems: [
       'invalid-body',
       'body-too-large',
+      'request-timeout',
       'too-many-groups',
       'namespace-full',
       'queue-full',
