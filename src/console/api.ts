@@ -1,0 +1,104 @@
+import { signal } from '@preact/signals';
+
+/** The interface of the server is next to the console, whatever path a proxy puts in front of both. */
+export const BASE = new URL('../', new URL('./', location.href.split(/[?#]/, 1)[0] ?? location.href));
+
+/** What changes something proves with it that it comes from this page. */
+let csrfToken: string | null = null;
+
+export function setCsrfToken(token: string | null): void {
+  csrfToken = token;
+}
+
+/** Increases when a request is answered with 401: the session has ended. */
+export const rejected = signal(0);
+
+/** An error that the server answered, or that kept a request from it. */
+export class ApiError extends Error {
+  override readonly name = 'ApiError';
+  /** 0: there was no response. */
+  readonly status: number;
+  readonly code: string;
+  readonly details: Readonly<Record<string, unknown>>;
+
+  constructor(
+    status: number,
+    code: string,
+    message: string,
+    details: Readonly<Record<string, unknown>> = {},
+  ) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.details = details;
+  }
+}
+
+interface ApiRequest {
+  readonly method?: string;
+  readonly query?: Readonly<Record<string, string | number | null | undefined>>;
+  readonly json?: unknown;
+  readonly body?: BodyInit;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly signal?: AbortSignal;
+}
+
+/** A path of the interface, each part encoded. */
+export function path(...parts: readonly string[]): string {
+  return parts.map(encodeURIComponent).join('/');
+}
+
+/** @throws ApiError if the response is no success, or if there is none */
+export async function call(where: string, request: ApiRequest = {}): Promise<Response> {
+  const { method = 'GET', query = {}, json, body, headers = {}, signal } = request;
+  const url = new URL(where, BASE);
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== null && value !== undefined && value !== '') url.searchParams.set(name, String(value));
+  }
+  const sent = new Headers(headers);
+  sent.set('accept', 'application/problem+json, */*');
+  // A response without the header that makes a browser ask for a password itself.
+  sent.set('x-requested-with', 'fetch');
+  if (csrfToken !== null) sent.set('x-csrf-token', csrfToken);
+  if (json !== undefined) sent.set('content-type', 'application/json');
+  const response = await fetch(url, {
+    method,
+    headers: sent,
+    body: json === undefined ? (body ?? null) : JSON.stringify(json),
+    signal: signal ?? null,
+    cache: 'no-store',
+    redirect: 'error',
+  }).catch((error: unknown) => {
+    if (signal?.aborted === true) throw error;
+    throw new ApiError(
+      0,
+      'unreachable',
+      'The server did not answer. Is it running, and is the network there?',
+    );
+  });
+  if (response.ok) return response;
+  const failure = await errorOf(response);
+  if (response.status === 401) rejected.value += 1;
+  throw failure;
+}
+
+async function errorOf(response: Response): Promise<ApiError> {
+  const { status, statusText } = response;
+  const text = await response.text().catch(() => '');
+  try {
+    const { code, message, error, detail, title, ...details } = JSON.parse(text) as Record<string, unknown>;
+    const said = [message, detail, title, error].find((one) => typeof one === 'string');
+    return new ApiError(status, String(code ?? status), String(said ?? statusText), details);
+  } catch {
+    return new ApiError(status, String(status), `${status} ${statusText} ${text.slice(0, 200)}`.trim());
+  }
+}
+
+export async function get<T>(where: string, request: ApiRequest = {}): Promise<T> {
+  return (await (await call(where, request)).json()) as T;
+}
+
+/** What an error tells a person: its message, and what may be done about it. */
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

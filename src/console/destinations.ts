@@ -1,0 +1,16 @@
+import type { IconName } from './ui/icon.tsx';
+
+interface ConsolePage {
+  readonly to: string;
+  readonly title: string;
+  readonly icon: IconName;
+  readonly key: string;
+  /** First parts of the addresses that belong to it. */
+  readonly parts: readonly string[];
+}
+
+/** The pages of the navigation; `g` and the key open one. */
+export const DESTINATIONS: readonly ConsolePage[] = [
+  { to: '', title: 'Overview', icon: 'overview', key: 'o', parts: [''] },
+  { to: 'queues', title: 'Queues', icon: 'queues', key: 'q', parts: ['queues', 'q'] },
+];

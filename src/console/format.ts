@@ -1,0 +1,78 @@
+import { zone } from './preferences.ts';
+
+const COUNT = new Intl.NumberFormat('en-US');
+const SHORT = new Intl.NumberFormat('en-US', { notation: 'compact', maximumFractionDigits: 1 });
+
+/** `10,412` */
+export function count(value: number): string {
+  return COUNT.format(value);
+}
+
+/** `10.4K`: where there is little room. */
+export function shortCount(value: number): string {
+  return value < 10_000 ? COUNT.format(value) : SHORT.format(value);
+}
+
+/** `1 queue`, `2 queues` */
+export function several(value: number, one: string, many = `${one}s`): string {
+  return `${count(value)} ${value === 1 ? one : many}`;
+}
+
+/** Per second. */
+export function rate(value: number): string {
+  if (value === 0) return '0';
+  if (value < 0.1) return '<0.1';
+  return value < 100 ? value.toFixed(1) : shortCount(Math.round(value));
+}
+
+export function bytes(value: number): string {
+  if (value < 1024) return `${value} B`;
+  const units = ['KiB', 'MiB', 'GiB', 'TiB'];
+  let left = value / 1024;
+  let at = 0;
+  while (left >= 1024 && at < units.length - 1) {
+    left /= 1024;
+    at += 1;
+  }
+  return `${left < 10 ? left.toFixed(1) : Math.round(left)} ${units[at]}`;
+}
+
+const STEPS = [
+  ['d', 86_400],
+  ['h', 3_600],
+  ['min', 60],
+  ['s', 1],
+] as const;
+
+/** `3 h 12 min`: a length of time in its two largest units. */
+export function duration(ms: number): string {
+  const seconds = Math.round(Math.abs(ms) / 1000);
+  const at = STEPS.findIndex(([, size]) => seconds >= size);
+  const step = STEPS[at];
+  if (step === undefined) return '0 s';
+  const [unit, size] = step;
+  const next = STEPS[at + 1];
+  const whole = Math.floor(seconds / size);
+  const rest = next === undefined ? 0 : Math.floor((seconds % size) / next[1]);
+  return rest === 0 || whole >= 10 ? `${whole} ${unit}` : `${whole} ${unit} ${rest} ${next?.[0]}`;
+}
+
+/** `in 4 min`, `3 h 12 min ago` */
+export function relative(at: number, now: number): string {
+  const ms = at - now;
+  if (Math.abs(ms) < 1000) return 'now';
+  return ms > 0 ? `in ${duration(ms)}` : `${duration(ms)} ago`;
+}
+
+/** The exact moment, in the zone that is switched on. */
+export function exact(at: number): string {
+  const date = new Date(at);
+  if (Number.isNaN(date.getTime())) return 'unknown';
+  if (zone.value === 'utc') return date.toISOString().replace('T', ' ').replace('Z', ' UTC');
+  const two = (value: number): string => String(value).padStart(2, '0');
+  const offset = -date.getTimezoneOffset();
+  const shown = `${offset < 0 ? '−' : '+'}${two(Math.floor(Math.abs(offset) / 60))}:${two(Math.abs(offset) % 60)}`;
+  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+  const time = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+  return `${day} ${time}.${String(date.getMilliseconds()).padStart(3, '0')} ${shown}`;
+}

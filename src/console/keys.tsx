@@ -1,0 +1,84 @@
+import { signal } from '@preact/signals';
+import { useEffect } from 'preact/hooks';
+import { DESTINATIONS } from './destinations.ts';
+import { go, href } from './route.ts';
+import { after } from './timers.ts';
+import { Dialog } from './ui/dialog.tsx';
+
+export const isHelpOpen = signal(false);
+
+/** How long after `g` the second key may come. */
+const PAUSE_MS = 1_500;
+
+/** The keys that work on every page. */
+export function Keys() {
+  useEffect(() => {
+    let isGoing = false;
+    let forget = (): void => {};
+    const onKey = (event: KeyboardEvent): void => {
+      if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+      if (document.querySelector('dialog[open]') !== null) return;
+      if (isGoing) {
+        isGoing = false;
+        const found = DESTINATIONS.find(({ key }) => key === event.key);
+        if (found === undefined) return;
+        event.preventDefault();
+        go(href(found.to === '' ? [] : [found.to]));
+      } else if (event.key === 'g') {
+        isGoing = true;
+        forget();
+        forget = after(PAUSE_MS, () => {
+          isGoing = false;
+        });
+      } else if (event.key === '/') {
+        event.preventDefault();
+        const own = document.querySelector<HTMLElement>('#page [data-find]');
+        (own ?? document.querySelector<HTMLElement>('[data-find]'))?.focus();
+      } else if (event.key === '?') {
+        isHelpOpen.value = true;
+      }
+    };
+    document.addEventListener('keydown', onKey);
+    return () => {
+      document.removeEventListener('keydown', onKey);
+      forget();
+    };
+  }, []);
+  if (!isHelpOpen.value) return null;
+  return (
+    <Dialog
+      title="Keys"
+      onClose={() => {
+        isHelpOpen.value = false;
+      }}
+    >
+      <dl class="body keys">
+        <KeyRow keys={['/']} text="Find" />
+        {DESTINATIONS.map(({ key, title }) => (
+          <KeyRow key={key} keys={['g', key]} text={title} />
+        ))}
+        <KeyRow keys={['↑', '↓']} text="The row above, the row below" />
+        <KeyRow keys={['?']} text="This list" />
+      </dl>
+    </Dialog>
+  );
+}
+
+function KeyRow({ keys, text }: { readonly keys: readonly string[]; readonly text: string }) {
+  return (
+    <>
+      <dt>
+        {keys.map((key) => (
+          <kbd key={key}>{key}</kbd>
+        ))}
+      </dt>
+      <dd>{text}</dd>
+    </>
+  );
+}
+
+function isTyping(target: EventTarget | null): boolean {
+  return (
+    target instanceof HTMLElement && target.closest('input, textarea, select, [contenteditable]') !== null
+  );
+}

@@ -1,0 +1,366 @@
+import { useComputed } from '@preact/signals';
+import { messageOf } from '../api.ts';
+import { count, duration, rate, several, shortCount } from '../format.ts';
+import { type Concern, concerns, RULE } from '../remote/attention.ts';
+import { type DeadLetterQueue, deadLetters } from '../remote/dead-letters.ts';
+import {
+  type AlarmPicture,
+  alarms,
+  clock,
+  isComplete,
+  nodes,
+  type QueuePicture,
+  queues,
+  readyForMs,
+  samples,
+  version,
+} from '../remote/live.ts';
+import { useResource } from '../remote/resource.ts';
+import { ratesAt } from '../remote/series.ts';
+import { href, queueHref } from '../route.ts';
+import { namespaces } from '../session.ts';
+import { Icon } from '../ui/icon.tsx';
+import { Menu } from '../ui/menu.tsx';
+import { Badge, Empty, Loading } from '../ui/states.tsx';
+import { When } from '../ui/when.tsx';
+
+const MAX_CONCERNS = 10;
+
+/** What is wrong, and where to look first. */
+export function Overview() {
+  const dead = useResource('dead-letters', deadLetters, 15_000);
+  if (!isComplete.value) return <Loading what="Reading what holds" />;
+  return (
+    <>
+      <div class="page-head">
+        <h1 class="grow">Overview</h1>
+      </div>
+      <Alarms />
+      <Figures dead={dead.value} deadError={dead.error} />
+      <Concerns />
+      <div class="columns">
+        <Namespaces />
+        <Nodes />
+      </div>
+    </>
+  );
+}
+
+/** What an alarm says, by its name. */
+function alarmText({
+  alarm,
+  engine,
+  ns,
+  queue,
+  detail,
+  namespaces: of = [],
+  totalSize,
+}: AlarmPicture): string {
+  if (alarm === 'engine-unavailable') {
+    return `Engine ${engine} is unavailable (${detail}). Namespaces that wait for it: ${of.join(', ')}.`;
+  }
+  if (alarm === 'disk-nearly-full') {
+    return `The disk of ${engine} is nearly full: inserts are rejected in ${of.join(', ')}. Free some space, or consume.`;
+  }
+  if (alarm === 'dead-letters-grew') {
+    return `Dead letters came to ${queue} of ${ns} in the last 5 min; ${count(totalSize ?? 0)} are there.`;
+  }
+  return `${alarm} ${[engine, ns, queue, detail].filter(Boolean).join(' ')}`;
+}
+
+function Alarms() {
+  version.value;
+  const all = [...alarms.values()];
+  if (all.length === 0) return null;
+  return (
+    <section class="alarms" aria-label="Alarms">
+      {all.map((alarm) => {
+        const { alarm: name, ns, queue, since } = alarm;
+        const isBad = name === 'engine-unavailable';
+        return (
+          <div key={JSON.stringify([name, alarm.engine, ns, queue])} class={`failure ${isBad ? '' : 'warn'}`}>
+            <Icon name={isBad ? 'bad' : 'warn'} />
+            <div>
+              <p>{alarmText(alarm)}</p>
+              <p class="muted">
+                Since <When at={since} />
+                {ns !== undefined && queue !== undefined && (
+                  <>
+                    {' · '}
+                    <a href={queueHref(ns, queue)}>Look at them</a>
+                  </>
+                )}
+              </p>
+            </div>
+          </div>
+        );
+      })}
+    </section>
+  );
+}
+
+interface QueueTotals {
+  readonly ready: number;
+  readonly scheduled: number;
+  readonly reserved: number;
+  readonly in: number;
+  readonly out: number;
+  readonly oldestMs: number | null;
+  readonly queues: number;
+  readonly paused: number;
+}
+
+function totalsOf(all: Iterable<QueuePicture>, now: number): QueueTotals {
+  const sum = { ready: 0, scheduled: 0, reserved: 0, in: 0, out: 0, queues: 0, paused: 0 };
+  let oldestMs: number | null = null;
+  for (const queue of all) {
+    const rates = ratesAt(samples.get(JSON.stringify([queue.ns, queue.queue])), now);
+    sum.ready += queue.size;
+    sum.scheduled += queue.schedSize;
+    sum.reserved += queue.resvSize;
+    sum.in += rates.in;
+    sum.out += rates.out;
+    sum.queues += 1;
+    if (queue.paused) sum.paused += 1;
+    const age = readyForMs(queue, now);
+    if (age !== null && age > (oldestMs ?? -1)) oldestMs = age;
+  }
+  return { ...sum, oldestMs };
+}
+
+function Figures({
+  dead,
+  deadError,
+}: {
+  readonly dead: readonly DeadLetterQueue[] | null;
+  readonly deadError: unknown;
+}) {
+  const totals = useComputed(() => {
+    version.value;
+    return totalsOf(queues.values(), clock.value);
+  });
+  const { ready, scheduled, reserved, in: inserted, out, oldestMs, paused } = totals.value;
+  const deadCount = dead?.reduce((sum, one) => sum + one.count, 0) ?? null;
+  return (
+    <section class="figures" aria-label="In all">
+      <Figure
+        label="Ready"
+        value={shortCount(ready)}
+        note={`oldest ${oldestMs === null ? '–' : duration(oldestMs)}`}
+        to={href(['queues'], { sort: '-size' })}
+      />
+      <Figure
+        label="Reserved"
+        value={shortCount(reserved)}
+        note="held by consumers"
+        to={href(['queues'], { sort: '-resvSize' })}
+      />
+      <Figure
+        label="Scheduled"
+        value={shortCount(scheduled)}
+        note="mature later"
+        to={href(['queues'], { sort: '-schedSize' })}
+      />
+      <Figure
+        label="In"
+        value={rate(inserted)}
+        note="inserted per second"
+        to={href(['queues'], { sort: '-in' })}
+      />
+      <Figure label="Out" value={rate(out)} note="taken per second" to={href(['queues'], { sort: '-out' })} />
+      <Figure
+        label="Dead letters"
+        value={deadCount === null ? '–' : shortCount(deadCount)}
+        note={deadError === null ? 'all namespaces' : messageOf(deadError)}
+        isBad={deadCount !== null && deadCount > 0}
+        to={href(['dead-letters'])}
+      />
+      <Figure
+        label="Paused"
+        value={count(paused)}
+        note={paused === 1 ? 'queue' : 'queues'}
+        to={href(['queues'], { filter: 'paused' })}
+      />
+    </section>
+  );
+}
+
+function Figure({
+  label,
+  value,
+  note,
+  to,
+  isBad = false,
+}: {
+  readonly label: string;
+  readonly value: string;
+  readonly note: string;
+  readonly to: string;
+  readonly isBad?: boolean;
+}) {
+  return (
+    <a class={`card figure-card ${isBad ? 'bad' : ''}`} href={to}>
+      <span class="label">{label}</span>
+      <span class="value">{value}</span>
+      <span class="note">{note}</span>
+    </a>
+  );
+}
+
+function Concerns() {
+  const found = useComputed((): readonly Concern[] => {
+    version.value;
+    return concerns(queues.values(), alarms.values(), samples, clock.value);
+  });
+  const shown = found.value.slice(0, MAX_CONCERNS);
+  return (
+    <section class="card">
+      <header>
+        <h2 class="grow">Needs attention</h2>
+        {found.value.length > MAX_CONCERNS && (
+          <span class="muted">
+            first {MAX_CONCERNS} of {count(found.value.length)}
+          </span>
+        )}
+        <Menu title="By which rule queues are listed" label="By which rule?" className="quiet">
+          <ol class="rule">
+            {RULE.map((line) => (
+              <li key={line}>{line}</li>
+            ))}
+          </ol>
+        </Menu>
+      </header>
+      {shown.length === 0 ? (
+        <Empty title="Nothing waits too long, and nothing is paused with work in it">
+          Queues appear here when they should be looked at.
+        </Empty>
+      ) : (
+        <ul class="concerns">
+          {shown.map(({ queue, level, reason }) => (
+            <li key={JSON.stringify([queue.ns, queue.queue])}>
+              <Badge level={level}>{level === 'bad' ? 'Act' : 'Look'}</Badge>
+              <div>
+                <span class="name">
+                  <a href={queueHref(queue.ns, queue.queue)}>{queue.queue}</a>
+                  <span class="muted">{queue.ns}</span>
+                </span>
+                <p class="why">{reason}</p>
+              </div>
+              <span class="number">{shortCount(queue.size)} ready</span>
+            </li>
+          ))}
+        </ul>
+      )}
+    </section>
+  );
+}
+
+function Namespaces() {
+  const rows = useComputed(() => {
+    version.value;
+    const byNamespace = Map.groupBy(queues.values(), ({ ns }) => ns);
+    return namespaces().map((name) => ({ name, ...totalsOf(byNamespace.get(name) ?? [], clock.value) }));
+  });
+  const alarmOf = (name: string): AlarmPicture | undefined =>
+    [...alarms.values()].find(({ namespaces: of }) => of?.includes(name) === true);
+  return (
+    <section class="card">
+      <header>
+        <h2>Namespaces</h2>
+      </header>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard */}
+      <section class="scrolls" tabIndex={0} aria-label="Namespaces">
+        <table class="plain">
+          <thead>
+            <tr>
+              <th scope="col">Namespace</th>
+              <th scope="col">Engine</th>
+              <th scope="col" class="number">
+                Queues
+              </th>
+              <th scope="col" class="number">
+                Ready
+              </th>
+              <th scope="col" class="number">
+                In/s
+              </th>
+              <th scope="col" class="number">
+                Out/s
+              </th>
+            </tr>
+          </thead>
+          <tbody>
+            {rows.value.map((row) => (
+              <tr key={row.name}>
+                <td>
+                  <a href={href(['queues'], { filter: `ns:${row.name}` })}>{row.name}</a>
+                </td>
+                <td>
+                  <EngineState alarm={alarmOf(row.name)} />
+                </td>
+                <td class="number">{count(row.queues)}</td>
+                <td class="number">{shortCount(row.ready)}</td>
+                <td class="number">{rate(row.in)}</td>
+                <td class="number">{rate(row.out)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </section>
+    </section>
+  );
+}
+
+function EngineState({ alarm }: { readonly alarm: AlarmPicture | undefined }) {
+  if (alarm === undefined) return <Badge level="good">Healthy</Badge>;
+  if (alarm.alarm === 'disk-nearly-full') return <Badge level="warn">Disk nearly full</Badge>;
+  return <Badge level="bad">Unavailable</Badge>;
+}
+
+function Nodes() {
+  version.value;
+  const all = [...nodes.values()];
+  return (
+    <section class="card">
+      <header>
+        <h2 class="grow">Nodes</h2>
+        <span class="muted">{several(all.length, 'node')}</span>
+      </header>
+      <table class="plain">
+        <thead>
+          <tr>
+            <th scope="col">Host</th>
+            <th scope="col">Version</th>
+            <th scope="col">Started</th>
+            <th scope="col">State</th>
+          </tr>
+        </thead>
+        <tbody>
+          {all.map(({ id, host, version: of, startedAt, isSelf, conflicts }) => (
+            <tr key={id}>
+              <td>
+                {host} {isSelf && <Badge level="accent">this one</Badge>}
+              </td>
+              <td>{of}</td>
+              <td>
+                <When at={startedAt} />
+              </td>
+              <td>
+                {conflicts.length === 0 ? (
+                  <Badge level="good">In agreement</Badge>
+                ) : (
+                  <Badge
+                    level="warn"
+                    title={conflicts.map(({ namespace, option }) => `${namespace}: ${option}`).join(', ')}
+                  >
+                    {several(conflicts.length, 'option')} differ
+                  </Badge>
+                )}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
+}

@@ -1,0 +1,143 @@
+import { BASE, call, get, path } from '../api.ts';
+import type { QueueNamed } from './live.ts';
+
+export type ElementState = 'ready' | 'scheduled' | 'reserved';
+
+/** An element as a list shows it. */
+export interface ListedElement {
+  readonly id: string;
+  readonly state: ElementState;
+  readonly mature: string;
+  readonly insertedAt: string;
+  readonly tries: number;
+  readonly reason: string | null;
+  readonly bytes: number;
+  readonly contentType: string | null;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly holder: {
+    readonly tid: string | null;
+    readonly user: string | null;
+    readonly since: string;
+    readonly until: string;
+  } | null;
+  readonly text?: string;
+  readonly base64?: string;
+  readonly truncated: boolean;
+}
+
+export interface ElementPage {
+  readonly elements: readonly ListedElement[];
+  readonly next: string | null;
+  readonly looked: number;
+  readonly failed: number;
+  readonly error: { readonly id: string; readonly message: string } | null;
+}
+
+/** Which elements of a queue a list shows. */
+export interface ElementFilter {
+  readonly state: ElementState | null;
+  readonly group: string | null;
+  /** As it was typed: words, or a selector. */
+  readonly search: string;
+}
+
+export const PAGE = 100;
+
+/** What a search means to the server: a selector as it is, other text as a part of the id, a header or the body. */
+export function selectorOf(search: string, hidesBodies: boolean): string | null {
+  const text = search.trim();
+  if (text === '') return null;
+  if (/\benv\b/.test(text)) return text;
+  const seen = hidesBodies ? 'env.msg.id, env.msg.hdrs' : 'env.msg.id, env.msg.hdrs, env.msg.payload';
+  return `env => JSON.stringify([${seen}]).toLowerCase().includes(${JSON.stringify(text.toLowerCase())})`;
+}
+
+export function listElements(
+  { ns, queue }: QueueNamed,
+  { state, group, search }: ElementFilter,
+  options: { readonly after: string | null; readonly hidesBodies: boolean; readonly signal: AbortSignal },
+): Promise<ElementPage> {
+  const { after, hidesBodies, signal } = options;
+  return get<ElementPage>(path('q', ns, queue, 'elements'), {
+    query: { state, group, after, limit: PAGE, where: selectorOf(search, hidesBodies) },
+    signal,
+  });
+}
+
+/** An element with its body, as far as that was read. */
+export interface WholeElement {
+  readonly state: ElementState;
+  readonly mature: string | null;
+  readonly insertedAt: string | null;
+  readonly leaseUntil: string | null;
+  readonly tries: number;
+  readonly contentType: string | null;
+  readonly headers: readonly (readonly [string, string])[];
+  readonly body: Uint8Array<ArrayBuffer>;
+  readonly isCut: boolean;
+}
+
+/** A longer body is shown as far as this; it can be downloaded whole. */
+export const MAX_BODY_BYTES = 1_048_576;
+
+const HEADER_PREFIX = 'x-ks-hdr-';
+
+export function elementPath({ ns, queue }: QueueNamed, id: string): string {
+  return path('q', ns, queue, 'elements', id);
+}
+
+export function downloadUrl(of: QueueNamed, id: string, group: string | null): string {
+  const url = new URL(elementPath(of, id), BASE);
+  if (group !== null) url.searchParams.set('group', group);
+  return url.href;
+}
+
+export async function readElement(
+  of: QueueNamed,
+  id: string,
+  group: string | null,
+  signal: AbortSignal,
+): Promise<WholeElement> {
+  const response = await call(elementPath(of, id), { query: { group }, signal });
+  const { headers } = response;
+  const { body, isCut } = await readBody(response);
+  return {
+    state: (headers.get('x-ks-state') ?? 'ready') as ElementState,
+    mature: headers.get('x-ks-mature'),
+    insertedAt: headers.get('x-ks-inserted'),
+    leaseUntil: headers.get('x-ks-lease-until'),
+    tries: Number(headers.get('x-ks-tries') ?? 0),
+    contentType: headers.get('content-type'),
+    headers: [...headers]
+      .filter(([name]) => name.startsWith(HEADER_PREFIX))
+      .map(([name, value]) => [name.slice(HEADER_PREFIX.length), value] as const),
+    body,
+    isCut,
+  };
+}
+
+/** Reads no more of a body than is shown: a large one must not fill the tab. */
+async function readBody(response: Response): Promise<{ body: Uint8Array<ArrayBuffer>; isCut: boolean }> {
+  const reader = response.body?.getReader();
+  const parts: Uint8Array[] = [];
+  let length = 0;
+  let isCut = false;
+  while (reader !== undefined) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    parts.push(value);
+    length += value.length;
+    if (length <= MAX_BODY_BYTES) continue;
+    isCut = true;
+    await reader.cancel();
+    break;
+  }
+  const body = new Uint8Array(Math.min(length, MAX_BODY_BYTES));
+  let at = 0;
+  for (const part of parts) {
+    const room = part.subarray(0, body.length - at);
+    body.set(room, at);
+    at += room.length;
+  }
+  return { body, isCut };
+}

@@ -1,0 +1,225 @@
+import { computed, effect, signal } from '@preact/signals';
+import { BASE } from '../api.ts';
+import { refresh } from '../preferences.ts';
+import { resume, session } from '../session.ts';
+import { after, every, now } from '../timers.ts';
+import { addSample, type DepthSample } from './series.ts';
+
+export interface QueueNamed {
+  readonly ns: string;
+  readonly queue: string;
+}
+
+export interface QueuePicture extends QueueNamed {
+  readonly size: number;
+  readonly schedSize: number;
+  readonly resvSize: number;
+  readonly totalSize: number;
+  readonly next_mature_t: string | null;
+  readonly paused: boolean;
+  readonly stats: Readonly<Record<'put' | 'get' | 'reserve' | 'commit' | 'rollback' | 'deadletter', number>>;
+}
+
+export interface ExchangePicture {
+  readonly id: string;
+  readonly src: { readonly q: string; readonly ns: string };
+  readonly dst: readonly { readonly q: string; readonly ns: string; readonly hidden?: true }[];
+  readonly stopped: boolean | null;
+  readonly lastError: string | null;
+  readonly stats: {
+    readonly no_route: number;
+    readonly too_many_hops: number;
+    readonly put_back: number;
+    readonly dst?: readonly { readonly matched: number; readonly skipped: number; readonly failed: number }[];
+  };
+}
+
+export interface NodePicture {
+  readonly id: string;
+  readonly host: string;
+  readonly pid: number;
+  readonly version: string;
+  readonly startedAt: string;
+  readonly isSelf: boolean;
+  readonly namespaces: readonly string[];
+  readonly conflicts: readonly {
+    readonly namespace: string;
+    readonly option: string;
+    readonly here: string;
+    readonly there: string;
+  }[];
+}
+
+export interface OperationPicture {
+  readonly id: string;
+  readonly action: string;
+  readonly source: QueueNamed;
+  readonly to?: QueueNamed | null;
+  readonly dryRun: boolean;
+  readonly state: 'running' | 'done' | 'cancelled' | 'failed';
+  readonly seen: number;
+  readonly matched: number;
+  readonly changed: number;
+  readonly failed: number;
+  readonly estimate: number;
+  readonly by: string;
+  readonly startedAt: string;
+  readonly endedAt: string | null;
+  readonly error: string | null;
+}
+
+export interface AlarmPicture {
+  readonly alarm: string;
+  readonly since: string;
+  readonly engine?: string;
+  readonly namespaces?: readonly string[];
+  readonly detail?: string;
+  readonly ns?: string;
+  readonly queue?: string;
+  readonly totalSize?: number;
+}
+
+/** `paused`: by choice; `resting`: the tab is hidden; `lost`: the connection is gone and will be tried again. */
+export type StreamState = 'connecting' | 'live' | 'lost' | 'paused' | 'resting';
+
+/** What holds now, by name. The maps are changed in place; whoever shows them reads `version` as well. */
+export const queues = new Map<string, QueuePicture>();
+export const exchanges = new Map<string, ExchangePicture>();
+export const nodes = new Map<string, NodePicture>();
+export const operations = new Map<string, OperationPicture>();
+export const alarms = new Map<string, AlarmPicture>();
+/** Of queues that changed while the console listened. */
+export const samples = new Map<string, DepthSample[]>();
+
+/** Increases with each change that is to be shown. */
+export const version = signal(0);
+export const connection = signal<StreamState>('connecting');
+/** Whether everything that holds has arrived once. */
+export const isComplete = signal(false);
+/** The moment, for relative times; it stands still while nothing is refreshed. */
+export const clock = signal(now());
+
+const isHidden = signal(document.hidden);
+const wanted = computed(() => Boolean(session.value) && refresh.value !== 'paused' && !isHidden.value);
+const intervalMs = computed(() =>
+  refresh.value === 'live' || refresh.value === 'paused' ? 0 : Number(refresh.value) * 1000,
+);
+
+const KINDS = ['queues', 'exchanges', 'nodes', 'operations', 'alarms'] as const;
+type PictureKind = (typeof KINDS)[number];
+const MAPS = { queues, exchanges, nodes, operations, alarms } as unknown as Record<
+  PictureKind,
+  Map<string, object>
+>;
+
+export function keyOf({ ns, queue }: QueueNamed): string {
+  return JSON.stringify([ns, queue]);
+}
+
+function keyIn(kind: PictureKind, one: Record<string, unknown>): string {
+  if (kind === 'queues') return keyOf(one as unknown as QueueNamed);
+  if (kind === 'alarms') return JSON.stringify([one.alarm, one.engine, one.ns, one.queue]);
+  return String(one.id);
+}
+
+let hasNews = false;
+
+function show(): void {
+  if (!hasNews) return;
+  hasNews = false;
+  version.value += 1;
+}
+
+function note(kind: PictureKind, pictures: readonly Record<string, unknown>[]): void {
+  const map = MAPS[kind];
+  const at = now();
+  for (const one of pictures) {
+    const key = keyIn(kind, one);
+    if (one.gone === true) {
+      map.delete(key);
+      if (kind === 'queues') samples.delete(key);
+      continue;
+    }
+    if (kind === 'queues') noteSample(key, at, one as unknown as QueuePicture);
+    map.set(key, one);
+  }
+  hasNews = true;
+  if (isComplete.peek() && intervalMs.peek() === 0) show();
+}
+
+function noteSample(key: string, at: number, picture: QueuePicture): void {
+  const before = queues.get(key);
+  let own = samples.get(key);
+  if (own === undefined) {
+    // A queue at rest takes no memory here.
+    if (before === undefined && !isComplete.peek()) return;
+    own = [];
+    samples.set(key, own);
+    if (before !== undefined) addSample(own, at - 1000, before);
+  }
+  addSample(own, at, picture);
+}
+
+function listen(): () => void {
+  connection.value = 'connecting';
+  const source = new EventSource(new URL(`events?kinds=${KINDS.join(',')}`, BASE));
+  let retry: (() => void) | null = null;
+  source.addEventListener('start', ({ data }) => {
+    if (!(JSON.parse(data) as { full: boolean }).full) return;
+    for (const map of Object.values(MAPS)) map.clear();
+  });
+  for (const kind of KINDS) {
+    source.addEventListener(kind, ({ data }) => note(kind, JSON.parse(data as string)));
+  }
+  source.addEventListener('complete', () => {
+    connection.value = 'live';
+    isComplete.value = true;
+    hasNews = true;
+    show();
+  });
+  source.addEventListener('error', () => {
+    connection.value = 'lost';
+    if (source.readyState !== EventSource.CLOSED) return;
+    // The browser does not try again after an error response; 401 is the usual one.
+    retry = after(3_000, () => {
+      void resume().then(() => {
+        attempt.value += 1;
+      });
+    });
+  });
+  return () => {
+    source.close();
+    retry?.();
+  };
+}
+
+/** Increases when a connection is to be made that the browser would not make. */
+const attempt = signal(0);
+
+/** Follows the server until the page is closed. */
+export function follow(): void {
+  document.addEventListener('visibilitychange', () => {
+    isHidden.value = document.hidden;
+  });
+  effect(() => {
+    attempt.value;
+    if (wanted.value) return listen();
+    connection.value = isHidden.value ? 'resting' : 'paused';
+    return undefined;
+  });
+  effect(() => {
+    if (!wanted.value) return undefined;
+    const ms = intervalMs.value;
+    show();
+    return every(ms === 0 ? 1_000 : ms, () => {
+      clock.value = now();
+      show();
+    });
+  });
+}
+
+/** For how long the oldest ready element of a queue has been ready; null if none is. */
+export function readyForMs({ size, next_mature_t }: QueuePicture, at: number): number | null {
+  if (size === 0 || next_mature_t === null) return null;
+  return Math.max(0, at - Date.parse(next_mature_t));
+}

@@ -1,0 +1,41 @@
+import type { QueuePicture } from './live.ts';
+
+/** What was seen of a queue at a moment. */
+export interface DepthSample {
+  readonly at: number;
+  readonly size: number;
+  readonly inserted: number;
+  readonly taken: number;
+}
+
+/** Samples are as far apart as this, so that a hundred hold some minutes. */
+const SPACING_MS = 3_000;
+const MAX_SAMPLES = 100;
+/** Over which rates are measured. */
+const WINDOW_MS = 15_000;
+
+/** Adds what is seen now. Two changes close together are one sample. */
+export function addSample(samples: DepthSample[], at: number, { size, stats }: QueuePicture): void {
+  const sample = { at, size, inserted: stats.put, taken: stats.get + stats.reserve };
+  const before = samples.at(-2);
+  if (before !== undefined && at - before.at < SPACING_MS) samples.pop();
+  samples.push(sample);
+  if (samples.length > MAX_SAMPLES) samples.shift();
+}
+
+/** Inserted and taken per second, as far as this page saw it. */
+export function ratesAt(
+  samples: readonly DepthSample[] | undefined,
+  now: number,
+): { in: number; out: number } {
+  const last = samples?.at(-1);
+  if (samples === undefined || last === undefined) return { in: 0, out: 0 };
+  const from = now - WINDOW_MS;
+  const first = samples.findLast(({ at }) => at <= from) ?? samples[0] ?? last;
+  const seconds = Math.max(1, (now - Math.max(first.at, from)) / 1000);
+  // Counters start again with a queue that was deleted.
+  return {
+    in: Math.max(0, last.inserted - first.inserted) / seconds,
+    out: Math.max(0, last.taken - first.taken) / seconds,
+  };
+}

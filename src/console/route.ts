@@ -1,0 +1,59 @@
+import { computed, signal } from '@preact/signals';
+
+/** An address in the console: the parts of its path, decoded, and its query. */
+export interface PageAddress {
+  readonly parts: readonly string[];
+  readonly query: URLSearchParams;
+}
+
+const hash = signal(location.hash);
+
+addEventListener('hashchange', () => {
+  hash.value = location.hash;
+});
+
+export const address = computed<PageAddress>(() => parse(hash.value));
+
+/** What decides which page is shown, without what a page does with its query. */
+export const place = computed(() => address.value.parts.map(encodeURIComponent).join('/'));
+
+function parse(text: string): PageAddress {
+  const [path = '', query = ''] = text.replace(/^#\/?/, '').split('?', 2);
+  return { parts: path.split('/').filter(Boolean).map(decode), query: new URLSearchParams(query) };
+}
+
+/** An address that a person typed may have a `%` that encodes nothing. */
+function decode(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+type QueryMembers = Readonly<Record<string, string | null | undefined>>;
+
+/** A link to a page; members of the query that are null or empty are left out. */
+export function href(parts: readonly string[], query: QueryMembers = {}): string {
+  const given = Object.entries(query).filter(
+    ([, value]) => value !== null && value !== undefined && value !== '',
+  );
+  const text = new URLSearchParams(given as [string, string][]).toString();
+  return `#/${parts.map(encodeURIComponent).join('/')}${text === '' ? '' : `?${text}`}`;
+}
+
+export function queueHref(ns: string, queue: string, query: QueryMembers = {}): string {
+  return href(['q', ns, queue], query);
+}
+
+export function go(to: string): void {
+  location.hash = to;
+}
+
+/** Changes the query of the page that is shown, without a step in the browser's history. */
+export function setQuery(change: QueryMembers): void {
+  const { parts, query } = address.peek();
+  const to = href(parts, { ...Object.fromEntries(query), ...change });
+  history.replaceState(null, '', to);
+  hash.value = to;
+}

@@ -1,0 +1,189 @@
+import type { ComponentChildren } from 'preact';
+import { useRef } from 'preact/hooks';
+import { DESTINATIONS } from './destinations.ts';
+import { shortCount } from './format.ts';
+import icon from './icon.svg';
+import { isHelpOpen } from './keys.tsx';
+import { refresh, theme, zone } from './preferences.ts';
+import { alarms, connection, operations, queues, type StreamState, version } from './remote/live.ts';
+import { address, go, href } from './route.ts';
+import { type SessionRecord, signOut } from './session.ts';
+import { Icon, type IconName } from './ui/icon.tsx';
+import { Choices, Menu } from './ui/menu.tsx';
+
+const LISTENING: Readonly<Record<StreamState, readonly [IconName, string]>> = {
+  connecting: ['clock', 'Connecting'],
+  live: ['live', 'Live'],
+  lost: ['warn', 'Connection lost'],
+  paused: ['paused', 'Paused'],
+  resting: ['paused', 'Resting'],
+};
+
+export function Shell({
+  record,
+  children,
+}: {
+  readonly record: SessionRecord;
+  readonly children: ComponentChildren;
+}) {
+  const side = useRef<HTMLElement>(null);
+  return (
+    <div class="shell">
+      <button type="button" class="visually-hidden" onClick={focusPage}>
+        Skip to the page
+      </button>
+      <aside ref={side} id="side" class="side" popover="auto">
+        <a class="brand" href={href([])}>
+          <img src={icon} alt="" /> Quayside
+        </a>
+        <Navigation onChoose={() => side.current?.matches(':popover-open') && side.current.hidePopover()} />
+        <footer>
+          Version {record.server.version}
+          <br />
+          {location.host}
+        </footer>
+      </aside>
+      <header class="top">
+        <button type="button" class="quiet square open-nav" popovertarget="side" aria-label="Navigation">
+          <Icon name="menu" />
+        </button>
+        <Find />
+        <RefreshChoice />
+        <Menu
+          title="Appearance and time"
+          className="quiet square wide-only"
+          label={<Icon name={theme.value === 'dark' ? 'moon' : 'sun'} />}
+        >
+          <Choices
+            name="Appearance"
+            value={theme.value}
+            options={{ system: 'As the system', light: 'Light', dark: 'Dark' }}
+            onChoose={(value) => {
+              theme.value = value;
+            }}
+          />
+          <Choices
+            name="Times"
+            value={zone.value}
+            options={{ local: 'Local time', utc: 'UTC' }}
+            onChoose={(value) => {
+              zone.value = value;
+            }}
+          />
+        </Menu>
+        <Menu title={`User ${record.user}`} className="quiet" label={<UserLabel name={record.user} />}>
+          <button
+            type="button"
+            onClick={() => {
+              isHelpOpen.value = true;
+            }}
+          >
+            <Icon name="keyboard" /> Keys
+          </button>
+          <hr />
+          <button type="button" onClick={() => void signOut()}>
+            <Icon name="exit" /> Sign out
+          </button>
+        </Menu>
+      </header>
+      <main id="page" class="page" tabIndex={-1}>
+        {children}
+      </main>
+    </div>
+  );
+}
+
+function focusPage(): void {
+  document.getElementById('page')?.focus();
+}
+
+function UserLabel({ name }: { readonly name: string }) {
+  return (
+    <>
+      <Icon name="users" /> <span class="wide-only">{name}</span>
+    </>
+  );
+}
+
+function Navigation({ onChoose }: { readonly onChoose: () => void }) {
+  const [first = ''] = address.value.parts;
+  return (
+    <nav aria-label="Pages">
+      <ul>
+        {DESTINATIONS.map(({ to, title, icon: name, parts }) => (
+          <li key={to}>
+            <a
+              href={href(to === '' ? [] : [to])}
+              aria-current={parts.includes(first) ? 'page' : undefined}
+              onClick={onChoose}
+            >
+              <Icon name={name} /> {title} <NavigationFigure of={to} />
+            </a>
+          </li>
+        ))}
+      </ul>
+    </nav>
+  );
+}
+
+/** What is worth knowing of a page before it is opened. */
+function NavigationFigure({ of }: { readonly of: string }) {
+  version.value;
+  if (of === '') {
+    return alarms.size === 0 ? null : <span class="badge bad figure">{alarms.size} alarms</span>;
+  }
+  if (of === 'queues') return <span class="figure">{shortCount(queues.size)}</span>;
+  if (of === 'operations') {
+    const running = [...operations.values()].filter(({ state }) => state === 'running').length;
+    return running === 0 ? null : <span class="badge accent figure">{running} running</span>;
+  }
+  return null;
+}
+
+function Find() {
+  const find = (event: SubmitEvent): void => {
+    event.preventDefault();
+    const form = event.currentTarget as HTMLFormElement;
+    go(href(['queues'], { filter: String(new FormData(form).get('filter') ?? '') }));
+    form.reset();
+  };
+  return (
+    // biome-ignore lint/a11y/useSemanticElements: a form inside `search` would be two landmarks of one thing
+    <form class="find" role="search" onSubmit={find}>
+      <input
+        type="search"
+        name="filter"
+        data-find
+        style={{ width: '100%' }}
+        placeholder="Find a queue  ( / )"
+        aria-label="Find a queue"
+        autocomplete="off"
+      />
+    </form>
+  );
+}
+
+function RefreshChoice() {
+  const [name, text] = LISTENING[connection.value];
+  const isInterval = connection.value === 'live' && refresh.value !== 'live';
+  const label = isInterval ? `Every ${refresh.value} s` : text;
+  return (
+    <Menu
+      title={`Refresh: ${label}`}
+      label={
+        <>
+          <Icon name={isInterval ? 'clock' : name} /> <span class="wide-only">{label}</span>
+        </>
+      }
+    >
+      <Choices
+        name="Refresh"
+        value={refresh.value}
+        options={{ live: 'Live', '10': 'Every 10 s', '60': 'Every minute', paused: 'Paused' }}
+        onChoose={(value) => {
+          refresh.value = value;
+        }}
+      />
+    </Menu>
+  );
+}

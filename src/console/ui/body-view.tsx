@@ -1,0 +1,146 @@
+import { useComputed, useSignal } from '@preact/signals';
+import { useEffect, useState } from 'preact/hooks';
+import { bytes, count } from '../format.ts';
+import type { WholeElement } from '../remote/elements.ts';
+import { JsonTree } from './json-tree.tsx';
+import { Empty } from './states.tsx';
+
+type BodyForm = 'tree' | 'text' | 'image' | 'hex';
+
+const FORM_NAMES: Readonly<Record<BodyForm, string>> = {
+  tree: 'Tree',
+  text: 'Text',
+  image: 'Image',
+  hex: 'Hex',
+};
+/** What a browser draws without running anything. */
+const IMAGES = /^image\/(png|jpeg|gif|webp|avif|bmp)\b/i;
+const TEXT_STEP = 65_536;
+const HEX_STEP = 4_096;
+
+/** A body as what it is. It is text and pixels here, never a document: nothing in it runs. */
+export function BodyView({ element }: { readonly element: WholeElement }) {
+  const { body, contentType } = element;
+  const text = useComputed(() => decode(body));
+  const json = useComputed(() => (text.value === null || element.isCut ? null : parse(text.value)));
+  const forms: readonly BodyForm[] = [
+    ...(json.value !== null && typeof json.value.value === 'object' ? ['tree' as const] : []),
+    ...(IMAGES.test(contentType ?? '') ? ['image' as const] : []),
+    ...(text.value === null ? [] : ['text' as const]),
+    'hex',
+  ];
+  const chosen = useSignal<BodyForm | null>(null);
+  const form = chosen.value !== null && forms.includes(chosen.value) ? chosen.value : (forms[0] ?? 'hex');
+  if (body.length === 0) return <Empty title="The body is empty">Zero bytes, which is allowed.</Empty>;
+  return (
+    <div class="body-view">
+      <div class="row">
+        <fieldset class="segments" aria-label="Show the body as">
+          {forms.map((one) => (
+            <button
+              key={one}
+              type="button"
+              aria-pressed={one === form}
+              onClick={() => {
+                chosen.value = one;
+              }}
+            >
+              {FORM_NAMES[one]}
+            </button>
+          ))}
+        </fieldset>
+        {element.isCut && (
+          <span class="muted">Only the first {bytes(body.length)} are shown. Download it for the rest.</span>
+        )}
+      </div>
+      {form === 'tree' && <JsonTree value={json.value?.value} />}
+      {form === 'image' && <ImageView body={body} contentType={contentType ?? ''} />}
+      {form === 'text' && <TextView text={text.value ?? ''} />}
+      {form === 'hex' && <HexView body={body} />}
+    </div>
+  );
+}
+
+/** Null: it is not UTF-8. The last character of a body that was cut may be half of one. */
+function decode(body: Uint8Array): string | null {
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(body, { stream: true });
+  } catch {
+    return null;
+  }
+}
+
+function parse(text: string): { value: unknown } | null {
+  try {
+    return { value: JSON.parse(text) };
+  } catch {
+    return null;
+  }
+}
+
+function TextView({ text }: { readonly text: string }) {
+  const shown = useSignal(TEXT_STEP);
+  return (
+    <>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard */}
+      <pre class="raw" dir="auto" tabIndex={0}>
+        {text.slice(0, shown.value)}
+      </pre>
+      {text.length > shown.value && (
+        <button
+          type="button"
+          onClick={() => {
+            shown.value += TEXT_STEP * 4;
+          }}
+        >
+          {count(text.length - shown.value)} characters more
+        </button>
+      )}
+    </>
+  );
+}
+
+function HexView({ body }: { readonly body: Uint8Array }) {
+  const shown = useSignal(HEX_STEP);
+  const lines: string[] = [];
+  for (let at = 0; at < Math.min(body.length, shown.value); at += 16) {
+    const row = [...body.subarray(at, at + 16)];
+    const hex = row.map((byte) => byte.toString(16).padStart(2, '0')).join(' ');
+    const ascii = row.map((byte) => (byte > 31 && byte < 127 ? String.fromCharCode(byte) : '·')).join('');
+    lines.push(`${at.toString(16).padStart(6, '0')}  ${hex.padEnd(47)}  ${ascii}`);
+  }
+  return (
+    <>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard */}
+      <pre class="raw hex" tabIndex={0}>
+        {lines.join('\n')}
+      </pre>
+      {body.length > shown.value && (
+        <button
+          type="button"
+          onClick={() => {
+            shown.value += HEX_STEP * 4;
+          }}
+        >
+          {bytes(body.length - shown.value)} more
+        </button>
+      )}
+    </>
+  );
+}
+
+function ImageView({
+  body,
+  contentType,
+}: {
+  readonly body: Uint8Array<ArrayBuffer>;
+  readonly contentType: string;
+}) {
+  const [url, setUrl] = useState<string | null>(null);
+  useEffect(() => {
+    const made = URL.createObjectURL(new Blob([body], { type: contentType }));
+    setUrl(made);
+    return () => URL.revokeObjectURL(made);
+  }, [body, contentType]);
+  return url === null ? null : <img class="picture" src={url} alt="The body" />;
+}

@@ -1,0 +1,114 @@
+import { useSignal } from '@preact/signals';
+import { call, messageOf, path } from '../api.ts';
+import type { QueueNamed } from '../remote/live.ts';
+import { Dialog } from './dialog.tsx';
+import { Failure } from './states.tsx';
+import { say } from './toasts.tsx';
+
+/** What a new element begins with. */
+export interface Draft {
+  readonly text: string;
+  readonly contentType: string;
+  readonly headers: readonly (readonly [string, string])[];
+}
+
+const EMPTY: Draft = { text: '', contentType: 'application/json', headers: [] };
+const TYPES = [
+  'application/json',
+  'text/plain',
+  'application/xml',
+  'application/x-www-form-urlencoded',
+  'application/octet-stream',
+];
+
+/** Inserts an element that a person writes, or a copy of one that they change. */
+export function InsertDialog({
+  into: { ns, queue },
+  draft = EMPTY,
+  onClose,
+}: {
+  readonly into: QueueNamed;
+  readonly draft?: Draft;
+  readonly onClose: (hasInserted: boolean) => void;
+}) {
+  const error = useSignal<unknown>(null);
+  const isBusy = useSignal(false);
+  const insert = async (event: SubmitEvent): Promise<void> => {
+    event.preventDefault();
+    const data = new FormData(event.currentTarget as HTMLFormElement);
+    const field = (name: string): string => String(data.get(name) ?? '');
+    isBusy.value = true;
+    error.value = null;
+    try {
+      const headers = readHeaders(field('headers'));
+      await call(path('q', ns, queue), {
+        method: 'PUT',
+        query: { delay: field('delay') },
+        headers: { ...headers, 'content-type': field('contentType') || 'application/octet-stream' },
+        body: field('text'),
+      });
+      say(`An element was inserted into ${queue}`);
+      onClose(true);
+    } catch (reason) {
+      error.value = reason;
+    }
+    isBusy.value = false;
+  };
+  return (
+    <Dialog title={`Insert into ${queue}`} onClose={() => onClose(false)} wide>
+      <form onSubmit={insert}>
+        {error.value !== null && <Failure error={messageOf(error.value)} />}
+        <label class="field">
+          <span>Body</span>
+          <textarea name="text" rows={10} spellcheck={false} defaultValue={draft.text} />
+        </label>
+        <div class="row">
+          <label class="field">
+            <span>Content type</span>
+            <input name="contentType" list="content-types" defaultValue={draft.contentType} />
+            <datalist id="content-types">
+              {TYPES.map((type) => (
+                <option key={type} value={type} />
+              ))}
+            </datalist>
+          </label>
+          <label class="field">
+            <span>Delay in seconds</span>
+            <input name="delay" type="number" min={0} step={1} placeholder="0" />
+          </label>
+        </div>
+        <label class="field">
+          <span>Headers</span>
+          <textarea
+            name="headers"
+            rows={3}
+            spellcheck={false}
+            placeholder="tenant: acme"
+            defaultValue={draft.headers.map(([name, value]) => `${name}: ${value}`).join('\n')}
+          />
+          <small>One a line: name, colon, value.</small>
+        </label>
+        <div class="foot">
+          <button type="button" onClick={() => onClose(false)}>
+            Cancel
+          </button>
+          <button type="submit" class="primary" disabled={isBusy.value}>
+            Insert
+          </button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+/** @throws Error a line that has no colon */
+function readHeaders(text: string): Record<string, string> {
+  const lines = text.split('\n').filter((line) => line.trim() !== '');
+  return Object.fromEntries(
+    lines.map((line) => {
+      const colon = line.indexOf(':');
+      if (colon < 1) throw new Error(`Header line "${line.slice(0, 64)}" has no colon. Write name: value.`);
+      return [`x-ks-hdr-${line.slice(0, colon).trim()}`, line.slice(colon + 1).trim()];
+    }),
+  );
+}

@@ -1,0 +1,99 @@
+import { useSignal } from '@preact/signals';
+import { count } from '../format.ts';
+import { Icon } from './icon.tsx';
+
+/** Levels that are open at first, and members of one value that are shown at once. */
+const OPEN_LEVELS = 2;
+const SOME = 100;
+/** Deeper values are shown as text: nobody opens so many by hand. */
+const MAX_LEVELS = 60;
+const MAX_TEXT = 2_000;
+
+/** A JSON value, of which only what is open is in the page. */
+export function JsonTree({ value }: { readonly value: unknown }) {
+  return (
+    <div class="tree mono">
+      <JsonNode name={null} value={value} level={0} />
+    </div>
+  );
+}
+
+function JsonNode({
+  name,
+  value,
+  level,
+}: {
+  readonly name: string | null;
+  readonly value: unknown;
+  readonly level: number;
+}) {
+  const isOpen = useSignal(level < OPEN_LEVELS);
+  const shown = useSignal(SOME);
+  const label = name === null ? null : <span class="key">{name}: </span>;
+  if (typeof value !== 'object' || value === null) {
+    return (
+      <div class="leaf">
+        {label}
+        <JsonScalar value={value} />
+      </div>
+    );
+  }
+  const members = Object.entries(value);
+  const isArray = Array.isArray(value);
+  const size = isArray ? `[${count(members.length)}]` : `{${count(members.length)}}`;
+  if (level >= MAX_LEVELS) {
+    return (
+      <div class="leaf">
+        {label}
+        <span class="muted">
+          {size}, more than {MAX_LEVELS} levels deep: see the text
+        </span>
+      </div>
+    );
+  }
+  return (
+    <div>
+      <button
+        type="button"
+        class="quiet twig"
+        aria-expanded={isOpen.value}
+        onClick={() => {
+          isOpen.value = !isOpen.value;
+        }}
+      >
+        <Icon name={isOpen.value ? 'down' : 'right'} />
+        {label}
+        <span class="muted">{size}</span>
+      </button>
+      {isOpen.value && (
+        <div class="branch">
+          {members.slice(0, shown.value).map(([key, member]) => (
+            <JsonNode key={key} name={key} value={member} level={level + 1} />
+          ))}
+          {members.length > shown.value && (
+            <button
+              type="button"
+              class="link"
+              onClick={() => {
+                shown.value += SOME * 10;
+              }}
+            >
+              {count(members.length - shown.value)} more
+            </button>
+          )}
+        </div>
+      )}
+    </div>
+  );
+}
+
+function JsonScalar({ value }: { readonly value: unknown }) {
+  if (typeof value !== 'string') return <span class="literal">{String(value)}</span>;
+  const isLong = value.length > MAX_TEXT;
+  return (
+    <span class="string">
+      "{isLong ? value.slice(0, MAX_TEXT) : value}"
+      {isLong && <span class="muted"> … {count(value.length)} characters</span>}
+    </span>
+  );
+}

@@ -1,0 +1,94 @@
+import type { ComponentChildren } from 'preact';
+import { useId, useRef } from 'preact/hooks';
+
+/** A button that opens a panel next to it. Arrow keys move within it, Escape closes it. */
+export function Menu({
+  label,
+  title,
+  children,
+  className = 'quiet',
+}: {
+  readonly label: ComponentChildren;
+  readonly title: string;
+  readonly children: ComponentChildren;
+  readonly className?: string;
+}) {
+  const id = useId();
+  const panel = useRef<HTMLDivElement>(null);
+  const button = useRef<HTMLButtonElement>(null);
+  const place = (): void => {
+    const at = button.current?.getBoundingClientRect();
+    const box = panel.current;
+    if (at === undefined || box === null) return;
+    box.style.top = `${Math.min(at.bottom + 4, innerHeight - box.offsetHeight - 8)}px`;
+    box.style.left = `${Math.max(8, Math.min(at.left, innerWidth - box.offsetWidth - 8))}px`;
+  };
+  const move = (event: KeyboardEvent): void => {
+    if (event.key !== 'ArrowDown' && event.key !== 'ArrowUp') return;
+    const items = [...(panel.current?.querySelectorAll<HTMLElement>('button, a, input') ?? [])];
+    const at = items.indexOf(document.activeElement as HTMLElement);
+    const step = event.key === 'ArrowDown' ? 1 : -1;
+    items.at((at + step + items.length) % items.length)?.focus();
+    event.preventDefault();
+  };
+  return (
+    <>
+      <button
+        ref={button}
+        type="button"
+        class={className}
+        popovertarget={id}
+        aria-label={title}
+        title={title}
+      >
+        {label}
+      </button>
+      {/* biome-ignore lint/a11y/noStaticElementInteractions: the handlers move between the buttons in it */}
+      <div
+        ref={panel}
+        id={id}
+        popover="auto"
+        class="menu"
+        onKeyDown={move}
+        onToggle={(event) => {
+          if (event.newState !== 'open') return;
+          place();
+          panel.current?.querySelector<HTMLElement>('button, a, input')?.focus();
+        }}
+        onClick={(event) => {
+          // A choice closes it; boxes to tick do not.
+          if ((event.target as HTMLElement).closest('button, a') !== null) panel.current?.hidePopover();
+        }}
+      >
+        {children}
+      </div>
+    </>
+  );
+}
+
+/** A choice of one of several, in a menu. */
+export function Choices<T extends string>({
+  name,
+  value,
+  options,
+  onChoose,
+}: {
+  readonly name: string;
+  readonly value: T;
+  readonly options: Readonly<Record<T, string>>;
+  readonly onChoose: (value: T) => void;
+}) {
+  return (
+    <fieldset class="choices">
+      <legend>{name}</legend>
+      {(Object.entries(options) as [T, string][]).map(([key, text]) => (
+        <button key={key} type="button" aria-pressed={key === value} onClick={() => onChoose(key)}>
+          <span class="mark" aria-hidden="true">
+            {key === value ? '✓' : ''}
+          </span>
+          {text}
+        </button>
+      ))}
+    </fieldset>
+  );
+}

@@ -1,0 +1,297 @@
+import { useComputed, useSignal } from '@preact/signals';
+import { useEffect } from 'preact/hooks';
+import { call, path } from '../api.ts';
+import { bytes, count, several } from '../format.ts';
+import { type QueueNamed, queues } from '../remote/live.ts';
+import {
+  ACTION_NAMES,
+  ACTION_RESULTS,
+  type BulkAction,
+  type BulkRequest,
+  type ElementChoice,
+  type OperationDetails,
+  startOperation,
+  watchOperation,
+} from '../remote/operations.ts';
+import { href } from '../route.ts';
+import { may, namespaces } from '../session.ts';
+import { Dialog } from './dialog.tsx';
+import { Badge, Failure, Loading } from './states.tsx';
+import { When } from './when.tsx';
+
+/** What happens to the elements, in a sentence. */
+const EFFECTS: Readonly<Record<BulkAction, string>> = {
+  redrive: 'Each returns to the queue that it came from, with tries 0.',
+  move: 'Each goes to the other queue, with its content, tries and maturity.',
+  copy: 'A copy of each goes to the other queue; the originals stay.',
+  delay: 'Each becomes ready after the delay; 0 makes them ready now.',
+  release: 'Their leases end now, and no try is counted. Commits of their holders will be rejected.',
+  delete: 'They are removed for good.',
+};
+
+const SAMPLES = 5;
+
+/**
+ * An action on many elements, in three steps: what it would change, by a dry run; a confirmation that names queue and number; and
+ * how far it is. It runs on the server, so that closing this does not end it.
+ */
+export function OperationDialog({
+  action,
+  source,
+  where,
+  onClose,
+}: {
+  readonly action: BulkAction;
+  readonly source: QueueNamed;
+  readonly where: ElementChoice;
+  readonly onClose: (hasChanged: boolean) => void;
+}) {
+  const preview = useSignal<OperationDetails | null>(null);
+  const running = useSignal<OperationDetails | null>(null);
+  const error = useSignal<unknown>(null);
+  const target = useSignal<QueueNamed>({ ns: source.ns, queue: '' });
+  const delay = useSignal('0');
+  const stops = useSignal<readonly AbortController[]>([]);
+  const needsTarget = action === 'move' || action === 'copy';
+  const request = useComputed(
+    (): BulkRequest => ({
+      action,
+      source,
+      where,
+      ...(needsTarget && { to: target.value }),
+      ...(action === 'delay' && { delay: Math.round(Number(delay.value) * 1000) }),
+    }),
+  );
+  const run = async (dryRun: boolean): Promise<void> => {
+    const abort = new AbortController();
+    stops.value = [...stops.peek(), abort];
+    const shown = dryRun ? preview : running;
+    error.value = null;
+    try {
+      // Which elements match does not depend on where they would go.
+      const to =
+        dryRun && needsTarget
+          ? { to: { ns: source.ns, queue: source.queue === 'preview' ? 'preview-2' : 'preview' } }
+          : {};
+      const { id } = await startOperation({ ...request.peek(), ...to, dryRun }, abort.signal);
+      await watchOperation(
+        id,
+        (operation) => {
+          shown.value = operation;
+        },
+        abort.signal,
+      );
+    } catch (reason) {
+      if (!abort.signal.aborted) error.value = reason;
+    }
+  };
+  useEffect(() => {
+    void run(true);
+    return () => {
+      for (const abort of stops.peek()) abort.abort();
+    };
+  }, []);
+  const title = `${ACTION_NAMES[action]} elements of ${source.queue}`;
+  const isReady = !needsTarget || target.value.queue.trim() !== '';
+  return (
+    <Dialog title={title} onClose={() => onClose(running.value !== null)} wide>
+      {running.value !== null ? (
+        <Progress operation={running.value} onClose={() => onClose(true)} />
+      ) : (
+        <form
+          onSubmit={(event) => {
+            event.preventDefault();
+            void run(false);
+          }}
+        >
+          <p>{EFFECTS[action]}</p>
+          {needsTarget && (
+            <Target
+              target={target.value}
+              onChange={(next) => {
+                target.value = next;
+              }}
+            />
+          )}
+          {action === 'delay' && (
+            <label class="field">
+              <span>Delay in seconds</span>
+              <input
+                type="number"
+                min={0}
+                value={delay.value}
+                onInput={(event) => {
+                  delay.value = event.currentTarget.value;
+                }}
+              />
+            </label>
+          )}
+          {error.value !== null && <Failure error={error.value} retry={() => void run(true)} />}
+          <Preview operation={preview.value} />
+          <div class="foot">
+            <button type="button" onClick={() => onClose(false)}>
+              Cancel
+            </button>
+            <button
+              type="submit"
+              class={`primary ${action === 'delete' ? 'danger' : ''}`}
+              disabled={
+                !isReady ||
+                preview.value === null ||
+                preview.value.state !== 'done' ||
+                preview.value.matched === 0
+              }
+            >
+              {ACTION_NAMES[action]} {several(preview.value?.matched ?? 0, 'element')} of {source.queue}
+            </button>
+          </div>
+        </form>
+      )}
+    </Dialog>
+  );
+}
+
+function Preview({ operation }: { readonly operation: OperationDetails | null }) {
+  if (operation === null) return <Loading what="Counting" />;
+  const { state, matched, seen, samples, error } = operation;
+  if (state === 'failed') return <Failure error={error ?? 'The count failed.'} />;
+  return (
+    <section aria-label="What would be changed" aria-live="polite">
+      <p>
+        <b>{several(matched, 'element')}</b> {matched === 1 ? 'matches' : 'match'}
+        {state === 'running' && <span class="muted"> so far; {count(seen)} looked at …</span>}
+        {samples.length > 0 && <span class="muted">; the first of them:</span>}
+      </p>
+      {samples.length > 0 && (
+        <div class="scrolls">
+          <table class="plain">
+            <tbody>
+              {samples.slice(0, SAMPLES).map(({ id, state: of, tries, reason, bytes: size, insertedAt }) => (
+                <tr key={id}>
+                  <td class="mono">{id}</td>
+                  <td>{of}</td>
+                  <td>
+                    <When at={insertedAt} />
+                  </td>
+                  <td class="number">{bytes(size)}</td>
+                  <td>{reason ?? several(tries, 'failed try', 'failed tries')}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+    </section>
+  );
+}
+
+function Target({
+  target,
+  onChange,
+}: {
+  readonly target: QueueNamed;
+  readonly onChange: (target: QueueNamed) => void;
+}) {
+  const names = [...queues.values()].filter(({ ns }) => ns === target.ns).slice(0, 200);
+  return (
+    <div class="row">
+      <label class="field">
+        <span>To namespace</span>
+        <select
+          value={target.ns}
+          onChange={(event) => onChange({ ...target, ns: event.currentTarget.value })}
+        >
+          {namespaces()
+            .filter((ns) => may('write', ns))
+            .map((ns) => (
+              <option key={ns} value={ns}>
+                {ns}
+              </option>
+            ))}
+        </select>
+      </label>
+      <label class="field">
+        <span>To queue</span>
+        <input
+          list="target-queues"
+          value={target.queue}
+          required
+          onInput={(event) => onChange({ ...target, queue: event.currentTarget.value })}
+        />
+        <datalist id="target-queues">
+          {names.map(({ queue }) => (
+            <option key={queue} value={queue} />
+          ))}
+        </datalist>
+      </label>
+    </div>
+  );
+}
+
+const STATE_LEVELS = { running: 'accent', done: 'good', cancelled: 'warn', failed: 'bad' } as const;
+
+export function OperationState({ state }: { readonly state: OperationDetails['state'] }) {
+  return <Badge level={STATE_LEVELS[state]}>{state}</Badge>;
+}
+
+/** How much of what matches is done, between 0 and 1. */
+export function progressOf({
+  state,
+  seen,
+  estimate,
+}: Pick<OperationDetails, 'state' | 'seen' | 'estimate'>): number {
+  if (state === 'done') return 1;
+  return estimate === 0 ? 0 : Math.min(1, seen / estimate);
+}
+
+function Progress({
+  operation,
+  onClose,
+}: {
+  readonly operation: OperationDetails;
+  readonly onClose: () => void;
+}) {
+  const { id, action, source, state, matched, changed, failed, error } = operation;
+  const result = ACTION_RESULTS[action] ?? 'changed';
+  const part = progressOf(operation);
+  return (
+    <div class="body" aria-live="polite">
+      <p class="row">
+        <OperationState state={state} />
+        <b>
+          {several(changed, 'element')} of {source.queue} {result}
+        </b>
+        {matched > changed && <span class="muted">of {count(matched)} that matched</span>}
+      </p>
+      <div
+        class="meter"
+        role="progressbar"
+        aria-label="Progress"
+        aria-valuemin={0}
+        aria-valuemax={100}
+        aria-valuenow={Math.round(part * 100)}
+      >
+        <i style={{ width: `${part * 100}%` }} />
+      </div>
+      {failed > 0 && <p>{several(failed, 'element')} could not be changed and stayed where they were.</p>}
+      {error !== null && <Failure error={error} />}
+      <div class="foot">
+        <a class="button quiet" href={href(['operations'])}>
+          All operations
+        </a>
+        {state === 'running' && (
+          <button
+            type="button"
+            class="danger"
+            onClick={() => void call(path('operations', id), { method: 'DELETE' })}
+          >
+            Cancel the operation
+          </button>
+        )}
+        <button type="button" class="primary" onClick={onClose}>
+          Close
+        </button>
+      </div>
+    </div>
+  );
+}

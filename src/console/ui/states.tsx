@@ -1,0 +1,91 @@
+import type { ComponentChildren } from 'preact';
+import { ApiError, messageOf } from '../api.ts';
+import { Icon, type IconName } from './icon.tsx';
+
+export type Level = 'good' | 'warn' | 'bad' | 'plain' | 'accent';
+
+const ICONS: Readonly<Record<Level, IconName | null>> = {
+  good: 'ok',
+  warn: 'warn',
+  bad: 'bad',
+  plain: null,
+  accent: null,
+};
+
+/** A state in a word: never by its colour alone. */
+export function Badge({
+  level = 'plain',
+  icon,
+  children,
+  title,
+}: {
+  readonly level?: Level;
+  readonly icon?: IconName;
+  readonly children: ComponentChildren;
+  readonly title?: string;
+}) {
+  const shown = icon ?? ICONS[level];
+  return (
+    <span class={`badge ${level}`} title={title}>
+      {shown !== null && <Icon name={shown} />}
+      <span>{children}</span>
+    </span>
+  );
+}
+
+/** A place where nothing is, and what to do next. */
+export function Empty({
+  title,
+  children,
+  icon = 'ok',
+}: {
+  readonly title: string;
+  readonly children?: ComponentChildren;
+  readonly icon?: IconName;
+}) {
+  return (
+    <div class="empty">
+      <Icon name={icon} />
+      <p class="empty-title">{title}</p>
+      {children !== undefined && <div class="muted">{children}</div>}
+    </div>
+  );
+}
+
+/** What may be done about an error, by its code. */
+const ADVICE: Readonly<Record<string, string>> = {
+  unreachable: 'What you see is the last that was read. It is read again by itself.',
+  'storage-unavailable': 'The engine is unavailable. Nothing was changed; try again when it is back.',
+  'outcome-unknown': 'The engine was lost in the middle. Look before you repeat it.',
+  'storage-full': 'Free some disk space. Consumers are served as before.',
+  'shutting-down': 'This node stops. Reload, and another node answers.',
+  overloaded: 'The server has much to do. Try again in a moment.',
+  forbidden: 'Ask an administrator for the right, or sign in as another user.',
+  'forbidden-origin': 'Open the console at the address of the server itself.',
+};
+
+export function Failure({ error, retry }: { readonly error: unknown; readonly retry?: () => void }) {
+  const advice = error instanceof ApiError ? ADVICE[error.code] : undefined;
+  return (
+    <div class="failure" role="alert">
+      <Icon name="bad" />
+      <div>
+        <p>{messageOf(error)}</p>
+        {advice !== undefined && <p class="muted">{advice}</p>}
+      </div>
+      {retry !== undefined && (
+        <button type="button" onClick={retry}>
+          <Icon name="refresh" /> Try again
+        </button>
+      )}
+    </div>
+  );
+}
+
+export function Loading({ what = 'Loading' }: { readonly what?: string }) {
+  return (
+    <p class="loading muted" role="status">
+      {what} …
+    </p>
+  );
+}

@@ -1,0 +1,182 @@
+import { signal, useSignal } from '@preact/signals';
+import type { ComponentChildren } from 'preact';
+import { useEffect, useRef } from 'preact/hooks';
+import { Icon } from './icon.tsx';
+
+export interface TableColumn<Row> {
+  readonly id: string;
+  readonly title: string;
+  readonly cell: (row: Row) => ComponentChildren;
+  readonly isNumber?: boolean;
+  readonly isSortable?: boolean;
+  /** Of the grid: `minmax(12rem, 2fr)` */
+  readonly width: string;
+  /** Left out where the page is narrow. */
+  readonly isMinor?: boolean;
+}
+
+export interface Selection {
+  readonly keys: ReadonlySet<string>;
+  readonly toggle: (key: string) => void;
+  readonly toggleAll: () => void;
+}
+
+const ROW_PX = 34;
+/** Where there is no room for columns that are minor. */
+const narrow = matchMedia('(max-width: 44rem)');
+const isNarrow = signal(narrow.matches);
+narrow.addEventListener('change', () => {
+  isNarrow.value = narrow.matches;
+});
+/** Rows above and below what is visible. */
+const SPARE = 8;
+
+/** A table of rows of one height, of which only those near the visible part are in the page. */
+export function VirtualTable<Row>({
+  label,
+  rows,
+  keyOf,
+  nameOf,
+  columns: all,
+  sort,
+  onSort,
+  onOpen,
+  selection,
+  total = rows.length,
+}: {
+  readonly label: string;
+  readonly rows: readonly Row[];
+  readonly keyOf: (row: Row) => string;
+  readonly nameOf: (row: Row) => string;
+  readonly columns: readonly TableColumn<Row>[];
+  /** A column's id, with `-` in front: the largest first. */
+  readonly sort?: string;
+  readonly onSort?: (sort: string) => void;
+  readonly onOpen?: (row: Row) => void;
+  readonly selection?: Selection;
+  readonly total?: number;
+}) {
+  const columns = isNarrow.value ? all.filter(({ isMinor }) => isMinor !== true) : all;
+  const top = useSignal(0);
+  const height = useSignal(600);
+  const frame = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const box = frame.current;
+    if (box === null) return undefined;
+    const observer = new ResizeObserver(() => {
+      height.value = box.clientHeight;
+    });
+    observer.observe(box);
+    return () => observer.disconnect();
+  }, []);
+  const from = Math.max(0, Math.floor(top.value / ROW_PX) - SPARE);
+  const to = Math.min(rows.length, Math.ceil((top.value + height.value) / ROW_PX) + SPARE);
+  const grid = [...(selection === undefined ? [] : ['2.25rem']), ...columns.map(({ width }) => width)].join(
+    ' ',
+  );
+  const move = (event: KeyboardEvent): void => {
+    if (event.key !== 'ArrowDown' && event.key !== 'ArrowUp') return;
+    const row = (event.target as HTMLElement).closest('tr');
+    const next = event.key === 'ArrowDown' ? row?.nextElementSibling : row?.previousElementSibling;
+    const target = next?.querySelector<HTMLElement>('a, button');
+    if (target === null || target === undefined) return;
+    event.preventDefault();
+    target.focus();
+    target.scrollIntoView({ block: 'nearest' });
+  };
+  const isAll =
+    selection !== undefined && rows.length > 0 && rows.every((row) => selection.keys.has(keyOf(row)));
+  return (
+    <section
+      ref={frame}
+      class="table-frame"
+      // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
+      tabIndex={0}
+      aria-label={label}
+      onScroll={(event) => {
+        top.value = event.currentTarget.scrollTop;
+      }}
+    >
+      <table class="rows" aria-rowcount={total + 1} style={{ '--grid': grid }}>
+        <thead>
+          <tr aria-rowindex={1}>
+            {selection !== undefined && (
+              <th scope="col" class="box">
+                <input
+                  type="checkbox"
+                  aria-label="Select all that are listed"
+                  checked={isAll}
+                  onChange={selection.toggleAll}
+                />
+              </th>
+            )}
+            {columns.map((column) => (
+              <HeadCell key={column.id} column={column} sort={sort} onSort={onSort} />
+            ))}
+          </tr>
+        </thead>
+        <tbody onKeyDown={move} style={{ height: `${rows.length * ROW_PX}px` }}>
+          {rows.slice(from, to).map((row, i) => {
+            const key = keyOf(row);
+            const isSelected = selection?.keys.has(key) === true;
+            return (
+              <tr
+                key={key}
+                aria-rowindex={from + i + 2}
+                class={isSelected ? 'selected' : ''}
+                style={{ transform: `translateY(${(from + i) * ROW_PX}px)` }}
+                onDblClick={onOpen === undefined ? undefined : () => onOpen(row)}
+              >
+                {selection !== undefined && (
+                  <td class="box">
+                    <input
+                      type="checkbox"
+                      aria-label={`Select ${nameOf(row)}`}
+                      checked={isSelected}
+                      onChange={() => selection.toggle(key)}
+                    />
+                  </td>
+                )}
+                {columns.map(({ id, cell, isNumber }) => (
+                  <td key={id} class={isNumber === true ? 'number' : ''}>
+                    {cell(row)}
+                  </td>
+                ))}
+              </tr>
+            );
+          })}
+        </tbody>
+      </table>
+    </section>
+  );
+}
+
+function HeadCell<Row>({
+  column: { id, title, isNumber, isSortable },
+  sort,
+  onSort,
+}: {
+  readonly column: TableColumn<Row>;
+  readonly sort: string | undefined;
+  readonly onSort: ((sort: string) => void) | undefined;
+}) {
+  const order = sort === id ? 'ascending' : sort === `-${id}` ? 'descending' : 'none';
+  const name = isNumber === true ? 'number' : '';
+  if (onSort === undefined || isSortable !== true) {
+    return (
+      <th scope="col" class={name}>
+        {title}
+      </th>
+    );
+  }
+  // Of numbers the largest are looked for, of names the first.
+  const next = order === 'none' ? (isNumber === true ? `-${id}` : id) : order === 'ascending' ? `-${id}` : id;
+  return (
+    <th scope="col" class={name} aria-sort={order}>
+      <button type="button" class="sort" onClick={() => onSort(next)}>
+        {title}
+        {order !== 'none' && <Icon name={order === 'ascending' ? 'up' : 'down'} />}
+      </button>
+    </th>
+  );
+}

@@ -1,0 +1,58 @@
+import { signal } from '@preact/signals';
+import { messageOf } from '../api.ts';
+import { after } from '../timers.ts';
+import { Icon } from './icon.tsx';
+
+interface Toast {
+  readonly id: number;
+  readonly level: 'good' | 'bad';
+  readonly text: string;
+}
+
+const toasts = signal<readonly Toast[]>([]);
+let last = 0;
+
+function add(level: Toast['level'], text: string): void {
+  last += 1;
+  const id = last;
+  toasts.value = [...toasts.value, { id, level, text }];
+  // An error stays until it was read.
+  if (level === 'good') after(6_000, () => drop(id));
+}
+
+function drop(id: number): void {
+  toasts.value = toasts.value.filter((toast) => toast.id !== id);
+}
+
+export function say(text: string): void {
+  add('good', text);
+}
+
+export function sayError(error: unknown): void {
+  add('bad', messageOf(error));
+}
+
+/** Runs what a button does, and says what became of it. */
+export async function act(work: () => Promise<string>): Promise<void> {
+  try {
+    say(await work());
+  } catch (error) {
+    sayError(error);
+  }
+}
+
+export function Toasts() {
+  return (
+    <div class="toasts" aria-live="polite">
+      {toasts.value.map(({ id, level, text }) => (
+        <div key={id} class={`toast ${level}`}>
+          <Icon name={level === 'good' ? 'ok' : 'bad'} />
+          <p>{text}</p>
+          <button type="button" class="quiet square" aria-label="Dismiss" onClick={() => drop(id)}>
+            <Icon name="close" />
+          </button>
+        </div>
+      ))}
+    </div>
+  );
+}
