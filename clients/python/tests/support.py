@@ -1,4 +1,4 @@
-"""What the tests share. The test that starts them names the server, and a control that kills and starts it."""
+"""What the tests share. The environment names the server, and a control that restarts it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from quayside import Quayside, Queue
 URL = os.environ["QUAYSIDE_URL"]
 
 
-def control(action: str) -> None:
-    """`restart` kills the server with SIGKILL and returns when a new one is ready; `kill` and `start` are its halves."""
-    request = urllib.request.Request(os.environ["QUAYSIDE_TEST_CONTROL"] + action, method="POST")
+def restart_server() -> None:
+    """Kills the server with SIGKILL and returns when a new one is ready."""
+    request = urllib.request.Request(os.environ["QUAYSIDE_TEST_CONTROL"] + "restart", method="POST")
     with urllib.request.urlopen(request, timeout=60):
         pass
 

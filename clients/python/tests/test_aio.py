@@ -63,7 +63,7 @@ class Clients(AioTest):
     async def test_concurrent_commits_share_requests_and_each_has_its_own_result(self) -> None:
         await self.queue.insert_many([0, 1, 2])
         jobs = await self.queue.reserve_many(3)
-        await jobs[1].commit()
+        await self.queue.settle([Settlement("commit", jobs[1].receipt)], None)
         with recorded() as requests:
             results = await asyncio.gather(
                 jobs[0].rollback(reason="no"), jobs[1].commit(), jobs[2].commit(), return_exceptions=True
@@ -81,7 +81,7 @@ class Clients(AioTest):
                         raise KeyError("reason")
         (element,) = [element async for element in self.queue.browse()]
         self.assertEqual((element.data, element.tries, element.reason), ("bad", 1, "KeyError: 'reason'"))
-        self.assertEqual((await self.queue.status()).total_size, 1)
+        self.assertEqual((await self.queue.status()).total, 1)
 
     async def test_a_cancelled_call_takes_nothing(self) -> None:
         waiting = asyncio.ensure_future(self.queue.pop(wait=None))
@@ -165,7 +165,7 @@ class Workers(AioTest):
         async with worker:
             await cancelled.wait()
             await committed.wait()
-        self.assertEqual((await self.queue.status()).sched_size, 1)
+        self.assertEqual((await self.queue.status()).scheduled, 1)
 
     async def test_a_handler_that_takes_too_long_is_cancelled_and_rolled_back(self) -> None:
         await self.queue.insert("slow")

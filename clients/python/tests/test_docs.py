@@ -48,7 +48,7 @@ class Examples(unittest.TestCase):
                 self.assertEqual(process.stdout.readline(), "shipped 0\n")
                 process.send_signal(signal.SIGTERM)
                 self.assertEqual(process.wait(), 0)
-            self.assertEqual(shipments.status().total_size, 0)
+            self.assertEqual(shipments.status().total, 0)
             dead = client.queue("N/__deadletter__").pop(wait=None)
             assert dead is not None
             self.assertEqual(dead.headers["x-dl-reason"], "an order number is positive")

@@ -10,7 +10,7 @@ from typing import Any
 import quayside.aio
 from quayside import Reservation, Worker
 
-from .support import ClientTest, control
+from .support import ClientTest, restart_server
 
 #: Tasks that insert at once.
 PRODUCERS = 10
@@ -35,7 +35,7 @@ class Restart(ClientTest):
         with Worker(self.queue, self._record, lease=LEASE).on("error", lambda error: None):
             for thread in threads:
                 thread.start()
-            control("restart")
+            restart_server()
             self.restarted.set()
             for thread in threads:
                 thread.join()
@@ -74,5 +74,5 @@ class Restart(ClientTest):
             async with worker:
                 await asyncio.gather(*(insert(producer) for producer in range(PRODUCERS)))
                 # Elements whose reservation was lost with the server come again when their lease ends.
-                while (await queue.status()).total_size > 0:
+                while (await queue.status()).total > 0:
                     await asyncio.sleep(0.01)

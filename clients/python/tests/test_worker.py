@@ -65,7 +65,7 @@ class Workers(ClientTest):
         self.assertEqual(tries, {"good": 1, "fragile": 3, "later": 2, "poison": 1})
         self.assertEqual([entry for entry in given if entry[1] == "not yet"], [(0, "not yet"), (1, "not yet")])
         self.assertEqual(settled["rolled_back"], 4)
-        self.assertEqual(self.queue.status().total_size, 0)
+        self.assertEqual(self.queue.status().total, 0)
         dead = self.client.queue("N/__deadletter__").pop()
         assert dead is not None
         self.assertEqual((dead.data, dead.headers["x-dl-reason"]), ("poison", "cannot be parsed"))
@@ -94,7 +94,7 @@ class Workers(ClientTest):
             worker.on("committed", lambda job, seconds: done.set())
             done.wait()
         self.assertEqual(lost, [False])
-        self.assertEqual(self.queue.status().total_size, 0)
+        self.assertEqual(self.queue.status().total, 0)
 
     def test_a_lost_lease_is_shown_to_the_handler_and_nothing_is_settled(self) -> None:
         self.queue.insert("stolen")
@@ -107,7 +107,7 @@ class Workers(ClientTest):
         with Worker(self.queue, handle, lease=0.6) as worker:
             worker.on("lease_lost", lambda job: lost.set())
             lost.wait()
-        self.assertEqual(self.queue.status().sched_size, 1)
+        self.assertEqual(self.queue.status().scheduled, 1)
 
     def test_a_handler_that_takes_too_long_loses_its_job(self) -> None:
         self.queue.insert("slow")
@@ -121,7 +121,7 @@ class Workers(ClientTest):
 
         with Worker(self.queue, handle, lease=0.6, handler_timeout=0.1):
             ended.wait()
-        self.assertEqual(self.queue.status().total_size, 0)
+        self.assertEqual(self.queue.status().total, 0)
 
     def test_stop_waits_for_handlers_and_returns_what_does_not_end(self) -> None:
         self.queue.insert_many(["hang", "quick"])

@@ -9,9 +9,10 @@ from .errors import (
     QuaysideError,
     RetryLater,
     StoppedError,
+    TimeoutError,
     ValidationError,
 )
-from .models import BrowsedElement, Element, QueueStatus, State
+from .models import BrowsedElement, Element, Holder, QueueStatus, State
 from .protocol import Retry
 from .worker import Worker
 from .working import Stopped
@@ -23,6 +24,7 @@ __all__ = [
     "ConnectionError",
     "DefaultCodec",
     "Element",
+    "Holder",
     "LeaseLostError",
     "Quayside",
     "QuaysideError",
@@ -34,6 +36,7 @@ __all__ = [
     "State",
     "Stopped",
     "StoppedError",
+    "TimeoutError",
     "ValidationError",
     "Worker",
 ]

@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 from urllib.parse import quote
 
-from . import protocol
+from . import protocol, responses
 from .codec import Codec, DefaultCodec
-from .errors import Bury, QuaysideError, RetryLater
+from .errors import Bury, LeaseLostError, QuaysideError, RetryLater
 from .models import BrowsedElement, Content, Element, QueueStatus, Receipt, State
 from .protocol import REPLY_SECONDS, Attempts, IdempotencyKey, Request, Response, Retry, Settlement
 from .transport import Transport
@@ -77,7 +77,7 @@ class Quayside:
         while True:
             try:
                 response = self._transport.send(request, max(deadline - time.monotonic(), 0.001))
-                error = protocol.error_of(response)
+                error = responses.error_of(response)
                 if error is None:
                     return Response(response.status, response.headers, response.body, attempts.after_unknown)
             except QuaysideError as failure:
@@ -154,7 +154,7 @@ class Queue(Generic[T]):
     ) -> Element[T] | None:
         """Takes an element and finishes it at once: at most once. `wait=None` waits without a limit."""
         for record in self._take(1, wait, False, group, None, consumer, timeout):
-            return Element(protocol.content_of(record), self._codec)
+            return Element(responses.content_of(record), self._codec)
         return None
 
     def reserve(
@@ -213,14 +213,14 @@ class Queue(Generic[T]):
             request = protocol.browse_request(self._path, state=state, where=where, group=group, after=after)
             page = json.loads(self._client.send(request, timeout).body)
             for record in page["elements"]:
-                yield BrowsedElement(protocol.content_of(record), self._codec, *protocol.browsed(record))
+                yield BrowsedElement(responses.content_of(record), self._codec, responses.look_of(record))
             after = page["next"]
             if after is None:
                 return
 
     def status(self, *, timeout: float | None = None) -> QueueStatus:
         response = self._client.send(Request("GET", f"{self._path}/status"), timeout)
-        return protocol.status_of(json.loads(response.body))
+        return responses.status_of(json.loads(response.body))
 
     def pause(self, *, timeout: float | None = None) -> None:
         """Holds back all consumers of the queue until `resume`."""
@@ -234,12 +234,12 @@ class Queue(Generic[T]):
     ) -> list[datetime | QuaysideError | None]:
         """Settles reservations of this queue in one request. One result does not affect another."""
         response = self._client.send(protocol.settle_request(self._path, settlements), timeout)
-        return protocol.settle_results(settlements, response)
+        return responses.settle_results(settlements, response)
 
     def _reservation(self, record: Mapping[str, Any], group: str | None) -> Reservation[T]:
         receipt = Receipt(record["id"], record["lease"], group)
         return Reservation(
-            protocol.content_of(record), self._codec, self, receipt, protocol.moment(record["leaseUntil"])
+            responses.content_of(record), self._codec, self, receipt, responses.moment(record["leaseUntil"])
         )
 
     def take_once(
@@ -250,10 +250,10 @@ class Queue(Generic[T]):
             self._path, count=count, wait=wait, reserve=True, group=group, lease=lease, consumer=consumer
         )
         response = self._client.send(request, None, Retry(attempts=1))
-        return [self._reservation(record, group) for record in protocol.taken(response)]
+        return [self._reservation(record, group) for record in responses.taken(response)]
 
     def cancel(self, consumer: str, timeout: float) -> None:
-        """Ends the calls that wait under that name; they raise StoppedError."""
+        """Ends the calls that wait under that name; they raise the error `pop-cancelled`."""
         request = Request("DELETE", f"{self._path}/consumer/{quote(consumer, safe='')}")
         self._client.send(request, timeout, Retry(attempts=1))
 
@@ -282,7 +282,7 @@ class Queue(Generic[T]):
                 lease=lease,
                 consumer=consumer,
             )
-            records = protocol.taken(self._client.send(request, timeout))
+            records = responses.taken(self._client.send(request, timeout))
             if records or (until is not None and time.monotonic() >= until):
                 return records
 
@@ -300,7 +300,7 @@ class Reservation(Element[T]):
         self.lease_until = lease_until
         #: Set when a worker finds that the lease is over, or gives the job up. A long handler should look at it.
         self.lost = threading.Event()
-        #: Whether a commit, rollback or bury was asked for.
+        #: Whether it was committed, rolled back or buried, or is being so.
         self.settled = False
 
     def commit(self, *, timeout: float | None = None) -> None:
@@ -351,8 +351,17 @@ class Reservation(Element[T]):
             LOG.warning("Element %s was not rolled back: %s", self.id, failure)
 
     def _settle(self, settlement: Settlement, timeout: float | None) -> None:
+        if self.settled:
+            raise responses.already_settled(self.id)
         self.settled = True
-        self._apply(settlement, timeout)
+        try:
+            self._apply(settlement, timeout)
+        except LeaseLostError:
+            raise
+        except QuaysideError:
+            # The same settlement, or another one, may be tried again.
+            self.settled = False
+            raise
 
     def _apply(self, settlement: Settlement, timeout: float | None) -> datetime | None:
         (result,) = self._queue.settle([settlement], timeout)

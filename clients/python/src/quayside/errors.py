@@ -41,19 +41,23 @@ class ConnectionError(QuaysideError):
     """The server could not be reached, or the connection failed before the response was complete."""
 
 
+class TimeoutError(QuaysideError):
+    """A call took longer than it may."""
+
+
 class LeaseLostError(QuaysideError):
-    """The reservation is over. Another consumer may have the element."""
+    """The reservation is over: its lease ended, or the element was settled elsewhere."""
 
 
 class StoppedError(QuaysideError):
-    """The client was closed, or the call was cancelled on the server."""
+    """The client was closed."""
 
 
 class ValidationError(QuaysideError):
     """An argument cannot be sent, or a body cannot be decoded. `issues` names each problem."""
 
     def __init__(self, issues: Sequence[str]) -> None:
-        super().__init__("validation-failed", " ".join(issues))
+        super().__init__("invalid-data", " ".join(issues))
         self.issues = tuple(issues)
 
 

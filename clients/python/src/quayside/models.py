@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from .codec import Codec
 from .errors import ValidationError
@@ -64,31 +64,54 @@ class Element(Generic[T]):
         return decode(self._codec, self.id, self.body, self.content_type)
 
 
-class BrowsedElement(Element[T]):
-    """An element that was looked at and remains in its queue."""
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a reserved element."""
 
-    def __init__(
-        self, content: Content, codec: Codec[T], state: State, inserted_at: datetime, reason: str | None
-    ) -> None:
+    consumer: str | None
+    #: None: an exchange.
+    user: str | None
+    since: datetime
+    until: datetime
+
+
+@dataclass(frozen=True)
+class Look:
+    """What browsing says about an element in addition to its content."""
+
+    state: State
+    inserted_at: datetime
+    reason: str | None
+    holder: Holder | None
+
+
+class BrowsedElement(Element[T]):
+    """An element that somebody looked at. It remains in its queue."""
+
+    def __init__(self, content: Content, codec: Codec[T], look: Look) -> None:
         super().__init__(content, codec)
-        self.state = state
-        self.inserted_at = inserted_at
+        self.state = look.state
+        self.inserted_at = look.inserted_at
         #: Why the last try failed.
-        self.reason = reason
+        self.reason = look.reason
+        self.holder = look.holder
 
 
 @dataclass(frozen=True)
 class QueueStatus:
-    """Counts of a queue. `raw` is the whole record of the HTTP interface."""
+    """What a queue holds, and what was done with it."""
 
-    #: Elements that are eligible now.
-    size: int
-    #: Elements that wait for their maturity.
-    sched_size: int
-    #: Elements that are reserved.
-    resv_size: int
-    total_size: int
-    paused: bool
+    #: `<engine>:<variant>`.
+    type: str
+    is_paused: bool
+    total: int
+    #: Elements that can be taken now.
+    ready: int
+    scheduled: int
+    reserved: int
+    #: The earliest maturity of what waits.
     next_mature: datetime | None
-    oldest_ready_age: float | None
-    raw: Mapping[str, Any] = field(repr=False)
+    #: For how many seconds the oldest ready element has been ready.
+    oldest_ready: float | None
+    #: Counters since the queue exists: `put`, `get`, `reserve`, `commit`, `rollback`, `deadletter`.
+    stats: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""The HTTP interface without input and output: requests, responses, and when a request is repeated.
+"""The HTTP interface without input and output: requests, and when a request is repeated.
 
 The blocking and the asyncio client share this module.
 """
@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from .codec import Codec
-from .errors import ConnectionError, LeaseLostError, QuaysideError, StoppedError, ValidationError
-from .models import Content, QueueStatus, Receipt, State
+from .errors import QuaysideError, ValidationError
+from .models import Receipt
 
 T = TypeVar("T")
 Action = Literal["commit", "rollback", "extend", "bury"]
@@ -49,7 +49,7 @@ ACTIONS: tuple[Action, ...] = ("commit", "rollback", "extend", "bury")
 class Retry:
     """How a call is repeated after an error that passes. `Retry(attempts=1)` never repeats. Lengths in seconds."""
 
-    attempts: int = 9
+    attempts: int = 10
     min: float = 0.1
     max: float = 5.0
 
@@ -172,8 +172,6 @@ class Attempts:
         return delay
 
 
-# Requests
-
 
 def insert_line(
     codec: Codec[T],
@@ -285,123 +283,3 @@ def milliseconds(name: str, seconds: float) -> int:
     if not 0 <= seconds <= 315_360_000:
         raise ValidationError([f"{name}={seconds!r} must be from 0 to 315,360,000 seconds."])
     return round(seconds * 1000)
-
-
-# Responses
-
-
-def error_of(response: Response) -> QuaysideError | None:
-    """None if the call succeeded, or if nothing came while it waited."""
-    if response.status < 300:
-        return None
-    problem: Any = None
-    if response.headers.get("content-type", "").startswith("application/problem+json"):
-        try:
-            problem = json.loads(response.body)
-        except ValueError:
-            pass
-    if not isinstance(problem, dict):
-        return foreign_error(response)
-    code = str(problem.get("code", "internal"))
-    retry_after = response.headers.get("retry-after", "")
-    request_id = problem.get("requestId")
-    line = problem.get("line")
-    kind = LeaseLostError if code in ("lease-lost", "not-reserved") else QuaysideError
-    if code == "pop-timeout":
-        return None
-    if code == "pop-cancelled":
-        kind = StoppedError
-    return kind(
-        code,
-        str(problem.get("detail", code)),
-        status=response.status,
-        request_id=None if request_id is None else str(request_id),
-        retry_after=float(retry_after) if retry_after.isdigit() else None,
-        outcome="unknown" if code in ("outcome-unknown", "internal") else "nothing-changed",
-        line=line if isinstance(line, int) else None,
-    )
-
-
-def foreign_error(response: Response) -> QuaysideError:
-    """A status without a problem document comes from something between client and server, such as a proxy."""
-    code = "gateway-failed" if response.status in (502, 503, 504) else "unexpected-response"
-    start = response.body[:64].decode(errors="replace")
-    return ConnectionError(
-        code,
-        f"The response has status {response.status} and is not from Quayside: {start!r}.",
-        status=response.status,
-        outcome="unknown" if response.status >= 500 else "nothing-changed",
-    )
-
-
-def moment(text: str) -> datetime:
-    # Python 3.10 does not read the letter Z.
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
-
-
-def taken(response: Response) -> list[dict[str, Any]]:
-    if response.status != 200:
-        return []
-    return [json.loads(line) for line in response.body.split(b"\n") if line]
-
-
-def content_of(record: Mapping[str, Any]) -> Content:
-    text = record.get("text")
-    body = text.encode() if isinstance(text, str) else base64.b64decode(record.get("base64") or "")
-    return Content(
-        id=record["id"],
-        body=body,
-        content_type=record.get("contentType") or "",
-        content_encoding=record.get("contentEncoding"),
-        headers=record.get("headers") or {},
-        tries=record["tries"],
-        mature=moment(record["mature"]),
-    )
-
-
-def browsed(record: Mapping[str, Any]) -> tuple[State, datetime, str | None]:
-    return record["state"], moment(record["insertedAt"]), record.get("reason")
-
-
-def settle_results(
-    settlements: Sequence[Settlement], response: Response
-) -> list[datetime | QuaysideError | None]:
-    """The result of each, in the order of the argument."""
-    results: list[datetime | QuaysideError | None] = [None] * len(settlements)
-    for index, result in zip(settle_order(settlements), json.loads(response.body)["results"]):
-        results[index] = settled(settlements[index], result, response.after_unknown)
-    return results
-
-
-def settled(
-    settlement: Settlement, result: Mapping[str, Any], after_unknown: bool
-) -> datetime | QuaysideError | None:
-    """The new end of the lease for `extend`, None for another action that is done, or why it is not done."""
-    outcome = result["outcome"]
-    action = settlement.action
-    if outcome in ("done", "dead-lettered"):
-        return moment(result["until"]) if "until" in result else None
-    if after_unknown and action != "extend":
-        # An earlier attempt may have done it. The token admits no other reservation, so the element is not ours now.
-        gone = ("not-found",) if action in ("commit", "bury") else ("not-found", "not-reserved", "lease-lost")
-        if outcome in gone:
-            return None
-    code = "element-not-found" if outcome == "not-found" else outcome
-    message = f"Element {settlement.receipt.id}: {action} came after the reservation had ended."
-    if outcome == "token-required":
-        return QuaysideError(code, f"Element {settlement.receipt.id} is reserved by another user.")
-    return LeaseLostError(code, message)
-
-
-def status_of(record: Mapping[str, Any]) -> QueueStatus:
-    next_mature = record["next_mature_t"]
-    return QueueStatus(
-        size=record["size"],
-        sched_size=record["schedSize"],
-        resv_size=record["resvSize"],
-        total_size=record["totalSize"],
-        paused=record["paused"],
-        next_mature=None if next_mature is None else moment(next_mature),
-        oldest_ready_age=record["oldestReadyAge"],
-        raw=record,
-    )

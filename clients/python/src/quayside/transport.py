@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import http.client
 import select
 import ssl
@@ -9,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from .errors import ConnectionError, StoppedError
+from .errors import ConnectionError, Outcome, QuaysideError, StoppedError, TimeoutError
 from .protocol import Request, Response, Server, head_of
 
 
@@ -57,7 +58,7 @@ class Transport:
         while True:
             with self._lock:
                 if self._is_closed:
-                    raise StoppedError("client-closed", "The client is closed.")
+                    raise StoppedError("stopped", "The client is closed.")
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
                 break
@@ -85,11 +86,11 @@ class Transport:
                 return
         connection.close()
 
-    def _failure(self, what: str, error: Exception, outcome: str) -> ConnectionError:
-        message = f"The connection to {self._server.authority} {what}: {error or type(error).__name__}"
-        return ConnectionError(
-            "connection-failed", message, outcome="unknown" if outcome == "unknown" else "nothing-changed"
-        )
+    def _failure(self, what: str, error: Exception, outcome: Outcome) -> QuaysideError:
+        message = f"The connection to {self._server.authority} {what}: {str(error) or type(error).__name__}"
+        if isinstance(error, builtins.TimeoutError):
+            return TimeoutError("timeout", message, outcome=outcome)
+        return ConnectionError("connection-failed", message, outcome=outcome)
 
 
 def is_readable(connection: http.client.HTTPConnection) -> bool:

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Generic, TypeVar
 
 from .client import Queue, Reservation
-from .errors import LeaseLostError, QuaysideError, StoppedError
+from .errors import LeaseLostError, QuaysideError
 from .protocol import Settlement
 from .working import POLL_SECONDS, RENEWALS, Backoff, Listeners, Stopped, consumer_name, pause_after
 
@@ -150,10 +150,10 @@ class Worker(Generic[T]):
                     free, wait=POLL_SECONDS, group=self._group, lease=self._lease, consumer=self._name
                 )
                 failed = 0
-            except StoppedError:
-                # The call was cancelled: by `stop`, by `pause`, or by an operator.
-                continue
             except QuaysideError as error:
+                if error.code == "pop-cancelled":
+                    # By `stop`, by `pause`, or by an operator.
+                    continue
                 failed += 1
                 self._listeners.emit("error", error)
                 self._stopping.wait(pause_after(failed))

@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 from urllib.parse import quote
 
-from .. import protocol
+from .. import protocol, responses
 from ..codec import Codec, DefaultCodec
-from ..errors import Bury, ConnectionError, QuaysideError, RetryLater
+from ..errors import Bury, LeaseLostError, QuaysideError, RetryLater, TimeoutError
 from ..models import BrowsedElement, Content, Element, QueueStatus, Receipt, State
 from ..protocol import REPLY_SECONDS, Attempts, IdempotencyKey, Request, Response, Retry, Settlement
 from .batcher import Batcher
@@ -75,7 +75,7 @@ class Quayside:
         while True:
             try:
                 response = await self._transport.send(request, max(deadline - time.monotonic(), 0.001))
-                error = protocol.error_of(response)
+                error = responses.error_of(response)
                 if error is None:
                     return Response(response.status, response.headers, response.body, attempts.after_unknown)
             except QuaysideError as failure:
@@ -152,7 +152,7 @@ class Queue(Generic[T]):
     ) -> Element[T] | None:
         """Takes an element and finishes it at once: at most once. `wait=None` waits without a limit."""
         for record in await self._take(1, wait, False, group, None, consumer, timeout):
-            return Element(protocol.content_of(record), self._codec)
+            return Element(responses.content_of(record), self._codec)
         return None
 
     async def reserve(
@@ -210,14 +210,14 @@ class Queue(Generic[T]):
             request = protocol.browse_request(self._path, state=state, where=where, group=group, after=after)
             page = json.loads((await self._client.send(request, timeout)).body)
             for record in page["elements"]:
-                yield BrowsedElement(protocol.content_of(record), self._codec, *protocol.browsed(record))
+                yield BrowsedElement(responses.content_of(record), self._codec, responses.look_of(record))
             after = page["next"]
             if after is None:
                 return
 
     async def status(self, *, timeout: float | None = None) -> QueueStatus:
         response = await self._client.send(Request("GET", f"{self._path}/status"), timeout)
-        return protocol.status_of(json.loads(response.body))
+        return responses.status_of(json.loads(response.body))
 
     async def pause(self, *, timeout: float | None = None) -> None:
         """Holds back all consumers of the queue until `resume`."""
@@ -231,7 +231,7 @@ class Queue(Generic[T]):
     ) -> list[datetime | None | Exception]:
         """Settles reservations of this queue in one request. One result does not affect another."""
         response = await self._client.send(protocol.settle_request(self._path, settlements), timeout)
-        return [*protocol.settle_results(settlements, response)]
+        return [*responses.settle_results(settlements, response)]
 
     async def settle_gathered(self, settlement: Settlement, timeout: float | None) -> datetime | None:
         return await within(timeout, self._settlements.submit(settlement, 200))
@@ -244,17 +244,17 @@ class Queue(Generic[T]):
             self._path, count=count, wait=wait, reserve=True, group=group, lease=lease, consumer=consumer
         )
         response = await self._client.send(request, None, Retry(attempts=1))
-        return [self._reservation(record, group) for record in protocol.taken(response)]
+        return [self._reservation(record, group) for record in responses.taken(response)]
 
     async def cancel(self, consumer: str, timeout: float) -> None:
-        """Ends the calls that wait under that name; they raise StoppedError."""
+        """Ends the calls that wait under that name; they raise the error `pop-cancelled`."""
         request = Request("DELETE", f"{self._path}/consumer/{quote(consumer, safe='')}")
         await self._client.send(request, timeout, Retry(attempts=1))
 
     def _reservation(self, record: Mapping[str, Any], group: str | None) -> Reservation[T]:
         receipt = Receipt(record["id"], record["lease"], group)
-        until = protocol.moment(record["leaseUntil"])
-        return Reservation(protocol.content_of(record), self._codec, self, receipt, until)
+        until = responses.moment(record["leaseUntil"])
+        return Reservation(responses.content_of(record), self._codec, self, receipt, until)
 
     async def _send_lines(self, lines: Sequence[bytes], keyed: bool, timeout: float | None) -> list[str]:
         response = await self._client.send(protocol.insert_request(self._path, lines, keyed), timeout)
@@ -302,7 +302,7 @@ class Queue(Generic[T]):
                 lease=lease,
                 consumer=consumer,
             )
-            records = protocol.taken(await self._client.send(request, timeout))
+            records = responses.taken(await self._client.send(request, timeout))
             if records or (until is not None and time.monotonic() >= until):
                 return records
 
@@ -320,7 +320,7 @@ class Reservation(Element[T]):
         self.lease_until = lease_until
         #: Set when a worker finds that the lease is over, or gives the job up. It cancels the handler as well.
         self.lost = asyncio.Event()
-        #: Whether a commit, rollback or bury was asked for.
+        #: Whether it was committed, rolled back or buried, or is being so.
         self.settled = False
 
     async def commit(self, *, timeout: float | None = None) -> None:
@@ -372,8 +372,17 @@ class Reservation(Element[T]):
             LOG.warning("Element %s was not rolled back: %s", self.id, failure)
 
     async def _settle(self, settlement: Settlement, timeout: float | None) -> None:
+        if self.settled:
+            raise responses.already_settled(self.id)
         self.settled = True
-        await self._queue.settle_gathered(settlement, timeout)
+        try:
+            await self._queue.settle_gathered(settlement, timeout)
+        except LeaseLostError:
+            raise
+        except QuaysideError:
+            # The same settlement, or another one, may be tried again.
+            self.settled = False
+            raise
 
 
 async def within(timeout: float | None, call: Awaitable[R]) -> R:
@@ -384,4 +393,4 @@ async def within(timeout: float | None, call: Awaitable[R]) -> R:
         return await asyncio.wait_for(call, timeout)
     except asyncio.TimeoutError:
         message = f"The call was not answered within {timeout} s."
-        raise ConnectionError("connection-failed", message, outcome="unknown") from None
+        raise TimeoutError("timeout", message, outcome="unknown") from None

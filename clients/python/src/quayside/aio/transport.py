@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
 
-from ..errors import ConnectionError, StoppedError
+from ..errors import ConnectionError, Outcome, StoppedError, TimeoutError
 from ..protocol import Request, Response, Server, head_of
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -58,11 +58,11 @@ class Transport:
             return await asyncio.wait_for(exchange(), timeout)
         except (OSError, EOFError, ValueError, ProtocolError, asyncio.TimeoutError) as error:
             what = "failed before the response was complete" if is_sent else "cannot be opened"
-            raise ConnectionError(
-                "connection-failed",
-                f"The connection to {self._server.authority} {what}: {error or type(error).__name__}",
-                outcome="unknown" if is_sent else "nothing-changed",
-            ) from error
+            message = f"The connection to {self._server.authority} {what}: {str(error) or type(error).__name__}"
+            outcome: Outcome = "unknown" if is_sent else "nothing-changed"
+            if isinstance(error, asyncio.TimeoutError):
+                raise TimeoutError("timeout", message, outcome=outcome) from error
+            raise ConnectionError("connection-failed", message, outcome=outcome) from error
 
     async def close(self) -> None:
         self._is_closed = True
@@ -78,7 +78,7 @@ class Transport:
 
     async def _connect(self) -> Connection:
         if self._is_closed:
-            raise StoppedError("client-closed", "The client is closed.")
+            raise StoppedError("stopped", "The client is closed.")
         while self._idle:
             connection = self._idle.pop()
             if not connection[0].at_eof() and not connection[1].is_closing():

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from ..errors import LeaseLostError, QuaysideError, StoppedError
+from ..errors import LeaseLostError, QuaysideError
 from ..protocol import Settlement
 from ..working import POLL_SECONDS, RENEWALS, Backoff, Listeners, Stopped, consumer_name, pause_after
 from .client import Queue, Reservation
@@ -139,10 +139,10 @@ class Worker(Generic[T]):
                     free, wait=POLL_SECONDS, group=self._group, lease=self._lease, consumer=self._name
                 )
                 failed = 0
-            except StoppedError:
-                # The call was cancelled: by `stop`, by `pause`, or by an operator.
-                continue
             except QuaysideError as error:
+                if error.code == "pop-cancelled":
+                    # By `stop`, by `pause`, or by an operator.
+                    continue
                 failed += 1
                 self._listeners.emit("error", error)
                 try:

@@ -1,0 +1,134 @@
+"""What the responses of the HTTP interface mean."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from .errors import ConnectionError, LeaseLostError, QuaysideError
+from .models import Content, Holder, Look, QueueStatus
+from .protocol import Response, Settlement, settle_order
+
+
+def error_of(response: Response) -> QuaysideError | None:
+    """None if the call succeeded, or if nothing came while it waited."""
+    if response.status < 300:
+        return None
+    problem: Any = None
+    if response.headers.get("content-type", "").startswith("application/problem+json"):
+        try:
+            problem = json.loads(response.body)
+        except ValueError:
+            pass
+    if not isinstance(problem, dict):
+        return foreign_error(response)
+    code = str(problem.get("code", "internal"))
+    retry_after = response.headers.get("retry-after", "")
+    request_id = problem.get("requestId")
+    line = problem.get("line")
+    if code == "pop-timeout":
+        return None
+    return QuaysideError(
+        code,
+        str(problem.get("detail", code)),
+        status=response.status,
+        request_id=None if request_id is None else str(request_id),
+        retry_after=float(retry_after) if retry_after.isdigit() else None,
+        outcome="unknown" if code in ("outcome-unknown", "internal") else "nothing-changed",
+        line=line if isinstance(line, int) else None,
+    )
+
+
+def foreign_error(response: Response) -> QuaysideError:
+    """A status without a problem document comes from something between client and server, such as a proxy."""
+    code = "gateway-failed" if response.status in (502, 503, 504) else "unexpected-response"
+    start = response.body[:64].decode(errors="replace")
+    return ConnectionError(
+        code,
+        f"The response has status {response.status} and is not from Quayside: {start!r}.",
+        status=response.status,
+        outcome="unknown" if response.status >= 500 else "nothing-changed",
+    )
+
+
+def moment(text: str) -> datetime:
+    # Python 3.10 does not read the letter Z.
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def taken(response: Response) -> list[dict[str, Any]]:
+    if response.status != 200:
+        return []
+    return [json.loads(line) for line in response.body.split(b"\n") if line]
+
+
+def content_of(record: Mapping[str, Any]) -> Content:
+    text = record.get("text")
+    body = text.encode() if isinstance(text, str) else base64.b64decode(record.get("base64") or "")
+    return Content(
+        id=record["id"],
+        body=body,
+        content_type=record.get("contentType") or "",
+        content_encoding=record.get("contentEncoding"),
+        headers=record.get("headers") or {},
+        tries=record["tries"],
+        mature=moment(record["mature"]),
+    )
+
+
+def look_of(record: Mapping[str, Any]) -> Look:
+    given = record["holder"]
+    holder = None
+    if given is not None:
+        holder = Holder(given["tid"], given["user"], moment(given["since"]), moment(given["until"]))
+    return Look(record["state"], moment(record["insertedAt"]), record["reason"], holder)
+
+
+def settle_results(
+    settlements: Sequence[Settlement], response: Response
+) -> list[datetime | QuaysideError | None]:
+    """The result of each, in the order of the argument."""
+    results: list[datetime | QuaysideError | None] = [None] * len(settlements)
+    for index, result in zip(settle_order(settlements), json.loads(response.body)["results"]):
+        results[index] = settled(settlements[index], result, response.after_unknown)
+    return results
+
+
+def settled(
+    settlement: Settlement, result: Mapping[str, Any], after_unknown: bool
+) -> datetime | QuaysideError | None:
+    """The new end of the lease for `extend`, None for another action that is done, or why it is not done."""
+    outcome = result["outcome"]
+    action = settlement.action
+    if outcome in ("done", "dead-lettered"):
+        return moment(result["until"]) if "until" in result else None
+    if after_unknown and action != "extend":
+        # An earlier attempt may have done it. The token admits no other reservation, so the element is not ours now.
+        gone = ("not-found",) if action in ("commit", "bury") else ("not-found", "not-reserved", "lease-lost")
+        if outcome in gone:
+            return None
+    return LeaseLostError(
+        "lease-lost", f"The reservation of element {settlement.receipt.id} is over: {action} was answered {outcome}."
+    )
+
+
+def already_settled(element_id: str) -> QuaysideError:
+    return QuaysideError("already-settled", f"Element {element_id} is settled already. Settle a reservation once.")
+
+
+def status_of(record: Mapping[str, Any]) -> QueueStatus:
+    next_mature = record["next_mature_t"]
+    return QueueStatus(
+        type=record["type"],
+        is_paused=record["paused"],
+        total=record["totalSize"],
+        ready=record["size"],
+        scheduled=record["schedSize"],
+        reserved=record["resvSize"],
+        next_mature=None if next_mature is None else moment(next_mature),
+        oldest_ready=record["oldestReadyAge"],
+        stats={name: count for name, count in record["stats"].items() if isinstance(count, int)},
+    )

@@ -1,0 +1,46 @@
+import assert from 'node:assert/strict';
+import { execFileSync, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import path from 'node:path';
+import { text } from 'node:stream/consumers';
+import { fileURLToPath } from 'node:url';
+
+const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
+/** Debian's modules belong to Debian's Python; another one may come first in PATH. */
+const PYTHON = '/usr/bin/python3';
+
+/** The Python SDK. */
+export const PYTHON_SDK = fileURLToPath(new URL('../../clients/python/', import.meta.url));
+
+/** Installs Debian's packages that are missing. */
+export function needDebian(...packages: readonly string[]): void {
+  execFileSync('sh', [INSTALL, ...packages], { stdio: ['ignore', 'ignore', 'inherit'] });
+}
+
+/** Runs Debian's Python in the folder of the SDK, which it can import. @throws Error with the output if it failed */
+export function runPython(
+  args: readonly string[],
+  env: Readonly<Record<string, string>> = {},
+): Promise<string> {
+  return run(PYTHON, args, { PYTHONPATH: path.join(PYTHON_SDK, 'src'), ...env });
+}
+
+/** Resolves with what the program printed. @throws Error with its output if it failed */
+export async function run(
+  program: string,
+  args: readonly string[],
+  env: Readonly<Record<string, string>> = {},
+): Promise<string> {
+  const child = spawn(program, args, {
+    cwd: PYTHON_SDK,
+    env: { ...process.env, PYTHONDONTWRITEBYTECODE: '1', PYTHONWARNINGS: 'error::ResourceWarning', ...env },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  const [printed, errors, [code]] = await Promise.all([
+    text(child.stdout),
+    text(child.stderr),
+    once(child, 'close'),
+  ]);
+  assert.equal(code, 0, `${printed}${errors}`);
+  return printed;
+}
