@@ -94,7 +94,7 @@ const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string
       why: 'a selector is parsed in the thread that can be ended, never on the main thread',
     },
     {
-      what: /\bconsole\b/,
+      what: /\bconsole\s*\.\s*(log|info|warn|error|debug|trace|table|dir)\b/,
       only: ['src/app/log.ts'],
       why: 'what a server has to say goes to its log',
     },

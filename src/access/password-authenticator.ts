@@ -155,6 +155,11 @@ export class PasswordAuthenticator implements Authenticator {
     return this.#accounts.get(name)?.user ?? null;
   }
 
+  /** The account of a name; null if there is no such user. */
+  accountNamed(name: string): Account | null {
+    return this.#accounts.get(name) ?? null;
+  }
+
   recall(authorization: string): User | null {
     const part = credentialsPart(authorization);
     return part === null ? null : this.#recallKey(this.#digest(part));

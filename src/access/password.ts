@@ -25,6 +25,11 @@ export function readStoredPassword(stored: string): StoredPassword {
   return { kind: 'plain', digest: digest(Buffer.from(stored)) };
 }
 
+/** The same text for the same stored password, and another one for any other: for keys that end with a password. */
+export function passwordText(stored: StoredPassword): string {
+  return stored.kind === 'hash' ? formatPhc(stored.argon2) : stored.digest.toString('base64');
+}
+
 /** Makes the PHC string of a new password. @throws Error if it is empty or too long */
 export async function hashPassword(password: string): Promise<string> {
   const message = Buffer.from(password);

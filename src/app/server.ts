@@ -1,6 +1,7 @@
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
+import { ConsoleSessions } from '../access/console-sessions.ts';
 import { KnownLogins } from '../access/known-logins.ts';
 import { PasswordAuthenticator } from '../access/password-authenticator.ts';
 import { loginLost, refusal } from '../access/user.ts';
@@ -249,13 +250,28 @@ export class Server implements Service {
     });
     const { allowedOrigins, metricsWithoutLogin, batchCount, batchBytes } = config.http;
     const many = { batchCount, batchBytes };
+    const { enabled, idle, secret = null } = config.console;
+    const consoleSessions = new ConsoleSessions({
+      accountNamed: (name) => authenticator.accountNamed(name),
+      clock,
+      idleMs: idle * 1000,
+      secret,
+    });
     const httpServer = new HttpServer({
       ...shared,
+      ...(enabled && { consoleSessions }),
       exchanges,
       operations,
       events,
       searches,
-      options: { ...HTTP_DEFAULTS, ...settings.http, ...many, allowedOrigins, metricsWithoutLogin },
+      options: {
+        ...HTTP_DEFAULTS,
+        ...settings.http,
+        ...many,
+        allowedOrigins,
+        metricsWithoutLogin,
+        ...(!enabled && { consoleFolder: null }),
+      },
       metricsText: (viewer) => metrics.text(viewer),
       ready: () => this.#readiness.report(),
       backUp: (name) => backups.make(name),

@@ -55,9 +55,9 @@ export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<Loa
     checkNames(value, report, path);
   }
   problems.push(...repeatedSettings(settings));
-  expandShortUsers(tree);
+  expandShortForms(tree);
   for (const { path, value } of settings) setIn(tree, path, value);
-  expandShortUsers(tree);
+  expandShortForms(tree);
   renameOptions(tree, (from, to, isRepeated) => {
     warnings.push(`${sourceOf(from)}: ${pathText(from)} is now called ${pathText(to)}`);
     if (isRepeated)
@@ -76,8 +76,12 @@ export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<Loa
   };
 }
 
-/** `users: { test1: secret }` is short for `users: { test1: { password: secret } }`. */
-function expandShortUsers(tree: Tree): void {
+/**
+ * `users: { test1: secret }` is short for `users: { test1: { password: secret } }`, and `console: false` for
+ * `console: { enabled: false }`.
+ */
+function expandShortForms(tree: Tree): void {
+  if (typeof tree.console === 'boolean') tree.console = { enabled: tree.console };
   const users = isTree(tree.http) ? tree.http.users : undefined;
   if (!isTree(users)) return;
   for (const [name, user] of Object.entries(users)) {

@@ -555,6 +555,32 @@ export const Options = Type.Object(
       },
       { ...CLOSED, default: {} },
     ),
+    console: Type.Object(
+      {
+        enabled: Type.Boolean({
+          default: true,
+          description:
+            'serves the console at `/console/` and sends browsers there from `/`; `console: false` is short for `false` here',
+        }),
+        idle: Type.Number({
+          minimum: 10,
+          maximum: 43_200,
+          default: 1_800,
+          description:
+            'how long a session of the console lasts without a request, seconds; 12 hours at most in all',
+        }),
+        secret: Type.Optional(
+          Type.String({
+            secret: 'whole',
+            minLength: 32,
+            hint: 'Make one with `openssl rand -base64 32`, and give it to all nodes',
+            description:
+              'what sessions of the console are signed with, at least 32 characters, the same on all nodes behind one proxy; without it a session ends with the process of the node that began it',
+          }),
+        ),
+      },
+      { ...CLOSED, default: {}, hint: 'Write console: false, or its options below it' },
+    ),
     dedup: Type.Object(
       {
         window: Type.Number({

@@ -1,7 +1,7 @@
 import { QuaysideError } from '../model/errors.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { quote } from '../util/quote.ts';
-import type { RequestHead } from './head.ts';
+import { type RequestHead, rareHeader } from './head.ts';
 import type { HttpRequest } from './request.ts';
 import { METHODS } from './route.ts';
 
@@ -78,12 +78,8 @@ const FIELD_NAMES = /^[\w!#$%&'*+.^`|~-]+(?:[\t ]*,[\t ]*[\w!#$%&'*+.^`|~-]+)*$/
  */
 export function preflightHeaders({ method, rawHeaders }: HttpRequest): string[] | null {
   if (method !== 'OPTIONS') return null;
-  const header = (name: string): string | undefined => {
-    const at = rawHeaders.findIndex((one, i) => i % 2 === 0 && one.toLowerCase() === name);
-    return at === -1 ? undefined : rawHeaders[at + 1];
-  };
-  if (header('access-control-request-method') === undefined) return null;
-  const asked = header('access-control-request-headers') ?? '';
+  if (rareHeader(rawHeaders, 'access-control-request-method') === null) return null;
+  const asked = rareHeader(rawHeaders, 'access-control-request-headers') ?? '';
   return [
     'access-control-allow-methods',
     METHODS.join(', '),

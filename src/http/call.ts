@@ -1,11 +1,13 @@
 import type { ServerResponse } from 'node:http';
 import { setImmediate as turn } from 'node:timers/promises';
+import type { ConsoleSession } from '../access/console-sessions.ts';
 import type { User } from '../access/user.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
 import { corsHeaders } from './browser.ts';
-import { clientAddress } from './client-address.ts';
+import { clientAddress, isForwardedSecure } from './client-address.ts';
+import { cookieHeaders } from './console-cookie.ts';
 import { pushElementHeaders } from './element-headers.ts';
 import { errorHeaders, errorResponse } from './errors.ts';
 import type { Front } from './front.ts';
@@ -37,6 +39,8 @@ export class HttpCall {
   #match: RouteMatch | null = null;
   /** What the line of an audited route says in addition, once it is done. */
   audited: object | null = null;
+  /** The console session whose cookie came with it; null if none did. */
+  session: ConsoleSession | null = null;
   #namespace: Namespace | null = null;
   #queue: Queue | null = null;
   readonly #startedAt: number;
@@ -110,6 +114,12 @@ export class HttpCall {
 
   get protocol(): 'http' {
     return 'http';
+  }
+
+  /** Whether the client speaks TLS, to this server or to a trusted proxy. */
+  get isSecure(): boolean {
+    const { tls, trustedProxies } = this.front.parts.options;
+    return tls !== null || isForwardedSecure(this.#peerAddress, this.request.rawHeaders, trustedProxies);
   }
 
   /** The client's, as far as trusted proxies say it; '' for a peer of a Unix socket. */
@@ -266,10 +276,20 @@ export class HttpCall {
     });
   }
 
+  /** Answers a file of the console, which may be kept by `cacheControl`. */
+  file(contentType: string, bytes: Buffer, cacheControl: string, more: readonly string[]): void {
+    const headers = this.#headers();
+    headers.push('content-type', contentType, 'content-length', String(bytes.length));
+    headers.push(...more, 'cache-control', cacheControl);
+    this.response.writeHead(200, headers).end(bytes);
+    this.#observe();
+    this.#watchReader();
+  }
+
   /** Answers without a body. */
   empty(status: number, more?: readonly string[]): void {
     const headers = this.#headers();
-    if (status !== 204) headers.push('content-length', '0');
+    if (status !== 204 && status !== 304) headers.push('content-length', '0');
     if (more !== undefined) headers.push(...more);
     this.response.writeHead(status, headers).end();
     this.#observe();
@@ -315,6 +335,8 @@ export class HttpCall {
   #headers(elementHeaders?: readonly string[]): string[] {
     const headers = this.front.responseHeaders(this.#match?.route ?? null);
     if (this.origin !== null) headers.push(...corsHeaders(this.origin, elementHeaders));
+    const renewed = this.session?.renewedToken ?? null;
+    if (renewed !== null) headers.push(...cookieHeaders(this, renewed));
     return headers;
   }
 

@@ -1,5 +1,6 @@
 import { isIP } from 'node:net';
 import type { Networks } from '../access/networks.ts';
+import { rareHeader } from './head.ts';
 
 /** Of each header. About twenty addresses of IPv6. */
 const MAX_LENGTH = 1_024;
@@ -26,6 +27,22 @@ export function clientAddress(peer: string, headers: ForwardedHeaders, trusted: 
   const second = forwarded === null ? null : lastUntrusted(peer, forNodes(forwarded), trusted);
   if (first !== null && second !== null && first !== second) return peer;
   return first ?? second ?? peer;
+}
+
+/**
+ * Whether a trusted proxy says that its client speaks TLS, in `X-Forwarded-Proto` or `Forwarded`. The last entry is the
+ * proxy's own; what stands before it may be invented.
+ */
+export function isForwardedSecure(peer: string, rawHeaders: readonly string[], trusted: Networks): boolean {
+  const proto = rareHeader(rawHeaders, 'x-forwarded-proto') ?? '';
+  const forwarded = rareHeader(rawHeaders, 'forwarded') ?? '';
+  if ((proto === '' && forwarded === '') || !trusted.has(peer)) return false;
+  if (proto.length > MAX_LENGTH || forwarded.length > MAX_LENGTH) return false;
+  if (splitList(proto).at(-1)?.toLowerCase() === 'https') return true;
+  const last = splitElements(forwarded).at(-1) ?? '';
+  // A semicolon in quotes, as in `for="…"`, begins no pair.
+  const pairs = last.replace(/"([^"]*)"/g, (_, quoted: string) => quoted.replaceAll(';', ''));
+  return /(?:^|;)\s*proto\s*=\s*https\s*(?:;|$)/i.test(pairs);
 }
 
 function lastUntrusted(peer: string, nodes: readonly string[], trusted: Networks): string {

@@ -1,5 +1,6 @@
 import type { ErrorCode, QuaysideError } from '../model/errors.ts';
 import type { HttpCall } from './call.ts';
+import { isOfConsole } from './console-cookie.ts';
 import { STATUS_CODES } from './node-http.ts';
 
 /** How HTTP reports one error. */
@@ -142,11 +143,14 @@ function escapeHtml(text: string): string {
 }
 
 const CHALLENGE = 'Basic realm="Quayside", charset="UTF-8"';
+/** A scheme that no browser knows, so that none asks for a password over the console's own form. */
+const CONSOLE_CHALLENGE = 'Session realm="Quayside"';
 
 /** The headers that some errors carry: a challenge, when to retry, what the path allows. */
 export function errorHeaders(error: QuaysideError, call: HttpCall): string[] {
   const headers: string[] = [];
-  if (error.code === 'unauthorized') headers.push('www-authenticate', CHALLENGE);
+  if (error.code === 'unauthorized')
+    headers.push('www-authenticate', isOfConsole(call) ? CONSOLE_CHALLENGE : CHALLENGE);
   const { status, retryAfterMs: usual } = httpError(error.code);
   const retryAfterMs = error.details.retryAfterMs ?? usual;
   if (retryAfterMs !== undefined) {

@@ -11,6 +11,7 @@ import { LineLimit } from '../util/line-limit.ts';
 import { quote } from '../util/quote.ts';
 import { checkPage, preflightHeaders } from './browser.ts';
 import { HttpCall } from './call.ts';
+import { checkCsrfToken, findSession, isConsolePage, isOfConsole, namesCsrfToken } from './console-cookie.ts';
 import { readHead } from './head.ts';
 import { ServerResponse as Response } from './node-http.ts';
 import type { HttpParts } from './options.ts';
@@ -324,8 +325,9 @@ export class Front {
     const { request } = call;
     const head = readHead(request.rawHeaders, request.httpVersionMinor === 0);
     call.head = head;
-    call.origin = checkPage(head, this.#origins);
     splitTarget(call, request.url ?? '');
+    const isOpenPage = this.parts.options.consoleFolder !== null && isConsolePage(request.method, call.path);
+    if (!isOpenPage) call.origin = checkPage(head, this.#origins);
     const preflight = call.origin === null ? null : preflightHeaders(request);
     if (preflight !== null) {
       request.discard();
@@ -333,11 +335,14 @@ export class Front {
       return;
     }
     const { authorization } = head;
-    if (authorization === null) {
-      this.#dispatch(call, null);
+    const { authenticator, consoleSessions } = this.parts;
+    if (consoleSessions !== undefined) call.session = findSession(call, consoleSessions);
+    // A browser adds Basic credentials that it remembers by itself. The console means its own user, and nobody else if its
+    // session has ended.
+    if (call.session !== null || authorization === null || namesCsrfToken(call)) {
+      this.#dispatch(call, call.session?.user ?? null);
       return;
     }
-    const { authenticator } = this.parts;
     const user = authenticator.recall(authorization);
     if (user !== null) this.#dispatch(call, user);
     else void this.#login(call, authorization);
@@ -354,11 +359,12 @@ export class Front {
 
   #dispatch(call: HttpCall, user: User | null): void {
     const match = this.router.find(call.request.method ?? '', call.path);
-    if (user === null && match?.route.access !== 'open') throw unauthorized();
+    if (user === null && match?.route.access !== 'open') throw unauthorized(call);
     call.user = user;
     if (match === null) throw this.#noRoute(call);
     const { route, params } = match;
     call.match = match;
+    if (call.session !== null) checkCsrfToken(call, call.session, route);
     if (route.body === 'discard') call.request.discard();
     if (route.access === 'administrator' && user?.isAdministrator !== true) {
       throw new QuaysideError('forbidden', 'This needs an administrator: a user without a list of rights.');
@@ -451,6 +457,11 @@ function boundedParams({ params }: RouteMatch): Record<string, string | null> {
   return Object.fromEntries(Object.entries(params).map(([name, value]) => [name, bounded(value ?? null)]));
 }
 
-function unauthorized(): QuaysideError {
-  return new QuaysideError('unauthorized', 'Send the name and password of a user by Basic authentication.');
+function unauthorized(call: HttpCall): QuaysideError {
+  return new QuaysideError(
+    'unauthorized',
+    isOfConsole(call)
+      ? 'There is no session of the console, or it has ended. Sign in.'
+      : 'Send the name and password of a user by Basic authentication.',
+  );
 }

@@ -14,6 +14,7 @@ export interface RequestHead {
   contentLength: number;
   accept: string | null;
   prefer: string | null;
+  cookie: string | null;
   idempotencyKey: string | null;
   expect: string | null;
   ifMatch: string | null;
@@ -44,6 +45,7 @@ export function readHead(raw: readonly string[], isHttp10: boolean): RequestHead
     contentLength: -1,
     accept: null,
     prefer: null,
+    cookie: null,
     idempotencyKey: null,
     expect: null,
     ifMatch: null,
@@ -88,6 +90,7 @@ function readLine(head: RequestHead, name: string, value: string): void {
       if (is(name, 'accept')) head.accept = joined(head.accept, value);
       else if (is(name, 'prefer')) head.prefer = joined(head.prefer, value);
       else if (is(name, 'origin')) head.origin = once(head.origin, name, value);
+      else if (is(name, 'cookie')) head.cookie = head.cookie === null ? value : `${head.cookie}; ${value}`;
       else if (is(name, 'expect')) head.expect = once(head.expect, name, value);
       return;
     case 7:
@@ -135,6 +138,15 @@ function readLine(head: RequestHead, name: string, value: string): void {
     default:
       readElementHeader(head, name, value);
   }
+}
+
+/** A header that few requests are asked for, all its lines joined; null if not sent. `name` is in lower case. */
+export function rareHeader(raw: readonly string[], name: string): string | null {
+  let found: string | null = null;
+  for (let at = 0; at + 1 < raw.length; at += 2) {
+    if (is(raw[at] as string, name)) found = joined(found, raw[at + 1] as string);
+  }
+  return found;
 }
 
 function readElementHeader(head: RequestHead, name: string, value: string): void {

@@ -1,3 +1,5 @@
+import { fileURLToPath } from 'node:url';
+import type { ConsoleSessions } from '../access/console-sessions.ts';
 import { Networks } from '../access/networks.ts';
 import type { Authenticator, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
@@ -32,6 +34,8 @@ export interface HttpOptions {
   readonly trustedProxies: Networks;
   /** Whether each request is logged when it has ended. */
   readonly logsAccess: boolean;
+  /** The folder of the console's built pages; null: the console is off. */
+  readonly consoleFolder: string | null;
   /** Connections kept at once; further ones are closed when they come. */
   readonly maxSockets: number;
   /** From the first byte of a request to the end of its header section. */
@@ -59,6 +63,7 @@ export const HTTP_DEFAULTS: HttpOptions = {
   metricsWithoutLogin: false,
   trustedProxies: new Networks([]),
   logsAccess: false,
+  consoleFolder: fileURLToPath(new URL('../../dist/console', import.meta.url)),
   maxSockets: 20_000,
   headersTimeoutMs: 10_000,
   requestTimeoutMs: 60_000,
@@ -105,6 +110,8 @@ export interface HttpParts {
   readonly events: EventPublisher;
   readonly searches: Searches;
   readonly authenticator: Authenticator;
+  /** Not given: the console is off, and its cookie means nothing. */
+  readonly consoleSessions?: ConsoleSessions;
   readonly options: HttpOptions;
   readonly log: LeveledLog;
   readonly clock: Clock;

@@ -28,6 +28,12 @@ export type Method = (typeof METHODS)[number];
  */
 export type BodyUse = 'discard' | 'element' | 'elements' | 'json';
 
+/**
+ * Which requests with the cookie of a console session have to name the session's CSRF token: those that change something
+ * (`writes`: all but GET and HEAD), all, or none.
+ */
+export type CsrfRule = 'writes' | 'all' | 'none';
+
 /** A header that a route reads or writes, for the documents. */
 export interface HeaderNote {
   readonly name: string;
@@ -75,6 +81,7 @@ export interface Route {
   readonly isAudited: boolean;
   /** Whether the queue of the path exists from this use on, if the namespace has room for it. */
   readonly makesQueue: boolean;
+  readonly csrf: CsrfRule;
   readonly query: QueryReader<object>;
   /** The shape of a JSON body, or of a line, for the documents; null if it takes none. */
   readonly request: Schema | null;
@@ -98,6 +105,7 @@ export interface RouteDefinition<Q extends object> {
   readonly body?: BodyUse;
   readonly isAudited?: boolean;
   readonly makesQueue?: boolean;
+  readonly csrf?: CsrfRule;
   readonly query?: Parameters<Q>;
   readonly request?: Schema;
   readonly headers?: readonly HeaderNote[];
@@ -115,6 +123,7 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
     body = 'discard',
     isAudited = false,
     makesQueue = true,
+    csrf = 'writes',
     request = null,
     headers = [],
     problems = [],
@@ -127,6 +136,7 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
     body,
     isAudited,
     makesQueue,
+    csrf,
     request,
     headers,
     problems,

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { type Account, readAccounts, type UserDefinition } from '../../src/access/account.ts';
+import { ConsoleSessions } from '../../src/access/console-sessions.ts';
 import type { Authenticator, User } from '../../src/access/user.ts';
 import type { Broker } from '../../src/broker/broker.ts';
 import { QueueWatch } from '../../src/broker/queue-watch.ts';
@@ -50,6 +51,9 @@ export interface HarnessOptions {
   readonly logsDebug?: boolean;
   /** Of the selector sandbox, in place of patient ones. */
   readonly limits?: Partial<SandboxLimits>;
+  /** For sessions of the console; where not given: the accounts of `users`. */
+  readonly accountNamed?: (name: string) => Account | null;
+  readonly consoleSecret?: string;
   /** Where not given: {@link NamedUsers}. */
   readonly authenticator?: (opened: TestEngine) => Authenticator;
 }
@@ -167,6 +171,12 @@ export class Harness {
       events: this.events,
       searches,
       authenticator: options.authenticator?.(opened) ?? new NamedUsers(accounts, users),
+      consoleSessions: new ConsoleSessions({
+        accountNamed: options.accountNamed ?? ((name) => accounts.get(name) ?? null),
+        clock: opened.clock,
+        idleMs: 1_800_000,
+        secret: options.consoleSecret ?? null,
+      }),
       options: { ...HTTP_DEFAULTS, port: 0, ...http },
       log: {
         debug: options.logsDebug === true ? logAt('debug') : () => {},

@@ -57,10 +57,12 @@ describe('The environment', () => {
   });
 
   it('gives a whole group or map as JSON', async () => {
-    const { http, waiting } = await configOf(null, {
+    const { http, waiting, console } = await configOf(null, {
+      QUAYSIDE_CONSOLE: 'false',
       QUAYSIDE_WAITING: '{"total": 5}',
       QUAYSIDE_HTTP__USERS: '{"test1": "short"}',
     });
+    assert.equal(console.enabled, false);
     assert.deepEqual(waiting, { total: 5, perUser: 1000 });
     assert.deepEqual(http.users, { test1: { password: 'short' } });
   });

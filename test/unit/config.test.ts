@@ -40,6 +40,14 @@ describe('The configuration', () => {
     assert.deepEqual(http.users, { test1: { password: 'test1' } });
   });
 
+  it('takes `console: false` as the short form of a console that is off', async () => {
+    const on = { enabled: true, idle: 1800 };
+    assert.deepEqual((await configOf('http: {}')).console, on);
+    assert.deepEqual((await configOf('console: true')).console, on);
+    assert.deepEqual((await configOf('console: false')).console, { ...on, enabled: false });
+    assert.deepEqual((await configOf('console: { idle: 60 }')).console, { ...on, idle: 60 });
+  });
+
   it('takes relative paths from the folder of the file', async () => {
     const { dataDir, http } = await configOf('dataDir: d\nhttp: { tls: { cert: c.pem, key: /k.pem } }');
     assert.equal(dataDir, join(folder, 'd'));

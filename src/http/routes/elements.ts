@@ -114,6 +114,7 @@ export const elementRoutes: readonly Route[] = [
     access: 'read',
     // Only one that waits does, see below.
     makesQueue: false,
+    csrf: 'all',
     query: {
       to: whole('How long to wait; not given: for ever. 0 answers at once.', MILLISECONDS, null),
       tid: nameOf('tid', "The consumer's name, by which it can be cancelled; not given: one is made."),

@@ -2,6 +2,7 @@ import type { HttpParts } from '../options.ts';
 import type { Route } from '../route.ts';
 import { batchRoutes } from './batches.ts';
 import { browseRoutes } from './browse.ts';
+import { consoleRoutes } from './console.ts';
 import { definitionRoutes } from './definitions.ts';
 import { elementRoutes } from './elements.ts';
 import { eventRoutes } from './events.ts';
@@ -32,6 +33,7 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
     ...definitionRoutes,
     ...eventRoutes,
     ...browseRoutes,
+    ...(options.consoleFolder === null ? [] : consoleRoutes(options.consoleFolder)),
     ...operatorRoutes({ metricsWithoutLogin: options.metricsWithoutLogin, version, routes: () => routes }),
   ];
   return routes;

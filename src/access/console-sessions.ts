@@ -1,0 +1,155 @@
+import { createHmac, hash, randomBytes, timingSafeEqual } from 'node:crypto';
+import type { Clock } from '../util/clock.ts';
+import type { Account } from './account.ts';
+import { passwordText } from './password.ts';
+import type { User } from './user.ts';
+
+/** A session ends this long after its sign-in, however much it is used. */
+const MAX_SESSION_MS = 12 * 3_600_000;
+/** A token is replaced when it is this old, or a tenth of the idle time if that is less: not with each request. */
+const MAX_RENEW_MS = 60_000;
+/** Signed-out sessions that are remembered until they would have ended; further ones replace the oldest. */
+const MAX_ENDED = 10_000;
+const ID_BYTES = 16;
+/** A longer token is none of ours: a user name has at most 256 bytes. */
+const MAX_TOKEN_LENGTH = 1_024;
+
+export interface ConsoleSessionOptions {
+  /** The account of a name; null if there is no such user. */
+  readonly accountNamed: (name: string) => Account | null;
+  readonly clock: Clock;
+  /** How long a session lasts without a request. */
+  readonly idleMs: number;
+  /** What tokens are signed with, the same on all nodes; null: a random one, so that sessions end with the process. */
+  readonly secret: string | null;
+}
+
+/** A session of the console as one of its requests finds it. */
+export interface ConsoleSession {
+  readonly user: User;
+  /** What requests that change something have to name in `X-CSRF-Token`. The same for the whole session. */
+  readonly csrfToken: string;
+  /** ms since 1970: when it ends if no other request comes. */
+  readonly expiresAt: number;
+  /** The cookie of the session from now on; null: the one that came. */
+  readonly renewedToken: string | null;
+}
+
+/** What a token says, signed. */
+interface Claims {
+  readonly name: string;
+  readonly id: string;
+  /** ms since 1970. */
+  readonly startedAt: number;
+  readonly usedAt: number;
+}
+
+/**
+ * Sessions of the console: signed tokens instead of a table, so that every node with the same secret accepts them (ADR 17).
+ * The key of a user's tokens depends on the stored password: another password ends the user's sessions on all nodes.
+ */
+export class ConsoleSessions {
+  readonly #options: ConsoleSessionOptions;
+  readonly #secret: string | Buffer;
+  readonly #renewMs: number;
+  readonly #keys = new WeakMap<Account, Buffer>();
+  /** Digests of the ids of sessions that were signed out, and when those would have ended by themselves. */
+  readonly #ended = new Map<string, number>();
+
+  constructor(options: ConsoleSessionOptions) {
+    this.#options = options;
+    this.#secret = options.secret ?? randomBytes(32);
+    this.#renewMs = Math.min(MAX_RENEW_MS, options.idleMs / 10);
+  }
+
+  /** A new session of a user who has just proved who they are; `renewedToken` is its cookie. Null if the user is gone. */
+  open(user: User): ConsoleSession | null {
+    const account = this.#options.accountNamed(user.name);
+    if (account === null) return null;
+    const now = this.#options.clock.now();
+    const id = randomBytes(ID_BYTES).toString('base64url');
+    return this.#session(account, { name: user.name, id, startedAt: now, usedAt: now }, true);
+  }
+
+  /** The session of a token; null if the token is not ours, or its session has ended. */
+  find(token: string): ConsoleSession | null {
+    const read = this.#read(token);
+    if (read === null) return null;
+    const now = this.#options.clock.now();
+    const isDue = now - read.claims.usedAt >= this.#renewMs;
+    return this.#session(read.account, isDue ? { ...read.claims, usedAt: now } : read.claims, isDue);
+  }
+
+  /** Signs out: this node accepts no token of the session any more. */
+  end(token: string): void {
+    const read = this.#read(token);
+    if (read === null) return;
+    const now = this.#options.clock.now();
+    for (const [id, endsAt] of this.#ended) {
+      if (endsAt > now && this.#ended.size < MAX_ENDED) break;
+      this.#ended.delete(id);
+    }
+    this.#ended.set(digest(read.claims.id), read.claims.startedAt + MAX_SESSION_MS);
+  }
+
+  #session(account: Account, claims: Claims, isNew: boolean): ConsoleSession {
+    const key = this.#keyOf(account);
+    const body = isNew ? Buffer.from(JSON.stringify(claims)).toString('base64url') : '';
+    return {
+      user: account.user,
+      csrfToken: sign(key, `csrf ${claims.id}`),
+      expiresAt: this.#endOf(claims),
+      renewedToken: isNew ? `${body}.${sign(key, `session ${body}`)}` : null,
+    };
+  }
+
+  #read(token: string): { account: Account; claims: Claims } | null {
+    const [body = '', signature = '', ...more] = token.split('.');
+    if (token.length > MAX_TOKEN_LENGTH || more.length > 0) return null;
+    const claims = parseClaims(body);
+    const account = claims === null ? null : this.#options.accountNamed(claims.name);
+    if (claims === null || account === null) return null;
+    if (!isEqual(signature, sign(this.#keyOf(account), `session ${body}`))) return null;
+    if (this.#endOf(claims) <= this.#options.clock.now() || this.#ended.has(digest(claims.id))) return null;
+    return { account, claims };
+  }
+
+  #endOf({ startedAt, usedAt }: Claims): number {
+    return Math.min(startedAt + MAX_SESSION_MS, usedAt + this.#options.idleMs);
+  }
+
+  #keyOf(account: Account): Buffer {
+    const known = this.#keys.get(account);
+    if (known !== undefined) return known;
+    const text = JSON.stringify(['console session', account.user.name, passwordText(account.password)]);
+    const key = createHmac('sha256', this.#secret).update(text).digest();
+    this.#keys.set(account, key);
+    return key;
+  }
+}
+
+function sign(key: Buffer, text: string): string {
+  return createHmac('sha256', key).update(text).digest('base64url');
+}
+
+/** In a time that says nothing about how much of a secret is right. */
+export function isEqual(given: string, right: string): boolean {
+  return timingSafeEqual(hash('sha256', given, 'buffer'), hash('sha256', right, 'buffer'));
+}
+
+/** Session ids are kept hashed only: what reads the memory of this process signs in nowhere with them. */
+function digest(id: string): string {
+  return hash('sha256', id, 'base64');
+}
+
+function parseClaims(body: string): Claims | null {
+  try {
+    const claims = JSON.parse(Buffer.from(body, 'base64url').toString()) as Partial<Claims> | null;
+    const { name, id, startedAt, usedAt } = claims ?? {};
+    if (typeof name !== 'string' || typeof id !== 'string') return null;
+    if (typeof startedAt !== 'number' || typeof usedAt !== 'number') return null;
+    return { name, id, startedAt, usedAt };
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,92 @@
+import { type ConsoleSession, type ConsoleSessions, isEqual } from '../access/console-sessions.ts';
+import { QuaysideError } from '../model/errors.ts';
+import { quote } from '../util/quote.ts';
+import type { HttpCall } from './call.ts';
+import { rareHeader } from './head.ts';
+import type { Route } from './route.ts';
+
+const COOKIE = 'quayside_session';
+const CSRF_HEADER = 'x-csrf-token';
+
+/** Where the console is served, with a slash at its end. */
+export const CONSOLE_PATH = '/console/';
+export const SESSION_PATH = '/console/session';
+
+/** The token in the cookie of a console session; null if the request has none. */
+export function sessionToken({ head: { cookie } }: HttpCall): string | null {
+  if (cookie === null) return null;
+  for (const pair of cookie.split(';')) {
+    const at = pair.indexOf('=');
+    if (pair.slice(0, at).trim() === COOKIE) return pair.slice(at + 1).trim();
+  }
+  return null;
+}
+
+/**
+ * Sets the cookie. Its path is `/`, since behind a proxy this server does not know under which path browsers see it, and
+ * the console calls routes outside of `/console/`.
+ */
+export function cookieHeaders(call: HttpCall, token: string): string[] {
+  return ['set-cookie', `${COOKIE}=${token}; ${attributes(call)}`];
+}
+
+/** Makes the browser forget the cookie. */
+export function noCookieHeaders(call: HttpCall): string[] {
+  return ['set-cookie', `${COOKIE}=; ${attributes(call)}; Max-Age=0`];
+}
+
+function attributes({ isSecure }: HttpCall): string {
+  return `Path=/; HttpOnly; SameSite=Strict${isSecure ? '; Secure' : ''}`;
+}
+
+/**
+ * The console session that a request belongs to, or null. Only requests of the console's own pages do: `Sec-Fetch-Site` says
+ * `same-origin`, or is missing, as browsers leave it out where they speak plain HTTP to another machine.
+ */
+export function findSession(call: HttpCall, sessions: ConsoleSessions): ConsoleSession | null {
+  const { fetchSite, cookie } = call.head;
+  if (cookie === null) return null;
+  if (call.origin !== null || (fetchSite !== 'same-origin' && fetchSite !== null)) return null;
+  const token = sessionToken(call);
+  return token === null ? null : sessions.find(token);
+}
+
+/**
+ * Checks the CSRF token of a request with a session, where one is due. Without `Sec-Fetch-Site` only the token says that a
+ * page of this server sent the request, so reading needs it as well.
+ * @throws QuaysideError `forbidden-origin`
+ */
+export function checkCsrfToken(call: HttpCall, session: ConsoleSession, { csrf }: Route): void {
+  const { method, rawHeaders } = call.request;
+  const isRead = method === 'GET' || method === 'HEAD';
+  if (csrf === 'none' || (csrf === 'writes' && isRead && call.head.fetchSite !== null)) return;
+  const given = rareHeader(rawHeaders, CSRF_HEADER);
+  if (given !== null && isEqual(given, session.csrfToken)) return;
+  throw new QuaysideError(
+    'forbidden-origin',
+    `Header ${CSRF_HEADER} is ${given === null ? 'missing' : quote(given)}. It must be the csrfToken of GET ${SESSION_PATH}.`,
+    { parameter: CSRF_HEADER },
+  );
+}
+
+/** Whether a request has the cookie of a session and names a CSRF token: it is the console's, even if the session has ended. */
+export function namesCsrfToken(call: HttpCall): boolean {
+  return sessionToken(call) !== null && rareHeader(call.request.rawHeaders, CSRF_HEADER) !== null;
+}
+
+/** Whether a request is the console's, and not one for which a browser should ask for a password by itself. */
+export function isOfConsole(call: HttpCall): boolean {
+  const { rawHeaders } = call.request;
+  return (
+    call.path.startsWith(CONSOLE_PATH) ||
+    rareHeader(rawHeaders, CSRF_HEADER) !== null ||
+    rareHeader(rawHeaders, 'x-requested-with') !== null ||
+    rareHeader(rawHeaders, 'cookie')?.includes(`${COOKIE}=`) === true
+  );
+}
+
+/** Whether a browser may load a path on behalf of any page, as a link to it does: the pages of the console hold nothing of a user. */
+export function isConsolePage(method: string | undefined, path: string): boolean {
+  if ((method !== 'GET' && method !== 'HEAD') || path === SESSION_PATH) return false;
+  return path === '/' || path === '/console' || path.startsWith(CONSOLE_PATH);
+}

@@ -1,0 +1,328 @@
+import type { ConsoleSession, ConsoleSessions } from '../../access/console-sessions.ts';
+import { RIGHTS, type User } from '../../access/user.ts';
+import { QuaysideError } from '../../model/errors.ts';
+import { membersOf, wrongMember } from '../../model/members.ts';
+import { quote } from '../../util/quote.ts';
+import { Type } from '../../util/schema.ts';
+import type { HttpCall } from '../call.ts';
+import { cookieHeaders, noCookieHeaders, SESSION_PATH, sessionToken } from '../console-cookie.ts';
+import { ConsoleFiles } from '../console-files.ts';
+import { rareHeader } from '../head.ts';
+import { readJson } from '../json-body.ts';
+import { type Route, route } from '../route.ts';
+import { Moment, named } from '../schemas.ts';
+
+/**
+ * The headers of the console's pages. Their policy allows what the pages are made of and nothing else: no script or style
+ * from elsewhere or inside the page, no markup from text, no frame around them. Bodies of elements that are images are shown
+ * from memory (`blob:`).
+ */
+const PAGE: readonly string[] = [
+  'content-security-policy',
+  [
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "connect-src 'self'",
+    "img-src 'self' blob:",
+    "font-src 'self'",
+    "require-trusted-types-for 'script'",
+    "trusted-types 'none'",
+    "frame-ancestors 'none'",
+    "base-uri 'none'",
+    "form-action 'self'",
+  ].join('; '),
+  'x-frame-options',
+  'DENY',
+  'x-content-type-options',
+  'nosniff',
+  'cross-origin-opener-policy',
+  'same-origin',
+  'cross-origin-resource-policy',
+  'same-origin',
+  'referrer-policy',
+  'no-referrer',
+  'vary',
+  'accept-encoding',
+];
+
+/** A browser asks again each time, and is answered 304 if nothing changed. */
+const REVALIDATED = 'no-cache';
+/** The name of the file changes with its content. */
+const FOR_EVER = 'public, max-age=31536000, immutable';
+
+const HTML = 'text/html; charset=utf-8';
+const TEXT = 'text/plain; charset=utf-8';
+const NOT_BUILT =
+  'The console is not built. Run `npm run build:console` in the folder of the server, then load this page again.\n';
+
+const CREDENTIALS_BYTES = 4_096;
+
+const Session = named(
+  'ConsoleSession',
+  Type.Object({
+    user: Type.String(),
+    isAdministrator: Type.Boolean({
+      description: 'Whether the user has no list of rights, and so all of them.',
+    }),
+    rights: Type.Record(Type.Array(Type.Enum(RIGHTS)), {
+      description: 'What the user may do, by namespace; those in which the user may do nothing are left out.',
+    }),
+    maskedBodies: Type.Array(Type.String(), {
+      description: 'The namespaces among these in which the user may browse elements, but sees no bodies.',
+    }),
+    csrfToken: Type.String({ description: 'For the header `X-CSRF-Token`.' }),
+    expiresAt: Type.String({ format: 'date-time', description: 'When it ends if no other request comes.' }),
+    server: Type.Object({
+      version: Type.String(),
+      node: Type.String({ description: 'Id of the node that answered, as in `/nodes`.' }),
+      now: Moment,
+    }),
+  }),
+);
+
+const pageResponses = [
+  {
+    status: 200,
+    description: 'The file.',
+    contentType: HTML,
+    headers: [{ name: 'etag', description: 'Changes with the content.' }],
+  },
+  { status: 304, description: 'The browser has it already.', contentType: null },
+  { status: 503, description: 'The console is not built.', contentType: TEXT },
+] as const;
+
+const read = { methods: ['GET', 'HEAD'], access: 'open', responseHeaders: PAGE, csrf: 'none' } as const;
+
+/** The console: its pages, which are files, and its sessions. */
+export function consoleRoutes(folder: string): readonly Route[] {
+  const files = new ConsoleFiles(folder);
+  return [
+    route({
+      ...read,
+      id: 'home',
+      path: '/',
+      summary: 'Send browsers to the console',
+      responses: [{ status: 302, description: 'To `console/`.', contentType: null }],
+      problems: ['unauthorized', 'route-not-found'],
+      handle: sendHome,
+    }),
+    route({
+      ...read,
+      id: 'consoleFolder',
+      path: '/console',
+      summary: 'Send browsers to the console',
+      responses: [{ status: 302, description: 'To `console/`.', contentType: null }],
+      handle: toConsole,
+    }),
+    route({
+      ...read,
+      id: 'consolePage',
+      path: '/console/',
+      summary: 'The page of the console',
+      responses: pageResponses,
+      handle: (call) => sendFile(call, files, 'index.html', REVALIDATED),
+    }),
+    route({
+      ...read,
+      id: 'consoleFile',
+      path: '/console/:file',
+      summary: 'A file beside the page of the console',
+      responses: pageResponses,
+      problems: ['route-not-found'],
+      handle: (call) => sendFile(call, files, call.param('file'), REVALIDATED),
+    }),
+    route({
+      ...read,
+      id: 'consoleAsset',
+      path: '/console/assets/:file',
+      summary: 'A script, a style or a picture of the console',
+      responses: pageResponses,
+      problems: ['route-not-found'],
+      handle: (call) => sendFile(call, files, `assets/${call.param('file')}`, FOR_EVER),
+    }),
+    route({
+      id: 'signIn',
+      methods: ['POST'],
+      path: SESSION_PATH,
+      summary: 'Begin a session of the console',
+      access: 'open',
+      csrf: 'none',
+      body: 'json',
+      request: named(
+        'ConsoleCredentials',
+        Type.Object({ user: Type.String(), password: Type.String() }, { additionalProperties: false }),
+      ),
+      responses: [
+        {
+          status: 200,
+          description: 'The session; its cookie comes with it.',
+          contentType: 'application/json',
+          schema: Session,
+          headers: [{ name: 'set-cookie', description: 'The cookie `quayside_session`.' }],
+        },
+      ],
+      problems: [
+        'unauthorized',
+        'too-many-attempts',
+        'overloaded',
+        'invalid-body',
+        'body-too-large',
+        'invalid-parameter',
+      ],
+      handle: (call) => readJson(call, CREDENTIALS_BYTES, (payload) => signIn(call, payload)),
+    }),
+    route({
+      id: 'consoleSession',
+      methods: ['GET', 'HEAD'],
+      path: SESSION_PATH,
+      summary: 'The session of the console that the cookie names',
+      access: 'open',
+      csrf: 'none',
+      responses: [
+        { status: 200, description: 'The session.', contentType: 'application/json', schema: Session },
+      ],
+      problems: ['unauthorized'],
+      handle(call) {
+        if (call.session === null) throw signedOut();
+        call.value(sessionRecord(call, call.session));
+      },
+    }),
+    route({
+      id: 'signOut',
+      methods: ['DELETE'],
+      path: SESSION_PATH,
+      summary: 'End the session of the console',
+      access: 'open',
+      responses: [
+        {
+          status: 204,
+          description: 'It has ended, or there was none.',
+          contentType: null,
+          headers: [{ name: 'set-cookie', description: 'Removes the cookie.' }],
+        },
+      ],
+      handle: signOut,
+    }),
+  ];
+}
+
+/** Programs are answered as at any path that does not exist. */
+function sendHome(call: HttpCall): void {
+  if (call.head.accept?.toLowerCase().includes('text/html') === true) toConsole(call);
+  else if (call.isAnonymous) throw unauthorized();
+  else throw noSuchFile(call);
+}
+
+/** Relative, so that it is right under any path that a proxy gives this server. */
+function toConsole(call: HttpCall): void {
+  call.empty(302, ['location', 'console/', 'cache-control', REVALIDATED]);
+}
+
+async function sendFile(
+  call: HttpCall,
+  files: ConsoleFiles,
+  name: string,
+  cacheControl: string,
+): Promise<void> {
+  const built = await files.read();
+  if (built === null) {
+    call.text(503, TEXT, NOT_BUILT, ['cache-control', 'no-store', 'retry-after', '5']);
+    return;
+  }
+  const file = built.get(name);
+  if (file === undefined) throw noSuchFile(call);
+  const { rawHeaders } = call.request;
+  const tag = ['etag', file.entityTag];
+  if (rareHeader(rawHeaders, 'if-none-match')?.includes(file.entityTag) === true) {
+    call.empty(304, [...tag, 'cache-control', cacheControl]);
+    return;
+  }
+  const acceptsGzip = /\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))/i.test(
+    rareHeader(rawHeaders, 'accept-encoding') ?? '',
+  );
+  if (file.gzipped === null || !acceptsGzip) call.file(file.contentType, file.bytes, cacheControl, tag);
+  else call.file(file.contentType, file.gzipped, cacheControl, [...tag, 'content-encoding', 'gzip']);
+}
+
+async function signIn(call: HttpCall, payload: unknown): Promise<void> {
+  const { user: name, password } = membersOf(payload, '', ['user', 'password']);
+  if (typeof name !== 'string') throw wrongMember('user', name, 'a string');
+  // A password is never repeated, not even one of the wrong type.
+  if (typeof password !== 'string') throw wrongMember('password', typeof password, 'a string');
+  const { authenticator, log } = call.front.parts;
+  const user = await authenticator.loginBasic(basicHeader(name, password), call.address);
+  const sessions = sessionsOf(call);
+  // Only after a sign-in that succeeded: one that fails must not end the session of the page that is open.
+  const before = sessionToken(call);
+  if (before !== null) sessions.end(before);
+  const session = sessions.open(user);
+  if (session?.renewedToken == null) throw unauthorized();
+  log.info({ event: 'admin', action: 'signIn', user: user.name, address: call.address }, 'an operator acted');
+  // The session that the cookie named until now is none of this response's.
+  call.session = null;
+  call.value(sessionRecord(call, session), cookieHeaders(call, session.renewedToken));
+}
+
+/** As HTTP's own login sends them, so that both have the same rules and limits. */
+function basicHeader(name: string, password: string): string {
+  // It would be read as a shorter name and a longer password.
+  if (name.includes(':')) throw new QuaysideError('unauthorized', 'The user name or the password is wrong.');
+  return `Basic ${Buffer.from(`${name}:${password}`).toString('base64')}`;
+}
+
+function signOut(call: HttpCall): void {
+  const { session } = call;
+  const token = sessionToken(call);
+  if (session !== null && token !== null) {
+    sessionsOf(call).end(token);
+    const { log } = call.front.parts;
+    log.info({ event: 'admin', action: 'signOut', user: session.user.name }, 'an operator acted');
+  }
+  call.session = null;
+  call.empty(204, noCookieHeaders(call));
+}
+
+function sessionRecord(call: HttpCall, { user, csrfToken, expiresAt }: ConsoleSession): object {
+  const { broker, clock, version } = call.front.parts;
+  const seen = broker.namespaces().filter(({ name }) => user.maySee(name));
+  return {
+    user: user.name,
+    isAdministrator: user.isAdministrator,
+    rights: Object.fromEntries(seen.map(({ name }) => [name, rightsIn(user, name)])),
+    maskedBodies: seen
+      .map(({ name }) => name)
+      .filter((name) => user.may('browse', name) && !user.maySeeBodies(name)),
+    csrfToken,
+    expiresAt: new Date(expiresAt).toISOString(),
+    server: {
+      version,
+      node: broker.nodes().find(({ isSelf }) => isSelf)?.id ?? '',
+      now: new Date(clock.now()).toISOString(),
+    },
+  };
+}
+
+function rightsIn(user: User, namespace: string): string[] {
+  return RIGHTS.filter((right) => user.may(right, namespace));
+}
+
+function sessionsOf({ front: { parts } }: HttpCall): ConsoleSessions {
+  if (parts.consoleSessions === undefined) throw new Error('The console is served without sessions.');
+  return parts.consoleSessions;
+}
+
+function noSuchFile({ path }: HttpCall): QuaysideError {
+  return new QuaysideError(
+    'route-not-found',
+    `Path ${quote(path)} does not exist. GET /openapi.json lists those that do.`,
+  );
+}
+
+function signedOut(): QuaysideError {
+  return new QuaysideError('unauthorized', 'There is no session of the console, or it has ended. Sign in.');
+}
+
+function unauthorized(): QuaysideError {
+  return new QuaysideError('unauthorized', 'Send the name and password of a user by Basic authentication.');
+}

@@ -1,0 +1,460 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { readAccounts, type UserDefinition } from '../../src/access/account.ts';
+import { Networks } from '../../src/access/networks.ts';
+import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
+import { SILENT_LOG } from '../support/broker.ts';
+import { type Answer, headerOf, jsonOf, type QueueClient, queuePath } from '../support/http-client.ts';
+import { basic, Harness, sharedHarness } from './harness.ts';
+
+const USERS: readonly UserDefinition[] = [
+  { name: 'ops', password: 'ops-password', rights: null },
+  {
+    name: 'support',
+    password: 'support-password',
+    rights: { N: ['browse', 'manage'], jobs: ['read'] },
+    maskBodies: true,
+  },
+];
+
+interface Session {
+  readonly user: string;
+  readonly isAdministrator: boolean;
+  readonly rights: Readonly<Record<string, readonly string[]>>;
+  readonly maskedBodies: readonly string[];
+  readonly csrfToken: string;
+  readonly expiresAt: string;
+  readonly server: { readonly version: string; readonly node: string };
+}
+
+type HeaderFields = Readonly<Record<string, string>>;
+
+/** What a browser sends with a request of a page of the same origin. */
+const PAGE = { 'sec-fetch-site': 'same-origin', 'sec-fetch-mode': 'cors' };
+
+function signIn(
+  client: QueueClient,
+  user: string,
+  password = `${user}-password`,
+  headers: HeaderFields = {},
+): Promise<Answer> {
+  return client.request('POST', '/console/session', {
+    headers: { ...PAGE, 'content-type': 'application/json', ...headers },
+    body: JSON.stringify({ user, password }),
+  });
+}
+
+/** The only cookie of a response: its name and value, and its attributes. */
+function setCookie({ rawHeaders }: Answer): string[] {
+  const values = rawHeaders.filter((_, i) => rawHeaders[i - 1] === 'set-cookie');
+  assert.equal(values.length, 1);
+  return values[0]?.split('; ') ?? [];
+}
+
+function cookieOf(answer: Answer): string {
+  return setCookie(answer)[0] ?? '';
+}
+
+function attributesOf(answer: Answer): string[] {
+  return setCookie(answer).slice(1);
+}
+
+/** The headers of a request that a signed-in page sends. */
+async function signedIn(client: QueueClient, user = 'ops'): Promise<HeaderFields> {
+  const answer = await signIn(client, user);
+  assert.equal(answer.status, 200, answer.body.toString());
+  return { ...PAGE, cookie: cookieOf(answer), 'x-csrf-token': jsonOf<Session>(answer).csrfToken };
+}
+
+function session(client: QueueClient, headers: HeaderFields): Promise<Answer> {
+  return client.request('GET', '/console/session', { headers });
+}
+
+describe('A session of the console', () => {
+  const harness = sharedHarness({ users: USERS });
+  const stranger = (): QueueClient => harness().client(null);
+
+  it('begins with the password, and says who the user is and what they may do', async () => {
+    const answer = await signIn(stranger(), 'support');
+    assert.equal(answer.status, 200);
+    assert.equal(headerOf(answer, 'cache-control'), 'no-store');
+    const { user, isAdministrator, rights, maskedBodies, expiresAt, server } = jsonOf<Session>(answer);
+    assert.equal(user, 'support');
+    assert.equal(isAdministrator, false);
+    assert.deepEqual(rights, { N: ['manage', 'browse'], jobs: ['read', 'browse'] });
+    assert.deepEqual(maskedBodies, ['N']);
+    assert.equal(server.version, '0.0.0-test');
+    assert.notEqual(server.node, '');
+    assert.equal(Date.parse(expiresAt), harness().opened.clock.now() + 1_800_000);
+  });
+
+  it('is shown to a page that was loaded again', async () => {
+    const client = stranger();
+    const answer = await signIn(client, 'ops');
+    const again = await session(client, { ...PAGE, cookie: `theme=dark; ${cookieOf(answer)}` });
+    assert.equal(again.status, 200);
+    assert.deepEqual({ ...jsonOf<object>(again), server: null }, { ...jsonOf<object>(answer), server: null });
+  });
+
+  it('has a cookie that scripts cannot read and other sites cannot use', async () => {
+    const answer = await signIn(stranger(), 'ops');
+    assert.match(cookieOf(answer), /^quayside_session=[\w.-]{40,}$/);
+    assert.deepEqual(attributesOf(answer), ['Path=/', 'HttpOnly', 'SameSite=Strict']);
+  });
+
+  it('does not begin with a wrong password, an unknown user, or a colon in the wrong place', async () => {
+    for (const [user, password] of [
+      ['ops', 'wrong'],
+      ['nobody', 'ops-password'],
+      ['ops:ops', 'password'],
+      ['ops', ''],
+    ] as const) {
+      const answer = await signIn(stranger(), user, password);
+      assert.equal(answer.status, 401);
+      assert.equal(jsonOf<{ code: string }>(answer).code, 'unauthorized');
+      assert.equal(answer.headers['set-cookie'], undefined);
+    }
+  });
+
+  it('takes nothing but a user and a password, and repeats no password', async () => {
+    const client = stranger();
+    for (const [body, parameter] of [
+      ['{"user":"ops"}', 'password'],
+      ['{"user":1,"password":"x"}', 'user'],
+      ['{"user":"ops","password":["hush"]}', 'password'],
+      ['{"user":"ops","password":"hush","remember":true}', 'remember'],
+    ] as const) {
+      const answer = await client.request('POST', '/console/session', { headers: PAGE, body });
+      assert.equal(answer.status, 400);
+      assert.equal(jsonOf<{ parameter: string }>(answer).parameter, parameter);
+      assert.doesNotMatch(answer.body.toString(), /hush/);
+    }
+    const broken = await client.request('POST', '/console/session', { headers: PAGE, body: '{' });
+    assert.equal(jsonOf<{ code: string }>(broken).code, 'invalid-body');
+    const large = await client.request('POST', '/console/session', {
+      headers: PAGE,
+      body: 'x'.repeat(5_000),
+    });
+    assert.equal(large.status, 413);
+  });
+
+  it('stands for its user on every route, with that user’s rights', async () => {
+    const client = stranger();
+    const headers = await signedIn(client, 'support');
+    assert.equal((await client.status('jobs', 'q', { headers })).status, 200);
+    assert.equal((await client.insert('jobs', 'q', 'x', { headers })).status, 403);
+    assert.equal((await client.status('hidden', 'q', { headers })).status, 404);
+    assert.equal((await client.request('GET', '/operations', { headers })).status, 200);
+    assert.equal((await client.request('GET', '/definitions', { headers })).status, 403);
+  });
+
+  it('is needed by its page even if the browser adds Basic credentials of another user', async () => {
+    const client = stranger();
+    const headers = { ...(await signedIn(client, 'support')), authorization: basic('ops', 'ops-password') };
+    assert.equal((await client.request('GET', '/definitions', { headers })).status, 403);
+    await client.request('DELETE', '/console/session', { headers });
+    assert.equal((await client.request('GET', '/definitions', { headers })).status, 401);
+  });
+
+  it('ends with a sign-out, on which the browser forgets the cookie', async () => {
+    const client = stranger();
+    const headers = await signedIn(client);
+    const answer = await client.request('DELETE', '/console/session', { headers });
+    assert.equal(answer.status, 204);
+    assert.equal(cookieOf(answer), 'quayside_session=');
+    assert.ok(attributesOf(answer).includes('Max-Age=0'));
+    assert.equal((await session(client, headers)).status, 401);
+    assert.equal((await client.status('N', 'q', { headers })).status, 401);
+    assert.equal((await client.request('DELETE', '/console/session', { headers: PAGE })).status, 204);
+  });
+
+  it('is another one after each sign-in, and the one of before has ended', async () => {
+    const client = stranger();
+    const planted = await signedIn(client);
+    const answer = await signIn(client, 'ops', undefined, { cookie: planted.cookie ?? '' });
+    assert.notEqual(cookieOf(answer), planted.cookie);
+    assert.notEqual(jsonOf<Session>(answer).csrfToken, planted['x-csrf-token']);
+    assert.equal((await session(client, planted)).status, 401);
+    assert.equal((await session(client, { ...PAGE, cookie: cookieOf(answer) })).status, 200);
+  });
+
+  it('is not one that somebody made up', async () => {
+    const client = stranger();
+    const { cookie = '' } = await signedIn(client);
+    const [body = '', signature = ''] = cookie.replace('quayside_session=', '').split('.');
+    const claims = JSON.parse(Buffer.from(body, 'base64url').toString()) as object;
+    const forged = Buffer.from(JSON.stringify({ ...claims, name: 'support' })).toString('base64url');
+    for (const value of [
+      `${forged}.${signature}`,
+      body,
+      `${body}.`,
+      `.${signature}`,
+      `${body}.${signature}.`,
+      '%',
+      'null.x',
+      'x'.repeat(4_000),
+    ]) {
+      assert.equal((await session(client, { ...PAGE, cookie: `quayside_session=${value}` })).status, 401);
+    }
+  });
+
+  it('is logged with its user at its begin and its end', async () => {
+    const client = stranger();
+    const headers = await signedIn(client, 'support');
+    await client.request('DELETE', '/console/session', { headers });
+    const lines = harness().log.filter(({ fields }) => fields.event === 'admin' && fields.user === 'support');
+    assert.deepEqual(
+      lines.slice(-2).map(({ fields }) => fields.action),
+      ['signIn', 'signOut'],
+    );
+    assert.doesNotMatch(JSON.stringify(harness().log), /support-password|quayside_session/);
+  });
+});
+
+describe('A request with the cookie of a session', () => {
+  const harness = sharedHarness({ users: USERS, http: { allowedOrigins: ['https://jobs.example'] } });
+
+  /** Every request that changes something, a GET that pops included. */
+  const writes = (queue: string): readonly (readonly [string, string])[] => [
+    ['PUT', queuePath('N', queue)],
+    ['POST', queuePath('N', queue)],
+    ['GET', `${queuePath('N', queue)}?to=0`],
+    ['GET', `${queuePath('N', queue)}?to=0&reserve=1`],
+    ['PATCH', `${queuePath('N', queue)}/pause`],
+    ['DELETE', queuePath('N', queue)],
+    ['POST', `${queuePath('N', queue)}/take`],
+    ['POST', '/operations'],
+    ['PUT', '/x/e'],
+    ['DELETE', '/console/session'],
+  ];
+
+  it('changes nothing without the session’s CSRF token', async () => {
+    const client = harness().client(null);
+    const queue = harness().queue();
+    const { 'x-csrf-token': _, ...headers } = await signedIn(client);
+    const other = await signedIn(client, 'support');
+    for (const [method, path] of writes(queue)) {
+      for (const token of [undefined, '', 'wrong', other['x-csrf-token']]) {
+        const tried = token === undefined ? headers : { ...headers, 'x-csrf-token': token };
+        const answer = await client.request(method, path, { headers: tried });
+        assert.equal(answer.status, 403, `${method} ${path} with ${token}`);
+        const { code, parameter } = jsonOf<{ code: string; parameter: string }>(answer);
+        assert.deepEqual([code, parameter], ['forbidden-origin', 'x-csrf-token']);
+      }
+    }
+    assert.equal((await client.status('N', queue, { headers })).status, 200);
+    const [namespace] = harness().broker.namespaces();
+    assert.deepEqual(await namespace?.queueNames(), []);
+  });
+
+  it('inserts and pops with it', async () => {
+    const client = harness().client(null);
+    const queue = harness().queue();
+    const headers = await signedIn(client);
+    assert.equal((await client.insert('N', queue, 'a', { headers })).status, 200);
+    const popped = await client.get('N', queue, { headers, to: 0 });
+    assert.equal(popped.body.toString(), 'a');
+  });
+
+  it('is nobody’s if another page or the address bar sent it', async () => {
+    const client = harness().client(null);
+    const headers = await signedIn(client);
+    const allowed = { origin: 'https://jobs.example', 'sec-fetch-site': 'cross-site' };
+    for (const [site, status] of [
+      [{ 'sec-fetch-site': 'none' }, 401],
+      [allowed, 401],
+      [{ ...allowed, 'sec-fetch-site': 'same-origin' }, 401],
+      [{ 'sec-fetch-site': 'same-site' }, 403],
+      [{ 'sec-fetch-site': 'cross-site' }, 403],
+      [{ 'sec-fetch-site': 'same-origin', origin: 'https://evil.example' }, 403],
+    ] as const) {
+      const answer = await client.status('N', 'q', { headers: { ...headers, ...site } });
+      assert.equal(answer.status, status, JSON.stringify(site));
+    }
+  });
+
+  it('needs the token for reading as well if the browser does not say which page sent it', async () => {
+    const client = harness().client(null);
+    const { cookie = '', 'x-csrf-token': token = '' } = await signedIn(client);
+    assert.equal((await client.status('N', 'q', { headers: { cookie } })).status, 403);
+    assert.equal((await client.status('N', 'q', { headers: { cookie, 'x-csrf-token': token } })).status, 200);
+    // Else a page that was loaded again could not learn its token.
+    assert.equal((await session(client, { cookie })).status, 200);
+  });
+
+  it('never makes a browser ask for a password', async () => {
+    const client = harness().client(null);
+    const challenge = async (path: string, headers: HeaderFields): Promise<string> => {
+      const answer = await client.request('GET', path, { headers });
+      assert.equal(answer.status, 401);
+      return headerOf(answer, 'www-authenticate');
+    };
+    for (const headers of [
+      { cookie: 'quayside_session=ended' },
+      { 'x-csrf-token': 'x' },
+      { 'x-requested-with': 'fetch' },
+    ]) {
+      assert.equal(await challenge('/q', { ...PAGE, ...headers }), 'Session realm="Quayside"');
+    }
+    assert.equal(await challenge('/console/session', PAGE), 'Session realm="Quayside"');
+    assert.match(await challenge('/q', { cookie: 'theme=dark' }), /^Basic /);
+    assert.match(await challenge('/q', {}), /^Basic /);
+  });
+
+  it('leaves Basic credentials of programs as they are', async () => {
+    const client = harness().client('ops:ops-password');
+    const queue = harness().queue();
+    assert.equal((await client.insert('N', queue, 'a')).status, 200);
+    assert.equal((await client.get('N', queue, { to: 0 })).body.toString(), 'a');
+    const wrong = await harness().client('ops:wrong').request('GET', '/q');
+    assert.match(headerOf(wrong, 'www-authenticate'), /^Basic realm="Quayside"/);
+  });
+});
+
+describe('The end of a session', () => {
+  const MINUTE = 60_000;
+  let harness: Harness;
+  let client: QueueClient;
+
+  before(async () => {
+    harness = await Harness.start({ users: USERS });
+    client = harness.client(null);
+  });
+
+  after(() => harness.close());
+
+  it('comes when it was not used for the idle time', async () => {
+    const headers = await signedIn(client);
+    await harness.passTime(30 * MINUTE - 1);
+    assert.equal((await session(client, headers)).status, 200);
+    await harness.passTime(1);
+    assert.equal((await session(client, headers)).status, 401);
+  });
+
+  it('is postponed by each use, whose response has the cookie of the time', async () => {
+    let headers = await signedIn(client);
+    for (let i = 0; i < 5; i += 1) {
+      await harness.passTime(20 * MINUTE);
+      const answer = await client.status('N', 'q', { headers });
+      assert.equal(answer.status, 200);
+      assert.deepEqual(attributesOf(answer), ['Path=/', 'HttpOnly', 'SameSite=Strict']);
+      const { csrfToken } = jsonOf<Session>(await session(client, headers));
+      assert.equal(csrfToken, headers['x-csrf-token']);
+      headers = { ...headers, cookie: cookieOf(answer) };
+      const next = await client.status('N', 'q', { headers });
+      assert.equal(next.headers['set-cookie'], undefined, 'not with each response');
+    }
+  });
+
+  it('comes 12 hours after the sign-in at the latest', async () => {
+    let headers = await signedIn(client);
+    for (let i = 1; i < 36; i += 1) {
+      await harness.passTime(20 * MINUTE);
+      const answer = await session(client, headers);
+      assert.equal(answer.status, 200, `after ${i * 20} minutes`);
+      headers = { ...headers, cookie: cookieOf(answer) };
+    }
+    await harness.passTime(20 * MINUTE);
+    assert.equal((await session(client, headers)).status, 401);
+  });
+
+  it('comes for its renewed cookies as well when it is signed out', async () => {
+    const headers = await signedIn(client);
+    await harness.passTime(20 * MINUTE);
+    const renewed = cookieOf(await session(client, headers));
+    await client.request('DELETE', '/console/session', { headers });
+    assert.equal((await session(client, { ...PAGE, cookie: renewed })).status, 401);
+  });
+});
+
+describe('The password of a session’s user', () => {
+  const NAMESPACES = ['N', 'jobs', 'events', 'hidden'];
+  const definitions = (password: string, rights: UserDefinition['rights'] = null): UserDefinition[] => [
+    { name: 'ops', password, rights },
+  ];
+  let authenticator: PasswordAuthenticator;
+  let harness: Harness;
+
+  before(async () => {
+    harness = await Harness.start({
+      authenticator: ({ clock }) => {
+        const accounts = readAccounts(definitions('ops-password'), NAMESPACES);
+        authenticator = new PasswordAuthenticator({
+          accounts,
+          clock,
+          log: { ...SILENT_LOG, debug: () => {} },
+        });
+        return authenticator;
+      },
+      accountNamed: (name) => authenticator.accountNamed(name),
+    });
+  });
+
+  after(() => harness.close());
+
+  it('ends it by a change, and so does the end of the user; other rights apply at once', async () => {
+    const client = harness.client(null);
+    const headers = await signedIn(client);
+    const reload = (users: UserDefinition[]): unknown =>
+      authenticator.replaceAccounts(readAccounts(users, NAMESPACES));
+    reload(definitions('ops-password', { N: ['browse'] }));
+    const { rights } = jsonOf<Session>(await session(client, headers));
+    assert.deepEqual(rights, { N: ['browse'] });
+    reload(definitions('another-password'));
+    assert.equal((await session(client, headers)).status, 401);
+    reload(definitions('ops-password'));
+    assert.equal((await session(client, headers)).status, 200);
+    reload([{ name: 'other', password: 'ops-password', rights: null }]);
+    assert.equal((await session(client, headers)).status, 401);
+  });
+
+  it('can be guessed no more often than over Basic', async () => {
+    const client = harness.client(null);
+    authenticator.replaceAccounts(readAccounts(definitions('ops-password'), NAMESPACES));
+    const statuses: number[] = [];
+    for (let i = 0; i < 11; i += 1) statuses.push((await signIn(client, 'guessed', `wrong-${i}`)).status);
+    assert.deepEqual(statuses, [...Array(10).fill(401), 429]);
+  });
+});
+
+describe('Nodes with the same console.secret', () => {
+  const users: readonly UserDefinition[] = USERS;
+  const secret = 'a secret of at least 32 characters';
+
+  it('accept each other’s sessions; another secret does not', async () => {
+    const nodes = await Promise.all(
+      [secret, secret, `${secret}!`, undefined].map((consoleSecret) =>
+        Harness.start({ users, ...(consoleSecret !== undefined && { consoleSecret }) }),
+      ),
+    );
+    const [first, ...others] = nodes.map((node) => node.client(null));
+    assert.ok(first !== undefined);
+    const headers = await signedIn(first);
+    const statuses = await Promise.all(others.map(async (client) => (await session(client, headers)).status));
+    assert.deepEqual(statuses, [200, 401, 401]);
+    const written = await others[0]?.insert('N', 'q', 'x', { headers });
+    assert.equal(written?.status, 200);
+    for (const node of nodes) await node.close();
+  });
+});
+
+describe('The cookie over TLS that a proxy ends', () => {
+  const trusted = sharedHarness({ users: USERS, http: { trustedProxies: new Networks(['127.0.0.1']) } });
+  const untrusted = sharedHarness({ users: USERS });
+
+  it('is Secure if a trusted proxy says so', async () => {
+    for (const [headers, isSecure] of [
+      [{ 'x-forwarded-proto': 'https' }, true],
+      [{ 'x-forwarded-proto': 'http, HTTPS' }, true],
+      [{ 'x-forwarded-proto': 'https, http' }, false],
+      [{ forwarded: 'for=192.0.2.1;proto=https;host=a' }, true],
+      [{ forwarded: 'for="x;proto=https";proto=http' }, false],
+      [{}, false],
+    ] as const) {
+      const answer = await signIn(trusted().client(null), 'ops', undefined, headers);
+      assert.equal(attributesOf(answer).includes('Secure'), isSecure, JSON.stringify(headers));
+    }
+    const answer = await signIn(untrusted().client(null), 'ops', undefined, { 'x-forwarded-proto': 'https' });
+    assert.equal(attributesOf(answer).includes('Secure'), false);
+  });
+});
