@@ -1,4 +1,4 @@
-import type { Definition, Definitions, JsonValue } from '../engine/definitions.ts';
+import type { Definition, DefinitionKind, Definitions, JsonValue } from '../engine/definitions.ts';
 import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import type { ReadySignal } from '../engine/signaller.ts';
 import type { Stats } from '../engine/stats.ts';
@@ -141,37 +141,12 @@ export class Namespace implements ClusterListener {
       listener: this,
     });
     this.#agreement = new Agreement(setup, this.#cluster, shared);
-    this.#pauseFlags = new DefinitionsCache({
-      definitions: setup.definitions,
-      kind: 'queue',
-      clock: shared.clock,
-      isWanted: (key) => this.#queueOfKey(key) !== null,
-      onRead: (key, definition) => {
-        const name = this.#queueOfKey(key);
-        if (name !== null) this.#setPaused(name, definition !== null && isPaused(definition.value));
-      },
-      onFailedRead: (key, error) =>
-        this.log.warn(
-          { err: error, ns: this.name, queue: key === null ? null : this.#queueOfKey(key) },
-          'a pause flag that changed could not be read yet',
-        ),
-    });
-    this.#storedOptions = new DefinitionsCache({
-      definitions: setup.definitions,
-      kind: 'queue-options',
-      clock: shared.clock,
-      isWanted: (key) => this.#queueOfKey(key) !== null,
-      onRead: (key, definition) => {
-        const name = this.#queueOfKey(key);
-        if (name !== null)
-          this.#setOptions(name, definition === null ? null : this.#readOptions(name, definition));
-      },
-      onFailedRead: (key, error) =>
-        this.log.warn(
-          { err: error, ns: this.name, queue: key === null ? null : this.#queueOfKey(key) },
-          'options of a queue that changed could not be read yet',
-        ),
-    });
+    this.#pauseFlags = this.#definitionsOf('queue', 'a pause flag', (name, definition) =>
+      this.#setPaused(name, definition !== null && isPaused(definition.value)),
+    );
+    this.#storedOptions = this.#definitionsOf('queue-options', 'options of a queue', (name, definition) =>
+      this.#setOptions(name, definition === null ? null : this.#readOptions(name, definition)),
+    );
     const { sched, reserve, pipeline, remove } = storage.capabilities;
     this.hasExpiry = storage.capabilities.expiry;
     this.capabilities = { sched, reserve, pipeline, tape: this.isStream, remove: remove && !this.isStream };
@@ -459,10 +434,10 @@ export class Namespace implements ClusterListener {
   }
 
   /**
-   * An element went to its queue's dead-letter queue: to the one that this node knows of, or to another one that was declared
+   * Elements went to their queue's dead-letter queue: to the one that this node knows of, or to another one that was declared
    * since. The engine knows which one that is, and names it to a sweep.
    */
-  elementDied({ settings }: Queue): void {
+  elementsDied({ settings }: Queue): void {
     const name = settings.deadLetter?.queue ?? null;
     if (name !== null) this.wake({ ns: this.name, name });
     this.#sweeper.sweepForDeadLetters();
@@ -506,6 +481,29 @@ export class Namespace implements ClusterListener {
     });
   }
 
+  /** The definitions of one kind, each of a queue of this namespace. @param what they are, for the log */
+  #definitionsOf(
+    kind: DefinitionKind,
+    what: string,
+    onChange: (name: string, definition: Definition | null) => void,
+  ): DefinitionsCache {
+    return new DefinitionsCache({
+      definitions: this.definitions,
+      kind,
+      clock: this.clock,
+      isWanted: (key) => this.#queueOfKey(key) !== null,
+      onRead: (key, definition, hasChanged) => {
+        const name = this.#queueOfKey(key);
+        if (name !== null && hasChanged) onChange(name, definition);
+      },
+      onFailedRead: (key, error) =>
+        this.log.warn(
+          { err: error, ns: this.name, queue: key === null ? null : this.#queueOfKey(key) },
+          `${what} that changed could not be read yet`,
+        ),
+    });
+  }
+
   #forget(name: string): void {
     this.#known.delete(name);
     this.#capacities.delete(name);
@@ -515,8 +513,10 @@ export class Namespace implements ClusterListener {
   }
 
   #setOptions(name: string, options: OwnOptions | null): void {
+    const { maxElements } = this.options.settingsOf(name);
     this.options.note(name, options);
-    this.#capacities.delete(name);
+    // Another one would not know of inserts that the engine has not confirmed yet.
+    if (this.options.settingsOf(name).maxElements !== maxElements) this.#capacities.delete(name);
   }
 
   /** What is not understood, as another version may have stored it, is as if it were not there. */

@@ -1,11 +1,12 @@
 import type { CancelTimer, Clock } from '../util/clock.ts';
+import { LogOnChange } from '../util/log-on-change.ts';
 import type { Service } from '../util/service.ts';
 import { toLocal } from './engine-time.ts';
 import type { Namespace } from './namespace.ts';
 import type { QueueReading } from './queue-series.ts';
 import { readQueue } from './record.ts';
 
-/** Who follows all queues of this node as they change. */
+/** Who follows all queues of this node as they change. What it throws is logged, and the poller continues. */
 export interface QueueFollower {
   /** A queue was read: at the start each one, and then those that changed. */
   onQueue(namespace: Namespace, name: string, reading: QueueReading): void;
@@ -70,6 +71,9 @@ class NamespacePoll {
   #follower: QueueFollower | null = null;
   /** Whether the follower has not been notified of all queues yet. */
   #isFilling = false;
+  readonly #followerFailures: LogOnChange;
+  /** Whether the follower threw in this round. */
+  #hasFollowerFailed = false;
   /** How often a follower came or went: a round that began before is not theirs. */
   #follows = 0;
   /** Names that are still to be read in this turn, the next one last. */
@@ -87,6 +91,11 @@ class NamespacePoll {
   constructor(namespace: Namespace, clock: Clock) {
     this.#namespace = namespace;
     this.#clock = clock;
+    const { log, name: ns } = namespace;
+    this.#followerFailures = new LogOnChange({
+      failed: (err) => log.warn({ err, ns }, 'a follower of queues failed'),
+      worksAgain: () => log.info({ ns }, 'the follower of queues works again'),
+    });
   }
 
   start(): void {
@@ -150,20 +159,34 @@ class NamespacePoll {
     const changed = activity.takeChanged(MAX_CHANGED);
     const follows = this.#follows;
     let hasFailed = false;
+    this.#hasFollowerFailed = false;
     try {
       for (const name of this.#due(startedAt)) if (!changed.has(name)) changed.set(name, startedAt);
       const names = [...new Set([...changed.keys(), ...this.#inTurn(startedAt)])];
       await this.#readAll(names, changed);
       if (this.#isFilling && this.#turn.length === 0 && this.#follows === follows) this.#filled();
-      if (names.length > 0) this.#follower?.onRound(this.#namespace);
+      if (names.length > 0) this.#notify((follower) => follower.onRound(this.#namespace));
     } catch {
       // The engine is unavailable, which is logged, and raises an alarm elsewhere.
       hasFailed = true;
       for (const name of changed.keys()) activity.note(name);
       if (this.#isFilling && this.#follows === follows) this.#filled();
-      this.#follower?.onRound(this.#namespace);
+      this.#notify((follower) => follower.onRound(this.#namespace));
+    } finally {
+      if (!this.#hasFollowerFailed) this.#followerFailures.worked();
+      this.#rest(startedAt, hasFailed);
     }
-    this.#rest(startedAt, hasFailed);
+  }
+
+  /** A bug of the follower must neither end the poller nor pass for a failure of the engine. */
+  #notify(call: (follower: QueueFollower) => void): void {
+    if (this.#follower === null) return;
+    try {
+      call(this.#follower);
+    } catch (error) {
+      this.#hasFollowerFailed = true;
+      this.#followerFailures.failed(error);
+    }
   }
 
   #rest(startedAt: number, hasFailed: boolean): void {
@@ -188,7 +211,7 @@ class NamespacePoll {
 
   #filled(): void {
     this.#isFilling = false;
-    this.#follower?.onFilled(this.#namespace);
+    this.#notify((follower) => follower.onFilled(this.#namespace));
   }
 
   /** Queues whose next element has become eligible by itself. */
@@ -213,7 +236,7 @@ class NamespacePoll {
     const { knownNames, activity } = this.#namespace;
     for (const name of activity.forgetUnknown(knownNames)) {
       this.#dueAt.delete(name);
-      this.#follower?.onGone(this.#namespace, name);
+      this.#notify((follower) => follower.onGone(this.#namespace, name));
     }
     this.#turn = [...knownNames];
   }
@@ -231,7 +254,7 @@ class NamespacePoll {
     namespace.activity.noteReading(name, reading, changedAt);
     if (this.#follower === null || this.#isStopped) return;
     this.#noteDue(name, reading);
-    this.#follower.onQueue(namespace, name, reading);
+    this.#notify((follower) => follower.onQueue(namespace, name, reading));
   }
 
   #noteDue(name: string, { counts: { scheduled, nextMatureAt } }: QueueReading): void {

@@ -130,7 +130,11 @@ export class Queue {
     const bound = this.namespace.capacityOf(this);
     const repeats = elements.some(({ dedupKey }) => dedupKey !== null) ? new Repeats() : null;
     const signal = isAlone ? null : this.#signal;
-    const insert = (): Promise<ElementId[]> => storage.insert(this.key, elements, signal, repeats?.note);
+    let isSent = false;
+    const insert = (): Promise<ElementId[]> => {
+      isSent = true;
+      return storage.insert(this.key, elements, signal, repeats?.note);
+    };
     const store = bound === null ? insert : (): Promise<ElementId[]> => bound.admit(elements, insert);
     let stored: Promise<ElementId[]>;
     try {
@@ -138,9 +142,10 @@ export class Queue {
     } catch (error) {
       return meter.observe('insert', Promise.reject(error));
     }
-    this.#expect(elements, stored);
-    // It may be stored later than in this turn.
-    if (bound !== null) this.#wakeAfter(elements, stored);
+    this.namespace.noteStoring(this.key, stored);
+    if (isSent) this.#wakeFor(elements);
+    // It is sent once the bound is known, in a later turn.
+    else this.#wakeAfter(elements, stored);
     return meter.observe('insert', stored, (ids) => {
       if (repeats !== null && repeats.mismatched !== null) {
         meter.count('insert', 'idempotency-mismatch');
@@ -449,6 +454,7 @@ export class Queue {
   #noteSettled(items: readonly SettleItem[], results: readonly SettleResult[]): void {
     const { meter, stats, defaultGroup } = this.namespace;
     let released = 0;
+    let hasDied = false;
     for (let i = 0; i < items.length; i += 1) {
       const item = items[i] as SettleItem;
       const { outcome, until } = results[i] ?? SETTLED['not-found'];
@@ -463,8 +469,9 @@ export class Queue {
       } else if (action.kind === 'dead-letter') stats.add(this.key, group, ONE_ROLLBACK);
       else if (from === 'reserved') stats.add(this.key, group, ONE_COMMIT);
       else this.namespace.activity.note(this.key.name);
-      if (outcome === 'dead-lettered') this.namespace.elementDied(this);
+      hasDied ||= outcome === 'dead-lettered';
     }
+    if (hasDied) this.namespace.elementsDied(this);
     if (released > 0) this.namespace.announce(this.key, released);
   }
 

@@ -13,8 +13,11 @@ interface CacheParts {
   readonly clock: Clock;
   /** Keys that are kept; not given: all. */
   readonly isWanted?: (key: string) => boolean;
-  /** A definition was read, perhaps the same as before; null: it is gone. Not called for `note`. */
-  readonly onRead: (key: string, definition: Definition | null) => void;
+  /**
+   * A definition was read; null: it is gone. Not called for `note`.
+   * @param hasChanged whether its version is another one than this node knew
+   */
+  readonly onRead: (key: string, definition: Definition | null, hasChanged: boolean) => void;
   /** A change could not be read; that is retried. Key null: that of all. */
   readonly onFailedRead: (key: string | null, error: unknown) => void;
 }
@@ -135,9 +138,10 @@ export class DefinitionsCache {
   }
 
   #apply(key: string, definition: Definition | null, moment: number): void {
-    const wasThere = this.#cached.has(key);
+    const before = this.#cached.get(key);
     this.#keep(key, definition, moment);
-    if (wasThere || definition !== null) this.#parts.onRead(key, definition);
+    if (before === undefined && definition === null) return;
+    this.#parts.onRead(key, definition, before?.version !== definition?.version);
   }
 
   #keep(key: string, definition: Definition | null, moment: number): void {

@@ -4,9 +4,11 @@ import type { Broker } from '../../src/broker/broker.ts';
 import { FINISH, type Queue } from '../../src/broker/queue.ts';
 import type { OwnOptions } from '../../src/broker/queue-options.ts';
 import type { Delivery } from '../../src/model/element.ts';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import { MAIN_ENGINES, type TestEngine } from '../engines.ts';
 import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
+import { engineWith } from '../support/engine-with.ts';
 
 const POLICY = plain('N', {
   queues: [
@@ -150,3 +152,40 @@ for (const engine of MAIN_ENGINES) {
     });
   });
 }
+
+describe('Options of a queue that are read again and are the same', () => {
+  it('leave its settings and its bound alone, which counts inserts that the engine has not confirmed', async () => {
+    const opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
+    const sent = Promise.withResolvers<void>();
+    const confirmed = Promise.withResolvers<void>();
+    const engine = engineWith(opened.engine, (real) => ({
+      insert: async (key, elements, signal, onRepeat) => {
+        if (elements.some(({ body }) => body.toString() === 'slow')) {
+          sent.resolve();
+          await confirmed.promise;
+        }
+        return real.insert(key, elements, signal, onRepeat);
+      },
+    }));
+    const broker = brokerOn([{ policy: POLICY, engine }], opened.clock);
+    try {
+      await broker.start();
+      const queue = broker.namespace('N').queue('q');
+      await queue.storeOptions({ maxElements: 2 });
+      const { settings } = queue;
+      const slow = queue.insert([newElement({ body: 'slow' })]);
+      await sent.promise;
+      await broker.namespace('N').reload();
+      assert.equal(queue.settings, settings);
+      await queue.insert([newElement()]);
+      await assert.rejects(queue.insert([newElement()]), FULL);
+      confirmed.resolve();
+      await slow;
+      assert.equal((await queue.counts()).ready, 2);
+    } finally {
+      confirmed.resolve();
+      await broker.stop();
+      await opened.close();
+    }
+  });
+});

@@ -184,6 +184,32 @@ describe('The watch of queues', () => {
     await passUntil(() => one.readyIn('q') === 1);
   });
 
+  it('continues although its follower throws, also while the engine is away', async () => {
+    await insert(broker, 'gone');
+    await passUntil(() => counted.includes('gone'));
+    const called = new Set<keyof QueueFollower>();
+    const failing = (name: keyof QueueFollower) => () => {
+      called.add(name);
+      throw new Error('planted');
+    };
+    isAway = true;
+    watch.follow({
+      onQueue: failing('onQueue'),
+      onGone: failing('onGone'),
+      onFilled: failing('onFilled'),
+      onRound: failing('onRound'),
+    });
+    await passUntil(() => called.has('onFilled') && called.has('onRound'));
+    isAway = false;
+    names = [];
+    await namespace.reload();
+    await insert(broker, 'q');
+    await passUntil(() => called.size === 4);
+    counted = [];
+    await insert(broker, 'q');
+    await passUntil(() => counted.includes('q'));
+  });
+
   it('says which queues are gone, and follows no more once nobody follows', async () => {
     const one = follower();
     await insert(broker, 'q');

@@ -8,6 +8,7 @@ import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
+import { engineWith } from '../support/engine-with.ts';
 
 const POLICY = plain('N', { deadLetter: { maxTries: 2, queue: 'dead' } });
 const STREAM = plain('S', { groups: ['default'] });
@@ -125,6 +126,47 @@ describe('a blocked get is woken', () => {
     const { answer } = await blocked();
     await queue.resume();
     assert.equal(bodyText(await answer), 'e');
+  });
+});
+
+describe('a blocked get of a queue with a bound', () => {
+  it('is woken by one take for each insert, whether or not it was known what the queue holds', async () => {
+    const policy = plain('N', { queues: [{ pattern: 'q', options: { maxElements: 5 } }] });
+    const opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
+    let takes = 0;
+    const engine = engineWith(opened.engine, (real) => ({
+      take: (key, options) => {
+        takes += 1;
+        return real.take(key, options);
+      },
+    }));
+    const broker = brokerOn([{ policy, engine }], opened.clock);
+    try {
+      await broker.start();
+      const queue = broker.namespace('N').queue('q');
+      const answers: string[] = [];
+      const request = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: null };
+      const deliver = (delivery: Delivery): unknown => answers.push(bodyText(delivery));
+      /** Long enough for a take that finds nothing to return. */
+      const settle = async (): Promise<void> => {
+        await opened.engine.ping();
+        await new Promise(setImmediate);
+        await opened.engine.ping();
+        await new Promise(setImmediate);
+      };
+      for (let i = 0; i < 3; i += 1) queue.get(request, { deliver, end: () => {} });
+      await settle();
+      for (const body of ['first', 'second']) {
+        takes = 0;
+        await queue.insert([newElement({ body })]);
+        await settle();
+        assert.equal(takes, 1, `takes for the ${body} insert`);
+      }
+      assert.deepEqual(answers, ['first', 'second']);
+    } finally {
+      await broker.stop();
+      await opened.close();
+    }
   });
 });
 

@@ -2,16 +2,37 @@ import assert from 'node:assert/strict';
 import { afterEach, before, beforeEach, describe, it } from 'node:test';
 import pg from 'pg';
 import type { Engine } from '../../src/engine/engine.ts';
+import type { CancelTimer } from '../../src/util/clock.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { rollback } from '../support/settle.ts';
-import { clockAt, freshSchema, runSql, sharedServer } from './postgres.ts';
+import { CountingClock, clockAt, freshSchema, runSql, sharedServer } from './postgres.ts';
 import { NODE_NAMESPACES, openNode } from './postgres-node.ts';
 
 const QUEUE = { ns: 'plain', name: 'q' };
 const POP = { group: '', count: 9, leaseMs: null };
 const MINUTE_MS = 60_000;
 const HOUR_MS = 60 * MINUTE_MS;
+/** How long a drop waits before it checks again. */
+const DROP_EVERY_MS = 20;
+
+/** The system's clock, on which that wait passes as soon as the test lets it. */
+class DropClock extends CountingClock {
+  onWait: () => Promise<void> = async () => {};
+  waits = 0;
+
+  override monotonic(): number {
+    return super.monotonic() + this.waits * DROP_EVERY_MS;
+  }
+
+  override after(delayMs: number, run: () => void): CancelTimer {
+    if (delayMs !== DROP_EVERY_MS) return super.after(delayMs, run);
+    return super.after(0, () => {
+      this.waits += 1;
+      void this.onWait().then(run);
+    });
+  }
+}
 
 describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
   let server: PostgresServer;
@@ -139,6 +160,57 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     await passHours(30);
     assert.deepEqual(await a.storage.queues('plain'), ['q']);
     assert.deepEqual(await pop(a), ['second']);
+  });
+
+  describe('and is dropped while an older transaction runs', () => {
+    let older: pg.Client;
+    let clock: DropClock;
+    let node: Engine;
+
+    beforeEach(async () => {
+      clock = new DropClock();
+      node = await openNode(server, { schema, clock });
+      nodes.push(node);
+      await insert(node, 'first');
+      await pop(node);
+      older = new pg.Client({ connectionString: server.url() });
+      await older.connect();
+      await older.query('BEGIN; SELECT pg_current_xact_id()');
+    });
+    afterEach(() => older.end());
+
+    it('is gone once that ends', async () => {
+      let isOver = false;
+      clock.onWait = async () => {
+        if (!isOver) await older.query('COMMIT');
+        isOver = true;
+      };
+      assert.equal(await node.storage.drop(QUEUE), true);
+      assert.ok(isOver);
+      assert.deepEqual(await registered(), []);
+    });
+
+    it('stays if that does not end, for which a drop waits between its checks', async () => {
+      await assert.rejects(node.storage.drop(QUEUE), {
+        code: 'storage-unavailable',
+        message: /^Queue "q" cannot be dropped while long transactions run/,
+      });
+      assert.ok(clock.waits > 1);
+      assert.equal((await registered()).length, 1);
+    });
+
+    it('stays if the node stops, which ends the drop', async () => {
+      const waits = Promise.withResolvers<void>();
+      clock.onWait = () => {
+        waits.resolve();
+        return new Promise(() => {});
+      };
+      const dropped = assert.rejects(node.storage.drop(QUEUE), { code: 'storage-unavailable' });
+      await Promise.race([waits.promise, dropped]);
+      await node.stop();
+      await dropped;
+      assert.equal((await registered()).length, 1);
+    });
   });
 
   it('takes dead letters of one node although another node knows nothing of that policy', async () => {

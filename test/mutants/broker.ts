@@ -148,7 +148,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'what is stored in a queue with a bound wakes nobody',
     suite: 'options of queues',
-    edits: edit('broker/queue.ts', 'if (bound !== null) this.#wakeAfter(elements, stored);', ''),
+    edits: edit('broker/queue.ts', 'else this.#wakeAfter(elements, stored);', ''),
   },
   {
     name: 'timers go by this machine’s clock',

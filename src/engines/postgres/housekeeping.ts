@@ -2,6 +2,7 @@ import type { EngineLog, NamespacePolicy } from '../../engine/engine.ts';
 import { defaultsRules } from '../../engine/queue-policy.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
+import type { Clock } from '../../util/clock.ts';
 import { LogOnChange } from '../../util/log-on-change.ts';
 import { likePattern } from '../../util/name-pattern.ts';
 import { quote } from '../../util/quote.ts';
@@ -177,8 +178,9 @@ const DROP: Statement = {
   )} SELECT (SELECT CASE WHEN is_early THEN 1 ELSE 0 END FROM x), (SELECT count(*) FROM c)`,
 };
 
-/** How long older transactions may keep a queue from being dropped. */
+/** How long older transactions may keep a queue from being dropped, and how often it is checked whether they still run. */
 const DROP_WAIT_MS = 3_000;
+const DROP_EVERY_MS = 20;
 
 /** Removes the marks of subscriptions, which are used, and of their queues; those that are not there stay so. */
 const NOTE_USE: Statement = {
@@ -221,7 +223,8 @@ class Rounds {
  */
 export class Housekeeping {
   readonly #side: Side;
-  readonly #clock: DatabaseClock;
+  readonly #clock: Clock;
+  readonly #databaseClock: DatabaseClock;
   readonly #retention: Query | null;
   readonly #forgetKeys: Query;
   readonly #rounds: readonly Rounds[];
@@ -229,6 +232,9 @@ export class Housekeeping {
   readonly #failures: LogOnChange;
   #batches = 0;
   #summing: Promise<void> | null = null;
+  /** Each ends one wait. */
+  readonly #waits = new Set<() => void>();
+  #isStopped = false;
   /** The row of `counter` after which the next sum begins. */
   #summedTo: readonly [subscription: string, id: string] = SUM_FROM_START;
 
@@ -238,11 +244,18 @@ export class Housekeeping {
     {
       dedupWindowMs,
       clock,
+      databaseClock,
       log,
-    }: { readonly dedupWindowMs: number; readonly clock: DatabaseClock; readonly log: EngineLog },
+    }: {
+      readonly dedupWindowMs: number;
+      readonly clock: Clock;
+      readonly databaseClock: DatabaseClock;
+      readonly log: EngineLog;
+    },
   ) {
     this.#side = side;
     this.#clock = clock;
+    this.#databaseClock = databaseClock;
     this.#failures = new LogOnChange({
       failed: (err) =>
         log.warn({ err }, 'A step of housekeeping failed. It is repeated with the next sweep.'),
@@ -280,7 +293,7 @@ export class Housekeeping {
 
   /** Runs each step. One that fails is logged, and left for the next call. Returns whether something was left for another call. */
   async run(): Promise<boolean> {
-    const { now } = this.#clock;
+    const { now } = this.#databaseClock;
     const steps = await Promise.allSettled([
       this.#retention === null ? 0 : this.#count(this.#retention),
       this.#count(this.#forgetKeys),
@@ -312,16 +325,36 @@ export class Housekeeping {
   async drop({ name }: QueueKey, queue: string): Promise<boolean> {
     const [marked = []] = await this.#side.change({ statement: MARK_DROPPED, values: [queue] });
     if (number(marked, 1) === 0) return true;
-    const before = this.#clock.now + DROP_WAIT_MS;
+    const before = this.#databaseClock.now + DROP_WAIT_MS;
     for (;;) {
       const [row = []] = await this.#side.change({ statement: DROP, values: [queue, text(marked, 0)] });
       if (number(row, 0) === 0) return number(row, 1) === 1;
-      if (this.#clock.now < before) continue;
-      throw new QuaysideError(
-        'storage-unavailable',
-        `Queue ${quote(name)} cannot be dropped while long transactions run in its database. Try again.`,
-      );
+      if (this.#isStopped || this.#databaseClock.now >= before) {
+        throw new QuaysideError(
+          'storage-unavailable',
+          `Queue ${quote(name)} cannot be dropped while long transactions run in its database. Try again.`,
+        );
+      }
+      await this.#waitToDrop();
     }
+  }
+
+  /** Ends drops that wait. */
+  stop(): void {
+    this.#isStopped = true;
+    for (const end of [...this.#waits]) end();
+  }
+
+  #waitToDrop(): Promise<void> {
+    return new Promise((resolve) => {
+      const end = (): void => {
+        cancel();
+        this.#waits.delete(end);
+        resolve();
+      };
+      const cancel = this.#clock.after(DROP_EVERY_MS, end);
+      this.#waits.add(end);
+    });
   }
 
   /** A batch changed something. Adds the counts up after many of them; never throws. */

@@ -57,6 +57,7 @@ class PostgresEngine implements Engine {
   readonly #listener: Link;
   readonly #side: Side;
   readonly #batcher: Batcher;
+  readonly #housekeeping: Housekeeping;
   readonly #context: Context;
   readonly #storage: PostgresStorage;
   readonly #stats: BufferedStats;
@@ -94,7 +95,7 @@ class PostgresEngine implements Engine {
 
     const databaseClock = new DatabaseClock(clock);
     const registry = new Registry(namespaces, databaseClock);
-    const housekeeping = new Housekeeping(side, namespaces, { dedupWindowMs, clock: databaseClock, log });
+    this.#housekeeping = new Housekeeping(side, namespaces, { dedupWindowMs, clock, databaseClock, log });
     const context = {
       ids: new Ids(),
       tokens: new LeaseTokens(),
@@ -115,11 +116,11 @@ class PostgresEngine implements Engine {
       link: this.#main,
       registry,
       expirer: this.#context.expirer,
-      onBatch: () => housekeeping.noteBatch(),
+      onBatch: () => this.#housekeeping.noteBatch(),
     });
     this.#storage = new PostgresStorage(this.#context, {
       batcher: this.#batcher,
-      housekeeping,
+      housekeeping: this.#housekeeping,
       takeAffected: () => this.#takeAffected(),
     });
     this.storage = this.#storage;
@@ -150,6 +151,7 @@ class PostgresEngine implements Engine {
   }
 
   async #stop(): Promise<void> {
+    this.#housekeeping.stop();
     await this.#batcher.stop();
     await this.#signaller.stop();
     await this.#stats.stop(this.#second.connection !== null);
