@@ -393,7 +393,12 @@ describe('The rights of bulk operations', () => {
   ];
   for (const [user, what, request, status] of rows) {
     it(`${user}: ${what}: ${status}`, async () => {
+      const all = harness().client('all:pw');
+      const count = async (): Promise<number> =>
+        jsonOf<unknown[]>(await all.request('GET', '/operations')).length;
+      const before = await count();
       assert.equal((await start(harness().client(`${user}:pw`), request)).status, status);
+      assert.equal(await count(), status === 202 ? before + 1 : before, 'a rejected one is not started');
     });
   }
 

@@ -84,9 +84,9 @@ export const HTTP: readonly Mutant[] = [
     name: 'the lines of an insert of many are counted without the empty ones',
     suite: 'inserts of many',
     edits: edit(
-      'http/sent-elements.ts',
-      'const lineFeed = body.indexOf(LINE_FEED, at);',
-      'const lineFeed = body.indexOf(LINE_FEED, at); if (lineFeed === at) number -= 1;',
+      'http/lines.ts',
+      '      from = end + 1;',
+      '      if (end === from) this.#count -= 1;\n      from = end + 1;',
     ),
   },
   {

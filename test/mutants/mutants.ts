@@ -127,6 +127,20 @@ export const SUITES = {
     pattern: 'what a body may be|large bodies|sqlite::memory:',
   },
   'HTTP operations': { files: ['test/http/operations.test.ts'], pattern: null },
+  operations: {
+    files: ['test/operations/actions.test.ts'],
+    pattern: 'Bulk operations (on sqlite::memory:|that have ended)',
+  },
+  'operations of many pages': {
+    files: ['test/operations/actions.test.ts'],
+    pattern: 'Bulk operations on sqlite::memory: (delete|move)',
+  },
+  'operations of nodes that die': {
+    files: ['test/operations/crash.test.ts'],
+    pattern: 'bulk operation, on sqlite::memory:',
+  },
+  'operations that are taken over': { files: ['test/operations/takeover.test.ts'], pattern: null },
+  'moves to another engine': { files: ['test/operations/far.test.ts'], pattern: null },
   'HTTP exchanges': { files: ['test/http/exchanges.test.ts'], pattern: null },
   'HTTP pipelining': { files: ['test/http/pipelining.test.ts'], pattern: null },
   'HTTP half-closed': { files: ['test/http/half-closed.test.ts'], pattern: null },

@@ -15,4 +15,375 @@ export const OPERATIONS: readonly Mutant[] = [
       '',
     ),
   },
+  {
+    name: 'an operation needs no right to manage its source',
+    suite: 'HTTP operations',
+    edits: edit(
+      'http/routes/operations.ts',
+      `    ['manage', source.ns],
+`,
+      '',
+    ),
+  },
+  {
+    name: 'a dry run needs no right to browse',
+    suite: 'HTTP operations',
+    edits: edit(
+      'http/routes/operations.ts',
+      'const looks = dryRun || where.selector !== null;',
+      'const looks = where.selector !== null;',
+    ),
+  },
+  {
+    name: 'a selector reads bodies that its user may not see',
+    suite: 'HTTP operations',
+    edits: edit(
+      'operations/operations.ts',
+      'const hidesBodies = !caller.maySeeBodies(request.source.ns);',
+      'const hidesBodies = false;',
+    ),
+  },
+  {
+    name: 'samples are shown to those who may not browse',
+    suite: 'HTTP operations',
+    edits: edit(
+      'operations/record.ts',
+      `samples: viewer.may('browse', source.ns) ? (soFar?.samples ?? []) : [],`,
+      'samples: soFar?.samples ?? [],',
+    ),
+  },
+  {
+    name: 'an operation names a target that its viewer may not see',
+    suite: 'HTTP operations',
+    edits: edit('operations/record.ts', 'to: viewer.maySee(to.ns) ? to : null', 'to'),
+  },
+  {
+    name: 'an operation is shown to those who may not manage its source',
+    suite: 'HTTP operations',
+    edits: edit(
+      'operations/operations.ts',
+      `    if (caller.may('manage', ns)) return found;`,
+      '    if (caller.maySee(ns)) return found;',
+    ),
+  },
+  {
+    name: 'a cancel is ignored',
+    suite: 'HTTP operations',
+    edits: edit(
+      'operations/run.ts',
+      `      if (this.#isCancelled) return 'cancelled';
+`,
+      '',
+    ),
+  },
+  {
+    name: 'a cancel does not end what a node continues',
+    suite: 'operations that are taken over',
+    edits: edit(
+      'operations/run.ts',
+      `    this.#isCancelled = operation.isCancelled;
+`,
+      '',
+    ),
+  },
+  {
+    name: 'operations that are being created do not count',
+    suite: 'HTTP operations',
+    edits: edit(
+      'operations/operations.ts',
+      'if (running + creating >= MAX_RUNNING) {',
+      'if (running >= MAX_RUNNING) {',
+    ),
+  },
+  {
+    name: 'operations that have ended are kept for ever',
+    suite: 'operations',
+    edits: edit(
+      'operations/operations.ts',
+      '      if (i < MAX_KEPT && at >= oldest) continue;',
+      '      if (at !== Number.NEGATIVE_INFINITY) continue;',
+    ),
+  },
+  {
+    name: 'the progress of an operation that has ended stays in the store',
+    suite: 'operations',
+    edits: edit(
+      'operations/operations.ts',
+      `    await definitions.delete('operation-progress', id, 'any');
+    await this.#forgetOld`,
+      '    await this.#forgetOld',
+    ),
+  },
+  {
+    name: 'the limit is off by one',
+    suite: 'operations',
+    edits: edit(
+      'operations/run.ts',
+      'return Math.min(MAX_PAGE, Math.max(0, limit -',
+      'return Math.min(MAX_PAGE, Math.max(0, limit + 1 -',
+    ),
+  },
+  {
+    name: 'the rate is ignored',
+    suite: 'operations',
+    edits: edit(
+      'operations/run.ts',
+      `    this.#pace(matches.length);
+`,
+      '',
+    ),
+  },
+  {
+    name: 'elements that arrive after the start are changed',
+    suite: 'operations',
+    edits: edit(
+      'operations/pages.ts',
+      'const insertedBefore = bound + 1 - (olderThanMs ?? 0);',
+      'const insertedBefore = bound + 1e6 - (olderThanMs ?? 0);',
+    ),
+  },
+  {
+    name: 'an age is ignored',
+    suite: 'operations',
+    edits: edit(
+      'operations/pages.ts',
+      'const insertedBefore = bound + 1 - (olderThanMs ?? 0);',
+      'const insertedBefore = bound + 1;',
+    ),
+  },
+  {
+    name: 'only the first of the states is looked at',
+    suite: 'operations of many pages',
+    edits: edit(
+      'operations/pages.ts',
+      'const following = part + 1 < this.#parts.length ? { part: part + 1, after: null } : null;',
+      'const following = null;',
+    ),
+  },
+  {
+    name: 'every second page is skipped',
+    suite: 'operations of many pages',
+    edits: edit(
+      'operations/pages.ts',
+      'next: next === null ? following : { part, after: next },',
+      'next: following,',
+    ),
+  },
+  {
+    name: 'a release takes leases that consumers got after its start',
+    suite: 'operations that are taken over',
+    edits: edit(
+      'operations/pages.ts',
+      '(delivery.holder?.since ?? 0) <= this.#options.bound && !this.#released.has(delivery.id)',
+      '!this.#released.has(delivery.id)',
+    ),
+  },
+  {
+    name: 'a release that is repeated takes a lease that another consumer got since',
+    suite: 'operations that are taken over',
+    edits: edit(
+      'operations/pages.ts',
+      '(one) => untils.get(one.id) === (one.lease?.until ?? null) && !this.#isDelayed(one),',
+      '(one) => !this.#isDelayed(one),',
+    ),
+  },
+  {
+    name: 'a set meets its own results',
+    suite: 'operations',
+    edits: edit(
+      'operations/run.ts',
+      `if (this.#options.operation.request.action === 'set') await this.#passBound();
+`,
+      '',
+    ),
+  },
+  {
+    name: 'a redrive keeps the tries',
+    suite: 'operations',
+    edits: edit(
+      'operations/changer.ts',
+      '{ tries: 0, headers: NOT_DEAD }',
+      '{ tries: null, headers: NOT_DEAD }',
+    ),
+  },
+  {
+    name: 'a redrive keeps the headers of a dead letter',
+    suite: 'operations',
+    edits: edit('operations/changer.ts', '{ tries: 0, headers: NOT_DEAD }', '{ tries: 0, headers: [] }'),
+  },
+  {
+    name: 'consumers are not woken where elements arrive',
+    suite: 'operations',
+    edits: edit(
+      'operations/changer.ts',
+      `    namespace.noteStored(key);
+    announce(queue, count);`,
+      '    namespace.noteStored(key);',
+    ),
+  },
+  {
+    name: 'elements that arrive are not counted as inserted',
+    suite: 'operations',
+    edits: edit(
+      'operations/changer.ts',
+      `      countPuts(namespace.stats, key, this.#groupsIn(queue), count);
+`,
+      '',
+    ),
+  },
+  {
+    name: 'a move within an engine asks for no capacity',
+    suite: 'operations',
+    edits: edit(
+      'operations/changer.ts',
+      'const results = await this.#admit(plans, () => storage.settle(plans.map(({ item }) => item)));',
+      'const results = await storage.settle(plans.map(({ item }) => item));',
+    ),
+  },
+  {
+    name: 'the cursor is stored before the change, and what is pending is not',
+    suite: 'operations of nodes that die',
+    edits: edit(
+      'operations/run.ts',
+      `counters: looked, cursor: next, pending };
+    this.#isRepeated = false;
+    await this.#store();`,
+      `counters: looked, cursor: next };
+    this.#isRepeated = false;
+    await this.#store();
+    this.#progress = { ...this.#progress, pending };`,
+    ),
+  },
+  {
+    name: 'what is pending is stored with the cursor before it',
+    suite: 'operations of nodes that die',
+    edits: edit(
+      'operations/run.ts',
+      'counters: looked, cursor: next, pending };',
+      'counters: looked, pending };',
+    ),
+  },
+  {
+    name: 'a node that continues skips what is pending',
+    suite: 'operations of nodes that die',
+    edits: edit(
+      'operations/run.ts',
+      'if (this.#progress.pending !== null) await this.#changePending();',
+      'this.#progress = { ...this.#progress, pending: null };',
+    ),
+  },
+  {
+    name: 'elements that were changed before a failure are not counted',
+    suite: 'operations of nodes that die',
+    edits: edit(
+      'operations/run.ts',
+      'const all = changed + pending.length - deliveries.length;',
+      'const all = changed;',
+    ),
+  },
+  {
+    name: 'copies that are made again do not count',
+    suite: 'operations of nodes that die',
+    edits: edit(
+      'operations/run.ts',
+      'const isRepeated = found === null || this.#isRepeated;',
+      'const isRepeated = false;',
+    ),
+  },
+  {
+    name: 'copies are made twice',
+    suite: 'operations of nodes that die',
+    edits: edit(
+      'operations/changer.ts',
+      `dedupKey: JSON.stringify(['operation', operation, route.source.key.ns, id]),`,
+      'dedupKey: null,',
+    ),
+  },
+  {
+    name: 'the counters are lost when another node continues',
+    suite: 'operations of nodes that die',
+    edits: edit(
+      'operations/run.ts',
+      'this.#progress = before === null ? begun : { ...before.progress, node };',
+      'this.#progress = before === null ? begun : { ...before.progress, node, counters: ZERO };',
+    ),
+  },
+  {
+    name: 'no node continues what another one left',
+    suite: 'operations of nodes that die',
+    edits: edit(
+      'operations/operations.ts',
+      'if (!isSilent && !isAlone && before?.progress.node !== null) return;',
+      'if (!isAlone) return;',
+    ),
+  },
+  {
+    name: 'a node takes over what another one runs',
+    suite: 'operations of nodes that die',
+    edits: edit(
+      'operations/operations.ts',
+      'const isSilent = clock.monotonic() - since >= SILENT_MS;',
+      'const isSilent = true;',
+    ),
+  },
+  {
+    name: 'a node that was silent writes over the progress of the one that took over',
+    suite: 'operations that are taken over',
+    edits: edit(
+      'operations/run.ts',
+      `        progressValue(this.#progress),
+        expected,`,
+      `        progressValue(this.#progress),
+        'any',`,
+    ),
+  },
+  {
+    name: 'what is on its way to another engine stays there after a crash',
+    suite: 'operations of nodes that die',
+    edits: edit(
+      'operations/run.ts',
+      `    if (found === null) await this.#changer.forward();
+`,
+      '',
+    ),
+  },
+  {
+    name: 'what is on its way to another engine is forgotten by a cancel',
+    suite: 'moves to another engine',
+    edits: edit(
+      'operations/run.ts',
+      `    if (this.#isCancelled && this.#changer.transit !== null) await this.#turnBack().catch(() => {});
+`,
+      '',
+    ),
+  },
+  {
+    name: 'what is on its way to another engine is forgotten by a failure',
+    suite: 'moves to another engine',
+    edits: edit(
+      'operations/run.ts',
+      `        await this.#turnBack();
+        return await this.#end('failed');`,
+      `        return await this.#end('failed');`,
+    ),
+  },
+  {
+    name: 'elements that were returned to the source count as moved',
+    suite: 'moves to another engine',
+    edits: edit(
+      'operations/run.ts',
+      'pending.length - left - (await this.#changer.turnBack())',
+      'pending.length - left - 0 * (await this.#changer.turnBack())',
+    ),
+  },
+  {
+    name: 'an operation fails while an engine is unavailable',
+    suite: 'moves to another engine',
+    edits: edit(
+      'operations/run.ts',
+      `  'storage-unavailable',
+`,
+      '',
+    ),
+  },
 ];
