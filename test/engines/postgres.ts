@@ -22,7 +22,7 @@ export function sharedServer(): Promise<PostgresServer> {
   return own;
 }
 
-const sharedUrl = urlOfShared(RUN_SERVERS.postgres, async () => (await sharedServer()).url());
+export const sharedPostgres = urlOfShared(RUN_SERVERS.postgres, async () => (await sharedServer()).url());
 
 /** A name that no other engine of this process has. */
 export function freshSchema(): string {
@@ -39,7 +39,7 @@ export function clockAt(schema: string, now: number): string {
 }
 
 /** Executes SQL in a session of its own. */
-export async function runSql(server: PostgresServer, sql: string): Promise<pg.QueryResult> {
+export async function runSql(server: Pick<PostgresServer, 'url'>, sql: string): Promise<pg.QueryResult> {
   const client = new pg.Client({ connectionString: server.url() });
   await client.connect();
   try {
@@ -99,7 +99,7 @@ async function openDurable(
   schema: string,
   clock: FakeClock,
 ): Promise<DurableTestEngine> {
-  const direct = new URL(await sharedUrl());
+  const direct = new URL(await sharedPostgres());
   const proxy = await PostgresProxy.start(Number(direct.port));
   const proxied = new URL(direct);
   proxied.port = String(proxy.port);

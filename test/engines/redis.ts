@@ -94,7 +94,7 @@ export function standalone(): Promise<RedisServer> {
   return own;
 }
 
-const sharedRedis = urlOfShared(RUN_SERVERS.redis, async () => (await standalone()).url);
+export const sharedRedis = urlOfShared(RUN_SERVERS.redis, async () => (await standalone()).url);
 export const sharedCluster = urlOfShared(RUN_SERVERS.cluster, async () => (await startSharedCluster()).url);
 const sharedSentinel = urlOfShared(RUN_SERVERS.sentinel, async () => (await startSharedSentinel()).url);
 

@@ -47,6 +47,11 @@ export function urlOfShared(variable: string, start: () => Promise<string>): () 
   };
 }
 
+/** The URL of an engine with one more parameter. It may name several addresses, so it is no URL of the standard. */
+export function withParameter(url: string, name: string, value: string): string {
+  return `${url}${url.includes('?') ? '&' : '?'}${name}=${value}`;
+}
+
 const stops: (() => unknown)[] = [];
 
 export async function globalSetup(): Promise<void> {

@@ -5,6 +5,8 @@ import { type Random, seededRandom } from '../support/random.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
 export interface OperationCrashOptions {
+  /** Of the engine of the source. */
+  readonly url: string;
   readonly kills: number;
   readonly seed: number;
 }
@@ -56,17 +58,20 @@ const JSON_TYPE = { 'content-type': 'application/json' };
  * compares: each element in exactly the queues where it should be, once each, and each counted once.
  */
 export async function runOperationCrash({
+  url,
   kills,
   seed,
 }: OperationCrashOptions): Promise<OperationCrashReport> {
   await using server = await ServerProcess.start({
     config: {
       http: { users: { test1: 'test1' } },
-      namespaces: { N: { url: 'sqlite:N.db' }, far: { url: 'sqlite:far.db' } },
+      namespaces: { N: { url }, far: { url: 'sqlite:far.db' } },
     },
   });
-  const run = new OperationCrashRun(server, seededRandom(seed));
-  for (let kill = 0; kill < kills; kill += 1) await run.round(KINDS[kill % KINDS.length] as Kind);
+  const random = seededRandom(seed);
+  const run = new OperationCrashRun(server, random);
+  const first = random.between(0, KINDS.length - 1);
+  for (let kill = 0; kill < kills; kill += 1) await run.round(KINDS[(first + kill) % KINDS.length] as Kind);
   return run.report();
 }
 

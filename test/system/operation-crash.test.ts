@@ -1,17 +1,36 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { freshSchema, sharedPostgres } from '../engines/postgres.ts';
+import { freshPrefix, sharedRedis } from '../engines/redis.ts';
 import { freshSeed } from '../support/random.ts';
+import { withParameter } from '../support/run-servers.ts';
 import { runOperationCrash } from './operation-crash-run.ts';
 
 /** CI kills once in each kind of operation; `npm run test:crash:operations` 200 times in all. */
 const KILLS = Number(process.env.OPERATION_KILLS ?? 9);
+/** Nodes that share an engine wait for seven seconds until they continue what another one left. */
+const KILLS_SHARED = Math.ceil(KILLS / 10);
 
-describe('a server that is killed while it runs bulk operations', () => {
-  it(`continues each, loses no element and changes none twice, in ${KILLS} kills`, async (t) => {
-    const seed = Number(process.env.CRASH_SEED ?? freshSeed());
-    const { faults, cut, elements } = await runOperationCrash({ kills: KILLS, seed });
-    t.diagnostic(`kills=${KILLS} cut=${cut} elements=${elements} faults=${faults.length} seed=${seed}`);
-    assert.deepEqual(faults.slice(0, 20), [], `seed ${seed}`);
-    assert.ok(elements > 0);
-  });
+const ENGINES: Readonly<Record<string, { readonly kills: number; readonly url: () => Promise<string> }>> = {
+  SQLite: { kills: KILLS, url: async () => 'sqlite:N.db' },
+  Redis: {
+    kills: KILLS_SHARED,
+    url: async () => withParameter(await sharedRedis(), 'prefix', freshPrefix()),
+  },
+  PostgreSQL: {
+    kills: KILLS_SHARED,
+    url: async () => withParameter(await sharedPostgres(), 'schema', freshSchema()),
+  },
+};
+
+describe('a server that is killed while it runs bulk operations', { concurrency: true }, () => {
+  for (const [name, { kills, url }] of Object.entries(ENGINES)) {
+    it(`continues each, loses no element and changes none twice, in ${kills} kills on ${name}`, async (t) => {
+      const seed = Number(process.env.CRASH_SEED ?? freshSeed());
+      const { faults, cut, elements } = await runOperationCrash({ url: await url(), kills, seed });
+      t.diagnostic(`kills=${kills} cut=${cut} elements=${elements} faults=${faults.length} seed=${seed}`);
+      assert.deepEqual(faults.slice(0, 20), [], `seed ${seed}`);
+      assert.ok(elements > 0);
+    });
+  }
 });
