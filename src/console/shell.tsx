@@ -1,7 +1,7 @@
 import type { ComponentChildren } from 'preact';
 import { useRef } from 'preact/hooks';
 import { DESTINATIONS } from './destinations.ts';
-import { shortCount } from './format.ts';
+import { several, shortCount } from './format.ts';
 import icon from './icon.svg';
 import { isHelpOpen } from './keys.tsx';
 import { refresh, theme, zone } from './preferences.ts';
@@ -130,7 +130,7 @@ function Navigation({ onChoose }: { readonly onChoose: () => void }) {
 function NavigationFigure({ of }: { readonly of: string }) {
   version.value;
   if (of === '') {
-    return alarms.size === 0 ? null : <span class="badge bad figure">{alarms.size} alarms</span>;
+    return alarms.size === 0 ? null : <span class="badge bad figure">{several(alarms.size, 'alarm')}</span>;
   }
   if (of === 'queues') return <span class="figure">{shortCount(queues.size)}</span>;
   if (of === 'operations') {

@@ -1,20 +1,58 @@
+import { signal } from '@preact/signals';
+import type { ComponentType } from 'preact';
+import { useEffect } from 'preact/hooks';
 import { address, href, place } from '../route.ts';
-import { Empty } from '../ui/states.tsx';
+import { Empty, Failure, Loading } from '../ui/states.tsx';
 import { Overview } from './overview.tsx';
 import { Queues } from './queues.tsx';
+
+/** What a page is given: the parts of its address after the first. */
+export interface PageProps {
+  readonly rest: readonly string[];
+}
+
+type PageComponent = ComponentType<PageProps>;
+
+/** Pages that are loaded when they are first opened, by the first part of their address. */
+const LAZY: Readonly<Record<string, () => Promise<PageComponent>>> = {
+  q: async () => (await import('./queue.tsx')).QueuePages,
+  'dead-letters': async () => (await import('./dead-letters.tsx')).DeadLetters,
+  operations: async () => (await import('./operations.tsx')).Operations,
+};
+
+const loaded = signal<Readonly<Record<string, PageComponent>>>({});
+const failure = signal<unknown>(null);
 
 /** The page of the address. Another address makes another page; another query does not. */
 export function PageOf() {
   const [first = '', ...rest] = address.value.parts;
-  return <Chosen key={place.value} name={first} rest={rest} />;
-}
-
-function Chosen({ name, rest }: { readonly name: string; readonly rest: readonly string[] }) {
-  if (name === '') return <Overview />;
-  if (name === 'queues') return <Queues />;
+  if (first === '') return <Overview />;
+  if (first === 'queues') return <Queues />;
+  if (LAZY[first] !== undefined) return <LazyPage key={place.value} name={first} rest={rest} />;
   return (
     <Empty title="There is no such page" icon="search">
-      The address names {[name, ...rest].join(' / ')}. <a href={href([])}>Go to the overview.</a>
+      The address names {[first, ...rest].join(' / ')}. <a href={href([])}>Go to the overview.</a>
     </Empty>
   );
+}
+
+function LazyPage({ name, rest }: { readonly name: string; readonly rest: readonly string[] }) {
+  const Page = loaded.value[name];
+  const load = async (): Promise<void> => {
+    failure.value = null;
+    try {
+      const page = await LAZY[name]?.();
+      if (page !== undefined) loaded.value = { ...loaded.peek(), [name]: page };
+    } catch (error) {
+      failure.value = error;
+    }
+  };
+  useEffect(() => {
+    if (Page === undefined) void load();
+  }, [name]);
+  if (Page !== undefined) return <Page rest={rest} />;
+  // After an update of the server the old files are gone; a reload fetches the new ones.
+  if (failure.value !== null)
+    return <Failure error="This page could not be loaded." retry={() => location.reload()} />;
+  return <Loading />;
 }

@@ -34,7 +34,7 @@ export interface ElementPage {
 }
 
 /** Which elements of a queue a list shows. */
-export interface ElementFilter {
+export interface ListFilter {
   readonly state: ElementState | null;
   readonly group: string | null;
   /** As it was typed: words, or a selector. */
@@ -54,7 +54,7 @@ export function selectorOf(search: string, hidesBodies: boolean): string | null 
 
 export function listElements(
   { ns, queue }: QueueNamed,
-  { state, group, search }: ElementFilter,
+  { state, group, search }: ListFilter,
   options: { readonly after: string | null; readonly hidesBodies: boolean; readonly signal: AbortSignal },
 ): Promise<ElementPage> {
   const { after, hidesBodies, signal } = options;

@@ -5,9 +5,9 @@ import type { WholeElement } from '../remote/elements.ts';
 import { JsonTree } from './json-tree.tsx';
 import { Empty } from './states.tsx';
 
-type BodyForm = 'tree' | 'text' | 'image' | 'hex';
+type ShownForm = 'tree' | 'text' | 'image' | 'hex';
 
-const FORM_NAMES: Readonly<Record<BodyForm, string>> = {
+const FORM_NAMES: Readonly<Record<ShownForm, string>> = {
   tree: 'Tree',
   text: 'Text',
   image: 'Image',
@@ -23,13 +23,13 @@ export function BodyView({ element }: { readonly element: WholeElement }) {
   const { body, contentType } = element;
   const text = useComputed(() => decode(body));
   const json = useComputed(() => (text.value === null || element.isCut ? null : parse(text.value)));
-  const forms: readonly BodyForm[] = [
+  const forms: readonly ShownForm[] = [
     ...(json.value !== null && typeof json.value.value === 'object' ? ['tree' as const] : []),
     ...(IMAGES.test(contentType ?? '') ? ['image' as const] : []),
     ...(text.value === null ? [] : ['text' as const]),
     'hex',
   ];
-  const chosen = useSignal<BodyForm | null>(null);
+  const chosen = useSignal<ShownForm | null>(null);
   const form = chosen.value !== null && forms.includes(chosen.value) ? chosen.value : (forms[0] ?? 'hex');
   if (body.length === 0) return <Empty title="The body is empty">Zero bytes, which is allowed.</Empty>;
   return (

@@ -5,12 +5,19 @@ import type { ChartLine } from './chart.tsx';
 
 const HEIGHT = 150;
 
+/** How a chart writes its axes. */
+interface ChartStyle {
+  readonly format: (value: number) => string;
+  readonly steps: readonly number[] | undefined;
+  readonly zone: Zone;
+}
+
 /** One chart on the page; {@link update} gives it other values in place. */
 export class ChartDrawing {
   readonly #plot: uPlot;
   readonly #observer: ResizeObserver;
 
-  constructor(box: HTMLElement, lines: readonly ChartLine[], format: (value: number) => string, zone: Zone) {
+  constructor(box: HTMLElement, lines: readonly ChartLine[], { format, steps, zone }: ChartStyle) {
     const style = getComputedStyle(box);
     // A canvas cannot read `light-dark()`: an element of the page resolves it.
     const probe = document.createElement('i');
@@ -41,7 +48,13 @@ export class ChartDrawing {
             size: 26,
             values: (_, splits) => splits.map((at) => clockTime(at * 1000, zone)),
           },
-          { ...axis, size: 48, space: 34, values: (_, splits) => splits.map(format) },
+          {
+            ...axis,
+            size: 52,
+            space: 34,
+            values: (_, splits) => splits.map(format),
+            ...(steps !== undefined && { incrs: [...steps] }),
+          },
         ],
         series: [
           {},

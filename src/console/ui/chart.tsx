@@ -19,6 +19,7 @@ export function Chart({
   times,
   lines,
   format,
+  steps,
 }: {
   readonly title: string;
   readonly unit: string;
@@ -26,6 +27,8 @@ export function Chart({
   readonly times: readonly number[];
   readonly lines: readonly ChartLine[];
   readonly format: (value: number) => string;
+  /** By which the values of the axis may differ; not given: round numbers. */
+  readonly steps?: readonly number[];
 }) {
   const isTable = useSignal(false);
   const box = useRef<HTMLDivElement>(null);
@@ -36,7 +39,7 @@ export function Chart({
     let isGone = false;
     void import('./chart-drawing.ts').then(({ ChartDrawing }) => {
       if (isGone || box.current === null) return;
-      drawing.current = new ChartDrawing(box.current, lines, format, zone.peek());
+      drawing.current = new ChartDrawing(box.current, lines, { format, steps, zone: zone.peek() });
       drawing.current.update(times, lines);
     });
     return () => {
@@ -57,14 +60,6 @@ export function Chart({
       <figcaption>
         <h3>{title}</h3>
         <span class="muted">{unit}</span>
-        <ul class="legend">
-          {lines.map(({ name, colour, values }) => (
-            <li key={name}>
-              <span class="swatch" style={{ background: `var(${colour})` }} />
-              {name} <b>{latest(values)}</b>
-            </li>
-          ))}
-        </ul>
         <button
           type="button"
           class="quiet square"
@@ -77,6 +72,14 @@ export function Chart({
         >
           <Icon name="columns" />
         </button>
+        <ul class="legend">
+          {lines.map(({ name, colour, values }) => (
+            <li key={name}>
+              <span class="swatch" style={{ background: `var(${colour})` }} />
+              {name} <b>{latest(values)}</b>
+            </li>
+          ))}
+        </ul>
       </figcaption>
       {isTable.value ? (
         <ChartTable times={times} lines={lines} format={format} title={title} />

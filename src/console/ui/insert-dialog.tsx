@@ -6,13 +6,13 @@ import { Failure } from './states.tsx';
 import { say } from './toasts.tsx';
 
 /** What a new element begins with. */
-export interface Draft {
+export interface ElementDraft {
   readonly text: string;
   readonly contentType: string;
   readonly headers: readonly (readonly [string, string])[];
 }
 
-const EMPTY: Draft = { text: '', contentType: 'application/json', headers: [] };
+const EMPTY: ElementDraft = { text: '', contentType: 'application/json', headers: [] };
 const TYPES = [
   'application/json',
   'text/plain',
@@ -28,7 +28,7 @@ export function InsertDialog({
   onClose,
 }: {
   readonly into: QueueNamed;
-  readonly draft?: Draft;
+  readonly draft?: ElementDraft;
   readonly onClose: (hasInserted: boolean) => void;
 }) {
   const error = useSignal<unknown>(null);

@@ -1,0 +1,188 @@
+import { useSignal } from '@preact/signals';
+import { count, several } from '../format.ts';
+import { type DeadLetterQueue, deadLetters } from '../remote/dead-letters.ts';
+import { keyOf } from '../remote/live.ts';
+import type { ElementChoice } from '../remote/operations.ts';
+import { useResource } from '../remote/resource.ts';
+import { queueHref } from '../route.ts';
+import { may } from '../session.ts';
+import { Icon } from '../ui/icon.tsx';
+import { OperationDialog } from '../ui/operation-dialog.tsx';
+import { Empty, Failure, Loading } from '../ui/states.tsx';
+import { When } from '../ui/when.tsx';
+
+/** Dead letters of all namespaces: how many, why, where from, and back again. */
+export function DeadLetters() {
+  const summary = useResource('dead-letters', deadLetters, 15_000);
+  const redriven = useSignal<{ readonly of: DeadLetterQueue; readonly where: ElementChoice } | null>(null);
+  const all = summary.value;
+  const held = all?.filter((one) => one.count > 0) ?? [];
+  const total = held.reduce((sum, one) => sum + one.count, 0);
+  return (
+    <>
+      <div class="page-head">
+        <h1 class="grow">Dead letters</h1>
+        <span class="muted">{all !== null && several(total, 'dead letter')}</span>
+        <button type="button" onClick={summary.reload}>
+          <Icon name="refresh" /> Reload
+        </button>
+      </div>
+      {summary.error !== null && <Failure error={summary.error} retry={summary.reload} />}
+      {all === null && summary.isLoading && <Loading what="Reading the dead-letter queues" />}
+      {all !== null && held.length === 0 && (
+        <section class="card">
+          <Empty title="There are no dead letters">
+            An element comes here when its tries reach the namespace's maximum.
+            {all.length === 0 &&
+              ' No namespace that you may browse has a dead-letter queue: see the option deadLetter.'}
+          </Empty>
+        </section>
+      )}
+      {held.map((one) => (
+        <QueueOfDeadLetters
+          key={keyOf(one)}
+          of={one}
+          onRedrive={(where) => {
+            redriven.value = { of: one, where };
+          }}
+        />
+      ))}
+      {redriven.value !== null && (
+        <OperationDialog
+          action="redrive"
+          source={redriven.value.of}
+          where={redriven.value.where}
+          onClose={() => {
+            redriven.value = null;
+            summary.reload();
+          }}
+        />
+      )}
+    </>
+  );
+}
+
+const HEADER = (name: string, value: string): string =>
+  `env => env.msg.hdrs[${JSON.stringify(name)}] === ${JSON.stringify(value)}`;
+
+function QueueOfDeadLetters({
+  of,
+  onRedrive,
+}: {
+  readonly of: DeadLetterQueue;
+  readonly onRedrive: (where: ElementChoice) => void;
+}) {
+  const { ns, queue, reasons, sources, oldest, looked, complete } = of;
+  const isRedriver = may('manage', ns) && may('write', ns);
+  return (
+    <section class="card">
+      <header>
+        <h2 class="grow">
+          <a href={queueHref(ns, queue)}>{queue}</a> <span class="muted">{ns}</span>
+        </h2>
+        <span>
+          <b>{count(of.count)}</b> <span class="muted">oldest</span> <When at={oldest} />
+        </span>
+        {isRedriver && (
+          <button type="button" onClick={() => onRedrive({})}>
+            <Icon name="redrive" /> Redrive all …
+          </button>
+        )}
+      </header>
+      <div class="columns dead">
+        <Parts
+          title="By reason"
+          parts={reasons.map(({ reason, count: of }) => ({ name: reason, count: of, header: 'x-dl-reason' }))}
+          {...{ ns, queue, isRedriver, onRedrive }}
+        />
+        <Parts
+          title="By the queue that they left"
+          parts={sources.map(({ queue: name, count: of }) => ({
+            name,
+            count: of,
+            header: 'x-dl-from-queue',
+          }))}
+          {...{ ns, queue, isRedriver, onRedrive }}
+        />
+      </div>
+      {!complete && (
+        <p class="body muted">By the first {several(looked, 'element')} of the queue; there are more.</p>
+      )}
+    </section>
+  );
+}
+
+interface PartOfDeadLetters {
+  readonly name: string | null;
+  readonly count: number;
+  readonly header: string;
+}
+
+function Parts({
+  title,
+  parts,
+  ns,
+  queue,
+  isRedriver,
+  onRedrive,
+}: {
+  readonly title: string;
+  readonly parts: readonly PartOfDeadLetters[];
+  readonly ns: string;
+  readonly queue: string;
+  readonly isRedriver: boolean;
+  readonly onRedrive: (where: ElementChoice) => void;
+}) {
+  const top = Math.max(1, ...parts.map((part) => part.count));
+  return (
+    <section aria-label={title}>
+      <table class="plain">
+        <thead>
+          <tr>
+            <th scope="col">{title}</th>
+            <th scope="col" class="number">
+              Elements
+            </th>
+            <th scope="col">
+              <span class="visually-hidden">Actions</span>
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {parts.map(({ name, count: of, header }) => {
+            const selector = name === null ? null : HEADER(header, name);
+            return (
+              <tr key={name}>
+                <td>
+                  {selector === null ? (
+                    <span class="muted">not known</span>
+                  ) : (
+                    <a href={queueHref(ns, queue, { search: selector })}>
+                      <bdi>{name}</bdi>
+                    </a>
+                  )}
+                  <div class="meter thin" aria-hidden="true">
+                    <i style={{ width: `${(of / top) * 100}%` }} />
+                  </div>
+                </td>
+                <td class="number">{count(of)}</td>
+                <td class="number">
+                  {isRedriver && selector !== null && (
+                    <button
+                      type="button"
+                      class="quiet"
+                      aria-label={`Redrive ${name}`}
+                      onClick={() => onRedrive({ selector })}
+                    >
+                      <Icon name="redrive" /> Redrive …
+                    </button>
+                  )}
+                </td>
+              </tr>
+            );
+          })}
+        </tbody>
+      </table>
+    </section>
+  );
+}

@@ -1,0 +1,473 @@
+import { useComputed, useSignal } from '@preact/signals';
+import { useEffect, useRef } from 'preact/hooks';
+import { bytes, count, several, shortCount } from '../format.ts';
+import {
+  type ElementState,
+  type ListedElement,
+  type ListFilter,
+  listElements,
+  selectorOf,
+} from '../remote/elements.ts';
+import { keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
+import { ACTION_NAMES, type BulkAction, type ElementChoice } from '../remote/operations.ts';
+import type { QueueStatus } from '../remote/queue-status.ts';
+import { address, go, href, setQuery } from '../route.ts';
+import { may, session } from '../session.ts';
+import { Icon, type IconName } from '../ui/icon.tsx';
+import { OperationDialog } from '../ui/operation-dialog.tsx';
+import { Badge, Empty, Failure, Loading } from '../ui/states.tsx';
+import { type TableColumn, VirtualTable } from '../ui/table.tsx';
+import { When } from '../ui/when.tsx';
+
+const STATES = ['ready', 'scheduled', 'reserved'] as const;
+const TABS: readonly (ElementState | null)[] = [null, ...STATES];
+const STATE_NAMES: Readonly<Record<ElementState, string>> = {
+  ready: 'Ready',
+  scheduled: 'Scheduled',
+  reserved: 'Reserved',
+};
+const STATE_ICONS: Readonly<Record<ElementState, IconName>> = {
+  ready: 'ok',
+  scheduled: 'clock',
+  reserved: 'lock',
+};
+const ACTION_ICONS: Readonly<Record<BulkAction, IconName>> = {
+  redrive: 'redrive',
+  move: 'move',
+  copy: 'copy',
+  delay: 'clock',
+  release: 'exit',
+  delete: 'trash',
+};
+
+export function StateBadge({ state }: { readonly state: ElementState }) {
+  const level = state === 'ready' ? 'good' : state === 'reserved' ? 'accent' : 'plain';
+  return (
+    <Badge level={level} icon={STATE_ICONS[state]}>
+      {STATE_NAMES[state]}
+    </Badge>
+  );
+}
+
+/** What was loaded of a list so far. */
+interface LoadedList {
+  readonly elements: readonly ListedElement[];
+  readonly next: string | null;
+  readonly looked: number;
+  readonly error: unknown;
+  readonly isLoading: boolean;
+  readonly selectorError: string | null;
+  /** What the queue had inserted when the list was loaded; null: that was not known yet. */
+  readonly inserted: number | null;
+}
+
+const NOTHING: LoadedList = {
+  elements: [],
+  next: null,
+  looked: 0,
+  error: null,
+  isLoading: true,
+  selectorError: null,
+  inserted: null,
+};
+
+/** The elements of a queue: by state, searched, selected, acted upon. The list changes only when somebody asks for that. */
+export function ElementList({
+  of,
+  status,
+}: {
+  readonly of: QueueNamed;
+  readonly status: QueueStatus | null;
+}) {
+  const { ns, queue } = of;
+  const { query } = address.value;
+  const given = query.get('state');
+  const filter: ListFilter = {
+    state: STATES.find((state) => state === given) ?? null,
+    group: query.get('group'),
+    search: query.get('search') ?? '',
+  };
+  const hidesBodies = session.value?.maskedBodies.includes(ns) === true;
+  const list = useSignal<LoadedList>(NOTHING);
+  const selected = useSignal<ReadonlySet<string>>(new Set());
+  const action = useSignal<{ readonly action: BulkAction; readonly where: ElementChoice } | null>(null);
+  const stop = useRef<AbortController | null>(null);
+  const picture = useComputed(() => {
+    version.value;
+    return queues.get(keyOf(of)) ?? null;
+  });
+
+  const load = async (after: string | null): Promise<void> => {
+    stop.current?.abort();
+    const abort = new AbortController();
+    stop.current = abort;
+    const before = after === null ? { ...NOTHING, inserted: picture.peek()?.stats.put ?? null } : list.peek();
+    list.value = { ...before, isLoading: true, error: null };
+    if (after === null) selected.value = new Set();
+    try {
+      const page = await listElements(of, filter, { after, hidesBodies, signal: abort.signal });
+      list.value = {
+        ...before,
+        elements: [...before.elements, ...page.elements],
+        next: page.next,
+        looked: before.looked + page.looked,
+        isLoading: false,
+        error: null,
+        selectorError: page.error?.message ?? before.selectorError,
+      };
+    } catch (error) {
+      if (!abort.signal.aborted) list.value = { ...before, isLoading: false, error };
+    }
+  };
+  useEffect(() => {
+    void load(null);
+    return () => stop.current?.abort();
+  }, [keyOf(of), filter.state, filter.group, filter.search]);
+
+  const group = filter.group === null ? {} : { group: filter.group };
+  const chosen = (): ElementChoice => ({ ...group, state: filter.state ?? 'all', ids: [...selected.value] });
+  const matching = (): ElementChoice => {
+    const selector = selectorOf(filter.search, hidesBodies);
+    return { ...group, state: filter.state ?? 'all', ...(selector !== null && { selector }) };
+  };
+  const isDeadLetters = list.value.elements.some(({ headers }) => 'x-dl-from-queue' in headers);
+  const start = (name: BulkAction): void => {
+    const where = selected.value.size > 0 ? chosen() : matching();
+    const { state, ...rest } = where;
+    action.value = { action: name, where: state === 'all' ? rest : where };
+  };
+  useEffect(() => {
+    const known = picture.value;
+    if (known !== null && list.peek().inserted === null)
+      list.value = { ...list.peek(), inserted: known.stats.put };
+  }, [picture.value]);
+  const put = picture.value?.stats.put ?? 0;
+  const news = Math.max(0, put - (list.value.inserted ?? put));
+  const { elements, isLoading, error, next, looked, selectorError } = list.value;
+
+  if (!may('browse', ns)) {
+    return (
+      <Empty title="You may not look at elements here" icon="lock">
+        It takes the right <code>browse</code> in {ns}.
+      </Empty>
+    );
+  }
+  return (
+    <section class="card" aria-label="Elements">
+      <header>
+        <nav class="tabs grow" aria-label="States">
+          {TABS.map((state) => (
+            <a
+              key={state}
+              href={href(['q', ns, queue], { ...Object.fromEntries(query), state })}
+              aria-current={state === filter.state ? 'true' : undefined}
+            >
+              {state === null ? 'All' : STATE_NAMES[state]} <CountOf picture={picture.value} state={state} />
+            </a>
+          ))}
+        </nav>
+        {status?.groups !== undefined && (
+          <GroupChoice groups={Object.keys(status.groups)} value={filter.group} />
+        )}
+      </header>
+      <header>
+        <SearchForm search={filter.search} />
+        <button type="button" class="quiet" onClick={() => void load(null)}>
+          <Icon name="refresh" /> Reload
+        </button>
+      </header>
+      <ActionBar
+        ns={ns}
+        selected={selected.value.size}
+        listed={elements.length}
+        isMore={next !== null}
+        state={filter.state}
+        isDeadLetters={isDeadLetters}
+        onAction={start}
+        onNone={() => {
+          selected.value = new Set();
+        }}
+      />
+      {news > 0 && !isLoading && (
+        <div class="bar" role="status">
+          <button type="button" onClick={() => void load(null)}>
+            <Icon name="refresh" /> {count(news)} new: show
+          </button>
+        </div>
+      )}
+      {selectorError !== null && (
+        <div class="body">
+          <Failure error={`The search failed for some elements, which are left out: ${selectorError}`} />
+        </div>
+      )}
+      {error !== null && (
+        <div class="body">
+          <Failure error={error} retry={() => void load(null)} />
+        </div>
+      )}
+      {elements.length > 0 && (
+        <VirtualTable
+          label={`Elements of ${queue}`}
+          rows={elements}
+          keyOf={({ id }) => id}
+          nameOf={({ id }) => id}
+          columns={columnsOf(of, filter.group)}
+          onOpen={({ id }) => go(href(['q', ns, queue, 'e', id], { group: filter.group }))}
+          {...(may('manage', ns) && { selection: selectionOf(selected, elements) })}
+        />
+      )}
+      {elements.length === 0 && !isLoading && error === null && next === null && (
+        <NoElements isSearch={filter.search !== ''} state={filter.state} looked={looked} />
+      )}
+      {isLoading && <Loading what={elements.length === 0 ? 'Looking' : 'Looking further'} />}
+      {!isLoading && next !== null && (
+        <div class="bar">
+          <button type="button" onClick={() => void load(next)}>
+            Load more
+          </button>
+          <span class="muted">
+            {several(elements.length, 'element')} listed, {count(looked)} looked at
+          </span>
+        </div>
+      )}
+      {action.value !== null && (
+        <OperationDialog
+          action={action.value.action}
+          where={action.value.where}
+          source={of}
+          onClose={(hasChanged) => {
+            action.value = null;
+            if (hasChanged) void load(null);
+          }}
+        />
+      )}
+    </section>
+  );
+}
+
+function selectionOf(
+  selected: { value: ReadonlySet<string> },
+  elements: readonly ListedElement[],
+): { keys: ReadonlySet<string>; toggle: (key: string) => void; toggleAll: () => void } {
+  return {
+    keys: selected.value,
+    toggle: (id) => {
+      const next = new Set(selected.value);
+      if (!next.delete(id)) next.add(id);
+      selected.value = next;
+    },
+    toggleAll: () => {
+      const isAll = elements.every(({ id }) => selected.value.has(id));
+      selected.value = new Set(isAll ? [] : elements.map(({ id }) => id));
+    },
+  };
+}
+
+function CountOf({
+  picture,
+  state,
+}: {
+  readonly picture: { size: number; schedSize: number; resvSize: number; totalSize: number } | null;
+  readonly state: ElementState | null;
+}) {
+  if (picture === null) return null;
+  const value = { ready: picture.size, scheduled: picture.schedSize, reserved: picture.resvSize };
+  return <b class="number">{shortCount(state === null ? picture.totalSize : value[state])}</b>;
+}
+
+function GroupChoice({
+  groups,
+  value,
+}: {
+  readonly groups: readonly string[];
+  readonly value: string | null;
+}) {
+  return (
+    <label class="row">
+      <span class="muted">Group</span>
+      <select value={value ?? ''} onChange={(event) => setQuery({ group: event.currentTarget.value })}>
+        <option value="">the first</option>
+        {groups.map((group) => (
+          <option key={group} value={group}>
+            {group}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+function SearchForm({ search }: { readonly search: string }) {
+  return (
+    <form
+      class="row grow search"
+      onSubmit={(event) => {
+        event.preventDefault();
+        setQuery({
+          search: String(new FormData(event.currentTarget as HTMLFormElement).get('search') ?? ''),
+        });
+      }}
+    >
+      <input
+        key={search}
+        type="search"
+        name="search"
+        data-find
+        defaultValue={search}
+        placeholder="Text in id, headers, body; or env.msg.tries > 3"
+        aria-label="Search elements"
+        spellcheck={false}
+      />
+      <button type="submit">
+        <Icon name="search" /> Search
+      </button>
+    </form>
+  );
+}
+
+/** Actions on the selected elements, or if none is selected, on all that match; only those that the state allows. */
+function ActionBar({
+  ns,
+  selected,
+  listed,
+  isMore,
+  state,
+  isDeadLetters,
+  onAction,
+  onNone,
+}: {
+  readonly ns: string;
+  readonly selected: number;
+  readonly listed: number;
+  readonly isMore: boolean;
+  readonly state: ElementState | null;
+  readonly isDeadLetters: boolean;
+  readonly onAction: (action: BulkAction) => void;
+  readonly onNone: () => void;
+}) {
+  if (!may('manage', ns) || listed === 0) return null;
+  const allowed: readonly BulkAction[] =
+    state === 'reserved'
+      ? ['release']
+      : [
+          ...(isDeadLetters && may('write', ns) ? ['redrive' as const] : []),
+          'move',
+          'copy',
+          'delay',
+          ...(state === null ? ['release' as const] : []),
+          'delete',
+        ];
+  const subject =
+    selected > 0
+      ? `${count(selected)} selected`
+      : isMore
+        ? 'All that match'
+        : `All ${count(listed)} that match`;
+  return (
+    <fieldset class="bar" aria-label={`Actions on: ${subject}`}>
+      <b>{subject}</b>
+      {allowed.map((action) => (
+        <button
+          key={action}
+          type="button"
+          class={action === 'delete' ? 'danger' : ''}
+          onClick={() => onAction(action)}
+        >
+          <Icon name={ACTION_ICONS[action]} /> {ACTION_NAMES[action]} …
+        </button>
+      ))}
+      {selected > 0 && (
+        <button type="button" class="quiet" onClick={onNone}>
+          Select none
+        </button>
+      )}
+    </fieldset>
+  );
+}
+
+function NoElements({
+  isSearch,
+  state,
+  looked,
+}: {
+  readonly isSearch: boolean;
+  readonly state: ElementState | null;
+  readonly looked: number;
+}) {
+  if (isSearch) {
+    return (
+      <Empty title="No element matches" icon="search">
+        {several(looked, 'element')} looked at.{' '}
+        <button type="button" class="link" onClick={() => setQuery({ search: null })}>
+          Show all
+        </button>
+      </Empty>
+    );
+  }
+  if (state !== null) return <Empty title={`No element is ${state}`} icon={STATE_ICONS[state]} />;
+  return <Empty title="The queue is empty">What is inserted shows here until it is consumed.</Empty>;
+}
+
+function columnsOf({ ns, queue }: QueueNamed, group: string | null): readonly TableColumn<ListedElement>[] {
+  return [
+    {
+      id: 'id',
+      title: 'Id',
+      width: 'minmax(9rem, 1.2fr)',
+      cell: ({ id }) => (
+        <a class="mono" href={href(['q', ns, queue, 'e', id], { group })}>
+          {id}
+        </a>
+      ),
+    },
+    { id: 'state', title: 'State', width: '8rem', cell: ({ state }) => <StateBadge state={state} /> },
+    {
+      id: 'body',
+      title: 'Body',
+      width: 'minmax(10rem, 3fr)',
+      isMinor: true,
+      cell: ({ text, base64, bytes: size }) => (
+        <span class="mono preview" dir="auto">
+          {text?.slice(0, 200) ??
+            (base64 === undefined ? (
+              <i class="muted">hidden</i>
+            ) : size === 0 ? (
+              ''
+            ) : (
+              <i class="muted">binary</i>
+            ))}
+        </span>
+      ),
+    },
+    {
+      id: 'reason',
+      title: 'Last failure',
+      width: 'minmax(6rem, 1fr)',
+      isMinor: true,
+      cell: ({ reason, headers }) => reason ?? headers['x-dl-reason'] ?? '–',
+    },
+    { id: 'tries', title: 'Tries', width: '4rem', isNumber: true, isMinor: true, cell: ({ tries }) => tries },
+    {
+      id: 'bytes',
+      title: 'Size',
+      width: '5.5rem',
+      isNumber: true,
+      isMinor: true,
+      cell: (one) => bytes(one.bytes),
+    },
+    { id: 'at', title: 'When', width: 'minmax(8rem, 1fr)', cell: (element) => <Due element={element} /> },
+  ];
+}
+
+/** The moment that matters in a state. */
+function Due({ element: { state, mature, insertedAt, holder } }: { readonly element: ListedElement }) {
+  if (state === 'scheduled') return <When at={mature} />;
+  if (state === 'reserved' && holder !== null) {
+    return (
+      <>
+        until <When at={holder.until} />
+      </>
+    );
+  }
+  return <When at={insertedAt} />;
+}

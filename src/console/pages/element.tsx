@@ -1,0 +1,273 @@
+import { useSignal } from '@preact/signals';
+import type { ComponentChildren } from 'preact';
+import { bytes, exact, relative, several } from '../format.ts';
+import {
+  downloadUrl,
+  type ListedElement,
+  listElements,
+  readElement,
+  type WholeElement,
+} from '../remote/elements.ts';
+import { clock, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
+import type { BulkAction } from '../remote/operations.ts';
+import { queueConsumers } from '../remote/queue-status.ts';
+import { useResource } from '../remote/resource.ts';
+import { address, go, queueHref } from '../route.ts';
+import { may, session } from '../session.ts';
+import { BodyView } from '../ui/body-view.tsx';
+import { Crumbs } from '../ui/crumbs.tsx';
+import { Icon } from '../ui/icon.tsx';
+import { InsertDialog } from '../ui/insert-dialog.tsx';
+import { Menu } from '../ui/menu.tsx';
+import { OperationDialog } from '../ui/operation-dialog.tsx';
+import { Failure, Loading } from '../ui/states.tsx';
+import { When } from '../ui/when.tsx';
+import { StateBadge } from './element-list.tsx';
+
+/** What is known of an element: the list has its holder and the reason of its last failure, the element itself its whole body. */
+interface KnownElement {
+  readonly whole: WholeElement | null;
+  readonly listed: ListedElement | null;
+  readonly waiting: number | null;
+}
+
+async function readKnown(
+  of: QueueNamed,
+  id: string,
+  group: string | null,
+  signal: AbortSignal,
+): Promise<KnownElement> {
+  const hidesBodies = session.peek()?.maskedBodies.includes(of.ns) === true;
+  const search = `env => env.msg.id === ${JSON.stringify(id)}`;
+  const [whole, page, waiting] = await Promise.all([
+    hidesBodies ? null : readElement(of, id, group, signal),
+    listElements(of, { state: null, group, search }, { after: null, hidesBodies, signal }).catch(() => null),
+    may('manage', of.ns) ? queueConsumers(of, signal).catch(() => null) : null,
+  ]);
+  return { whole, listed: page?.elements[0] ?? null, waiting: waiting?.length ?? null };
+}
+
+export function ElementPageOf({ of, id }: { readonly of: QueueNamed; readonly id: string }) {
+  const group = address.value.query.get('group');
+  const known = useResource(`${keyOf(of)} ${id} ${group}`, (signal) => readKnown(of, id, group, signal));
+  const action = useSignal<BulkAction | null>(null);
+  const isCloning = useSignal(false);
+  const { ns, queue } = of;
+  const where = { ids: [id], ...(group !== null && { group }) };
+  const element = known.value;
+  const state = element?.whole?.state ?? element?.listed?.state ?? null;
+  const headers = element?.whole?.headers ?? Object.entries(element?.listed?.headers ?? {});
+  const isDeadLetter = headers.some(([name]) => name === 'x-dl-from-queue');
+  return (
+    <>
+      <div>
+        <Crumbs of={of} />
+        <div class="page-head">
+          <h1 class="grow mono element-id">
+            {id} {state !== null && <StateBadge state={state} />}
+          </h1>
+          {element !== null && (
+            <div class="actions">
+              <button type="button" onClick={known.reload}>
+                <Icon name="refresh" /> Reload
+              </button>
+              {isDeadLetter && may('manage', ns) && may('write', ns) && state !== 'reserved' && (
+                <button type="button" class="primary" onClick={() => (action.value = 'redrive')}>
+                  <Icon name="redrive" /> Redrive …
+                </button>
+              )}
+              {may('write', ns) && element.whole !== null && (
+                <button type="button" onClick={() => (isCloning.value = true)}>
+                  <Icon name="copy" /> Clone and edit …
+                </button>
+              )}
+              {may('manage', ns) && (
+                <Menu title="More actions" label={<Icon name="more" />} className="square">
+                  {actionsOf(state).map(([name, text]) => (
+                    <button
+                      key={name}
+                      type="button"
+                      class={name === 'delete' ? 'danger' : ''}
+                      onClick={() => (action.value = name)}
+                    >
+                      {text}
+                    </button>
+                  ))}
+                </Menu>
+              )}
+            </div>
+          )}
+        </div>
+      </div>
+      {known.error !== null && <Failure error={known.error} retry={known.reload} />}
+      {element === null && known.isLoading && <Loading what="Looking at the element" />}
+      {element !== null && (
+        <div class="element">
+          <div class="stack">
+            <Why of={of} element={element} />
+            <section class="card">
+              <header>
+                <h2 class="grow">Body</h2>
+                <span class="muted">
+                  {element.whole?.contentType ?? element.listed?.contentType ?? 'no content type'} ·{' '}
+                  {bytes(element.listed?.bytes ?? element.whole?.body.length ?? 0)}
+                </span>
+                {element.whole !== null && (
+                  <a class="button quiet" href={downloadUrl(of, id, group)} download={`${queue}-${id}`}>
+                    <Icon name="download" /> Download
+                  </a>
+                )}
+              </header>
+              <div class="body">
+                {element.whole === null ? (
+                  <p class="muted">Bodies are hidden from you in {ns}.</p>
+                ) : (
+                  <BodyView element={element.whole} />
+                )}
+              </div>
+            </section>
+          </div>
+          <div class="stack">
+            <Facts element={element} />
+            <HeaderTable headers={headers} />
+          </div>
+        </div>
+      )}
+      {action.value !== null && (
+        <OperationDialog
+          action={action.value}
+          source={of}
+          where={where}
+          onClose={(hasChanged) => {
+            const done = action.value;
+            action.value = null;
+            if (hasChanged && (done === 'delete' || done === 'move' || done === 'redrive'))
+              go(queueHref(ns, queue));
+            else if (hasChanged) known.reload();
+          }}
+        />
+      )}
+      {isCloning.value && element?.whole != null && (
+        <InsertDialog
+          into={of}
+          draft={{
+            text: new TextDecoder().decode(element.whole.body),
+            contentType: element.whole.contentType ?? '',
+            headers: headers.filter(([name]) => !name.startsWith('x-')),
+          }}
+          onClose={() => (isCloning.value = false)}
+        />
+      )}
+    </>
+  );
+}
+
+function actionsOf(state: string | null): readonly (readonly [BulkAction, string])[] {
+  if (state === 'reserved') return [['release', 'Release …']];
+  return [
+    ['delay', state === 'scheduled' ? 'Make ready, or delay …' : 'Delay …'],
+    ['move', 'Move …'],
+    ['copy', 'Copy …'],
+    ['delete', 'Delete …'],
+  ];
+}
+
+/** Why an element is not delivered now, and what would change that. */
+function Why({
+  of,
+  element: { whole, listed, waiting },
+}: {
+  readonly of: QueueNamed;
+  readonly element: KnownElement;
+}) {
+  version.value;
+  const isPaused = queues.get(keyOf(of))?.paused === true;
+  const state = whole?.state ?? listed?.state;
+  const mature = whole?.mature ?? listed?.mature ?? null;
+  const holder = listed?.holder ?? null;
+  const reasons: string[] = [];
+  if (state === 'scheduled' && mature !== null) {
+    reasons.push(`It matures ${relative(Date.parse(mature), clock.value)}, at ${exact(Date.parse(mature))}.`);
+  }
+  if (state === 'reserved') {
+    const until = holder?.until ?? whole?.leaseUntil ?? null;
+    const by =
+      holder === null
+        ? 'a consumer'
+        : `${holder.user ?? 'an exchange'}${holder.tid === null ? '' : `, tid ${holder.tid}`}`;
+    const since = holder === null ? '' : ` since ${exact(Date.parse(holder.since))}`;
+    reasons.push(`It is reserved by ${by}${since}.`);
+    if (until !== null)
+      reasons.push(
+        `The lease ends ${relative(Date.parse(until), clock.value)}; then a try is counted, and it is ready again.`,
+      );
+  }
+  if (isPaused) reasons.push('The queue is paused: consumers get nothing until somebody resumes it.');
+  if (reasons.length === 0 && waiting === 0)
+    reasons.push('It is ready, and no consumer waits. The next get or reserve takes it, in its order.');
+  if (reasons.length === 0 && waiting !== null)
+    reasons.push(
+      `It is ready, and ${several(waiting, 'consumer waits', 'consumers wait')}: it goes out in its order.`,
+    );
+  if (reasons.length === 0) reasons.push('It is ready. The next get or reserve takes it, in its order.');
+  return (
+    <section class="card why-card" aria-label="Why it is not delivered now">
+      <Icon
+        name={state === 'reserved' ? 'lock' : state === 'scheduled' ? 'clock' : isPaused ? 'paused' : 'ok'}
+      />
+      <div>
+        <h2>Why is it not delivered now?</h2>
+        {reasons.map((reason) => (
+          <p key={reason}>{reason}</p>
+        ))}
+      </div>
+    </section>
+  );
+}
+
+function Facts({ element: { whole, listed } }: { readonly element: KnownElement }) {
+  const rows: readonly (readonly [string, ComponentChildren])[] = [
+    ['Inserted', <When key="i" at={whole?.insertedAt ?? listed?.insertedAt ?? null} />],
+    ['Mature', <When key="m" at={whole?.mature ?? listed?.mature ?? null} />],
+    ['Failed tries', whole?.tries ?? listed?.tries ?? 0],
+    ['Last failure', listed?.reason ?? '–'],
+  ];
+  return (
+    <section class="card">
+      <header>
+        <h2>Facts</h2>
+      </header>
+      <dl class="pairs body">
+        {rows.map(([name, value]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+      </dl>
+    </section>
+  );
+}
+
+function HeaderTable({ headers }: { readonly headers: readonly (readonly [string, string])[] }) {
+  return (
+    <section class="card">
+      <header>
+        <h2 class="grow">Headers</h2>
+        <span class="muted">{headers.length}</span>
+      </header>
+      {headers.length === 0 ? (
+        <p class="body muted">None.</p>
+      ) : (
+        <dl class="pairs body mono">
+          {headers.map(([name, value]) => (
+            <div key={name}>
+              <dt>{name}</dt>
+              <dd dir="auto">{value}</dd>
+            </div>
+          ))}
+        </dl>
+      )}
+    </section>
+  );
+}

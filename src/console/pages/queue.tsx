@@ -1,0 +1,267 @@
+import { useComputed, useSignal } from '@preact/signals';
+import { call, path } from '../api.ts';
+import { duration, rate, several, shortCount } from '../format.ts';
+import { keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
+import { type HistoryRecord, type QueueStatus, queueHistory, queueStatus } from '../remote/queue-status.ts';
+import { useResource } from '../remote/resource.ts';
+import { go, href, queueHref } from '../route.ts';
+import { may } from '../session.ts';
+import { Chart } from '../ui/chart.tsx';
+import { Crumbs } from '../ui/crumbs.tsx';
+import { Dialog } from '../ui/dialog.tsx';
+import { Icon } from '../ui/icon.tsx';
+import { InsertDialog } from '../ui/insert-dialog.tsx';
+import { Menu } from '../ui/menu.tsx';
+import { Badge, Failure } from '../ui/states.tsx';
+import { act } from '../ui/toasts.tsx';
+import { When } from '../ui/when.tsx';
+import { ElementPageOf } from './element.tsx';
+import { ElementList } from './element-list.tsx';
+import type { PageProps } from './page.tsx';
+import { QueueConsumers } from './queue-consumers.tsx';
+import { TryIt } from './try-it.tsx';
+
+/** A queue, and what belongs to it: `/q/N/orders`, `/q/N/orders/e/ID`, `/q/N/orders/consumers`, `/q/N/orders/try`. */
+export function QueuePages({ rest }: PageProps) {
+  const [ns = '', queue = '', tab = 'elements', id] = rest;
+  const named: QueueNamed = { ns, queue };
+  if (tab === 'e' && id !== undefined) return <ElementPageOf of={named} id={id} />;
+  return (
+    <>
+      <QueueHead of={named} />
+      <nav class="tabs" aria-label="Of this queue">
+        {(['elements', 'consumers', 'try'] as const).map((one) => (
+          <a
+            key={one}
+            href={href(one === 'elements' ? ['q', ns, queue] : ['q', ns, queue, one])}
+            aria-current={one === tab ? 'page' : undefined}
+          >
+            {TAB_NAMES[one]}
+          </a>
+        ))}
+      </nav>
+      {tab === 'consumers' && <QueueConsumers of={named} />}
+      {tab === 'try' && <TryIt of={named} />}
+      {tab === 'elements' && <QueueElements of={named} />}
+    </>
+  );
+}
+
+const TAB_NAMES = { elements: 'Elements', consumers: 'Consumers', try: 'Try it' } as const;
+
+function QueueHead({ of }: { readonly of: QueueNamed }) {
+  const { ns, queue } = of;
+  const isInserting = useSignal(false);
+  const question = useSignal<'purge' | 'delete' | null>(null);
+  const picture = useComputed(() => {
+    version.value;
+    return queues.get(keyOf(of));
+  });
+  const isPaused = picture.value?.paused === true;
+  const setPaused = (verb: 'pause' | 'resume'): Promise<void> =>
+    act(async () => {
+      await call(path('q', ns, queue, verb), { method: 'POST' });
+      return verb === 'pause' ? `${queue} is paused: consumers wait` : `${queue} runs again`;
+    });
+  return (
+    <div>
+      <Crumbs of={{ ns, queue: '' }} />
+      <div class="page-head">
+        <h1 class="grow">
+          <bdi>{queue}</bdi>{' '}
+          {isPaused && (
+            <Badge level="warn" icon="paused">
+              Paused
+            </Badge>
+          )}
+        </h1>
+        <div class="actions">
+          {may('write', ns) && (
+            <button type="button" class="primary" onClick={() => (isInserting.value = true)}>
+              <Icon name="plus" /> Insert
+            </button>
+          )}
+          {may('manage', ns) && (
+            <>
+              <button type="button" onClick={() => void setPaused(isPaused ? 'resume' : 'pause')}>
+                <Icon name={isPaused ? 'play' : 'paused'} /> {isPaused ? 'Resume' : 'Pause'}
+              </button>
+              <Menu title={`More of ${queue}`} label={<Icon name="more" />} className="square">
+                <button type="button" class="danger" onClick={() => (question.value = 'purge')}>
+                  <Icon name="trash" /> Purge …
+                </button>
+                <button type="button" class="danger" onClick={() => (question.value = 'delete')}>
+                  <Icon name="trash" /> Delete the queue …
+                </button>
+              </Menu>
+            </>
+          )}
+        </div>
+      </div>
+      {isInserting.value && <InsertDialog into={of} onClose={() => (isInserting.value = false)} />}
+      {question.value !== null && (
+        <Removal
+          of={of}
+          kind={question.value}
+          size={picture.value?.totalSize ?? 0}
+          onClose={() => (question.value = null)}
+        />
+      )}
+    </div>
+  );
+}
+
+/** Asks before elements or a whole queue are gone for good. */
+function Removal({
+  of: { ns, queue },
+  kind,
+  size,
+  onClose,
+}: {
+  readonly of: QueueNamed;
+  readonly kind: 'purge' | 'delete';
+  readonly size: number;
+  readonly onClose: () => void;
+}) {
+  const isPurge = kind === 'purge';
+  const remove = (): Promise<void> =>
+    act(async () => {
+      onClose();
+      if (isPurge) {
+        const response = await call(path('q', ns, queue, 'elements'), { method: 'DELETE' });
+        const { removed } = (await response.json()) as { removed: number };
+        return `${several(removed, 'element')} of ${queue} removed`;
+      }
+      await call(path('q', ns, queue), { method: 'DELETE', query: { force: size > 0 ? '1' : null } });
+      go(href(['queues']));
+      return `${queue} is deleted`;
+    });
+  return (
+    <Dialog title={isPurge ? `Purge ${queue}` : `Delete ${queue}`} onClose={onClose}>
+      <div class="body">
+        <p>
+          {isPurge
+            ? `All elements that wait in ${queue} of ${ns} are removed for good; reserved ones stay. `
+            : `The queue ${queue} of ${ns} is deleted with its options and statistics, and all its elements for good. `}
+          It holds <b>{several(size, 'element')}</b> now.
+        </p>
+        <div class="foot">
+          <button type="button" onClick={onClose}>
+            Cancel
+          </button>
+          <button type="button" class="primary danger" onClick={() => void remove()}>
+            {isPurge
+              ? `Remove ${several(size, 'element')} of ${queue}`
+              : `Delete ${queue} and ${several(size, 'element')}`}
+          </button>
+        </div>
+      </div>
+    </Dialog>
+  );
+}
+
+function QueueElements({ of }: { readonly of: QueueNamed }) {
+  const status = useResource(keyOf(of), (signal) => queueStatus(of, signal), 10_000);
+  return (
+    <>
+      {status.error !== null && <Failure error={status.error} retry={status.reload} />}
+      <QueueFigures of={of} status={status.value} />
+      <QueueCharts of={of} />
+      <ElementList of={of} status={status.value} />
+    </>
+  );
+}
+
+function QueueFigures({ of, status }: { readonly of: QueueNamed; readonly status: QueueStatus | null }) {
+  version.value;
+  const picture = queues.get(keyOf(of));
+  const counters = (picture?.stats ?? status?.stats) as Readonly<Record<string, number>> | undefined;
+  const shown: readonly (readonly [string, string])[] = [
+    ['Inserted', shortCount(counters?.put ?? 0)],
+    ['Popped', shortCount(counters?.get ?? 0)],
+    ['Reserved', shortCount(counters?.reserve ?? 0)],
+    ['Committed', shortCount(counters?.commit ?? 0)],
+    ['Rolled back', shortCount(counters?.rollback ?? 0)],
+    ['Dead letters made', shortCount(counters?.deadletter ?? 0)],
+  ];
+  return (
+    <dl class="facts card">
+      {shown.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd class="number">{value}</dd>
+        </div>
+      ))}
+      <div>
+        <dt>Next mature</dt>
+        <dd>
+          {picture?.size === 0 && picture.next_mature_t !== null ? <When at={picture.next_mature_t} /> : '–'}
+        </dd>
+      </div>
+      <div>
+        <dt>Kept by</dt>
+        <dd>{status?.type ?? '–'}</dd>
+      </div>
+    </dl>
+  );
+}
+
+function QueueCharts({ of }: { readonly of: QueueNamed }) {
+  const history = useResource(keyOf(of), (signal) => queueHistory(of, signal), 15_000);
+  if (history.error !== null && history.value === null)
+    return <Failure error={history.error} retry={history.reload} />;
+  return <HistoryCharts history={history.value} />;
+}
+
+const NO_HISTORY: HistoryRecord = {
+  from: new Date(0).toISOString(),
+  intervalMs: 60_000,
+  size: [],
+  schedSize: [],
+  resvSize: [],
+  oldestReadyAge: [],
+  insert: [],
+  take: [],
+};
+
+/** Seconds. */
+const AGE_STEPS = [1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400, 432_000, 864_000];
+
+/** The last hour, as the server kept it: a page that was just opened is not empty. */
+export function HistoryCharts({ history }: { readonly history: HistoryRecord | null }) {
+  const { from, intervalMs, size, schedSize, resvSize, oldestReadyAge, insert, take } = history ?? NO_HISTORY;
+  const times = size.map((_, i) => Date.parse(from) + i * intervalMs);
+  return (
+    <section class="card charts" aria-label="The last hour">
+      <Chart
+        title="In and out"
+        unit="per second"
+        times={times}
+        format={rate}
+        lines={[
+          { name: 'In', colour: '--in', values: insert },
+          { name: 'Out', colour: '--out', values: take },
+        ]}
+      />
+      <Chart
+        title="Depth"
+        unit="elements"
+        times={times}
+        format={shortCount}
+        lines={[
+          { name: 'Ready', colour: '--in', values: size },
+          { name: 'Scheduled', colour: '--out', values: schedSize },
+          { name: 'Reserved', colour: '--reserved', values: resvSize },
+        ]}
+      />
+      <Chart
+        title="Oldest ready"
+        unit="age"
+        times={times}
+        format={(seconds) => duration(seconds * 1000)}
+        steps={AGE_STEPS}
+        lines={[{ name: 'Age', colour: '--in', values: oldestReadyAge }]}
+      />
+    </section>
+  );
+}

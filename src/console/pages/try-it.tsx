@@ -1,0 +1,63 @@
+import { BASE } from '../api.ts';
+import type { QueueNamed } from '../remote/live.ts';
+import { session } from '../session.ts';
+import { Icon } from '../ui/icon.tsx';
+import { act } from '../ui/toasts.tsx';
+
+/** Lines to paste into a shell or a program, with this server's address in them. */
+export function TryIt({ of: { ns, queue } }: { readonly of: QueueNamed }) {
+  const url = new URL(`q/${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`, BASE).href;
+  const user = session.value?.user ?? 'USER';
+  const quoted = `'${url.replaceAll("'", '%27')}'`;
+  const destination = `/q/${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`;
+  return (
+    <div class="columns">
+      <Snippet
+        title="Insert, with curl"
+        text={`curl -u '${user}' -X PUT ${quoted} \\\n  -H 'content-type: application/json' \\\n  -d '{"hello": "world"}'`}
+      />
+      <Snippet
+        title="Get the next element, waiting 30 s"
+        text={`curl -u '${user}' -i ${quoted.slice(0, -1)}?to=30000'`}
+      />
+      <Snippet
+        title="Reserve, then commit"
+        text={`curl -u '${user}' -i ${quoted.slice(0, -1)}?reserve=true&to=30000'\ncurl -u '${user}' -X PATCH ${quoted.slice(0, -1)}/commit/ID?token=TOKEN'`}
+      />
+      <Snippet
+        title="Look, without taking"
+        text={`curl -u '${user}' ${quoted.slice(0, -1)}/elements?limit=10'`}
+      />
+      <Snippet
+        title="Insert, with STOMP"
+        text={`SEND\ndestination:${destination}\ncontent-type:application/json\n\n{"hello": "world"}^@`}
+      />
+      <Snippet
+        title="Consume, with STOMP"
+        text={`SUBSCRIBE\nid:0\ndestination:${destination}\nack:client-individual\nx-wsize:10\n\n^@`}
+      />
+    </div>
+  );
+}
+
+function Snippet({ title, text }: { readonly title: string; readonly text: string }) {
+  const copy = (): Promise<void> =>
+    act(async () => {
+      await navigator.clipboard.writeText(text);
+      return 'Copied';
+    });
+  return (
+    <section class="card">
+      <header>
+        <h2 class="grow">{title}</h2>
+        <button type="button" class="quiet" onClick={() => void copy()}>
+          <Icon name="copy" /> Copy
+        </button>
+      </header>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard */}
+      <pre class="snippet" tabIndex={0}>
+        {text}
+      </pre>
+    </section>
+  );
+}
