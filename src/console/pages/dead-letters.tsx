@@ -62,8 +62,10 @@ export function DeadLetters() {
   );
 }
 
-const HEADER = (name: string, value: string): string =>
-  `env => env.msg.hdrs[${JSON.stringify(name)}] === ${JSON.stringify(value)}`;
+/** Those that have a header with this value; null: those that have none of this name. */
+function selectorOf(name: string, value: string | null): string {
+  return `env => env.msg.hdrs[${JSON.stringify(name)}] === ${value === null ? 'undefined' : JSON.stringify(value)}`;
+}
 
 function QueueOfDeadLetters({
   of,
@@ -150,28 +152,24 @@ function Parts({
         </thead>
         <tbody>
           {parts.map(({ name, count: of, header }) => {
-            const selector = name === null ? null : HEADER(header, name);
+            const selector = selectorOf(header, name);
             return (
               <tr key={name}>
                 <td>
-                  {selector === null ? (
-                    <span class="muted">not known</span>
-                  ) : (
-                    <a href={queueHref(ns, queue, { search: selector })}>
-                      <bdi>{name}</bdi>
-                    </a>
-                  )}
+                  <a href={queueHref(ns, queue, { search: selector })}>
+                    <bdi>{name ?? 'not known'}</bdi>
+                  </a>
                   <div class="meter thin" aria-hidden="true">
                     <i style={{ width: `${(of / top) * 100}%` }} />
                   </div>
                 </td>
                 <td class="number">{count(of)}</td>
                 <td class="number">
-                  {isRedriver && selector !== null && (
+                  {isRedriver && (
                     <button
                       type="button"
                       class="quiet"
-                      aria-label={`Redrive ${name}`}
+                      aria-label={`Redrive ${name ?? 'those not known'}`}
                       onClick={() => onRedrive({ selector })}
                     >
                       <Icon name="redrive" /> Redrive …

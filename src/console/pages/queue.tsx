@@ -4,7 +4,7 @@ import { duration, rate, several, shortCount } from '../format.ts';
 import { keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import { type HistoryRecord, type QueueStatus, queueHistory, queueStatus } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
-import { go, href, queueHref } from '../route.ts';
+import { go, href } from '../route.ts';
 import { may } from '../session.ts';
 import { Chart } from '../ui/chart.tsx';
 import { Crumbs } from '../ui/crumbs.tsx';

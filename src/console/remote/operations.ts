@@ -59,7 +59,8 @@ const POLL_MS = 250;
 export function startOperation(request: BulkRequest, signal?: AbortSignal): Promise<OperationDetails> {
   return get<OperationDetails>('operations', {
     method: 'POST',
-    json: request,
+    // A picture of a queue has more members than its name.
+    json: { ...request, source: { ns: request.source.ns, queue: request.source.queue } },
     ...(signal !== undefined && { signal }),
   });
 }
