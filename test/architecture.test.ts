@@ -95,14 +95,21 @@ const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string
     },
     {
       what: /\bconsole\s*\.\s*(log|info|warn|error|debug|trace|table|dir)\b/,
-      only: ['src/app/log.ts'],
+      // The client is a library: the program that loads it has no log of the server.
+      only: ['src/app/log.ts', 'src/client/logger.ts'],
       why: 'what a server has to say goes to its log',
     },
     {
       // A socket's idle timer is the socket's: it alone knows whether bytes still move.
       what: /\bDate\s*\.\s*now\b|\bperformance\s*\.\s*now\b|(?<!socket\.)\bset(Timeout|Interval)\s*\(/,
       // What a selector's thread may take is measured where nothing is injected.
-      only: ['src/util/clock.ts', 'src/sandbox/thread/deadline.ts', 'src/console/timers.ts'],
+      // The client and the console are loaded without the server's clock.
+      only: [
+        'src/util/clock.ts',
+        'src/sandbox/thread/deadline.ts',
+        'src/console/timers.ts',
+        'src/client/time.ts',
+      ],
       why: 'time comes from the injected clock',
     },
     {
@@ -197,11 +204,17 @@ const AMBIGUOUS_TYPES: ReadonlySet<string> = new Set([
   'Waiting',
 ]);
 
+/** A library of its own, in the words of its users: what it calls a queue is not the server's. */
+const isOfClient = ({ path }: SourceFile): boolean => path.startsWith('src/client/');
+
 describe('A type name', () => {
   // Engines never see each other, and each implements the same ports: a batch of one is not a batch of another.
-  it('means one thing in all of src, but for the private types of different engines', () => {
+  it('means one thing in all of src, but for the private types of different engines, and in the client', () => {
+    assert.deepEqual(ambiguousTypes(SOURCES.filter(isOfClient)), []);
     assert.deepEqual(
-      ambiguousTypes(SOURCES).filter((line) => !AMBIGUOUS_TYPES.has(line.split(':', 1)[0] ?? '')),
+      ambiguousTypes(SOURCES.filter((file) => !isOfClient(file))).filter(
+        (line) => !AMBIGUOUS_TYPES.has(line.split(':', 1)[0] ?? ''),
+      ),
       [],
       'give one of them another name',
     );

@@ -1,0 +1,108 @@
+import { quoted, ValidationError, type ValidationIssue } from './errors.ts';
+
+/** How data become a body, and back. */
+export interface Codec<T> {
+  /** The content type of the elements that it makes. */
+  readonly contentType: string;
+  encode(data: T): string | Uint8Array;
+  decode(body: Uint8Array, contentType: string | null): T;
+}
+
+/** What zod, valibot and others implement: https://standardschema.dev, version 1. */
+export interface StandardSchema<Input = unknown, Output = Input> {
+  readonly '~standard': {
+    readonly version: 1;
+    readonly vendor: string;
+    readonly validate: (value: unknown) => ValidationResult<Output> | Promise<ValidationResult<Output>>;
+    readonly types?: { readonly input: Input; readonly output: Output } | undefined;
+  };
+}
+
+export type ValidationResult<Output> =
+  | { readonly value: Output; readonly issues?: undefined }
+  | { readonly issues: readonly ValidationIssue[] };
+
+export type SchemaInput<S extends StandardSchema> = NonNullable<S['~standard']['types']>['input'];
+export type SchemaOutput<S extends StandardSchema> = NonNullable<S['~standard']['types']>['output'];
+
+/** A body on its way to the server. `json` is JSON text. */
+export type EncodedBody =
+  | { readonly json: string }
+  | { readonly body: string | Uint8Array; readonly contentType: string };
+
+/** What a queue does with the data of its elements. */
+export interface DataCodec {
+  encode(data: unknown): EncodedBody | Promise<EncodedBody>;
+  decode(body: ReceivedBody): unknown;
+}
+
+/** A body that came from the server: text, or bytes that are not UTF-8. */
+export interface ReceivedBody {
+  readonly text: string | null;
+  readonly bytes: Uint8Array;
+  readonly contentType: string | null;
+}
+
+const JSON_TYPE = /^application\/(?:[^;]*\+)?json *(?:;|$)/i;
+
+/** Data are JSON; a `Uint8Array` is bytes as they are. */
+export const JSON_DATA: DataCodec = {
+  encode(data) {
+    if (data instanceof Uint8Array) return { body: data, contentType: 'application/octet-stream' };
+    const json = JSON.stringify(data);
+    if (json !== undefined) return { json };
+    const message = `${typeof data} cannot be sent as JSON. Allowed: what JSON.stringify takes, or a Uint8Array.`;
+    throw new ValidationError(message, [{ message }]);
+  },
+  decode({ text, bytes, contentType }) {
+    if (text === null) return bytes;
+    if (contentType !== null && JSON_TYPE.test(contentType)) {
+      try {
+        return JSON.parse(text);
+      } catch (cause) {
+        const message = `The body ${quoted(text)} is not JSON, although its content type is ${quoted(contentType)}.`;
+        throw new ValidationError(message, [{ message }], { cause });
+      }
+    }
+    return contentType?.toLowerCase().startsWith('text/') ? text : bytes;
+  },
+};
+
+export function dataCodecOf<T>(codec: Codec<T>): DataCodec {
+  return {
+    encode: (data) => ({ body: codec.encode(data as T), contentType: codec.contentType }),
+    decode({ bytes, contentType }) {
+      try {
+        return codec.decode(bytes, contentType);
+      } catch (cause) {
+        const message = `The codec does not decode the body: ${cause instanceof Error ? cause.message : String(cause)}`;
+        throw new ValidationError(message, [{ message }], { cause });
+      }
+    },
+  };
+}
+
+/** JSON that a schema checks: before an insert, and when an element arrives. */
+export function checkedBy({ '~standard': { validate } }: StandardSchema): DataCodec {
+  const checked = async (value: unknown): Promise<unknown> => {
+    const result = await validate(value);
+    if (result.issues === undefined) return result.value;
+    throw new ValidationError(
+      `The data do not match the schema: ${result.issues.map(issueText).join('; ')}`,
+      result.issues,
+    );
+  };
+  return {
+    // The input is sent, not what the schema makes of it: the reader checks, and transforms, it again.
+    encode: async (data) => {
+      await checked(data);
+      return JSON_DATA.encode(data);
+    },
+    decode: async (body) => checked(JSON_DATA.decode(body)),
+  };
+}
+
+function issueText({ message, path = [] }: ValidationIssue): string {
+  const keys = path.map((part) => String(typeof part === 'object' ? part.key : part));
+  return keys.length === 0 ? message : `${keys.join('.')}: ${message}`;
+}

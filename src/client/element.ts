@@ -1,0 +1,79 @@
+import type { DataCodec } from './codec.ts';
+import { bytesOfBase64 } from './lines.ts';
+
+/** An element that was taken. */
+export interface Element<T> {
+  readonly id: string;
+  /** The decoded body. @throws ValidationError if the body does not decode, or the schema does not accept it */
+  readonly data: T;
+  readonly body: Uint8Array;
+  readonly contentType: string;
+  /** Element headers by their names in lower case. */
+  readonly headers: Readonly<Record<string, string>>;
+  /** Failed tries so far. */
+  readonly tries: number;
+  /** The maturity by which it was delivered. */
+  readonly mature: Date;
+}
+
+interface ReceivedElement {
+  readonly id: string;
+  readonly tries: number;
+  readonly mature: string;
+  readonly contentType: string | null;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly text?: string;
+  readonly base64?: string;
+}
+
+/** What decoding came to: a body that does not decode must not keep its element from being settled. */
+export type Decoded = { readonly data: unknown } | { readonly error: unknown };
+
+export class ReceivedBase<T> implements Element<T> {
+  readonly id: string;
+  readonly contentType: string;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly tries: number;
+  readonly mature: Date;
+  readonly #received: ReceivedElement;
+  readonly #decoded: Decoded;
+
+  constructor(received: ReceivedElement, decoded: Decoded) {
+    this.#received = received;
+    this.#decoded = decoded;
+    this.id = received.id;
+    this.contentType = received.contentType ?? 'application/octet-stream';
+    this.headers = received.headers;
+    this.tries = received.tries;
+    this.mature = new Date(received.mature);
+  }
+
+  get data(): T {
+    if ('error' in this.#decoded) throw this.#decoded.error;
+    return this.#decoded.data as T;
+  }
+
+  get body(): Uint8Array {
+    return bytesOf(this.#received);
+  }
+}
+
+export async function decodedBy(codec: DataCodec, received: ReceivedElement): Promise<Decoded> {
+  try {
+    const { text = null, contentType } = received;
+    const body = {
+      text,
+      contentType,
+      get bytes() {
+        return bytesOf(received);
+      },
+    };
+    return { data: await codec.decode(body) };
+  } catch (error) {
+    return { error };
+  }
+}
+
+function bytesOf({ text, base64 }: ReceivedElement): Uint8Array {
+  return base64 === undefined ? new TextEncoder().encode(text ?? '') : bytesOfBase64(base64);
+}

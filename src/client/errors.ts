@@ -1,0 +1,92 @@
+/** Whether a failed call may have had an effect. */
+export type CallOutcome = 'nothing-changed' | 'unknown';
+
+export interface QuaysideErrorOptions extends ErrorOptions {
+  readonly status?: number | undefined;
+  readonly requestId?: string | undefined;
+  readonly retryAfterMs?: number | undefined;
+  readonly outcome?: CallOutcome;
+  /** Members of the server's problem document. */
+  readonly details?: Readonly<Record<string, unknown>>;
+}
+
+/** An error of the server or of the client. `code` is stable; compare nothing else. */
+export class QuaysideError extends Error {
+  readonly code: string;
+  /** The HTTP status, if the server answered. */
+  readonly status: number | undefined;
+  /** What the server's log has about the failure. */
+  readonly requestId: string | undefined;
+  /** When the server suggests the next attempt. */
+  readonly retryAfterMs: number | undefined;
+  readonly outcome: CallOutcome;
+  readonly details: Readonly<Record<string, unknown>>;
+
+  constructor(code: string, message: string, options: QuaysideErrorOptions = {}) {
+    super(message, options.cause === undefined ? undefined : { cause: options.cause });
+    this.name = 'QuaysideError';
+    this.code = code;
+    this.status = options.status;
+    this.requestId = options.requestId;
+    this.retryAfterMs = options.retryAfterMs;
+    this.outcome = options.outcome ?? 'nothing-changed';
+    this.details = options.details ?? {};
+  }
+}
+
+/** The server could not be reached, or the connection ended before the whole response had arrived. */
+export class ConnectionError extends QuaysideError {
+  constructor(message: string, options: QuaysideErrorOptions = {}) {
+    super('connection-failed', message, options);
+    this.name = 'ConnectionError';
+  }
+}
+
+/** A call, or a handler, took longer than it may. */
+export class TimeoutError extends QuaysideError {
+  constructor(message: string, options: QuaysideErrorOptions = {}) {
+    super('timeout', message, options);
+    this.name = 'TimeoutError';
+  }
+}
+
+/** The reservation is over: its lease ended, or the element was settled elsewhere. */
+export class LeaseLostError extends QuaysideError {
+  constructor(message: string, options: QuaysideErrorOptions = {}) {
+    super('lease-lost', message, options);
+    this.name = 'LeaseLostError';
+  }
+}
+
+/** The client was closed, or the worker was stopped. */
+export class StoppedError extends QuaysideError {
+  constructor(message: string, options: QuaysideErrorOptions = {}) {
+    super('stopped', message, options);
+    this.name = 'StoppedError';
+  }
+}
+
+/** One thing that a schema found wrong, as Standard Schema reports it. */
+export interface ValidationIssue {
+  readonly message: string;
+  readonly path?: readonly (PropertyKey | { readonly key: PropertyKey })[] | undefined;
+}
+
+/** Data that a schema does not accept, or a body that does not decode. */
+export class ValidationError extends QuaysideError {
+  readonly issues: readonly ValidationIssue[];
+
+  constructor(message: string, issues: readonly ValidationIssue[], options: QuaysideErrorOptions = {}) {
+    super('invalid-data', message, options);
+    this.name = 'ValidationError';
+    this.issues = issues;
+  }
+}
+
+const MAX_QUOTED = 64;
+
+/** A value as an error message shows it: escaped, and at most 64 characters of it. */
+export function quoted(value: unknown): string {
+  const text = JSON.stringify(value) ?? String(value);
+  return text.length <= MAX_QUOTED ? text : `${text.slice(0, MAX_QUOTED)}…`;
+}

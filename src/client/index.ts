@@ -1,0 +1,32 @@
+/** The client library, `quayside/client`: `fetch` is all that it needs. */
+export type { BrowsedElement, BrowsedHolder, BrowseOptions, ElementState } from './browse.ts';
+export type { Codec, SchemaInput, SchemaOutput, StandardSchema, ValidationResult } from './codec.ts';
+export type { Element } from './element.ts';
+export {
+  type CallOutcome,
+  ConnectionError,
+  LeaseLostError,
+  QuaysideError,
+  StoppedError,
+  TimeoutError,
+  ValidationError,
+  type ValidationIssue,
+} from './errors.ts';
+export type { Logger } from './logger.ts';
+export type {
+  CallOptions,
+  ClientOptions,
+  Credentials,
+  InsertOptions,
+  ReserveOptions,
+  RetryOptions,
+  RollbackOptions,
+  TakeOptions,
+} from './options.ts';
+export { type Name, Quayside } from './quayside.ts';
+export type { Queue } from './queue.ts';
+export type { Reservation } from './reservation.ts';
+export type { QueueStatus } from './status.ts';
+export type { TracingApi } from './tracing.ts';
+export { Worker, type WorkerEvents, type WorkerOptions, type WorkerResult } from './worker.ts';
+export { Bury, RetryLater } from './worker-errors.ts';

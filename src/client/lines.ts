@@ -1,0 +1,72 @@
+import type { EncodedBody } from './codec.ts';
+import { QuaysideError } from './errors.ts';
+import type { InsertOptions } from './options.ts';
+
+/** An element as a line of a take, as the server writes it. */
+export interface TakenLine {
+  readonly id: string;
+  readonly tries: number;
+  readonly mature: string;
+  readonly contentType: string | null;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly text?: string;
+  readonly base64?: string;
+  readonly lease: string | null;
+  readonly leaseUntil: string | null;
+}
+
+/** An element as a line of an insert. @param key the idempotency key; null: none */
+export function insertLine(encoded: EncodedBody, options: InsertOptions, key: string | null): string {
+  const { delayMs, at, ttlMs, headers, groups } = options;
+  const rest = {
+    ...('contentType' in encoded && { contentType: encoded.contentType }),
+    ...(headers !== undefined && { headers }),
+    ...(delayMs !== undefined && { delay: delayMs / 1000 }),
+    ...(at !== undefined && { mature: at.getTime() / 1000 }),
+    ...(ttlMs !== undefined && { ttl: ttlMs / 1000 }),
+    ...(groups !== undefined && { groups }),
+    ...(key !== null && { key }),
+  };
+  const members = JSON.stringify(rest).slice(1);
+  return `{${bodyMember(encoded)}${members === '}' ? '' : ','}${members}\n`;
+}
+
+const LONE_SURROGATE = /\p{Surrogate}/u;
+
+function bodyMember(encoded: EncodedBody): string {
+  if ('json' in encoded) return `"json":${encoded.json}`;
+  const { body } = encoded;
+  if (typeof body === 'string' && !LONE_SURROGATE.test(body)) return `"text":${JSON.stringify(body)}`;
+  if (typeof body !== 'string') return `"base64":"${base64Of(body)}"`;
+  throw new QuaysideError(
+    'invalid-data',
+    'The codec returned text with a lone surrogate, which has no UTF-8.',
+  );
+}
+
+/** The ids of an insert's response. */
+export function idsIn(text: string): readonly string[] {
+  return (JSON.parse(text) as { ids: string[] }).ids;
+}
+
+export function takenLines(text: string): TakenLine[] {
+  return text
+    .split('\n')
+    .filter((line) => line !== '')
+    .map((line) => JSON.parse(line) as TakenLine);
+}
+
+/** Arguments of one call; more would exceed the stack. */
+const CHUNK = 0x2000;
+
+export function base64Of(bytes: Uint8Array): string {
+  let binary = '';
+  for (let at = 0; at < bytes.length; at += CHUNK) {
+    binary += String.fromCharCode(...bytes.subarray(at, at + CHUNK));
+  }
+  return btoa(binary);
+}
+
+export function bytesOfBase64(base64: string): Uint8Array {
+  return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+}

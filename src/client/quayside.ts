@@ -1,0 +1,100 @@
+import {
+  type Codec,
+  checkedBy,
+  dataCodecOf,
+  JSON_DATA,
+  type SchemaInput,
+  type SchemaOutput,
+  type StandardSchema,
+} from './codec.ts';
+import { QuaysideError, quoted } from './errors.ts';
+import type { ClientOptions } from './options.ts';
+import { closedError, Queue } from './queue.ts';
+import { randomName } from './time.ts';
+import { Tracing } from './tracing.ts';
+import { Transport } from './transport.ts';
+import { QueueWire } from './wire.ts';
+
+/** Namespace and queue, such as `N/orders`. What follows the first `/` is the queue's name. */
+export type Name = `${string}/${string}`;
+
+/** Above this many queues, those without calls in flight are dropped; they are made again when they are needed. */
+const MAX_IDLE_WIRES = 1_000;
+
+/** A client of one server, or of several nodes behind one address. */
+export class Quayside implements AsyncDisposable {
+  readonly #transport: Transport;
+  readonly #tracing: Tracing;
+  readonly #wires = new Map<string, QueueWire>();
+  /** Keys of inserts begin with random bits of this client, and end with a count. */
+  readonly #keyPrefix = randomName();
+  #keys = 0;
+  #isClosed = false;
+
+  constructor(options: ClientOptions = {}) {
+    this.#transport = new Transport(options);
+    this.#tracing = new Tracing(options.tracing);
+  }
+
+  queue(name: Name): Queue<unknown>;
+  queue<S extends StandardSchema>(name: Name, options: { schema: S }): Queue<SchemaOutput<S>, SchemaInput<S>>;
+  queue<T>(name: Name, options: { codec: Codec<T> }): Queue<T>;
+  queue<T, In>(name: Name, options: { schema?: StandardSchema; codec?: Codec<T> } = {}): Queue<T, In> {
+    const { schema, codec } = options;
+    return new Queue({
+      name,
+      wire: this.#wireOf(name),
+      tracing: this.#tracing,
+      codec: schema !== undefined ? checkedBy(schema) : codec !== undefined ? dataCodecOf(codec) : JSON_DATA,
+      nextKey: () => {
+        this.#keys += 1;
+        return `${this.#keyPrefix}-${this.#keys.toString(36)}`;
+      },
+      checkOpen: () => {
+        if (this.#isClosed) throw closedError();
+      },
+    });
+  }
+
+  /** Waits for inserts and settlements in flight, then ends all other calls with `StoppedError`. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    await Promise.all([...this.#wires.values()].map((wire) => wire.idle()));
+    this.#transport.close();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  #wireOf(name: Name): QueueWire {
+    const known = this.#wires.get(name);
+    if (known !== undefined) return known;
+    if (this.#wires.size >= MAX_IDLE_WIRES) {
+      for (const [other, wire] of this.#wires) if (wire.isIdle) this.#wires.delete(other);
+    }
+    const wire = new QueueWire(this.#transport, pathOf(name));
+    this.#wires.set(name, wire);
+    return wire;
+  }
+}
+
+function pathOf(name: string): string {
+  const slash = name.indexOf('/');
+  const parts = slash === -1 ? [] : [name.slice(0, slash), name.slice(slash + 1)];
+  if (parts.length === 0 || parts.includes('')) {
+    throw new QuaysideError(
+      'invalid-name',
+      `${quoted(name)} does not name a queue. Allowed: "namespace/queue".`,
+    );
+  }
+  // A URL parser takes these for steps in a path, however they are encoded.
+  const step = parts.find((part) => part === '.' || part === '..');
+  if (step !== undefined) {
+    throw new QuaysideError(
+      'invalid-name',
+      `${quoted(name)} cannot be reached over fetch, which removes ${quoted(step)} from paths.`,
+    );
+  }
+  return `/q/${parts.map(encodeURIComponent).join('/')}`;
+}

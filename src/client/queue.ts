@@ -1,0 +1,180 @@
+import { type BrowsedElement, type BrowseOptions, browsePages } from './browse.ts';
+import type { DataCodec } from './codec.ts';
+import { decodedBy, type Element, ReceivedBase } from './element.ts';
+import { StoppedError } from './errors.ts';
+import { insertLine, type TakenLine, takenLines } from './lines.ts';
+import type { CallOptions, InsertOptions, ReserveOptions, TakeOptions } from './options.ts';
+import { HeldReservation, type Reservation } from './reservation.ts';
+import { type QueueStatus, readStatus } from './status.ts';
+import { monotonic } from './time.ts';
+import type { Tracing } from './tracing.ts';
+import { type QueueWire, timeIn } from './wire.ts';
+
+/** What the objects for queues share with their client. */
+export interface QueueContext {
+  readonly name: string;
+  readonly wire: QueueWire;
+  readonly codec: DataCodec;
+  readonly tracing: Tracing;
+  /** An idempotency key that no other insert has. */
+  readonly nextKey: () => string;
+  /** @throws StoppedError once the client is closed */
+  readonly checkOpen: () => void;
+}
+
+/** One request waits at most so long: proxies cut connections that are silent for a minute. */
+const MAX_POLL_MS = 25_000;
+
+interface TakeRequest extends ReserveOptions {
+  readonly count: number;
+  readonly isReserve: boolean;
+}
+
+/** One queue. Calls that are made at the same time share requests. */
+export class Queue<T, In = T> {
+  readonly name: string;
+  readonly #context: QueueContext;
+
+  constructor(context: QueueContext) {
+    this.name = context.name;
+    this.#context = context;
+  }
+
+  /** Stores an element; resolves when it is as durable as the server's engine promises. */
+  async insert(data: In, options: InsertOptions = {}): Promise<{ id: string }> {
+    const { checkOpen, codec, wire, tracing } = this.#context;
+    checkOpen();
+    const key = this.#keyOf(options);
+    return wire.during(() =>
+      tracing.insert(this.name, options, async (traced) => {
+        const line = insertLine(await codec.encode(data), traced, key);
+        return { id: await wire.insert(line, key !== null, traced) };
+      }),
+    );
+  }
+
+  /** Stores up to 10,000 elements with one request: all of them, or none. With an idempotency key, each element's is `key-0`, `key-1`, …. */
+  async insertMany(data: readonly In[], options: InsertOptions = {}): Promise<{ ids: string[] }> {
+    const { checkOpen, codec, wire } = this.#context;
+    checkOpen();
+    const key = this.#keyOf(options);
+    if (data.length === 0) return { ids: [] };
+    return wire.during(async () => {
+      const bodies = await Promise.all(data.map((one) => codec.encode(one)));
+      const lines = bodies.map((body, at) => insertLine(body, options, key === null ? null : `${key}-${at}`));
+      return { ids: [...(await wire.insertAll(lines, key !== null, options))] };
+    });
+  }
+
+  /**
+   * Takes the next element and removes it, or returns undefined if none came within `waitMs`. At most once: an element whose response
+   * is lost on the way is gone, so a pop with an unknown outcome is not repeated.
+   */
+  async pop(options: TakeOptions = {}): Promise<Element<T> | undefined> {
+    const { lines } = await takeLines(this.#context, { ...options, count: 1, isReserve: false });
+    const [line] = lines;
+    return line && new ReceivedBase<T>(line, await decodedBy(this.#context.codec, line));
+  }
+
+  /** Takes the next element under a lease, or returns undefined if none came within `waitMs`. */
+  async reserve(options: ReserveOptions = {}): Promise<Reservation<T> | undefined> {
+    const [reservation] = await this.reserveMany(1, options);
+    return reservation;
+  }
+
+  /** Takes up to `count` elements (1 to 1,000) under leases: as many as there are when the first one is there. */
+  async reserveMany(count: number, options: ReserveOptions = {}): Promise<Reservation<T>[]> {
+    return reserveHeld(this.#context, count, options);
+  }
+
+  /**
+   * Reserves one element after the other until `signal` is aborted. One that the body of the loop has not settled is rolled back
+   * when the loop continues or ends.
+   */
+  async *elements(options: ReserveOptions = {}): AsyncGenerator<Reservation<T>, void, void> {
+    for (;;) {
+      const reservation = await this.reserve({ waitMs: Number.POSITIVE_INFINITY, ...options });
+      if (reservation === undefined) continue;
+      try {
+        yield reservation;
+      } finally {
+        await reservation[Symbol.asyncDispose]();
+      }
+    }
+  }
+
+  /** Looks at elements without taking them, in delivery order within each state. */
+  browse(options: BrowseOptions = {}): AsyncIterable<BrowsedElement<T>> {
+    const { wire, codec } = this.#context;
+    return browsePages<T>(wire, codec, options);
+  }
+
+  async status(options?: CallOptions): Promise<QueueStatus> {
+    const { text } = await this.#context.wire.get('/status', options);
+    return readStatus(text);
+  }
+
+  /** Holds back all consumers of the queue until `resume`. */
+  async pause(options?: CallOptions): Promise<void> {
+    await this.#context.wire.post('/pause', {}, true, options);
+  }
+
+  async resume(options?: CallOptions): Promise<void> {
+    await this.#context.wire.post('/resume', {}, true, options);
+  }
+
+  /** For the worker, which takes and settles in its own way. */
+  static contextOf(queue: Queue<unknown, never>): QueueContext {
+    return queue.#context;
+  }
+
+  #keyOf({ idempotencyKey }: InsertOptions): string | null {
+    if (idempotencyKey === false) return null;
+    return idempotencyKey ?? this.#context.nextKey();
+  }
+}
+
+interface TakenLines {
+  readonly lines: readonly TakenLine[];
+  readonly serverTime: number | null;
+}
+
+/** Up to `count` elements under leases. */
+export async function reserveHeld<T>(
+  context: QueueContext,
+  count: number,
+  options: ReserveOptions,
+): Promise<HeldReservation<T>[]> {
+  const { lines, serverTime } = await takeLines(context, { ...options, count, isReserve: true });
+  const { wire, codec } = context;
+  const lease = { wire, group: options.group, leaseMs: options.leaseMs, serverTime };
+  return Promise.all(
+    lines.map(async (line) => new HeldReservation<T>(line, await decodedBy(codec, line), lease)),
+  );
+}
+
+async function takeLines(context: QueueContext, request: TakeRequest): Promise<TakenLines> {
+  const { count, isReserve, waitMs = 0, leaseMs, group, consumer, ...options } = request;
+  const body = {
+    count,
+    ...(isReserve && { reserve: true }),
+    ...(leaseMs !== undefined && { lease: Math.round(leaseMs) }),
+    ...(group !== undefined && { group }),
+    ...(consumer !== undefined && { tid: consumer }),
+  };
+  const endsAt = monotonic() + waitMs;
+  for (;;) {
+    context.checkOpen();
+    const pollMs = Math.ceil(Math.min(MAX_POLL_MS, Math.max(0, endsAt - monotonic())));
+    // A reservation whose response was lost comes again when its lease has ended; a pop does not.
+    const response = await context.wire.take(body, pollMs, isReserve, options);
+    if (response.code === null) {
+      return { lines: takenLines(response.text), serverTime: timeIn(response.headers) };
+    }
+    if (response.code === 'pop-cancelled' || monotonic() >= endsAt) return { lines: [], serverTime: null };
+  }
+}
+
+export function closedError(): StoppedError {
+  return new StoppedError('The client is closed.');
+}

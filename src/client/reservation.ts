@@ -1,0 +1,169 @@
+import { type Decoded, type Element, ReceivedBase } from './element.ts';
+import { LeaseLostError, QuaysideError } from './errors.ts';
+import type { TakenLine } from './lines.ts';
+import type { CallOptions, RollbackOptions } from './options.ts';
+import { after, type CancelTimer, monotonic, wallTime } from './time.ts';
+import type { QueueWire, Receipt, SettleRequest } from './wire.ts';
+
+/** An element under a lease. If it is disposed of before it is settled, it is rolled back. */
+export interface Reservation<T> extends Element<T>, AsyncDisposable {
+  /** When the lease ends, by the server's clock. */
+  readonly leaseUntil: Date;
+  /** Aborted when the reservation is over: `LeaseLostError`, and in a worker also `StoppedError` and `TimeoutError`. */
+  readonly signal: AbortSignal;
+  commit(options?: CallOptions): Promise<void>;
+  rollback(options?: RollbackOptions): Promise<void>;
+  /** Moves the element to the dead-letter queue; without one it is rolled back. */
+  bury(reason: string, options?: CallOptions): Promise<void>;
+  /** Renews the lease, for `leaseMs` or as long as the queue's, and returns its new end. */
+  extend(leaseMs?: number, options?: CallOptions): Promise<Date>;
+}
+
+/** How a lease of a response is told in the time of this process. */
+export interface LeaseContext {
+  readonly wire: QueueWire;
+  readonly group: string | undefined;
+  /** The length of the lease that was asked for; undefined: the queue's. */
+  readonly leaseMs: number | undefined;
+  /** The server's time when it answered, if it said so. */
+  readonly serverTime: number | null;
+}
+
+/** The outcomes of a repeated settlement that its first attempt may have caused. */
+const SETTLED_BEFORE = new Set(['not-found', 'not-reserved', 'lease-lost']);
+
+export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T> {
+  leaseUntil: Date;
+  readonly #wire: QueueWire;
+  readonly #receipt: Receipt;
+  #state: 'held' | 'settling' | 'settled' | 'lost' = 'held';
+  /** By the clock of this process, which may differ from the server's. */
+  #endsAt: number;
+  /** Made when somebody asks for the signal: most reservations are settled without. */
+  #controller: AbortController | null = null;
+  #cancelTimer: CancelTimer | null = null;
+
+  constructor(line: TakenLine, decoded: Decoded, { wire, group, leaseMs, serverTime }: LeaseContext) {
+    super(line, decoded);
+    this.#wire = wire;
+    this.#receipt = { id: line.id, token: line.lease ?? '', ...(group !== undefined && { group }) };
+    this.leaseUntil = new Date(line.leaseUntil ?? 0);
+    this.#endsAt = localEnd(this.leaseUntil, leaseMs, serverTime);
+  }
+
+  /** Whether it is neither settled nor lost. */
+  get isHeld(): boolean {
+    return this.#state === 'held' || this.#state === 'settling';
+  }
+
+  /** Milliseconds until the lease ends. */
+  get leaseLeftMs(): number {
+    return this.#endsAt - monotonic();
+  }
+
+  get signal(): AbortSignal {
+    if (this.#controller === null) {
+      this.#controller = new AbortController();
+      if (this.#state === 'lost') this.#controller.abort(this.#lostError());
+      else if (this.isHeld) this.#armTimer();
+    }
+    return this.#controller.signal;
+  }
+
+  async commit(options?: CallOptions): Promise<void> {
+    await this.#settle({ action: 'commit', receipt: this.#receipt }, options);
+  }
+
+  async rollback({ delayMs, reason, ...options }: RollbackOptions = {}): Promise<void> {
+    const receipt = this.#receipt;
+    const delay = delayMs === undefined ? {} : { delay: Math.round(delayMs) };
+    const why = reason === undefined || reason === '' ? {} : { reason };
+    await this.#settle({ action: 'rollback', receipt, ...delay, ...why }, options);
+  }
+
+  async bury(reason: string, options?: CallOptions): Promise<void> {
+    await this.#settle({ action: 'bury', receipt: this.#receipt, reason }, options);
+  }
+
+  async extend(leaseMs?: number, options?: CallOptions): Promise<Date> {
+    if (!this.isHeld) throw this.#overError();
+    const lease = leaseMs === undefined ? {} : { lease: Math.round(leaseMs) };
+    const { outcome, until, serverTime } = await this.#wire.settle(
+      { action: 'extend', receipt: this.#receipt, ...lease },
+      options,
+    );
+    if (outcome !== 'done' || until === undefined) throw this.#lose(outcome);
+    this.leaseUntil = new Date(until);
+    this.#endsAt = localEnd(this.leaseUntil, leaseMs, serverTime);
+    if (this.#controller !== null && this.isHeld) this.#armTimer();
+    return this.leaseUntil;
+  }
+
+  /** Aborts the signal; the reservation itself stays. */
+  abort(reason: Error): void {
+    this.#controller ??= new AbortController();
+    this.#controller.abort(reason);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.#state !== 'held') return;
+    try {
+      await this.rollback();
+    } catch (error) {
+      // Somebody else has it, which is what the rollback was for.
+      if (!(error instanceof LeaseLostError)) throw error;
+    }
+  }
+
+  async #settle(item: SettleRequest, options: CallOptions | undefined): Promise<void> {
+    if (this.#state !== 'held') throw this.#overError();
+    this.#state = 'settling';
+    try {
+      const { outcome, isRepeat } = await this.#wire.settle(item, options);
+      const isDone = outcome === 'done' || outcome === 'dead-lettered';
+      if (!isDone && !(isRepeat && SETTLED_BEFORE.has(outcome))) throw this.#lose(outcome);
+      this.#state = 'settled';
+      this.#cancelTimer?.();
+    } catch (error) {
+      // The same settlement, or another one, may be tried again.
+      if (this.#state === 'settling') this.#state = 'held';
+      throw error;
+    }
+  }
+
+  #armTimer(): void {
+    this.#cancelTimer?.();
+    this.#cancelTimer = after(this.leaseLeftMs, () => {
+      // A commit in flight may still succeed: the server takes it as long as nobody else reserved the element.
+      if (this.isHeld) this.#controller?.abort(this.#lostError());
+    });
+  }
+
+  #lose(outcome: string): QuaysideError {
+    this.#state = 'lost';
+    this.#cancelTimer?.();
+    const error = this.#lostError(outcome);
+    this.#controller?.abort(error);
+    return error;
+  }
+
+  #lostError(outcome = 'lease-lost'): LeaseLostError {
+    const message = `The reservation of element ${this.id} is over: its lease ended at ${this.leaseUntil.toISOString()}, or it was settled elsewhere (${outcome}).`;
+    return new LeaseLostError(message, { details: { outcome } });
+  }
+
+  #overError(): QuaysideError {
+    if (this.#state === 'lost') return this.#lostError();
+    const message = `Element ${this.id} is ${this.#state === 'settling' ? 'being settled' : 'settled'} already. Settle a reservation once.`;
+    return new QuaysideError('already-settled', message);
+  }
+}
+
+/**
+ * When a lease that has just begun ends by the clock of this process. Its length is known, or follows from the server's `Date`, which has whole
+ * seconds: half of one is the mean of what is left out.
+ */
+function localEnd(until: Date, leaseMs: number | undefined, serverTime: number | null): number {
+  const serverNow = serverTime === null ? wallTime() : serverTime + 500;
+  return monotonic() + (leaseMs ?? Math.max(0, until.getTime() - serverNow));
+}

@@ -1,0 +1,66 @@
+/**
+ * Time and randomness of the client, from what Node, Deno, Bun and browsers have in common. The server's clock stays out of here:
+ * the client is loaded without the rest of the source.
+ */
+
+/** Milliseconds from an arbitrary start; never goes back. */
+export function monotonic(): number {
+  return performance.now();
+}
+
+/** Wall time, milliseconds since 1970. */
+export function wallTime(): number {
+  return Date.now();
+}
+
+/** The longest delay that a timer takes; a longer one would fire at once. */
+const MAX_TIMER_MS = 2 ** 31 - 1;
+
+export type CancelTimer = () => void;
+
+/** Calls `run` once, at the earliest after `delayMs`. The timer does not keep a program alive. */
+export function after(delayMs: number, run: () => void): CancelTimer {
+  const timer = setTimeout(run, Math.min(Math.max(0, delayMs), MAX_TIMER_MS));
+  // In a browser, a timer is a number.
+  (timer as { unref?: () => void }).unref?.();
+  return () => clearTimeout(timer);
+}
+
+/** Resolves after `delayMs`. @throws the reason of `signal` once that is aborted */
+export function sleep(delayMs: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    signal?.throwIfAborted();
+    const onAbort = (): void => {
+      clearTimeout(timer);
+      reject(signal?.reason);
+    };
+    // Unlike `after`, somebody awaits this one.
+    const timer = setTimeout(
+      () => {
+        signal?.removeEventListener('abort', onAbort);
+        resolve();
+      },
+      Math.min(delayMs, MAX_TIMER_MS),
+    );
+    signal?.addEventListener('abort', onAbort, { once: true });
+  });
+}
+
+type Schedule = (run: () => void) => void;
+
+/** Calls `run` when everything that is ready to run now has run. Browsers have no `setImmediate`. */
+export const nextTurn: Schedule =
+  (globalThis as { setImmediate?: Schedule }).setImmediate ?? ((run) => void setTimeout(run, 0));
+
+/** From 0 up to, not including, 1. */
+export function random(): number {
+  const [value = 0] = crypto.getRandomValues(new Uint32Array(1));
+  return value / 2 ** 32;
+}
+
+/** 128 random bits as hexadecimal digits. */
+export function randomName(): string {
+  return [...crypto.getRandomValues(new Uint8Array(16))]
+    .map((byte) => byte.toString(16).padStart(2, '0'))
+    .join('');
+}

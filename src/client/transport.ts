@@ -1,0 +1,254 @@
+import { type CallOutcome, ConnectionError, QuaysideError, StoppedError, TimeoutError } from './errors.ts';
+import type { CallOptions, ClientOptions, RetryOptions } from './options.ts';
+import { after, monotonic, random, sleep } from './time.ts';
+
+export interface ClientRequest {
+  readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
+  /** From the server's root, with the query. */
+  readonly path: string;
+  readonly body?: string | Uint8Array | ReadableStream<Uint8Array> | undefined;
+  readonly contentType?: string;
+  /** Whether the request may be sent again after an attempt whose outcome is unknown. */
+  readonly isRepeatable: boolean;
+  /** How long the server may wait before it answers. */
+  readonly waitMs?: number;
+  readonly options?: CallOptions | undefined;
+  /** Error codes that are results of this request, and not thrown. */
+  readonly accepted?: readonly string[];
+}
+
+export interface ClientResponse {
+  readonly status: number;
+  readonly headers: Headers;
+  readonly text: string;
+  /** The code of an accepted error; null for a success. */
+  readonly code: string | null;
+  /** Whether an earlier attempt may have taken effect. */
+  readonly isRepeat: boolean;
+}
+
+/** Engines answer within 5 s; this leaves room for a slow network. */
+const ANSWER_MS = 20_000;
+const RETRY = { attempts: 10, minMs: 100, maxMs: 5_000 };
+
+/** Errors that end by themselves: nothing was changed, and another attempt may succeed. */
+const TRANSIENT = new Set(['overloaded', 'shutting-down', 'storage-unavailable', 'too-many-consumers']);
+/** Problems after which the request may have been executed. */
+const UNKNOWN = new Set(['outcome-unknown', 'internal']);
+/** Failures of a connection before anything was sent on it, as Node names them. */
+const NOT_SENT = new Set([
+  'ECONNREFUSED',
+  'ENOTFOUND',
+  'EAI_AGAIN',
+  'EHOSTUNREACH',
+  'ENETUNREACH',
+  'UND_ERR_CONNECT_TIMEOUT',
+]);
+
+/** Sends requests: credentials, deadlines, errors, and attempts until a request has succeeded or may not be repeated. */
+export class Transport {
+  readonly #base: string;
+  readonly #authorization: () => Promise<string | null>;
+  readonly #fetch: typeof fetch;
+  readonly #retry: Required<RetryOptions>;
+  readonly #closed = new AbortController();
+
+  constructor(options: ClientOptions) {
+    const url = new URL(options.url ?? environment('QUAYSIDE_URL') ?? 'http://127.0.0.1:3444');
+    this.#authorization = authorizationOf(url, options.auth);
+    url.username = '';
+    url.password = '';
+    url.search = '';
+    url.hash = '';
+    this.#base = url.href.replace(/\/$/, '');
+    // A browser's `fetch` must be called on its window.
+    this.#fetch = options.fetch ?? ((input, init) => globalThis.fetch(input, init));
+    this.#retry = options.retry === false ? { ...RETRY, attempts: 1 } : { ...RETRY, ...options.retry };
+  }
+
+  /** Ends all requests with {@link StoppedError}. */
+  close(): void {
+    this.#closed.abort(new StoppedError('The client was closed.', { outcome: 'unknown' }));
+  }
+
+  /** @throws QuaysideError, or the reason of the caller's signal */
+  async send(request: ClientRequest): Promise<ClientResponse> {
+    const { options = {}, isRepeatable } = request;
+    const deadline = options.timeoutMs === undefined ? null : monotonic() + options.timeoutMs;
+    let isRepeat = false;
+    for (let attempt = 1; ; attempt += 1) {
+      try {
+        return { ...(await this.#attempt(request, deadline)), isRepeat };
+      } catch (error) {
+        if (!(error instanceof QuaysideError) || error instanceof StoppedError) throw error;
+        isRepeat ||= error.outcome === 'unknown';
+        const mayRepeat = error.outcome === 'unknown' ? isRepeatable : TRANSIENT.has(codeOf(error));
+        const isStream = request.body instanceof ReadableStream;
+        if (!mayRepeat || isStream || attempt >= this.#retry.attempts) throw withOutcome(error, isRepeat);
+        const delayMs = this.#delayAfter(attempt, error.retryAfterMs ?? 0);
+        if (deadline !== null && monotonic() + delayMs >= deadline) throw withOutcome(error, isRepeat);
+        await this.#sleep(delayMs, options.signal);
+      }
+    }
+  }
+
+  /** The response as it comes, for one that is too long for memory. One attempt. */
+  async stream(request: ClientRequest): Promise<Response> {
+    const signals = [this.#closed.signal];
+    if (request.options?.signal !== undefined) signals.push(request.options.signal);
+    const signal = AbortSignal.any(signals);
+    try {
+      const response = await this.#fetch(`${this.#base}${request.path}`, await this.#init(request, signal));
+      if (!response.ok) throw problemOf(response, await response.text());
+      return response;
+    } catch (error) {
+      if (error instanceof QuaysideError) throw error;
+      signal.throwIfAborted();
+      throw connectionError(error, this.#base);
+    }
+  }
+
+  async #attempt(request: ClientRequest, deadline: number | null): Promise<Omit<ClientResponse, 'isRepeat'>> {
+    const { options = {}, waitMs = 0, accepted = [] } = request;
+    const timeout = new AbortController();
+    const left = deadline === null ? Number.POSITIVE_INFINITY : deadline - monotonic();
+    const limitMs = Math.min(left, waitMs + ANSWER_MS);
+    const cancel = after(limitMs, () =>
+      timeout.abort(
+        new TimeoutError(
+          `${request.method} ${request.path} had no response within ${Math.round(limitMs)} ms.`,
+          {
+            outcome: 'unknown',
+          },
+        ),
+      ),
+    );
+    const signals = [timeout.signal, this.#closed.signal];
+    if (options.signal !== undefined) signals.push(options.signal);
+    const signal = AbortSignal.any(signals);
+    signal.throwIfAborted();
+    try {
+      const response = await this.#fetch(`${this.#base}${request.path}`, await this.#init(request, signal));
+      const text = await response.text();
+      const { status, headers } = response;
+      if (response.ok) return { status, headers, text, code: null };
+      const problem = problemOf(response, text);
+      if (accepted.includes(problem.code)) return { status, headers, text, code: problem.code };
+      throw problem;
+    } catch (error) {
+      if (error instanceof QuaysideError) throw error;
+      // What `fetch` throws for an aborted signal differs between platforms; the signal has the reason.
+      signal.throwIfAborted();
+      throw connectionError(error, this.#base);
+    } finally {
+      cancel();
+    }
+  }
+
+  async #init(request: ClientRequest, signal: AbortSignal): Promise<RequestInit> {
+    // Problem details also for the answers that are plain text otherwise.
+    const headers: Record<string, string> = { accept: 'application/x-ndjson, application/problem+json' };
+    const authorization = await this.#authorization();
+    if (authorization !== null) headers.authorization = authorization;
+    const init: RequestInit = { method: request.method, headers, signal, redirect: 'error' };
+    if (request.body === undefined) return init;
+    headers['content-type'] = request.contentType ?? 'application/json';
+    const isStream = request.body instanceof ReadableStream;
+    return {
+      ...init,
+      body: request.body as NonNullable<RequestInit['body']>,
+      ...(isStream && { duplex: 'half' }),
+    };
+  }
+
+  /** Doubling, with up to half of it taken off by chance, so that clients of one server do not return together. */
+  #delayAfter(attempt: number, retryAfterMs: number): number {
+    const { minMs, maxMs } = this.#retry;
+    const delayMs = Math.min(maxMs, minMs * 2 ** (attempt - 1));
+    return Math.max(Math.min(retryAfterMs, maxMs), delayMs * (1 - random() / 2));
+  }
+
+  #sleep(delayMs: number, signal: AbortSignal | undefined): Promise<void> {
+    const closed = this.#closed.signal;
+    return sleep(delayMs, signal === undefined ? closed : AbortSignal.any([signal, closed]));
+  }
+}
+
+/** A variable of the environment; a browser has none. */
+export function environment(name: string): string | undefined {
+  const { process } = globalThis as { process?: { env?: Record<string, string | undefined> } };
+  return process?.env?.[name] || undefined;
+}
+
+function authorizationOf(url: URL, auth: ClientOptions['auth']): () => Promise<string | null> {
+  if (typeof auth === 'function') return auth;
+  const user = auth?.user ?? (decodeURIComponent(url.username) || environment('QUAYSIDE_USER'));
+  const password = auth?.password ?? (decodeURIComponent(url.password) || environment('QUAYSIDE_PASSWORD'));
+  const value = user === undefined ? null : `Basic ${base64OfText(`${user}:${password ?? ''}`)}`;
+  return async () => value;
+}
+
+function base64OfText(text: string): string {
+  return btoa(String.fromCharCode(...new TextEncoder().encode(text)));
+}
+
+/** What the server answered in place of a success. */
+function problemOf(response: Response, text: string): QuaysideError {
+  const { status } = response;
+  const details = objectIn(text);
+  const seconds = Number(response.headers.get('retry-after') ?? Number.NaN);
+  const retryAfterMs = Number.isFinite(seconds) ? seconds * 1000 : undefined;
+  if (typeof details.code !== 'string') {
+    // A proxy answers 502, 503 or 504 for a server that it cannot reach, or that answered too late.
+    const message = `The server, or a proxy in front of it, answered ${status} without an error code.`;
+    if (status >= 500) return new ConnectionError(message, { status, retryAfterMs, outcome: 'unknown' });
+    return new QuaysideError('unexpected-response', message, { status });
+  }
+  const { code, detail, requestId } = details;
+  return new QuaysideError(code, typeof detail === 'string' ? detail : `The server answered ${status}.`, {
+    status,
+    requestId: typeof requestId === 'string' ? requestId : undefined,
+    retryAfterMs,
+    outcome: UNKNOWN.has(code) ? 'unknown' : 'nothing-changed',
+    details,
+  });
+}
+
+function objectIn(text: string): Record<string, unknown> {
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : {};
+  } catch {
+    return {};
+  }
+}
+
+function connectionError(error: unknown, base: string): ConnectionError {
+  const isSent = !NOT_SENT.has(causeOf(error)?.code ?? '');
+  const reason = causeOf(error)?.message || (error instanceof Error ? error.message : String(error));
+  const what = isSent
+    ? 'The connection ended before the response had arrived'
+    : 'The server cannot be reached';
+  return new ConnectionError(`${what} (${base}): ${reason}`, {
+    cause: error,
+    outcome: isSent ? 'unknown' : 'nothing-changed',
+  });
+}
+
+function causeOf(error: unknown): { code?: string; message?: string } | null {
+  if (!(error instanceof Error) || !(error.cause instanceof Error)) return null;
+  const { cause } = error as { cause: Error & { code?: string; errors?: readonly Error[] } };
+  // One error for each address of a name with several.
+  return (cause.errors?.[0] as Error & { code?: string }) ?? cause;
+}
+
+/** A connection that was refused counts as transient: the server may be restarting. */
+function codeOf(error: QuaysideError): string {
+  return error instanceof ConnectionError ? 'storage-unavailable' : error.code;
+}
+
+/** The error of the last attempt, with what all of them together may have done. */
+function withOutcome(error: QuaysideError, mayBeApplied: boolean): QuaysideError {
+  const outcome: CallOutcome = mayBeApplied ? 'unknown' : error.outcome;
+  return Object.assign(error, { outcome });
+}

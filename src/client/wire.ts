@@ -1,0 +1,216 @@
+import { RequestBatcher } from './batcher.ts';
+import { QuaysideError } from './errors.ts';
+import { idsIn } from './lines.ts';
+import type { CallOptions } from './options.ts';
+import type { ClientResponse, Transport } from './transport.ts';
+
+/** An element under a lease, as settlements name it. */
+export interface Receipt {
+  readonly id: string;
+  readonly token: string;
+  readonly group?: string;
+}
+
+export type SettleRequest = { readonly receipt: Receipt } & (
+  | { readonly action: 'commit' }
+  | { readonly action: 'rollback'; readonly delay?: number; readonly reason?: string }
+  | { readonly action: 'extend'; readonly lease?: number }
+  | { readonly action: 'bury'; readonly reason: string }
+);
+
+/** How one settlement ended, in the server's words. */
+export interface SettleResponse {
+  readonly outcome: 'done' | 'dead-lettered' | 'not-found' | 'not-reserved' | 'lease-lost' | 'token-required';
+  /** Of an extension: the new end of the lease. */
+  readonly until?: string;
+  /** The server's time when it answered; null if it does not say. */
+  readonly serverTime: number | null;
+  /** Whether an earlier attempt may have settled the element. */
+  readonly isRepeat: boolean;
+}
+
+/** Far below what a server accepts, so that a batch keeps an engine busy for moments only. */
+const INSERT_LIMITS = { maxItems: 1_000, maxSize: 262_144 };
+const SETTLE_LIMITS = { maxItems: 1_000, maxSize: 262_144 };
+/** The server cuts a reason to 1 KiB. */
+const MAX_REASON_LENGTH = 1_000;
+const LONE_SURROGATES = /\p{Surrogate}/gu;
+const NDJSON = 'application/x-ndjson';
+
+/** The requests of one queue; all objects of a client for that queue share them. */
+export class QueueWire {
+  /** From the server's root. */
+  readonly path: string;
+  readonly #transport: Transport;
+  readonly #keyed: RequestBatcher<string, string>;
+  readonly #unkeyed: RequestBatcher<string, string>;
+  readonly #settlements: RequestBatcher<SettleRequest, SettleResponse>;
+  #calls = 0;
+  #onIdle: (() => void)[] = [];
+
+  constructor(transport: Transport, path: string) {
+    this.path = path;
+    this.#transport = transport;
+    const batchOf = (isRepeatable: boolean) =>
+      new RequestBatcher<string, string>(INSERT_LIMITS, (lines) => this.#insertEach(lines, isRepeatable));
+    this.#keyed = batchOf(true);
+    this.#unkeyed = batchOf(false);
+    this.#settlements = new RequestBatcher(SETTLE_LIMITS, (items) => this.#settleEach(items));
+  }
+
+  get isIdle(): boolean {
+    return this.#calls === 0;
+  }
+
+  /** Resolves when every call so far has ended. */
+  idle(): Promise<void> {
+    return this.isIdle ? Promise.resolve() : new Promise((resolve) => this.#onIdle.push(resolve));
+  }
+
+  /** Counts a call that a client which closes waits for. */
+  async during<T>(call: () => Promise<T>): Promise<T> {
+    this.#calls += 1;
+    try {
+      return await call();
+    } finally {
+      this.#calls -= 1;
+      if (this.isIdle) for (const resolve of this.#onIdle.splice(0)) resolve();
+    }
+  }
+
+  /** One line, in a request with others. Returns the element's id. */
+  insert(line: string, isKeyed: boolean, options: CallOptions): Promise<string> {
+    return (isKeyed ? this.#keyed : this.#unkeyed).add(line, line.length, options);
+  }
+
+  /** Lines of which all are stored, or none. */
+  async insertAll(
+    lines: readonly string[],
+    isRepeatable: boolean,
+    options?: CallOptions,
+  ): Promise<readonly string[]> {
+    const { text } = await this.#transport.send({
+      method: 'POST',
+      path: `${this.path}/elements`,
+      body: lines.join(''),
+      contentType: NDJSON,
+      isRepeatable,
+      options,
+    });
+    return idsIn(text);
+  }
+
+  settle(item: SettleRequest, options: CallOptions = {}): Promise<SettleResponse> {
+    const { id, token } = item.receipt;
+    const reason = 'reason' in item ? Math.min(item.reason?.length ?? 0, MAX_REASON_LENGTH) : 0;
+    return this.during(() => this.#settlements.add(item, id.length + token.length + reason + 64, options));
+  }
+
+  post(path: string, body: object, isRepeatable: boolean, options?: CallOptions): Promise<ClientResponse> {
+    return this.#transport.send({
+      method: 'POST',
+      path: `${this.path}${path}`,
+      body: JSON.stringify(body),
+      isRepeatable,
+      options,
+    });
+  }
+
+  /** @param waitMs how long the server waits for an element. The response's code says if there was none, or the call was cancelled */
+  take(body: object, waitMs: number, isRepeatable: boolean, options: CallOptions): Promise<ClientResponse> {
+    return this.#transport.send({
+      method: 'POST',
+      path: `${this.path}/take`,
+      body: JSON.stringify({ ...body, to: waitMs }),
+      waitMs,
+      isRepeatable,
+      options,
+      accepted: ['pop-timeout', 'pop-cancelled'],
+    });
+  }
+
+  /** Ends the waiting takes of that consumer. */
+  async cancel(consumer: string, options: CallOptions): Promise<void> {
+    await this.#transport.send({
+      method: 'DELETE',
+      path: `${this.path}/consumer/${encodeURIComponent(consumer)}`,
+      isRepeatable: true,
+      options,
+    });
+  }
+
+  get(path: string, options?: CallOptions): Promise<ClientResponse> {
+    return this.#transport.send({ method: 'GET', path: `${this.path}${path}`, isRepeatable: true, options });
+  }
+
+  /**
+   * The server stores all lines of a request or none, and names the line that it rejects: that one fails, and the others are sent
+   * again without it.
+   */
+  async #insertEach(lines: readonly string[], isRepeatable: boolean): Promise<(string | Error)[]> {
+    const results: (string | Error)[] = [];
+    let left = lines.map((line, index) => ({ line, index }));
+    while (left.length > 0) {
+      try {
+        const ids = await this.insertAll(
+          left.map(({ line }) => line),
+          isRepeatable,
+        );
+        left.forEach(({ index }, at) => {
+          results[index] = ids[at] as string;
+        });
+        break;
+      } catch (error) {
+        const rejected = left[rejectedLine(error) - 1];
+        if (rejected === undefined) {
+          for (const { index } of left) results[index] = error as Error;
+          break;
+        }
+        results[rejected.index] = error as Error;
+        left = left.filter((other) => other !== rejected);
+      }
+    }
+    return results;
+  }
+
+  async #settleEach(items: readonly SettleRequest[]): Promise<SettleResponse[]> {
+    const body: Record<string, object[]> = {};
+    const places: number[][] = [];
+    // The server answers in the order of the body: action by action.
+    for (const action of ['commit', 'rollback', 'extend', 'bury'] as const) {
+      const own = items.flatMap((item, index) => (item.action === action ? [index] : []));
+      if (own.length === 0) continue;
+      places.push(own);
+      body[action] = own.map((index) => itemOf(items[index] as SettleRequest));
+    }
+    const { text, headers, isRepeat } = await this.post('/settle', body, true);
+    const { results } = JSON.parse(text) as { results: Pick<SettleResponse, 'outcome' | 'until'>[] };
+    const serverTime = timeIn(headers);
+    const responses: SettleResponse[] = [];
+    places.flat().forEach((index, at) => {
+      responses[index] = { ...(results[at] as SettleResponse), serverTime, isRepeat };
+    });
+    return responses;
+  }
+}
+
+function itemOf(request: SettleRequest): object {
+  const { receipt, action, ...rest } = request;
+  if (!('reason' in rest) || rest.reason === undefined) return { ...receipt, ...rest };
+  // Of one item; a reason of any kind must not make the server reject all of them.
+  const reason = rest.reason.slice(0, MAX_REASON_LENGTH).replaceAll(LONE_SURROGATES, '\ufffd');
+  return { ...receipt, ...rest, reason };
+}
+
+/** The number, from 1, of the line that the server rejected; 0: it names none. */
+function rejectedLine(error: unknown): number {
+  if (!(error instanceof QuaysideError) || error.outcome === 'unknown') return 0;
+  const { line } = error.details;
+  return typeof line === 'number' ? line : 0;
+}
+
+/** The server's time, to the second. */
+export function timeIn(headers: Headers): number | null {
+  const at = Date.parse(headers.get('date') ?? '');
+  return Number.isNaN(at) ? null : at;
+}

@@ -1,0 +1,358 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { type AddressInfo, createServer } from 'node:net';
+import { after, before, describe, it } from 'node:test';
+import type { StandardSchema } from '../../src/client/codec.ts';
+import {
+  ConnectionError,
+  LeaseLostError,
+  Quayside,
+  QuaysideError,
+  StoppedError,
+  TimeoutError,
+  ValidationError,
+} from '../../src/client/index.ts';
+import { ServerInProcess } from '../support/server-in-process.ts';
+import { AUTH, CLIENT_ENGINES, clientConfig, WatchedClient } from './server.ts';
+
+/** A lease that is over as soon as a test asks. */
+const SHORT_LEASE_MS = 1;
+/** Longer than any test here. */
+const PATIENCE_MS = 60_000;
+
+for (const engine of CLIENT_ENGINES) {
+  describe(`The client on ${engine.name}`, () => {
+    let server: ServerInProcess;
+    let watched: WatchedClient;
+    let client: Quayside;
+    before(async () => {
+      server = await ServerInProcess.start({ config: clientConfig(await engine.url()) });
+      watched = new WatchedClient(server.url);
+      client = watched.client;
+    });
+    after(async () => {
+      await client?.close();
+      await server?.dispose();
+    });
+
+    it('brings data, content type, headers and bytes back as they were inserted', async () => {
+      const queue = client.queue('N/round trip/ä');
+      const data = { order: 1, text: 'a "quoted"\nline', more: [null, 1.5, 'ü'] };
+      const { id } = await queue.insert(data, { headers: { Customer: 'jörg' } });
+      const bytes = Uint8Array.from({ length: 256 }, (_, i) => i);
+      await queue.insert(bytes);
+      const first = await queue.pop();
+      assert.equal(first?.id, id);
+      assert.deepEqual(first?.data, data);
+      assert.deepEqual(JSON.parse(new TextDecoder().decode(first?.body)), data);
+      assert.equal(first?.contentType, 'application/json');
+      assert.deepEqual({ ...first?.headers }, { customer: 'jörg' });
+      assert.equal(first?.tries, 0);
+      const second = await queue.pop();
+      assert.deepEqual(second?.data, bytes);
+      assert.deepEqual(second?.body, bytes);
+      assert.equal(second?.contentType, 'application/octet-stream');
+      assert.equal(await queue.pop(), undefined);
+    });
+
+    it('gathers concurrent inserts and settlements, and stores each element once if a response is lost', async () => {
+      const queue = client.queue('N/gathered');
+      watched.requests.length = 0;
+      watched.loseResponses(1);
+      const inserted = await Promise.all(Array.from({ length: 64 }, (_, i) => queue.insert(i)));
+      assert.equal(new Set(inserted.map(({ id }) => id)).size, 64);
+      assert.deepEqual(watched.requests, Array(2).fill('POST /q/N/gathered/elements'));
+      const jobs = await queue.reserveMany(100);
+      assert.deepEqual(
+        jobs.map(({ data }) => data),
+        Array.from({ length: 64 }, (_, i) => i),
+      );
+      watched.requests.length = 0;
+      watched.loseResponses(1);
+      await Promise.all(jobs.map((job) => job.commit()));
+      assert.deepEqual(watched.requests, Array(2).fill('POST /q/N/gathered/settle'));
+      assert.equal((await queue.status()).total, 0);
+    });
+
+    it('rolls back, buries, extends and commits', async () => {
+      const queue = client.queue('N/settled');
+      await queue.insertMany(['a', 'b', 'c', 'd']);
+      const [a, b, c, d] = await queue.reserveMany(4, { leaseMs: 30_000 });
+      const until = await a?.extend(PATIENCE_MS);
+      assert.ok(a !== undefined && until !== undefined && until.getTime() > (b?.leaseUntil.getTime() ?? 0));
+      assert.deepEqual(a.leaseUntil, until);
+      await a.commit();
+      await assert.rejects(a.commit(), { code: 'already-settled' });
+      await b?.rollback({ delayMs: PATIENCE_MS, reason: 'no answer' });
+      await c?.bury('cannot be parsed');
+      await d?.[Symbol.asyncDispose]();
+      const { ready, scheduled, reserved } = await queue.status();
+      assert.deepEqual({ ready, scheduled, reserved }, { ready: 1, scheduled: 1, reserved: 0 });
+      const seen = await allOf(queue.browse());
+      assert.deepEqual(
+        seen.map(({ data, state, tries, reason }) => ({ data, state, tries, reason })),
+        [
+          { data: 'd', state: 'ready', tries: 1, reason: null },
+          { data: 'b', state: 'scheduled', tries: 1, reason: 'no answer' },
+        ],
+      );
+      const [dead] = await allOf(client.queue('N/__deadletter__').browse());
+      assert.equal(dead?.data, 'c');
+    });
+
+    it('reports a lost lease, by the error of a settlement and by the signal', async () => {
+      const queue = client.queue('N/lost');
+      await queue.insert('x');
+      const first = await queue.reserve({ leaseMs: SHORT_LEASE_MS });
+      assert.ok(first !== undefined);
+      const second = await queue.reserve({ waitMs: PATIENCE_MS });
+      assert.equal(second?.tries, 1);
+      await assert.rejects(first.commit(), LeaseLostError);
+      assert.ok(first.signal.aborted && first.signal.reason instanceof LeaseLostError);
+      await assert.rejects(first.extend(), LeaseLostError);
+      await second?.commit();
+    });
+  });
+}
+
+describe('The client', () => {
+  let server: ServerInProcess;
+  before(async () => {
+    server = await ServerInProcess.start({
+      config: {
+        http: { users: { test1: 'test1', ünal: 'pass:wörd' } },
+        namespaces: {
+          N: { url: 'sqlite::memory:' },
+          events: { url: 'sqlite::memory:', variant: 'stream', groups: ['a', 'b'] },
+        },
+      },
+    });
+  });
+  after(() => server?.dispose());
+
+  /** A client that is closed when the test ends. */
+  const open = (): WatchedClient & AsyncDisposable => {
+    const watched = new WatchedClient(server.url, { retry: { attempts: 3, minMs: 1 } });
+    return Object.assign(watched, { [Symbol.asyncDispose]: () => watched.client.close() });
+  };
+
+  it('rejects one insert of many that share a request, and stores the others', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/one bad');
+    const results = await Promise.allSettled([
+      queue.insert(1),
+      queue.insert(2, { headers: { 'x-ks-hdr-a': 'no prefix here' } }),
+      queue.insert(3),
+      queue.insert(4, { idempotencyKey: 'k' }),
+      queue.insert(5, { idempotencyKey: 'k' }),
+    ]);
+    assert.deepEqual(
+      results.map(({ status }) => status),
+      ['fulfilled', 'rejected', 'fulfilled', 'fulfilled', 'rejected'],
+    );
+    assert.equal((results[1] as PromiseRejectedResult).reason.code, 'invalid-parameter');
+    assert.equal((results[4] as PromiseRejectedResult).reason.code, 'idempotency-mismatch');
+    assert.equal((await queue.status()).total, 3);
+  });
+
+  it('stores all elements of insertMany or none', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/all or none');
+    const { ids } = await queue.insertMany(['a', 'b'], { idempotencyKey: 'once' });
+    assert.equal(ids.length, 2);
+    assert.deepEqual((await queue.insertMany(['a', 'b'], { idempotencyKey: 'once' })).ids, ids);
+    await assert.rejects(queue.insertMany(['c', 'other'], { idempotencyKey: 'once' }), {
+      code: 'idempotency-mismatch',
+      outcome: 'nothing-changed',
+    });
+    assert.equal((await queue.status()).total, 2);
+    assert.deepEqual(await queue.insertMany([]), { ids: [] });
+  });
+
+  it('does not repeat an insert without a key, nor a pop, whose outcome is unknown', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/once');
+    watched.loseResponses(1);
+    await assert.rejects(queue.insert('x', { idempotencyKey: false }), (error: unknown) => {
+      assert.ok(error instanceof ConnectionError);
+      assert.equal(error.outcome, 'unknown');
+      return true;
+    });
+    watched.loseResponses(1);
+    await assert.rejects(queue.pop(), { code: 'connection-failed', outcome: 'unknown' });
+    assert.equal(await queue.pop(), undefined);
+    assert.equal(watched.requests.filter((request) => request.endsWith('/elements')).length, 1);
+  });
+
+  it('gives up after its attempts, and says that the outcome is unknown', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/given up');
+    watched.loseResponses(3);
+    await assert.rejects(queue.insert('x'), { code: 'connection-failed', outcome: 'unknown' });
+    assert.equal((await queue.status()).total, 1);
+  });
+
+  it('says that nothing was changed if the server cannot be reached', async () => {
+    const listener = createServer().listen(0, '127.0.0.1');
+    await once(listener, 'listening');
+    const { port } = listener.address() as AddressInfo;
+    await new Promise((resolve) => listener.close(resolve));
+    await using client = new Quayside({ url: `http://127.0.0.1:${port}`, auth: AUTH, retry: false });
+    await assert.rejects(client.queue('N/nowhere').insert('x'), {
+      name: 'ConnectionError',
+      outcome: 'nothing-changed',
+    });
+  });
+
+  it('waits for an element, and stops waiting when it is aborted or the time is over', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/waiting');
+    const popped = queue.pop({ waitMs: PATIENCE_MS });
+    await queue.insert('at last');
+    assert.equal((await popped)?.data, 'at last');
+    const controller = new AbortController();
+    const aborted = queue.reserve({ waitMs: PATIENCE_MS, signal: controller.signal });
+    controller.abort(new Error('enough'));
+    await assert.rejects(aborted, /enough/);
+    await assert.rejects(queue.reserve({ waitMs: PATIENCE_MS, timeoutMs: 1 }), TimeoutError);
+    assert.equal(await queue.reserve({ waitMs: 1 }), undefined);
+  });
+
+  it('iterates over elements, and rolls back what the loop leaves', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/iterated');
+    await queue.insertMany([1, 2, 3]);
+    const seen: unknown[] = [];
+    for await (const job of queue.elements()) {
+      seen.push(job.data);
+      if (job.data === 3) break;
+      await job.commit();
+    }
+    assert.deepEqual(seen, [1, 2, 3]);
+    assert.deepEqual(
+      (await allOf(queue.browse())).map(({ data, tries }) => [data, tries]),
+      [[3, 1]],
+    );
+  });
+
+  it('reads a stream by groups', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('events/all');
+    await queue.insert('for both', { groups: ['a', 'b'] });
+    const a = await queue.reserve({ group: 'a' });
+    await a?.commit();
+    assert.equal(await queue.reserve({ group: 'a' }), undefined);
+    assert.equal((await queue.pop({ group: 'b' }))?.data, 'for both');
+  });
+
+  it('checks data with a schema, before an insert and when they arrive', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/checked', { schema: ORDER });
+    await queue.insert({ number: '7' });
+    await assert.rejects(queue.insert({ number: 'seven' }), (error: unknown) => {
+      assert.ok(error instanceof ValidationError);
+      assert.deepEqual(error.issues, [{ message: 'must be digits', path: ['number'] }]);
+      return true;
+    });
+    await watched.client.queue('N/checked').insert({ number: 'unchecked' });
+    const [good, bad] = await queue.reserveMany(2);
+    assert.deepEqual(good?.data, { number: 7 });
+    assert.throws(() => bad?.data, ValidationError);
+    await bad?.bury('not an order');
+  });
+
+  it('encodes with a codec', async () => {
+    await using watched = open();
+    const queue = watched.client.queue<Date>('N/coded', {
+      codec: {
+        contentType: 'text/x-date',
+        encode: (date) => date.toISOString(),
+        decode: (body) => new Date(new TextDecoder().decode(body)),
+      },
+    });
+    const at = new Date('2026-01-31T12:00:00.000Z');
+    await queue.insert(at);
+    assert.deepEqual((await queue.pop())?.data, at);
+  });
+
+  it('delays, expires and orders by the moment that was given', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/timed');
+    const at = new Date('2999-01-31T12:00:00.500Z');
+    await queue.insert('at', { at });
+    await queue.insert('delayed', { delayMs: PATIENCE_MS });
+    await queue.insert('short', { ttlMs: 1 });
+    const { scheduled, nextMature } = await queue.status();
+    assert.equal(scheduled, 2);
+    assert.ok(nextMature !== null && nextMature < at);
+    const [, last] = await allOf(queue.browse({ state: 'scheduled' }));
+    assert.deepEqual(last?.mature, at);
+  });
+
+  it('pauses and resumes a queue', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/paused');
+    await queue.insert('x');
+    await queue.pause();
+    assert.equal((await queue.status()).isPaused, true);
+    assert.equal(await queue.pop(), undefined);
+    await queue.resume();
+    assert.equal((await queue.pop())?.data, 'x');
+  });
+
+  it('takes credentials from its options, from the URL, and from a function', async () => {
+    const url = new URL(server.url);
+    url.username = 'ünal';
+    url.password = 'pass:wörd';
+    await using byUrl = new Quayside({ url });
+    await byUrl.queue('N/who').status();
+    await using byFunction = new Quayside({
+      url: server.url,
+      auth: async () => `Basic ${btoa('test1:test1')}`,
+    });
+    await byFunction.queue('N/who').status();
+    await using wrong = new Quayside({ url: server.url, auth: { user: 'test1', password: 'no' } });
+    await assert.rejects(wrong.queue('N/who').status(), { code: 'unauthorized', status: 401 });
+  });
+
+  it('names what is wrong with the name of a queue', () => {
+    const client = new Quayside({ url: server.url });
+    for (const name of ['N/', '/q', 'N/..'] as const) {
+      assert.throws(
+        () => client.queue(name),
+        (error: unknown) => error instanceof QuaysideError && error.code === 'invalid-name',
+      );
+    }
+  });
+
+  it('finishes inserts when it is closed, and ends calls that wait', async () => {
+    const watched = open();
+    const queue = watched.client.queue('N/closed');
+    const waiting = watched.client.queue('N/other').pop({ waitMs: PATIENCE_MS });
+    const ended = assert.rejects(waiting, StoppedError);
+    const inserted = queue.insert('x');
+    await watched.client.close();
+    assert.ok((await inserted).id);
+    await ended;
+    await assert.rejects(queue.insert('y'), StoppedError);
+  });
+});
+
+async function allOf<T>(iterable: AsyncIterable<T>): Promise<T[]> {
+  const all: T[] = [];
+  for await (const one of iterable) all.push(one);
+  return all;
+}
+
+/** A schema as libraries make them: it accepts digits, and makes a number of them. */
+const ORDER: StandardSchema<{ number: string }, { number: number }> = {
+  '~standard': {
+    version: 1,
+    vendor: 'test',
+    validate(value) {
+      const { number } = value as { number: string };
+      if (/^\d+$/.test(number)) return { value: { number: Number(number) } };
+      return { issues: [{ message: 'must be digits', path: ['number'] }] };
+    },
+  },
+};

@@ -1,0 +1,87 @@
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { ServerInProcess } from '../support/server-in-process.ts';
+import { clientConfig } from './server.ts';
+
+const run = promisify(execFile);
+const PROJECT = fileURLToPath(new URL('../..', import.meta.url));
+const PAGE = path.join(PROJECT, 'docs/sdk/typescript.md');
+/** A program, and what it prints if a block of text follows. One that is marked `no-run` needs another package. */
+const EXAMPLE = /```ts\n([\s\S]*?)```(?:\n\n```text\n([\s\S]*?)```)?/g;
+
+/** Printed after each example. */
+const END = 'end of example';
+
+describe('The examples of docs/sdk/typescript.md', () => {
+  let server: ServerInProcess;
+  let folder: string;
+  const examples: { file: string; prints: string }[] = [];
+  before(async () => {
+    server = await ServerInProcess.start({ config: clientConfig('sqlite::memory:') });
+    folder = await mkdtemp(path.join(tmpdir(), 'quayside-sdk-'));
+    await mkdir(path.join(folder, 'node_modules/@types'), { recursive: true });
+    await symlink(PROJECT, path.join(folder, 'node_modules/quayside'));
+    await symlink(
+      path.join(PROJECT, 'node_modules/@types/node'),
+      path.join(folder, 'node_modules/@types/node'),
+    );
+    await writeFile(path.join(folder, 'package.json'), '{"type": "module"}');
+    const config = { extends: path.join(PROJECT, 'tsconfig.json'), include: ['*.ts'], exclude: [] };
+    await writeFile(path.join(folder, 'tsconfig.json'), JSON.stringify(config));
+    const page = await readFile(PAGE, 'utf8');
+    for (const [, code = '', prints = ''] of page.matchAll(EXAMPLE)) {
+      const file = `example-${examples.length + 1}.ts`;
+      examples.push({ file, prints });
+      await writeFile(path.join(folder, file), code.replace('http://127.0.0.1:3444', server.url));
+    }
+  });
+  after(async () => {
+    await server?.dispose();
+    await rm(folder, { recursive: true, force: true });
+  });
+
+  it('compile', async () => {
+    await run(process.execPath, [
+      path.join(PROJECT, 'node_modules/typescript/bin/tsc'),
+      '--noEmit',
+      '-p',
+      folder,
+    ]);
+  });
+
+  it('run, one after the other, and print what the page says', async () => {
+    assert.ok(examples.length >= 5);
+    const env = {
+      ...process.env,
+      QUAYSIDE_URL: server.url,
+      QUAYSIDE_USER: 'test1',
+      QUAYSIDE_PASSWORD: 'test1',
+    };
+    // In one process: a process for each costs more than all examples.
+    const steps = examples.map(({ file }) => `await import('./${file}'); console.log('${END}');`);
+    await writeFile(path.join(folder, 'all.mjs'), steps.join('\n'));
+    const { stdout } = await run(process.execPath, ['all.mjs'], { cwd: folder, env });
+    assert.deepEqual(
+      stdout.split(`${END}\n`).slice(0, -1),
+      examples.map(({ prints }) => prints),
+    );
+  });
+});
+
+describe('The source of the client', () => {
+  it('uses only what browsers have', async () => {
+    const project = path.join(PROJECT, 'test/client/web');
+    await run(process.execPath, [
+      path.join(PROJECT, 'node_modules/typescript/bin/tsc'),
+      '--noEmit',
+      '-p',
+      project,
+    ]);
+  });
+});

@@ -1,0 +1,62 @@
+import { Quayside } from '../../src/client/index.ts';
+import type { ClientOptions } from '../../src/client/options.ts';
+import { freshSchema } from '../engines/postgres.ts';
+import { freshPrefix } from '../engines/redis.ts';
+import { RUN_SERVERS, startSharedPostgres, startSharedRedis, urlOfShared } from '../support/run-servers.ts';
+
+const redisUrl = urlOfShared(RUN_SERVERS.redis, async () => (await startSharedRedis()).url);
+const postgresUrl = urlOfShared(RUN_SERVERS.postgres, async () => (await startSharedPostgres()).url());
+
+interface ClientEngine {
+  readonly name: string;
+  /** The URL of a namespace that nobody else uses. */
+  url(): Promise<string>;
+}
+
+/** One mode of each engine: what differs between modes is no concern of a client. */
+export const CLIENT_ENGINES: readonly ClientEngine[] = [
+  { name: 'SQLite', url: async () => 'sqlite:N.db' },
+  { name: 'Redis', url: async () => withParameter(await redisUrl(), 'prefix', freshPrefix()) },
+  { name: 'PostgreSQL', url: async () => withParameter(await postgresUrl(), 'schema', freshSchema()) },
+];
+
+function withParameter(url: string, name: string, value: string): string {
+  return `${url}${url.includes('?') ? '&' : '?'}${name}=${value}`;
+}
+
+/** A configuration with the namespace `N`, whose queues have dead letters after three tries. */
+export function clientConfig(url: string): Record<string, unknown> {
+  return {
+    http: { users: { test1: 'test1' } },
+    namespaces: { N: { url, deadLetter: { maxTries: 3 } } },
+  };
+}
+
+export const AUTH = { user: 'test1', password: 'test1' };
+
+/** A client of the server, whose requests a test counts and whose responses it loses. */
+export class WatchedClient {
+  readonly client: Quayside;
+  /** `METHOD /path` of each request that was sent. */
+  readonly requests: string[] = [];
+  #lost = 0;
+
+  constructor(url: string, options: ClientOptions = {}) {
+    this.client = new Quayside({ url, auth: AUTH, fetch: (...given) => this.#fetch(...given), ...options });
+  }
+
+  /** Loses the responses of the next requests, which the server has executed. */
+  loseResponses(count: number): void {
+    this.#lost = count;
+  }
+
+  async #fetch(...[input, init]: Parameters<typeof fetch>): Promise<Response> {
+    const { pathname } = new URL(String(input));
+    this.requests.push(`${init?.method} ${pathname}`);
+    const response = await fetch(input, init);
+    if (this.#lost === 0) return response;
+    this.#lost -= 1;
+    await response.text();
+    throw new TypeError('fetch failed', { cause: new Error('the response was lost') });
+  }
+}

@@ -1,0 +1,319 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { after, before, describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import {
+  Bury,
+  LeaseLostError,
+  type Quayside,
+  type QuaysideError,
+  type Reservation,
+  RetryLater,
+  StoppedError,
+  TimeoutError,
+  Worker,
+  type WorkerEvents,
+} from '../../src/client/index.ts';
+import { ServerInProcess } from '../support/server-in-process.ts';
+import { AUTH, CLIENT_ENGINES, clientConfig, WatchedClient } from './server.ts';
+import { FakeTracing } from './tracing.ts';
+
+/** Longer than any test here. */
+const PATIENCE_MS = 60_000;
+
+for (const engine of CLIENT_ENGINES) {
+  describe(`A worker on ${engine.name}`, () => {
+    let server: ServerInProcess;
+    let client: Quayside;
+    before(async () => {
+      server = await ServerInProcess.start({ config: clientConfig(await engine.url()) });
+      client = new WatchedClient(server.url).client;
+    });
+    after(async () => {
+      await client?.close();
+      await server?.dispose();
+    });
+
+    it('handles and commits each element once, never more at once than it may', async () => {
+      const queue = client.queue('N/each once');
+      await queue.insertMany(Array.from({ length: 200 }, (_, i) => i));
+      const seen: unknown[] = [];
+      let running = 0;
+      let most = 0;
+      const worker = new Worker(
+        queue,
+        async ({ data }) => {
+          seen.push(data);
+          most = Math.max(most, ++running);
+          await turn();
+          running -= 1;
+        },
+        { concurrency: 8 },
+      );
+      await happens(worker.start(), 'committed', 200);
+      assert.deepEqual(await worker.stop(), { finished: 0, returned: 0 });
+      assert.deepEqual(
+        seen.sort((a, b) => Number(a) - Number(b)),
+        Array.from({ length: 200 }, (_, i) => i),
+      );
+      assert.ok(most > 1 && most <= 8, `${most} at once`);
+      assert.equal((await queue.status()).total, 0);
+    });
+
+    it('rolls back what throws, later if it says so, and buries what can never succeed', async () => {
+      const queue = client.queue('N/failing');
+      await queue.insertMany(['later', 'bury', 'fail']);
+      await using worker = new Worker(queue, ({ data }) => {
+        if (data === 'later') throw new RetryLater(PATIENCE_MS);
+        if (data === 'bury') throw new Bury('never');
+        throw new Error(`no ${data}`);
+      });
+      const buried = happens(worker, 'buried', 1);
+      // Three tries of one, and one of the other.
+      const rolledBack = happens(worker, 'rolledBack', 4);
+      worker.start();
+      await buried;
+      const delays = (await rolledBack).map(([{ data }, , delayMs]) => [data, delayMs]);
+      assert.deepEqual(delays, [['later', PATIENCE_MS], ...Array(3).fill(['fail', undefined])]);
+      const { scheduled, total } = await queue.status();
+      assert.deepEqual({ scheduled, total }, { scheduled: 1, total: 1 });
+      const dead = client.queue('N/__deadletter__');
+      const reasons = new Map<unknown, string | undefined>();
+      for await (const { data, headers } of dead.browse()) reasons.set(data, headers['x-dl-reason']);
+      assert.equal(reasons.get('bury'), 'never');
+      assert.equal(reasons.get('fail'), 'no fail');
+    });
+
+    it('renews the lease while the handler runs', async () => {
+      const queue = client.queue('N/renewed');
+      await queue.insert('x');
+      const leaseMs = 600;
+      const worker = new Worker(
+        queue,
+        async (job) => {
+          const first = job.leaseUntil.getTime();
+          // The first lease is over by then.
+          while (job.leaseUntil.getTime() < first + leaseMs) await turn();
+          assert.equal(job.signal.aborted, false);
+        },
+        { leaseMs },
+      );
+      const [[job] = []] = await happens(worker.start(), 'committed', 1);
+      assert.equal(job?.tries, 0);
+      await worker.stop();
+    });
+
+    it('aborts a handler whose lease is lost, and neither commits nor rolls back', async () => {
+      const queue = client.queue('N/lost');
+      await queue.insert('x');
+      const reasons: unknown[] = [];
+      const worker = new Worker(
+        queue,
+        async (job) => {
+          // Another process of the same user settles it.
+          const url = `${server.url}/q/N/lost/commit/${job.id}`;
+          const authorization = `Basic ${btoa(`${AUTH.user}:${AUTH.password}`)}`;
+          await fetch(url, { method: 'POST', headers: { authorization } });
+          if (!job.signal.aborted) await once(job.signal, 'abort');
+          reasons.push(job.signal.reason);
+        },
+        { leaseMs: 300 },
+      );
+      await happens(worker.start(), 'leaseLost', 1);
+      assert.deepEqual(await worker.stop(), { finished: 0, returned: 0 });
+      assert.ok(reasons[0] instanceof LeaseLostError);
+      assert.equal((await queue.status()).total, 0);
+    });
+  });
+}
+
+describe('A worker', () => {
+  let server: ServerInProcess;
+  let watched: WatchedClient;
+  let client: Quayside;
+  const tracing = new FakeTracing();
+  before(async () => {
+    server = await ServerInProcess.start({ config: clientConfig('sqlite::memory:') });
+    watched = new WatchedClient(server.url, { tracing, retry: { minMs: 1 } });
+    client = watched.client;
+  });
+  after(async () => {
+    await client?.close();
+    await server?.dispose();
+  });
+
+  it('ends its wait when it is stopped, and takes nothing more', async () => {
+    const queue = client.queue('N/stopped');
+    const worker = new Worker(queue, () => assert.fail('nothing is to be handled')).start();
+    await waits(server, 'stopped');
+    const stopped = happens(worker, 'stopped', 1);
+    assert.deepEqual(await worker.stop(), { finished: 0, returned: 0 });
+    await stopped;
+    await queue.insert('late');
+    const { ready, reserved } = await queue.status();
+    assert.deepEqual({ ready, reserved }, { ready: 1, reserved: 0 });
+  });
+
+  it('waits for its handlers when it is stopped', async () => {
+    const queue = client.queue('N/drained');
+    await queue.insert('x');
+    const release = Promise.withResolvers<void>();
+    const worker = new Worker(queue, () => release.promise);
+    await happens(worker.start(), 'taken', 1);
+    const stopped = worker.stop();
+    assert.equal((await queue.status()).reserved, 1);
+    release.resolve();
+    assert.deepEqual(await stopped, { finished: 1, returned: 0 });
+    assert.equal((await queue.status()).total, 0);
+  });
+
+  it('returns elements whose handlers outlast the grace period, and aborts these', async () => {
+    const queue = client.queue('N/outlasted');
+    await queue.insert('x');
+    const aborted = Promise.withResolvers<unknown>();
+    const worker = new Worker(queue, async ({ signal }) => {
+      await once(signal, 'abort');
+      aborted.resolve(signal.reason);
+    });
+    await happens(worker.start(), 'taken', 1);
+    assert.deepEqual(await worker.stop({ graceMs: 0 }), { finished: 0, returned: 1 });
+    assert.ok((await aborted.promise) instanceof StoppedError);
+    assert.equal((await queue.status()).ready, 1);
+  });
+
+  it('stops with its signal', async () => {
+    const controller = new AbortController();
+    const worker = new Worker(client.queue('N/signalled'), () => {}, { signal: controller.signal });
+    const stopped = happens(worker, 'stopped', 1);
+    worker.start();
+    controller.abort();
+    await stopped;
+  });
+
+  it('aborts a handler that takes too long, and rolls its element back', async () => {
+    const queue = client.queue('N/too long');
+    await queue.insert('x');
+    const reasons: unknown[] = [];
+    await using worker = new Worker(
+      queue,
+      async ({ signal }) => {
+        await once(signal, 'abort');
+        reasons.push(signal.reason);
+      },
+      { handlerTimeoutMs: 1, backoff: () => PATIENCE_MS },
+    );
+    const [[, error] = []] = await happens(worker.start(), 'rolledBack', 1);
+    assert.ok(error instanceof TimeoutError);
+    assert.deepEqual(reasons, [error]);
+    assert.equal((await queue.status()).scheduled, 1);
+  });
+
+  it('takes nothing while it is paused, and continues', async () => {
+    const queue = client.queue('N/paused');
+    await using worker = new Worker(queue, () => {}).start();
+    await waits(server, 'paused');
+    await worker.pause();
+    await queue.insert('x');
+    assert.equal((await queue.status()).ready, 1);
+    const committed = happens(worker, 'committed', 1);
+    worker.resume();
+    await committed;
+  });
+
+  it('continues after requests that failed, and reports them', async () => {
+    const queue = client.queue('N/forbidden');
+    await queue.insert('x');
+    let failures = 1;
+    const failing = new WatchedClient(server.url, {
+      fetch: (input, init) => {
+        if (failures-- > 0) return Promise.resolve(new Response('{"code": "forbidden"}', { status: 403 }));
+        return fetch(input, init);
+      },
+    }).client;
+    await using worker = new Worker(failing.queue('N/forbidden'), () => {});
+    const errors = happens(worker, 'error', 1);
+    const committed = happens(worker, 'committed', 1);
+    worker.start();
+    const [[error] = []] = await errors;
+    assert.equal((error as QuaysideError).code, 'forbidden');
+    await committed;
+    await worker.stop();
+    await failing.close();
+  });
+
+  it('logs an error that nobody listens for', async () => {
+    const queue = client.queue('N/logged');
+    await queue.insert('x');
+    const logged = Promise.withResolvers<string>();
+    await using worker = new Worker(queue, () => {}, {
+      logger: { error: (message) => logged.resolve(message) },
+    });
+    worker.on('committed', () => {
+      throw new Error('a fault of the listener');
+    });
+    worker.start();
+    assert.equal(await logged.promise, 'A listener of "committed" threw:');
+  });
+
+  it('gives an element whose body does not decode back with the reason', async () => {
+    const url = `${server.url}/q/N/undecodable`;
+    const authorization = `Basic ${btoa(`${AUTH.user}:${AUTH.password}`)}`;
+    const headers = { authorization, 'content-type': 'application/json' };
+    await fetch(url, { method: 'PUT', headers, body: '{no json' });
+    const queue = client.queue('N/undecodable');
+    await using worker = new Worker(queue, () => assert.fail('it does not decode'), {
+      backoff: () => PATIENCE_MS,
+    });
+    const [[, error] = []] = await happens(worker.start(), 'rolledBack', 1);
+    assert.equal((error as QuaysideError).code, 'invalid-data');
+  });
+
+  it('has a span for each insert and each handler, joined by a link', async () => {
+    const queue = client.queue('N/traced');
+    tracing.spans.length = 0;
+    const { id } = await queue.insert('x', { headers: { own: 'kept' } });
+    await using worker = new Worker(
+      queue,
+      (job) => {
+        assert.equal(job.headers.own, 'kept');
+        assert.equal(tracing.active()?.name, 'process N/traced');
+        throw new Error('failed');
+      },
+      { backoff: () => PATIENCE_MS },
+    );
+    await happens(worker.start(), 'rolledBack', 1);
+    const [insert, process] = tracing.spans;
+    assert.equal(insert?.name, 'insert N/traced');
+    assert.equal(insert?.attributes['messaging.message.id'], id);
+    assert.equal(process?.attributes['messaging.message.id'], id);
+    assert.deepEqual(process?.links, [insert?.spanContext]);
+    assert.deepEqual(
+      [insert?.isEnded, insert?.error, process?.isEnded, process?.error],
+      [true, null, true, 'failed'],
+    );
+  });
+});
+
+/** The arguments of the next events of that name; resolves when there were so many. */
+function happens<T, E extends keyof WorkerEvents<T>>(
+  worker: Worker<T>,
+  event: E,
+  count: number,
+): Promise<WorkerEvents<T>[E][]> {
+  const { promise, resolve } = Promise.withResolvers<WorkerEvents<T>[E][]>();
+  const seen: WorkerEvents<T>[E][] = [];
+  worker.on(event, (...args) => {
+    seen.push(args);
+    if (seen.length === count) resolve(seen);
+  });
+  return promise;
+}
+
+/** Resolves when a consumer waits for the queue. */
+async function waits(server: ServerInProcess, queue: string): Promise<void> {
+  const authorization = `Basic ${btoa(`${AUTH.user}:${AUTH.password}`)}`;
+  for (;;) {
+    const response = await fetch(`${server.url}/q/N/${queue}/consumers`, { headers: { authorization } });
+    if (((await response.json()) as Reservation<unknown>[]).length > 0) return;
+  }
+}
