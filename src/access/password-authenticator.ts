@@ -54,7 +54,7 @@ const PROVEN_MS = 30 * 24 * 3_600_000;
 const MAX_REMEMBERED = 10_000;
 /** A use renews an entry after this long: not with each request. */
 const RENEW_MS = 10_000;
-/** BasicCredentials that were wrong are wrong until the users change; so many are remembered. */
+/** Credentials that were wrong are wrong until the users change; so many are remembered. */
 const MAX_WRONG = 10_000;
 /** How often the log says that the same wrong credentials still come. */
 const WRONG_LOG_MS = 60_000;
@@ -160,6 +160,16 @@ export class PasswordAuthenticator implements Authenticator {
     return this.#accounts.get(name) ?? null;
   }
 
+  loginCertified(name: string | null, address: string): User | null {
+    const user = name === null ? null : this.userNamed(name);
+    if (user !== null) this.#noteAccepted(user, address);
+    else {
+      const key = this.#digest(JSON.stringify(['certificate', name, addressBlock(address)]));
+      this.#noteFailed(key, name ?? '', address);
+    }
+    return user;
+  }
+
   recall(authorization: string): User | null {
     const part = credentialsPart(authorization);
     return part === null ? null : this.#recallKey(this.#digest(part));
@@ -230,8 +240,7 @@ export class PasswordAuthenticator implements Authenticator {
     const matches = await this.#verify(Buffer.from(password), account?.password ?? null, this.#decoy);
     if (matches && account !== null) {
       if (from.origin !== null) this.#limits.refund(from.origin);
-      this.counts.accepted += 1;
-      this.#log.debug({ event: 'login', user: name, address: from.address }, 'a login was accepted');
+      this.#noteAccepted(account.user, from.address);
       this.#known.add(name, from.network);
       if (accounts === this.#accounts) this.#remember(key, account.user);
       return account.user;
@@ -252,19 +261,33 @@ export class PasswordAuthenticator implements Authenticator {
   }
 
   #rejectIfWrong(key: string, name: string, address: string): void {
+    if (!this.#wrong.has(key)) return;
+    this.#noteFailed(key, name, address);
+    throw unauthorized();
+  }
+
+  #noteAccepted({ name: user }: User, address: string): void {
+    this.counts.accepted += 1;
+    this.#log.debug({ event: 'login', user, address }, 'a login was accepted');
+  }
+
+  /** Counts a failed login, and logs it if the same one has not been logged lately. */
+  #noteFailed(key: string, name: string, address: string): void {
+    this.counts.failed += 1;
     const wrong = this.#wrong.get(key);
-    if (wrong === undefined) return;
+    if (wrong === undefined) {
+      this.#rememberWrong(key);
+      this.#logFailure(name, address);
+      return;
+    }
     this.#wrong.delete(key);
     this.#wrong.set(key, wrong);
-    this.counts.failed += 1;
     wrong.repeats += 1;
     const now = this.#clock.monotonic();
-    if (now - wrong.loggedAt >= WRONG_LOG_MS) {
-      this.#logFailure(name, address, wrong.repeats);
-      wrong.loggedAt = now;
-      wrong.repeats = 0;
-    }
-    throw unauthorized();
+    if (now - wrong.loggedAt < WRONG_LOG_MS) return;
+    this.#logFailure(name, address, wrong.repeats);
+    wrong.loggedAt = now;
+    wrong.repeats = 0;
   }
 
   /** @param repeats how often the same credentials came since the last line */

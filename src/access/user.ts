@@ -62,6 +62,11 @@ export interface Authenticator {
    * @throws QuaysideError `unauthorized`, `too-many-attempts`, `overloaded`
    */
   loginBasic(authorization: string, address: string): Promise<User>;
+  /**
+   * The user whom a client's certificate names; null if there is none. Counted and logged like a login by password.
+   * @param name null: the certificate does not count, which is a failed login
+   */
+  loginCertified(name: string | null, address: string): User | null;
   /** The user of a name, whether logged in or not; null if there is none. */
   userNamed(name: string): User | null;
 }

@@ -71,7 +71,7 @@ const frontEndOptions = <More extends Properties>(
         clientCa: Type.Optional(
           Type.String({
             minLength: 1,
-            description: `PEM file of the authorities that sign client certificates: whose certificate has the name of a user of \`http.users\` as its common name (CN) logs in as that user, ${certificateLogin}; without it clients are asked for no certificate`,
+            description: `PEM file of the authorities that sign client certificates: a client with such a certificate may log in without a password, ${certificateLogin}, as the user whose name is the only common name (CN) of the certificate; if not given, no client is asked for a certificate`,
           }),
         ),
       }),

@@ -124,7 +124,7 @@ function eventFamilies({ subscribers, bytes }: EventCounts): Family[] {
 function loginFamily(counts: Readonly<Record<string, number>>): Family {
   return {
     name: 'quayside_logins_total',
-    help: 'Passwords that were checked, by how that ended; limited: turned away unchecked.',
+    help: 'Logins that were checked, by password or client certificate, by how that ended; limited: turned away unchecked.',
     type: 'counter',
     samples: Object.entries(counts).map(([outcome, value]) => ({ labels: { outcome }, value })),
   };

@@ -7,6 +7,7 @@ import { Destinations, type ParseDestination } from './destinations.ts';
 import { HeartBeat } from './heart-beat.ts';
 import { InsertBatcher, type InsertHost } from './insert-batcher.ts';
 import type { SessionParts } from './options.ts';
+import { PageTurns } from './page-turns.ts';
 import { PendingWork } from './pending-work.ts';
 import type { ConsumerSession, SessionConsumer } from './push-consumer.ts';
 import type { Arrival, ServedSession } from './server.ts';
@@ -67,6 +68,7 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
   readonly origin: ConsumerOrigin;
   protected readonly lineLimits: Arrival['lineLimits'];
   readonly work = new PendingWork(() => this.#workChanged());
+  readonly pageTurns = new PageTurns();
   readonly inserts = new InsertBatcher<InsertTicket>(this);
   readonly settles = new SettleBatcher<SettleTicket>(this);
   readonly consumers = new Set<SessionConsumer>();

@@ -31,15 +31,19 @@ export async function authenticate(
 }
 
 /**
- * The user whom the client's certificate names.
+ * Logs a client in as the user whom its certificate names.
  * @throws QuaysideError `unauthorized` if it has none that counts, or there is no such user
  */
-export function certifiedUser(authenticator: Authenticator, certificate: ClientCertificate): User {
+export function loginCertified(
+  authenticator: Authenticator,
+  certificate: ClientCertificate,
+  address: string,
+): User {
+  const user = authenticator.loginCertified(certificate.name, address);
+  if (user !== null) return user;
   if (certificate.name === null) {
     throw new QuaysideError('unauthorized', `A login by client certificate failed: ${certificate.error}.`);
   }
-  const user = authenticator.userNamed(certificate.name);
-  if (user !== null) return user;
   throw new QuaysideError(
     'unauthorized',
     `There is no user ${quote(certificate.name)}, whom the client's certificate names.`,

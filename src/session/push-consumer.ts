@@ -7,6 +7,7 @@ import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { SessionCounts } from './counts.ts';
 import { LeaseRenewer } from './lease-renewer.ts';
 import { Outstanding, PoppedDelivery, returnOutstanding } from './outstanding.ts';
+import type { PageTurns } from './page-turns.ts';
 import type { PendingWork } from './pending-work.ts';
 
 /** What a consumer takes, checked, and how. */
@@ -42,6 +43,8 @@ export interface ConsumerSession {
   readonly clock: Clock;
   readonly counts: SessionCounts;
   readonly work: PendingWork;
+  /** Of its consumers that browse. */
+  readonly pageTurns: PageTurns;
   /** The user's name. */
   readonly owner: string;
   readonly origin: ConsumerOrigin;

@@ -27,7 +27,7 @@ const TOLERANCE = 2;
 /**
  * Shows the ready elements of a queue to a client in delivery order, and changes nothing: a STOMP subscription with
  * `browser:true`, or an AMQP link whose source has the distribution mode `copy`. It reads a page at a time, as the client has
- * room, and no page if it has none. At the end of the queue it stops until `lookAgain`.
+ * room, and no page if it has none or another browser of the session reads one. At the end of the queue it stops until `lookAgain`.
  *
  * The protocol says how many elements the client takes (`free`), and writes them (`show`).
  */
@@ -74,12 +74,14 @@ export abstract class QueueBrowser implements SessionConsumer {
   /** Shows more, as far as the client has room. */
   fill(): void {
     if (this.#isReading || this.#isStopped) return;
+    const { pageTurns, capacity, isFull } = this.session;
     if (this.#isAtEnd || this.free <= 0) {
+      pageTurns.skip(this);
       this.onPause(this.#isAtEnd);
       return;
     }
-    const { capacity, isFull } = this.session;
-    if (capacity <= 0 || isFull) return;
+    if (!pageTurns.isNext(this) || capacity <= 0 || isFull) return;
+    pageTurns.begin(this);
     const limit = Math.min(this.free, MAX_TAKE, Math.max(1, Math.floor(capacity / this.#estimateBytes)));
     void this.#read(limit, capacity * TOLERANCE);
   }
@@ -94,6 +96,7 @@ export abstract class QueueBrowser implements SessionConsumer {
   stop(): Promise<void> {
     if (!this.#isStopped) {
       this.#isStopped = true;
+      this.session.pageTurns.leave(this);
       this.session.counts.subscriptions -= 1;
       this.session.consumers.delete(this);
     }
@@ -120,6 +123,7 @@ export abstract class QueueBrowser implements SessionConsumer {
       if (!this.#isStopped) session.guard(() => this.onFailed(error));
     } finally {
       session.work.end(1, 0);
+      session.guard(() => session.pageTurns.end());
     }
   }
 

@@ -1,7 +1,7 @@
 import type { User } from '../access/user.ts';
 import type { ClientCertificate } from '../session/client-certificate.ts';
 import { ClientSession } from '../session/client-session.ts';
-import { authenticate, certifiedUser } from '../session/login.ts';
+import { authenticate, loginCertified } from '../session/login.ts';
 import { returnOutstanding } from '../session/outstanding.ts';
 import type { Arrival } from '../session/server.ts';
 import type { ClientSocket } from '../session/socket-writer.ts';
@@ -181,10 +181,12 @@ export class StompSession extends ClientSession<string, string> {
   /** @throws QuaysideError */
   async #authenticate(request: ConnectRequest): Promise<User> {
     const { authenticator } = this.#parts;
+    const { address } = this.origin;
     const isNameless = request.login === '' && request.passcode === '';
-    if (isNameless && this.#certificate.name !== null) return certifiedUser(authenticator, this.#certificate);
+    const hasCertificate = this.#certificate.name !== null || this.#certificate.isSent;
+    if (isNameless && hasCertificate) return loginCertified(authenticator, this.#certificate, address);
     const need = 'CONNECT needs the login and passcode of a user.';
-    return authenticate(authenticator, request, this.origin.address, need);
+    return authenticate(authenticator, request, address, need);
   }
 
   #open(version: Version, { canSendMs, wantsMs }: ConnectRequest): void {

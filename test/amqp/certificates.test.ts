@@ -1,8 +1,11 @@
 import assert from 'node:assert/strict';
 import { after, before, beforeEach, describe, it } from 'node:test';
 import type { SecureVersion, TLSSocket } from 'node:tls';
+import { readAccounts } from '../../src/access/account.ts';
+import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
 import type { TlsMaterial } from '../../src/util/sockets.ts';
 import { CertificateAuthority, type ClientIdentity, makeCertificate } from '../support/certificate.ts';
+import { FakeClock } from '../support/clock.ts';
 import { AmqpClient, textOf } from './client.ts';
 import { AmqpNode } from './node.ts';
 import { codeOf, conditionOf, KIND, RawClient } from './raw-client.ts';
@@ -142,6 +145,33 @@ describe('The login by SASL EXTERNAL', () => {
       const again = await connect({ maxVersion, ...(session !== undefined && { session }) });
       assert.equal((again.client.socket as TLSSocket).isSessionReused(), false);
       assert.deepEqual(again.offered, ['PLAIN'], maxVersion);
+    }
+  });
+
+  it('is counted and logged like a login by password; the same failure again is logged after a minute', async () => {
+    const accounts = readAccounts([{ name: 'test', password: 'test', rights: null }], []);
+    const logged: object[] = [];
+    const clock = new FakeClock();
+    const note = (fields: object): void => void logged.push(fields);
+    const authenticator = new PasswordAuthenticator({ accounts, clock, log: { debug: note, warn: note } });
+    const other = await AmqpNode.start({ options: { tls: TLS }, authenticator });
+    const address = '127.0.0.1';
+    const failed = { event: 'login-failed', user: null, address };
+    try {
+      const external = async (subject: string, as = ''): Promise<number | undefined> =>
+        login((await connect(authority.sign(subject), other)).client, saslInit('EXTERNAL', as));
+      assert.equal(await external('/CN=test'), 0);
+      assert.deepEqual(logged.splice(0), [{ event: 'login', user: 'test', address }]);
+      for (const _ of [1, 2]) assert.equal(await external('/CN=nobody'), 1);
+      assert.equal(await external('/CN=test', 'reader'), 1);
+      assert.deepEqual(logged.splice(0), [failed, failed]);
+      clock.advance(60_000);
+      assert.equal(await external('/CN=nobody'), 1);
+      assert.deepEqual(logged, [{ ...failed, repeats: 2 }]);
+      assert.deepEqual(authenticator.counts, { accepted: 1, failed: 4, limited: 0 });
+    } finally {
+      for (const { socket } of clients) socket.destroy();
+      await other.stop();
     }
   });
 

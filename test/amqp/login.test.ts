@@ -264,6 +264,7 @@ describe('The login by SASL, where logins cannot be checked', () => {
     const authenticator = {
       recall: () => null,
       loginBasic: () => Promise.reject(fault),
+      loginCertified: () => null,
       userNamed: () => null,
     };
     const node = await AmqpNode.start({ authenticator });

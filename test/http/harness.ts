@@ -282,6 +282,10 @@ export function sharedHarness(options: HarnessOptions = {}): () => Harness {
 export class NamedUsers implements Authenticator {
   readonly #users: ReadonlyMap<string, User>;
 
+  loginCertified(): null {
+    return null;
+  }
+
   userNamed(name: string): User | null {
     return [...this.#users.values()].find((user) => user.name === name) ?? null;
   }

@@ -211,6 +211,7 @@ describe('A login that takes its time', () => {
   const authenticator: Authenticator = {
     recall: () => null,
     loginBasic: () => login.promise,
+    loginCertified: () => null,
     userNamed: () => null,
   };
   const harness = sharedHarness({ authenticator: () => authenticator });

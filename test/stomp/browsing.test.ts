@@ -47,6 +47,39 @@ describe('A SUBSCRIBE with browser:true', () => {
     assert.equal(node.server.counts.unacknowledged, 0);
   });
 
+  it('reads one page at a time for each session, whatever the number of its browsers', async () => {
+    const count = 600;
+    await node.insert('a', ...Array.from({ length: count }, (_, i) => String(i)));
+    const { storage } = node.engine.engine;
+    const { scan } = storage;
+    let [reading, most] = [0, 0];
+    storage.scan = async (...given) => {
+      reading += 1;
+      most = Math.max(most, reading);
+      try {
+        return await scan.apply(storage, given);
+      } finally {
+        reading -= 1;
+      }
+    };
+    const client = await node.client();
+    const ids = ['s1', 's2', 's3', 'gone'];
+    for (const id of ids) client.send('SUBSCRIBE', { destination: '/q/N/a', id, browser: 'true' });
+    client.send('UNSUBSCRIBE', { id: 'gone' });
+    const shown = new Map(ids.map((id) => [id, 0]));
+    for (let ended = 0; ended < 3; ) {
+      const { headers } = await client.expect('MESSAGE');
+      const id = headers.get('subscription') ?? '';
+      if (headers.get('browser') === 'end') {
+        ended += 1;
+        for (const other of ['s1', 's2', 's3']) assert.ok((shown.get(other) ?? 0) > 0, 'they take turns');
+      } else shown.set(id, (shown.get(id) ?? 0) + 1);
+    }
+    storage.scan = scan;
+    assert.deepEqual([...shown.values()], [count, count, count, 0]);
+    assert.equal(most, 1);
+  });
+
   it('has the headers of what it shows, and an ACK of it is an error', async () => {
     const [id = ''] = await node.insert('a', {
       body: Buffer.from('x'),

@@ -28,7 +28,12 @@ export async function startWebSocketPort(given: WebSocketPortOptions): Promise<H
     log: { ...SILENT_LOG, warn: log, error: log, debug: () => {}, isLevelEnabled: () => false },
     clock,
     events: { drain: () => {} },
-    authenticator: { recall: () => null, loginBasic: () => new Promise(() => {}), userNamed: () => null },
+    authenticator: {
+      recall: () => null,
+      loginBasic: () => new Promise(() => {}),
+      loginCertified: () => null,
+      userNamed: () => null,
+    },
     upgrades: new Map([[path, new WebSocketListener(server, { ...webSocket, maxMessageBytes })]]),
   };
   const port = new HttpServer(parts as unknown as HttpParts);

@@ -1,7 +1,7 @@
 import type { Authenticator, User } from '../../access/user.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { ClientCertificate } from '../../session/client-certificate.ts';
-import { authenticate, type Credentials, certifiedUser } from '../../session/login.ts';
+import { authenticate, type Credentials, loginCertified } from '../../session/login.ts';
 import { bytesOfText } from '../../util/byte-text.ts';
 import { quote, quoteBytes } from '../../util/quote.ts';
 import { AMQP_LIMITS } from '../limits.ts';
@@ -97,13 +97,9 @@ export class SaslLogin {
 
   /** @param response the user as whom the client acts; empty: the one whom its certificate names */
   #external(response: Buffer): User {
+    const { address, certificate } = this.#client;
     try {
-      const user = certifiedUser(this.#authenticator, this.#client.certificate);
-      const authorizedAs = response.toString('latin1');
-      if (authorizedAs === '' || authorizedAs === bytesOfText(user.name)) return user;
-      throw unauthorized(
-        `The client's certificate names ${quote(user.name)}, who may not act as ${quoteBytes(authorizedAs)}.`,
-      );
+      return loginCertified(this.#authenticator, actingAs(certificate, response.toString('latin1')), address);
     } catch (error) {
       return reject(error);
     }
@@ -136,6 +132,14 @@ export class SaslLogin {
     const allowed = this.#mechanisms.join(', ');
     throw unauthorized(`SASL mechanism ${quoteBytes(mechanism ?? '')} is not served. Allowed: ${allowed}.`);
   }
+}
+
+/** A certificate proves nothing for a client that acts as another user than the one whom it names. */
+function actingAs(certificate: ClientCertificate, authorizedAs: string): ClientCertificate {
+  const { name } = certificate;
+  if (name === null || authorizedAs === '' || authorizedAs === bytesOfText(name)) return certificate;
+  const error = `the client's names ${quote(name)}, who may not act as ${quoteBytes(authorizedAs)}`;
+  return { name: null, error, isSent: true };
 }
 
 /** The credentials of a PLAIN response (RFC 4616); null if it is none, or acts as another user. */
