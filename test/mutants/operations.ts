@@ -233,7 +233,7 @@ export const OPERATIONS: readonly Mutant[] = [
   },
   {
     name: 'a move within an engine asks for no capacity',
-    suite: 'operations',
+    suite: 'moves to another engine',
     edits: edit(
       'operations/changer.ts',
       'const results = await this.#admit(plans, () => storage.settle(plans.map(({ item }) => item)));',

@@ -54,13 +54,14 @@ describe('A bulk move to another engine', () => {
         engine: unreliable(far.engine),
         ...(maxElements !== undefined && { maxElements }),
       },
+      { policy: plain('small'), engine: near.engine, maxElements: 100 },
     ];
     node = await new OperationNode(namespaces, near.clock, sandbox).start();
   }
 
   beforeEach(async () => {
     isAway = false;
-    near = await MEMORY_SQLITE.open({ namespaces: [plain('N')] });
+    near = await MEMORY_SQLITE.open({ namespaces: [plain('N'), plain('small')] });
     far = await MEMORY_SQLITE.open({ namespaces: [plain('far')] });
   });
   afterEach(async () => {
@@ -119,6 +120,18 @@ describe('A bulk move to another engine', () => {
     assert.deepEqual([...left, ...moved].sort(), BODIES);
     assert.equal(record.changed, moved.length);
     assert.equal(await inTransit(), 0);
+  });
+
+  it('fails within one engine, too, if the namespace of its target is full, and leaves the rest where it was', async () => {
+    await startNode();
+    await node.insertMany('N', 'from', COUNT);
+    const record = await node.run({ ...request, to: { ns: 'small', queue: 'to' } }, both);
+    assert.equal(record.state, 'failed');
+    assert.match(record.error ?? '', /holds as much as it may/);
+    const [left, moved] = [await node.bodies('N', 'from'), await node.bodies('small', 'to')];
+    assert.deepEqual([...left, ...moved].sort(), BODIES);
+    assert.ok(moved.length <= 100, `${moved.length} moved`);
+    assert.equal(record.changed, moved.length);
   });
 
   it('keeps scheduled elements scheduled, with their expiry', async () => {
