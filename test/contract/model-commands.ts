@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { QueueOptions, ScanPage, SettleAction, SettleItem } from '../../src/engine/storage.ts';
-import type { Delivery, DeliveryState } from '../../src/model/element.ts';
+import { DELIVERY_STATES, type Delivery, type DeliveryState } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { commit, extend, purge, remove, rollback, transfer } from '../support/settle.ts';
 import type { Model, ModelDelivery } from './model.ts';
@@ -226,6 +226,22 @@ const purges = fc
     }),
   );
 
+/** Of a queue as it is, or emptied just before. */
+const drops = fc.tuple(queues, fc.boolean()).map(([queue, isEmptied]) =>
+  command(`drop(${queue.ns}/${queue.name}, ${isEmptied})`, async ({ current }, world) => {
+    const { storage } = world.opened.engine;
+    if (isEmptied) assert.equal(await purge(storage, queue), current.purge(queue, DELIVERY_STATES));
+    const isGone = current.drop(queue);
+    assert.equal(await storage.drop(queue), isGone);
+    // Pops of a queue that is gone cannot be undone.
+    if (isGone) world.popped = world.popped.filter((one) => !isSameKey(one.queue, queue));
+  }),
+);
+
+function isSameKey(a: QueueKey, b: QueueKey): boolean {
+  return a.ns === b.ns && a.name === b.name;
+}
+
 const browses = fc
   .tuple(
     queues,
@@ -426,7 +442,7 @@ export function commandArbitraries(durable: boolean): fc.Arbitrary<Command>[] {
       rollbacks,
       rollbacks,
     ],
-    ...[extensions, removals, undoTakes, transfers, purges, browses, passings, passings],
+    ...[extensions, removals, undoTakes, transfers, purges, drops, browses, passings, passings],
     ...[takesByIds, settles, settles, reasonScans, holderScans, declarations],
     ...[largeInserts, mixedSettles, mixedSettles],
   ];

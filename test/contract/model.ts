@@ -123,6 +123,14 @@ export class Model {
     if (expired.length > 0) this.#state.hasExpired = true;
   }
 
+  /** Returns whether the queue held nothing; then it is as if it had never been. */
+  drop(queue: QueueKey): boolean {
+    if (this.of(queue).length > 0) return false;
+    delete this.#state.options[text(queue)];
+    this.#state.dedup = this.#state.dedup.filter((one) => one.queue !== text(queue));
+    return true;
+  }
+
   /** The queue's own options from now on; null: none. */
   declare(queue: QueueKey, options: QueueOptions | null): void {
     this.#state.options[text(queue)] = options ?? {};
