@@ -9,6 +9,7 @@ import {
   type RecentRates,
   type SeriesLimit,
 } from './queue-series.ts';
+import { type SumHistory, SumSeries } from './sum-series.ts';
 
 /**
  * Which queues of a namespace changed since they were last read, by this node's own operations and by what other nodes
@@ -18,6 +19,7 @@ export class Activity {
   readonly #clock: Pick<Clock, 'monotonic'>;
   readonly #limit: SeriesLimit;
   readonly #series = new Map<string, QueueSeries>();
+  readonly #sum: SumSeries;
   /** Names, and when the first change since the last reading was noted. */
   readonly #changed = new Map<string, number>();
   #onChange: (() => void) | null = null;
@@ -25,6 +27,7 @@ export class Activity {
   constructor(clock: Pick<Clock, 'monotonic'>, limit: SeriesLimit) {
     this.#clock = clock;
     this.#limit = limit;
+    this.#sum = new SumSeries(clock.monotonic());
   }
 
   /** Something about a queue changed, or may have. On the path of every operation. */
@@ -75,6 +78,7 @@ export class Activity {
       series = new QueueSeries(this.#limit, now, false);
       this.#series.set(name, series);
     }
+    this.#sum.change(now, series.last, reading);
     series.note(now, reading, changedAt);
   }
 
@@ -97,12 +101,18 @@ export class Activity {
     return (this.#series.get(name) ?? new QueueSeries(this.#limit, now, false)).history(now);
   }
 
+  /** The last hour of all queues together. */
+  sumHistory(): SumHistory {
+    return this.#sum.history(this.#clock.monotonic());
+  }
+
   /** Names that were read and are not in `known` any more; they are forgotten. */
   forgetUnknown(known: ReadonlySet<string>): string[] {
     const gone: string[] = [];
     for (const [name, series] of this.#series) {
       if (known.has(name)) continue;
       series.close();
+      this.#sum.change(this.#clock.monotonic(), series.last, null);
       this.#series.delete(name);
       this.#changed.delete(name);
       gone.push(name);

@@ -8,6 +8,7 @@ import { elementRoutes } from './elements.ts';
 import { eventRoutes } from './events.ts';
 import { exchangeRoutes } from './exchanges.ts';
 import { exportRoutes } from './export.ts';
+import { findQueuesRoutes } from './find-queues.ts';
 import { listingRoutes } from './listings.ts';
 import { operationRoutes } from './operations.ts';
 import { operatorRoutes } from './operators.ts';
@@ -20,6 +21,7 @@ import { takeRoutes } from './takes.ts';
 export function routeTable({ options, version }: Pick<HttpParts, 'options' | 'version'>): readonly Route[] {
   const routes: readonly Route[] = [
     ...listingRoutes,
+    ...findQueuesRoutes,
     ...queueRoutes,
     ...queueOptionsRoutes,
     ...elementRoutes,

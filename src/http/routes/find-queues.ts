@@ -1,0 +1,259 @@
+import { refusal } from '../../access/user.ts';
+import type { Namespace } from '../../broker/namespace.ts';
+import {
+  historyLengthMs,
+  INTERVAL_MS,
+  INTERVALS,
+  NO_RATES,
+  type QueueReading,
+  type Rates,
+} from '../../broker/queue-series.ts';
+import { oldestReadyMs, readQueue, shownSizes } from '../../broker/record.ts';
+import { sumOfHistories } from '../../broker/sum-series.ts';
+import { namespaceNotFound, QuaysideError } from '../../model/errors.ts';
+import { Type } from '../../util/schema.ts';
+import type { HttpCall } from '../call.ts';
+import { nameOf, oneOf, type QueryParameter, whole } from '../parameters.ts';
+import { type FilteredQueue, MEASURES, type QueueFilter, readQueueFilter } from '../queue-filter.ts';
+import { type Route, route } from '../route.ts';
+import { Count, Moment, named, orNull } from '../schemas.ts';
+
+const Rate = Type.Number({ minimum: 0, description: 'Per second, over the last minute.' });
+const SIZES = { size: Count, schedSize: Count, resvSize: Count, totalSize: Count };
+
+const FoundQueues = named(
+  'FoundQueues',
+  Type.Object({
+    queues: Type.Array(
+      named(
+        'FoundQueue',
+        Type.Object({
+          ns: Type.String(),
+          queue: Type.String(),
+          ...SIZES,
+          next_mature_t: orNull(Moment),
+          oldestReadyAge: orNull(Type.Number({ description: 'Seconds; null: no element is ready.' })),
+          paused: Type.Boolean(),
+          insert: Rate,
+          take: Rate,
+          settle: Rate,
+        }),
+      ),
+    ),
+    matched: Type.Integer({ description: 'How many queues the filter lets through, on all pages.' }),
+    total: Type.Integer({ description: 'How many queues there are that the user may read.' }),
+    sums: Type.Object(SIZES, { description: 'Of all queues that the filter lets through.' }),
+    unavailable: Type.Array(Type.String(), { description: 'Namespaces whose engine is unavailable.' }),
+  }),
+);
+
+const Column = Type.Array(orNull(Type.Number()));
+
+const SumHistory = named(
+  'SumHistory',
+  Type.Object({
+    from: Moment,
+    intervalMs: Type.Integer(),
+    size: Column,
+    schedSize: Column,
+    resvSize: Column,
+    insert: Column,
+    take: Column,
+    settle: Column,
+  }),
+);
+
+const SORTS = ['name', ...MEASURES] as const;
+type Sort = (typeof SORTS)[number];
+
+const filter: QueryParameter<QueueFilter | null> = {
+  description:
+    'Words that all must hold: part of a name, `ns:N`, `paused`, `running`, and `ready`, `scheduled`, `reserved`, `depth`, `age`, `in` or `out` with a comparison, such as `depth:>1000`.',
+  schema: Type.String(),
+  fallback: null,
+  read: readQueueFilter,
+};
+
+const DEFAULT_PAGE = 100;
+const MAX_PAGE = 1_000;
+const MAX_OFFSET = 1_000_000;
+
+/** Queues read at once that were never read before: as many as fill an engine's batch. */
+const READ_AT_ONCE = 32;
+
+const oneNamespace = nameOf('ns', 'Only this namespace; not given: all that the user may read.');
+
+export const findQueuesRoutes: readonly Route[] = [
+  route({
+    id: 'findQueues',
+    methods: ['GET', 'HEAD'],
+    path: '/queues',
+    summary: 'Find queues of all namespaces, filtered, sorted and in pages, as this node read them last',
+    access: 'user',
+    query: {
+      filter,
+      ns: oneNamespace,
+      sort: oneOf<Sort>('By what; not given: by name.', SORTS),
+      order: oneOf<'asc' | 'desc'>('Not given: `asc` by name, and `desc` by a number.', ['asc', 'desc']),
+      limit: whole('At most so many queues.', { from: 1, to: MAX_PAGE, unit: 'a count' }, DEFAULT_PAGE),
+      offset: whole('How many to leave out before them.', { from: 0, to: MAX_OFFSET, unit: 'a count' }, 0),
+    },
+    responses: [
+      { status: 200, description: 'One page.', contentType: 'application/json', schema: FoundQueues },
+    ],
+    problems: ['namespace-not-found', 'invalid-name', 'forbidden', 'storage-unavailable', 'outcome-unknown'],
+    handle: (call, { ns, filter, sort, order, limit, offset }) =>
+      call.front.listInTurn(call, async () => {
+        const { found, unavailable } = await readRows(readable(call, ns));
+        const matched = filter === null ? found : found.filter(filter);
+        const by = sort ?? 'name';
+        const sign = (order ?? (by === 'name' ? 'asc' : 'desc')) === 'asc' ? 1 : -1;
+        matched.sort((a, b) => sign * compareBy(by, a, b) || compareNames(a, b));
+        call.value({
+          queues: matched.slice(offset, offset + limit).map(record),
+          matched: matched.length,
+          total: found.length,
+          sums: sumsOf(matched),
+          unavailable,
+        });
+      }),
+  }),
+  route({
+    id: 'sumHistory',
+    methods: ['GET', 'HEAD'],
+    path: '/history',
+    summary: 'Read the last hour of all queues together, minute by minute, as this node saw it',
+    access: 'user',
+    query: { ns: oneNamespace },
+    responses: [
+      {
+        status: 200,
+        description: 'Columns of 60 values, the oldest first; null where this node knows nothing.',
+        contentType: 'application/json',
+        schema: SumHistory,
+      },
+    ],
+    problems: ['namespace-not-found', 'invalid-name', 'forbidden'],
+    handle(call, { ns }) {
+      const { clock } = call.front.parts;
+      const histories = readable(call, ns).map(({ activity }) => activity.sumHistory());
+      call.value({
+        from: new Date(clock.now() - historyLengthMs(clock.monotonic())).toISOString(),
+        intervalMs: INTERVAL_MS,
+        ...sumOfHistories(histories, INTERVALS),
+      });
+    },
+  }),
+];
+
+/** The namespaces whose queues the user may read; only that one, if one was asked for. */
+function readable({ front: { parts }, user }: HttpCall, ns: string | null): readonly Namespace[] {
+  if (ns === null) return parts.broker.namespaces().filter(({ name }) => user.may('read', name));
+  const namespace = parts.broker.namespace(ns);
+  if (!user.maySee(ns)) throw namespaceNotFound(ns);
+  const reason = refusal(user, 'read', ns);
+  if (reason !== null) throw reason;
+  return [namespace];
+}
+
+/** A queue as it was read last. */
+interface Row extends FilteredQueue {
+  readonly reading: QueueReading;
+  readonly rates: Rates;
+  readonly oldestReadyMs: number | null;
+}
+
+/**
+ * All queues of namespaces. What was read lately is not read again: with 10,000 queues that would be 10,000 calls of an engine.
+ * @throws QuaysideError the first one's reason, if no namespace can be read
+ */
+async function readRows(
+  namespaces: readonly Namespace[],
+): Promise<{ found: Row[]; unavailable: readonly string[] }> {
+  const outcomes = await Promise.allSettled(namespaces.map(rowsOf));
+  const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
+  const isAway = (reason: unknown): boolean =>
+    reason instanceof QuaysideError &&
+    (reason.code === 'storage-unavailable' || reason.code === 'outcome-unknown');
+  const failure = reasons.find((reason) => !isAway(reason));
+  if (failure !== undefined) throw failure;
+  if (reasons.length > 0 && reasons.length === namespaces.length) throw reasons[0];
+  return {
+    found: outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' ? outcome.value : [])),
+    unavailable: namespaces.filter((_, i) => outcomes[i]?.status === 'rejected').map(({ name }) => name),
+  };
+}
+
+async function rowsOf(namespace: Namespace): Promise<Row[]> {
+  const { activity } = namespace;
+  const names = [...namespace.knownNames];
+  const unread = names.filter((name) => activity.last(name) === null);
+  for (let from = 0; from < unread.length; from += READ_AT_ONCE) {
+    const some = unread.slice(from, from + READ_AT_ONCE);
+    const readings = await Promise.all(some.map((name) => readQueue(namespace.visit(name))));
+    for (const [i, reading] of readings.entries()) activity.noteReading(some[i] ?? '', reading, null);
+  }
+  return names.flatMap((name) => {
+    const reading = activity.last(name);
+    return reading === null ? [] : [rowOf(namespace, name, reading)];
+  });
+}
+
+function rowOf(namespace: Namespace, name: string, reading: QueueReading): Row {
+  const { counts, totals } = reading;
+  const rates = namespace.activity.rates(name, totals)?.['1m'] ?? NO_RATES;
+  const ageMs = oldestReadyMs({ namespace, key: { ns: namespace.name, name } }, counts);
+  const { ready, scheduled, reserved } = counts;
+  return {
+    ns: namespace.name,
+    queue: name,
+    paused: namespace.isPaused(name),
+    reading,
+    rates,
+    oldestReadyMs: ageMs,
+    measures: {
+      ready,
+      scheduled,
+      reserved,
+      depth: ready + scheduled + reserved,
+      age: (ageMs ?? 0) / 1000,
+      in: rates.insert,
+      out: rates.take,
+    },
+  };
+}
+
+function compareBy(sort: Sort, a: Row, b: Row): number {
+  return sort === 'name' ? compareNames(a, b) : a.measures[sort] - b.measures[sort];
+}
+
+function compareNames(a: Row, b: Row): number {
+  return compareTexts(a.queue, b.queue) || compareTexts(a.ns, b.ns);
+}
+
+/** By code units, as everywhere: `localeCompare` takes twenty times as long, and depends on the machine. */
+function compareTexts(a: string, b: string): number {
+  return a < b ? -1 : Number(a > b);
+}
+
+function record({ ns, queue, paused, reading, rates, oldestReadyMs: ageMs }: Row): object {
+  return {
+    ns,
+    queue,
+    ...shownSizes(reading.counts),
+    oldestReadyAge: ageMs === null ? null : Math.round(ageMs) / 1000,
+    paused,
+    ...rates,
+  };
+}
+
+function sumsOf(rows: readonly Row[]): object {
+  const sums = { size: 0, schedSize: 0, resvSize: 0, totalSize: 0 };
+  for (const { measures } of rows) {
+    sums.size += measures.ready;
+    sums.schedSize += measures.scheduled;
+    sums.resvSize += measures.reserved;
+    sums.totalSize += measures.depth;
+  }
+  return sums;
+}
