@@ -32,13 +32,11 @@ for (const { name, start } of MODES) {
       http: { users: { test1: 'test1', other: { password: 'other', rights: { mine: ['read'] } } } },
       namespaces: { [ns]: { url: engine.url, ...options }, mine: { url: 'sqlite::memory:' } },
     });
-    const startWith = async (config: Record<string, unknown>): Promise<ServerInProcess> => {
-      const server = await ServerInProcess.start({ config });
+    const startNode = async (ns: string, options: object): Promise<ServerInProcess> => {
+      const server = await ServerInProcess.start({ config: configOf(ns, options) });
       servers.push(server);
       return server;
     };
-    const startNode = (ns: string, options: object): Promise<ServerInProcess> =>
-      startWith(configOf(ns, options));
     const createProcess = async (ns: string, options: object): Promise<ServerProcess> => {
       const server = await ServerProcess.create({ config: configOf(ns, options) });
       servers.push(server);
@@ -130,20 +128,6 @@ for (const { name, start } of MODES) {
       }
     });
 
-    it('warn at start if no users are named, since each would have its own', async () => {
-      const namespaces = { N: { url: engine.url }, M: { url: 'sqlite::memory:' } };
-      const warning = /other nodes can share the engine of N, but http\.users names nobody/;
-      for (const [config, warns] of [
-        [{ namespaces }, true],
-        [{ namespaces, http: { users: { test1: 'test1' } } }, false],
-        [{ namespaces: { M: namespaces.M } }, false],
-        [{ namespaces: { N: { url: engine.url, signaller: { url: 'local:' } } } }, false],
-      ] as const) {
-        const server = await startWith(config);
-        assert.equal(warning.test(server.output), warns, JSON.stringify(config));
-      }
-    });
-
     it('with another variant are refused at start while a node is alive, and warned when none is', async () => {
       const ns = `N${++namespaces}`;
       const plain = await createProcess(ns, {});
@@ -173,6 +157,27 @@ for (const { name, start } of MODES) {
     });
   });
 }
+
+describe('Nodes whose engine others can share', () => {
+  it('warn at start if no users are named, since each would have its own', async () => {
+    const engine = await MODES[0]?.start();
+    assert.ok(engine);
+    const { url } = engine;
+    const namespaces = { N: { url }, M: { url: 'sqlite::memory:' } };
+    const warning = /other nodes can share the engine of N, but http\.users names nobody/;
+    for (const [config, warns] of [
+      [{ namespaces }, true],
+      [{ namespaces, http: { users: { test1: 'test1' } } }, false],
+      [{ namespaces: { M: namespaces.M } }, false],
+      [{ namespaces: { N: { url, signaller: { url: 'local:' } } } }, false],
+    ] as const) {
+      const server = await ServerInProcess.start({ config });
+      await server.dispose();
+      assert.equal(warning.test(server.output), warns, JSON.stringify(config));
+    }
+    await engine.stop();
+  });
+});
 
 function warningsOf({ output }: { readonly output: string }, event: string): LogLine[] {
   return output

@@ -1,7 +1,8 @@
-import { PostgresServer } from '../support/postgres-server.ts';
-import { startCluster, startRedis } from '../support/redis-servers.ts';
+import { freshSchema, runSql, sharedPostgres } from '../engines/postgres.ts';
+import { freshPrefix, sharedCluster, sharedRedis } from '../engines/redis.ts';
+import { withParameter } from '../support/run-servers.ts';
 
-/** What several nodes share. */
+/** What several nodes share: a prefix or schema of its own on a server of the run. */
 export interface SharedEngine {
   readonly url: string;
   stop(): Promise<void>;
@@ -14,13 +15,21 @@ interface Mode {
 
 /** The engines that nodes can share. The only such list: every suite of several nodes goes through it. */
 export const MODES: readonly Mode[] = [
-  { name: 'Redis', start: () => startRedis() },
-  { name: 'a Redis cluster', start: () => startCluster() },
+  { name: 'Redis', start: () => startOnRedis(sharedRedis()) },
+  { name: 'a Redis cluster', start: () => startOnRedis(sharedCluster()) },
   {
     name: 'PostgreSQL',
     start: async () => {
-      const server = await PostgresServer.start();
-      return { url: server.url(), stop: () => server.stop('fast') };
+      const server = await sharedPostgres();
+      const schema = freshSchema();
+      return {
+        url: withParameter(server, 'schema', schema),
+        stop: async () => void (await runSql({ url: () => server }, `DROP SCHEMA ${schema} CASCADE`)),
+      };
     },
   },
 ];
+
+async function startOnRedis(server: Promise<string>): Promise<SharedEngine> {
+  return { url: withParameter(await server, 'prefix', freshPrefix()), stop: async () => {} };
+}
