@@ -69,7 +69,7 @@ class LineSplitter {
       const line =
         this.#rest.length > 0
           ? this.#endLine(chunk.subarray(from, end))
-          : this.#textOf(chunk.subarray(from, end), encoding, isText);
+          : this.#textOf(chunk, encoding, isText, from, end);
       this.#count += 1;
       from = end + 1;
       if (!BLANK.test(line)) yield { number: this.#count, line };
@@ -98,11 +98,12 @@ class LineSplitter {
     return this.#textOf(bytes, 'utf8', false);
   }
 
-  /** @param isText whether it is known to be UTF-8 */
-  #textOf(bytes: Buffer, encoding: 'latin1' | 'utf8', isText: boolean): string {
-    if (bytes.length > this.#maxBytes) throw this.#tooLong(bytes.length);
-    if (!isText && !isUtf8(bytes)) throw this.#error('invalid-body', 'It is not UTF-8.', {});
-    return bytes.toString(encoding);
+  /** A part of some bytes. @param isText whether they are known to be UTF-8 */
+  #textOf(bytes: Buffer, encoding: 'latin1' | 'utf8', isText: boolean, from = 0, end = bytes.length): string {
+    if (end - from > this.#maxBytes) throw this.#tooLong(end - from);
+    if (!isText && !isUtf8(bytes.subarray(from, end)))
+      throw this.#error('invalid-body', 'It is not UTF-8.', {});
+    return bytes.toString(encoding, from, end);
   }
 
   #tooLong(bytes: number): unknown {
