@@ -1,7 +1,7 @@
 import { BlockList, isIP } from 'node:net';
 
 /** Stands for peers of a Unix socket, which have no address; nginx writes it the same. */
-export const UNIX_PEERS = 'unix:';
+const UNIX_PEERS = 'unix:';
 
 /** An entry that is no network. The message names it and says what is allowed. */
 export class NetworkError extends Error {

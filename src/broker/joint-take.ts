@@ -1,6 +1,7 @@
-import type { GroupCounts, Storage } from '../engine/storage.ts';
+import { type GroupCounts, NO_COUNTS, type Storage } from '../engine/storage.ts';
 import type { Delivery, GroupName } from '../model/element.ts';
 import type { QuaysideError } from '../model/errors.ts';
+import { Backoff } from '../util/backoff.ts';
 import type { CancelTimer } from '../util/clock.ts';
 import { type Claim, type Consumer, type ConsumerOrigin, popTimeout, type Sink } from './consumer.ts';
 import { toLocal } from './engine-time.ts';
@@ -65,9 +66,8 @@ interface Place {
 const MIN_COUNT_INTERVAL_MS = 20;
 /** If scheduled elements would complete what is missing, or an engine did not count, it is counted again after this long. */
 const RECOUNT_MS = 500;
-/** After elements went back because they were too few, the next try waits this long, doubled up to {@link MAX_BACKOFF_MS}. */
-const MIN_BACKOFF_MS = 100;
-const MAX_BACKOFF_MS = 5_000;
+/** With scheduled elements, it is counted again after this long at the latest. */
+const MAX_COUNT_INTERVAL_MS = 5_000;
 
 /**
  * One blocked call that takes from several queues, of any namespaces and engines, or that waits for several elements at once.
@@ -109,7 +109,8 @@ export class JointTake implements Claim {
   #restsUntil = 0;
   /** When it is counted next, whether or not anything becomes eligible; Infinity: not at all. */
   #countAt = Number.POSITIVE_INFINITY;
-  #backoffMs = 0;
+  /** Between looks around that brought too few elements. */
+  readonly #backoff: Backoff;
   #cancelTimeout: CancelTimer | null = null;
   #cancelCount: CancelTimer | null = null;
 
@@ -123,6 +124,7 @@ export class JointTake implements Claim {
     this.#request = request;
     this.#sink = sink;
     this.#since = namespace.clock.now();
+    this.#backoff = new Backoff(namespace.random);
     this.#tid = tid ?? namespace.makeTid();
     const groups = sources.map(({ queue, group }) => queue.groupOf(group));
     namespace.waitingLimit.enter(owner, sources.length);
@@ -323,9 +325,10 @@ export class JointTake implements Claim {
   #watchAgain(): void {
     this.#return();
     this.#state = 'waiting';
-    this.#backoffMs = Math.min(Math.max(this.#backoffMs * 2, MIN_BACKOFF_MS), MAX_BACKOFF_MS);
-    this.#restsUntil = this.#clock.monotonic() + this.#backoffMs;
-    this.#countAfter(this.#backoffMs);
+    this.#backoff.noteFailure();
+    const restMs = this.#backoff.delayMs();
+    this.#restsUntil = this.#clock.monotonic() + restMs;
+    this.#countAfter(restMs);
   }
 
   /** Looks around if there are enough elements, else waits until there may be. */
@@ -380,7 +383,7 @@ export class JointTake implements Claim {
       if (counts?.nextMatureAt == null) continue;
       next = Math.min(next, toLocal(counts.nextMatureAt, queue.namespace, queue.key));
     }
-    return Math.max(MIN_COUNT_INTERVAL_MS, Math.min(next - this.#clock.now(), MAX_BACKOFF_MS));
+    return Math.max(MIN_COUNT_INTERVAL_MS, Math.min(next - this.#clock.now(), MAX_COUNT_INTERVAL_MS));
   }
 
   /** A take may be in flight for it: then it ends only if that brings nothing. */
@@ -463,8 +466,6 @@ function storageOf({ source: { queue } }: Place): Storage {
 
 /** A queue that is paused has nothing to give. */
 async function countsOf({ source: { queue }, group, waitQueue }: Place): Promise<GroupCounts> {
-  if (queue.paused) return NOTHING;
+  if (queue.paused) return NO_COUNTS;
   return waitQueue === null ? queue.namespace.storage.counts(queue.key, group) : waitQueue.counts();
 }
-
-const NOTHING: GroupCounts = Object.freeze({ ready: 0, scheduled: 0, reserved: 0, nextMatureAt: null });

@@ -423,11 +423,6 @@ export class Namespace implements ClusterListener {
     this.#sweeper.wakeAt(at);
   }
 
-  /** Where failed elements go, if their queues have no other options; null: nowhere. */
-  get deadLetterQueue(): string | null {
-    return this.setup.policy.deadLetter?.queue ?? null;
-  }
-
   /** The names of the queues to which failed elements go, each once: the namespace's own, and those that options of queues name. */
   get deadLetterQueues(): readonly string[] {
     return this.options.deadLetterQueues;

@@ -1,6 +1,7 @@
 import type { JsonValue } from '../engine/definitions.ts';
 import type { QueueRule } from '../engine/queue-policy.ts';
 import type { DeadLetterPolicy, QueueOptions, RetryDelay } from '../engine/storage.ts';
+import { DEAD_LETTER_QUEUE } from '../model/dead-letter.ts';
 import { LIMITS } from '../model/limits.ts';
 import { membersOf, wrongMember } from '../model/members.ts';
 import { checkName } from '../model/names.ts';
@@ -64,8 +65,6 @@ interface ShownRetryDelay {
 /** What a retry delay has if it is not given; `first` must be. */
 export const RETRY_DEFAULTS = { factor: 2, max: 3600, jitter: 0 } as const;
 export const MAX_FACTOR = 100;
-export const MAX_DEAD_LETTER_TRIES = 1_000_000;
-export const DEAD_LETTER_QUEUE = '__deadletter__';
 const MAX_SECONDS = LIMITS.delayMs / 1000;
 
 /** The options of the queues of a namespace: what each has stored, over the rules for its name, over the namespace's. */
@@ -74,6 +73,7 @@ export class QueueOptionsTable {
   /** The most specific first. */
   readonly #rules: readonly QueueRule<OwnOptions>[];
   readonly #stored = new Map<string, OwnOptions>();
+  #deadLetterQueues: readonly string[] | null = null;
   /** Changes with the stored options: handles keep their settings as long as it is the same. */
   version = 0;
 
@@ -89,15 +89,15 @@ export class QueueOptionsTable {
     return { ...this.#general, ...rule?.options, ...stored };
   }
 
-  /** The names of all dead-letter queues that any queue may have, each once. */
-  get deadLetterQueues(): string[] {
-    const all = [this.#general, ...this.#rules.map(({ options }) => options), ...this.#stored.values()];
-    return [...new Set(all.flatMap(({ deadLetter }) => (deadLetter == null ? [] : [deadLetter.queue])))];
+  /** The names of all dead-letter queues that any queue may have, each once. Kept until options change: every scrape reads them. */
+  get deadLetterQueues(): readonly string[] {
+    this.#deadLetterQueues ??= this.#findDeadLetterQueues();
+    return this.#deadLetterQueues;
   }
 
-  /** What the queue itself has; null: nothing. */
-  storedOf(name: string): OwnOptions | null {
-    return this.#stored.get(name) ?? null;
+  #findDeadLetterQueues(): string[] {
+    const all = [this.#general, ...this.#rules.map(({ options }) => options), ...this.#stored.values()];
+    return [...new Set(all.flatMap(({ deadLetter }) => (deadLetter == null ? [] : [deadLetter.queue])))];
   }
 
   /** The queues that have something of their own. */
@@ -110,6 +110,7 @@ export class QueueOptionsTable {
     if (stored === null) this.#stored.delete(name);
     else this.#stored.set(name, stored);
     this.version += 1;
+    this.#deadLetterQueues = null;
   }
 
   record(name: string): OptionsRecord {
@@ -158,7 +159,7 @@ function parseDeadLetter(value: unknown): DeadLetterPolicy {
   const { maxTries, queue = DEAD_LETTER_QUEUE } = membersOf(value, 'deadLetter', ['maxTries', 'queue']);
   if (typeof queue !== 'string') throw wrongMember('deadLetter.queue', queue, 'a string');
   return {
-    maxTries: whole(maxTries, 'deadLetter.maxTries', MAX_DEAD_LETTER_TRIES),
+    maxTries: whole(maxTries, 'deadLetter.maxTries', LIMITS.tries),
     queue: checkName('deadLetter.queue', queue),
   };
 }

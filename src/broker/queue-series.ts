@@ -1,5 +1,5 @@
 import type { Counters } from '../engine/stats.ts';
-import type { GroupCounts } from '../engine/storage.ts';
+import { type GroupCounts, NO_COUNTS } from '../engine/storage.ts';
 
 /** What was read of a queue at one moment. */
 export interface QueueReading {
@@ -37,10 +37,10 @@ export interface QueueHistory {
 
 /** Length of an interval of the history, and how many there are. */
 export const INTERVAL_MS = 60_000;
-export const INTERVALS = 60;
+const INTERVALS = 60;
 
 const WINDOWS = { '1m': 60_000, '5m': 300_000 } as const;
-export const NO_RATES: Rates = Object.freeze({ insert: 0, take: 0, settle: 0 });
+const NO_RATES: Rates = Object.freeze({ insert: 0, take: 0, settle: 0 });
 
 /** Moments are stored in tenths of a second, so that 32 bits hold 13 years. */
 const UNIT_MS = 100;
@@ -257,7 +257,7 @@ interface MinuteOfQueue extends Point {
 }
 
 const NOTHING: QueueReading = {
-  counts: { ready: 0, scheduled: 0, reserved: 0, nextMatureAt: null },
+  counts: NO_COUNTS,
   totals: { put: 0, get: 0, reserve: 0, commit: 0, rollback: 0, deadletter: 0 },
   oldestReadyMs: null,
 };

@@ -1,6 +1,7 @@
 import type { GroupCounts, TakeResult } from '../engine/storage.ts';
 import type { Delivery, GroupName } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
+import { Backoff } from '../util/backoff.ts';
 import type { CancelTimer } from '../util/clock.ts';
 import { type Claim, Consumer, type GetRequest, popTimeout, type Sink } from './consumer.ts';
 import { toLocal } from './engine-time.ts';
@@ -18,9 +19,6 @@ const MAX_TAKES = 64;
  * lost with a connection; those within this process are not.
  */
 const POLL_MS = { alone: 30_000, shared: 3_000 };
-/** After an engine error the next try waits this long, doubled up to {@link MAX_BACKOFF_MS}, ± half. */
-const MIN_BACKOFF_MS = 100;
-const MAX_BACKOFF_MS = 5_000;
 /** If a due moment seems past, the engine is queried again after this long. */
 const CLOCK_SKEW_RETRY_MS = 20;
 
@@ -83,7 +81,8 @@ export class WaitQueue {
   /** The earliest known maturity that has not come, or null. */
   #dueAt: number | null = null;
   #timer: CancelTimer | null = null;
-  #backoffMs = 0;
+  /** Between takes after an engine error. */
+  readonly #backoff: Backoff;
   /** Consumers that timed out while a take for them was in flight: they end as soon as it is sure that it has nothing for them. */
   #timedOut = 0;
   #ofUsers = 0;
@@ -91,6 +90,7 @@ export class WaitQueue {
   constructor(queue: Queue, group: GroupName) {
     this.#queue = queue;
     this.#ns = queue.namespace;
+    this.#backoff = new Backoff(this.#ns.random);
     this.group = group;
   }
 
@@ -262,7 +262,7 @@ export class WaitQueue {
       this.#inFlight.storedDueAt = earlier(this.#inFlight.storedDueAt, at);
     } else if (this.#hasConsumers && earlier(this.#dueAt, at) !== this.#dueAt) {
       this.#dueAt = at;
-      if (this.#backoffMs === 0) this.#sleep();
+      if (!this.#backoff.isActive) this.#sleep();
     }
   }
 
@@ -414,7 +414,7 @@ export class WaitQueue {
   }
 
   #continue(more: number, isShort: boolean): void {
-    this.#backoffMs = 0;
+    this.#backoff.reset();
     if (this.#queue.paused) this.#endTimedOut();
     else if (more > 0) this.#match(more);
     else if (isShort) this.#endTimedOut();
@@ -426,8 +426,8 @@ export class WaitQueue {
   /** The engine is unavailable: consumers continue to wait, but those that timed out end with the error. */
   #backOff(failure: QuaysideError): void {
     this.#endTimedOut(failure);
-    this.#backoffMs = Math.min(Math.max(this.#backoffMs * 2, MIN_BACKOFF_MS), MAX_BACKOFF_MS);
-    this.#arm(this.#backoffMs * (0.5 + this.#ns.random()));
+    this.#backoff.noteFailure();
+    this.#arm(this.#backoff.delayMs());
   }
 
   #restIfEmpty(): void {

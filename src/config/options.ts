@@ -1,3 +1,5 @@
+import { DEAD_LETTER_QUEUE } from '../model/dead-letter.ts';
+import { LIMITS } from '../model/limits.ts';
 import { type Properties, type Static, Type } from '../util/schema.ts';
 
 /**
@@ -213,12 +215,12 @@ const DeadLetterOptions = Type.Object(
   {
     maxTries: Type.Integer({
       minimum: 1,
-      maximum: 1_000_000,
+      maximum: LIMITS.tries,
       description: 'failed tries at which an element moves to the dead-letter queue',
     }),
     queue: Type.String({
       minLength: 1,
-      default: '__deadletter__',
+      default: DEAD_LETTER_QUEUE,
       description: 'name of that queue, in the same namespace',
     }),
   },

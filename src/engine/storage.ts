@@ -399,6 +399,14 @@ export interface GroupCounts {
   readonly nextMatureAt: number | null;
 }
 
+/** Those of a group with nothing in it. */
+export const NO_COUNTS: GroupCounts = Object.freeze({
+  ready: 0,
+  scheduled: 0,
+  reserved: 0,
+  nextMatureAt: null,
+});
+
 export interface QueueCounts extends GroupCounts {
   /** Per group with anything in it; empty for a plain queue and if `group` was given. */
   readonly groups: ReadonlyMap<GroupName, GroupCounts>;

@@ -2,6 +2,7 @@ import type { Consumer } from '../broker/consumer.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery, ElementId } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
+import { Backoff } from '../util/backoff.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { Decided, Forwarder } from './forwarder.ts';
 import type { InFlightLimit } from './in-flight-limit.ts';
@@ -29,8 +30,6 @@ const MAX_BATCH = 256;
 const BATCH_BYTES = 4 * 1_048_576;
 /** The size assumed for an element before the first one. */
 const USUAL_BYTES = 4 * 1024;
-const MIN_BACKOFF_MS = 100;
-const MAX_BACKOFF_MS = 5_000;
 
 /**
  * One loop of an exchange, as a pipeline of three stages: while some batches are being stored, the selectors run for the next,
@@ -55,13 +54,15 @@ export class Loop {
   readonly #open = new Set<Promise<void>>();
   /** Ends the wait for a batch, with what came. */
   #endWait: ((batch: Delivery[]) => void) | null = null;
-  #backoffMs = 0;
+  /** Between batches after a failed one. */
+  readonly #backoff: Backoff;
   #endPause: (() => void) | null = null;
   #onCapacity: (() => void) | null = null;
   #run: Promise<void> = Promise.resolve();
 
   constructor(options: LoopOptions) {
     this.#options = options;
+    this.#backoff = new Backoff(options.random);
   }
 
   get tid(): string {
@@ -120,7 +121,7 @@ export class Loop {
   /** How many elements the next batch is to have. */
   #batchSize(): number {
     // After a failure one element is enough to find out whether the destination is available again.
-    if (this.#backoffMs > 0) return 1;
+    if (this.#backoff.isActive) return 1;
     const { window, copies } = this.#options;
     const byBytes = Math.max(1, Math.floor(BATCH_BYTES / (this.#bytesEach * copies)));
     return Math.min(MAX_BATCH, window - this.#inFlight.size, byBytes);
@@ -146,14 +147,14 @@ export class Loop {
           {
             deliver: (first, more) => end([first, ...more]),
             end: (reason) => {
-              if (reason.code !== 'pop-cancelled') this.#grow();
+              if (reason.code !== 'pop-cancelled') this.#backoff.noteFailure();
               end([]);
             },
           },
         );
       } catch (error) {
         if (!(error instanceof QuaysideError)) throw error;
-        this.#grow();
+        this.#backoff.noteFailure();
         end([]);
       }
     });
@@ -194,12 +195,12 @@ export class Loop {
       const store = await decided;
       const storing = store();
       markSent();
-      if (await storing) this.#backoffMs = 0;
-      else this.#grow();
+      if (await storing) this.#backoff.reset();
+      else this.#backoff.noteFailure();
     } catch {
       // Unforeseen: all of it is returned at once; the loop continues, more slowly.
       this.#options.source.returnAllUndelivered(batch);
-      this.#grow();
+      this.#backoff.noteFailure();
     } finally {
       markSent();
       for (const { id } of batch) this.#inFlight.delete(id);
@@ -228,19 +229,15 @@ export class Loop {
   }
 
   async #pauseAfterFailure(): Promise<void> {
-    if (this.#backoffMs === 0) return;
+    if (!this.#backoff.isActive) return;
     await this.#allSettled();
-    if (this.#backoffMs === 0 || this.#state !== 'running') return;
+    if (!this.#backoff.isActive || this.#state !== 'running') return;
     let cancel: CancelTimer | null = null;
     await new Promise<void>((resolve) => {
       this.#endPause = resolve;
-      cancel = this.#options.clock.after(this.#backoffMs * (0.5 + this.#options.random()), resolve);
+      cancel = this.#options.clock.after(this.#backoff.delayMs(), resolve);
     });
     this.#endPause = null;
     (cancel as CancelTimer | null)?.();
-  }
-
-  #grow(): void {
-    this.#backoffMs = Math.min(Math.max(this.#backoffMs * 2, MIN_BACKOFF_MS), MAX_BACKOFF_MS);
   }
 }

@@ -118,11 +118,11 @@ function namespaceFamilies(contents: readonly Contents[]): Family[] {
     ),
     gauge(
       'quayside_dead_letter_elements',
-      'Elements in the dead-letter queue of a namespace that has one.',
+      'Elements in the dead-letter queues of a namespace that has some.',
       (queues, namespace) =>
-        namespace.deadLetterQueue === null
+        namespace.deadLetterQueues.length === 0
           ? []
-          : [sampleOf(namespace, {}, elementsIn(queues, namespace.deadLetterQueue))],
+          : [sampleOf(namespace, {}, elementsIn(queues, new Set(namespace.deadLetterQueues)))],
     ),
     gauge('quayside_paused_queues', 'Queues of a namespace that are paused.', (_, namespace) => [
       sampleOf(namespace, {}, namespace.pausedNames.size),
@@ -186,8 +186,8 @@ function perQueueFamilies(contents: readonly Contents[]): Family[] {
   ];
 }
 
-function elementsIn(queues: readonly QueueContents[], wanted: string): number {
-  const own = queues.filter(({ name }) => name === wanted);
+function elementsIn(queues: readonly QueueContents[], wanted: ReadonlySet<string>): number {
+  const own = queues.filter(({ name }) => wanted.has(name));
   return sum(own, ({ counts: { ready, scheduled, reserved } }) => ready + scheduled + reserved);
 }
 

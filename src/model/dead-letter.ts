@@ -1,6 +1,9 @@
 import { bytesOfText } from '../util/byte-text.ts';
 import type { ElementHeaders, ElementId } from './element.ts';
 
+/** Where elements go that failed too often, if the options name no other queue. */
+export const DEAD_LETTER_QUEUE = '__deadletter__';
+
 /** What the headers of a dead letter add about the element that it was. */
 export interface DeadLetterFacts {
   /** The queue that it left, in bytes as headers are. */

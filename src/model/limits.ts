@@ -17,7 +17,7 @@ export const LIMITS = {
   headerBytes: 8192,
   /** Characters of a content type or content encoding. */
   contentTypeLength: 255,
-  /** The largest number of tries that can be given at insertion. */
+  /** The largest number of tries that can be given at insertion, and at which elements can become dead letters. */
   tries: 1_000_000,
   /** Elements of one take. */
   takeCount: 1000,

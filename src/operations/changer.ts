@@ -45,7 +45,7 @@ interface ChangerOptions {
 /** Elements on their way to another engine that are looked at in one go. */
 const AT_ONCE = 250;
 /** The first part of the name of a queue for elements on their way to another engine; the operation's id follows. */
-export const TRANSIT_QUEUE = '__operation__';
+const TRANSIT_QUEUE = '__operation__';
 
 const NOTHING: Changes = { changed: 0, failed: 0, error: null };
 const FINISH = { kind: 'finish' } as const;

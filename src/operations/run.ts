@@ -3,6 +3,7 @@ import type { BrokerLog } from '../broker/ports.ts';
 import type { Definitions } from '../engine/definitions.ts';
 import type { ScannedDelivery } from '../engine/storage.ts';
 import { QuaysideError } from '../model/errors.ts';
+import { Backoff } from '../util/backoff.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { ConcurrencyLimit } from '../util/concurrency-limit.ts';
@@ -62,9 +63,6 @@ const MIN_PAGE = 64;
 const FIRST_PAGE_SIZE = 128;
 const MAX_PAGE = 1_000;
 
-const MIN_BACKOFF_MS = 100;
-const MAX_BACKOFF_MS = 5_000;
-
 const MAX_SAMPLES = 10;
 /** Of the headers of a sample. */
 const MAX_SAMPLE_BYTES = 1_024;
@@ -109,7 +107,8 @@ export class OperationRun {
   #pageSize = FIRST_PAGE_SIZE;
   /** On the monotonic clock: `rate` allows the next page from then on. */
   #nextPageAt = Number.NEGATIVE_INFINITY;
-  #backoffMs = 0;
+  /** Between steps after an engine error. */
+  readonly #backoff: Backoff;
   #wake: (() => void) | null = null;
   #isCancelled = false;
   #isStopping = false;
@@ -119,6 +118,7 @@ export class OperationRun {
 
   constructor(options: RunOptions) {
     this.#options = options;
+    this.#backoff = new Backoff(options.random);
     const { id, operation, route, before, searches, clock, node } = options;
     const { request, bound, by, hidesBodies } = operation;
     const dueAt = bound - BOUND_MS + (request.delayMs ?? 0);
@@ -188,7 +188,7 @@ export class OperationRun {
     while (!this.#isStopping) {
       try {
         const end = await this.#step();
-        this.#backoffMs = 0;
+        this.#backoff.reset();
         if (end === null) continue;
         await this.#end(end);
         return;
@@ -338,12 +338,12 @@ export class OperationRun {
   }
 
   async #backOff(error: unknown): Promise<void> {
-    const { log, id, random } = this.#options;
-    if (this.#backoffMs === 0) log.warn({ err: error, operation: id }, 'an operation waits for an engine');
-    this.#backoffMs = Math.min(Math.max(this.#backoffMs * 2, MIN_BACKOFF_MS), MAX_BACKOFF_MS);
+    const { log, id } = this.#options;
+    if (!this.#backoff.isActive) log.warn({ err: error, operation: id }, 'an operation waits for an engine');
+    this.#backoff.noteFailure();
     // What is on its way to an engine that is unavailable is turned back by a cancel.
     if (this.#isCancelled && this.#changer.transit !== null) await this.#turnBack().catch(() => {});
-    await this.#wait(this.#backoffMs * (0.5 + random()));
+    await this.#wait(this.#backoff.delayMs());
   }
 
   /** Ends early if the operation is cancelled, or stops. */

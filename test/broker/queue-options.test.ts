@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import { FINISH, type Queue } from '../../src/broker/queue.ts';
-import type { OwnOptions } from '../../src/broker/queue-options.ts';
+import { type OwnOptions, showOptions } from '../../src/broker/queue-options.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import { MAIN_ENGINES, type TestEngine } from '../engines.ts';
@@ -45,8 +45,8 @@ for (const engine of MAIN_ENGINES) {
     const seen = async (queue: Queue, options: OwnOptions | null): Promise<void> => {
       for (let attempt = 0; ; attempt++) {
         assert.ok(attempt < 10_000, 'the other node is notified');
-        const stored = queue.namespace.options.storedOf(queue.key.name);
-        if (JSON.stringify(stored) === JSON.stringify(options)) return;
+        const { stored } = queue.optionsRecord();
+        if (JSON.stringify(stored) === JSON.stringify(showOptions(options ?? {}))) return;
         await opened.engine.ping();
       }
     };

@@ -9,6 +9,8 @@ import { declare, ExchangeNode, openEngine } from './node.ts';
 const RUNS = Number(process.env.MODEL_RUNS ?? 25);
 /** Loops may double an element at every hop, so that the default of 17 would make a test of minutes. */
 const MAX_HOPS = 4;
+/** So often in a row, at most, nothing has moved although a source holds elements. */
+const MAX_STILL_CHECKS = 100_000;
 
 type Headers = Readonly<Record<string, string>>;
 
@@ -61,16 +63,23 @@ describe('a graph of exchanges', () => {
     await fc.assert(
       fc.asyncProperty(graphs, async (graph) => {
         run += 1;
-        const expected = forwardAll(graph);
-        assert.deepEqual(await forwardThrough(node, graph, `${run}-`), expected);
+        const { ended, copies } = forwardAll(graph);
+        assert.deepEqual(await forwardThrough(node, graph, { prefix: `${run}-`, maxCopies: copies }), ended);
       }),
       { numRuns: RUNS },
     );
   });
 });
 
-/** The model: where every element ends, by queue, sorted. Unroutable ones by the name of their queue and engine. */
-function forwardAll({ exchanges, inserts, engines }: Graph): Record<string, string[]> {
+/**
+ * The model: where every element ends, by queue, sorted, and how many copies are stored on the way. Unroutable ones by the
+ * name of their queue and engine.
+ */
+function forwardAll({ exchanges, inserts, engines }: Graph): {
+  ended: Record<string, string[]>;
+  copies: number;
+} {
+  let copies = 0;
   const ended: Record<string, string[]> = {};
   const end = (queue: string, element: Element): void => {
     ended[queue] = [...(ended[queue] ?? []), shown(element)].sort();
@@ -94,19 +103,23 @@ function forwardAll({ exchanges, inserts, engines }: Graph): Record<string, stri
         ({ headers } = verdict);
         if (!verdict.accepted) continue;
         accepted += 1;
+        copies += 1;
         todo.push({ queue: to, element: { ...element, headers, hops: element.hops + 1 } });
       }
       if (accepted === 0) end(`${engines[queue]}/__no_route__`, element);
     }
   }
-  return ended;
+  return { ended, copies };
 }
 
-/** The real thing: creates the exchanges, inserts, waits for rest, and pops everything. */
+/**
+ * The real thing: creates the exchanges, inserts, waits for rest, and pops everything. It fails once it stores more copies
+ * than the model: in a loop their number doubles until the memory is full.
+ */
 async function forwardThrough(
   node: ExchangeNode,
   graph: Graph,
-  prefix: string,
+  { prefix, maxCopies }: { prefix: string; maxCopies: number },
 ): Promise<Record<string, string[]>> {
   const { exchanges, inserts, engines } = graph;
   const name = (queue: number): string => `${prefix}q${queue}`;
@@ -124,7 +137,18 @@ async function forwardThrough(
     const target = node.broker.namespace(engines[queue] ?? '').queue(name(queue));
     await target.insert([newElement({ body: `${i}`, headers: Object.entries(headers).flat() })]);
   }
-  while (!(await atRest(node, graph, name))) await new Promise(setImmediate);
+  const counts = () => exchanges.map(({ from }) => node.exchanges.record(name(from)).stats);
+  let stillChecks = 0;
+  for (let before = ''; !(await atRest(node, graph, name)); ) {
+    const stored = counts().flatMap(({ dst }) => dst.map(({ matched }) => matched));
+    const copies = stored.reduce((sum, count) => sum + count, 0);
+    assert.ok(copies <= maxCopies, `the exchanges stored ${copies} copies, the model ${maxCopies}`);
+    const now = JSON.stringify(counts());
+    stillChecks = now === before ? stillChecks + 1 : 0;
+    before = now;
+    assert.ok(stillChecks < MAX_STILL_CHECKS, `elements stay in a source of an exchange: ${now}`);
+    await new Promise(setImmediate);
+  }
   const ended: Record<string, string[]> = {};
   const places = [
     ...engines.map((engine, queue) => ({ engine, queue: name(queue), shownAs: `${engine}/q${queue}` })),

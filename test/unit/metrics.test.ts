@@ -249,6 +249,14 @@ describe('Metrics', () => {
     await queue.settle({ id, group: null, token: null }, ROLLBACK);
     assert.ok((await text()).includes('quayside_queue_dead_letters_total{namespace="D",queue="q"} 1\n'));
     assert.ok((await text()).includes('quayside_dead_letter_elements{namespace="D"} 1\n'));
+    const other = node.namespace('D').queue('other');
+    await other.storeOptions({ deadLetter: { maxTries: 1, queue: 'own-dead' } });
+    const [failed = ''] = await other.insert([newElement()]);
+    assert.equal(await ended(other, { leaseMs: 1000 }), 1);
+    await other.settle({ id: failed, group: null, token: null }, ROLLBACK);
+    assert.ok((await text()).includes('quayside_dead_letter_elements{namespace="D"} 2\n'));
+    await other.storeOptions(null);
+    assert.ok((await text()).includes('quayside_dead_letter_elements{namespace="D"} 1\n'));
     await node.stop();
     await own.close();
   });

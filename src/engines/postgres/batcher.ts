@@ -456,7 +456,7 @@ export class Batcher {
       returned += call.size.returned ?? 0;
       const isTooMuch = bytes > BATCH_BYTES || rows > BATCH_ROWS || returned > MAX_RETURNED_BYTES;
       const isAlone = call.attempts > 0 || call.size.isAlone === true;
-      if (calls.length > 0 && (isTooMuch || isAlone || calls[0]?.attempts !== 0)) break;
+      if (calls.length > 0 && (isTooMuch || isAlone)) break;
       calls.push(call);
       if (isAlone) {
         next += 1;

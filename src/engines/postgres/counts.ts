@@ -1,4 +1,4 @@
-import type { GroupCounts, QueueCounts } from '../../engine/storage.ts';
+import { type GroupCounts, NO_COUNTS, type QueueCounts } from '../../engine/storage.ts';
 import type { GroupName } from '../../model/element.ts';
 import type { Operation } from './batcher.ts';
 import type { Context } from './operations.ts';
@@ -75,8 +75,6 @@ const STREAM_COUNTS: Statement = {
 /** A read that takes longer may have stepped over much that is dead; a probe on the auxiliary connection finds out. */
 const SLOW_MS = 20;
 
-const EMPTY: GroupCounts = { ready: 0, scheduled: 0, reserved: 0, nextMatureAt: null };
-
 function readCounts(row: Row): GroupCounts {
   const [ready, scheduled, reserved] = [number(row, 1), number(row, 2), number(row, 3)];
   return { ready, scheduled, reserved, nextMatureAt: ready + scheduled === 0 ? null : numberOrNull(row, 5) };
@@ -104,7 +102,7 @@ export function countsOperation(context: Context): Operation<Subscription, Group
       return {
         query: { statement: COUNTS, values: PLACES.values(items) },
         read: (rows) => {
-          const results: GroupCounts[] = items.map(() => EMPTY);
+          const results: GroupCounts[] = items.map(() => NO_COUNTS);
           for (const row of rows) {
             const subscription = items[placeOf(row)];
             if (subscription === undefined) continue;
@@ -133,7 +131,7 @@ export function streamCountsOperation(context: Context): Operation<Queue, QueueC
         query: { statement: STREAM_COUNTS, values },
         read: (rows) => {
           const groups = new Map<GroupName, GroupCounts>();
-          let [elements, nextMatureAt]: [GroupCounts, number | null] = [EMPTY, null];
+          let [elements, nextMatureAt]: [GroupCounts, number | null] = [NO_COUNTS, null];
           for (const row of rows) {
             const counts = readCounts(row);
             if (row[6] == null) {

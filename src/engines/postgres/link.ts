@@ -1,13 +1,14 @@
 import { randomInt } from 'node:crypto';
 import type { EngineLog } from '../../engine/engine.ts';
 import { withTlsHint } from '../../engine/tls.ts';
+import { Backoff } from '../../util/backoff.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
 import { Connection } from './connection.ts';
 import type { Settings } from './settings.ts';
 
-/** After a failed connect the next one waits this long, doubled each time up to the longest, ± half. */
-const FIRST_BACKOFF_MS = 50;
-const LONGEST_BACKOFF_MS = 1000;
+/** Between connects that fail: shorter than for other work, as nothing can be done without a connection. */
+const BACKOFF = { minMs: 50, maxMs: 1000 };
+const RANDOM_STEPS = 2 ** 32;
 /** A server that accepts a connection and sends nothing must not delay the next attempt. */
 const OPEN_TIMEOUT_MS = 5000;
 /** A reconnect prepares little; the first connection may wait for another node that creates the schema. */
@@ -45,6 +46,7 @@ export class Link {
   /** The name of the last connection that was ready. */
   #predecessor: string | null = null;
   #cancelRetry: CancelTimer | null = null;
+  readonly #backoff = new Backoff(() => randomInt(RANDOM_STEPS) / RANDOM_STEPS, BACKOFF);
   #lastReason = '';
   /** Settles when no attempt is in progress. */
   #retrying: Promise<void> = Promise.resolve();
@@ -182,25 +184,24 @@ export class Link {
   }
 
   #retryAfter(delayMs: number): void {
-    // Spread, so that many nodes do not reconnect at the same moment.
-    const spreadMs = delayMs / 2 + randomInt(delayMs + 1);
-    this.#cancelRetry = this.#clock.after(spreadMs, () => {
-      this.#retrying = this.#retry(delayMs);
+    this.#cancelRetry = this.#clock.after(delayMs, () => {
+      this.#retrying = this.#retry();
     });
   }
 
-  async #retry(waitedMs: number): Promise<void> {
+  async #retry(): Promise<void> {
     this.#cancelRetry = null;
     try {
       await this.#open(PREPARE_TIMEOUT_MS);
     } catch (error) {
       if (this.#stopped.signal.aborted) return;
       this.#logUnavailable(reasonOf(error));
-      const next = Math.min(Math.max(waitedMs * 2, FIRST_BACKOFF_MS), LONGEST_BACKOFF_MS);
-      this.#retryAfter(next);
+      this.#backoff.noteFailure();
+      this.#retryAfter(this.#backoff.delayMs());
       return;
     }
     this.#awaySince = null;
+    this.#backoff.reset();
     this.#lastReason = '';
     this.#log.info({ server: this.#settings.shown, role: this.#role }, 'PostgreSQL is available again');
     this.#events.back();

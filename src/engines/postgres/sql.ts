@@ -21,8 +21,8 @@ export const STEP_BITS = 20;
 export const CONTENT_BYTES = 'CASE WHEN d.head IS NULL THEN 0 ELSE d.bytes END AS content_bytes';
 
 /** The sum over the column {@link CONTENT_BYTES} of deliveries that came or went. */
-export const CAME = 'sum(content_bytes)';
-export const WENT = '-sum(content_bytes)';
+const CAME = 'sum(content_bytes)';
+const WENT = '-sum(content_bytes)';
 
 interface Deltas {
   readonly waiting: string;

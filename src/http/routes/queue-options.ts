@@ -1,9 +1,4 @@
-import {
-  MAX_DEAD_LETTER_TRIES,
-  MAX_FACTOR,
-  parseOptions,
-  RETRY_DEFAULTS,
-} from '../../broker/queue-options.ts';
+import { MAX_FACTOR, parseOptions, RETRY_DEFAULTS } from '../../broker/queue-options.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { Type } from '../../util/schema.ts';
 import { readJson } from '../json-body.ts';
@@ -18,7 +13,7 @@ const MAX_SECONDS = LIMITS.delayMs / 1000;
 const Seconds = Type.Number({ exclusiveMinimum: 0, maximum: MAX_SECONDS, description: 'Seconds.' });
 
 const DeadLetter = Type.Object({
-  maxTries: Type.Integer({ minimum: 1, maximum: MAX_DEAD_LETTER_TRIES }),
+  maxTries: Type.Integer({ minimum: 1, maximum: LIMITS.tries }),
   queue: Type.Optional(Type.String({ minLength: 1 })),
 });
 

@@ -42,14 +42,16 @@ local function splitKey(text)
   return sub(text, 1, at - 1), sub(text, at + 1)
 end
 
--- The number of the element that this key made within the window, or nil; and the fingerprint that came with it.
+-- The number of the element that this key made within the window, or nil; the fingerprint that came with it; and what is
+-- stored of the key, even if it is past the window.
 local function findRepeat(q, key, window)
-  local seen = db('HGET', q.h, 'k' .. key)
-  if seen and fromSix(seen, 7) > call.now - window then return sub(seen, 1, 6), sub(seen, 13) end
+  local stored = db('HGET', q.h, 'k' .. key)
+  if stored and fromSix(stored, 7) > call.now - window then return sub(stored, 1, 6), sub(stored, 13), stored end
+  return nil, nil, stored
 end
 
-local function rememberKey(q, key, seq, fingerprint)
-  local before = db('HGET', q.h, 'k' .. key)
+-- before: what is stored of the key
+local function rememberKey(q, key, seq, fingerprint, before)
   if before then db('ZREM', q.z, 'k' .. sub(before, 7, 12) .. key) end
   db('HSET', q.h, 'k' .. key, seq .. six(call.now) .. fingerprint)
   db('ZADD', q.z, 0, 'k' .. six(call.now) .. key)
@@ -58,10 +60,10 @@ end
 -- As `put`, unless the key was seen before. Returns what became of it as well.
 -- element: { timing, content, groups, dedup key, the reason of a dead letter or nil }
 local function putOnce(q, element, window)
-  local key, fingerprint
+  local key, fingerprint, earlier, seen, before
   if element[4] ~= '' then
     key, fingerprint = splitKey(element[4])
-    local earlier, seen = findRepeat(q, key, window)
+    earlier, seen, before = findRepeat(q, key, window)
     if earlier then
       local isSame = seen == '' or fingerprint == '' or seen == fingerprint
       return earlier, isSame and REPEATED or MISMATCHED
@@ -69,7 +71,7 @@ local function putOnce(q, element, window)
   end
   local maturity, tries, expiresAt = timingOf(element[1])
   local seq = put(q, maturity, tries, expiresAt, element.gids, element[2])
-  if key then rememberKey(q, key, seq, fingerprint) end
+  if key then rememberKey(q, key, seq, fingerprint, before) end
   if (element[5] or '') ~= '' then
     for _, gid in ipairs(element.gids or { PLAIN }) do
       local d = { maturity = maturity, tries = tries, owner = NOBODY, ends = 0, isUntouched = true }
@@ -196,7 +198,8 @@ verbs.insert = function(q, args, at)
   end
   for size in string.gmatch(sizes, '%d+') do
     local upTo = from + size - 1
-    if string.find(columns, 'd') then findMismatch(q, elements, from, upTo, window) end
+    -- What the key of a single element holds shows when it is stored.
+    if size ~= '1' and string.find(columns, 'd') then findMismatch(q, elements, from, upTo, window) end
     for i = from, upTo do
       local element = elements[i]
       local seq, what = six(0), element.isMismatched and MISMATCHED or STORED

@@ -40,8 +40,9 @@ local function findMismatch(q, args, from, upTo)
 end
 
 local function pushCall(q, window, args, from, upTo, kept)
-  local items = {}
-  local mismatch, place = findMismatch(q, args, from, upTo)
+  local items, mismatch, place = {}, nil, nil
+  -- What the key of a single element holds shows when it is stored.
+  if upTo - from >= 3 then mismatch, place = findMismatch(q, args, from, upTo) end
   for i = from, upTo, 3 do
     if mismatch then
       if args[i] ~= '' then q.nextKey = q.nextKey + 1 end

@@ -33,8 +33,8 @@ register('_unname', function(keys, args)
   return 1
 end)
 
--- An empty queue has nothing in z but the member that keeps it in existence: no delivery, no dedup key, no session, no
--- outbox entry. A list, which has no such member, does not exist when it is empty.
+-- Deliveries, elements of streams and outbox entries keep a queue from being dropped. All other members of z are dedup keys,
+-- sessions and the like, which go with it.
 register('_drop', function(keys)
   if db('EXISTS', keys[4]) == 1 then return 0 end
   for prefix in string.gmatch('wlabp', '.') do
@@ -44,6 +44,8 @@ register('_drop', function(keys)
   return 1
 end)
 
+-- An empty queue has nothing in z but the member that keeps it in existence: no delivery, no dedup key, no session, no
+-- outbox entry. A list, which has no such member, does not exist when it is empty.
 register('_forget', function(keys)
   if db('ZCARD', keys[2]) > 1 or db('HEXISTS', keys[1], 'O') == 1 or db('EXISTS', keys[4]) == 1 then return 0 end
   db('UNLINK', unpack(keys))

@@ -30,7 +30,7 @@ local function readElementsAt(q, members, left, most)
   return values, left, false
 end
 
--- Removes neighbours in z.
+-- The members are neighbours in z, so that one command removes all of them.
 local function removeFirst(q, members, count)
   if count == 1 then
     db('ZREM', q.z, members[1])
@@ -97,7 +97,7 @@ local function reserve(q, gid, members, values, ends, holder, index)
   flush(q)
 end
 
--- These elements of a plain queue do not wait any more.
+-- Only what waits expires: entries of other elements would be looked up in vain once they are due.
 local function unlistExpiries(q, members, values)
   for i = 1, #values do
     if values[i] then remove(q, 'x' .. sub(values[i], 17, HEAD) .. sub(members[i], 10, 15)) end
@@ -105,7 +105,7 @@ local function unlistExpiries(q, members, values)
   flush(q)
 end
 
--- Removes what was taken from those that wait.
+-- The members are no longer in z: records in the other places that these deliveries do not wait any more, and reserves them.
 local function takeMembers(q, gid, members, values, ends, holder, index)
   if gid ~= PLAIN then
     local state = ends > 0 and HELD or POPPED

@@ -33,18 +33,22 @@ export function insert(
     store.names.makeRoom(name, groups);
   }
   const queue = store.names.use(name, store.now);
-  const mismatched = mismatchedOf(store, queue, fields);
+  // What the key of a single element holds shows when it is stored.
+  const mismatched = fields.length > ELEMENT_FIELDS ? mismatchedOf(store, queue, fields) : null;
   if (mismatched !== null) return [[mismatched, 0], []];
   let repeats: number[] | null = null;
+  let isMismatched = false;
   const ids: string[] = [];
   const onRepeat = ({ extra }: Incoming, { fingerprint }: Seen): void => {
     repeats ??= [];
-    repeats.push(ids.length, isSameContent(extra?.fingerprint ?? null, fingerprint) ? 1 : 0);
+    const isSame = isSameContent(extra?.fingerprint ?? null, fingerprint);
+    repeats.push(ids.length, isSame ? 1 : 0);
+    isMismatched ||= !isSame;
   };
   for (let at = 0; at < fields.length; at += ELEMENT_FIELDS) {
     ids.push(store.ids.text(insertOne(store, queue, elementAt(fields, at, received), onRepeat)));
   }
-  return [repeats, ids];
+  return [repeats, isMismatched ? [] : ids];
 }
 
 /** The first element whose key was seen with other content, in this call or before; null: none. */

@@ -1,3 +1,4 @@
+import { NO_COUNTS } from '../../../engine/storage.ts';
 import { DELIVERY_STATES, PLAIN_GROUP } from '../../../model/element.ts';
 import { bodyAt, type Fields, type QueueName, UNDONE_FIELDS } from '../protocol.ts';
 import type { Queue, Subscription } from './names.ts';
@@ -100,7 +101,7 @@ export function counts(store: Store, _: Bodies, name: QueueName, group: string |
   const queue = store.names.find(name);
   if (queue === null || group !== null) {
     const subscription = queue?.subscriptions.get(group ?? '');
-    return flat(null, subscription === undefined ? noCounts() : countsOf(store, subscription));
+    return flat(null, subscription === undefined ? NO_COUNTS : countsOf(store, subscription));
   }
   const groups: [string, Counts][] = [];
   for (const subscription of queue.subscriptions.values()) {
@@ -124,7 +125,7 @@ function countsOf({ rows, now }: Store, subscription: Subscription): Counts {
  * are read from the table and put right; a queue without them, such as every plain one, costs no scan.
  */
 function elementCounts({ rows, now }: Store, queue: Queue, groups: readonly [string, Counts][]): Counts {
-  const total = noCounts();
+  const total: Counts = { ...NO_COUNTS };
   for (const [, { ready, scheduled, reserved, nextMatureAt }] of groups) {
     total.ready += ready;
     total.scheduled += scheduled;
@@ -143,10 +144,6 @@ function elementCounts({ rows, now }: Store, queue: Queue, groups: readonly [str
     else total.reserved++;
   }
   return total;
-}
-
-function noCounts(): Counts {
-  return { ready: 0, scheduled: 0, reserved: 0, nextMatureAt: null };
 }
 
 function flat(name: string | null, { ready, scheduled, reserved, nextMatureAt }: Counts): Fields {
