@@ -273,6 +273,7 @@ export class Server implements Service {
         ...(!enabled && { consoleFolder: null }),
       },
       metricsText: (viewer) => metrics.text(viewer),
+      sessions: () => sessions.flatMap(({ server }) => server.describeSessions()),
       ready: () => this.#readiness.report(),
       backUp: (name) => backups.make(name),
       upgrades,

@@ -9,6 +9,31 @@ export interface ConsumerOrigin {
   readonly address: string;
 }
 
+/** A client session of STOMP or AMQP, as listings show it. */
+export interface SessionInfo {
+  /** As in the log. */
+  readonly id: string;
+  readonly protocol: ConsumerOrigin['protocol'];
+  readonly user: string;
+  readonly address: string;
+  /** When it logged in, ISO 8601. */
+  readonly since: string;
+  readonly consumers: readonly SessionConsumerInfo[];
+}
+
+/** A consumer of a session. */
+export interface SessionConsumerInfo {
+  readonly ns: string;
+  readonly queue: string;
+  /** Null on a plain queue. */
+  readonly group: GroupName | null;
+  readonly kind: 'take' | 'browse';
+  /** How many elements the client may hold; null if it browses. */
+  readonly window: number | null;
+  /** Reserved elements that were sent and are not settled. */
+  readonly unacknowledged: number;
+}
+
 /** How a get or reserve is to be served. Its front end has checked every field. */
 export interface GetRequest {
   /** The group to read as; null: the namespace's default. */

@@ -9,6 +9,7 @@ import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { Histogram } from '../util/histogram.ts';
 import { LineLimit } from '../util/line-limit.ts';
 import { quote } from '../util/quote.ts';
+import { AuditTrail } from './audit-trail.ts';
 import { checkPage, preflightHeaders } from './browser.ts';
 import { HttpCall } from './call.ts';
 import { checkCsrfToken, findSession, isConsolePage, isOfConsole, namesCsrfToken } from './console-cookie.ts';
@@ -53,6 +54,7 @@ export class Front {
   readonly router: Router;
   /** How long requests took, from their head to their response being written, by operation. */
   readonly requestTimes: ReadonlyMap<string, Histogram>;
+  readonly auditTrail = new AuditTrail();
   /** The headers of responses that are no route's. */
   readonly inertHeaders: readonly string[];
   readonly #listings = new ConcurrencyLimit({
@@ -377,10 +379,28 @@ export class Front {
 
   /** Logs who changed what (reliability, S19), once it is done. */
   #audit(call: HttpCall, match: RouteMatch, handling: Promise<void> | void): void {
-    const fields = { ...boundedParams(match), event: 'admin', action: match.route.id, user: call.user.name };
-    const note = (): void => this.parts.log.info({ ...fields, ...call.audited }, 'an operator acted');
+    const note = (): void => this.audit(call, call.user, boundedParams(match));
     if (handling === undefined) note();
     else handling.then(note, () => {});
+  }
+
+  /** Logs what a user did, and keeps it for those who look who it was. */
+  audit(call: HttpCall, { name: user }: User, params: Readonly<Record<string, string | null>> = {}): void {
+    const { clock, log } = this.parts;
+    const { address } = call;
+    const action = call.match.route.id;
+    const { namespace = null, queue = null, ...rest } = params;
+    log.info({ ...params, event: 'admin', action, user, ...call.audited }, 'an operator acted');
+    const at = new Date(clock.now()).toISOString();
+    this.auditTrail.add({
+      at,
+      user,
+      action,
+      address,
+      namespace,
+      queue,
+      details: { ...rest, ...call.audited },
+    });
   }
 
   /** Into the namespace and the queue of the path, if the user may. */

@@ -3,6 +3,7 @@ import type { ConsoleSessions } from '../access/console-sessions.ts';
 import { Networks } from '../access/networks.ts';
 import type { Authenticator, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
+import type { SessionInfo } from '../broker/consumer.ts';
 import type { EventPublisher } from '../events/publisher.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { BulkOperations } from '../operations/operations.ts';
@@ -117,6 +118,8 @@ export interface HttpParts {
   readonly clock: Clock;
   /** The Prometheus text of `/metrics`, without series of namespaces that the viewer may not see. */
   readonly metricsText: (viewer: Pick<User, 'may' | 'maySee'>) => Promise<string>;
+  /** The STOMP and AMQP sessions of this node; not given: there are none. */
+  readonly sessions?: () => readonly SessionInfo[];
   readonly ready: () => Promise<ReadyReport>;
   /** Backs up all engines that can, under that name, or that of the time. */
   readonly backUp: (name: string | null) => Promise<BackupReport>;

@@ -1,5 +1,5 @@
 import { loginLost, type RenewUser, type User } from '../access/user.ts';
-import type { ConsumerOrigin } from '../broker/consumer.ts';
+import type { ConsumerOrigin, SessionInfo } from '../broker/consumer.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { SessionCounts } from './counts.ts';
@@ -81,6 +81,8 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
   readonly #toFill = new Set<SessionConsumer>();
   #state: State = 'new';
   #user: User | null = null;
+  /** Of its login, wall time. */
+  #openedAt = 0;
   #destinations: Destinations | null = null;
   #pauses = 0;
   #isAdvancing = false;
@@ -163,6 +165,17 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
   /** Whether the session ends, or is gone. */
   get isEnding(): boolean {
     return this.#state === 'finishing' || this.#state === 'gone';
+  }
+
+  describe(): SessionInfo | null {
+    if (this.#user === null || this.isEnding) return null;
+    return {
+      id: this.id,
+      ...this.origin,
+      user: this.#user.name,
+      since: new Date(this.#openedAt).toISOString(),
+      consumers: [...this.consumers].map((consumer) => consumer.describe()),
+    };
   }
 
   /** Fills a consumer at the end of this turn. */
@@ -277,6 +290,7 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
         if (this.#state !== 'new') return;
         this.#state = 'open';
         this.#user = user;
+        this.#openedAt = this.clock.now();
         this.#destinations = new Destinations(this.#parts.broker, user, this.#parse);
         this.counts.sessions += 1;
         this.socket.onLogin?.();

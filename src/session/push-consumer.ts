@@ -1,7 +1,7 @@
-import type { Consumer, ConsumerOrigin, Sink } from '../broker/consumer.ts';
+import type { Consumer, ConsumerOrigin, SessionConsumerInfo, Sink } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
-import type { Delivery, GroupName } from '../model/element.ts';
+import { type Delivery, type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { SessionCounts } from './counts.ts';
@@ -34,6 +34,8 @@ export interface SessionConsumer {
    * @param countTries whether it is a failed try of each element that the client can have seen
    */
   stop(countTries: boolean): Promise<void>;
+  /** As listings show it. */
+  describe(): SessionConsumerInfo;
 }
 
 /** The session that a consumer belongs to. */
@@ -151,6 +153,17 @@ export abstract class PushConsumer<Key = unknown> implements Sink, SessionConsum
 
   get isStopped(): boolean {
     return this.#isStopped;
+  }
+
+  describe(): SessionConsumerInfo {
+    return {
+      ns: this.namespace.name,
+      queue: this.queue.key.name,
+      group: this.group === PLAIN_GROUP ? null : this.group,
+      kind: 'take',
+      window: this.#window,
+      unacknowledged: this.outstanding.size,
+    };
   }
 
   /** Popped elements that the kernel does not have yet. */

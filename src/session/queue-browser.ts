@@ -1,6 +1,7 @@
+import type { SessionConsumerInfo } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
-import type { Delivery, DeliveryState, GroupName } from '../model/element.ts';
+import { type Delivery, type DeliveryState, type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import type { WriteObserver } from './outstanding.ts';
 import { type ConsumerSession, MAX_TAKE, type SessionConsumer } from './push-consumer.ts';
 
@@ -84,6 +85,17 @@ export abstract class QueueBrowser implements SessionConsumer {
     pageTurns.begin(this);
     const limit = Math.min(this.free, MAX_TAKE, Math.max(1, Math.floor(capacity / this.#estimateBytes)));
     void this.#read(limit, capacity * TOLERANCE);
+  }
+
+  describe(): SessionConsumerInfo {
+    return {
+      ns: this.namespace.name,
+      queue: this.queue.key.name,
+      group: this.group === PLAIN_GROUP ? null : this.group,
+      kind: 'browse',
+      window: null,
+      unacknowledged: 0,
+    };
   }
 
   /** Looks whether elements have come behind those that were shown. */

@@ -6,6 +6,7 @@ import {
   type Server as TlsServer,
 } from 'node:tls';
 import type { RenewUser } from '../access/user.ts';
+import type { SessionInfo } from '../broker/consumer.ts';
 import { shuttingDown } from '../broker/waiting-limit.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { LineLimit } from '../util/line-limit.ts';
@@ -25,6 +26,8 @@ export interface ServedSession {
   end(reason: QuaysideError): void;
   /** Users were reloaded: it continues with its user's rights of now, or ends. */
   renewUser(renew: RenewUser): void;
+  /** As listings show it; null before the login, and at its end. */
+  describe(): SessionInfo | null;
 }
 
 /** What a server knows of a connection when it comes. */
@@ -139,6 +142,11 @@ export class SessionServer implements Service {
   /** Uses another certificate for connections from now on. @throws Error where it cannot be read */
   reloadTls(tls: TlsMaterial): void {
     this.#tls?.setSecureContext(this.#contextOptions(tls));
+  }
+
+  /** The sessions that are logged in. */
+  describeSessions(): SessionInfo[] {
+    return [...this.#sessions].flatMap((session) => session.describe() ?? []);
   }
 
   /** Users were reloaded: sessions end if their user is gone or may no longer read what they read. */

@@ -5,6 +5,7 @@ import { type Account, readAccounts, type UserDefinition } from '../../src/acces
 import { ConsoleSessions } from '../../src/access/console-sessions.ts';
 import type { Authenticator, User } from '../../src/access/user.ts';
 import type { Broker } from '../../src/broker/broker.ts';
+import type { SessionInfo } from '../../src/broker/consumer.ts';
 import { QueueWatch } from '../../src/broker/queue-watch.ts';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
 import { ExchangePictures } from '../../src/events/exchange-pictures.ts';
@@ -54,6 +55,8 @@ export interface HarnessOptions {
   /** For sessions of the console; where not given: the accounts of `users`. */
   readonly accountNamed?: (name: string) => Account | null;
   readonly consoleSecret?: string;
+  /** Of STOMP and AMQP. */
+  readonly sessions?: () => readonly SessionInfo[];
   /** Where not given: {@link NamedUsers}. */
   readonly authenticator?: (opened: TestEngine) => Authenticator;
 }
@@ -187,6 +190,7 @@ export class Harness {
       },
       clock: opened.clock,
       metricsText: (viewer) => metrics.text(viewer),
+      ...(options.sessions !== undefined && { sessions: options.sessions }),
       ready: async () => this.readiness,
       backUp: () => Promise.reject(new QuaysideError('backup-conflict', 'This harness has no files.')),
       version: VERSION,

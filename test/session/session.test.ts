@@ -43,6 +43,26 @@ function sessionSuite(driver: SessionDriver): void {
       return all;
     };
 
+    it('is listed with its consumers, their windows and what is not settled, from its login to its end', async () => {
+      await start();
+      assert.deepEqual(node.server.describeSessions(), []);
+      const client = await login();
+      await node.insert('a', ...bodies(3, 10));
+      await client.consume('a', { window: 2 });
+      await until(() => node.server.counts.unacknowledged === 2);
+      const [session, ...others] = node.server.describeSessions();
+      assert.equal(others.length, 0);
+      const { user, address, since, consumers } = session ?? {};
+      assert.deepEqual([user, address], ['test', '127.0.0.1']);
+      assert.equal(since, new Date(node.clock.now()).toISOString());
+      assert.deepEqual(consumers, [
+        { ns: 'N', queue: 'a', group: null, kind: 'take', window: 2, unacknowledged: 2 },
+      ]);
+      client.leave();
+      await gone();
+      assert.deepEqual(node.server.describeSessions(), []);
+    });
+
     describe('whose client goes away', () => {
       const ways: readonly (readonly [string, (client: SessionClient) => void])[] = [
         ['resets its connection', ({ socket }) => socket.resetAndDestroy()],

@@ -250,15 +250,14 @@ async function signIn(call: HttpCall, payload: unknown): Promise<void> {
   if (typeof name !== 'string') throw wrongMember('user', name, 'a string');
   // A password is never repeated, not even one of the wrong type.
   if (typeof password !== 'string') throw wrongMember('password', typeof password, 'a string');
-  const { authenticator, log } = call.front.parts;
-  const user = await authenticator.loginBasic(basicHeader(name, password), call.address);
+  const user = await call.front.parts.authenticator.loginBasic(basicHeader(name, password), call.address);
   const sessions = sessionsOf(call);
   // Only after a sign-in that succeeded: one that fails must not end the session of the page that is open.
   const before = sessionToken(call);
   if (before !== null) sessions.end(before);
   const session = sessions.open(user);
   if (session?.renewedToken == null) throw unauthorized();
-  log.info({ event: 'admin', action: 'signIn', user: user.name, address: call.address }, 'an operator acted');
+  call.front.audit(call, user);
   // The session that the cookie named until now is none of this response's.
   call.session = null;
   call.value(sessionRecord(call, session), cookieHeaders(call, session.renewedToken));
@@ -276,8 +275,7 @@ function signOut(call: HttpCall): void {
   const token = sessionToken(call);
   if (session !== null && token !== null) {
     sessionsOf(call).end(token);
-    const { log } = call.front.parts;
-    log.info({ event: 'admin', action: 'signOut', user: session.user.name }, 'an operator acted');
+    call.front.audit(call, session.user);
   }
   call.session = null;
   call.empty(204, noCookieHeaders(call));

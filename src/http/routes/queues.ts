@@ -94,22 +94,21 @@ const History = named(
 const SetOrUnset = Type.Union([Type.Literal('set'), Type.Literal('unset')]);
 
 /** Spec 2.3. */
-const PendingConsumers = Type.Array(
-  named(
-    'PendingConsumer',
-    Type.Object({
-      tid: Type.String(),
-      since: Moment,
-      callback: SetOrUnset,
-      cleanup_timeout: SetOrUnset,
-      wakeup_timeout: SetOrUnset,
-      user: Type.Union([Type.String(), Type.Null()], { description: 'Null: an exchange.' }),
-      protocol: Type.Enum(['http', 'stomp', 'amqp', 'exchange']),
-      address: Type.Union([Type.String(), Type.Null()]),
-      group: Type.Union([Type.String(), Type.Null()], { description: 'On a stream.' }),
-    }),
-  ),
+export const PendingConsumerShape = named(
+  'PendingConsumer',
+  Type.Object({
+    tid: Type.String(),
+    since: Moment,
+    callback: SetOrUnset,
+    cleanup_timeout: SetOrUnset,
+    wakeup_timeout: SetOrUnset,
+    user: Type.Union([Type.String(), Type.Null()], { description: 'Null: an exchange.' }),
+    protocol: Type.Enum(['http', 'stomp', 'amqp', 'exchange']),
+    address: Type.Union([Type.String(), Type.Null()]),
+    group: Type.Union([Type.String(), Type.Null()], { description: 'On a stream.' }),
+  }),
 );
+const PendingConsumers = Type.Array(PendingConsumerShape);
 
 const Paused = Type.Boolean();
 

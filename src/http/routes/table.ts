@@ -2,6 +2,7 @@ import type { HttpParts } from '../options.ts';
 import type { Route } from '../route.ts';
 import { batchRoutes } from './batches.ts';
 import { browseRoutes } from './browse.ts';
+import { clientRoutes } from './clients.ts';
 import { consoleRoutes } from './console.ts';
 import { definitionRoutes } from './definitions.ts';
 import { elementRoutes } from './elements.ts';
@@ -29,6 +30,7 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
     ...takeRoutes,
     ...batchRoutes,
     ...consumerRoutes,
+    ...clientRoutes,
     ...exchangeRoutes,
     ...exportRoutes,
     ...operationRoutes,
