@@ -319,7 +319,7 @@ export const OPERATIONS: readonly Mutant[] = [
   },
   {
     name: 'a node takes over what another one runs',
-    suite: 'operations of nodes that die',
+    suite: 'operations that are taken over',
     edits: edit(
       'operations/operations.ts',
       'const isSilent = clock.monotonic() - since >= SILENT_MS;',

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
+import { toProgress } from '../../src/operations/stored.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
@@ -89,6 +90,25 @@ describe('A node that continues a bulk operation of another one', () => {
     assert.equal(record.state, 'cancelled');
     assert.ok(record.changed < COUNT, `${record.changed} changed`);
     assert.equal((await survivor.elements('N', 'from')).length, COUNT - record.changed);
+  });
+
+  it('does not continue what the other one still runs, however slowly', async () => {
+    await startNodes(0, 'before');
+    await survivor.insertMany('N', 'from', COUNT);
+    const id = await doomed.create({ source, action: 'delete', rate: 10 });
+    const runner = async (): Promise<string | null> => {
+      const stored = await opened.engine.definitions.get('operation-progress', id);
+      return stored === null ? null : toProgress(stored.value).node;
+    };
+    const runners = new Set<string | null>();
+    while ((await runner()) === null) await turn();
+    for (let passed = 0; passed < SILENT_MS; passed += 250) {
+      runners.add(await runner());
+      await opened.passTime(250);
+    }
+    assert.equal(runners.size, 1);
+    const record = await survivor.ended(id, opened);
+    assert.deepEqual([record.state, record.changed], ['done', COUNT]);
   });
 
   it('counts each element once although the other one comes back and continues, too', async () => {
