@@ -30,9 +30,10 @@ export async function run(
   program: string,
   args: readonly string[],
   env: Readonly<Record<string, string>> = {},
+  cwd = PYTHON_SDK,
 ): Promise<string> {
   const child = spawn(program, args, {
-    cwd: PYTHON_SDK,
+    cwd,
     env: { ...process.env, PYTHONDONTWRITEBYTECODE: '1', PYTHONWARNINGS: 'error::ResourceWarning', ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
