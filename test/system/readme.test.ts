@@ -66,7 +66,9 @@ describe('README.md and docs/get-started in a fresh clone', () => {
   it('passes the token in every example of a commit, a rollback and an extend, and so does every page of docs', async () => {
     const pages = (await readdir(path.join(clone, 'docs'), { recursive: true }))
       .filter((name) => name.endsWith('.md'))
-      .map((name) => path.join('docs', name));
+      .map((name) => path.join('docs', name))
+      // Its clients are those of another server, which knows no tokens.
+      .filter((name) => name !== 'docs/migrate/keuss-server.md');
     let examples = 0;
     for (const page of ['README.md', ...pages]) {
       const own = blocksOf(await readFile(path.join(clone, page), 'utf8'));

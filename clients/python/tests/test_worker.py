@@ -49,6 +49,8 @@ class Workers(ClientTest):
 
         def backoff(failed: int, error: BaseException) -> float:
             given.append((failed, str(error)))
+            if failed == 1:
+                raise OSError("a backoff that fails means the retry delay of the queue")
             return 0.001
 
         settled: Counter[str] = Counter()
@@ -60,7 +62,7 @@ class Workers(ClientTest):
             if settled["committed"] == 3:
                 done.set()
 
-        with worker.on("committed", committed):
+        with self.assertLogs("quayside", "ERROR"), worker.on("committed", committed):
             done.wait()
         self.assertEqual(tries, {"good": 1, "fragile": 3, "later": 2, "poison": 1})
         self.assertEqual([entry for entry in given if entry[1] == "not yet"], [(0, "not yet"), (1, "not yet")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import ssl
 import threading
@@ -27,9 +26,9 @@ LOG = logging.getLogger("quayside")
 class Quayside:
     """A client of one server. May be used by several threads. Close it, or use it in a `with` statement.
 
-    `url`, user and password default to the variables QUAYSIDE_URL, QUAYSIDE_USER and QUAYSIDE_PASSWORD. `auth` may be a
-    function that returns the value of the Authorization header; it is called for each request. `timeout` is how many seconds
-    a call may take, repetitions included and `wait` aside.
+    `url`, user and password default to the variables QUAYSIDE_URL, QUAYSIDE_USER and QUAYSIDE_PASSWORD. `auth` may be
+    a function that returns the value of the Authorization header; it is called for each request. `timeout` is how many
+    seconds a call may take, repetitions included and `wait` aside.
     """
 
     def __init__(
@@ -141,7 +140,7 @@ class Queue(Generic[T]):
         if not lines:
             return []
         request = protocol.insert_request(self._path, lines, keyed=idempotency_key is not False)
-        ids: list[str] = json.loads(self._client.send(request, timeout).body)["ids"]
+        ids: list[str] = responses.document(self._client.send(request, timeout))["ids"]
         return ids
 
     def pop(
@@ -166,7 +165,7 @@ class Queue(Generic[T]):
         lease: float | None = None,
         timeout: float | None = None,
     ) -> Reservation[T] | None:
-        """Takes an element under a lease. `lease` defaults to that of the queue; `wait=None` waits without a limit."""
+        """Takes an element under a lease, by default that of the queue. `wait=None` waits without a limit."""
         for job in self.reserve_many(1, wait=wait, group=group, consumer=consumer, lease=lease, timeout=timeout):
             return job
         return None
@@ -211,7 +210,7 @@ class Queue(Generic[T]):
         after: str | None = None
         while True:
             request = protocol.browse_request(self._path, state=state, where=where, group=group, after=after)
-            page = json.loads(self._client.send(request, timeout).body)
+            page = responses.document(self._client.send(request, timeout))
             for record in page["elements"]:
                 yield BrowsedElement(responses.content_of(record), self._codec, responses.look_of(record))
             after = page["next"]
@@ -220,7 +219,7 @@ class Queue(Generic[T]):
 
     def status(self, *, timeout: float | None = None) -> QueueStatus:
         response = self._client.send(Request("GET", f"{self._path}/status"), timeout)
-        return responses.status_of(json.loads(response.body))
+        return responses.status_of(responses.document(response))
 
     def pause(self, *, timeout: float | None = None) -> None:
         """Holds back all consumers of the queue until `resume`."""
@@ -331,7 +330,7 @@ class Reservation(Element[T]):
         elif isinstance(error, RetryLater):
             self.rollback(delay=error.delay, reason=str(error))
         else:
-            self.rollback(delay=delay, reason=f"{type(error).__name__}: {error}")
+            self.rollback(delay=delay, reason=protocol.reason_of(error))
 
     def __enter__(self) -> Reservation[T]:
         return self

@@ -60,7 +60,7 @@ class Element(Generic[T]):
 
     @property
     def data(self) -> T:
-        """The decoded body. Decoded here and not on arrival, so that a broken body fails its handler and not the take."""
+        """The decoded body. Decoded here and not on arrival: a broken body fails its handler and not the take."""
         return decode(self._codec, self.id, self.body, self.content_type)
 
 

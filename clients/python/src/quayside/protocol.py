@@ -114,7 +114,8 @@ def server_of(url: str | None) -> Server:
         raise ValueError("url must not contain credentials. Pass them as auth=(user, password).")
     if parts.query or parts.fragment:
         raise ValueError(f"url {given[:64]!r} must have neither a query nor a fragment.")
-    return Server(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), parts.path.rstrip("/"))
+    usual = 443 if parts.scheme == "https" else 80
+    return Server(parts.scheme, parts.hostname, port or usual, parts.path.rstrip("/"))
 
 
 def basic(credentials: tuple[str, str] | None) -> str | None:
@@ -196,7 +197,7 @@ def insert_line(
         line["base64"] = base64.b64encode(body).decode()
     if at is not None:
         if at.tzinfo is None:
-            raise ValidationError([f"at={at.isoformat()} has no time zone. Use datetime.now(timezone.utc), for example."])
+            raise ValidationError([f"at={at.isoformat()} has no time zone. Give it one, such as timezone.utc."])
         line["mature"] = at.timestamp()
     for name, value in (("delay", delay), ("ttl", ttl), ("key", key)):
         if value is not None:
@@ -272,6 +273,11 @@ def settle_item(settlement: Settlement) -> dict[str, Any]:
     if settlement.reason:
         item["reason"] = settlement.reason
     return item
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a try failed, as it is kept with the element."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def browse_request(path: str, **query: str | int | None) -> Request:

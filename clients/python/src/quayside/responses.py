@@ -50,7 +50,7 @@ def foreign_error(response: Response) -> QuaysideError:
         code,
         f"The response has status {response.status} and is not from Quayside: {start!r}.",
         status=response.status,
-        outcome="unknown" if response.status >= 500 else "nothing-changed",
+        outcome="nothing-changed" if 300 <= response.status < 500 else "unknown",
     )
 
 
@@ -62,7 +62,18 @@ def moment(text: str) -> datetime:
 def taken(response: Response) -> list[dict[str, Any]]:
     if response.status != 200:
         return []
-    return [json.loads(line) for line in response.body.split(b"\n") if line]
+    return [document(response, line) for line in response.body.split(b"\n") if line]
+
+
+def document(response: Response, text: bytes | None = None) -> dict[str, Any]:
+    """A JSON object of a response. Something between client and server may answer 200 as well."""
+    try:
+        value = json.loads(response.body if text is None else text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise foreign_error(response)
+    return value
 
 
 def content_of(record: Mapping[str, Any]) -> Content:
@@ -92,7 +103,7 @@ def settle_results(
 ) -> list[datetime | QuaysideError | None]:
     """The result of each, in the order of the argument."""
     results: list[datetime | QuaysideError | None] = [None] * len(settlements)
-    for index, result in zip(settle_order(settlements), json.loads(response.body)["results"]):
+    for index, result in zip(settle_order(settlements), document(response)["results"]):
         results[index] = settled(settlements[index], result, response.after_unknown)
     return results
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import http.client
-import select
+import selectors
 import ssl
 import threading
 import time
@@ -94,6 +94,6 @@ class Transport:
 
 
 def is_readable(connection: http.client.HTTPConnection) -> bool:
-    poll = select.poll()
-    poll.register(connection.sock, select.POLLIN)
-    return bool(poll.poll(0))
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection.sock, selectors.EVENT_READ)
+        return bool(selector.select(0))

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from .client import Queue, Reservation
 from .errors import LeaseLostError, QuaysideError
 from .protocol import Settlement
-from .working import POLL_SECONDS, RENEWALS, Backoff, Listeners, Stopped, consumer_name, pause_after
+from .working import POLL_SECONDS, RENEWALS, Backoff, Listeners, Stopped, consumer_name, delay_of, pause_after
 
 T = TypeVar("T")
 LOG = logging.getLogger("quayside")
@@ -23,9 +23,9 @@ LOG = logging.getLogger("quayside")
 class Worker(Generic[T]):
     """Runs `handler` for each job of a queue. Returns: commit. Raises: rollback. Lease lost: neither.
 
-    A job is taken only if a thread is free, so that no lease runs while a job waits. Leases are renewed while handlers run.
-    A thread cannot be stopped from outside: if `job.lost` is set, the handler should return. `handler_timeout` rolls the job back
-    and sets `job.lost`, but the handler keeps its thread until it returns.
+    A job is taken only if a thread is free, so that no lease runs while a job waits. Leases are renewed while handlers
+    run. A thread cannot be stopped from outside: if `job.lost` is set, the handler should return. `handler_timeout` rolls
+    the job back and sets `job.lost`, but the handler keeps its thread until it returns.
 
     States: new -> `start` -> running -> `stop` -> stopped.
     """
@@ -207,8 +207,7 @@ class Worker(Generic[T]):
                 job.commit()
                 self._listeners.emit("committed", job, time.monotonic() - started_at)
                 return
-            delay = None if self._backoff is None else self._backoff(job.tries, error)
-            job.fail(error, delay)
+            job.fail(error, delay_of(self._backoff, job.tries, error))
             self._listeners.emit("rolled_back", job, error)
         except LeaseLostError:
             job.lost.set()

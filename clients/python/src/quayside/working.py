@@ -14,7 +14,7 @@ LOG = logging.getLogger("quayside")
 POLL_SECONDS = 20.0
 #: A lease is renewed so often in its length: two renewals may fail before it ends.
 RENEWALS = 3
-#: Given the failed tries before this one and the exception: seconds until the next try, None for the queue's retry delay.
+#: Given the failed tries so far and the exception: seconds until the next try, None for the queue's retry delay.
 Backoff = Callable[[int, BaseException], float | None]
 EVENTS = ("taken", "committed", "rolled_back", "lease_lost", "idle", "error", "stopped")
 
@@ -27,6 +27,17 @@ class Stopped:
     finished: int
     #: Jobs that were rolled back because their handler did not end in time.
     returned: int
+
+
+def delay_of(backoff: Backoff | None, tries: int, error: BaseException) -> float | None:
+    """Seconds until the next try; None for the queue's retry delay, also if `backoff` fails."""
+    if backoff is None:
+        return None
+    try:
+        return backoff(tries, error)
+    except Exception:
+        LOG.exception("The backoff function failed.")
+        return None
 
 
 def consumer_name() -> str:

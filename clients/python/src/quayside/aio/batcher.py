@@ -20,8 +20,8 @@ MAX_IN_FLIGHT = 2
 class Batcher(Generic[I, R]):
     """Sends the items that wait when a request may start.
 
-    `send` returns the result of each item, in order. A result that is an exception is raised in its own call only; what `send`
-    raises, in all of them. The first call is not delayed: items gather while requests are in flight.
+    `send` returns the result of each item, in order. A result that is an exception is raised in its own call only;
+    what `send` raises, in all of them. The first call is not delayed: items gather while requests are in flight.
     """
 
     def __init__(self, send: Callable[[Sequence[I]], Awaitable[Sequence[R | Exception]]]) -> None:

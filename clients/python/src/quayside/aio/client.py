@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import ssl
 import time
@@ -87,7 +86,7 @@ class Quayside:
 
 
 class Queue(Generic[T]):
-    """One queue. Lengths of time are seconds. Concurrent inserts share a request, and so do concurrent settlements."""
+    """One queue. Lengths of time are seconds. Concurrent inserts share a request; so do concurrent settlements."""
 
     def __init__(self, client: Quayside, name: str, codec: Codec[T]) -> None:
         self.name = name
@@ -164,7 +163,7 @@ class Queue(Generic[T]):
         lease: float | None = None,
         timeout: float | None = None,
     ) -> Reservation[T] | None:
-        """Takes an element under a lease. `lease` defaults to that of the queue; `wait=None` waits without a limit."""
+        """Takes an element under a lease, by default that of the queue. `wait=None` waits without a limit."""
         jobs = await self.reserve_many(
             1, wait=wait, group=group, consumer=consumer, lease=lease, timeout=timeout
         )
@@ -208,7 +207,7 @@ class Queue(Generic[T]):
         after: str | None = None
         while True:
             request = protocol.browse_request(self._path, state=state, where=where, group=group, after=after)
-            page = json.loads((await self._client.send(request, timeout)).body)
+            page = responses.document(await self._client.send(request, timeout))
             for record in page["elements"]:
                 yield BrowsedElement(responses.content_of(record), self._codec, responses.look_of(record))
             after = page["next"]
@@ -217,7 +216,7 @@ class Queue(Generic[T]):
 
     async def status(self, *, timeout: float | None = None) -> QueueStatus:
         response = await self._client.send(Request("GET", f"{self._path}/status"), timeout)
-        return responses.status_of(json.loads(response.body))
+        return responses.status_of(responses.document(response))
 
     async def pause(self, *, timeout: float | None = None) -> None:
         """Holds back all consumers of the queue until `resume`."""
@@ -258,7 +257,7 @@ class Queue(Generic[T]):
 
     async def _send_lines(self, lines: Sequence[bytes], keyed: bool, timeout: float | None) -> list[str]:
         response = await self._client.send(protocol.insert_request(self._path, lines, keyed), timeout)
-        ids: list[str] = json.loads(response.body)["ids"]
+        ids: list[str] = responses.document(response)["ids"]
         return ids
 
     async def _insert_lines(self, lines: Sequence[bytes], keyed: bool) -> list[str | Exception]:
@@ -308,7 +307,7 @@ class Queue(Generic[T]):
 
 
 class Reservation(Element[T]):
-    """An element under a lease. In an `async with` statement: committed at the end, rolled back if the block raises."""
+    """An element under a lease. `async with` commits at the end, and rolls back if the block raises."""
 
     def __init__(
         self, content: Content, codec: Codec[T], queue: Queue[T], receipt: Receipt, lease_until: datetime
@@ -352,7 +351,7 @@ class Reservation(Element[T]):
         elif isinstance(error, RetryLater):
             await self.rollback(delay=error.delay, reason=str(error))
         else:
-            await self.rollback(delay=delay, reason=f"{type(error).__name__}: {error}")
+            await self.rollback(delay=delay, reason=protocol.reason_of(error))
 
     async def __aenter__(self) -> Reservation[T]:
         return self

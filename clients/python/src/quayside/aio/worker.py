@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from ..errors import LeaseLostError, QuaysideError
 from ..protocol import Settlement
-from ..working import POLL_SECONDS, RENEWALS, Backoff, Listeners, Stopped, consumer_name, pause_after
+from ..working import POLL_SECONDS, RENEWALS, Backoff, Listeners, Stopped, consumer_name, delay_of, pause_after
 from .client import Queue, Reservation
 
 T = TypeVar("T")
@@ -19,10 +19,10 @@ LOG = logging.getLogger("quayside")
 
 
 class Worker(Generic[T]):
-    """Runs the coroutine function `handler` for each job of a queue. Returns: commit. Raises: rollback. Lease lost: neither.
+    """Runs a coroutine function for each job of a queue. Returns: commit. Raises: rollback. Lease lost: neither.
 
-    A job is taken only if it can start at once. Leases are renewed while handlers run. A handler is cancelled if its lease is lost
-    or if it takes longer than `handler_timeout`.
+    A job is taken only if it can start at once. Leases are renewed while handlers run. A handler is cancelled if its
+    lease is lost or if it takes longer than `handler_timeout`.
 
     States: new -> `start` -> running -> `stop` -> stopped.
     """
@@ -100,7 +100,7 @@ class Worker(Generic[T]):
             self._changed.notify_all()
 
     async def stop(self, grace: float = 30.0) -> Stopped:
-        """Takes no more jobs and waits for the handlers. After `grace` seconds, cancels the rest and returns their jobs."""
+        """Takes no more jobs and waits for handlers. After `grace` seconds, cancels the rest and returns their jobs."""
         if self._is_stopped:
             return Stopped(self._finished, self._returned)
         until = time.monotonic() + grace
@@ -179,10 +179,9 @@ class Worker(Generic[T]):
         try:
             try:
                 await asyncio.wait_for(self._handler(job), self._handler_timeout)
-            except asyncio.CancelledError:
-                # The lease is lost or the worker stops: the job is not ours to settle.
-                if not job.lost.is_set():
-                    raise
+            except asyncio.CancelledError as error:
+                # By the worker if the job is lost; else the event loop ends, or the handler awaited what was cancelled.
+                await self._conclude(job, error, started_at)
             except BaseException as error:
                 await self._conclude(job, error, started_at)
             else:
@@ -202,8 +201,7 @@ class Worker(Generic[T]):
                 await job.commit()
                 self._listeners.emit("committed", job, time.monotonic() - started_at)
                 return
-            delay = None if self._backoff is None else self._backoff(job.tries, error)
-            await job.fail(error, delay)
+            await job.fail(error, delay_of(self._backoff, job.tries, error))
             self._listeners.emit("rolled_back", job, error)
         except LeaseLostError:
             job.lost.set()
