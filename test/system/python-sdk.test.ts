@@ -34,15 +34,16 @@ describe('The Python SDK', () => {
 
   // What workers and asyncio add does not depend on the engine: all of it runs on SQLite.
   for (const { name, url, tests } of ENGINES) {
-    it(`passes its tests on ${name}, the server killed while it is used`, async () => {
+    it(`passes its tests on ${name}, the server killed while it is used`, async (t) => {
       await using server = await startServer(await url());
       await using control = await Control.start(server);
-      await runPython(['-m', 'unittest', ...tests], {
+      const printed = await runPython(['-m', 'unittest', ...tests], {
         QUAYSIDE_URL: server.url,
         QUAYSIDE_USER: 'test1',
         QUAYSIDE_PASSWORD: 'test1',
         QUAYSIDE_TEST_CONTROL: control.url,
       });
+      t.diagnostic(printed.trim());
     });
   }
 });

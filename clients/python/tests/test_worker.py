@@ -15,8 +15,8 @@ from quayside.protocol import Settlement
 
 from .support import ClientTest
 
-#: A worker in a process of its own. It prints a line for each job, and what `run` returned.
-PROGRAM = """
+#: Workers in a process of their own. They print a line for each job, and what `run` returned.
+BLOCKING = """
 import sys
 from quayside import Quayside, Reservation, Worker
 
@@ -26,7 +26,25 @@ def handle(job: Reservation) -> None:
         job.lost.wait()
 
 with Quayside() as client:
-    print(Worker(client.queue(sys.argv[1]), handle, lease=float(sys.argv[2])).run(grace=0.2), flush=True)
+    print(Worker(client.queue(sys.argv[1]), handle, lease=float(sys.argv[2])).run(grace=float(sys.argv[3])), flush=True)
+"""
+
+AIO = """
+import asyncio
+import sys
+from quayside.aio import Quayside, Reservation, Worker
+
+async def handle(job: Reservation) -> None:
+    print("job", job.data, flush=True)
+    if job.data == "hang":
+        await asyncio.Event().wait()
+
+async def main() -> None:
+    async with Quayside() as client:
+        worker = Worker(client.queue(sys.argv[1]), handle, lease=float(sys.argv[2]))
+        print(await worker.run(grace=float(sys.argv[3])), flush=True)
+
+asyncio.run(main())
 """
 
 
@@ -169,21 +187,30 @@ class Workers(ClientTest):
 
 class Processes(ClientTest):
     def test_sigterm_ends_a_worker_and_returns_its_job(self) -> None:
-        process = self._worker(lease=60)
-        self.queue.insert("a")
-        self.assertEqual(process.stdout.readline(), "job a\n")
+        for program in (BLOCKING, AIO):
+            process = self._worker(program, lease=60, grace=0.2)
+            self.queue.insert("a")
+            self.assertEqual(process.stdout.readline(), "job a\n")
+            self.queue.insert("hang")
+            self.assertEqual(process.stdout.readline(), "job hang\n")
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.stdout.readline(), "Stopped(finished=1, returned=1)\n")
+            self.assertEqual(process.wait(), 0)
+            job = self.queue.reserve()
+            assert job is not None
+            self.assertEqual(job.data, "hang")
+            job.commit()
+
+    def test_a_second_signal_ends_a_worker_that_waits_for_its_handlers(self) -> None:
+        process = self._worker(BLOCKING, lease=60, grace=3600)
         self.queue.insert("hang")
         self.assertEqual(process.stdout.readline(), "job hang\n")
-        process.send_signal(signal.SIGTERM)
-        self.assertEqual(process.stdout.readline(), "Stopped(finished=1, returned=1)\n")
-        self.assertEqual(process.wait(), 0)
-        job = self.queue.reserve()
-        assert job is not None
-        self.assertEqual(job.data, "hang")
-        job.commit()
+        while process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.returncode, -signal.SIGTERM)
 
     def test_the_jobs_of_a_killed_worker_come_again(self) -> None:
-        process = self._worker(lease=0.5)
+        process = self._worker(BLOCKING, lease=0.5, grace=0.2)
         self.queue.insert("hang")
         self.assertEqual(process.stdout.readline(), "job hang\n")
         process.kill()
@@ -191,9 +218,9 @@ class Processes(ClientTest):
         with self.queue.reserve(wait=None) or self.fail() as job:
             self.assertEqual((job.data, job.tries), ("hang", 1))
 
-    def _worker(self, lease: float) -> Any:
+    def _worker(self, program: str, *, lease: float, grace: float) -> Any:
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, self.queue.name, str(lease)],
+            [sys.executable, "-c", program, self.queue.name, str(lease), str(grace)],
             stdout=subprocess.PIPE,
             text=True,
             env=dict(os.environ),

@@ -83,7 +83,7 @@ class Worker(Generic[T]):
     def run(
         self, *, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT), grace: float = 30.0
     ) -> Stopped:
-        """Works until one of the signals arrives. Only the main thread can call it."""
+        """Works until one of the signals arrives, then stops. Only the main thread can call it."""
         # A SimpleQueue may be used in a signal handler; an Event may deadlock there.
         received: queues.SimpleQueue[int] = queues.SimpleQueue()
 
@@ -94,10 +94,11 @@ class Worker(Generic[T]):
         try:
             self.start()
             received.get()
-            return self.stop(grace)
         finally:
+            # Before the handlers have ended: a second signal ends the process at once.
             for number, handler in before.items():
                 signal.signal(number, handler)
+        return self.stop(grace)
 
     def pause(self) -> None:
         """Takes no more jobs until `resume`. Jobs that were taken are finished."""

@@ -76,7 +76,7 @@ class Worker(Generic[T]):
     async def run(
         self, *, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT), grace: float = 30.0
     ) -> Stopped:
-        """Works until one of the signals arrives. Only in the event loop of the main thread."""
+        """Works until one of the signals arrives, then stops. Only in the event loop of the main thread."""
         loop = asyncio.get_running_loop()
         received = asyncio.Event()
         for number in signals:
@@ -84,10 +84,11 @@ class Worker(Generic[T]):
         try:
             self.start()
             await received.wait()
-            return await self.stop(grace)
         finally:
+            # Before the handlers have ended: a second signal ends the process at once.
             for number in signals:
                 loop.remove_signal_handler(number)
+        return await self.stop(grace)
 
     async def pause(self) -> None:
         """Takes no more jobs until `resume`. Jobs that were taken are finished."""
@@ -113,8 +114,8 @@ class Worker(Generic[T]):
         if self._active:
             await asyncio.wait(self._active.values(), timeout=max(until - time.monotonic(), 0.0))
         rest = dict(self._active)
-        for job, task in rest.items():
-            await self._give_up(job)
+        await asyncio.gather(*(self._give_up(job) for job in rest))
+        for task in rest.values():
             task.cancel()
         self._returned += len(rest)
         self._is_stopped = True
