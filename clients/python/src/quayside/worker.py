@@ -57,6 +57,8 @@ class Worker(Generic[T]):
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._is_paused = False
+        #: Whether a request for jobs is in flight.
+        self._is_taking = False
         self._ended = threading.Event()
         self._finished = 0
         self._returned = 0
@@ -104,7 +106,7 @@ class Worker(Generic[T]):
         """Takes no more jobs until `resume`. Jobs that were taken are finished."""
         with self._changed:
             self._is_paused = True
-        self._end_take()
+        self._end_take(time.monotonic() + POLL_SECONDS)
 
     def resume(self) -> None:
         with self._changed:
@@ -119,9 +121,7 @@ class Worker(Generic[T]):
         with self._changed:
             self._stopping.set()
             self._changed.notify_all()
-        while self._taker.is_alive() and time.monotonic() < until:
-            self._end_take()
-            self._taker.join(0.1)
+        self._end_take(until)
         with self._changed:
             while self._active and (remaining := until - time.monotonic()) > 0:
                 self._changed.wait(remaining)
@@ -152,6 +152,7 @@ class Worker(Generic[T]):
                 )
                 failed = 0
             except QuaysideError as error:
+                self._add([])
                 if error.code == "pop-cancelled":
                     # By `stop`, by `pause`, or by an operator.
                     continue
@@ -161,13 +162,19 @@ class Worker(Generic[T]):
                 continue
             if not jobs:
                 self._listeners.emit("idle")
-            now = time.monotonic()
-            with self._changed:
-                for job in jobs:
-                    self._active[job] = Times(now)
+            self._add(jobs)
             for job in jobs:
                 self._listeners.emit("taken", job)
                 self._jobs.put(job)
+
+    def _add(self, jobs: Sequence[Reservation[T]]) -> None:
+        """Ends a take with what it brought."""
+        now = time.monotonic()
+        with self._changed:
+            self._is_taking = False
+            for job in jobs:
+                self._active[job] = Times(now)
+            self._changed.notify_all()
 
     def _wait_for_capacity(self) -> int:
         """How many jobs may be taken now; 0 if the worker stops."""
@@ -175,16 +182,20 @@ class Worker(Generic[T]):
             while not self._stopping.is_set():
                 free = self._concurrency - len(self._active)
                 if free > 0 and not self._is_paused:
+                    self._is_taking = True
                     return free
                 self._changed.wait()
         return 0
 
-    def _end_take(self) -> None:
-        """Ends the request that waits for jobs. It may not have reached the server yet: callers repeat this."""
-        try:
-            self._queue.cancel(self._name, 1.0)
-        except QuaysideError as error:
-            LOG.debug("The waiting call was not cancelled: %s", error)
+    def _end_take(self, until: float) -> None:
+        """Ends the request that waits for jobs. It may not have reached the server yet, so its cancel is repeated."""
+        while self._is_taking and time.monotonic() < until:
+            try:
+                self._queue.cancel(self._name, 1.0)
+            except QuaysideError as error:
+                LOG.debug("The waiting call was not cancelled: %s", error)
+            with self._changed:
+                self._changed.wait_for(lambda: not self._is_taking, 0.1)
 
     def _run_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:

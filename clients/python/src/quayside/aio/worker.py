@@ -56,6 +56,9 @@ class Worker(Generic[T]):
         self._changed = asyncio.Condition()
         self._stopping = asyncio.Event()
         self._is_paused = False
+        #: Set while no request for jobs is in flight.
+        self._take_ended = asyncio.Event()
+        self._take_ended.set()
         self._is_stopped = False
         self._finished = 0
         self._returned = 0
@@ -93,7 +96,7 @@ class Worker(Generic[T]):
     async def pause(self) -> None:
         """Takes no more jobs until `resume`. Jobs that were taken are finished."""
         self._is_paused = True
-        await self._end_take()
+        await self._end_take(time.monotonic() + POLL_SECONDS)
 
     async def resume(self) -> None:
         self._is_paused = False
@@ -108,9 +111,7 @@ class Worker(Generic[T]):
         self._stopping.set()
         async with self._changed:
             self._changed.notify_all()
-        while self._taker is not None and not self._taker.done() and time.monotonic() < until:
-            await self._end_take()
-            await asyncio.wait([self._taker], timeout=0.1)
+        await self._end_take(until)
         if self._active:
             await asyncio.wait(self._active.values(), timeout=max(until - time.monotonic(), 0.0))
         rest = dict(self._active)
@@ -141,6 +142,7 @@ class Worker(Generic[T]):
                 )
                 failed = 0
             except QuaysideError as error:
+                self._take_ended.set()
                 if error.code == "pop-cancelled":
                     # By `stop`, by `pause`, or by an operator.
                     continue
@@ -156,6 +158,7 @@ class Worker(Generic[T]):
             for job in jobs:
                 self._renewed_at[job] = time.monotonic()
                 self._active[job] = asyncio.ensure_future(self._work(job))
+            self._take_ended.set()
 
     async def _wait_for_capacity(self) -> int:
         """How many jobs may be taken now; 0 if the worker stops."""
@@ -163,16 +166,22 @@ class Worker(Generic[T]):
             while not self._stopping.is_set():
                 free = self._concurrency - len(self._active)
                 if free > 0 and not self._is_paused:
+                    self._take_ended.clear()
                     return free
                 await self._changed.wait()
         return 0
 
-    async def _end_take(self) -> None:
-        """Ends the request that waits for jobs. It may not have reached the server yet: callers repeat this."""
-        try:
-            await self._queue.cancel(self._name, 1.0)
-        except QuaysideError as error:
-            LOG.debug("The waiting call was not cancelled: %s", error)
+    async def _end_take(self, until: float) -> None:
+        """Ends the request that waits for jobs. It may not have reached the server yet, so its cancel is repeated."""
+        while not self._take_ended.is_set() and time.monotonic() < until:
+            try:
+                await self._queue.cancel(self._name, 1.0)
+            except QuaysideError as error:
+                LOG.debug("The waiting call was not cancelled: %s", error)
+            try:
+                await asyncio.wait_for(self._take_ended.wait(), 0.1)
+            except asyncio.TimeoutError:
+                continue
 
     async def _work(self, job: Reservation[T]) -> None:
         started_at = time.monotonic()
