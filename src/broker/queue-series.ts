@@ -37,10 +37,10 @@ export interface QueueHistory {
 
 /** Length of an interval of the history, and how many there are. */
 export const INTERVAL_MS = 60_000;
-const INTERVALS = 60;
+export const INTERVALS = 60;
 
 const WINDOWS = { '1m': 60_000, '5m': 300_000 } as const;
-const NO_RATES: Rates = Object.freeze({ insert: 0, take: 0, settle: 0 });
+export const NO_RATES: Rates = Object.freeze({ insert: 0, take: 0, settle: 0 });
 
 /** Moments are stored in tenths of a second, so that 32 bits hold 13 years. */
 const UNIT_MS = 100;
