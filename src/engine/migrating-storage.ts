@@ -422,16 +422,16 @@ const PROBE: Omit<NewElement, 'dedupKey'> = {
   groups: [],
 };
 
-type Copy = NonNullable<FinishAction['inserts']>[number];
+type KeyedInsert = NonNullable<FinishAction['inserts']>[number];
 
 /** The copies that finishing a reserved element stores; null: none. */
-function copiesOf({ from, action }: SettleItem): readonly Copy[] | null {
+function copiesOf({ from, action }: SettleItem): readonly KeyedInsert[] | null {
   if (from !== 'reserved' || action.kind !== 'finish') return null;
   return action.inserts === undefined || action.inserts.length === 0 ? null : action.inserts;
 }
 
 /** A copy under a key of its element, so that one that was stored before is not stored twice. */
-function keyed(copy: Copy, { queue, id, group }: SettleItem, index: number): Copy {
+function keyed(copy: KeyedInsert, { queue, id, group }: SettleItem, index: number): KeyedInsert {
   const { element } = copy;
   if (element.dedupKey !== null) return copy;
   const dedupKey = JSON.stringify(['migration', queue.ns, queue.name, id, group, index]);
@@ -439,17 +439,17 @@ function keyed(copy: Copy, { queue, id, group }: SettleItem, index: number): Cop
 }
 
 /** Where a page of two engines begins: the engine and state, and the engine's own cursor; null: the first page. */
-interface Cursor {
+interface PartCursor {
   readonly part: number;
   readonly inner: string | null;
 }
 
-function writeCursor({ part, inner }: Cursor): string {
+function writeCursor({ part, inner }: PartCursor): string {
   return `m${part}:${inner ?? ''}`;
 }
 
 /** What is no cursor is the beginning, as in the engines. */
-function readCursor(text: string | null, parts: number): Cursor {
+function readCursor(text: string | null, parts: number): PartCursor {
   const [, part = '', inner = ''] = /^m(\d):(.*)$/s.exec(text ?? '') ?? [];
   return part === '' || Number(part) >= parts
     ? { part: 0, inner: null }

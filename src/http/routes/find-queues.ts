@@ -157,7 +157,7 @@ function readable({ front: { parts }, user }: HttpCall, ns: string | null): read
 }
 
 /** A queue as it was read last. */
-interface Row extends FilteredQueue {
+interface FoundQueue extends FilteredQueue {
   readonly reading: QueueReading;
   readonly rates: Rates;
   readonly oldestReadyMs: number | null;
@@ -169,7 +169,7 @@ interface Row extends FilteredQueue {
  */
 async function readRows(
   namespaces: readonly Namespace[],
-): Promise<{ found: Row[]; unavailable: readonly string[] }> {
+): Promise<{ found: FoundQueue[]; unavailable: readonly string[] }> {
   const outcomes = await Promise.allSettled(namespaces.map(rowsOf));
   const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
   const isAway = (reason: unknown): boolean =>
@@ -184,7 +184,7 @@ async function readRows(
   };
 }
 
-async function rowsOf(namespace: Namespace): Promise<Row[]> {
+async function rowsOf(namespace: Namespace): Promise<FoundQueue[]> {
   const { activity } = namespace;
   const names = [...namespace.knownNames];
   const unread = names.filter((name) => activity.last(name) === null);
@@ -199,7 +199,7 @@ async function rowsOf(namespace: Namespace): Promise<Row[]> {
   });
 }
 
-function rowOf(namespace: Namespace, name: string, reading: QueueReading): Row {
+function rowOf(namespace: Namespace, name: string, reading: QueueReading): FoundQueue {
   const { counts, totals } = reading;
   const rates = namespace.activity.rates(name, totals)?.['1m'] ?? NO_RATES;
   const ageMs = oldestReadyMs({ namespace, key: { ns: namespace.name, name } }, counts);
@@ -223,11 +223,11 @@ function rowOf(namespace: Namespace, name: string, reading: QueueReading): Row {
   };
 }
 
-function compareBy(sort: Sort, a: Row, b: Row): number {
+function compareBy(sort: Sort, a: FoundQueue, b: FoundQueue): number {
   return sort === 'name' ? compareNames(a, b) : a.measures[sort] - b.measures[sort];
 }
 
-function compareNames(a: Row, b: Row): number {
+function compareNames(a: FoundQueue, b: FoundQueue): number {
   return compareTexts(a.queue, b.queue) || compareTexts(a.ns, b.ns);
 }
 
@@ -236,7 +236,7 @@ function compareTexts(a: string, b: string): number {
   return a < b ? -1 : Number(a > b);
 }
 
-function record({ ns, queue, paused, reading, rates, oldestReadyMs: ageMs }: Row): object {
+function record({ ns, queue, paused, reading, rates, oldestReadyMs: ageMs }: FoundQueue): object {
   return {
     ns,
     queue,
@@ -247,7 +247,7 @@ function record({ ns, queue, paused, reading, rates, oldestReadyMs: ageMs }: Row
   };
 }
 
-function sumsOf(rows: readonly Row[]): object {
+function sumsOf(rows: readonly FoundQueue[]): object {
   const sums = { size: 0, schedSize: 0, resvSize: 0, totalSize: 0 };
   for (const { measures } of rows) {
     sums.size += measures.ready;
