@@ -1,7 +1,11 @@
+#!/usr/bin/env -S node --max-semi-space-size=8 --no-allocation-site-pretenuring
 import { readFile } from 'node:fs/promises';
 import { type CommandLine, describeExit, EXIT, helpText, parseCommandLine } from './app/command-line.ts';
 import { loadConfig } from './config/load.ts';
 import { showConfig } from './config/schema.ts';
+
+/** As in `engines` of package.json, which npm only warns of. */
+const OLDEST_NODE = '24.15.0';
 
 /** The process edge: the only file that may end the process. */
 process.exit(await main(process.argv.slice(2)));
@@ -10,6 +14,12 @@ async function main(args: readonly string[]): Promise<number> {
   // The readers of the output may disconnect; that ends nothing here.
   process.stdout.on('error', () => {});
   process.stderr.on('error', () => {});
+  if (!isNodeRecent(process.versions.node)) {
+    process.stderr.write(
+      `quayside: needs Node ${OLDEST_NODE} or later; ${process.execPath} is ${process.version}.\n`,
+    );
+    return EXIT.failed;
+  }
   try {
     return await run(parseCommandLine(args));
   } catch (error) {
@@ -71,4 +81,8 @@ function print(text: string): Promise<number> {
 async function version(): Promise<string> {
   const text = await readFile(new URL('../package.json', import.meta.url), 'utf8');
   return (JSON.parse(text) as { version: string }).version;
+}
+
+function isNodeRecent(version: string): boolean {
+  return version.localeCompare(OLDEST_NODE, 'en', { numeric: true }) >= 0;
 }
