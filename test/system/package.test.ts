@@ -1,13 +1,12 @@
 import assert from 'node:assert/strict';
-import { execFile, spawn } from 'node:child_process';
-import { once } from 'node:events';
+import { execFile } from 'node:child_process';
 import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
-import { createInterface } from 'node:readline';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
+import { insert, pop, start } from '../support/started.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const run = promisify(execFile);
@@ -28,31 +27,16 @@ describe('the package that npm pack makes', () => {
   after(() => rm(folder, { recursive: true, force: true }));
 
   it('serves by npx quayside without optional packages', async () => {
-    const server = spawn('npx', ['--no', 'quayside'], {
+    const server = await start('npx', ['--no', 'quayside'], {
       cwd: folder,
       env: { ...env, QUAYSIDE_HTTP__PORT: '0' },
-      stdio: ['ignore', 'pipe', 'inherit'],
     });
-    const said = new Map<string, string>();
-    for await (const line of createInterface({ input: server.stdout })) {
-      const [, what, value] = /(address|password|process is)\s+(\S+)/.exec(line) ?? [];
-      if (what !== undefined && value !== undefined) said.set(what, value);
-      if (said.size === 3) break;
-    }
-    server.stdout.resume();
     try {
-      const queue = new URL('/q/N/first', said.get('address'));
-      const authorization = `Basic ${btoa(`admin:${said.get('password')}`)}`;
-      const body = '{"order":1}';
-      const headers = { authorization, 'content-type': 'application/json' };
-      const stored = await fetch(queue, { method: 'PUT', headers, body });
-      assert.equal(stored.status, 200);
-      const element = await fetch(queue, { headers });
-      assert.equal(await element.text(), body);
+      const login = { url: server.url, password: server.password ?? '' };
+      await insert(login, 'first', '{"order":1}');
+      assert.equal(await pop(login, 'first'), '{"order":1}');
     } finally {
-      // npx runs it below a shell.
-      process.kill(Number(said.get('process is')), 'SIGTERM');
-      await once(server, 'close');
+      await server.stop();
     }
   });
 

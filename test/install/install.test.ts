@@ -1,0 +1,171 @@
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { copyFile, cp, mkdir, readdir, readFile, realpath, stat, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { insert, pop, type Started, start } from '../support/started.ts';
+import { type DebianArchive, debianArchive, unpack } from './debian-root.ts';
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const AUTHORITIES = '/etc/ssl/certs/ca-certificates.crt';
+const ENVIRONMENT = { ...process.env, QUAYSIDE_HTTP__PORT: '0' };
+const run = promisify(execFile);
+
+/** The number of the user that a process runs as. */
+async function userOf(pid: number): Promise<number> {
+  const status = await readFile(`/proc/${pid}/status`, 'utf8');
+  return Number(/^Uid:\s+(\d+)/m.exec(status)?.[1]);
+}
+
+describe('an installation', () => {
+  let debian: DebianArchive;
+  before(async () => {
+    debian = await debianArchive();
+  });
+  after(() => debian.remove());
+
+  describe('from the Dockerfile', () => {
+    /** Storage of this test's own, in plain folders: no image of the machine is touched, and no kernel module needed. */
+    let buildah: (...args: string[]) => Promise<{ stdout: string }>;
+    let flags: string[];
+
+    before(async () => {
+      flags = [
+        '--storage-driver=vfs',
+        '--root',
+        join(debian.folder, 'images'),
+        '--runroot',
+        join(debian.folder, 'run'),
+      ];
+      buildah = (...args) => run('buildah', [...flags, ...args], { maxBuffer: 1 << 26 });
+      const context = join(debian.folder, 'base');
+      await mkdir(context);
+      const npm = dirname(dirname(await realpath((await run('sh', ['-c', 'command -v npm'])).stdout.trim())));
+      await Promise.all([
+        copyFile(debian.archive, join(context, 'debian.tar')),
+        copyFile(process.execPath, join(context, 'node')),
+        copyFile(AUTHORITIES, join(context, 'authorities.crt')),
+        cp(npm, join(context, 'npm'), { recursive: true }),
+      ]);
+      // What the official image of Node is made of, which no registry is asked for here.
+      const base = `FROM scratch
+ADD debian.tar /
+COPY node /usr/local/bin/node
+COPY npm /usr/local/lib/node_modules/npm
+COPY authorities.crt ${AUTHORITIES}
+ENV NODE_EXTRA_CA_CERTS=${AUTHORITIES}
+RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm
+`;
+      await writeFile(join(context, 'Dockerfile'), base);
+      const bud = ['bud', '--isolation=chroot', '--pull-never', '--layers=false'];
+      await buildah(...bud, '-t', 'base', context);
+      await buildah(...bud, '--format=docker', '--build-arg=BASE=localhost/base', '-t', 'quayside', ROOT);
+    });
+
+    it('runs as a user without rights, is healthy, and finds its elements again', async () => {
+      await buildah('from', '--pull-never', '--name', 'one', 'localhost/quayside');
+      const config = JSON.parse((await buildah('inspect', '--type=image', 'localhost/quayside')).stdout)
+        .Docker.config;
+      assert.equal(config.User, '10001:10001');
+      assert.deepEqual(Object.keys(config.Volumes), ['/data']);
+      const inside = [
+        'run',
+        '--isolation=chroot',
+        '--user=10001:10001',
+        '--env=QUAYSIDE_HTTP__PORT=0',
+        'one',
+        '--',
+      ];
+      const serve = () => start('buildah', [...flags, ...inside, ...config.Entrypoint]);
+      let server = await serve();
+      const login = { url: server.url, password: server.password ?? '' };
+      try {
+        await insert(login, 'first', '1');
+        assert.equal(await userOf(server.pid), 10001);
+        const health = config.Healthcheck.Test.slice(1).map((part: string) =>
+          part.replace('http://127.0.0.1:3444', server.url),
+        );
+        await buildah(...inside, ...health);
+      } finally {
+        await server.stop();
+      }
+      server = await serve();
+      try {
+        assert.equal(await pop({ ...login, url: server.url }, 'first'), '1');
+      } finally {
+        await server.stop();
+      }
+    });
+  });
+
+  describe('from the Debian package', () => {
+    let root: string;
+    const inside = (...args: string[]) => run('chroot', [root, ...args]);
+    const serve = (): Promise<Started> =>
+      start(
+        'chroot',
+        ['--userspec=quayside:quayside', root, 'quayside', '--config', '/etc/quayside/quayside.yaml'],
+        {
+          env: ENVIRONMENT,
+        },
+      );
+
+    before(async () => {
+      root = join(debian.folder, 'root');
+      await unpack(debian.archive, root);
+      for (const revision of ['1', '2'])
+        await run(process.execPath, [join(ROOT, 'scripts/deb.ts'), root, '--revision', revision]);
+    });
+    const install = async (revision: string): Promise<void> => {
+      const name = (await readdir(root)).find((file) => file.includes(`-${revision}_`));
+      await inside('dpkg', '--install', `/${name}`);
+    };
+
+    it('serves as a user of its own, keeps elements and settings over an upgrade, and elements when it is purged', async () => {
+      await install('1');
+      const settings = join(root, 'etc/quayside/quayside.yaml');
+      let server = await serve();
+      const login = { url: server.url, password: server.password ?? '' };
+      try {
+        await insert(login, 'first', '1');
+        assert.notEqual(await userOf(server.pid), 0);
+      } finally {
+        await server.stop();
+      }
+      await writeFile(settings, `${await readFile(settings, 'utf8')}# mine\n`);
+      await install('2');
+      assert.match(await readFile(settings, 'utf8'), /# mine/);
+      server = await serve();
+      try {
+        assert.equal(await pop({ ...login, url: server.url }, 'first'), '1');
+        await insert({ ...login, url: server.url }, 'second', '2');
+      } finally {
+        await server.stop();
+      }
+      const data = await stat(join(root, 'var/lib/quayside'));
+      assert.equal(data.mode & 0o777, 0o700);
+      await inside('dpkg', '--purge', 'quayside');
+      assert.deepEqual(
+        await readdir(join(root, 'etc')).then((names) => names.filter((name) => name === 'quayside')),
+        [],
+      );
+      assert.ok(!(await readdir(join(root, 'usr/lib'))).includes('quayside'));
+      assert.ok((await readdir(join(root, 'var/lib/quayside'))).includes('N.db'));
+    });
+
+    it('has a unit that systemd takes without a warning, and that exposes little', async () => {
+      const unit = join(ROOT, 'ops/systemd/quayside.service');
+      const { stdout } = await run('systemd-analyze', ['security', '--offline=true', '--threshold=20', unit]);
+      assert.match(stdout, /exposure level/);
+      const checked = await run('systemd-analyze', [
+        'verify',
+        '--root',
+        root,
+        '/lib/systemd/system/quayside.service',
+      ]);
+      assert.equal(checked.stderr, '');
+    });
+  });
+});
