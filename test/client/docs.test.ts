@@ -26,7 +26,12 @@ describe('The examples of docs/sdk/typescript.md', () => {
     server = await ServerInProcess.start({ config: clientConfig('sqlite::memory:') });
     folder = await mkdtemp(path.join(tmpdir(), 'quayside-sdk-'));
     await mkdir(path.join(folder, 'node_modules/@types'), { recursive: true });
-    await symlink(PROJECT, path.join(folder, 'node_modules/quayside'));
+    // The package, with its source in the place of what is built from it.
+    const installed = path.join(folder, 'node_modules/quayside');
+    await mkdir(installed);
+    await symlink(path.join(PROJECT, 'src'), path.join(installed, 'src'));
+    const manifest = { type: 'module', exports: { './client': './src/client/index.ts' } };
+    await writeFile(path.join(installed, 'package.json'), JSON.stringify(manifest));
     await symlink(
       path.join(PROJECT, 'node_modules/@types/node'),
       path.join(folder, 'node_modules/@types/node'),

@@ -57,6 +57,7 @@ const stops: (() => unknown)[] = [];
 export async function globalSetup(): Promise<void> {
   // Each test process loads the same few hundred files.
   process.env.NODE_COMPILE_CACHE = COMPILE_CACHE;
+  await import('../../scripts/console.ts');
   const template = PostgresServer.makeTemplate();
   stops.push(() => rmSync(template, { recursive: true, force: true }));
   process.env[POSTGRES_TEMPLATE] = template;

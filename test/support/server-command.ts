@@ -12,7 +12,7 @@ export const COMPILE_CACHE = join(tmpdir(), 'node-compile-cache');
 
 function argsOf(packageJson: string): readonly string[] {
   const { scripts } = JSON.parse(packageJson) as { scripts: { start: string } };
-  const [exec, node, ...words] = scripts.start.split(' ');
+  const [exec, node, ...words] = scripts.start.split(' && ').at(-1)?.split(' ') ?? [];
   // Without `exec` a shell stays between npm and the server, and npm's SIGTERM ends the shell alone.
   if (exec !== 'exec' || node !== 'node') throw new Error(`"start" is ${scripts.start}, not exec node …`);
   return words.map((word) => (word.endsWith('.ts') ? fileURLToPath(new URL(word, PROJECT)) : word));

@@ -94,10 +94,12 @@ describe('npm start', () => {
     });
   }
 
-  it('runs the server with the flags of the start script, and no shell between npm and it', async () => {
+  it('runs the server with the flags of the start script, its console, and no shell between npm and it', async () => {
     started = new NpmStart(dataDir);
     await started.says(/listens on .*\n.*reloads/);
     const { serverPid, npm } = started;
+    const [, url = ''] = /listens on (\S+)/.exec(started.output) ?? [];
+    assert.equal((await fetch(new URL('/console/', url))).status, 200, 'the console is built');
     if (process.platform === 'linux') {
       const words = (await readFile(`/proc/${serverPid}/cmdline`, 'utf8')).split('\0');
       for (const flag of V8_FLAGS) assert.ok(words.includes(flag), words.join(' '));
@@ -111,9 +113,9 @@ describe('npm start', () => {
     assert.equal(isAlive(serverPid), false);
   });
 
-  it('has on Windows what cmd.exe runs for the first word of its script', async () => {
+  it('has on Windows what cmd.exe runs for the word exec of its script', async () => {
     const { scripts } = JSON.parse(await readFile(join(ROOT, 'package.json'), 'utf8'));
-    assert.equal(scripts.start, `exec node ${V8_FLAGS.join(' ')} src/main.ts`);
+    assert.equal(scripts.start, `node scripts/console.ts && exec node ${V8_FLAGS.join(' ')} src/main.ts`);
     assert.match(await readFile(join(ROOT, 'exec.cmd'), 'utf8'), /^@rem [^\r\n]*\r\n@%\*\r\n$/);
   });
 });

@@ -18,7 +18,8 @@ describe('the package that npm pack makes', () => {
 
   before(async () => {
     folder = await mkdtemp(join(tmpdir(), 'quayside-package-'));
-    await run('npm', ['pack', '--pack-destination', folder], { cwd: ROOT, env });
+    // Also where npm is set to run no scripts.
+    await run('npm', ['pack', '--ignore-scripts=false', '--pack-destination', folder], { cwd: ROOT, env });
     const [tarball] = await readdir(folder);
     await writeFile(join(folder, 'package.json'), '{}');
     const flags = ['--omit=optional', '--prefer-offline', '--no-audit', '--no-fund'];
@@ -38,6 +39,20 @@ describe('the package that npm pack makes', () => {
     } finally {
       await server.stop();
     }
+  });
+
+  it('brings the client library with its types', async () => {
+    const program = `import { Quayside } from 'quayside/client';
+const quayside: Quayside = new Quayside({ url: 'http://127.0.0.1:1' });
+console.log(typeof quayside.queue('N/orders').insert);
+await quayside.close();
+`;
+    await writeFile(join(folder, 'sample.mts'), program);
+    const tsc = join(ROOT, 'node_modules/typescript/bin/tsc');
+    const flags = ['--noEmit', '--strict', '--module', 'nodenext', '--lib', 'esnext,dom', '--ignoreConfig'];
+    await run(process.execPath, [tsc, ...flags, 'sample.mts'], { cwd: folder });
+    const { stdout } = await run(process.execPath, ['sample.mts'], { cwd: folder });
+    assert.equal(stdout, 'function\n');
   });
 
   it('holds no source and no test', async () => {
