@@ -55,6 +55,8 @@ export class ConsoleSessions {
   readonly #keys = new WeakMap<Account, Buffer>();
   /** Digests of the ids of sessions that were signed out, and when those would have ended by themselves. */
   readonly #ended = new Map<string, number>();
+  /** What ends with a session, by the digest of its id. */
+  readonly #endings = new Map<string, Set<() => void>>();
 
   constructor(options: ConsoleSessionOptions) {
     this.#options = options;
@@ -89,7 +91,38 @@ export class ConsoleSessions {
       if (endsAt > now && this.#ended.size < MAX_ENDED) break;
       this.#ended.delete(id);
     }
-    this.#ended.set(digest(read.claims.id), read.claims.startedAt + MAX_SESSION_MS);
+    const ended = digest(read.claims.id);
+    this.#ended.set(ended, read.claims.startedAt + MAX_SESSION_MS);
+    for (const run of [...(this.#endings.get(ended) ?? [])]) run();
+  }
+
+  /**
+   * Calls `run` once, when the session of a token is signed out here, or has lasted as long as one may: for responses that do not
+   * end by themselves.
+   * @returns a function that prevents it
+   */
+  onEnd(token: string, run: () => void): () => void {
+    const read = this.#read(token);
+    if (read === null) {
+      run();
+      return () => {};
+    }
+    const { clock } = this.#options;
+    const key = digest(read.claims.id);
+    const endings = this.#endings.get(key) ?? new Set();
+    this.#endings.set(key, endings);
+    const forget = (): void => {
+      cancelTimer();
+      endings.delete(end);
+      if (endings.size === 0 && this.#endings.get(key) === endings) this.#endings.delete(key);
+    };
+    const end = (): void => {
+      forget();
+      run();
+    };
+    const cancelTimer = clock.after(read.claims.startedAt + MAX_SESSION_MS - clock.now(), end);
+    endings.add(end);
+    return forget;
   }
 
   #session(account: Account, claims: Claims, isNew: boolean): ConsoleSession {

@@ -5,7 +5,7 @@ import type { HttpCall } from './call.ts';
 import { rareHeader } from './head.ts';
 import type { Route } from './route.ts';
 
-const COOKIE = 'quayside_session';
+export const SESSION_COOKIE = 'quayside_session';
 const CSRF_HEADER = 'x-csrf-token';
 
 /** Where the console is served, with a slash at its end. */
@@ -17,7 +17,7 @@ export function sessionToken({ head: { cookie } }: HttpCall): string | null {
   if (cookie === null) return null;
   for (const pair of cookie.split(';')) {
     const at = pair.indexOf('=');
-    if (pair.slice(0, at).trim() === COOKIE) return pair.slice(at + 1).trim();
+    if (pair.slice(0, at).trim() === SESSION_COOKIE) return pair.slice(at + 1).trim();
   }
   return null;
 }
@@ -27,12 +27,12 @@ export function sessionToken({ head: { cookie } }: HttpCall): string | null {
  * the console calls routes outside of `/console/`.
  */
 export function cookieHeaders(call: HttpCall, token: string): string[] {
-  return ['set-cookie', `${COOKIE}=${token}; ${attributes(call)}`];
+  return ['set-cookie', `${SESSION_COOKIE}=${token}; ${attributes(call)}`];
 }
 
 /** Makes the browser forget the cookie. */
 export function noCookieHeaders(call: HttpCall): string[] {
-  return ['set-cookie', `${COOKIE}=; ${attributes(call)}; Max-Age=0`];
+  return ['set-cookie', `${SESSION_COOKIE}=; ${attributes(call)}; Max-Age=0`];
 }
 
 function attributes({ isSecure }: HttpCall): string {
@@ -69,6 +69,14 @@ export function checkCsrfToken(call: HttpCall, session: ConsoleSession, { csrf }
   );
 }
 
+/** Calls `run` when the console session of a request ends, if it has one. @returns a function that prevents it */
+export function onSessionEnd(call: HttpCall, run: () => void): () => void {
+  const token = call.session === null ? null : sessionToken(call);
+  const { consoleSessions } = call.front.parts;
+  if (token === null || consoleSessions === undefined) return () => {};
+  return consoleSessions.onEnd(token, run);
+}
+
 /** Whether a request has the cookie of a session and names a CSRF token: it is the console's, even if the session has ended. */
 export function namesCsrfToken(call: HttpCall): boolean {
   return sessionToken(call) !== null && rareHeader(call.request.rawHeaders, CSRF_HEADER) !== null;
@@ -81,7 +89,7 @@ export function isOfConsole(call: HttpCall): boolean {
     call.path.startsWith(CONSOLE_PATH) ||
     rareHeader(rawHeaders, CSRF_HEADER) !== null ||
     rareHeader(rawHeaders, 'x-requested-with') !== null ||
-    rareHeader(rawHeaders, 'cookie')?.includes(`${COOKIE}=`) === true
+    rareHeader(rawHeaders, 'cookie')?.includes(`${SESSION_COOKIE}=`) === true
   );
 }
 

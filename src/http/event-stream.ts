@@ -2,6 +2,7 @@ import type { EventFilter } from '../events/picture.ts';
 import type { EventPublisher, EventSink, EventSubscription } from '../events/publisher.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { HttpCall } from './call.ts';
+import { onSessionEnd } from './console-cookie.ts';
 
 /** A response of server-sent events: what one subscriber is sent, until the client disconnects or the subscription ends. */
 export class EventStream implements EventSink {
@@ -37,7 +38,9 @@ export class EventStream implements EventSink {
       response.end();
     };
     socket.on('end', onEnd);
+    const forget = onSessionEnd(this.#call, onEnd);
     response.once('close', () => {
+      forget();
       socket.off('end', onEnd);
       this.#subscription?.close();
     });

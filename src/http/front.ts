@@ -379,6 +379,8 @@ export class Front {
 
   /** Logs who changed what (reliability, S19), once it is done. */
   #audit(call: HttpCall, match: RouteMatch, handling: Promise<void> | void): void {
+    // The client may have disconnected by the time that it is done.
+    call.keepAddress();
     const note = (): void => this.audit(call, call.user, boundedParams(match));
     if (handling === undefined) note();
     else handling.then(note, () => {});

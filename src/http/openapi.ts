@@ -1,5 +1,6 @@
 import type { ErrorCode } from '../model/errors.ts';
 import { Type } from '../util/schema.ts';
+import { SESSION_COOKIE } from './console-cookie.ts';
 import { httpError, PROBLEM_JSON } from './errors.ts';
 import { MULTIPART } from './multipart.ts';
 import { NDJSON } from './ndjson.ts';
@@ -43,10 +44,19 @@ export function openApi(routes: readonly Route[], version: string): object {
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
     servers: [{ url: '/', description: 'The server that this document comes from.' }],
-    security: [{ basic: [] }],
+    security: [{ basic: [] }, { consoleSession: [] }],
     paths: referring,
     components: {
-      securitySchemes: { basic: { type: 'http', scheme: 'basic' } },
+      securitySchemes: {
+        basic: { type: 'http', scheme: 'basic' },
+        consoleSession: {
+          type: 'apiKey',
+          in: 'cookie',
+          name: SESSION_COOKIE,
+          description:
+            'For pages of this server; see `signIn`. Requests that change something name `X-CSRF-Token` as well.',
+        },
+      },
       schemas,
     },
   };

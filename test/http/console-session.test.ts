@@ -1,9 +1,13 @@
 import assert from 'node:assert/strict';
+import type { IncomingMessage } from 'node:http';
+import { request as httpsRequest } from 'node:https';
+import { text } from 'node:stream/consumers';
 import { after, before, describe, it } from 'node:test';
 import { readAccounts, type UserDefinition } from '../../src/access/account.ts';
 import { Networks } from '../../src/access/networks.ts';
 import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
 import { SILENT_LOG } from '../support/broker.ts';
+import { makeCertificate } from '../support/certificate.ts';
 import { type Answer, headerOf, jsonOf, type QueueClient, queuePath } from '../support/http-client.ts';
 import { basic, Harness, sharedHarness } from './harness.ts';
 
@@ -358,6 +362,22 @@ describe('The end of a session', () => {
     assert.equal((await session(client, headers)).status, 401);
   });
 
+  it('ends the streams of events that it began', async () => {
+    const subscribers = (count: number): Promise<void> =>
+      harness.until(() => harness.events.counts.subscribers === count);
+    const signedOut = await signedIn(client);
+    const kept = await signedIn(client);
+    const first = client.request('GET', '/events', { headers: signedOut });
+    const second = client.request('GET', '/events', { headers: kept });
+    await subscribers(2);
+    await client.request('DELETE', '/console/session', { headers: signedOut });
+    assert.equal((await first).status, 200);
+    await subscribers(1);
+    await harness.passTime(12 * 60 * MINUTE);
+    assert.equal((await second).status, 200);
+    await subscribers(0);
+  });
+
   it('comes for its renewed cookies as well when it is signed out', async () => {
     const headers = await signedIn(client);
     await harness.passTime(20 * MINUTE);
@@ -435,6 +455,23 @@ describe('Nodes with the same console.secret', () => {
     const written = await others[0]?.insert('N', 'q', 'x', { headers });
     assert.equal(written?.status, 200);
     for (const node of nodes) await node.close();
+  });
+});
+
+describe('The cookie over TLS', () => {
+  it('is Secure', async () => {
+    const tls = makeCertificate();
+    const harness = await Harness.start({ users: USERS, http: { tls } });
+    const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>();
+    const options = { method: 'POST', ca: tls.cert, agent: false, headers: PAGE };
+    httpsRequest(`https://127.0.0.1:${harness.port}/console/session`, options, resolve)
+      .on('error', reject)
+      .end(JSON.stringify({ user: 'ops', password: 'ops-password' }));
+    const response = await promise;
+    await text(response);
+    assert.equal(response.statusCode, 200);
+    assert.match(response.headers['set-cookie']?.[0] ?? '', /; HttpOnly; SameSite=Strict; Secure$/);
+    await harness.close();
   });
 });
 

@@ -2,6 +2,7 @@ import { ACCESS } from './access.ts';
 import { AMQP } from './amqp.ts';
 import { BROKER, EXCHANGE } from './broker.ts';
 import { BROWSE } from './browse.ts';
+import { CONSOLE } from './console.ts';
 import { EVENTS } from './events.ts';
 import { EXCHANGE_USERS } from './exchange.ts';
 import { HTTP } from './http.ts';
@@ -121,6 +122,9 @@ export const SUITES = {
   'clocks apart': { files: ['test/broker/clock-skew.test.ts'], pattern: null },
   'model through HTTP': { files: ['test/http/model.test.ts'], pattern: null },
   'HTTP requests': { files: ['test/http/requests.test.ts'], pattern: null },
+  'console sessions': { files: ['test/http/console-session.test.ts'], pattern: null },
+  'console pages': { files: ['test/http/console-files.test.ts'], pattern: null },
+  'queues of all namespaces': { files: ['test/http/find-queues.test.ts'], pattern: null },
   'HTTP slips': { files: ['test/http/slips.test.ts'], pattern: null },
   'inserts of many': {
     files: ['test/http/batches.test.ts'],
@@ -208,6 +212,7 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   exchange: EXCHANGE,
   'exchange users': EXCHANGE_USERS,
   http: HTTP,
+  console: CONSOLE,
   browse: BROWSE,
   operations: OPERATIONS,
   events: EVENTS,

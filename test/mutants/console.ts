@@ -1,0 +1,72 @@
+import type { Mutant } from './mutants.ts';
+
+const edit = (file: string, search: string, replace: string): Mutant['edits'] => [
+  { file: `src/${file}`, search, replace },
+];
+
+/** Bugs of the console's server side: sessions that last too long, or that other pages can use. */
+export const CONSOLE: readonly Mutant[] = [
+  {
+    name: 'a GET that pops needs no CSRF token',
+    suite: 'console sessions',
+    edits: edit('http/routes/elements.ts', "    csrf: 'all',\n", ''),
+  },
+  {
+    name: 'reads need no CSRF token if the browser does not say which page sent them',
+    suite: 'console sessions',
+    edits: edit('http/console-cookie.ts', 'isRead && call.head.fetchSite !== null', 'isRead'),
+  },
+  {
+    name: 'the cookie means its user on an address that was typed',
+    suite: 'console sessions',
+    edits: edit('http/console-cookie.ts', "fetchSite !== 'same-origin' && fetchSite !== null", 'false'),
+  },
+  {
+    name: 'the CSRF token of any session is right',
+    suite: 'console sessions',
+    edits: edit('access/console-sessions.ts', 'csrfToken: sign(', "csrfToken: ['csrf'].at(0) ?? sign("),
+  },
+  {
+    name: 'a sign-in leaves the session of before as it is',
+    suite: 'console sessions',
+    edits: edit('http/routes/console.ts', 'if (before !== null) sessions.end(before);', ''),
+  },
+  {
+    name: 'another password does not end sessions',
+    suite: 'console sessions',
+    edits: edit('access/console-sessions.ts', ', passwordText(account.password)', ''),
+  },
+  {
+    name: 'a session that is used lasts for ever',
+    suite: 'console sessions',
+    edits: edit(
+      'access/console-sessions.ts',
+      'Math.min(startedAt + MAX_SESSION_MS, usedAt + this.#options.idleMs)',
+      'startedAt * 0 + usedAt + this.#options.idleMs',
+    ),
+  },
+  {
+    name: 'a console whose session has ended continues as the user of Basic credentials',
+    suite: 'console sessions',
+    edits: edit('http/front.ts', ' || namesCsrfToken(call)', ''),
+  },
+  {
+    name: 'a stream of events outlives its session',
+    suite: 'console sessions',
+    edits: edit(
+      'http/event-stream.ts',
+      'onSessionEnd(this.#call, onEnd)',
+      'onSessionEnd(this.#call, () => {})',
+    ),
+  },
+  {
+    name: 'another site may call the session of the console as it may link to its pages',
+    suite: 'console pages',
+    edits: edit('http/console-cookie.ts', ' || path === SESSION_PATH) return false;', ') return false;'),
+  },
+  {
+    name: 'a sum counts queues that are gone',
+    suite: 'queues of all namespaces',
+    edits: edit('broker/activity.ts', 'this.#sum.change(this.#clock.monotonic(), series.last, null);', ''),
+  },
+];
