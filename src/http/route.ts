@@ -82,6 +82,8 @@ export interface Route {
   /** Whether the queue of the path exists from this use on, if the namespace has room for it. */
   readonly makesQueue: boolean;
   readonly csrf: CsrfRule;
+  /** Whether it is for browsers alone, and so not in `/openapi.json`, from which programs are made. */
+  readonly isPage: boolean;
   readonly query: QueryReader<object>;
   /** The shape of a JSON body, or of a line, for the documents; null if it takes none. */
   readonly request: Schema | null;
@@ -106,6 +108,7 @@ export interface RouteDefinition<Q extends object> {
   readonly isAudited?: boolean;
   readonly makesQueue?: boolean;
   readonly csrf?: CsrfRule;
+  readonly isPage?: boolean;
   readonly query?: Parameters<Q>;
   readonly request?: Schema;
   readonly headers?: readonly HeaderNote[];
@@ -124,6 +127,7 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
     isAudited = false,
     makesQueue = true,
     csrf = 'writes',
+    isPage = false,
     request = null,
     headers = [],
     problems = [],
@@ -137,6 +141,7 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
     isAudited,
     makesQueue,
     csrf,
+    isPage,
     request,
     headers,
     problems,

@@ -140,7 +140,8 @@ describe('GET /openapi.json', () => {
     assert.equal(document.openapi, '3.1.0');
     const ids = new Set<string>();
     let operations = 0;
-    for (const route of ROUTES) {
+    // What browsers alone load is described on the page.
+    for (const route of ROUTES.filter(({ isPage }) => !isPage)) {
       for (const method of route.methods) {
         const operation = document.paths[route.path.replace(/:(\w+)/g, '{$1}')]?.[method.toLowerCase()];
         assert.ok(operation, `${method} ${route.path}`);

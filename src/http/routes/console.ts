@@ -92,7 +92,13 @@ const pageResponses = [
   { status: 503, description: 'The console is not built.', contentType: TEXT },
 ] as const;
 
-const read = { methods: ['GET', 'HEAD'], access: 'open', responseHeaders: PAGE, csrf: 'none' } as const;
+const read = {
+  methods: ['GET', 'HEAD'],
+  access: 'open',
+  responseHeaders: PAGE,
+  csrf: 'none',
+  isPage: true,
+} as const;
 
 /** The console: its pages, which are files, and its sessions. */
 export function consoleRoutes(folder: string): readonly Route[] {
