@@ -1,17 +1,19 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
 import { parse } from 'yaml';
 import { QueueClient } from '../support/http-client.ts';
 import { needDebian, PYTHON_SDK, run } from '../support/python.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
+const PROJECT = fileURLToPath(new URL('../../', import.meta.url));
 const PAGES = new URL('../../docs/migrate/', import.meta.url);
 /** A block of code that runs, and the block of text behind it: what it prints. */
-const EXAMPLE = /^```(js|python|sh)\n(.*?)^```\n+```text\n(.*?)^```$/gms;
-const CODE = /^```(js|python|sh)$/gm;
+const EXAMPLE = /^```(js|python|sh|ts)\n(.*?)^```\n+```text\n(.*?)^```$/gms;
+const CODE = /^```(js|python|sh|ts)$/gm;
 
 describe('The pages about moving to Quayside', () => {
   let server: ServerProcess;
@@ -21,6 +23,9 @@ describe('The pages about moving to Quayside', () => {
   before(async () => {
     needDebian('curl', 'python3');
     folder = await mkdtemp(path.join(tmpdir(), 'quayside-migrate-'));
+    await mkdir(path.join(folder, 'node_modules'));
+    await symlink(PROJECT, path.join(folder, 'node_modules/quayside'));
+    await writeFile(path.join(folder, 'package.json'), '{"type": "module"}');
     const [, yaml = ''] = /^```yaml\n(.*?)^```$/ms.exec(await page('README.md')) ?? [];
     server = await ServerProcess.start({
       config: { http: { users: { test1: 'test1' } }, ...(parse(yaml) as object) },
@@ -76,7 +81,7 @@ describe('The pages about moving to Quayside', () => {
     }
   }
 
-  function runCode(language: string, code: string): Promise<string> {
+  async function runCode(language: string, code: string): Promise<string> {
     const env = {
       QUAYSIDE_URL: server.url,
       QUAYSIDE_USER: 'test1',
@@ -88,8 +93,10 @@ describe('The pages about moving to Quayside', () => {
       PYTHONPATH: path.join(PYTHON_SDK, 'src'),
     };
     if (language === 'python') return run('/usr/bin/python3', ['-c', code], env, folder);
-    if (language === 'js') {
-      return run(process.execPath, ['--input-type=module', '-e', code], env, folder);
+    if (language === 'js' || language === 'ts') {
+      const program = path.join(folder, `example.${language}`);
+      await writeFile(program, code);
+      return run(process.execPath, [program], env, folder);
     }
     return run('sh', ['-ec', code], env, folder);
   }
