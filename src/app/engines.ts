@@ -92,6 +92,10 @@ export async function loadEngines(
   parts: EngineParts,
 ): Promise<EngineSet> {
   const engines = new Map<string, LoadedEngine>();
+  // They may move to any other engine that stores elements as theirs does, and then their policies hold there.
+  const movable = Object.entries(config.namespaces).filter(
+    ([, { url, variant }]) => engineOfScheme(url) === SQLITE && variant !== 'list',
+  );
   for (const [key, { url, path, namespaces }] of requiredEngines(config.namespaces)) {
     const explain = (error: unknown, what: string): ConfigError => engineError(error, what, path, parts);
     const { load, settings } = engineModule(url, path, parts.errorAt);
@@ -101,7 +105,9 @@ export async function loadEngines(
       const engine = open({
         url,
         dataDir: config.dataDir,
-        namespaces: namespaces.map(([name, namespace]) => policyOf(name, namespace)),
+        namespaces: [...namespaces, ...foreignTo(namespaces, movable)].map(([name, own]) =>
+          policyOf(name, own),
+        ),
         clock: parts.clock,
         dedupWindowMs: config.dedup.window * 1000,
         settings: first === undefined ? {} : settings(first),
@@ -114,6 +120,15 @@ export async function loadEngines(
     }
   }
   return new EngineSet(engines);
+}
+
+type NamedConfig = readonly [name: string, config: NamespaceConfig];
+
+/** Those of the movable namespaces that may move to an engine; none to one that stores no elements, or lists. */
+function foreignTo(own: readonly NamedConfig[], movable: readonly NamedConfig[]): readonly NamedConfig[] {
+  const [first] = own;
+  if (first === undefined || first[1].variant === 'list') return [];
+  return movable.filter(([name]) => !own.some(([known]) => known === name));
 }
 
 /** The part of a namespace's configuration that engines use. */
@@ -163,9 +178,9 @@ function keyOf({ url, variant }: NamespaceConfig): string {
 }
 
 function engineModule(url: string, path: readonly string[], errorAt: ErrorAt): EngineModule {
-  const scheme = url.slice(0, url.indexOf(':'));
-  const found = Object.hasOwn(ENGINES, scheme) ? ENGINES[scheme] : undefined;
+  const found = engineOfScheme(url);
   if (found === undefined) {
+    const scheme = schemeOf(url);
     // A removed engine (docs/adr/0007-no-mongodb.md), which a configuration may still name.
     const isRemoved = scheme === 'mongodb' || scheme === 'mongodb+srv';
     const problem = isRemoved ? `${scheme}: (MongoDB) is not served` : `there is no engine "${scheme}:"`;
@@ -179,6 +194,15 @@ function engineModule(url: string, path: readonly string[], errorAt: ErrorAt): E
     );
   }
   return found;
+}
+
+function engineOfScheme(url: string): EngineModule | undefined {
+  const scheme = schemeOf(url);
+  return Object.hasOwn(ENGINES, scheme) ? ENGINES[scheme] : undefined;
+}
+
+function schemeOf(url: string): string {
+  return url.slice(0, url.indexOf(':'));
 }
 
 /** Drivers are optional dependencies: an installation without them serves the embedded engine. */

@@ -3,8 +3,9 @@ import type { Configured } from '../broker/cluster.ts';
 import type { NamespaceSetup } from '../broker/ports.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
 import type { EngineLog } from '../engine/engine.ts';
+import { JointStats } from '../engine/joint-stats.ts';
 import { LocalSignaller } from '../engine/local-signaller.ts';
-import { COUNTER_NAMES, type CounterName, type Counters, type Stats, zeroCounters } from '../engine/stats.ts';
+import type { CounterName, Counters, Stats } from '../engine/stats.ts';
 import type { GroupName } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
 import { maskUrl } from '../util/mask.ts';
@@ -22,7 +23,7 @@ const MEMORY_MAX_BYTES = 2 ** 30;
 export function namespaceSetups(config: Config, engines: EngineSet, log: EngineLog): NamespaceSetup[] {
   const local = new LocalSignaller(log);
   return Object.entries(config.namespaces).map(([name, namespace]) => {
-    const { type, storage, definitions } = engines.of(namespace);
+    const { type, storage, definitions, disk } = engines.of(namespace);
     const signals = signalsOf(name, namespace, engines, local);
     const counts = countsOf(namespace, engines);
     return {
@@ -36,6 +37,7 @@ export function namespaceSetups(config: Config, engines: EngineSet, log: EngineL
       maxBytes: namespace.maxBytes ?? (namespace.url === MEMORY ? MEMORY_MAX_BYTES : null),
       maxExchanges: namespace.maxExchanges,
       storage,
+      ownsStore: disk !== undefined,
       definitions,
       signaller: signals.signaller,
       stats: counts.stats,
@@ -129,39 +131,5 @@ class StatsCollection implements Stats {
       this.#keys.set(queue, key);
     }
     return key;
-  }
-}
-
-/**
- * Counters of a namespace that stores them apart from its elements (`stats: {url, coll}`). What the elements' engine
- * counts by itself, such as dead letters, it stores with them; reads return the sums.
- */
-class JointStats implements Stats {
-  readonly #chosen: Stats;
-  readonly #ofElements: Stats;
-
-  /** @param ofElements of the engine that has the elements */
-  constructor(chosen: Stats, ofElements: Stats) {
-    this.#chosen = chosen;
-    this.#ofElements = ofElements;
-  }
-
-  add(queue: QueueKey, group: GroupName, deltas: Partial<Record<CounterName, number>>): void {
-    this.#chosen.add(queue, group, deltas);
-  }
-
-  async read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>> {
-    const [chosen, ofElements] = await Promise.all([this.#chosen.read(queue), this.#ofElements.read(queue)]);
-    const joint = new Map<GroupName, Counters>();
-    for (const [group, counters] of [...chosen, ...ofElements]) {
-      const sums = joint.get(group) ?? zeroCounters();
-      for (const name of COUNTER_NAMES) sums[name] += counters[name];
-      joint.set(group, sums);
-    }
-    return joint;
-  }
-
-  async flush(): Promise<void> {
-    await Promise.all([this.#chosen.flush(), this.#ofElements.flush()]);
   }
 }

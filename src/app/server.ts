@@ -8,6 +8,7 @@ import { loginLost, refusal } from '../access/user.ts';
 import type { NewAdministrator } from '../access/users-file.ts';
 import { nodeText, VariantConflict } from '../broker/agreement.ts';
 import { Broker } from '../broker/broker.ts';
+import { MigrationTargetMissing } from '../broker/migration.ts';
 import { QueueWatch } from '../broker/queue-watch.ts';
 import type { Config } from '../config/options.ts';
 import { ConfigError, type ErrorAt, type Path, pathText } from '../config/problem.ts';
@@ -218,7 +219,7 @@ export class Server implements Service {
     const sandbox = await this.#startSandbox();
     const exchanges = await this.#startExchanges(broker, authenticator, sandbox);
     const searches = new Searches({ sandbox, clock, selectors: config.selectors === 'on' });
-    const operations = await this.#startOperations(broker, searches);
+    const operations = await this.#startOperations(broker, searches, exchanges);
     const shared = { broker, authenticator, clock, log, version };
     const sessions: FrontEnd<SessionServer>[] = [];
     const upgrades = new Map<string, UpgradeHandler>();
@@ -308,6 +309,13 @@ export class Server implements Service {
     });
     await this.#startParts(
       withStartError(broker, (error) => {
+        if (error instanceof MigrationTargetMissing) {
+          return errorAt(
+            ['namespaces', error.namespace, 'url'],
+            `names the engine that the namespace leaves for that of namespace ${error.to}, which is not configured on another engine`,
+            `Configure ${error.to} as before, or if the move is done, name its engine here`,
+          );
+        }
         if (!(error instanceof VariantConflict)) return error;
         const { namespace, here, there, node } = error;
         return errorAt(
@@ -334,9 +342,9 @@ export class Server implements Service {
     return sandbox;
   }
 
-  async #startOperations(broker: Broker, searches: Searches): Promise<BulkOperations> {
+  async #startOperations(broker: Broker, searches: Searches, exchanges: Exchanges): Promise<BulkOperations> {
     const { clock, random, log } = this.#parts;
-    const operations = new BulkOperations({ broker, searches, clock, random, log });
+    const operations = new BulkOperations({ broker, searches, exchanges, clock, random, log });
     await this.#startParts(operations);
     return operations;
   }

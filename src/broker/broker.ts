@@ -1,3 +1,4 @@
+import { definitionConflict } from '../engine/definitions.ts';
 import type { Storage } from '../engine/storage.ts';
 import { namespaceNotFound, type QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
@@ -5,6 +6,13 @@ import type { Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
 import { type Difference, nodeText } from './agreement.ts';
 import type { NodeInfo } from './cluster.ts';
+import {
+  checkMigration,
+  Migration,
+  MigrationTargetMissing,
+  migrationTarget,
+  migrationValue,
+} from './migration.ts';
 import { Namespace, type Shared } from './namespace.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import { SeriesLimit } from './queue-series.ts';
@@ -46,6 +54,7 @@ export class Broker implements Service {
   readonly #waitingLimit: WaitingLimit;
   readonly #namespaces = new Map<string, Namespace>();
   readonly #sweepers = new Map<Storage, Sweeper>();
+  readonly #shared: Shared;
   readonly #self: NodeInfo;
   #tids = 0;
   #hasWarnedOfMixture = false;
@@ -68,13 +77,17 @@ export class Broker implements Service {
         return `${id}-${this.#tids.toString(36)}`;
       },
     };
+    this.#shared = parts;
     for (const setup of options.namespaces) {
       const sweeper = this.#sweeperFor(setup.storage, parts);
       this.#namespaces.set(setup.policy.name, new Namespace(setup, parts, sweeper));
     }
   }
 
+  /** @throws VariantConflict, MigrationTargetMissing */
   async start(): Promise<void> {
+    // Before anything is stored: what is inserted must not go to an engine that a namespace leaves.
+    await Promise.all(this.namespaces().map((namespace) => this.#resumeMigration(namespace)));
     await Promise.all([...this.#namespaces.values()].map((namespace) => namespace.start()));
     await Promise.all([...this.#sweepers.values()].map((sweeper) => sweeper.sweep()));
   }
@@ -140,6 +153,45 @@ export class Broker implements Service {
     const namespace = this.#namespaces.get(name);
     if (namespace === undefined) throw namespaceNotFound(name);
     return namespace;
+  }
+
+  /**
+   * Moves a namespace to the engine of another one: what is inserted from now on goes there. Idempotent for the same two.
+   * @throws QuaysideError as `checkMigration`, and as the engines do; then it may be repeated
+   */
+  async migrate(name: string, to: string): Promise<Migration> {
+    const [namespace, target] = [this.namespace(name), this.namespace(to)];
+    if (namespace.migration?.to !== to) {
+      await checkMigration(namespace, target);
+      const stored = await namespace.definitions.get('migration', name);
+      // It is stored already if the outcome of the write was unknown.
+      if (stored !== null && migrationTarget(stored.value) !== to)
+        throw definitionConflict('migration', name);
+      if (stored === null) await namespace.definitions.put('migration', name, migrationValue(to), null);
+      this.#join(namespace, target);
+    }
+    const { migration } = namespace;
+    if (migration === null) throw new Error('a namespace that was joined moves');
+    await migration.copyDefinitions();
+    return migration;
+  }
+
+  async #resumeMigration(namespace: Namespace): Promise<void> {
+    if (namespace.setup.ownsStore !== true) return;
+    const stored = await namespace.definitions.get('migration', namespace.name);
+    if (stored === null) return;
+    const to = migrationTarget(stored.value);
+    const target = this.#namespaces.get(to);
+    if (target === undefined || target.setup.storage === namespace.setup.storage) {
+      throw new MigrationTargetMissing(namespace.name, to);
+    }
+    await this.#join(namespace, target).copyDefinitions();
+  }
+
+  #join(namespace: Namespace, target: Namespace): Migration {
+    const migration = new Migration(namespace, target);
+    namespace.join(migration, this.#sweeperFor(migration.storage, this.#shared));
+    return migration;
   }
 
   /**

@@ -168,13 +168,15 @@ interface CapacitySource {
   full(limit: string, option: string): QuaysideError;
 }
 
+/** @param storage the namespace's, which changes if it moves to another engine */
 export function namespaceCapacity(
-  setup: CapacityLimits & { readonly policy: { readonly name: string }; readonly storage: Storage },
+  setup: CapacityLimits & { readonly policy: { readonly name: string } },
+  storage: () => Storage,
   clock: Pick<Clock, 'monotonic'>,
 ): Capacity {
-  const { policy, storage, maxBytes } = setup;
+  const { policy, maxBytes } = setup;
   const source: CapacitySource = {
-    read: () => storage.usage(policy.name, maxBytes !== null),
+    read: () => storage().usage(policy.name, maxBytes !== null),
     fullRefreshMs: REFRESH_MS,
     waitsForRead: false,
     full: (limit, option) =>
@@ -190,12 +192,12 @@ export function namespaceCapacity(
 export function queueCapacity(
   key: QueueKey,
   maxElements: number,
-  storage: Storage,
+  storage: () => Storage,
   clock: Pick<Clock, 'monotonic'>,
 ): Capacity {
   const source: CapacitySource = {
     read: async () => {
-      const counts = await storage.counts(key);
+      const counts = await storage().counts(key);
       const groups = counts.groups.size === 0 ? [counts] : [...counts.groups.values()];
       const elements = groups.reduce(
         (sum, { ready, scheduled, reserved }) => sum + ready + scheduled + reserved,

@@ -14,6 +14,7 @@ import { type Capacity, namespaceCapacity, queueCapacity } from './capacity.ts';
 import { Cluster, type ClusterListener, type NodeInfo, type Peer } from './cluster.ts';
 import type { Consumer, PendingConsumer } from './consumer.ts';
 import { Meter } from './meter.ts';
+import type { Migration } from './migration.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import { Queue } from './queue.ts';
 import { type OwnOptions, parseOptions, QueueOptionsTable, showOptions } from './queue-options.ts';
@@ -55,9 +56,7 @@ export class Namespace implements ClusterListener {
   readonly capabilities: Capabilities;
   /** Whether elements may expire. Not among `capabilities`, whose fields the spec fixes. */
   readonly hasExpiry: boolean;
-  readonly storage: Storage;
   readonly definitions: Definitions;
-  readonly stats: Stats;
   readonly activity: Activity;
   readonly clock: Clock;
   readonly random: () => number;
@@ -76,7 +75,10 @@ export class Namespace implements ClusterListener {
   /** The options of its queues. */
   readonly options: QueueOptionsTable;
   readonly #shared: Shared;
-  readonly #sweeper: Sweeper;
+  #storage: Storage;
+  #stats: Stats;
+  #sweeper: Sweeper;
+  #migration: Migration | null = null;
   /** Handles of known queues. */
   readonly #queues = new Map<string, Queue>();
   /** The consumers that wait on this node, by queue and group. */
@@ -108,10 +110,10 @@ export class Namespace implements ClusterListener {
     this.maxExchanges = setup.maxExchanges;
     this.type = setup.type;
     this.isShared = signaller.type !== 'local';
-    this.storage = storage;
+    this.#storage = storage;
     this.definitions = setup.definitions;
     this.activity = new Activity(shared.clock, shared.seriesLimit);
-    this.stats = this.activity.watched(setup.stats);
+    this.#stats = this.activity.watched(setup.stats);
     this.clock = shared.clock;
     this.random = shared.random;
     this.log = shared.log;
@@ -120,7 +122,7 @@ export class Namespace implements ClusterListener {
     this.makeTid = shared.makeTid;
     this.undoneTakes = new UndoneTakes(this);
     const isBounded = setup.maxElements !== null || setup.maxBytes !== null;
-    this.capacity = isBounded ? namespaceCapacity(setup, shared.clock) : null;
+    this.capacity = isBounded ? namespaceCapacity(setup, () => this.#storage, shared.clock) : null;
     const { deadLetter, retentionMs, retryDelay = null } = policy;
     const general = {
       leaseMs: setup.leaseMs,
@@ -150,6 +152,28 @@ export class Namespace implements ClusterListener {
     const { sched, reserve, pipeline, remove } = storage.capabilities;
     this.hasExpiry = storage.capabilities.expiry;
     this.capabilities = { sched, reserve, pipeline, tape: this.isStream, remove: remove && !this.isStream };
+  }
+
+  /** While the namespace moves, it is that of both engines. */
+  get storage(): Storage {
+    return this.#storage;
+  }
+
+  get stats(): Stats {
+    return this.#stats;
+  }
+
+  /** The move to another engine, from its start until the configuration names that one; null: there is none. */
+  get migration(): Migration | null {
+    return this.#migration;
+  }
+
+  /** From now on its elements are in two engines, and what is inserted goes to the new one. */
+  join(migration: Migration, sweeper: Sweeper): void {
+    this.#migration = migration;
+    this.#storage = migration.storage;
+    this.#stats = this.activity.watched(migration.stats);
+    this.#sweeper = sweeper;
   }
 
   /** Reads what the engine knows and follows its changes. Called once, before the first request. */
@@ -314,6 +338,7 @@ export class Namespace implements ClusterListener {
     this.noteStored({ ns, name });
     const key = definitionKey(ns, name);
     const version = await this.definitions.put('queue', key, { paused }, 'any');
+    await this.#migration?.definitions.put('queue', key, { paused }, 'any');
     this.#pauseFlags.note(key, { key, value: { paused }, version });
     this.#setPaused(name, paused);
   }
@@ -329,8 +354,10 @@ export class Namespace implements ClusterListener {
     if (options !== null) {
       const value = showOptions(options);
       definition = { key, value, version: await this.definitions.put('queue-options', key, value, 'any') };
+      await this.#migration?.definitions.put('queue-options', key, value, 'any');
     } else {
       const wasThere = await this.definitions.delete('queue-options', key, 'any');
+      await this.#migration?.definitions.delete('queue-options', key, 'any');
       if (!wasThere && !this.#known.has(name)) return;
     }
     for (;;) {
@@ -357,8 +384,13 @@ export class Namespace implements ClusterListener {
     await this.stats.flush();
     if (!(await this.storage.drop(key))) return false;
     const definition = definitionKey(this.name, key.name);
-    await this.definitions.delete('queue', definition, 'any');
-    await this.definitions.delete('queue-options', definition, 'any');
+    for (const definitions of [
+      this.definitions,
+      ...(this.#migration === null ? [] : [this.#migration.definitions]),
+    ]) {
+      await definitions.delete('queue', definition, 'any');
+      await definitions.delete('queue-options', definition, 'any');
+    }
     this.#pauseFlags.note(definition, null);
     this.#storedOptions.note(definition, null);
     this.#setPaused(key.name, false);
@@ -372,7 +404,7 @@ export class Namespace implements ClusterListener {
     if (maxElements === null) return null;
     const known = this.#capacities.get(key.name);
     if (known !== undefined) return known;
-    const capacity = queueCapacity(key, maxElements, this.storage, this.clock);
+    const capacity = queueCapacity(key, maxElements, () => this.#storage, this.clock);
     this.#capacities.set(key.name, capacity);
     return capacity;
   }

@@ -33,6 +33,8 @@ export interface NamespaceSetup {
   /** What all nodes that serve the namespace should configure alike: published to the others, and compared. */
   readonly configured: Configured;
   readonly storage: Storage;
+  /** Whether the store is a file of this process, so that no other node changes it; not given: no. */
+  readonly ownsStore?: boolean;
   readonly definitions: Definitions;
   readonly signaller: Signaller;
   readonly stats: Stats;

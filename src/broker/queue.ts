@@ -124,7 +124,8 @@ export class Queue {
     given: readonly NewElement[],
     onRepeat: ((index: number) => void) | null = null,
   ): Promise<ElementId[]> {
-    const { storage, capacity, meter, isAlone } = this.namespace;
+    const { namespace } = this;
+    const { capacity, meter, isAlone } = namespace;
     const { ttlMs } = this.settings;
     const elements = ttlMs === null ? given : given.map((element) => this.expiring(element, ttlMs));
     const bound = this.namespace.capacityOf(this);
@@ -133,7 +134,8 @@ export class Queue {
     let isSent = false;
     const insert = (): Promise<ElementId[]> => {
       isSent = true;
-      return storage.insert(this.key, elements, signal, repeats?.note);
+      // The namespace may move to another engine before it has capacity.
+      return namespace.storage.insert(this.key, elements, signal, repeats?.note);
     };
     const store = bound === null ? insert : (): Promise<ElementId[]> => bound.admit(elements, insert);
     let stored: Promise<ElementId[]>;
@@ -189,7 +191,7 @@ export class Queue {
     const hasBound = queues.some(({ settings }) => settings.maxElements !== null);
     const isBounded = hasBound || queues.some(({ namespace }) => namespace.capacity !== null);
     const transferring = isBounded
-      ? this.#admitMoves(moves, () => storage.settle(items))
+      ? this.#admitMoves(moves, () => this.namespace.storage.settle(items))
       : storage.settle(items);
     for (const [queue, elements] of targets) {
       if (storage.ordersTransfers && !hasBound) {

@@ -2,7 +2,7 @@ import { QuaysideError } from '../model/errors.ts';
 
 /**
  * The Definitions port: small durable documents that every node must see alike — pause flags and options of queues,
- * declarations of exchanges, variants of namespaces, bulk operations and how far they came. Dozens to thousands, read often, changed seldom.
+ * declarations of exchanges, variants of namespaces, where they move, bulk operations and how far they came. Dozens to thousands, read often, changed seldom.
  *
  * - A change is durable when its promise resolves, and reaches the watchers of every node that shares the
  *   engine. Watching is a hint: if an engine may have missed changes it says so, and the node lists again, as it does
@@ -34,6 +34,7 @@ export const DEFINITION_KINDS = [
   'queue-options',
   'exchange',
   'namespace',
+  'migration',
   'operation',
   'operation-progress',
 ] as const;

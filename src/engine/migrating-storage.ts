@@ -56,7 +56,7 @@ export class MigratingStorage implements Storage {
   readonly insertSignaller: Signaller | null;
   readonly #from: Storage;
   readonly #to: Storage;
-  /** What was popped from the old engine: an undone take returns it there. */
+  /** What was popped from the new engine: an undone take returns it there. All else was popped from the old one, perhaps before the join. */
   readonly #popped = new WeakSet<Delivery>();
   /** The parts of all calls so far for the new engine have started. Never rejects. */
   #started: Promise<void> = Promise.resolve();
@@ -181,10 +181,7 @@ export class MigratingStorage implements Storage {
   }
 
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
-    return this.#inOrder(this.#from.take(queue, options), async (old) => {
-      for (const delivery of old.deliveries) if (options.leaseMs === null) this.#popped.add(delivery);
-      return this.#takeRest(queue, options, old);
-    });
+    return this.#inOrder(this.#from.take(queue, options), (old) => this.#takeRest(queue, options, old));
   }
 
   async #takeRest(queue: QueueKey, options: TakeOptions, old: TakeResult): Promise<TakeResult> {
@@ -209,6 +206,7 @@ export class MigratingStorage implements Storage {
       await this.#release(this.#from, queue, deliveries);
       throw error;
     }
+    for (const delivery of rest.deliveries) if (delivery.lease === null) this.#popped.add(delivery);
     if (left !== undefined && deliveries.length > 0 && bytesOf(rest.deliveries) > left) {
       // A take may exceed its bound by its first element, which here is not the first.
       await this.#release(this.#to, queue, rest.deliveries);
@@ -289,8 +287,8 @@ export class MigratingStorage implements Storage {
   }
 
   async undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
-    const old = deliveries.filter((delivery) => this.#popped.has(delivery));
-    const rest = deliveries.filter((delivery) => !this.#popped.has(delivery));
+    const old = deliveries.filter((delivery) => !this.#popped.has(delivery));
+    const rest = deliveries.filter((delivery) => this.#popped.has(delivery));
     await Promise.all([
       old.length > 0 && this.#from.undoTake(queue, old),
       rest.length > 0 && this.#to.undoTake(queue, rest),

@@ -27,7 +27,7 @@ export class OperationPictures implements PictureSource {
 
 function pictureOf({ samples: _, where: __, set: ___, to = null, ...shown }: OperationRecord): Picture {
   const { id, source } = shown;
-  const places = [source, ...(to === null ? [] : [to])].map(({ ns, queue }) => ({ ns, queue }));
+  const places = [source, ...(to === null ? [] : [to])].map(({ ns, queue = null }) => ({ ns, queue }));
   return {
     kind: 'operations',
     key: id,

@@ -1,15 +1,18 @@
 import type { Broker } from '../broker/broker.ts';
 import { engineNow } from '../broker/engine-time.ts';
+import { checkMigration } from '../broker/migration.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import type { Definition, Definitions } from '../engine/definitions.ts';
 import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import type { Storage } from '../engine/storage.ts';
+import type { ExchangeOverview } from '../exchange/record.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { quote } from '../util/quote.ts';
 import type { Service } from '../util/service.ts';
+import { MigrationRun } from './migration-run.ts';
 import { SELECTOR_PATH } from './pages.ts';
 import { type OperationRecord, operationRecord } from './record.ts';
 import { type Action, type OperationRequest, type Route, routeOf, statesOf } from './request.ts';
@@ -29,6 +32,8 @@ import {
 interface BulkOperationsOptions {
   readonly broker: Broker;
   readonly searches: Searches;
+  /** The exchanges of this node, and so of all. */
+  readonly exchanges: { overview(): ExchangeOverview[] };
   readonly clock: Clock;
   /** 0 (inclusive) to 1. */
   readonly random: () => number;
@@ -87,7 +92,7 @@ interface SilenceWatch {
 export class BulkOperations implements Service {
   readonly #options: BulkOperationsOptions;
   readonly #caches: ReadonlyMap<Definitions, DefinitionsCache>;
-  readonly #runs = new Map<string, OperationRun>();
+  readonly #runs = new Map<string, OperationRun | MigrationRun>();
   /** Operations that are being created, by store: they count before they are stored. */
   readonly #creating = new Map<Definitions, number>();
   readonly #seen = new Map<string, SilenceWatch>();
@@ -146,6 +151,7 @@ export class BulkOperations implements Service {
     caller: Pick<OperationCaller, 'name' | 'maySeeBodies'>,
   ): Promise<string> {
     const { broker, clock, log } = this.#options;
+    if (request.action === 'migrate') return this.#createMigration(request, caller.name);
     const route = routeOf(request, broker);
     const { definitions } = route.source.namespace;
     // The target's name counts from here on, as with an insert.
@@ -174,6 +180,62 @@ export class BulkOperations implements Service {
       return id;
     } finally {
       leave();
+    }
+  }
+
+  /** @throws QuaysideError also `definition-conflict`, if the namespace moves already or something is about it that would not move with it */
+  async #createMigration(request: OperationRequest, by: string): Promise<string> {
+    const { broker, clock, log } = this.#options;
+    const source = broker.namespace(request.source.ns);
+    await checkMigration(source, broker.namespace(request.to?.ns ?? ''));
+    this.#mustBeUnused(source.name);
+    const leave = this.#enter(source.definitions);
+    try {
+      const { elements: estimate } = await source.storage.usage(source.name, false);
+      const id = this.#newId();
+      const startedAt = clock.now();
+      const operation: StoredOperation = {
+        request,
+        by,
+        hidesBodies: true,
+        startedAt,
+        bound: startedAt,
+        estimate,
+        isCancelled: false,
+        end: null,
+      };
+      const value = operationValue(operation);
+      const version = await source.definitions.put('operation', id, value, null);
+      this.#cache(source.definitions).note(id, { key: id, value, version });
+      log.info(
+        { event: 'operation', ...logged(id, operation), estimate },
+        'a namespace moves to another engine',
+      );
+      this.#run(id, { definitions: source.definitions, operation }, null);
+      return id;
+    } finally {
+      leave();
+    }
+  }
+
+  /** Exchanges are stored in the engine that is left, and operations have begun there. */
+  #mustBeUnused(ns: string): void {
+    const inUse = (what: string, hint: string): QuaysideError =>
+      new QuaysideError('definition-conflict', `Namespace ${quote(ns)} cannot be moved: ${what}. ${hint}`);
+    for (const { id, declaration } of this.#options.exchanges.overview()) {
+      if (![declaration.src, ...declaration.dst].some((place) => place.ns === ns)) continue;
+      throw inUse(
+        `exchange ${quote(id)} names it`,
+        'Delete the exchange, and create it again when the move is done.',
+      );
+    }
+    for (const [definitions, cache] of this.#caches) {
+      for (const id of cache.keys()) {
+        const one = this.#cached(definitions, id)?.operation;
+        if (one === undefined || one.end !== null) continue;
+        if (one.request.source.ns !== ns && one.request.to?.ns !== ns) continue;
+        throw inUse(`operation ${quote(id)} is about it`, 'Wait until it ends, or cancel it.');
+      }
     }
   }
 
@@ -209,6 +271,12 @@ export class BulkOperations implements Service {
   async cancel(id: string, caller: OperationCaller): Promise<boolean> {
     const { definitions, operation } = await this.#visible(id, caller);
     if (operation.end !== null) return true;
+    if (operation.request.action === 'migrate') {
+      throw new QuaysideError(
+        'definition-conflict',
+        `Operation ${quote(id)} cannot be cancelled: the elements of namespace ${quote(operation.request.source.ns)} are in two engines. It ends when the old one has none left.`,
+      );
+    }
     const ended = this.#ended(id);
     await this.#update(definitions, id, (stored) =>
       stored.end === null ? { ...stored, isCancelled: true } : null,
@@ -387,6 +455,20 @@ export class BulkOperations implements Service {
     const { broker, clock, random, log, searches } = this.#options;
     const { operation, definitions } = found;
     if (this.#stopping !== null || this.#runs.has(id)) return;
+    if (operation.request.action === 'migrate') {
+      this.#start(
+        id,
+        new MigrationRun({
+          id,
+          operation,
+          broker,
+          clock,
+          log,
+          storeEnd: (end) => this.#storeEnd(id, found, end),
+        }),
+      );
+      return;
+    }
     let route: Route;
     try {
       route = routeOf(operation.request, broker);
@@ -412,6 +494,10 @@ export class BulkOperations implements Service {
       onChanged: (count) => addTo(this.#changed, operation.request, count),
       storeEnd: (end) => this.#storeEnd(id, found, end),
     });
+    this.#start(id, run);
+  }
+
+  #start(id: string, run: OperationRun | MigrationRun): void {
     this.#runs.set(id, run);
     void run.start().finally(() => this.#runs.delete(id));
   }

@@ -12,10 +12,10 @@ import {
 export interface OperationRecord extends OperationCounters {
   readonly id: string;
   readonly action: Action;
-  readonly source: OperationRequest['source'];
+  readonly source: ShownPlace;
   readonly where: ShownWhere;
   /** Left out if the action has none; null if the user may not see its namespace. */
-  readonly to?: OperationRequest['to'];
+  readonly to?: ShownPlace | null;
   /** ms. */
   readonly delay?: number;
   readonly set?: { readonly headers: Readonly<Record<string, string | null>>; readonly tries: number | null };
@@ -29,6 +29,12 @@ export interface OperationRecord extends OperationCounters {
   readonly startedAt: string;
   readonly endedAt: string | null;
   readonly error: string | null;
+}
+
+/** A queue; of `migrate`, which is about namespaces, without `queue`. */
+interface ShownPlace {
+  readonly ns: string;
+  readonly queue?: string;
 }
 
 type ShownWhere = Readonly<Partial<Record<'state' | 'group' | 'selector', string>>> & {
@@ -53,9 +59,9 @@ export function operationRecord(
   return {
     id,
     action,
-    source,
+    source: shownPlace(source),
     where: shownWhere(request),
-    ...(to !== null && { to: viewer.maySee(to.ns) ? to : null }),
+    ...(to !== null && { to: viewer.maySee(to.ns) ? shownPlace(to) : null }),
     ...(delayMs !== null && { delay: delayMs }),
     ...(set !== null && { set: { headers: pairs(set.headers), tries: set.tries } }),
     limit,
@@ -70,6 +76,10 @@ export function operationRecord(
     endedAt: end === null ? null : new Date(end.at).toISOString(),
     error: soFar?.error ?? null,
   };
+}
+
+function shownPlace({ ns, queue }: OperationRequest['source']): ShownPlace {
+  return queue === '' ? { ns } : { ns, queue };
 }
 
 function shownWhere({ where }: OperationRequest): ShownWhere {

@@ -11,8 +11,18 @@ import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import { bytesOfText } from '../util/byte-text.ts';
 import { quote } from '../util/quote.ts';
 
-/** What a bulk operation does to each element that matches. */
-export const ACTIONS = ['count', 'delete', 'move', 'copy', 'redrive', 'release', 'delay', 'set'] as const;
+/** What a bulk operation does to each element that matches; `migrate` moves a whole namespace to another engine. */
+export const ACTIONS = [
+  'count',
+  'delete',
+  'move',
+  'copy',
+  'redrive',
+  'release',
+  'delay',
+  'set',
+  'migrate',
+] as const;
 export type Action = (typeof ACTIONS)[number];
 
 /** The states that `where.state` may name. */
@@ -21,6 +31,7 @@ export const STATES = [...DELIVERY_STATES, 'all'] as const;
 /** A queue as the body of a request names it. */
 interface NamedQueue {
   readonly ns: string;
+  /** Empty with `migrate`, which names namespaces. */
   readonly queue: string;
 }
 
@@ -42,7 +53,7 @@ export interface OperationRequest {
   readonly action: Action;
   readonly source: NamedQueue;
   readonly where: Where;
-  /** Where `move` and `copy` go; null with all else. */
+  /** Where `move`, `copy` and `migrate` go; null with all else. */
   readonly to: NamedQueue | null;
   /** Of `delay`: ms from the start of the operation; null with all else. */
   readonly delayMs: number | null;
@@ -82,6 +93,7 @@ export function parseRequest(payload: unknown): OperationRequest {
   const known = ACTIONS.find((one) => one === action);
   if (known === undefined) throw wrongMember('action', action, `one of ${ACTIONS.join(', ')}`);
   if (typeof dryRun !== 'boolean') throw wrongMember('dryRun', dryRun, 'true or false');
+  if (known === 'migrate') return parseMigration(members);
   const isMove = known === 'move' || known === 'copy';
   const source = queueAt(members.source, 'source');
   const where = parseWhere(members.where);
@@ -98,6 +110,24 @@ export function parseRequest(payload: unknown): OperationRequest {
     limit: optional(members.limit, (value) => wholeAt(value, 'limit', 1, MAX_LIMIT, 'a count')),
     rate: optional(members.rate, (value) => wholeAt(value, 'rate', 1, MAX_RATE, 'elements a second')),
     dryRun,
+  };
+}
+
+/** A migration is about all of a namespace, so nothing chooses among its elements. */
+function parseMigration(members: Members): OperationRequest {
+  for (const name of MEMBERS) {
+    if (name !== 'action' && name !== 'source' && name !== 'to') only(members, name, 'migrate', false);
+  }
+  return {
+    action: 'migrate',
+    source: namespaceAt(members.source, 'source'),
+    where: { state: null, group: null, ids: null, selector: null, olderThanMs: null },
+    to: namespaceAt(members.to, 'to'),
+    delayMs: null,
+    set: null,
+    limit: null,
+    rate: null,
+    dryRun: false,
   };
 }
 
@@ -184,6 +214,11 @@ function optional<T>(value: unknown, read: (value: unknown) => T): T | null {
 function queueAt(value: unknown, path: string): NamedQueue {
   const { ns, queue } = membersOf(value, path, ['ns', 'queue']);
   return { ns: nameAt(ns, `${path}.ns`), queue: nameAt(queue, `${path}.queue`) };
+}
+
+function namespaceAt(value: unknown, path: string): NamedQueue {
+  const { ns } = membersOf(value, path, ['ns']);
+  return { ns: nameAt(ns, `${path}.ns`), queue: '' };
 }
 
 function nameAt(value: unknown, path: string): string {

@@ -454,7 +454,8 @@ export class OperationRun {
   }
 }
 
-function isPassing(error: unknown): boolean {
+/** Whether a failure passes, so that what failed is tried again. */
+export function isPassing(error: unknown): boolean {
   return error instanceof QuaysideError && PASSING.has(error.code);
 }
 

@@ -136,6 +136,7 @@ export class Harness {
     this.operations = new BulkOperations({
       broker: this.broker,
       searches,
+      exchanges: this.exchanges,
       clock,
       random: () => 0.5,
       log: { info: logAt('info'), warn: () => {} },

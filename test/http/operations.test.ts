@@ -366,6 +366,7 @@ describe('The rights of bulk operations', () => {
   const source = { ns: 'N', queue: 'q' };
   const move = { action: 'move', source, to: { ns: 'N', queue: 'r' } };
   const out = { to: { ns: 'jobs', queue: 'r' } };
+  const migrate = { action: 'migrate', source: { ns: 'N' }, to: { ns: 'jobs' } };
   const hidden = { action: 'move', source, to: { ns: 'hidden', queue: 'r' } };
   const selecting = { action: 'count', source, where: { selector: 'true' } };
   const reading = { action: 'count', source, where: { selector: 'env => env.msg.payload === "a"' } };
@@ -375,6 +376,9 @@ describe('The rights of bulk operations', () => {
     ['manager', 'a delete', { action: 'delete', source }, 202],
     ['manager', 'a release', { action: 'release', source }, 202],
     ['manager', 'a move', move, 403],
+    ['manager', 'a migration to a namespace that it may not see', migrate, 404],
+    ['carrier', 'a migration without manage where it goes', migrate, 403],
+    ['all', 'a migration that the engine does not support', migrate, 405],
     ['manager', 'a redrive', { action: 'redrive', source }, 403],
     ['manager', 'a set', { action: 'set', source, set: { tries: 0 } }, 403],
     ['manager', 'a selector', selecting, 403],

@@ -55,7 +55,7 @@ export const OPERATIONS: readonly Mutant[] = [
   {
     name: 'an operation names a target that its viewer may not see',
     suite: 'HTTP operations',
-    edits: edit('operations/record.ts', 'to: viewer.maySee(to.ns) ? to : null', 'to'),
+    edits: edit('operations/record.ts', 'to: viewer.maySee(to.ns) ? shownPlace(to) : null', 'to'),
   },
   {
     name: 'an operation is shown to those who may not manage its source',

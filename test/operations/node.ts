@@ -27,6 +27,7 @@ export class OperationNode {
     this.operations = new BulkOperations({
       broker: this.broker,
       searches: new Searches({ sandbox, clock, selectors: true }),
+      exchanges: { overview: () => [] },
       clock,
       random: seededRandom(seed + 100).next,
       log: SILENT_LOG,

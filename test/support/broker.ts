@@ -76,6 +76,7 @@ function setup({
     maxElements: maxElements ?? null,
     maxBytes: maxBytes ?? null,
     storage,
+    ownsStore: engine.disk !== undefined,
     definitions,
     signaller,
     stats,

@@ -23,7 +23,18 @@ const MAX_JSON_BYTES = 131_072;
 
 const STRICT = { additionalProperties: false };
 const Name = Type.String({ minLength: 1, description: '1 to 255 bytes of UTF-8 without control characters' });
-const QueueName = Type.Object({ ns: Name, queue: Name }, STRICT);
+const QueueName = Type.Object(
+  {
+    ns: Name,
+    queue: Type.Optional(
+      Type.String({
+        minLength: 1,
+        description: 'Not with `migrate`, which is about a namespace; with all else required.',
+      }),
+    ),
+  },
+  STRICT,
+);
 const State = Type.Enum([...STATES]);
 const Headers = Type.Record(Type.Union([Type.String(), Type.Null()]));
 
@@ -123,7 +134,7 @@ export const operationRoutes: readonly Route[] = [
     methods: ['POST'],
     path: '/operations',
     summary:
-      'Start an operation on many elements of a queue; it runs in the background, also across restarts',
+      'Start an operation on many elements of a queue, or move a namespace to another engine; it runs in the background, also across restarts',
     access: 'user',
     isAudited: true,
     body: 'json',
@@ -146,6 +157,7 @@ export const operationRoutes: readonly Route[] = [
       'forbidden',
       'namespace-not-found',
       'not-supported',
+      'definition-conflict',
       'too-many-queues',
       'overloaded',
       'shutting-down',
@@ -208,7 +220,7 @@ export const operationRoutes: readonly Route[] = [
       { status: 204, description: 'It has ended; idempotent.', contentType: null },
       { status: 202, description: 'It will end: its node is slow, or gone.', contentType: null },
     ],
-    problems: [...idProblems, 'invalid-parameter'],
+    problems: [...idProblems, 'invalid-parameter', 'definition-conflict'],
     async handle(call) {
       const id = checkOpaque('id', call.param('id'));
       const hasEnded = await call.front.parts.operations.cancel(id, call.user);
@@ -273,6 +285,8 @@ function mustOperate(user: User, { action, source, to, where, dryRun }: Operatio
     ...(storesInSource ? [['write', source.ns] as const] : []),
     ...(looks ? [['browse', source.ns] as const] : []),
     ...(to === null ? [] : [['write', to.ns] as const]),
+    // What the namespace stores on that engine is bounded by nobody else.
+    ...(to === null || action !== 'migrate' ? [] : [['manage', to.ns] as const]),
     // Otherwise who may only manage would copy bodies to where they may read them.
     ...(to === null || to.ns === source.ns ? [] : [['read', source.ns] as const]),
   ] as const;

@@ -1,0 +1,191 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { MigrationTargetMissing } from '../../src/broker/migration.ts';
+import type { Engine } from '../../src/engine/engine.ts';
+import { openMemory } from '../engines/sqlite.ts';
+import { patientSandbox } from '../sandbox/elements.ts';
+import { plain, type TestNamespace } from '../support/broker.ts';
+import { FakeClock } from '../support/clock.ts';
+import { newElements } from '../support/elements.ts';
+import { OPERATOR, OperationNode } from './node.ts';
+
+const MIGRATE = { action: 'migrate', source: { ns: 'A' }, to: { ns: 'B' } };
+const POLICY = plain('A', { deadLetter: { maxTries: 2, queue: 'dead' } });
+const STREAM = plain('stream', { groups: ['g'] });
+const POLICIES = [POLICY, plain('B'), plain('other'), STREAM];
+
+describe('A namespace that moves to another engine', () => {
+  const sandbox = patientSandbox();
+  let clock: FakeClock;
+  let old: Engine;
+  let next: Engine;
+  let node: OperationNode;
+
+  const passTime = async (ms: number): Promise<void> => clock.advance(ms);
+  /** The engine as one whose store is a file. */
+  const inFile = (engine: Engine): Engine =>
+    Object.create(engine, { disk: { value: () => Promise.reject(new Error('is not read')) } });
+  const namespaces = (): TestNamespace[] => [
+    { policy: POLICY, engine: inFile(old) },
+    { policy: plain('other'), engine: inFile(old) },
+    { policy: STREAM, engine: next },
+    { policy: plain('B'), engine: next },
+  ];
+  const newNode = (given: readonly TestNamespace[]): OperationNode =>
+    new OperationNode(given, clock, sandbox);
+
+  async function restart(): Promise<void> {
+    await node.stop();
+    node = await newNode(namespaces()).start();
+  }
+
+  /** Starts the migration; returns its id once the engines are joined. */
+  async function migrate(): Promise<string> {
+    const id = await node.create(MIGRATE);
+    while (node.broker.namespace('A').migration === null) await next.ping();
+    await node.broker.migrate('A', 'B');
+    return id;
+  }
+
+  const pop = async (): Promise<string | undefined> => {
+    const { storage } = node.broker.namespace('A');
+    const { deliveries } = await storage.take({ ns: 'A', name: 'q' }, { group: '', count: 1, leaseMs: null });
+    return deliveries[0] && Buffer.from(deliveries[0].body).toString();
+  };
+  const sizeIn = async (engine: Engine): Promise<number> => (await engine.storage.usage('A')).elements;
+
+  beforeEach(async () => {
+    clock = new FakeClock();
+    old = await openMemory({ namespaces: POLICIES }, clock);
+    next = await openMemory({ namespaces: POLICIES }, clock);
+    node = await newNode(namespaces()).start();
+  });
+
+  afterEach(async () => {
+    await node.stop();
+    await Promise.all([old.stop(), next.stop()]);
+    assert.equal(clock.pending, 0);
+  });
+
+  it('gets new elements there, drains the old engine in order, and ends when that is empty, across restarts', async () => {
+    await node.insert('A', 'q', '1', '2', '3');
+    const id = await migrate();
+    await node.insert('A', 'q', '4', '5');
+    assert.deepEqual([await sizeIn(old), await sizeIn(next)], [3, 2]);
+    assert.equal(await pop(), '1');
+    await restart();
+    await node.insert('A', 'q', '6');
+    assert.deepEqual([await sizeIn(old), await sizeIn(next)], [2, 3]);
+    assert.equal((await node.get(id)).state, 'running');
+    for (const body of ['2', '3', '4', '5', '6']) assert.equal(await pop(), body);
+    const { state, source, to, estimate, changed } = await node.ended(id, { passTime });
+    assert.deepEqual(
+      { state, source, to, estimate, changed },
+      { state: 'done', source: { ns: 'A' }, to: { ns: 'B' }, estimate: 3, changed: 3 },
+    );
+    await node.insert('A', 'q', '7');
+    assert.deepEqual([await sizeIn(old), await sizeIn(next)], [0, 1]);
+    // What the configuration names after it.
+    await node.stop();
+    node = await newNode([{ policy: POLICY, engine: next }]).start();
+    assert.equal(await pop(), '7');
+  });
+
+  it('keeps leases where they are, and ends them in both engines', async () => {
+    await node.insert('A', 'q', 'old');
+    const [held] = await node.reserve('A', 'q', 1);
+    await migrate();
+    await node.insert('A', 'q', 'new');
+    const [other] = await node.reserve('A', 'q', 1);
+    const queue = node.broker.namespace('A').queue('q');
+    for (const delivery of [held, other]) {
+      const receipt = { id: delivery?.id ?? '', group: null, token: delivery?.lease?.token ?? null };
+      assert.equal((await queue.settle(receipt, { kind: 'finish' })).outcome, 'done');
+    }
+    assert.deepEqual([await sizeIn(old), await sizeIn(next)], [0, 0]);
+    await node.insert('A', 'q', 'late');
+    await node.reserve('A', 'q', 1, 1_000);
+    clock.advance(1_001);
+    await node.broker.namespace('A').storage.sweep();
+    assert.equal(await pop(), 'late');
+  });
+
+  it('keeps pauses and options, those of before and those of later, and the policy', async () => {
+    const { broker } = node;
+    await broker.namespace('A').queue('paused before').pause();
+    await broker
+      .namespace('A')
+      .queue('q')
+      .storeOptions({ deadLetter: { maxTries: 1, queue: 'own' } });
+    await migrate();
+    await broker.namespace('A').queue('paused later').pause();
+    await broker.namespace('A').queue('paused before').resume();
+    await node.insert('A', 'q', 'x');
+    await node.insert('A', 'plain', 'y');
+    await node.stop();
+    node = await newNode([{ policy: POLICY, engine: next }]).start();
+    const namespace = node.broker.namespace('A');
+    assert.deepEqual([...namespace.pausedNames], ['paused later']);
+    for (const [name, tries] of [
+      ['q', 1],
+      ['plain', 2],
+    ] as const) {
+      for (let i = 0; i < tries; i += 1) {
+        const [held] = await node.reserve('A', name, 1);
+        const receipt = { id: held?.id ?? '', group: null, token: held?.lease?.token ?? null };
+        await namespace.queue(name).settle(receipt, { kind: 'release', delayMs: 0, countTry: true });
+      }
+    }
+    assert.deepEqual(await node.bodies('A', 'own'), ['x']);
+    assert.deepEqual(await node.bodies('A', 'dead'), ['y']);
+  });
+
+  it('cannot be cancelled, nor moved twice', async () => {
+    await node.insert('A', 'q', 'x');
+    const id = await migrate();
+    await assert.rejects(node.operations.cancel(id, OPERATOR), { code: 'definition-conflict' });
+    await assert.rejects(node.create(MIGRATE), { code: 'definition-conflict' });
+    assert.equal((await node.get(id)).state, 'running');
+  });
+
+  it('is not moved while an operation is about it', async () => {
+    await node.insertMany('A', 'q', 5);
+    const source = { ns: 'A', queue: 'q' };
+    const id = await node.create({ action: 'delete', source, rate: 1 });
+    await assert.rejects(node.create(MIGRATE), { code: 'definition-conflict' });
+    await node.operations.cancel(id, OPERATOR);
+    await migrate();
+  });
+
+  it('is not moved to its own engine, to another variant, from an engine that other nodes may use, or to nowhere', async () => {
+    for (const [request, code, message] of [
+      [{ ...MIGRATE, to: { ns: 'other' } }, 'invalid-parameter', /same engine/],
+      [{ ...MIGRATE, to: { ns: 'stream' } }, 'invalid-parameter', /variants differ/],
+      [{ ...MIGRATE, source: { ns: 'B' }, to: { ns: 'A' } }, 'not-supported', /other nodes/],
+      [{ ...MIGRATE, to: { ns: 'none' } }, 'namespace-not-found', /none/],
+    ] as const) {
+      await assert.rejects(node.create(request), { code, message });
+      assert.equal(node.broker.namespace('A').migration, null);
+    }
+    await next.storage.insert({ ns: 'A', name: 'q' }, newElements('x'));
+    await assert.rejects(node.create(MIGRATE), { code: 'invalid-parameter', message: /has elements/ });
+  });
+
+  it('keeps a node from starting without the engine that has its elements', async () => {
+    await migrate();
+    await node.stop();
+    const alone = newNode(namespaces().slice(0, 2));
+    await assert.rejects(alone.broker.start(), MigrationTargetMissing);
+    await alone.stop();
+    node = await newNode(namespaces()).start();
+  });
+
+  it('takes no member that chooses among elements', async () => {
+    for (const more of [{ where: {} }, { limit: 1 }, { rate: 1 }, { dryRun: true }, { delay: 1 }]) {
+      await assert.rejects(async () => node.create({ ...MIGRATE, ...more }), { code: 'invalid-parameter' });
+    }
+    await assert.rejects(async () => node.create({ ...MIGRATE, to: { ns: 'B', queue: 'q' } }), {
+      code: 'invalid-parameter',
+    });
+  });
+});
