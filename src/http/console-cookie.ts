@@ -52,14 +52,14 @@ export function findSession(call: HttpCall, sessions: ConsoleSessions): ConsoleS
 }
 
 /**
- * Checks the CSRF token of a request with a session, where one is due. Without `Sec-Fetch-Site` only the token says that a
- * page of this server sent the request, so reading needs it as well.
+ * Checks the CSRF token of a request with a session, where one is due. Reads need none: they change nothing, pages of other
+ * origins cannot see what they are answered, and streams of events and downloads cannot send the header.
  * @throws QuaysideError `forbidden-origin`
  */
 export function checkCsrfToken(call: HttpCall, session: ConsoleSession, { csrf }: Route): void {
   const { method, rawHeaders } = call.request;
   const isRead = method === 'GET' || method === 'HEAD';
-  if (csrf === 'none' || (csrf === 'writes' && isRead && call.head.fetchSite !== null)) return;
+  if (csrf === 'none' || (csrf === 'writes' && isRead)) return;
   const given = rareHeader(rawHeaders, CSRF_HEADER);
   if (given !== null && isEqual(given, session.csrfToken)) return;
   throw new QuaysideError(

@@ -277,13 +277,18 @@ describe('A request with the cookie of a session', () => {
     }
   });
 
-  it('needs the token for reading as well if the browser does not say which page sent it', async () => {
+  it('is its user’s over plain HTTP, too, where browsers do not say which page sent it', async () => {
     const client = harness().client(null);
+    const queue = harness().queue();
     const { cookie = '', 'x-csrf-token': token = '' } = await signedIn(client);
-    assert.equal((await client.status('N', 'q', { headers: { cookie } })).status, 403);
-    assert.equal((await client.status('N', 'q', { headers: { cookie, 'x-csrf-token': token } })).status, 200);
-    // Else a page that was loaded again could not learn its token.
+    assert.equal((await client.status('N', queue, { headers: { cookie } })).status, 200);
     assert.equal((await session(client, { cookie })).status, 200);
+    for (const [method, path] of writes(queue)) {
+      const answer = await client.request(method, path, { headers: { cookie } });
+      assert.equal(answer.status, 403, `${method} ${path}`);
+    }
+    const headers = { cookie, 'x-csrf-token': token };
+    assert.equal((await client.insert('N', queue, 'a', { headers })).status, 200);
   });
 
   it('never makes a browser ask for a password', async () => {

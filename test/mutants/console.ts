@@ -12,11 +12,6 @@ export const CONSOLE: readonly Mutant[] = [
     edits: edit('http/routes/elements.ts', "    csrf: 'all',\n", ''),
   },
   {
-    name: 'reads need no CSRF token if the browser does not say which page sent them',
-    suite: 'console sessions',
-    edits: edit('http/console-cookie.ts', 'isRead && call.head.fetchSite !== null', 'isRead'),
-  },
-  {
     name: 'the cookie means its user on an address that was typed',
     suite: 'console sessions',
     edits: edit('http/console-cookie.ts', "fetchSite !== 'same-origin' && fetchSite !== null", 'false'),

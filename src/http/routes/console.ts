@@ -96,7 +96,6 @@ const read = {
   methods: ['GET', 'HEAD'],
   access: 'open',
   responseHeaders: PAGE,
-  csrf: 'none',
   isPage: true,
 } as const;
 
@@ -184,7 +183,6 @@ export function consoleRoutes(folder: string): readonly Route[] {
       path: SESSION_PATH,
       summary: 'The session of the console that the cookie names',
       access: 'open',
-      csrf: 'none',
       responses: [
         { status: 200, description: 'The session.', contentType: 'application/json', schema: Session },
       ],
