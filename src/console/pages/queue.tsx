@@ -161,12 +161,17 @@ function Removal({
 }
 
 function QueueElements({ of }: { readonly of: QueueNamed }) {
-  const status = useResource(keyOf(of), (signal) => queueStatus(of, signal), 10_000);
+  const mayRead = may('read', of.ns);
+  const status = useResource(
+    keyOf(of),
+    (signal) => (mayRead ? queueStatus(of, signal) : Promise.resolve(null)),
+    10_000,
+  );
   return (
     <>
       {status.error !== null && <Failure error={status.error} retry={status.reload} />}
-      <QueueFigures of={of} status={status.value} />
-      <QueueCharts of={of} />
+      {mayRead && <QueueFigures of={of} status={status.value} />}
+      {mayRead && <QueueCharts of={of} />}
       <ElementList of={of} status={status.value} />
     </>
   );

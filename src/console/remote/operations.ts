@@ -38,6 +38,7 @@ export interface BulkRequest {
   readonly where: ElementChoice;
   readonly to?: QueueNamed;
   readonly delay?: number;
+  readonly limit?: number | undefined;
   readonly dryRun?: boolean;
 }
 

@@ -73,7 +73,9 @@ export function OperationDialog({
         dryRun && needsTarget
           ? { to: { ns: source.ns, queue: source.queue === 'preview' ? 'preview-2' : 'preview' } }
           : {};
-      const { id } = await startOperation({ ...request.peek(), ...to, dryRun }, abort.signal);
+      // What came since the count was not confirmed.
+      const limit = dryRun || preview.peek() === null ? {} : { limit: preview.peek()?.matched };
+      const { id } = await startOperation({ ...request.peek(), ...to, ...limit, dryRun }, abort.signal);
       await watchOperation(
         id,
         (operation) => {

@@ -1,0 +1,226 @@
+import assert from 'node:assert/strict';
+import { after, afterEach, before, describe, it } from 'node:test';
+import type { Page } from 'playwright-core';
+import { OpenedConsole, READER } from './opened.ts';
+
+/** Every page, with what has to be there before it is looked at. */
+const PAGES = [
+  ['#/', 'Needs attention'],
+  ['#/queues', 'orders'],
+  ['#/q/jobs/orders', 'Last failure'],
+  ['#/q/jobs/orders/consumers', 'Nobody waits'],
+  ['#/q/jobs/orders/try', 'Insert, with curl'],
+  ['#/dead-letters', 'smtp 550'],
+  ['#/operations', 'Operations'],
+] as const;
+
+describe('The console in a browser', () => {
+  let opened: OpenedConsole;
+
+  before(async () => {
+    opened = await OpenedConsole.open();
+    for (let i = 0; i < 12; i += 1)
+      await opened.insert('jobs', 'orders', JSON.stringify({ order: i }), { 'x-ks-hdr-tenant': `t${i % 3}` });
+    for (let i = 0; i < 3; i += 1) {
+      await opened.insert('jobs', 'mails', JSON.stringify({ mail: i }));
+      await opened.fail('jobs', 'mails', 'smtp 550');
+    }
+    await opened.insert('jobs', 'held', '1');
+    await opened.request('POST', '/q/jobs/held/pause');
+  });
+
+  afterEach(() => opened.check());
+
+  after(() => opened?.close());
+
+  it('says that a password is wrong, and signs in and out', async () => {
+    const page = await opened.page();
+    await page.getByRole('button', { name: 'User admin' }).click();
+    await page.getByRole('button', { name: 'Sign out' }).click();
+    opened.forgetSignIns();
+    await page.getByLabel('User').fill('admin');
+    await page.getByLabel('Password').fill('wrong');
+    await page.getByRole('button', { name: 'Sign in' }).click();
+    await page.getByText('User name and password do not fit').waitFor();
+    await page.reload();
+    await page.getByRole('heading', { name: 'Sign in to' }).waitFor();
+  });
+
+  it('shows first which queues need attention, and why', async () => {
+    const page = await opened.page();
+    const concerns = page.locator('.concerns li');
+    await concerns.filter({ hasText: 'held' }).getByText('Paused; 1 element ready').waitFor();
+    await concerns.filter({ hasText: '__deadletter__' }).getByText('Dead letters came').waitFor();
+  });
+
+  it('sends all failed mails again, in five clicks from the overview', async () => {
+    const page = await opened.page();
+    let clicks = 0;
+    const click = async (name: string): Promise<void> => {
+      clicks += 1;
+      await page
+        .getByRole(name.startsWith('Dead') ? 'link' : 'button', { name })
+        .first()
+        .click();
+    };
+    await click('Dead letters');
+    await click('Redrive mails');
+    await page.getByText('3 elements match').waitFor();
+    await click('Redrive 3 elements of __deadletter__');
+    await page.getByText('3 elements of __deadletter__ redriven').waitFor();
+    assert.ok(clicks <= 5);
+    assert.equal(await opened.size('jobs', 'mails'), 3);
+    assert.equal(await opened.size('jobs', '__deadletter__'), 0);
+    for (let i = 0; i < 3; i += 1) await opened.fail('jobs', 'mails', 'smtp 550');
+  });
+
+  it('deletes what a search finds, after a confirmation that names queue and number', async () => {
+    for (const body of ['"keep"', '"drop this"', '"drop that"']) await opened.insert('N', 'mixed', body);
+    const page = await opened.page('#/q/N/mixed');
+    await page.getByLabel('Search elements').fill('DROP');
+    await page.getByRole('button', { name: 'Search', exact: true }).click();
+    await page.getByText('All 2 that match').waitFor();
+    await page.getByRole('button', { name: 'Delete …' }).click();
+    const confirm = page.getByRole('button', { name: 'Delete 2 elements of mixed' });
+    await confirm.waitFor();
+    // What is refreshed behind a confirmation leaves it as it is.
+    await opened.insert('N', 'mixed', '"drop late"');
+    await confirm.click();
+    await page.getByText('2 elements of mixed deleted').waitFor();
+    assert.equal(await opened.size('N', 'mixed'), 2);
+  });
+
+  it('says how many elements are new, and shows them only when asked', async () => {
+    await opened.insert('N', 'news', '"one"');
+    const page = await opened.page('#/q/N/news');
+    await page.getByText('All 1 that match').waitFor();
+    await opened.insert('N', 'news', '"two"');
+    const bar = page.getByRole('button', { name: '1 new: show' });
+    await bar.waitFor();
+    assert.equal(await page.locator('table.rows tbody tr').count(), 1);
+    await bar.click();
+    await page.getByText('All 2 that match').waitFor();
+  });
+
+  it('says why an element is not delivered now', async () => {
+    await opened.insert('N', 'why', '"reserved"');
+    const taken = await opened.request('GET', '/q/N/why?reserve=true&tid=worker-7');
+    await taken.arrayBuffer();
+    const page = await opened.page(`#/q/N/why/e/${taken.headers.get('x-ks-id')}`);
+    await page.getByText('It is reserved by admin, tid worker-7').waitFor();
+    await opened.request('PUT', '/q/N/why?delay=900', {
+      body: 'later',
+      headers: { 'content-type': 'text/plain' },
+    });
+    await page.goto(`${opened.server.url}/console/#/q/N/why?state=scheduled`);
+    await page.locator('table.rows tbody a').first().click();
+    await page.getByText(/It matures in 1[45] min/).waitFor();
+    await opened.request('POST', '/q/N/why/pause');
+    await page.getByText('The queue is paused').waitFor();
+  });
+
+  it('is used by keyboard alone: find a queue, look at an element, redrive a dead letter', async () => {
+    const page = await opened.page();
+    await page.keyboard.press('/');
+    await page.keyboard.type('orders');
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { name: 'Queues' }).waitFor();
+    await tabTo(page, 'orders');
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { name: 'orders' }).waitFor();
+    await page.locator('table.rows tbody a').first().waitFor();
+    const id = (await page.locator('table.rows tbody a').first().textContent()) ?? '';
+    await tabTo(page, id);
+    await page.keyboard.press('Enter');
+    await page.getByText('Why is it not delivered now?').waitFor();
+    await page.keyboard.press('g');
+    await page.keyboard.press('d');
+    await page.getByRole('heading', { name: 'Dead letters' }).waitFor();
+    await page.getByRole('button', { name: 'Redrive all …' }).waitFor();
+    await tabTo(page, 'Redrive all …');
+    await page.keyboard.press('Enter');
+    await page.getByText('3 elements match').waitFor();
+    await tabTo(page, 'Redrive 3 elements of __deadletter__');
+    await page.keyboard.press('Enter');
+    await page.getByText('3 elements of __deadletter__ redriven').waitFor();
+    await page.keyboard.press('Escape');
+    for (let i = 0; i < 3; i += 1) await opened.fail('jobs', 'mails', 'smtp 550');
+  });
+
+  it('shows hostile names, bodies and headers as what they are, and runs nothing of them', async () => {
+    const markup = '<img src=x onerror=alert(1)><script>alert(2)</script>';
+    const queue = `${markup}\u202Etxt`;
+    await opened.insert('N', queue, markup, { 'content-type': 'text/html', 'x-ks-hdr-evil': markup });
+    await opened.insert('N', queue, 'x'.repeat(1_048_576), { 'content-type': 'text/plain' });
+    await opened.insert('N', queue, `${'['.repeat(10_000)}${']'.repeat(10_000)}`);
+    await opened.insert('N', queue, `<svg xmlns="http://www.w3.org/2000/svg" onload="alert(3)"/>`, {
+      'content-type': 'image/svg+xml',
+    });
+    const page = await opened.page(`#/q/N/${encodeURIComponent(queue)}`);
+    const links = page.locator('table.rows tbody a');
+    await links.nth(3).waitFor();
+    const addresses = await links.evaluateAll((all) =>
+      all.map((one) => (one as unknown as { href: string }).href),
+    );
+    for (const address of addresses) {
+      await page.goto(address);
+      await page.getByRole('heading', { name: 'Body' }).waitFor();
+      const overflow = await page.evaluate('document.documentElement.scrollWidth - innerWidth');
+      assert.ok(Number(overflow) <= 0, `the page is ${overflow} px too wide`);
+      assert.equal(await page.locator('#page img, #page script').count(), 0);
+    }
+    await page.goto(`${opened.server.url}/console/#/queues`);
+    await page.getByRole('link', { name: '<img src=x' }).waitFor();
+  });
+
+  it('shows a user who may only look no button that would fail', async () => {
+    const page = await opened.page('#/q/jobs/orders', { who: READER });
+    await page.locator('table.rows tbody a').first().waitFor();
+    for (const name of ['Insert', 'Pause', 'Delete …', 'Move …']) {
+      assert.equal(await page.getByRole('button', { name }).count(), 0, name);
+    }
+  });
+
+  it('rests while nothing is to be refreshed, and remembers that', async () => {
+    const page = await opened.page();
+    await page.getByRole('button', { name: /^Refresh/ }).click();
+    await page.getByRole('button', { name: 'Paused', exact: true }).click();
+    await page.getByRole('button', { name: 'Refresh: Paused' }).waitFor();
+    await page.reload();
+    await page.getByRole('button', { name: 'Refresh: Paused' }).waitFor();
+  });
+
+  it('shows what it needs for the overview in 40 KiB', async () => {
+    const page = await opened.page();
+    const sizes = (await page.evaluate(
+      `performance.getEntriesByType('resource').filter(({ name }) => name.includes('/console/assets/')).map(({ encodedBodySize }) => encodedBodySize)`,
+    )) as number[];
+    const sum = sizes.reduce((all, one) => all + one, 0);
+    assert.ok(sum > 10_000 && sum <= 40 * 1024, `${sum} bytes`);
+  });
+
+  for (const theme of ['light', 'dark'] as const) {
+    it(`has nothing on any page that keeps people from using it, ${theme}`, async () => {
+      const page = await opened.page('#/', { theme });
+      const found: string[] = [];
+      for (const [where, text] of PAGES) {
+        await page.goto(`${opened.server.url}/console/${where}`);
+        await page.locator('#page').getByText(text).first().waitFor();
+        found.push(...(await opened.violations(page)).map((one) => `${where} ${one}`));
+      }
+      assert.deepEqual(found, []);
+    });
+  }
+});
+
+/** Presses Tab until the focus is on what is called so. */
+async function tabTo(page: Page, name: string): Promise<void> {
+  const seen: string[] = [];
+  for (let i = 0; i < 80; i += 1) {
+    await page.keyboard.press('Tab');
+    const focused = String(await page.evaluate('document.activeElement?.textContent?.trim() ?? ""'));
+    if (focused === name) return;
+    seen.push(focused.slice(0, 40));
+  }
+  assert.fail(`${name} was not reached: ${seen.join(' | ')}`);
+}

@@ -1,0 +1,168 @@
+import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { fileURLToPath } from 'node:url';
+import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core';
+import { build } from 'vite';
+import { ServerInProcess } from '../support/server-in-process.ts';
+
+export const ADMIN = { user: 'admin', password: 'secret' };
+/** May look at what is in `jobs`, and change nothing. */
+export const READER = { user: 'reader', password: 'reading' };
+
+const CONFIG = {
+  http: {
+    users: {
+      [ADMIN.user]: { password: ADMIN.password },
+      [READER.user]: { password: READER.password, rights: { jobs: ['read'], N: ['read'] } },
+    },
+  },
+  namespaces: {
+    N: { url: 'sqlite:N.db' },
+    jobs: { url: 'sqlite:jobs.db', deadLetter: { maxTries: 1 } },
+  },
+};
+
+/** Debian's; `scripts/debian-packages.sh chromium` installs it. */
+const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium';
+const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
+
+/** A real server on SQLite with the console built from the sources, and a browser. */
+export class OpenedConsole {
+  readonly server: ServerInProcess;
+  readonly #browser: Browser;
+  readonly #contexts: BrowserContext[] = [];
+  /** Cookies of users who have signed in: a sign-in takes a fifth of a second of processor time. */
+  readonly #signedIn = new Map<string, Awaited<ReturnType<BrowserContext['storageState']>>>();
+  readonly #complaints: string[] = [];
+
+  private constructor(server: ServerInProcess, browser: Browser) {
+    this.server = server;
+    this.#browser = browser;
+  }
+
+  static async open(): Promise<OpenedConsole> {
+    const configFile = fileURLToPath(new URL('../../vite.config.ts', import.meta.url));
+    await build({ configFile, logLevel: 'error' });
+    const [server, browser] = await Promise.all([
+      ServerInProcess.start({ config: CONFIG }),
+      chromium.launch({ executablePath: CHROMIUM, args: process.getuid?.() === 0 ? ['--no-sandbox'] : [] }),
+    ]);
+    return new OpenedConsole(server, browser);
+  }
+
+  /** A page in a session of its own, signed in. What the browser complains about fails the test that calls {@link check}. */
+  async page(
+    where = '#/',
+    options: {
+      readonly who?: typeof ADMIN;
+      readonly width?: number;
+      readonly theme?: 'light' | 'dark';
+      readonly height?: number;
+    } = {},
+  ): Promise<Page> {
+    const { who = ADMIN, width = 1280, height = 900, theme = 'light' } = options;
+    const storageState = this.#signedIn.get(who.user);
+    const context = await this.#browser.newContext({
+      viewport: { width, height },
+      colorScheme: theme,
+      ...(storageState !== undefined && { storageState }),
+    });
+    // Shorter than the browser's own, so that a failure is seen soon; nothing is measured with it.
+    context.setDefaultTimeout(15_000);
+    this.#contexts.push(context);
+    const page = await context.newPage();
+    page.on('pageerror', (error) => this.#complaints.push(error.message));
+    page.on('dialog', (dialog) => {
+      this.#complaints.push(`a page showed: ${dialog.message()}`);
+      void dialog.dismiss();
+    });
+    page.on('console', (message) => {
+      // Before the sign-in the session is asked for, and there is none.
+      const isExpected = message.text().includes('401') || message.type() !== 'error';
+      if (!isExpected) this.#complaints.push(message.text());
+    });
+    await page.goto(`${this.server.url}/console/${where}`);
+    if (storageState === undefined) {
+      await this.signIn(page, who);
+      this.#signedIn.set(who.user, await context.storageState());
+    }
+    await page.locator('#page h1').waitFor();
+    return page;
+  }
+
+  async signIn(page: Page, { user, password } = ADMIN): Promise<void> {
+    await page.getByLabel('User').fill(user);
+    await page.getByLabel('Password').fill(password);
+    await page.getByRole('button', { name: 'Sign in' }).click();
+    await page.locator('#page h1').waitFor();
+  }
+
+  /** Ends what a test opened. @throws AssertionError if a page threw, or broke its security policy */
+  async check(): Promise<void> {
+    for (const context of this.#contexts.splice(0)) await context.close();
+    assert.deepEqual(this.#complaints.splice(0), []);
+  }
+
+  /** After a sign-out. */
+  forgetSignIns(): void {
+    this.#signedIn.clear();
+  }
+
+  async close(): Promise<void> {
+    await this.#browser.close();
+    await this.server.dispose();
+  }
+
+  /** A request of a program. */
+  async request(method: string, path: string, init: RequestInit = {}): Promise<Response> {
+    const login = Buffer.from(`${ADMIN.user}:${ADMIN.password}`).toString('base64');
+    const headers = {
+      authorization: `Basic ${login}`,
+      ...(init.headers as Record<string, string> | undefined),
+    };
+    const response = await fetch(`${this.server.url}${path}`, { ...init, method, headers });
+    if (!response.ok) throw new Error(`${method} ${path}: ${response.status} ${await response.text()}`);
+    return response;
+  }
+
+  async insert(
+    ns: string,
+    queue: string,
+    body: string | Uint8Array<ArrayBuffer>,
+    headers = {},
+  ): Promise<void> {
+    await this.request('PUT', `/q/${ns}/${encodeURIComponent(queue)}`, {
+      body,
+      headers: { 'content-type': 'application/json', ...headers },
+    });
+  }
+
+  /** Takes the next element and makes a dead letter of it. */
+  async fail(ns: string, queue: string, reason: string): Promise<void> {
+    const taken = await this.request('GET', `/q/${ns}/${queue}?reserve=true&to=5000`);
+    await taken.arrayBuffer();
+    const { headers } = taken;
+    const item = { id: headers.get('x-ks-id'), token: headers.get('x-ks-lease'), reason };
+    await this.request('POST', `/q/${ns}/${queue}/settle`, {
+      body: JSON.stringify({ bury: [item] }),
+      headers: { 'content-type': 'application/json' },
+    });
+  }
+
+  async size(ns: string, queue: string): Promise<number> {
+    const response = await this.request('GET', `/q/${ns}/${queue}/status`);
+    return ((await response.json()) as { totalSize: number }).totalSize;
+  }
+
+  /** What keeps people from using the page, by the rules of WCAG 2.2 AA. */
+  async violations(page: Page): Promise<string[]> {
+    await page.evaluate(await readFile(AXE, 'utf8'));
+    const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'];
+    const found = (await page.evaluate(
+      `axe.run(document, { runOnly: ${JSON.stringify(tags)} }).then(({ violations }) => violations.map(
+        ({ id, nodes }) => id + ': ' + nodes.map(({ target, failureSummary }) => target.join(' ') + ' ' + failureSummary).join('; ')))`,
+    )) as string[];
+    return found;
+  }
+}
