@@ -56,8 +56,8 @@ const RULES: Readonly<Record<string, Rule>> = {
   config: { parts: BASE, packages: ['node:*', 'yaml'] },
   // Runs in a browser: it knows the HTTP interface, and nothing of the server.
   console: {
-    parts: ['model'],
-    packages: ['@codemirror', '@dagrejs', '@preact/signals', 'preact', 'uplot'],
+    parts: [],
+    packages: ['@dagrejs', '@preact/signals', 'preact'],
   },
   // `fetch` is all that it needs.
   client: { parts: ['model'], packages: [] },

@@ -14,5 +14,6 @@ export const DESTINATIONS: readonly ConsolePage[] = [
   { to: '', title: 'Overview', icon: 'overview', key: 'o', parts: [''] },
   { to: 'queues', title: 'Queues', icon: 'queues', key: 'q', parts: ['queues', 'q'] },
   { to: 'dead-letters', title: 'Dead letters', icon: 'dead', key: 'd', parts: ['dead-letters'] },
+  { to: 'exchanges', title: 'Exchanges', icon: 'exchange', key: 'x', parts: ['exchanges', 'x', 'x-new'] },
   { to: 'operations', title: 'Operations', icon: 'operations', key: 'p', parts: ['operations'] },
 ];

@@ -15,10 +15,12 @@ import {
   samples,
   version,
 } from '../remote/live.ts';
+import { sumHistory } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
 import { ratesAt } from '../remote/series.ts';
 import { href, queueHref } from '../route.ts';
 import { namespaces } from '../session.ts';
+import { HistoryCharts } from '../ui/history-charts.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Menu } from '../ui/menu.tsx';
 import { Badge, Empty, Loading } from '../ui/states.tsx';
@@ -29,6 +31,7 @@ const MAX_CONCERNS = 10;
 /** What is wrong, and where to look first. */
 export function Overview() {
   const dead = useResource('dead-letters', deadLetters, 15_000);
+  const history = useResource('history', sumHistory, 15_000);
   if (!isComplete.value) return <Loading what="Reading what holds" />;
   return (
     <>
@@ -38,6 +41,7 @@ export function Overview() {
       <Alarms />
       <Figures dead={dead.value} deadError={dead.error} />
       <Concerns />
+      <HistoryCharts history={history.value} />
       <div class="columns">
         <Namespaces />
         <Nodes />

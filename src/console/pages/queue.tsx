@@ -1,14 +1,14 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { call, path } from '../api.ts';
-import { duration, rate, several, shortCount } from '../format.ts';
+import { several, shortCount } from '../format.ts';
 import { keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
-import { type HistoryRecord, type QueueStatus, queueHistory, queueStatus } from '../remote/queue-status.ts';
+import { type QueueStatus, queueHistory, queueStatus } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
 import { go, href } from '../route.ts';
 import { may } from '../session.ts';
-import { Chart } from '../ui/chart.tsx';
 import { Crumbs } from '../ui/crumbs.tsx';
 import { Dialog } from '../ui/dialog.tsx';
+import { HistoryCharts } from '../ui/history-charts.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { InsertDialog } from '../ui/insert-dialog.tsx';
 import { Menu } from '../ui/menu.tsx';
@@ -216,57 +216,4 @@ function QueueCharts({ of }: { readonly of: QueueNamed }) {
   if (history.error !== null && history.value === null)
     return <Failure error={history.error} retry={history.reload} />;
   return <HistoryCharts history={history.value} />;
-}
-
-const NO_HISTORY: HistoryRecord = {
-  from: new Date(0).toISOString(),
-  intervalMs: 60_000,
-  size: [],
-  schedSize: [],
-  resvSize: [],
-  oldestReadyAge: [],
-  insert: [],
-  take: [],
-};
-
-/** Seconds. */
-const AGE_STEPS = [1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400, 432_000, 864_000];
-
-/** The last hour, as the server kept it: a page that was just opened is not empty. */
-export function HistoryCharts({ history }: { readonly history: HistoryRecord | null }) {
-  const { from, intervalMs, size, schedSize, resvSize, oldestReadyAge, insert, take } = history ?? NO_HISTORY;
-  const times = size.map((_, i) => Date.parse(from) + i * intervalMs);
-  return (
-    <section class="card charts" aria-label="The last hour">
-      <Chart
-        title="In and out"
-        unit="per second"
-        times={times}
-        format={rate}
-        lines={[
-          { name: 'In', colour: '--in', values: insert },
-          { name: 'Out', colour: '--out', values: take },
-        ]}
-      />
-      <Chart
-        title="Depth"
-        unit="elements"
-        times={times}
-        format={shortCount}
-        lines={[
-          { name: 'Ready', colour: '--in', values: size },
-          { name: 'Scheduled', colour: '--out', values: schedSize },
-          { name: 'Reserved', colour: '--reserved', values: resvSize },
-        ]}
-      />
-      <Chart
-        title="Oldest ready"
-        unit="age"
-        times={times}
-        format={(seconds) => duration(seconds * 1000)}
-        steps={AGE_STEPS}
-        lines={[{ name: 'Age', colour: '--in', values: oldestReadyAge }]}
-      />
-    </section>
-  );
 }

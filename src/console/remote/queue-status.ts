@@ -22,7 +22,8 @@ export interface HistoryRecord {
   readonly size: readonly (number | null)[];
   readonly schedSize: readonly (number | null)[];
   readonly resvSize: readonly (number | null)[];
-  readonly oldestReadyAge: readonly (number | null)[];
+  /** Of one queue alone. */
+  readonly oldestReadyAge?: readonly (number | null)[];
   readonly insert: readonly (number | null)[];
   readonly take: readonly (number | null)[];
 }
@@ -49,4 +50,9 @@ export function queueConsumers(
   signal: AbortSignal,
 ): Promise<readonly WaitingConsumer[]> {
   return get<readonly WaitingConsumer[]>(path('q', ns, queue, 'consumers'), { signal });
+}
+
+/** Of all queues together that the user may read. */
+export function sumHistory(signal: AbortSignal): Promise<HistoryRecord> {
+  return get<HistoryRecord>('history', { signal });
 }

@@ -1,9 +1,7 @@
 import { useSignal } from '@preact/signals';
-import { useEffect, useRef } from 'preact/hooks';
 import { exact } from '../format.ts';
-import { theme, zone } from '../preferences.ts';
-import type { ChartDrawing } from './chart-drawing.ts';
 import { Icon } from './icon.tsx';
+import { Plot, valueText } from './plot.tsx';
 
 export interface ChartLine {
   readonly name: string;
@@ -12,7 +10,7 @@ export interface ChartLine {
   readonly values: readonly (number | null)[];
 }
 
-/** Lines over time, drawn by a library that is loaded when the first chart is shown. The same numbers as a table are a click away. */
+/** Lines over time. The same numbers as a table are a click away. */
 export function Chart({
   title,
   unit,
@@ -27,34 +25,11 @@ export function Chart({
   readonly times: readonly number[];
   readonly lines: readonly ChartLine[];
   readonly format: (value: number) => string;
-  /** By which the values of the axis may differ; not given: round numbers. */
+  /** By which the marks of the axis may differ; not given: round numbers. */
   readonly steps?: readonly number[];
 }) {
   const isTable = useSignal(false);
-  const box = useRef<HTMLDivElement>(null);
-  const drawing = useRef<ChartDrawing | null>(null);
-  const shown = `${theme.value} ${zone.value}`;
-  useEffect(() => {
-    if (isTable.value) return undefined;
-    let isGone = false;
-    void import('./chart-drawing.ts').then(({ ChartDrawing }) => {
-      if (isGone || box.current === null) return;
-      drawing.current = new ChartDrawing(box.current, lines, { format, steps, zone: zone.peek() });
-      drawing.current.update(times, lines);
-    });
-    return () => {
-      isGone = true;
-      drawing.current?.close();
-      drawing.current = null;
-    };
-  }, [shown, isTable.value]);
-  useEffect(() => {
-    drawing.current?.update(times, lines);
-  }, [times, lines]);
-  const latest = (values: ChartLine['values']): string => {
-    const value = values.at(-1);
-    return value === null || value === undefined ? '–' : format(value);
-  };
+  const latest = lines.map(({ name, values }) => `${name} ${valueText(values.at(-1), format)}`);
   return (
     <figure class="chart">
       <figcaption>
@@ -76,7 +51,7 @@ export function Chart({
           {lines.map(({ name, colour, values }) => (
             <li key={name}>
               <span class="swatch" style={{ background: `var(${colour})` }} />
-              {name} <b>{latest(values)}</b>
+              {name} <b>{valueText(values.at(-1), format)}</b>
             </li>
           ))}
         </ul>
@@ -84,11 +59,12 @@ export function Chart({
       {isTable.value ? (
         <ChartTable times={times} lines={lines} format={format} title={title} />
       ) : (
-        <div
-          ref={box}
-          class="plot"
-          role="img"
-          aria-label={`${title}: ${lines.map(({ name, values }) => `${name} ${latest(values)}`).join(', ')}`}
+        <Plot
+          label={`${title}: ${latest.join(', ')}`}
+          times={times}
+          lines={lines}
+          format={format}
+          steps={steps}
         />
       )}
     </figure>
@@ -127,7 +103,7 @@ function ChartTable({
                 <td>{exact(at)}</td>
                 {lines.map(({ name, values }) => (
                   <td key={name} class="number">
-                    {values[i] === null || values[i] === undefined ? '–' : format(values[i])}
+                    {valueText(values[i], format)}
                   </td>
                 ))}
               </tr>

@@ -1,0 +1,224 @@
+import { useComputed, useSignal } from '@preact/signals';
+import { useEffect } from 'preact/hooks';
+import { count, shortCount } from '../format.ts';
+import { type ExchangePicture, exchanges, isComplete, keyOf, queues, version } from '../remote/live.ts';
+import { href, queueHref } from '../route.ts';
+import { may, namespaces } from '../session.ts';
+import type { GraphDrawing, GraphEdge, GraphPlace } from '../ui/graph.ts';
+import { PLACE_HEIGHT, PLACE_WIDTH } from '../ui/graph-size.ts';
+import { Icon } from '../ui/icon.tsx';
+import { Badge, Empty, Loading } from '../ui/states.tsx';
+
+/** More than these are a list only: nobody reads a larger picture. */
+const MAX_DRAWN = 60;
+
+export function ExchangeState({ stopped, lastError }: Pick<ExchangePicture, 'stopped' | 'lastError'>) {
+  if (lastError !== null) return <Badge level="bad">Stopped by an error</Badge>;
+  if (stopped === true)
+    return (
+      <Badge level="warn" icon="paused">
+        Stopped
+      </Badge>
+    );
+  return <Badge level="good">Running</Badge>;
+}
+
+/** Which queue goes where, as a picture and as a table. */
+export function Exchanges() {
+  const all = useComputed(() => {
+    version.value;
+    return [...exchanges.values()].sort((a, b) => a.id.localeCompare(b.id));
+  });
+  if (!isComplete.value) return <Loading />;
+  const mayMake = namespaces().some((ns) => may('exchange', ns));
+  return (
+    <>
+      <div class="page-head">
+        <h1 class="grow">Exchanges</h1>
+        {mayMake && (
+          <a class="button" href={href(['x-new'])}>
+            <Icon name="plus" /> New exchange
+          </a>
+        )}
+      </div>
+      {all.value.length === 0 ? (
+        <section class="card">
+          <Empty title="There are no exchanges" icon="exchange">
+            An exchange consumes a queue and forwards each element to the queues whose selectors accept it.
+          </Empty>
+        </section>
+      ) : (
+        <>
+          {all.value.length <= MAX_DRAWN && <ExchangeGraph all={all.value} />}
+          <ExchangeTable all={all.value} />
+        </>
+      )}
+    </>
+  );
+}
+
+function ExchangeTable({ all }: { readonly all: readonly ExchangePicture[] }) {
+  return (
+    <section class="card">
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard */}
+      <section class="scrolls" tabIndex={0} aria-label="Exchanges">
+        <table class="plain">
+          <thead>
+            <tr>
+              <th scope="col">Exchange</th>
+              <th scope="col">State</th>
+              <th scope="col">From</th>
+              <th scope="col">To, with the elements that went there</th>
+              <th scope="col" class="number">
+                No route
+              </th>
+              <th scope="col" class="number">
+                Put back
+              </th>
+            </tr>
+          </thead>
+          <tbody>
+            {all.map(({ id, stopped, lastError, src, dst, stats }) => (
+              <tr key={id}>
+                <td>
+                  <a href={href(['x', id])}>
+                    <bdi>{id}</bdi>
+                  </a>
+                </td>
+                <td>
+                  <ExchangeState stopped={stopped} lastError={lastError} />
+                </td>
+                <td>
+                  <a href={queueHref(src.ns, src.q)}>{src.q}</a> <span class="muted">{src.ns}</span>
+                </td>
+                <td>
+                  {dst.map(({ q, ns, hidden }, i) => (
+                    <div key={i}>
+                      {hidden === true ? (
+                        <span class="muted">hidden from you</span>
+                      ) : (
+                        <>
+                          <a href={queueHref(ns, q)}>{q}</a> <span class="muted">{ns}</span>{' '}
+                          {count(stats.dst?.[i]?.matched ?? 0)}
+                        </>
+                      )}
+                    </div>
+                  ))}
+                </td>
+                <td class="number">{count(stats.no_route)}</td>
+                <td class="number">{count(stats.put_back)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </section>
+    </section>
+  );
+}
+
+function placesOf(all: readonly ExchangePicture[]): { places: GraphPlace[]; edges: GraphEdge[] } {
+  const places = new Map<string, GraphPlace>();
+  const edges: GraphEdge[] = [];
+  const queuePlace = (ns: string, q: string): string => {
+    const key = keyOf({ ns, queue: q });
+    const held = queues.get(key);
+    places.set(key, {
+      key,
+      label: q,
+      kind: 'queue',
+      href: queueHref(ns, q),
+      isBad: held?.paused === true,
+      note: `${ns} · ${held?.paused === true ? 'paused · ' : ''}${shortCount(held?.totalSize ?? 0)}`,
+    });
+    return key;
+  };
+  for (const { id, src, dst, stats, stopped, lastError } of all) {
+    const key = `exchange ${id}`;
+    const isBad = stopped === true || lastError !== null;
+    places.set(key, {
+      key,
+      label: id,
+      kind: 'exchange',
+      href: href(['x', id]),
+      isBad,
+      note: isBad ? 'stopped' : 'exchange',
+    });
+    edges.push({ from: queuePlace(src.ns, src.q), to: key, label: '' });
+    for (const [i, { q, ns, hidden }] of dst.entries()) {
+      if (hidden === true) continue;
+      edges.push({ from: key, to: queuePlace(ns, q), label: shortCount(stats.dst?.[i]?.matched ?? 0) });
+    }
+  }
+  return { places: [...places.values()], edges };
+}
+
+/** Is drawn again when exchanges come, go, or count on. The table below says the same in words. */
+function ExchangeGraph({ all }: { readonly all: readonly ExchangePicture[] }) {
+  const drawing = useSignal<GraphDrawing | null>(null);
+  const { places, edges } = placesOf(all);
+  const shape = JSON.stringify([places, edges]);
+  useEffect(() => {
+    let isGone = false;
+    void import('../ui/graph.ts').then(({ drawGraph }) => {
+      if (!isGone) drawing.value = drawGraph(places, edges);
+    });
+    return () => {
+      isGone = true;
+    };
+  }, [shape]);
+  const shown = drawing.value;
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
+    <section class="card scrolls graph" tabIndex={0} aria-label="Graph of queues and exchanges">
+      {shown !== null && (
+        <svg width={shown.width} height={shown.height} aria-hidden="true">
+          <defs>
+            <marker
+              id="arrow"
+              viewBox="0 0 8 8"
+              refX="7"
+              refY="4"
+              markerWidth="7"
+              markerHeight="7"
+              orient="auto"
+            >
+              <path d="M0 0.5 7.5 4 0 7.5z" />
+            </marker>
+          </defs>
+          {shown.edges.map(({ from, to, points, label, x, y }) => (
+            <g key={`${from} ${to} ${label} ${x} ${y}`}>
+              <path
+                class="edge"
+                marker-end="url(#arrow)"
+                d={`M${points.map((one) => `${one.x} ${one.y}`).join('L')}`}
+              />
+              {label !== '' && (
+                <text class="edge-label" x={x} y={y - 4} text-anchor="middle">
+                  {label}
+                </text>
+              )}
+            </g>
+          ))}
+          {shown.places.map((one) => (
+            <a key={one.key} href={one.href} tabIndex={-1}>
+              <rect
+                class={`${one.kind} ${one.isBad ? 'bad' : ''}`}
+                x={one.x - PLACE_WIDTH / 2}
+                y={one.y - PLACE_HEIGHT / 2}
+                width={PLACE_WIDTH}
+                height={PLACE_HEIGHT}
+                rx={one.kind === 'queue' ? 6 : 22}
+              />
+              <text x={one.x} y={one.y - 2} text-anchor="middle">
+                {one.label.length > 22 ? `${one.label.slice(0, 21)}…` : one.label}
+              </text>
+              <text class="place-note" x={one.x} y={one.y + 13} text-anchor="middle">
+                {one.note}
+              </text>
+            </a>
+          ))}
+        </svg>
+      )}
+    </section>
+  );
+}

@@ -1,0 +1,82 @@
+import { call, get, path } from '../api.ts';
+
+/** An exchange as a person declares it. */
+export interface ExchangeDeclared {
+  readonly src: { readonly ns: string; readonly queue: string };
+  readonly dst: readonly { readonly ns: string; readonly queue: string; readonly selector?: string }[];
+  readonly consumer: { readonly parallel?: number; readonly wsize?: number; readonly reserve?: boolean };
+}
+
+export interface ExchangeDetails {
+  readonly src: { readonly q: string; readonly ns: string };
+  readonly dst: readonly {
+    readonly q: string;
+    readonly ns: string;
+    readonly selector?: string;
+    readonly hidden?: true;
+  }[];
+  readonly opts: ExchangeDeclared['consumer'];
+  readonly stopped: boolean | null;
+  readonly version?: string;
+  readonly stats: {
+    readonly no_route: number;
+    readonly too_many_hops: number;
+    readonly put_back: number;
+    readonly selector_ms: number;
+    readonly dst: readonly { readonly matched: number; readonly skipped: number; readonly failed: number }[];
+  };
+  readonly errors: readonly {
+    readonly destination: number;
+    readonly message: string;
+    readonly line: number | null;
+    readonly column: number | null;
+    readonly at: string;
+    readonly count: number;
+  }[];
+  readonly lastError: string | null;
+  readonly loops: readonly (readonly string[])[];
+}
+
+/** What would become of a sample. */
+export interface DryRunResult {
+  readonly dst: readonly {
+    readonly q: string;
+    readonly ns: string;
+    readonly accepted: boolean;
+    readonly error: string | null;
+    readonly line: number | null;
+    readonly logs: readonly string[];
+  }[];
+  readonly strays_to: string | null;
+}
+
+export function exchangeDetails(id: string, signal: AbortSignal): Promise<ExchangeDetails> {
+  return get<ExchangeDetails>(path('x', id), { signal });
+}
+
+export async function saveExchange(
+  id: string,
+  declared: ExchangeDeclared,
+  version: string | null,
+): Promise<void> {
+  const headers = version === null ? {} : { 'if-match': `"${version}"` };
+  await call(path('x', id), { method: 'PUT', json: declared, headers });
+}
+
+/** Asks what a declaration would do with a sample; stores nothing. */
+export function dryRun(
+  id: string,
+  declaration: ExchangeDeclared,
+  msg: { readonly payload: unknown; readonly hdrs: Readonly<Record<string, string>> },
+  contentType: string,
+): Promise<DryRunResult> {
+  return get<DryRunResult>(path('x', id, 'test'), {
+    method: 'POST',
+    json: { declaration, msg, content_type: contentType },
+  });
+}
+
+export async function changeExchange(id: string, verb: 'start' | 'stop' | 'delete'): Promise<void> {
+  if (verb === 'delete') await call(path('x', id), { method: 'DELETE' });
+  else await call(path('x', id, verb), { method: 'POST' });
+}
