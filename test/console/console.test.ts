@@ -12,6 +12,9 @@ const PAGES = [
   ['#/q/jobs/orders/try', 'Insert, with curl'],
   ['#/dead-letters', 'smtp 550'],
   ['#/operations', 'Operations'],
+  ['#/exchanges', 'large'],
+  ['#/x/route', 'env.msg.payload'],
+  ['#/x/route/edit', 'Destination 1'],
 ] as const;
 
 describe('The console in a browser', () => {
@@ -26,6 +29,14 @@ describe('The console in a browser', () => {
       await opened.fail('jobs', 'mails', 'smtp 550');
     }
     await opened.insert('jobs', 'held', '1');
+    await opened.request('PUT', '/x/route', {
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({
+        src: { ns: 'N', queue: 'incoming' },
+        dst: [{ ns: 'N', queue: 'large', selector: 'env => env.msg.payload.amount > 100' }],
+        consumer: { reserve: true },
+      }),
+    });
     await opened.request('POST', '/q/jobs/held/pause');
   });
 
@@ -145,6 +156,30 @@ describe('The console in a browser', () => {
     await page.getByText('3 elements of __deadletter__ redriven').waitFor();
     await page.keyboard.press('Escape');
     for (let i = 0; i < 3; i += 1) await opened.fail('jobs', 'mails', 'smtp 550');
+  });
+
+  it('creates an exchange after a dry run on elements of its source, and deletes it', async () => {
+    for (const amount of [5, 500]) await opened.insert('N', 'bought', JSON.stringify({ amount }));
+    const page = await opened.page('#/exchanges');
+    await page.getByRole('link', { name: 'New exchange' }).click();
+    await page.getByLabel('Id').fill('by-amount');
+    await page.getByLabel('From queue').fill('bought');
+    await page.getByLabel('To queue').fill('expensive');
+    await page.getByLabel('Selector').fill('env => env.msg.payload.amount >');
+    await page.getByRole('button', { name: 'Dry run' }).click();
+    await page.getByRole('alert').filter({ hasText: 'line 1' }).waitFor();
+    await page.getByLabel('Selector').fill('env => env.msg.payload.amount > 100');
+    await page.getByRole('button', { name: 'Dry run' }).click();
+    const rows = page.getByLabel('Dry run', { exact: true }).locator('tr');
+    await rows.nth(0).getByText('not to').waitFor();
+    await rows.nth(1).getByText('goes to').waitFor();
+    await page.getByLabel('From namespace').selectOption('N');
+    await page.getByRole('button', { name: 'Create the exchange' }).click();
+    await page.getByRole('heading', { name: 'by-amount' }).waitFor();
+    await page.getByRole('button', { name: 'Delete …' }).click();
+    await page.getByRole('button', { name: 'Delete the exchange by-amount' }).click();
+    await page.getByRole('heading', { name: 'Exchanges' }).waitFor();
+    assert.equal(await opened.size('N', 'expensive'), 1);
   });
 
   it('shows hostile names, bodies and headers as what they are, and runs nothing of them', async () => {

@@ -57,8 +57,23 @@ async function fill(): Promise<void> {
   }
   for (let i = 0; i < 9; i += 1) await opened.fail('jobs', 'mails', REASONS[i % REASONS.length] ?? '');
   await opened.request('POST', '/q/jobs/invoices/pause');
+  await declare('route-orders', 'incoming', ['orders', 'small']);
+  await declare('fan-out', 'small', ['archive', 'search', 'incoming']);
+  for (let i = 0; i < 20; i += 1) await opened.insert('N', 'incoming', JSON.stringify({ amount: i * 10 }));
   const taken = await opened.request('GET', '/q/jobs/orders?reserve=true&tid=worker-1');
   await taken.arrayBuffer();
+}
+
+async function declare(id: string, source: string, destinations: readonly string[]): Promise<void> {
+  const dst = destinations.map((queue, i) => ({
+    ns: 'N',
+    queue,
+    selector: `env => env.msg.payload.amount % 3 === ${i}`,
+  }));
+  await opened.request('PUT', `/x/${id}`, {
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ src: { ns: 'N', queue: source }, dst, consumer: { reserve: true } }),
+  });
 }
 
 /** Names and addresses, with elements that exist. */
@@ -74,6 +89,9 @@ async function addresses(): Promise<readonly (readonly [string, string])[]> {
     ['try-it', '#/q/jobs/orders/try'],
     ['dead-letters', '#/dead-letters'],
     ['operations', '#/operations'],
+    ['exchanges', '#/exchanges'],
+    ['exchange', '#/x/route-orders'],
+    ['exchange-editor', '#/x/route-orders/edit'],
     ['not-there', '#/nowhere'],
   ];
 }

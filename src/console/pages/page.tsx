@@ -2,7 +2,7 @@ import { signal } from '@preact/signals';
 import type { ComponentType } from 'preact';
 import { useEffect } from 'preact/hooks';
 import { address, href, place } from '../route.ts';
-import { Empty, Failure, Loading } from '../ui/states.tsx';
+import { Failure, Loading } from '../ui/states.tsx';
 import { Overview } from './overview.tsx';
 import { Queues } from './queues.tsx';
 
@@ -33,9 +33,12 @@ export function PageOf() {
   if (first === 'queues') return <Queues />;
   if (LAZY[first] !== undefined) return <LazyPage key={place.value} name={first} rest={rest} />;
   return (
-    <Empty title="There is no such page" icon="search">
-      The address names {[first, ...rest].join(' / ')}. <a href={href([])}>Go to the overview.</a>
-    </Empty>
+    <>
+      <h1>There is no such page</h1>
+      <p>
+        The address names {[first, ...rest].join(' / ')}. <a href={href([])}>Go to the overview.</a>
+      </p>
+    </>
   );
 }
 
