@@ -171,7 +171,8 @@ function ExchangeGraph({ all }: { readonly all: readonly ExchangePicture[] }) {
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
     <section class="card scrolls graph" tabIndex={0} aria-label="Graph of queues and exchanges">
       {shown !== null && (
-        <svg width={shown.width} height={shown.height} aria-hidden="true">
+        <svg width={shown.width} height={shown.height}>
+          <title>Queues and exchanges; the table below says the same in words</title>
           <defs>
             <marker
               id="arrow"
@@ -200,7 +201,7 @@ function ExchangeGraph({ all }: { readonly all: readonly ExchangePicture[] }) {
             </g>
           ))}
           {shown.places.map((one) => (
-            <a key={one.key} href={one.href} tabIndex={-1}>
+            <a key={one.key} href={one.href}>
               <rect
                 class={`${one.kind} ${one.isBad ? 'bad' : ''}`}
                 x={one.x - PLACE_WIDTH / 2}

@@ -87,7 +87,7 @@ function Alarms() {
             <div>
               <p>{alarmText(alarm)}</p>
               <p class="muted">
-                Since <When at={since} />
+                Began <When at={since} />
                 {ns !== undefined && queue !== undefined && (
                   <>
                     {' · '}
