@@ -201,18 +201,20 @@ export class Harness {
   static async start(options: HarnessOptions = {}): Promise<Harness> {
     const { engine = MEMORY_SQLITE, namespaces = NAMESPACES } = options;
     const opened = await engine.open({ namespaces });
-    const harness = new Harness(opened, options);
+    let harness: Harness | null = null;
     try {
+      harness = new Harness(opened, options);
       await harness.broker.start();
       await harness.exchanges.start();
       await harness.operations.start();
       if (options.watches === true) await harness.watch.start();
       await harness.server.start();
+      return harness;
     } catch (error) {
-      await harness.close();
+      // A constructor that rejects its options must not leave the engine open.
+      await (harness === null ? opened.close() : harness.close());
       throw error;
     }
-    return harness;
   }
 
   get port(): number {
