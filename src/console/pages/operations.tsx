@@ -1,7 +1,13 @@
 import { useComputed } from '@preact/signals';
 import { call, path } from '../api.ts';
 import { count, several } from '../format.ts';
-import { isComplete, type OperationPicture, operations, version } from '../remote/live.ts';
+import {
+  isComplete,
+  type OperationPicture,
+  type OperationPlace,
+  operations,
+  version,
+} from '../remote/live.ts';
 import { ACTION_RESULTS } from '../remote/operations.ts';
 import { queueHref } from '../route.ts';
 import { may } from '../session.ts';
@@ -72,6 +78,19 @@ export function Operations() {
   );
 }
 
+/** A queue, or the namespace that moves to another engine. */
+function Place({ place: { ns, queue } }: { readonly place: OperationPlace }) {
+  if (queue === undefined) return <bdi>{ns}</bdi>;
+  return (
+    <>
+      <a href={queueHref(ns, queue)}>
+        <bdi>{queue}</bdi>
+      </a>{' '}
+      <span class="muted">{ns}</span>
+    </>
+  );
+}
+
 function OperationRow({ operation }: { readonly operation: OperationPicture }) {
   const { id, action, dryRun, source, to, state, matched, changed, failed, by, startedAt, error } = operation;
   const cancel = (): Promise<void> =>
@@ -103,20 +122,9 @@ function OperationRow({ operation }: { readonly operation: OperationPicture }) {
         {error !== null && <p class="operation-error">{error}</p>}
       </td>
       <td>
-        <a href={queueHref(source.ns, source.queue)}>
-          <bdi>{source.queue}</bdi>
-        </a>{' '}
-        <span class="muted">{source.ns}</span>
+        <Place place={source} />
       </td>
-      <td>
-        {to ? (
-          <>
-            <a href={queueHref(to.ns, to.queue)}>{to.queue}</a> <span class="muted">{to.ns}</span>
-          </>
-        ) : (
-          '–'
-        )}
-      </td>
+      <td>{to ? <Place place={to} /> : '–'}</td>
       <td class="number">{count(matched)}</td>
       <td class="number">{count(changed)}</td>
       <td class="number">{count(failed)}</td>
@@ -125,7 +133,7 @@ function OperationRow({ operation }: { readonly operation: OperationPicture }) {
         <When at={startedAt} />
       </td>
       <td class="number">
-        {state === 'running' && may('manage', source.ns) && (
+        {state === 'running' && action !== 'migrate' && may('manage', source.ns) && (
           <button type="button" onClick={() => void cancel()}>
             Cancel
           </button>

@@ -50,11 +50,17 @@ export interface NodePicture {
   }[];
 }
 
+/** A queue; of `migrate`, which is about namespaces, without `queue`. */
+export interface OperationPlace {
+  readonly ns: string;
+  readonly queue?: string;
+}
+
 export interface OperationPicture {
   readonly id: string;
   readonly action: string;
-  readonly source: QueueNamed;
-  readonly to?: QueueNamed | null;
+  readonly source: OperationPlace;
+  readonly to?: OperationPlace | null;
   readonly dryRun: boolean;
   readonly state: 'running' | 'done' | 'cancelled' | 'failed';
   readonly seen: number;
