@@ -133,7 +133,7 @@ export const SUITES = {
   'HTTP operations': { files: ['test/http/operations.test.ts'], pattern: null },
   operations: {
     files: ['test/operations/actions.test.ts'],
-    pattern: 'Bulk operations (on sqlite::memory:|that have ended)',
+    pattern: 'Bulk operations (on sqlite::memory:|that have ended|while the clock)',
   },
   'operations of many pages': {
     files: ['test/operations/actions.test.ts'],
