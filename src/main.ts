@@ -1,6 +1,7 @@
 #!/usr/bin/env -S node --max-semi-space-size=8 --no-allocation-site-pretenuring
 import { readFile } from 'node:fs/promises';
 import { type CommandLine, describeExit, EXIT, helpText, parseCommandLine } from './app/command-line.ts';
+import { isClientCommand } from './cli/names.ts';
 import { loadConfig } from './config/load.ts';
 import { showConfig } from './config/schema.ts';
 
@@ -21,6 +22,10 @@ async function main(args: readonly string[]): Promise<number> {
     return EXIT.failed;
   }
   try {
+    if (isClientCommand(args[0])) {
+      const { runClientCommand } = await import('./cli/program.ts');
+      return await runClientCommand(args, process);
+    }
     return await run(parseCommandLine(args));
   } catch (error) {
     const { text, code } = describeExit(error);

@@ -61,7 +61,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   },
   // `fetch` is all that it needs.
   client: { parts: ['model'], packages: [] },
-  cli: { parts: ['client'], packages: ['node:*'] },
+  cli: { parts: ['client'], packages: ['node:*', 'commander'] },
   // The composition root and the process edge: the only one that knows the configuration and the concrete engines.
   app: {
     parts: [
@@ -77,7 +77,7 @@ const RULES: Readonly<Record<string, Rule>> = {
     ],
     packages: ['node:*', 'pino'],
   },
-  'main.ts': { parts: ['config', 'app'], packages: ['node:*'] },
+  'main.ts': { parts: ['config', 'app', 'cli'], packages: ['node:*'] },
 };
 
 /** What only one file may do, because a test, an operator or a reader counts on it. */

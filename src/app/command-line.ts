@@ -94,6 +94,7 @@ const USAGE = `Quayside: queues and exchanges over HTTP, STOMP and AMQP 1.0.
                                                does it, and the password of an administrator is asked for
   npm run restore -- FOLDER [--replace]        puts a backup in their place; the server must be stopped
   npm start -- --help | --version
+  npx quayside COMMAND --help                  commands for queues: put, get, status, …; docs/cli.md
 
 FILE is YAML or JSON; an environment variable goes before it. Options:
 `;

@@ -70,3 +70,20 @@ export interface RollbackOptions extends CallOptions {
   /** Why the try failed; kept with the element. */
   readonly reason?: string;
 }
+
+export type RequestMethod = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
+
+/** Of a request that has no method of its own. */
+export interface RequestOptions extends CallOptions {
+  readonly body?: string | Uint8Array | ReadableStream<Uint8Array>;
+  /** `application/json` if not given. */
+  readonly contentType?: string;
+  /** Whether the request may be sent again if the outcome is unknown. */
+  readonly isRepeatable?: boolean;
+}
+
+export interface RawResponse {
+  readonly status: number;
+  readonly headers: Headers;
+  readonly text: string;
+}

@@ -8,11 +8,11 @@ import {
   type StandardSchema,
 } from './codec.ts';
 import { QuaysideError, quoted } from './errors.ts';
-import type { ClientOptions } from './options.ts';
+import type { ClientOptions, RawResponse, RequestMethod, RequestOptions } from './options.ts';
 import { closedError, Queue } from './queue.ts';
 import { randomName } from './time.ts';
 import { Tracing } from './tracing.ts';
-import { Transport } from './transport.ts';
+import { type ClientRequest, Transport } from './transport.ts';
 import { QueueWire } from './wire.ts';
 
 /** Namespace and queue, such as `N/orders`. What follows the first `/` is the queue's name. */
@@ -56,6 +56,19 @@ export class Quayside implements AsyncDisposable {
     });
   }
 
+  /** Any other request of the HTTP interface. Reads are repeated after an unknown outcome, and others if `isRepeatable` says so. */
+  async request(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<RawResponse> {
+    if (this.#isClosed) throw closedError();
+    const { status, headers, text } = await this.#transport.send(clientRequest(method, path, options));
+    return { status, headers, text };
+  }
+
+  /** The same, with a response that is read piece by piece, or a body that is sent so. One attempt. */
+  stream(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<Response> {
+    if (this.#isClosed) throw closedError();
+    return this.#transport.stream(clientRequest(method, path, options));
+  }
+
   /** Waits for inserts and settlements in flight, then ends all other calls with `StoppedError`. */
   async close(): Promise<void> {
     this.#isClosed = true;
@@ -77,6 +90,11 @@ export class Quayside implements AsyncDisposable {
     this.#wires.set(name, wire);
     return wire;
   }
+}
+
+function clientRequest(method: RequestMethod, path: string, options: RequestOptions): ClientRequest {
+  const { body, contentType = 'application/json', isRepeatable = method === 'GET', ...call } = options;
+  return { method, path, body, contentType, isRepeatable, options: call };
 }
 
 function pathOf(name: string): string {

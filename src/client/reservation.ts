@@ -9,6 +9,8 @@ import type { QueueWire, Receipt, SettleRequest } from './wire.ts';
 export interface Reservation<T> extends Element<T>, AsyncDisposable {
   /** When the lease ends, by the server's clock. */
   readonly leaseUntil: Date;
+  /** Names this reservation, for a program that settles it by another way. */
+  readonly token: string;
   /** Aborted when the reservation is over: `LeaseLostError`, and in a worker also `StoppedError` and `TimeoutError`. */
   readonly signal: AbortSignal;
   commit(options?: CallOptions): Promise<void>;
@@ -29,8 +31,15 @@ export interface LeaseContext {
   readonly serverTime: number | null;
 }
 
-/** The outcomes of a repeated settlement that its first attempt may have caused. */
-const SETTLED_BEFORE = new Set(['not-found', 'not-reserved', 'lease-lost']);
+/**
+ * The outcomes of a repeated settlement that its first attempt may have caused. A committed element is gone: one that is still there was not committed.
+ * One that was given back may wait, or be with another worker.
+ */
+const SETTLED_BEFORE = {
+  commit: ['not-found'],
+  rollback: ['not-found', 'not-reserved', 'lease-lost'],
+  bury: ['not-found', 'not-reserved', 'lease-lost'],
+} as const;
 
 export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T> {
   leaseUntil: Date;
@@ -59,6 +68,10 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
   /** Milliseconds until the lease ends. */
   get leaseLeftMs(): number {
     return this.#endsAt - monotonic();
+  }
+
+  get token(): string {
+    return this.#receipt.token;
   }
 
   get signal(): AbortSignal {
@@ -115,13 +128,17 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     }
   }
 
-  async #settle(item: SettleRequest, options: CallOptions | undefined): Promise<void> {
+  async #settle(
+    item: Exclude<SettleRequest, { action: 'extend' }>,
+    options: CallOptions | undefined,
+  ): Promise<void> {
     if (this.#state !== 'held') throw this.#overError();
     this.#state = 'settling';
     try {
       const { outcome, isRepeat } = await this.#wire.settle(item, options);
       const isDone = outcome === 'done' || outcome === 'dead-lettered';
-      if (!isDone && !(isRepeat && SETTLED_BEFORE.has(outcome))) throw this.#lose(outcome);
+      const before: readonly string[] = isRepeat ? SETTLED_BEFORE[item.action] : [];
+      if (!isDone && !before.includes(outcome)) throw this.#lose(outcome);
       this.#state = 'settled';
       this.#cancelTimer?.();
     } catch (error) {

@@ -1,9 +1,9 @@
 import { type CallOutcome, ConnectionError, QuaysideError, StoppedError, TimeoutError } from './errors.ts';
-import type { CallOptions, ClientOptions, RetryOptions } from './options.ts';
+import type { CallOptions, ClientOptions, RequestMethod, RetryOptions } from './options.ts';
 import { after, monotonic, random, sleep } from './time.ts';
 
 export interface ClientRequest {
-  readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
+  readonly method: RequestMethod;
   /** From the server's root, with the query. */
   readonly path: string;
   readonly body?: string | Uint8Array | ReadableStream<Uint8Array> | undefined;

@@ -184,6 +184,29 @@ describe('The client', () => {
     assert.equal(watched.requests.filter((request) => request.endsWith('/elements')).length, 1);
   });
 
+  it('takes no commit for done whose lost request left the element to another worker', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/not committed');
+    await queue.insert('x');
+    const first = await queue.reserve({ leaseMs: SHORT_LEASE_MS });
+    const second = await queue.reserve({ waitMs: PATIENCE_MS });
+    watched.loseRequests(1);
+    await assert.rejects(first?.commit() ?? Promise.resolve(), LeaseLostError);
+    watched.loseResponses(1);
+    await second?.commit();
+  });
+
+  it('sends any other request of the interface', async () => {
+    await using watched = open();
+    const { status, text } = await watched.client.request('GET', '/q');
+    assert.deepEqual([status, JSON.parse(text)], [200, ['N', 'events']]);
+    const response = await watched.client.stream('GET', '/q/N/streamed/export');
+    assert.equal(await response.text(), '');
+    await assert.rejects(watched.client.stream('GET', '/q/no/streamed/export'), {
+      code: 'namespace-not-found',
+    });
+  });
+
   it('gives up after its attempts, and says that the outcome is unknown', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/given up');

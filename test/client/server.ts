@@ -40,6 +40,7 @@ export class WatchedClient {
   /** `METHOD /path` of each request that was sent. */
   readonly requests: string[] = [];
   #lost = 0;
+  #lostRequests = 0;
 
   constructor(url: string, options: ClientOptions = {}) {
     this.client = new Quayside({ url, auth: AUTH, fetch: (...given) => this.#fetch(...given), ...options });
@@ -50,9 +51,18 @@ export class WatchedClient {
     this.#lost = count;
   }
 
+  /** Loses the next requests on their way to the server. */
+  loseRequests(count: number): void {
+    this.#lostRequests = count;
+  }
+
   async #fetch(...[input, init]: Parameters<typeof fetch>): Promise<Response> {
     const { pathname } = new URL(String(input));
     this.requests.push(`${init?.method} ${pathname}`);
+    if (this.#lostRequests > 0) {
+      this.#lostRequests -= 1;
+      throw new TypeError('fetch failed', { cause: new Error('the request was lost') });
+    }
     const response = await fetch(input, init);
     if (this.#lost === 0) return response;
     this.#lost -= 1;

@@ -1,0 +1,59 @@
+import type { Name } from '../client/index.ts';
+import { type CommandContext, EXIT_CODES } from './context.ts';
+
+export interface BenchFlags {
+  readonly count: number;
+  readonly callers: number;
+}
+
+/** Measures inserts, and reserves with their commits, of small elements on a queue that should be empty. */
+export async function bench(
+  context: CommandContext,
+  name: Name,
+  { count, callers }: BenchFlags,
+): Promise<number> {
+  const queue = context.client.queue(name);
+  const insert = await measured(count, callers, async () => {
+    await queue.insert({ order: 123_456, item: 'q-0042' });
+  });
+  const work = await measured(count, callers, async () => {
+    const job = await queue.reserve({ leaseMs: 60_000 });
+    await job?.commit();
+  });
+  const rows = [
+    { what: 'insert', ...insert },
+    { what: 'reserve and commit', ...work },
+  ];
+  await context.printRows(rows, '');
+  return EXIT_CODES.done;
+}
+
+interface BenchResult {
+  readonly count: number;
+  readonly perSecond: number;
+  readonly p50Ms: number;
+  readonly p99Ms: number;
+}
+
+async function measured(count: number, callers: number, call: () => Promise<void>): Promise<BenchResult> {
+  const times: number[] = [];
+  let left = count;
+  const from = process.hrtime.bigint();
+  const caller = async (): Promise<void> => {
+    while (left > 0) {
+      left -= 1;
+      const startedAt = process.hrtime.bigint();
+      await call();
+      times.push(msSince(startedAt));
+    }
+  };
+  await Promise.all(Array.from({ length: callers }, caller));
+  const seconds = msSince(from) / 1000;
+  times.sort((a, b) => a - b);
+  const at = (part: number): number => Number((times[Math.floor((times.length - 1) * part)] ?? 0).toFixed(2));
+  return { count, perSecond: Math.round(count / seconds), p50Ms: at(0.5), p99Ms: at(0.99) };
+}
+
+function msSince(from: bigint): number {
+  return Number(process.hrtime.bigint() - from) / 1e6;
+}

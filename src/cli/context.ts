@@ -1,0 +1,174 @@
+import { readFileSync } from 'node:fs';
+import { homedir } from 'node:os';
+import { join } from 'node:path';
+import type { Readable, Writable } from 'node:stream';
+import { ConnectionError, Quayside, QuaysideError, TimeoutError } from '../client/index.ts';
+
+/** What `docs/cli.md` promises. */
+export const EXIT_CODES = {
+  done: 0,
+  failed: 1,
+  usage: 2,
+  nothing: 3,
+  notAllowed: 4,
+  unavailable: 5,
+  outcomeUnknown: 6,
+} as const;
+
+/** The parts of a process that a command uses. */
+export interface CommandIo {
+  readonly stdin: Readable & { readonly isTTY?: boolean };
+  readonly stdout: Writable & { readonly isTTY?: boolean; readonly columns?: number };
+  readonly stderr: Writable & { readonly isTTY?: boolean };
+  readonly env: Readonly<Record<string, string | undefined>>;
+}
+
+export interface ConnectionFlags {
+  readonly url?: string;
+  readonly user?: string;
+  readonly json?: boolean;
+}
+
+/** A command line that has no meaning. */
+export class CommandUsageError extends Error {}
+
+/** What a command works with: a client, and where its output goes. */
+export class CommandContext implements AsyncDisposable {
+  readonly client: Quayside;
+  readonly io: CommandIo;
+  /** For people; else each line is JSON. */
+  readonly isHuman: boolean;
+
+  constructor(flags: ConnectionFlags, io: CommandIo) {
+    const { url, user, password } = connectionOf(flags, io.env);
+    this.io = io;
+    this.isHuman = io.stdout.isTTY === true && flags.json !== true;
+    this.client = new Quayside({
+      url: url ?? 'http://127.0.0.1:3444',
+      // Two attempts: who waits at a terminal would rather know.
+      retry: { attempts: 2 },
+      ...(user !== undefined && { auth: { user, password: password ?? '' } }),
+    });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.client.close();
+  }
+
+  /** One value: as JSON, or as `text` for people. */
+  async print(value: unknown, text: () => string): Promise<void> {
+    await this.write(`${this.isHuman ? text() : JSON.stringify(value)}\n`);
+  }
+
+  /** A table for people; else one line of JSON for each row. */
+  async printRows(rows: readonly Readonly<Record<string, unknown>>[], empty: string): Promise<void> {
+    if (!this.isHuman) for (const row of rows) await this.write(`${JSON.stringify(row)}\n`);
+    else await this.write(rows.length === 0 ? `${empty}\n` : tableOf(rows));
+  }
+
+  /** Resolves when the reader has room for more. */
+  write(chunk: string | Uint8Array): Promise<void> {
+    return new Promise((resolve, reject) => {
+      this.io.stdout.write(chunk, (error) => (error ? reject(error) : resolve()));
+    });
+  }
+
+  /** How far something long is, on one line of a terminal. */
+  progress(text: string): void {
+    if (this.io.stderr.isTTY) this.io.stderr.write(`\r\x1b[2K${text}`);
+  }
+
+  endProgress(): void {
+    this.progress('');
+  }
+
+  /** The whole of standard input. */
+  async input(): Promise<Buffer> {
+    const chunks: Buffer[] = [];
+    for await (const chunk of this.io.stdin) chunks.push(Buffer.from(chunk as Uint8Array));
+    return Buffer.concat(chunks);
+  }
+}
+
+interface ServerAccess {
+  readonly url?: string | undefined;
+  readonly user?: string | undefined;
+  readonly password?: string | undefined;
+}
+
+/** Flags go before the environment, and that before the file, whose password is for its own user and server. */
+function connectionOf(flags: ConnectionFlags, env: CommandIo['env']): ServerAccess {
+  const file = fileConnection(env);
+  const url = flags.url ?? (env.QUAYSIDE_URL || file.url);
+  const user = flags.user ?? (env.QUAYSIDE_USER || file.user);
+  const isOfFile = url === file.url && user === file.user;
+  const password = env.QUAYSIDE_PASSWORD || (isOfFile ? file.password : undefined);
+  return { url, user, password };
+}
+
+function fileConnection(env: CommandIo['env']): ServerAccess {
+  const path = join(env.XDG_CONFIG_HOME || join(homedir(), '.config'), 'quayside', 'client.json');
+  let text: string;
+  try {
+    text = readFileSync(path, 'utf8');
+  } catch {
+    return {};
+  }
+  try {
+    return JSON.parse(text) as ServerAccess;
+  } catch (error) {
+    throw new CommandUsageError(`${path} is not JSON: ${(error as Error).message}`);
+  }
+}
+
+/** Columns as wide as their longest value. */
+export function tableOf(rows: readonly Readonly<Record<string, unknown>>[]): string {
+  const names = Object.keys(rows[0] ?? {});
+  const cells = [
+    names.map((name) => name.toUpperCase()),
+    ...rows.map((row) => names.map((name) => cell(row[name]))),
+  ];
+  const widths = names.map((_, column) => Math.max(...cells.map((line) => line[column]?.length ?? 0)));
+  return cells
+    .map(
+      (line) =>
+        `${line
+          .map((text, column) => text.padEnd(widths[column] ?? 0))
+          .join('  ')
+          .trimEnd()}\n`,
+    )
+    .join('');
+}
+
+/** Control characters would move the cursor of the terminal, or worse. */
+function cell(value: unknown): string {
+  const text =
+    value === null || value === undefined
+      ? '-'
+      : typeof value === 'object'
+        ? JSON.stringify(value)
+        : String(value);
+  return printable(text.length > 60 ? `${text.slice(0, 59)}…` : text);
+}
+
+export function printable(text: string): string {
+  return text.replaceAll(/\p{Cc}/gu, (character) =>
+    character === '\n' || character === '\t' ? ' ' : '\ufffd',
+  );
+}
+
+const NOT_ALLOWED = new Set(['unauthorized', 'forbidden', 'too-many-attempts']);
+const UNAVAILABLE = new Set(['overloaded', 'shutting-down', 'storage-unavailable', 'too-many-consumers']);
+
+/** The exit code for what a command threw. */
+export function exitCodeOf(error: unknown): number {
+  if (error instanceof CommandUsageError) return EXIT_CODES.usage;
+  if (!(error instanceof QuaysideError)) return EXIT_CODES.failed;
+  if (error.outcome === 'unknown') return EXIT_CODES.outcomeUnknown;
+  if (error instanceof ConnectionError || error instanceof TimeoutError || UNAVAILABLE.has(error.code)) {
+    return EXIT_CODES.unavailable;
+  }
+  if (NOT_ALLOWED.has(error.code)) return EXIT_CODES.notAllowed;
+  if (error.code.startsWith('invalid-')) return EXIT_CODES.usage;
+  return error.code.endsWith('-not-found') ? EXIT_CODES.nothing : EXIT_CODES.failed;
+}

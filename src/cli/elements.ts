@@ -1,0 +1,190 @@
+import type { Codec, Element, ElementState, Name } from '../client/index.ts';
+import { type CommandContext, CommandUsageError, EXIT_CODES, printable, tableOf } from './context.ts';
+
+/** Lines of one insert. */
+const LINES_AT_ONCE = 1_000;
+
+export interface PutFlags {
+  readonly type?: string;
+  readonly delay?: number;
+  readonly ttl?: number;
+  readonly header?: readonly string[];
+  readonly key?: string;
+  readonly lines?: boolean;
+}
+
+/** Inserts an element for each argument, or standard input: as one element, or each of its lines. */
+export async function put(
+  context: CommandContext,
+  name: Name,
+  data: readonly string[],
+  flags: PutFlags,
+): Promise<number> {
+  const { delay, ttl, key, header = [] } = flags;
+  const bodies = data.length > 0 ? data : await readInput(context, flags.lines === true);
+  if (key !== undefined && bodies.length > 1) {
+    throw new CommandUsageError(
+      `--key names one element, and there are ${bodies.length}. Insert them one by one.`,
+    );
+  }
+  const options = {
+    headers: Object.fromEntries(header.map(readHeader)),
+    ...(delay !== undefined && { delayMs: delay * 1000 }),
+    ...(ttl !== undefined && { ttlMs: ttl * 1000 }),
+  };
+  for (let at = 0; at < bodies.length; at += LINES_AT_ONCE) {
+    const part = bodies.slice(at, at + LINES_AT_ONCE);
+    const inserted = await Promise.all(
+      part.map((body) => {
+        const queue = context.client.queue(name, { codec: plainCodec(flags.type ?? typeOf(body)) });
+        return queue.insert(body, key === undefined ? options : { ...options, idempotencyKey: key });
+      }),
+    );
+    for (const { id } of inserted) await context.print({ id }, () => id);
+  }
+  return EXIT_CODES.done;
+}
+
+async function readInput(
+  context: CommandContext,
+  isLines: boolean,
+): Promise<readonly (string | Uint8Array)[]> {
+  const bytes = await context.input();
+  if (!isLines) return [bytes];
+  return bytes
+    .toString('utf8')
+    .split(/\r?\n/)
+    .filter((line) => line !== '');
+}
+
+function plainCodec(contentType: string): Codec<string | Uint8Array> {
+  return { contentType, encode: (data) => data, decode: (body) => body };
+}
+
+function typeOf(body: string | Uint8Array): string {
+  if (typeof body !== 'string') return 'application/octet-stream';
+  try {
+    JSON.parse(body);
+    return 'application/json';
+  } catch {
+    return 'text/plain; charset=utf-8';
+  }
+}
+
+function readHeader(text: string): [string, string] {
+  const at = text.indexOf('=');
+  if (at > 0) return [text.slice(0, at), text.slice(at + 1)];
+  throw new CommandUsageError(`--header ${JSON.stringify(text)} is not NAME=VALUE.`);
+}
+
+export interface TakeFlags {
+  readonly wait?: number;
+  readonly group?: string;
+  readonly lease?: number;
+}
+
+/** Pops the next element. */
+export async function get(
+  context: CommandContext,
+  name: Name,
+  { wait = 0, group }: TakeFlags,
+): Promise<number> {
+  const element = await context.client.queue(name).pop({ waitMs: wait * 1000, group });
+  if (element === undefined) return EXIT_CODES.nothing;
+  if (context.isHuman) await context.write(`${printableBody(element)}\n`);
+  else await context.print(recordOf(element), () => '');
+  return EXIT_CODES.done;
+}
+
+/** Reserves the next element, and leaves it reserved: `commit` finishes it. */
+export async function reserve(
+  context: CommandContext,
+  name: Name,
+  { wait = 0, group, lease }: TakeFlags,
+): Promise<number> {
+  const options = { waitMs: wait * 1000, group, ...(lease !== undefined && { leaseMs: lease * 1000 }) };
+  const job = await context.client.queue(name).reserve(options);
+  if (job === undefined) return EXIT_CODES.nothing;
+  const { token, leaseUntil } = job;
+  const record = { ...recordOf(job), token, leaseUntil };
+  await context.print(
+    record,
+    () =>
+      `${printableBody(job)}\nid ${job.id}, token ${token}, until ${leaseUntil.toISOString()}\n` +
+      `quayside commit ${name} ${job.id} --token ${token}`,
+  );
+  return EXIT_CODES.done;
+}
+
+export async function commit(
+  context: CommandContext,
+  name: Name,
+  id: string,
+  { token, group }: { token?: string; group?: string },
+): Promise<number> {
+  const query = new URLSearchParams({ ...(token && { token }), ...(group && { group }) });
+  const path = `${queuePath(name)}/commit/${encodeURIComponent(id)}?${query}`;
+  await context.client.request('POST', path, { contentType: 'text/plain' });
+  await context.print({ id, committed: true }, () => `committed ${id}`);
+  return EXIT_CODES.done;
+}
+
+export interface BrowseFlags {
+  readonly state?: ElementState;
+  readonly where?: string;
+  readonly group?: string;
+  readonly limit: number;
+}
+
+/** Looks at elements without taking them. */
+export async function browse(
+  context: CommandContext,
+  name: Name,
+  { limit, ...flags }: BrowseFlags,
+): Promise<number> {
+  const rows: Record<string, unknown>[] = [];
+  let shown = 0;
+  for await (const element of context.client.queue(name).browse(flags)) {
+    const { state, insertedAt, reason, holder } = element;
+    const { data, ...record } = recordOf(element);
+    const row = { id: record.id, state, tries: record.tries, mature: record.mature, reason, data };
+    if (context.isHuman) rows.push({ ...row, mature: element.mature.toISOString() });
+    else await context.print({ ...record, state, insertedAt, reason, holder, data }, () => '');
+    shown += 1;
+    if (shown === limit) break;
+  }
+  if (context.isHuman) await context.write(rows.length === 0 ? 'no elements\n' : tableOf(rows));
+  return EXIT_CODES.done;
+}
+
+/** The path of a queue that is named as `namespace/queue`. */
+export function queuePath(name: string): string {
+  const { ns, queue } = placeOf(name);
+  return `/q/${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`;
+}
+
+export function placeOf(name: string): { ns: string; queue: string } {
+  const at = name.indexOf('/');
+  if (at > 0 && at < name.length - 1) return { ns: name.slice(0, at), queue: name.slice(at + 1) };
+  throw new CommandUsageError(`${JSON.stringify(name)} does not name a queue. Allowed: namespace/queue.`);
+}
+
+/** An element as JSON: `data` if the body is JSON, else `text` or `base64`. */
+function recordOf(element: Element<unknown>): Record<string, unknown> & { data?: unknown } {
+  const { id, tries, mature, contentType, headers } = element;
+  return { id, tries, mature, contentType, headers, ...bodyOf(element) };
+}
+
+function bodyOf(element: Element<unknown>): object {
+  try {
+    const { data } = element;
+    if (!(data instanceof Uint8Array)) return { data };
+  } catch {
+    // A body that does not decode is shown as it is.
+  }
+  return { base64: Buffer.from(element.body).toString('base64') };
+}
+
+function printableBody(element: Element<unknown>): string {
+  return printable(Buffer.from(element.body).toString('utf8'));
+}

@@ -1,0 +1,55 @@
+import { type CommandContext, CommandUsageError, EXIT_CODES } from './context.ts';
+import { getJson } from './queues.ts';
+
+/** `list`, or one of the verbs on the exchange with that id. */
+export async function exchange(
+  context: CommandContext,
+  verb: string,
+  id: string | undefined,
+): Promise<number> {
+  if (verb === 'list') {
+    const all = Object.entries(await getJson<Record<string, ExchangeRow>>(context, '/x'));
+    const rows = all.map(([key, { src, dst, stopped }]) => ({
+      id: key,
+      from: `${src.ns}/${src.q}`,
+      to: dst.map(({ ns, q }) => `${ns}/${q}`).join(', '),
+      stopped,
+    }));
+    await context.printRows(
+      context.isHuman ? rows : all.map(([key, record]) => ({ id: key, ...record })),
+      'no exchanges',
+    );
+    return EXIT_CODES.done;
+  }
+  if (id === undefined) throw new CommandUsageError(`exchange ${verb} needs the id of an exchange.`);
+  const path = `/x/${encodeURIComponent(id)}`;
+  if (verb === 'show') {
+    const record = await getJson<ExchangeRow>(context, path);
+    await context.print(record, () => JSON.stringify(record, null, 2));
+    return EXIT_CODES.done;
+  }
+  const call = CALLS[verb];
+  if (call === undefined) {
+    throw new CommandUsageError(
+      `exchange ${JSON.stringify(verb)} is not known. Allowed: list, show, ${Object.keys(CALLS).join(', ')}.`,
+    );
+  }
+  const body = verb === 'create' ? { body: await context.input() } : {};
+  await context.client.request(call.method, `${path}${call.path}`, { ...body, isRepeatable: true });
+  await context.print({ id, [call.done]: true }, () => `${call.done} ${id}`);
+  return EXIT_CODES.done;
+}
+
+const CALLS: Readonly<Record<string, { method: 'PUT' | 'DELETE'; path: string; done: string } | undefined>> =
+  {
+    create: { method: 'PUT', path: '', done: 'created' },
+    start: { method: 'PUT', path: '/start', done: 'started' },
+    stop: { method: 'PUT', path: '/stop', done: 'stopped' },
+    delete: { method: 'DELETE', path: '', done: 'deleted' },
+  };
+
+interface ExchangeRow extends Readonly<Record<string, unknown>> {
+  readonly src: { readonly ns: string; readonly q: string };
+  readonly dst: readonly { readonly ns: string; readonly q: string }[];
+  readonly stopped: boolean | null;
+}

@@ -1,0 +1,188 @@
+import { Command, CommanderError, InvalidArgumentError } from 'commander';
+import type { Name } from '../client/index.ts';
+import {
+  CommandContext,
+  type CommandIo,
+  type ConnectionFlags,
+  EXIT_CODES,
+  exitCodeOf,
+  printable,
+} from './context.ts';
+
+type CommandAction = (context: CommandContext) => Promise<number>;
+
+/** Runs one command that calls a server. Returns the exit code; what went wrong is on standard error. */
+export async function runClientCommand(args: readonly string[], io: CommandIo): Promise<number> {
+  let code: number = EXIT_CODES.done;
+  const program = programOf(io, async (flags, run) => {
+    await using context = new CommandContext(flags, io);
+    code = await run(context);
+  });
+  try {
+    await program.parseAsync([...args], { from: 'user' });
+    return code;
+  } catch (error) {
+    // Commander has written its message, or the help that was asked for.
+    if (error instanceof CommanderError) return error.exitCode === 0 ? EXIT_CODES.done : EXIT_CODES.usage;
+    io.stderr.write(`quayside: ${printable(error instanceof Error ? error.message : String(error))}\n`);
+    return exitCodeOf(error);
+  }
+}
+
+/** The tree of commands. What a command does is loaded when it runs: help and completion need none of it. */
+function programOf(
+  io: CommandIo,
+  runWith: (flags: ConnectionFlags, run: CommandAction) => Promise<void>,
+): Command {
+  const program = new Command('quayside').exitOverride().configureOutput({
+    writeOut: (text) => void io.stdout.write(text),
+    writeErr: (text) => void io.stderr.write(text),
+  });
+  /** A command with the options of all commands. Its queue, if it has one, is `namespace/queue`. */
+  const command = (usage: string, description: string): Command =>
+    program
+      .command(usage)
+      .description(description)
+      .option('--url <url>', 'where the server is; else QUAYSIDE_URL, or http://127.0.0.1:3444')
+      .option('--user <name>', 'who you are; else QUAYSIDE_USER. The password comes from QUAYSIDE_PASSWORD')
+      .option('--json', 'JSON also on a terminal');
+
+  command('put <queue> [data...]', 'inserts an element for each argument, or standard input')
+    .option('--type <type>', 'the content type; else JSON if it parses, else text')
+    .option('--delay <seconds>', 'how long it is held back', seconds)
+    .option('--ttl <seconds>', 'after how long it expires', seconds)
+    .option('--header <name=value>', 'an element header; may be given several times', collected, [])
+    .option('--key <key>', 'the idempotency key')
+    .option('--lines', 'each line of standard input is an element')
+    .action(async (queue: Name, data: string[], flags) => {
+      const { put } = await import('./elements.ts');
+      await runWith(flags, (context) => put(context, queue, data, flags));
+    });
+  const taking = (usage: string, description: string): Command =>
+    command(usage, description)
+      .option('--wait <seconds>', 'how long to wait for an element', seconds)
+      .option('--group <group>', 'on a stream: the group to read as');
+  taking('get <queue>', 'takes the next element and removes it').action(async (queue: Name, flags) => {
+    const { get } = await import('./elements.ts');
+    await runWith(flags, (context) => get(context, queue, flags));
+  });
+  taking('reserve <queue>', 'takes the next element under a lease')
+    .option('--lease <seconds>', 'how long the lease is', seconds)
+    .action(async (queue: Name, flags) => {
+      const { reserve } = await import('./elements.ts');
+      await runWith(flags, (context) => reserve(context, queue, flags));
+    });
+  command('commit <queue> <id>', 'finishes a reserved element')
+    .option('--token <token>', 'the token of the reserve')
+    .option('--group <group>', 'on a stream: the group of the reserve')
+    .action(async (queue: Name, id: string, flags) => {
+      const { commit } = await import('./elements.ts');
+      await runWith(flags, (context) => commit(context, queue, id, flags));
+    });
+  command('browse <queue>', 'shows elements without taking them')
+    .option('--state <state>', 'ready, scheduled or reserved')
+    .option('--where <selector>', 'only elements that it accepts, such as "env.msg.tries > 3"')
+    .option('--group <group>', 'on a stream: the group whose deliveries are meant')
+    .option('--limit <count>', 'how many at most', count, 50)
+    .action(async (queue: Name, flags) => {
+      const { browse } = await import('./elements.ts');
+      await runWith(flags, (context) => browse(context, queue, flags));
+    });
+  command('status [name]', 'the status of a queue, of the queues of a namespace, or the namespaces').action(
+    async (name: string | undefined, flags) => {
+      const { status } = await import('./queues.ts');
+      await runWith(flags, (context) => status(context, name));
+    },
+  );
+  command('dead [namespace]', 'summarizes dead letters').action(
+    async (namespace: string | undefined, flags) => {
+      const { dead } = await import('./queues.ts');
+      await runWith(flags, (context) => dead(context, namespace));
+    },
+  );
+  const changing = (usage: string, description: string): Command =>
+    command(usage, description)
+      .option('--where <selector>', 'only elements that it accepts')
+      .option('--group <group>', 'on a stream: the group whose deliveries are meant')
+      .option('--limit <count>', 'how many at most', count)
+      .option('--dry-run', 'counts, and changes nothing')
+      .option('--background', 'returns at once; see "operations"');
+  changing('redrive <queue>', 'moves dead letters back to the queues that they left').action(
+    async (queue: string, flags) => {
+      const { bulk } = await import('./queues.ts');
+      await runWith(flags, (context) => bulk(context, 'redrive', queue, null, flags));
+    },
+  );
+  changing('move <from> <to>', 'moves elements to another queue')
+    .option('--state <state>', 'ready, scheduled, reserved or all')
+    .action(async (from: string, to: string, flags) => {
+      const { bulk } = await import('./queues.ts');
+      await runWith(flags, (context) => bulk(context, 'move', from, to, flags));
+    });
+  command('purge <queue>', 'removes the elements of a queue for good')
+    .option('--state <state>', 'ready, scheduled, reserved or all; else those that wait')
+    .option('--yes', 'do it')
+    .action(async (queue: Name, flags) => {
+      const { purge } = await import('./queues.ts');
+      await runWith(flags, (context) => purge(context, queue, flags));
+    });
+  command('export <queue>', 'writes all elements with their state to standard output')
+    .option('--group <group>', 'on a stream: only the deliveries of this group')
+    .action(async (queue: Name, flags) => {
+      const { exportQueue } = await import('./transfer.ts');
+      await runWith(flags, (context) => exportQueue(context, queue, flags));
+    });
+  command('import <queue>', 'stores the lines of an export from standard input').action(
+    async (queue: Name, flags) => {
+      const { importQueue } = await import('./transfer.ts');
+      await runWith(flags, (context) => importQueue(context, queue));
+    },
+  );
+  command('exchange <verb> [id]', 'list, show, create (from standard input), start, stop or delete').action(
+    async (verb: string, id: string | undefined, flags) => {
+      const { exchange } = await import('./exchanges.ts');
+      await runWith(flags, (context) => exchange(context, verb, id));
+    },
+  );
+  command('operations [id]', 'bulk operations and their progress')
+    .option('--cancel', 'ends the operation')
+    .action(async (id: string | undefined, flags) => {
+      const { operations } = await import('./queues.ts');
+      await runWith(flags, (context) => operations(context, id, flags));
+    });
+  command('nodes', 'the nodes of a cluster').action(async (flags) => {
+    const { nodes } = await import('./queues.ts');
+    await runWith(flags, nodes);
+  });
+  command('bench <queue>', 'measures inserts, and reserves with their commits')
+    .option('--count <count>', 'elements', count, 10_000)
+    .option('--callers <count>', 'calls at once', count, 64)
+    .action(async (queue: Name, flags) => {
+      const { bench } = await import('./bench.ts');
+      await runWith(flags, (context) => bench(context, queue, flags));
+    });
+  program
+    .command('completion <shell>')
+    .description('prints a completion script for bash, zsh or fish')
+    .action(async (shell: string) => {
+      const { completionScript } = await import('./completion.ts');
+      io.stdout.write(completionScript(shell, program));
+    });
+  return program;
+}
+
+function seconds(text: string): number {
+  const value = Number(text);
+  if (text !== '' && value >= 0 && value < Number.POSITIVE_INFINITY) return value;
+  throw new InvalidArgumentError('Allowed: seconds, a number from 0.');
+}
+
+function count(text: string): number {
+  const value = Number(text);
+  if (Number.isInteger(value) && value >= 1) return value;
+  throw new InvalidArgumentError('Allowed: a whole number from 1.');
+}
+
+function collected(text: string, before: readonly string[]): readonly string[] {
+  return [...before, text];
+}

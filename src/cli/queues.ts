@@ -1,0 +1,203 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import type { ElementState, Name } from '../client/index.ts';
+import { type CommandContext, CommandUsageError, EXIT_CODES } from './context.ts';
+import { placeOf, queuePath } from './elements.ts';
+
+/** Between two readings of an operation's progress. */
+const PROGRESS_MS = 250;
+
+/** The status of a queue, of the queues of a namespace, or the namespaces. */
+export async function status(context: CommandContext, name: string | undefined): Promise<number> {
+  if (name?.includes('/')) {
+    const record = await context.client.queue(name as Name).status();
+    await context.print(record, () =>
+      Object.entries(record)
+        .map(([key, value]) => `${key.padEnd(14)} ${textOf(value)}`)
+        .join('\n'),
+    );
+    return EXIT_CODES.done;
+  }
+  if (name === undefined) {
+    const names = await getJson<string[]>(context, '/q');
+    await context.printRows(
+      names.map((namespace) => ({ namespace })),
+      'no namespaces',
+    );
+    return EXIT_CODES.done;
+  }
+  const queues = await getJson<Record<string, QueueRow>>(context, `/q/${encodeURIComponent(name)}`);
+  const rows = Object.entries(queues).map(([queue, record]) => ({
+    queue,
+    ready: record.size,
+    scheduled: record.schedSize,
+    reserved: record.resvSize,
+    paused: record.paused,
+  }));
+  await context.printRows(rows, 'no queues');
+  return EXIT_CODES.done;
+}
+
+interface QueueRow {
+  readonly size: number;
+  readonly schedSize: number;
+  readonly resvSize: number;
+  readonly paused: boolean;
+}
+
+/** Dead letters by queue. */
+export async function dead(context: CommandContext, namespace: string | undefined): Promise<number> {
+  const query = namespace === undefined ? '' : `?ns=${encodeURIComponent(namespace)}`;
+  const { queues } = await getJson<{ queues: DeadLetterRow[] }>(context, `/dead-letters${query}`);
+  if (!context.isHuman) {
+    await context.printRows(queues, '');
+    return EXIT_CODES.done;
+  }
+  const rows = queues.map(({ ns, queue, count, oldest, reasons }) => {
+    const [first] = reasons;
+    return { queue: `${ns}/${queue}`, count, oldest, 'most frequent reason': first?.reason ?? null };
+  });
+  await context.printRows(rows, 'no dead-letter queues');
+  return EXIT_CODES.done;
+}
+
+interface DeadLetterRow extends Readonly<Record<string, unknown>> {
+  readonly ns: string;
+  readonly queue: string;
+  readonly count: number;
+  readonly oldest: string | null;
+  readonly reasons: readonly { readonly reason: string | null }[];
+}
+
+export interface BulkFlags {
+  readonly where?: string;
+  readonly state?: ElementState;
+  readonly group?: string;
+  readonly limit?: number;
+  readonly dryRun?: boolean;
+  readonly background?: boolean;
+}
+
+/** Starts a bulk operation, and follows it to its end unless it is to run in the background. */
+export async function bulk(
+  context: CommandContext,
+  action: 'move' | 'redrive',
+  source: string,
+  to: string | null,
+  { where, state, group, limit, dryRun, background }: BulkFlags,
+): Promise<number> {
+  const conditions = { ...(where && { selector: where }), ...(state && { state }), ...(group && { group }) };
+  const body = {
+    action,
+    source: placeOf(source),
+    ...(to !== null && { to: placeOf(to) }),
+    ...(Object.keys(conditions).length > 0 && { where: conditions }),
+    ...(limit !== undefined && { limit }),
+    ...(dryRun && { dryRun }),
+  };
+  const { text } = await context.client.request('POST', '/operations', { body: JSON.stringify(body) });
+  let record = JSON.parse(text) as OperationRow;
+  while (!background && record.state === 'running') {
+    context.progress(`${record.changed} of about ${record.estimate} elements`);
+    await delay(PROGRESS_MS);
+    record = await operationOf(context, record.id);
+  }
+  context.endProgress();
+  await context.print(record, () => operationText(record));
+  return record.state === 'failed' ? EXIT_CODES.failed : EXIT_CODES.done;
+}
+
+interface OperationRow extends Readonly<Record<string, unknown>> {
+  readonly id: string;
+  readonly action: string;
+  readonly state: string;
+  readonly matched: number;
+  readonly changed: number;
+  readonly failed: number;
+  readonly estimate: number;
+  readonly error: string | null;
+  readonly startedAt: string;
+}
+
+function operationText({ id, action, state, matched, changed, failed, error }: OperationRow): string {
+  const counts = `${matched} matched, ${changed} changed, ${failed} failed`;
+  return `${action} ${id}: ${state}; ${counts}${error === null ? '' : `; ${error}`}`;
+}
+
+const operationOf = (context: CommandContext, id: string): Promise<OperationRow> =>
+  getJson(context, `/operations/${encodeURIComponent(id)}`);
+
+/** All operations, or one; with `cancel`, ends it. */
+export async function operations(
+  context: CommandContext,
+  id: string | undefined,
+  { cancel }: { cancel?: boolean },
+): Promise<number> {
+  if (id === undefined) {
+    if (cancel) throw new CommandUsageError('--cancel needs the id of an operation.');
+    const all = await getJson<OperationRow[]>(context, '/operations');
+    const rows = all.map(({ id: each, action, state, matched, changed, failed, startedAt }) => ({
+      id: each,
+      action,
+      state,
+      matched,
+      changed,
+      failed,
+      startedAt,
+    }));
+    await context.printRows(context.isHuman ? rows : all, 'no operations');
+    return EXIT_CODES.done;
+  }
+  if (cancel)
+    await context.client.request('DELETE', `/operations/${encodeURIComponent(id)}`, { isRepeatable: true });
+  const record = await operationOf(context, id);
+  await context.print(record, () => operationText(record));
+  return EXIT_CODES.done;
+}
+
+/** Removes the elements of a queue. */
+export async function purge(
+  context: CommandContext,
+  name: Name,
+  { state, yes }: { state?: string; yes?: boolean },
+): Promise<number> {
+  if (!yes) {
+    const { total } = await context.client.queue(name).status();
+    throw new CommandUsageError(
+      `purge removes elements for good; ${name} holds ${total}. Repeat it with --yes.`,
+    );
+  }
+  const query = state === undefined ? '' : `?state=${encodeURIComponent(state)}`;
+  const { text } = await context.client.request('DELETE', `${queuePath(name)}/elements${query}`);
+  const removed = JSON.parse(text) as { removed: number };
+  await context.print(removed, () => `${removed.removed} elements removed`);
+  return EXIT_CODES.done;
+}
+
+/** The nodes that share namespaces with the server. */
+export async function nodes(context: CommandContext): Promise<number> {
+  const all = await getJson<Record<string, unknown>[]>(context, '/nodes');
+  const rows = all.map(({ id, host, pid, version, startedAt, isSelf }) => ({
+    id,
+    host,
+    pid,
+    version,
+    startedAt,
+    isSelf,
+  }));
+  await context.printRows(context.isHuman ? rows : all, 'no nodes');
+  return EXIT_CODES.done;
+}
+
+export async function getJson<T>({ client }: CommandContext, path: string): Promise<T> {
+  const { text } = await client.request('GET', path);
+  return JSON.parse(text) as T;
+}
+
+function textOf(value: unknown): string {
+  if (value === null) return '-';
+  return value instanceof Date
+    ? value.toISOString()
+    : typeof value === 'object'
+      ? JSON.stringify(value)
+      : String(value);
+}

@@ -1,0 +1,216 @@
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { type AddressInfo, createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { PassThrough, Readable } from 'node:stream';
+import { text } from 'node:stream/consumers';
+import { after, before, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { CLIENT_COMMANDS } from '../../src/cli/names.ts';
+import { runClientCommand } from '../../src/cli/program.ts';
+import { ServerInProcess } from '../support/server-in-process.ts';
+
+const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
+const run = promisify(execFile);
+
+interface Ended {
+  readonly code: number;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+describe('The command line', () => {
+  let server: ServerInProcess;
+  let home: string;
+  let env: Record<string, string>;
+  before(async () => {
+    server = await ServerInProcess.start({
+      config: {
+        http: { users: { test1: 'test1' } },
+        namespaces: { N: { url: 'sqlite::memory:', deadLetter: { maxTries: 1 } } },
+      },
+    });
+    home = await mkdtemp(path.join(tmpdir(), 'quayside-cli-'));
+    env = {
+      QUAYSIDE_URL: server.url,
+      QUAYSIDE_USER: 'test1',
+      QUAYSIDE_PASSWORD: 'test1',
+      XDG_CONFIG_HOME: home,
+    };
+  });
+  after(async () => {
+    await server?.dispose();
+    await rm(home, { recursive: true, force: true });
+  });
+
+  /** Runs a command with that input, its output going into a pipe. */
+  async function quayside(args: readonly string[], input = '', own: object = env): Promise<Ended> {
+    const [stdout, stderr] = [new PassThrough(), new PassThrough()];
+    const texts = Promise.all([text(stdout), text(stderr)]);
+    const io = { stdin: Readable.from([Buffer.from(input)]), stdout, stderr, env: own as typeof env };
+    const code = await runClientCommand(args, io);
+    stdout.end();
+    stderr.end();
+    const [written, errors] = await texts;
+    return { code, stdout: written, stderr: errors };
+  }
+
+  const json = ({ stdout }: Ended): unknown[] =>
+    stdout
+      .split('\n')
+      .filter((line) => line !== '')
+      .map((line) => JSON.parse(line));
+
+  it('inserts, shows, takes and commits elements', async () => {
+    const put = await quayside(['put', 'N/orders', '{"order":1}', 'text', '--header', 'lang=en']);
+    assert.equal(put.code, 0, put.stderr);
+    assert.equal(json(put).length, 2);
+    await quayside(['put', 'N/orders', '--lines'], 'a\nb\n');
+    const seen = json(await quayside(['browse', 'N/orders', '--limit', '2'])) as {
+      data: unknown;
+      headers: object;
+    }[];
+    assert.deepEqual(
+      seen.map(({ data, headers }) => [data, headers]),
+      [
+        [{ order: 1 }, { lang: 'en' }],
+        ['text', { lang: 'en' }],
+      ],
+    );
+    const [taken] = json(await quayside(['get', 'N/orders'])) as { data: unknown }[];
+    assert.deepEqual(taken?.data, { order: 1 });
+    const [reserved] = json(await quayside(['reserve', 'N/orders', '--lease', '60'])) as {
+      id: string;
+      token: string;
+    }[];
+    const commit = await quayside([
+      'commit',
+      'N/orders',
+      reserved?.id ?? '',
+      '--token',
+      reserved?.token ?? '',
+    ]);
+    assert.equal(commit.code, 0, commit.stderr);
+    const [{ ready, reserved: left }] = json(await quayside(['status', 'N/orders'])) as [
+      Record<string, number>,
+    ];
+    assert.deepEqual([ready, left], [2, 0]);
+    assert.deepEqual(json(await quayside(['status'])), [{ namespace: 'N' }]);
+  });
+
+  it('has the exit codes of its page', async () => {
+    assert.equal((await quayside(['get', 'N/empty'])).code, 3);
+    assert.equal((await quayside(['put', 'no namespace', 'x'])).code, 2);
+    assert.equal((await quayside(['put', 'N/x', 'x', '--delay', 'soon'])).code, 2);
+    assert.equal((await quayside(['put', 'N/x', '--no-such-option'])).code, 2);
+    assert.equal((await quayside(['status', 'unknown'])).code, 3);
+    assert.equal((await quayside(['status', 'N/x'], '', { ...env, QUAYSIDE_PASSWORD: 'wrong' })).code, 4);
+    const away = await quayside(['status', 'N/x', '--url', await closedUrl()]);
+    assert.equal(away.code, 5);
+    assert.match(away.stderr, /cannot be reached/);
+    assert.equal((await quayside(['get', '--help'])).code, 0);
+  });
+
+  it('moves, redrives and purges elements', async () => {
+    await quayside(['put', 'N/from', '1', '2', '3']);
+    const [counted] = json(await quayside(['move', 'N/from', 'N/to', '--dry-run'])) as Record<
+      string,
+      unknown
+    >[];
+    assert.deepEqual([counted?.matched, counted?.changed], [3, 0]);
+    const [moved] = json(
+      await quayside(['move', 'N/from', 'N/to', '--where', 'env.msg.payload > 1']),
+    ) as Record<string, unknown>[];
+    assert.deepEqual([moved?.state, moved?.changed], ['done', 2]);
+    assert.equal((json(await quayside(['operations'])) as unknown[]).length, 2);
+    const refused = await quayside(['purge', 'N/to']);
+    assert.equal(refused.code, 2);
+    assert.match(refused.stderr, /holds 2/);
+    assert.deepEqual(json(await quayside(['purge', 'N/to', '--yes'])), [{ removed: 2 }]);
+  });
+
+  it('exports and imports a queue', async () => {
+    await quayside(['put', 'N/exported', 'a', 'b']);
+    const exported = await quayside(['export', 'N/exported']);
+    assert.equal(json(exported).length, 2);
+    assert.deepEqual(json(await quayside(['import', 'N/imported'], exported.stdout)), [
+      { imported: 2, repeated: 0 },
+    ]);
+    assert.deepEqual(json(await quayside(['import', 'N/imported'], exported.stdout)), [
+      { imported: 0, repeated: 2 },
+    ]);
+  });
+
+  it('creates, lists, stops and deletes an exchange', async () => {
+    const declaration = { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'N', queue: 'b' }], consumer: {} };
+    const created = await quayside(['exchange', 'create', 'x1'], JSON.stringify(declaration));
+    assert.equal(created.code, 0, created.stderr);
+    await quayside(['exchange', 'stop', 'x1']);
+    const [listed] = json(await quayside(['exchange', 'list'])) as Record<string, unknown>[];
+    assert.deepEqual([listed?.id, listed?.stopped], ['x1', true]);
+    await quayside(['exchange', 'delete', 'x1']);
+    assert.equal((await quayside(['exchange', 'show', 'x1'])).code, 3);
+    assert.equal((await quayside(['exchange', 'rename', 'x1'])).code, 2);
+  });
+
+  it('summarizes dead letters, lists nodes and measures', async () => {
+    assert.equal((await quayside(['dead', 'N'])).code, 0);
+    assert.equal(json(await quayside(['nodes'])).length, 1);
+    const measured = json(await quayside(['bench', 'N/bench', '--count', '100', '--callers', '8'])) as {
+      count: number;
+    }[];
+    assert.deepEqual(
+      measured.map(({ count }) => count),
+      [100, 100],
+    );
+  });
+
+  it('completes its commands in three shells', async () => {
+    for (const shell of ['bash', 'zsh', 'fish']) {
+      const { stdout } = await quayside(['completion', shell]);
+      for (const command of CLIENT_COMMANDS) assert.ok(stdout.includes(command), `${shell}: ${command}`);
+    }
+    const { stdout } = await quayside(['completion', 'bash']);
+    const typed = `COMP_WORDS=(quayside pu); COMP_CWORD=1; _quayside; echo "\${COMPREPLY[@]}"`;
+    assert.equal((await run('bash', ['-c', `${stdout}\n${typed}`])).stdout, 'put purge\n');
+  });
+
+  it('takes credentials from its file, for the server and the user of the file alone', async () => {
+    await mkdir(path.join(home, 'quayside'));
+    const file = { url: server.url, user: 'test1', password: 'test1' };
+    await writeFile(path.join(home, 'quayside', 'client.json'), JSON.stringify(file));
+    const bare = { XDG_CONFIG_HOME: home };
+    assert.equal((await quayside(['status', 'N'], '', bare)).code, 0);
+    assert.equal((await quayside(['status', 'N', '--user', 'other'], '', bare)).code, 4);
+    assert.equal((await quayside(['status', 'N', '--url', `${server.url}/`], '', bare)).code, 4);
+  });
+
+  it('prints tables on a terminal, without control characters of bodies, and JSON elsewhere', async () => {
+    await quayside(['put', 'N/shown', 'red \u001b[31m']);
+    const command = `${process.execPath} ${MAIN} browse N/shown`;
+    const { stdout } = await run('script', ['-qec', command, '/dev/null'], {
+      env: { ...process.env, ...env },
+    });
+    const [head = '', row = ''] = stdout.split('\r\n');
+    assert.match(head, /^ID +STATE +TRIES +MATURE +REASON +DATA$/);
+    assert.match(row, / ready +0 .* red \ufffd\[31m$/);
+    assert.ok(!stdout.includes('\u001b'));
+    const piped = await run(process.execPath, [MAIN, 'browse', 'N/shown'], {
+      env: { ...process.env, ...env },
+    });
+    assert.equal(JSON.parse(piped.stdout).data, 'red \u001b[31m');
+  });
+});
+
+/** Where nobody listens. */
+async function closedUrl(): Promise<string> {
+  const listener = createServer().listen(0, '127.0.0.1');
+  await once(listener, 'listening');
+  const { port } = listener.address() as AddressInfo;
+  await new Promise((resolve) => listener.close(resolve));
+  return `http://127.0.0.1:${port}`;
+}

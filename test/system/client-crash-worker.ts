@@ -1,0 +1,33 @@
+/**
+ * A program with a worker of the client library, which a test kills: it prints `handled VALUE` when a handler has ended and `committed VALUE` when
+ * the commit was acknowledged. SIGTERM stops it.
+ */
+import { writeSync } from 'node:fs';
+import { setImmediate as turn } from 'node:timers/promises';
+import { Quayside, Worker } from '../../src/client/index.ts';
+
+const [url = '', queue = '', leaseMs = ''] = process.argv.slice(2);
+
+/** At once, so that a kill loses nothing that was printed. */
+const print = (line: string): void => void writeSync(1, `${line}\n`);
+
+// Short delays: the test waits for each restart.
+await using quayside = new Quayside({
+  url,
+  auth: { user: 'test1', password: 'test1' },
+  retry: { maxMs: 200 },
+});
+const worker = new Worker(
+  quayside.queue(`N/${queue}`),
+  async ({ data }) => {
+    await turn();
+    print(`handled ${data}`);
+  },
+  { concurrency: 16, leaseMs: Number(leaseMs) },
+);
+worker.on('committed', ({ data }) => print(`committed ${data}`));
+// The server is killed again and again.
+worker.on('error', () => {});
+worker.start();
+await new Promise((resolve) => process.once('SIGTERM', resolve));
+await worker.stop();
