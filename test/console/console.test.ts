@@ -12,6 +12,7 @@ const PAGES = [
   ['#/q/jobs/orders/try', 'Insert, with curl'],
   ['#/dead-letters', 'smtp 550'],
   ['#/operations', 'Operations'],
+  ['#/clients', 'signIn'],
   ['#/exchanges', 'large'],
   ['#/x/route', 'env.msg.payload'],
   ['#/x/route/edit', 'Destination 1'],

@@ -89,6 +89,7 @@ async function addresses(): Promise<readonly (readonly [string, string])[]> {
     ['try-it', '#/q/jobs/orders/try'],
     ['dead-letters', '#/dead-letters'],
     ['operations', '#/operations'],
+    ['clients', '#/clients'],
     ['exchanges', '#/exchanges'],
     ['exchange', '#/x/route-orders'],
     ['exchange-editor', '#/x/route-orders/edit'],

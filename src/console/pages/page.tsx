@@ -17,6 +17,7 @@ type PageComponent = ComponentType<PageProps>;
 const LAZY: Readonly<Record<string, () => Promise<PageComponent>>> = {
   q: async () => (await import('./queue.tsx')).QueuePages,
   'dead-letters': async () => (await import('./dead-letters.tsx')).DeadLetters,
+  clients: async () => (await import('./clients.tsx')).Clients,
   exchanges: async () => (await import('./exchanges.tsx')).Exchanges,
   x: async () => (await import('./exchange.tsx')).Exchange,
   'x-new': async () => (await import('./exchange-editor.tsx')).NewExchange,

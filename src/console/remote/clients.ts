@@ -1,0 +1,51 @@
+import { get } from '../api.ts';
+import type { WaitingConsumer } from './queue-status.ts';
+
+/** A STOMP or AMQP session of the node that answers. */
+export interface SessionOfClient {
+  readonly id: string;
+  readonly protocol: string;
+  readonly user: string;
+  readonly address: string | null;
+  readonly since: string;
+  readonly consumers: readonly {
+    readonly ns: string;
+    readonly queue: string;
+    readonly kind: string;
+    readonly window: number | null;
+    readonly unacknowledged: number;
+  }[];
+}
+
+export interface ChangeLine {
+  readonly at: string;
+  readonly user: string;
+  readonly action: string;
+  readonly address: string | null;
+  readonly namespace: string | null;
+  readonly queue: string | null;
+}
+
+interface NamedConsumer extends WaitingConsumer {
+  readonly ns: string;
+  readonly queue: string;
+}
+
+/** What one node knows of its clients. */
+export interface ClientsOfNode {
+  readonly sessions: readonly SessionOfClient[];
+  readonly consumers: readonly NamedConsumer[];
+  readonly audit: readonly ChangeLine[];
+}
+
+const LIMIT = 200;
+
+export async function clientsOfNode(signal: AbortSignal): Promise<ClientsOfNode> {
+  const request = { query: { limit: LIMIT }, signal };
+  const [{ sessions }, { consumers }, audit] = await Promise.all([
+    get<Pick<ClientsOfNode, 'sessions'>>('sessions', request),
+    get<Pick<ClientsOfNode, 'consumers'>>('consumers', request),
+    get<ClientsOfNode['audit']>('audit', request),
+  ]);
+  return { sessions, consumers, audit };
+}
