@@ -111,10 +111,13 @@ function namespaceFamilies(contents: readonly Contents[]): Family[] {
     ),
     gauge(
       'quayside_oldest_ready_element_age_seconds',
-      'For how long the element has been ready that waits longest, in any queue of a namespace; 0 if none is ready.',
-      (queues, namespace) => [
-        sampleOf(namespace, {}, Math.max(0, ...queues.map((queue) => queue.oldestReadyS))),
-      ],
+      'For how long the element has been ready that waits longest, in any queue of a namespace but its dead-letter queues; 0 if none is ready.',
+      (queues, namespace) => {
+        // Dead letters stay until a person acts: an alert on the age would never end.
+        const deadLetterQueues = new Set(namespace.deadLetterQueues);
+        const consumed = queues.filter(({ name }) => !deadLetterQueues.has(name));
+        return [sampleOf(namespace, {}, Math.max(0, ...consumed.map(({ oldestReadyS }) => oldestReadyS)))];
+      },
     ),
     gauge(
       'quayside_dead_letter_elements',

@@ -226,6 +226,24 @@ describe('Metrics', () => {
     assert.equal(await ofNamespace(), 15);
   });
 
+  it('leave dead letters out of the age of the oldest ready element of a namespace', async () => {
+    const policy = plain('D', { deadLetter: { maxTries: 1, queue: 'dead' } });
+    const own = await MEMORY_SQLITE.open({ namespaces: [policy] });
+    const node = brokerOn([{ policy, engine: own.engine }], own.clock);
+    await node.start();
+    const namespace = node.namespace('D');
+    await namespace.queue('dead').insert([newElement()]);
+    await own.passTime(10_000);
+    await namespace.queue('q').insert([newElement()]);
+    await own.passTime(20_000);
+    const text = await new Metrics({ ...sources, broker: node }).text(EVERYTHING);
+    const age = (name: string, labels: string) => samplesOf(text, name).get(labels);
+    assert.equal(age('quayside_queue_oldest_ready_element_age_seconds', '{namespace="D",queue="dead"}'), 30);
+    assert.equal(age('quayside_oldest_ready_element_age_seconds', '{namespace="D"}'), 20);
+    await node.stop();
+    await own.close();
+  });
+
   it('tell which queues are paused', async () => {
     await broker.namespace('N').queue('q').pause();
     await broker.namespace('N').queue('r').insert([newElement()]);
