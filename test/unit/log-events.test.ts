@@ -1,0 +1,134 @@
+import assert from 'node:assert/strict';
+import { globSync, readFileSync } from 'node:fs';
+import { stripTypeScriptTypes } from 'node:module';
+import path from 'node:path';
+import { describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { type AnyNode, parse } from 'acorn';
+import { visitAll } from '../support/syntax-tree.ts';
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const PAGE = readFileSync(path.join(ROOT, 'docs/operate/log-events.md'), 'utf8');
+
+/** They run in browsers, or in the shell of a user: they have no log. */
+const NO_SERVER = /^src\/(console|cli|client)\//;
+const LEVELS = new Set(['debug', 'info', 'warn', 'error', 'fatal']);
+
+/**
+ * Calls that log a message which they were given, by file, and how many each file has. Their messages are found where they
+ * are written, or have no fixed text: warnings about the configuration, what libraries print.
+ */
+const FORWARDED: Readonly<Record<string, number>> = {
+  'src/app/log.ts': 1,
+  'src/app/serve.ts': 3,
+  'src/app/server.ts': 2,
+  'src/engines/sqlite/client.ts': 2,
+  'src/session/client-session.ts': 1,
+};
+
+/** A message that is a parameter of the function that logs it. */
+const AS_PARAMETER = {
+  file: 'src/engines/sqlite/storage.ts',
+  message: 'elements of a take whose reply came too late could not be returned to their queue',
+  level: 'warn',
+};
+
+/** The levels by message, the names of events, and the calls without a message of their own. */
+function readSource(): {
+  readonly messages: Map<string, Set<string>>;
+  readonly events: Set<string>;
+  readonly forwarded: Record<string, number>;
+} {
+  const messages = new Map<string, Set<string>>([[AS_PARAMETER.message, new Set([AS_PARAMETER.level])]]);
+  const events = new Set<string>();
+  const forwarded: Record<string, number> = {};
+  for (const file of globSync('src/**/*.ts', { cwd: ROOT })) {
+    if (NO_SERVER.test(file)) continue;
+    const source = stripTypeScriptTypes(readFileSync(path.join(ROOT, file), 'utf8'));
+    visitAll(parse(source, { ecmaVersion: 'latest', sourceType: 'module' }), (node) => {
+      const event = eventOf(node);
+      if (event !== null) events.add(event);
+      const call = logCall(node, source);
+      if (call === null) return;
+      const found = stringsOf(call.message);
+      if (found.length === 0) forwarded[file] = (forwarded[file] ?? 0) + 1;
+      for (const message of found) {
+        const levels = messages.get(message) ?? new Set();
+        messages.set(message, levels);
+        for (const level of call.levels) levels.add(level);
+      }
+    });
+  }
+  return { messages, events, forwarded };
+}
+
+/** The name in `event: 'name'`. */
+function eventOf(node: AnyNode): string | null {
+  if (node.type !== 'Property' || node.key.type !== 'Identifier' || node.key.name !== 'event') return null;
+  return stringsOf(node.value)[0] ?? null;
+}
+
+/** A call such as `log.warn(fields, message)`, `warn(fields, message)` or `log[isKnown ? 'info' : 'warn'](fields, message)`. */
+function logCall(node: AnyNode, source: string): { levels: readonly string[]; message: AnyNode } | null {
+  if (node.type !== 'CallExpression') return null;
+  const { callee, arguments: [, message] = [] } = node;
+  if (message === undefined) return null;
+  if (callee.type === 'Identifier') return callee.name === 'warn' ? { levels: ['warn'], message } : null;
+  if (callee.type !== 'MemberExpression') return null;
+  const { object, property, computed } = callee;
+  const isLog = /log(ger)?$/i.test(source.slice(object.start, object.end));
+  if (computed) return isLog ? { levels: stringsOf(property), message } : null;
+  if (property.type !== 'Identifier' || !LEVELS.has(property.name)) return null;
+  return isLog || property.name === 'warn' ? { levels: [property.name], message } : null;
+}
+
+/** The strings that an expression may be, `…` in place of what differs; none if it is no literal. */
+function stringsOf(node: AnyNode): string[] {
+  if (node.type === 'Literal') return typeof node.value === 'string' ? [node.value] : [];
+  if (node.type === 'TemplateLiteral') return [node.quasis.map(({ value }) => value.cooked).join('…')];
+  if (node.type !== 'ConditionalExpression') return [];
+  return [...stringsOf(node.consequent), ...stringsOf(node.alternate)];
+}
+
+/** The cells of each row that begins with a message. */
+function rowsOf(page: string): string[][] {
+  return page
+    .split('\n')
+    .filter((line) => line.startsWith('| `'))
+    .map((line) => line.slice(2, -2).split(' | '));
+}
+
+describe('docs/operate/log-events.md', () => {
+  const { messages, events, forwarded } = readSource();
+  const rows = rowsOf(PAGE);
+  const unquoted = (cell = ''): string => cell.replaceAll('`', '');
+
+  it('has each message that the server logs, once, and no other', () => {
+    assert.ok(messages.size > 90);
+    assert.deepEqual(rows.map(([message]) => unquoted(message)).sort(), [...messages.keys()].sort());
+  });
+
+  it('has the level of each', () => {
+    for (const [message = '', level = ''] of rows) {
+      const levels = messages.get(unquoted(message)) ?? new Set();
+      // One that is computed elsewhere is not known here.
+      if (levels.size > 0) assert.deepEqual(new Set(level.split(', ')), levels, message);
+    }
+  });
+
+  it('has each name of an event, and no other', () => {
+    const named = rows.map(([, , event]) => unquoted(event).trim()).filter((event) => event !== '');
+    assert.deepEqual([...new Set(named)].sort(), [...events].sort());
+  });
+
+  it('says what each means, and what to do', () => {
+    for (const [message, , , meaning = '', action = ''] of rows)
+      assert.match(`${meaning}|${action}`, /\.\|.*\.$/, message);
+  });
+
+  it('is compared with all calls: those that log the message of another function are known', () => {
+    assert.deepEqual(forwarded, FORWARDED);
+    const source = readFileSync(path.join(ROOT, AS_PARAMETER.file), 'utf8');
+    assert.ok(source.includes(`'${AS_PARAMETER.message}'`));
+  });
+});
