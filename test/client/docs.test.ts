@@ -7,6 +7,7 @@ import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { ServerInProcess } from '../support/server-in-process.ts';
+import { linkClient } from '../support/source-package.ts';
 import { clientConfig } from './server.ts';
 
 const run = promisify(execFile);
@@ -26,12 +27,7 @@ describe('The examples of docs/sdk/typescript.md', () => {
     server = await ServerInProcess.start({ config: clientConfig('sqlite::memory:') });
     folder = await mkdtemp(path.join(tmpdir(), 'quayside-sdk-'));
     await mkdir(path.join(folder, 'node_modules/@types'), { recursive: true });
-    // The package, with its source in the place of what is built from it.
-    const installed = path.join(folder, 'node_modules/quayside');
-    await mkdir(installed);
-    await symlink(path.join(PROJECT, 'src'), path.join(installed, 'src'));
-    const manifest = { type: 'module', exports: { './client': './src/client/index.ts' } };
-    await writeFile(path.join(installed, 'package.json'), JSON.stringify(manifest));
+    await linkClient(folder);
     await symlink(
       path.join(PROJECT, 'node_modules/@types/node'),
       path.join(folder, 'node_modules/@types/node'),

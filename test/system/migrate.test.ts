@@ -1,15 +1,14 @@
 import assert from 'node:assert/strict';
-import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import { fileURLToPath } from 'node:url';
 import { parse } from 'yaml';
 import { QueueClient } from '../support/http-client.ts';
 import { needDebian, PYTHON_SDK, run } from '../support/python.ts';
 import { ServerProcess } from '../support/server-process.ts';
+import { linkClient } from '../support/source-package.ts';
 
-const PROJECT = fileURLToPath(new URL('../../', import.meta.url));
 const PAGES = new URL('../../docs/migrate/', import.meta.url);
 /** A block of code that runs, and the block of text behind it: what it prints. */
 const EXAMPLE = /^```(js|python|sh|ts)\n(.*?)^```\n+```text\n(.*?)^```$/gms;
@@ -23,8 +22,7 @@ describe('The pages about moving to Quayside', () => {
   before(async () => {
     needDebian('curl', 'python3');
     folder = await mkdtemp(path.join(tmpdir(), 'quayside-migrate-'));
-    await mkdir(path.join(folder, 'node_modules'));
-    await symlink(PROJECT, path.join(folder, 'node_modules/quayside'));
+    await linkClient(folder);
     await writeFile(path.join(folder, 'package.json'), '{"type": "module"}');
     const [, yaml = ''] = /^```yaml\n(.*?)^```$/ms.exec(await page('README.md')) ?? [];
     server = await ServerProcess.start({
