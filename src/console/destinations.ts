@@ -16,5 +16,6 @@ export const DESTINATIONS: readonly ConsolePage[] = [
   { to: 'dead-letters', title: 'Dead letters', icon: 'dead', key: 'd', parts: ['dead-letters'] },
   { to: 'exchanges', title: 'Exchanges', icon: 'exchange', key: 'x', parts: ['exchanges', 'x', 'x-new'] },
   { to: 'operations', title: 'Operations', icon: 'operations', key: 'p', parts: ['operations'] },
-  { to: 'clients', title: 'Clients', icon: 'users', key: 'c', parts: ['clients'] },
+  { to: 'clients', title: 'Clients', icon: 'clients', key: 'c', parts: ['clients'] },
+  { to: 'users', title: 'Users', icon: 'users', key: 'u', parts: ['users'] },
 ];

@@ -1,12 +1,12 @@
-import type { ComponentChildren } from 'preact';
 import { count } from '../format.ts';
 import { type ClientsOfNode, clientsOfNode } from '../remote/clients.ts';
 import { useResource } from '../remote/resource.ts';
-import { queueHref } from '../route.ts';
+import { PlainTable } from '../ui/plain-table.tsx';
+import { QueueLink } from '../ui/queue-link.tsx';
 import { Empty, Failure, Loading } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
 
-/** Who is connected to the node that answers, who waits where, and who changed what. */
+/** Who is connected to the node that answers, and who waits where. */
 export function Clients() {
   const clients = useResource('clients', clientsOfNode, 5_000);
   return (
@@ -14,118 +14,71 @@ export function Clients() {
       <h1>Clients</h1>
       {clients.error !== null && <Failure error={clients.error} retry={clients.reload} />}
       {clients.value === null && clients.isLoading && <Loading />}
-      {clients.value !== null && <ClientTables of={clients.value} />}
+      {clients.value !== null && <WaitingNow consumers={clients.value.consumers} />}
+      {clients.value !== null && <Sessions sessions={clients.value.sessions} />}
     </>
   );
 }
 
-function ClientTables({ of: { sessions, consumers, audit } }: { readonly of: ClientsOfNode }) {
-  return (
-    <>
-      <ClientTable
-        title="Waiting now"
-        heads={['Queue', 'User', 'Protocol', 'From', 'Since']}
-        empty="Nobody waits for an element"
-        rows={consumers.map(({ ns, queue, tid, user, protocol, address, since }) => ({
-          key: `${ns} ${queue} ${tid}`,
-          cells: [
-            <QueueLink key="q" ns={ns} queue={queue} />,
-            user ?? 'an exchange',
-            protocol,
-            address ?? '–',
-            <When key="w" at={since} />,
-          ],
-        }))}
-      />
-      <ClientTable
-        title="Sessions of STOMP and AMQP"
-        heads={['Session', 'Protocol', 'User', 'From', 'Since', 'Consumes: unacknowledged of window']}
-        empty="No client has a session on this node"
-        rows={sessions.map(({ id, protocol, user, address, since, consumers: own }) => ({
-          key: id,
-          cells: [
-            <span key="i" class="mono">
-              {id}
-            </span>,
-            protocol,
-            user,
-            address ?? '–',
-            <When key="w" at={since} />,
-            own.map(({ ns, queue, window, unacknowledged }) => (
-              <div key={`${ns} ${queue}`}>
-                <QueueLink ns={ns} queue={queue} /> {count(unacknowledged)} of{' '}
-                {window === null ? '–' : count(window)}
-              </div>
-            )),
-          ],
-        }))}
-      />
-      <ClientTable
-        title="Who changed what"
-        heads={['When', 'User', 'Action', 'Namespace', 'Queue', 'From']}
-        empty="Nothing was changed since this node started"
-        rows={audit.map(({ at, user, action, namespace, queue, address }) => ({
-          key: `${at} ${user} ${action} ${queue}`,
-          cells: [<When key="w" at={at} />, user, action, namespace ?? '–', queue ?? '–', address ?? '–'],
-        }))}
-      />
-    </>
-  );
-}
-
-function QueueLink({ ns, queue }: { readonly ns: string; readonly queue: string }) {
-  return (
-    <>
-      <a href={queueHref(ns, queue)}>
-        <bdi>{queue}</bdi>
-      </a>{' '}
-      <span class="muted">{ns}</span>
-    </>
-  );
-}
-
-function ClientTable({
-  title,
-  heads,
-  rows,
-  empty,
-}: {
-  readonly title: string;
-  readonly heads: readonly string[];
-  readonly rows: readonly { readonly key: string; readonly cells: readonly ComponentChildren[] }[];
-  readonly empty: string;
-}) {
+function WaitingNow({ consumers }: Pick<ClientsOfNode, 'consumers'>) {
   return (
     <section class="card">
       <header>
-        <h2>{title}</h2>
+        <h2>Waiting now</h2>
       </header>
-      {rows.length === 0 ? (
-        <Empty title={empty} icon="users" />
+      {consumers.length === 0 ? (
+        <Empty title="Nobody waits for an element" icon="clients" />
       ) : (
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
-        <section class="scrolls client-table" tabIndex={0} aria-label={title}>
-          <table class="plain">
-            <thead>
-              <tr>
-                {heads.map((head) => (
-                  <th key={head} scope="col">
-                    {head}
-                  </th>
-                ))}
-              </tr>
-            </thead>
-            <tbody>
-              {rows.map(({ key, cells }) => (
-                <tr key={key}>
-                  {cells.map((cell, i) => (
-                    <td key={heads[i]}>{cell}</td>
-                  ))}
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </section>
+        <PlainTable
+          label="Waiting now"
+          isLow
+          rows={consumers}
+          keyOf={({ ns, queue, tid }) => JSON.stringify([ns, queue, tid])}
+          columns={[
+            { title: 'Queue', cell: ({ ns, queue }) => <QueueLink ns={ns} queue={queue} /> },
+            { title: 'User', cell: ({ user }) => user ?? 'an exchange' },
+            { title: 'Protocol', cell: ({ protocol }) => protocol },
+            { title: 'From', cell: ({ address }) => address ?? '–' },
+            { title: 'Since', cell: ({ since }) => <When at={since} /> },
+          ]}
+        />
+      )}
+    </section>
+  );
+}
+
+function Sessions({ sessions }: Pick<ClientsOfNode, 'sessions'>) {
+  return (
+    <section class="card">
+      <header>
+        <h2>Sessions of STOMP and AMQP</h2>
+      </header>
+      {sessions.length === 0 ? (
+        <Empty title="No client has a session on this node" icon="clients" />
+      ) : (
+        <PlainTable
+          label="Sessions of STOMP and AMQP"
+          isLow
+          rows={sessions}
+          keyOf={({ id }) => id}
+          columns={[
+            { title: 'Session', className: 'mono', cell: ({ id }) => id },
+            { title: 'Protocol', cell: ({ protocol }) => protocol },
+            { title: 'User', cell: ({ user }) => user },
+            { title: 'From', cell: ({ address }) => address ?? '–' },
+            { title: 'Since', cell: ({ since }) => <When at={since} /> },
+            {
+              title: 'Consumes: unacknowledged of window',
+              cell: ({ consumers }) =>
+                consumers.map(({ ns, queue, window, unacknowledged }, i) => (
+                  <div key={i}>
+                    <QueueLink ns={ns} queue={queue} /> {count(unacknowledged)} of{' '}
+                    {window === null ? '–' : count(window)}
+                  </div>
+                )),
+            },
+          ]}
+        />
       )}
     </section>
   );

@@ -8,6 +8,8 @@ import { queueHref } from '../route.ts';
 import { may } from '../session.ts';
 import { Icon } from '../ui/icon.tsx';
 import { OperationDialog } from '../ui/operation-dialog.tsx';
+import { PlainTable } from '../ui/plain-table.tsx';
+import { QueueLink } from '../ui/queue-link.tsx';
 import { Empty, Failure, Loading } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
 
@@ -80,7 +82,7 @@ function QueueOfDeadLetters({
     <section class="card">
       <header>
         <h2 class="grow">
-          <a href={queueHref(ns, queue)}>{queue}</a> <span class="muted">{ns}</span>
+          <QueueLink ns={ns} queue={queue} />
         </h2>
         <span>
           <b>{count(of.count)}</b> <span class="muted">oldest</span> <When at={oldest} />
@@ -137,50 +139,42 @@ function Parts({
 }) {
   const top = Math.max(1, ...parts.map((part) => part.count));
   return (
-    <section aria-label={title}>
-      <table class="plain">
-        <thead>
-          <tr>
-            <th scope="col">{title}</th>
-            <th scope="col" class="number">
-              Elements
-            </th>
-            <th scope="col">
-              <span class="visually-hidden">Actions</span>
-            </th>
-          </tr>
-        </thead>
-        <tbody>
-          {parts.map(({ name, count: of, header }) => {
-            const selector = selectorOf(header, name);
-            return (
-              <tr key={name}>
-                <td>
-                  <a href={queueHref(ns, queue, { search: selector })}>
-                    <bdi>{name ?? 'not known'}</bdi>
-                  </a>
-                  <div class="meter thin" aria-hidden="true">
-                    <i style={{ width: `${(of / top) * 100}%` }} />
-                  </div>
-                </td>
-                <td class="number">{count(of)}</td>
-                <td class="number">
-                  {isRedriver && (
-                    <button
-                      type="button"
-                      class="quiet"
-                      aria-label={`Redrive ${name ?? 'those not known'}`}
-                      onClick={() => onRedrive({ selector })}
-                    >
-                      <Icon name="redrive" /> Redrive …
-                    </button>
-                  )}
-                </td>
-              </tr>
-            );
-          })}
-        </tbody>
-      </table>
-    </section>
+    <PlainTable
+      label={title}
+      rows={parts}
+      keyOf={({ name }) => JSON.stringify(name)}
+      columns={[
+        {
+          title,
+          cell: ({ name, header, count: of }) => (
+            <>
+              <a href={queueHref(ns, queue, { search: selectorOf(header, name) })}>
+                <bdi>{name ?? 'not known'}</bdi>
+              </a>
+              <div class="meter thin" aria-hidden="true">
+                <i style={{ width: `${(of / top) * 100}%` }} />
+              </div>
+            </>
+          ),
+        },
+        { title: 'Elements', isNumber: true, cell: ({ count: of }) => count(of) },
+        {
+          title: 'Actions',
+          isTitleHidden: true,
+          isNumber: true,
+          cell: ({ name, header }) =>
+            isRedriver && (
+              <button
+                type="button"
+                class="quiet"
+                aria-label={`Redrive ${name ?? 'those not known'}`}
+                onClick={() => onRedrive({ selector: selectorOf(header, name) })}
+              >
+                <Icon name="redrive" /> Redrive …
+              </button>
+            ),
+        },
+      ]}
+    />
   );
 }

@@ -7,10 +7,12 @@ import {
   exchangeDetails,
 } from '../remote/exchanges.ts';
 import { useResource } from '../remote/resource.ts';
-import { go, href, queueHref } from '../route.ts';
+import { go, href } from '../route.ts';
 import { may } from '../session.ts';
 import { Dialog } from '../ui/dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
+import { PlainTable } from '../ui/plain-table.tsx';
+import { QueueLink } from '../ui/queue-link.tsx';
 import { Empty, Failure, Loading } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
@@ -136,7 +138,7 @@ function Destinations({ record: { src, dst, stats, loops } }: { readonly record:
     <section class="card">
       <header>
         <h2 class="grow">
-          From <a href={queueHref(src.ns, src.q)}>{src.q}</a> <span class="muted">{src.ns}</span>
+          From <QueueLink ns={src.ns} queue={src.q} />
         </h2>
         <span class="muted">
           no route {count(stats.no_route)} · too many hops {count(stats.too_many_hops)} · put back{' '}
@@ -148,50 +150,30 @@ function Destinations({ record: { src, dst, stats, loops } }: { readonly record:
           <Icon name="refresh" /> In a loop: {loops[0]?.join(' → ')}
         </p>
       )}
-      <div class="scrolls">
-        <table class="plain">
-          <thead>
-            <tr>
-              <th scope="col">To</th>
-              <th scope="col">Selector</th>
-              <th scope="col" class="number">
-                Matched
-              </th>
-              <th scope="col" class="number">
-                Skipped
-              </th>
-              <th scope="col" class="number">
-                Failed
-              </th>
-            </tr>
-          </thead>
-          <tbody>
-            {dst.map(({ q, ns, selector, hidden }, i) => (
-              <tr key={i}>
-                <td>
-                  {hidden === true ? (
-                    <span class="muted">hidden from you</span>
-                  ) : (
-                    <>
-                      <a href={queueHref(ns, q)}>{q}</a> <span class="muted">{ns}</span>
-                    </>
-                  )}
-                </td>
-                <td>
-                  {selector === undefined ? (
-                    <span class="muted">all elements</span>
-                  ) : (
-                    <code class="selector">{selector}</code>
-                  )}
-                </td>
-                <td class="number">{count(stats.dst[i]?.matched ?? 0)}</td>
-                <td class="number">{count(stats.dst[i]?.skipped ?? 0)}</td>
-                <td class="number">{count(stats.dst[i]?.failed ?? 0)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <PlainTable
+        label="Destinations"
+        rows={dst}
+        keyOf={(_, at) => String(at)}
+        columns={[
+          {
+            title: 'To',
+            cell: ({ q, ns, hidden }) =>
+              hidden === true ? <span class="muted">hidden from you</span> : <QueueLink ns={ns} queue={q} />,
+          },
+          {
+            title: 'Selector',
+            cell: ({ selector }) =>
+              selector === undefined ? (
+                <span class="muted">all elements</span>
+              ) : (
+                <code class="selector">{selector}</code>
+              ),
+          },
+          { title: 'Matched', isNumber: true, cell: (_, at) => count(stats.dst[at]?.matched ?? 0) },
+          { title: 'Skipped', isNumber: true, cell: (_, at) => count(stats.dst[at]?.skipped ?? 0) },
+          { title: 'Failed', isNumber: true, cell: (_, at) => count(stats.dst[at]?.failed ?? 0) },
+        ]}
+      />
     </section>
   );
 }
@@ -205,35 +187,26 @@ function ExchangeErrors({ record: { errors, dst } }: { readonly record: Exchange
       {errors.length === 0 ? (
         <Empty title="No selector and no destination failed">Since this node started the exchange.</Empty>
       ) : (
-        <div class="scrolls">
-          <table class="plain">
-            <thead>
-              <tr>
-                <th scope="col">Destination</th>
-                <th scope="col">Error</th>
-                <th scope="col" class="number">
-                  Times
-                </th>
-                <th scope="col">Last</th>
-              </tr>
-            </thead>
-            <tbody>
-              {errors.map(({ destination, message, line, count: times, at }) => (
-                <tr key={`${destination} ${message}`}>
-                  <td>{dst[destination]?.q}</td>
-                  <td class="selector">
-                    {line !== null && <span class="muted">line {line}: </span>}
-                    {message}
-                  </td>
-                  <td class="number">{count(times)}</td>
-                  <td>
-                    <When at={at} />
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <PlainTable
+          label="Errors"
+          rows={errors}
+          keyOf={({ destination, message }) => `${destination} ${message}`}
+          columns={[
+            { title: 'Destination', cell: ({ destination }) => dst[destination]?.q },
+            {
+              title: 'Error',
+              className: 'selector',
+              cell: ({ line, message }) => (
+                <>
+                  {line !== null && <span class="muted">line {line}: </span>}
+                  {message}
+                </>
+              ),
+            },
+            { title: 'Times', isNumber: true, cell: ({ count: times }) => count(times) },
+            { title: 'Last', cell: ({ at }) => <When at={at} /> },
+          ]}
+        />
       )}
     </section>
   );

@@ -7,6 +7,8 @@ import { may, namespaces } from '../session.ts';
 import type { GraphDrawing, GraphEdge, GraphPlace } from '../ui/graph.ts';
 import { PLACE_HEIGHT, PLACE_WIDTH } from '../ui/graph-size.ts';
 import { Icon } from '../ui/icon.tsx';
+import { PlainTable } from '../ui/plain-table.tsx';
+import { QueueLink } from '../ui/queue-link.tsx';
 import { Badge, Empty, Loading } from '../ui/states.tsx';
 
 /** More than these are a list only: nobody reads a larger picture. */
@@ -60,58 +62,43 @@ export function Exchanges() {
 function ExchangeTable({ all }: { readonly all: readonly ExchangePicture[] }) {
   return (
     <section class="card">
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard */}
-      <section class="scrolls" tabIndex={0} aria-label="Exchanges">
-        <table class="plain">
-          <thead>
-            <tr>
-              <th scope="col">Exchange</th>
-              <th scope="col">State</th>
-              <th scope="col">From</th>
-              <th scope="col">To, with the elements that went there</th>
-              <th scope="col" class="number">
-                No route
-              </th>
-              <th scope="col" class="number">
-                Put back
-              </th>
-            </tr>
-          </thead>
-          <tbody>
-            {all.map(({ id, stopped, lastError, src, dst, stats }) => (
-              <tr key={id}>
-                <td>
-                  <a href={href(['x', id])}>
-                    <bdi>{id}</bdi>
-                  </a>
-                </td>
-                <td>
-                  <ExchangeState stopped={stopped} lastError={lastError} />
-                </td>
-                <td>
-                  <a href={queueHref(src.ns, src.q)}>{src.q}</a> <span class="muted">{src.ns}</span>
-                </td>
-                <td>
-                  {dst.map(({ q, ns, hidden }, i) => (
-                    <div key={i}>
-                      {hidden === true ? (
-                        <span class="muted">hidden from you</span>
-                      ) : (
-                        <>
-                          <a href={queueHref(ns, q)}>{q}</a> <span class="muted">{ns}</span>{' '}
-                          {count(stats.dst?.[i]?.matched ?? 0)}
-                        </>
-                      )}
-                    </div>
-                  ))}
-                </td>
-                <td class="number">{count(stats.no_route)}</td>
-                <td class="number">{count(stats.put_back)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </section>
+      <PlainTable
+        label="Exchanges"
+        rows={all}
+        keyOf={({ id }) => id}
+        columns={[
+          {
+            title: 'Exchange',
+            cell: ({ id }) => (
+              <a href={href(['x', id])}>
+                <bdi>{id}</bdi>
+              </a>
+            ),
+          },
+          {
+            title: 'State',
+            cell: ({ stopped, lastError }) => <ExchangeState stopped={stopped} lastError={lastError} />,
+          },
+          { title: 'From', cell: ({ src }) => <QueueLink ns={src.ns} queue={src.q} /> },
+          {
+            title: 'To, with the elements that went there',
+            cell: ({ dst, stats }) =>
+              dst.map(({ q, ns, hidden }, i) => (
+                <div key={i}>
+                  {hidden === true ? (
+                    <span class="muted">hidden from you</span>
+                  ) : (
+                    <>
+                      <QueueLink ns={ns} queue={q} /> {count(stats.dst?.[i]?.matched ?? 0)}
+                    </>
+                  )}
+                </div>
+              )),
+          },
+          { title: 'No route', isNumber: true, cell: ({ stats }) => count(stats.no_route) },
+          { title: 'Put back', isNumber: true, cell: ({ stats }) => count(stats.put_back) },
+        ]}
+      />
     </section>
   );
 }

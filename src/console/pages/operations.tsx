@@ -9,9 +9,10 @@ import {
   version,
 } from '../remote/live.ts';
 import { ACTION_RESULTS } from '../remote/operations.ts';
-import { queueHref } from '../route.ts';
 import { may } from '../session.ts';
 import { OperationState, progressOf } from '../ui/operation-dialog.tsx';
+import { type PlainColumn, PlainTable } from '../ui/plain-table.tsx';
+import { QueueLink } from '../ui/queue-link.tsx';
 import { Empty, Loading } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
@@ -40,105 +41,77 @@ export function Operations() {
             match.
           </Empty>
         ) : (
-          // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
-          <section class="scrolls" tabIndex={0} aria-label="Operations">
-            <table class="plain">
-              <thead>
-                <tr>
-                  <th scope="col">State</th>
-                  <th scope="col">What</th>
-                  <th scope="col">Queue</th>
-                  <th scope="col">To</th>
-                  <th scope="col" class="number">
-                    Matched
-                  </th>
-                  <th scope="col" class="number">
-                    Changed
-                  </th>
-                  <th scope="col" class="number">
-                    Failed
-                  </th>
-                  <th scope="col">By</th>
-                  <th scope="col">Started</th>
-                  <th scope="col">
-                    <span class="visually-hidden">Actions</span>
-                  </th>
-                </tr>
-              </thead>
-              <tbody>
-                {all.value.map((operation) => (
-                  <OperationRow key={operation.id} operation={operation} />
-                ))}
-              </tbody>
-            </table>
-          </section>
+          <PlainTable label="Operations" rows={all.value} keyOf={({ id }) => id} columns={COLUMNS} />
         )}
       </section>
     </>
   );
 }
 
+const COLUMNS: readonly PlainColumn<OperationPicture>[] = [
+  { title: 'State', cell: (operation) => <Progress of={operation} /> },
+  {
+    title: 'What',
+    cell: ({ action, dryRun, error }) => (
+      <>
+        {action}
+        {dryRun && <span class="muted">, dry run</span>}
+        {error !== null && <p class="operation-error">{error}</p>}
+      </>
+    ),
+  },
+  { title: 'Queue', cell: ({ source }) => <Place place={source} /> },
+  { title: 'To', cell: ({ to }) => (to ? <Place place={to} /> : '–') },
+  { title: 'Matched', isNumber: true, cell: ({ matched }) => count(matched) },
+  { title: 'Changed', isNumber: true, cell: ({ changed }) => count(changed) },
+  { title: 'Failed', isNumber: true, cell: ({ failed }) => count(failed) },
+  { title: 'By', cell: ({ by }) => by },
+  { title: 'Started', cell: ({ startedAt }) => <When at={startedAt} /> },
+  {
+    title: 'Actions',
+    isTitleHidden: true,
+    isNumber: true,
+    cell: (operation) => <CancelOperation operation={operation} />,
+  },
+];
+
 /** A queue, or the namespace that moves to another engine. */
 function Place({ place: { ns, queue } }: { readonly place: OperationPlace }) {
-  if (queue === undefined) return <bdi>{ns}</bdi>;
+  return queue === undefined ? <bdi>{ns}</bdi> : <QueueLink ns={ns} queue={queue} />;
+}
+
+function Progress({ of }: { readonly of: OperationPicture }) {
+  const part = Math.round(progressOf(of) * 100);
   return (
     <>
-      <a href={queueHref(ns, queue)}>
-        <bdi>{queue}</bdi>
-      </a>{' '}
-      <span class="muted">{ns}</span>
+      <OperationState state={of.state} />
+      {of.state === 'running' && (
+        <div
+          class="meter thin"
+          role="progressbar"
+          aria-label="Progress"
+          aria-valuemin={0}
+          aria-valuemax={100}
+          aria-valuenow={part}
+        >
+          <i style={{ width: `${part}%` }} />
+        </div>
+      )}
     </>
   );
 }
 
-function OperationRow({ operation }: { readonly operation: OperationPicture }) {
-  const { id, action, dryRun, source, to, state, matched, changed, failed, by, startedAt, error } = operation;
+function CancelOperation({ operation }: { readonly operation: OperationPicture }) {
+  const { id, action, source, state, changed } = operation;
+  if (state !== 'running' || action === 'migrate' || !may('manage', source.ns)) return null;
   const cancel = (): Promise<void> =>
     act(async () => {
       await call(path('operations', id), { method: 'DELETE' });
       return `The operation on ${source.queue} is cancelled; ${count(changed)} were ${ACTION_RESULTS[action] ?? 'changed'}`;
     });
-  const part = Math.round(progressOf(operation) * 100);
   return (
-    <tr>
-      <td>
-        <OperationState state={state} />
-        {state === 'running' && (
-          <div
-            class="meter thin"
-            role="progressbar"
-            aria-label="Progress"
-            aria-valuemin={0}
-            aria-valuemax={100}
-            aria-valuenow={part}
-          >
-            <i style={{ width: `${part}%` }} />
-          </div>
-        )}
-      </td>
-      <td>
-        {action}
-        {dryRun && <span class="muted">, dry run</span>}
-        {error !== null && <p class="operation-error">{error}</p>}
-      </td>
-      <td>
-        <Place place={source} />
-      </td>
-      <td>{to ? <Place place={to} /> : '–'}</td>
-      <td class="number">{count(matched)}</td>
-      <td class="number">{count(changed)}</td>
-      <td class="number">{count(failed)}</td>
-      <td>{by}</td>
-      <td>
-        <When at={startedAt} />
-      </td>
-      <td class="number">
-        {state === 'running' && action !== 'migrate' && may('manage', source.ns) && (
-          <button type="button" onClick={() => void cancel()}>
-            Cancel
-          </button>
-        )}
-      </td>
-    </tr>
+    <button type="button" onClick={() => void cancel()}>
+      Cancel
+    </button>
   );
 }

@@ -8,6 +8,7 @@ import {
   alarms,
   clock,
   isComplete,
+  type NodePicture,
   nodes,
   type QueuePicture,
   queues,
@@ -23,6 +24,7 @@ import { namespaces } from '../session.ts';
 import { HistoryCharts } from '../ui/history-charts.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Menu } from '../ui/menu.tsx';
+import { PlainTable } from '../ui/plain-table.tsx';
 import { Badge, Empty, Loading } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
 
@@ -151,19 +153,19 @@ function Figures({
         label="Ready"
         value={shortCount(ready)}
         note={`oldest ${oldestMs === null ? '–' : duration(oldestMs)}`}
-        to={href(['queues'], { sort: '-size' })}
+        to={href(['queues'], { sort: '-ready' })}
       />
       <Figure
         label="Reserved"
         value={shortCount(reserved)}
         note="held by consumers"
-        to={href(['queues'], { sort: '-resvSize' })}
+        to={href(['queues'], { sort: '-reserved' })}
       />
       <Figure
         label="Scheduled"
         value={shortCount(scheduled)}
         note="mature later"
-        to={href(['queues'], { sort: '-schedSize' })}
+        to={href(['queues'], { sort: '-scheduled' })}
       />
       <Figure
         label="In"
@@ -272,45 +274,22 @@ function Namespaces() {
       <header>
         <h2>Namespaces</h2>
       </header>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard */}
-      <section class="scrolls" tabIndex={0} aria-label="Namespaces">
-        <table class="plain">
-          <thead>
-            <tr>
-              <th scope="col">Namespace</th>
-              <th scope="col">Engine</th>
-              <th scope="col" class="number">
-                Queues
-              </th>
-              <th scope="col" class="number">
-                Ready
-              </th>
-              <th scope="col" class="number">
-                In/s
-              </th>
-              <th scope="col" class="number">
-                Out/s
-              </th>
-            </tr>
-          </thead>
-          <tbody>
-            {rows.value.map((row) => (
-              <tr key={row.name}>
-                <td>
-                  <a href={href(['queues'], { filter: `ns:${row.name}` })}>{row.name}</a>
-                </td>
-                <td>
-                  <EngineState alarm={alarmOf(row.name)} />
-                </td>
-                <td class="number">{count(row.queues)}</td>
-                <td class="number">{shortCount(row.ready)}</td>
-                <td class="number">{rate(row.in)}</td>
-                <td class="number">{rate(row.out)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </section>
+      <PlainTable
+        label="Namespaces"
+        rows={rows.value}
+        keyOf={({ name }) => name}
+        columns={[
+          {
+            title: 'Namespace',
+            cell: ({ name }) => <a href={href(['queues'], { filter: `ns:${name}` })}>{name}</a>,
+          },
+          { title: 'Engine', cell: ({ name }) => <EngineState alarm={alarmOf(name)} /> },
+          { title: 'Queues', isNumber: true, cell: ({ queues: of }) => count(of) },
+          { title: 'Ready', isNumber: true, cell: ({ ready }) => shortCount(ready) },
+          { title: 'In/s', isNumber: true, cell: ({ in: inserted }) => rate(inserted) },
+          { title: 'Out/s', isNumber: true, cell: ({ out }) => rate(out) },
+        ]}
+      />
     </section>
   );
 }
@@ -330,41 +309,36 @@ function Nodes() {
         <h2 class="grow">Nodes</h2>
         <span class="muted">{several(all.length, 'node')}</span>
       </header>
-      <table class="plain">
-        <thead>
-          <tr>
-            <th scope="col">Host</th>
-            <th scope="col">Version</th>
-            <th scope="col">Started</th>
-            <th scope="col">State</th>
-          </tr>
-        </thead>
-        <tbody>
-          {all.map(({ id, host, version: of, startedAt, isSelf, conflicts }) => (
-            <tr key={id}>
-              <td>
+      <PlainTable
+        label="Nodes"
+        rows={all}
+        keyOf={({ id }) => id}
+        columns={[
+          {
+            title: 'Host',
+            cell: ({ host, isSelf }) => (
+              <>
                 {host} {isSelf && <Badge level="accent">this one</Badge>}
-              </td>
-              <td>{of}</td>
-              <td>
-                <When at={startedAt} />
-              </td>
-              <td>
-                {conflicts.length === 0 ? (
-                  <Badge level="good">In agreement</Badge>
-                ) : (
-                  <Badge
-                    level="warn"
-                    title={conflicts.map(({ namespace, option }) => `${namespace}: ${option}`).join(', ')}
-                  >
-                    {several(conflicts.length, 'option')} differ
-                  </Badge>
-                )}
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+              </>
+            ),
+          },
+          { title: 'Version', cell: ({ version: of }) => of },
+          { title: 'Started', cell: ({ startedAt }) => <When at={startedAt} /> },
+          { title: 'State', cell: ({ conflicts }) => <Agreement conflicts={conflicts} /> },
+        ]}
+      />
     </section>
+  );
+}
+
+function Agreement({ conflicts }: Pick<NodePicture, 'conflicts'>) {
+  if (conflicts.length === 0) return <Badge level="good">In agreement</Badge>;
+  return (
+    <Badge
+      level="warn"
+      title={conflicts.map(({ namespace, option }) => `${namespace}: ${option}`).join(', ')}
+    >
+      {several(conflicts.length, 'option')} differ
+    </Badge>
   );
 }

@@ -22,6 +22,7 @@ const LAZY: Readonly<Record<string, () => Promise<PageComponent>>> = {
   x: async () => (await import('./exchange.tsx')).Exchange,
   'x-new': async () => (await import('./exchange-editor.tsx')).NewExchange,
   operations: async () => (await import('./operations.tsx')).Operations,
+  users: async () => (await import('./users.tsx')).Users,
 };
 
 const loaded = signal<Readonly<Record<string, PageComponent>>>({});

@@ -4,6 +4,7 @@ import { keyOf, type QueueNamed } from '../remote/live.ts';
 import { queueConsumers } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
 import { may } from '../session.ts';
+import { PlainTable } from '../ui/plain-table.tsx';
 import { Empty, Failure, Loading } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
@@ -39,46 +40,33 @@ export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
         <span class="muted">{several(waiting.value.length, 'consumer')}</span>
       </header>
       {waiting.value.length === 0 ? (
-        <Empty title="Nobody waits" icon="users">
+        <Empty title="Nobody waits" icon="clients">
           A consumer appears here while its get, reserve or subscription waits for an element.
         </Empty>
       ) : (
-        <div class="scrolls">
-          <table class="plain">
-            <thead>
-              <tr>
-                <th scope="col">Tid</th>
-                <th scope="col">User</th>
-                <th scope="col">Protocol</th>
-                <th scope="col">From</th>
-                <th scope="col">Group</th>
-                <th scope="col">Since</th>
-                <th scope="col">
-                  <span class="visually-hidden">Actions</span>
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {waiting.value.map(({ tid, user, protocol, address, group, since }) => (
-                <tr key={tid}>
-                  <td class="mono">{tid}</td>
-                  <td>{user ?? 'an exchange'}</td>
-                  <td>{protocol}</td>
-                  <td class="mono">{address ?? '–'}</td>
-                  <td>{group ?? '–'}</td>
-                  <td>
-                    <When at={since} />
-                  </td>
-                  <td class="number">
-                    <button type="button" onClick={() => void cancel(tid)}>
-                      Cancel
-                    </button>
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <PlainTable
+          label="Waiting now"
+          rows={waiting.value}
+          keyOf={({ tid }) => tid}
+          columns={[
+            { title: 'Tid', className: 'mono', cell: ({ tid }) => tid },
+            { title: 'User', cell: ({ user }) => user ?? 'an exchange' },
+            { title: 'Protocol', cell: ({ protocol }) => protocol },
+            { title: 'From', className: 'mono', cell: ({ address }) => address ?? '–' },
+            { title: 'Group', cell: ({ group }) => group ?? '–' },
+            { title: 'Since', cell: ({ since }) => <When at={since} /> },
+            {
+              title: 'Actions',
+              isTitleHidden: true,
+              isNumber: true,
+              cell: ({ tid }) => (
+                <button type="button" onClick={() => void cancel(tid)}>
+                  Cancel
+                </button>
+              ),
+            },
+          ]}
+        />
       )}
     </section>
   );

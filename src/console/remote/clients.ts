@@ -35,17 +35,20 @@ interface NamedConsumer extends WaitingConsumer {
 export interface ClientsOfNode {
   readonly sessions: readonly SessionOfClient[];
   readonly consumers: readonly NamedConsumer[];
-  readonly audit: readonly ChangeLine[];
 }
 
 const LIMIT = 200;
 
 export async function clientsOfNode(signal: AbortSignal): Promise<ClientsOfNode> {
   const request = { query: { limit: LIMIT }, signal };
-  const [{ sessions }, { consumers }, audit] = await Promise.all([
+  const [{ sessions }, { consumers }] = await Promise.all([
     get<Pick<ClientsOfNode, 'sessions'>>('sessions', request),
     get<Pick<ClientsOfNode, 'consumers'>>('consumers', request),
-    get<ClientsOfNode['audit']>('audit', request),
   ]);
-  return { sessions, consumers, audit };
+  return { sessions, consumers };
+}
+
+/** Who changed what on the node that answers, the latest first, as far as the user may see it. */
+export function changesOnNode(signal: AbortSignal): Promise<readonly ChangeLine[]> {
+  return get<readonly ChangeLine[]>('audit', { query: { limit: LIMIT }, signal });
 }

@@ -1,4 +1,4 @@
-/** ChartLine drawings of 16 by 16, in the colour of the text. They say nothing that the text next to them does not. */
+/** Line drawings of 16 by 16, in the colour of the text. They say nothing that the text next to them does not. */
 const PATHS = {
   overview: 'M2 9h4V2H2zM10 14h4V7h-4zM2 14h4v-2H2zM10 4h4V2h-4z',
   queues: 'M2 3h12M2 6.5h12M2 10h12M2 13.5h7',
@@ -6,6 +6,7 @@ const PATHS = {
   exchange: 'M2 4.5h11M10.5 2 13 4.5 10.5 7M14 11.5H3M5.5 9 3 11.5 5.5 14',
   operations: 'M3 2.5h10v11H3zM5.5 6l1 1 2-2M5.5 10.5l1 1 2-2M10 6.2h1M10 10.7h1',
   nodes: 'M2.5 2.5h11v4.5h-11zM2.5 9h11v4.5h-11zM5 4.8h.1M5 11.3h.1',
+  clients: 'M1.5 3h8v6h-8zM3.5 13.5h4M5.5 9v4.5M11.5 6H14v7.5h-3.5v-2',
   users: 'M8 7.5a2.7 2.7 0 1 0 0-5.4 2.7 2.7 0 0 0 0 5.4zM2.8 14c.4-2.9 2.4-4.5 5.2-4.5s4.8 1.6 5.2 4.5',
   search: 'M7 12A5 5 0 1 0 7 2a5 5 0 0 0 0 10zM10.6 10.6 14 14',
   ok: 'M8 14.2A6.2 6.2 0 1 0 8 1.8a6.2 6.2 0 0 0 0 12.4zM5.3 8.2l2 2 3.5-4',

@@ -1,0 +1,110 @@
+import { changesOnNode } from '../remote/clients.ts';
+import { useResource } from '../remote/resource.ts';
+import { type AccessRight, namespaces, session } from '../session.ts';
+import { Icon } from '../ui/icon.tsx';
+import { PlainTable } from '../ui/plain-table.tsx';
+import { Badge, Empty, Failure, Loading } from '../ui/states.tsx';
+import { When } from '../ui/when.tsx';
+
+const RIGHTS: readonly (readonly [AccessRight, string])[] = [
+  ['read', 'Read'],
+  ['write', 'Write'],
+  ['manage', 'Manage'],
+  ['browse', 'Browse'],
+  ['exchange', 'Exchange'],
+];
+
+/** What the user who signed in may do, and who changed what. Users and their rights are changed in the configuration only. */
+export function Users() {
+  return (
+    <>
+      <h1>Users</h1>
+      <OwnRights />
+      <Changes />
+    </>
+  );
+}
+
+function OwnRights() {
+  const record = session.value;
+  if (!record) return null;
+  const { user, isAdministrator, rights, maskedBodies } = record;
+  return (
+    <section class="card">
+      <header>
+        <h2 class="grow">
+          Rights of <bdi>{user}</bdi>
+        </h2>
+        {isAdministrator && <Badge level="accent">Administrator</Badge>}
+      </header>
+      {namespaces().length === 0 ? (
+        <Empty title="You may see no namespace" icon="lock">
+          Ask an administrator for a right: <code>http.users</code> in the configuration has them.
+        </Empty>
+      ) : (
+        <PlainTable
+          label={`Rights of ${user}`}
+          isLow
+          rows={namespaces()}
+          keyOf={(ns) => ns}
+          columns={[
+            { title: 'Namespace', cell: (ns) => ns },
+            ...RIGHTS.map(([right, title]) => ({
+              title,
+              cell: (ns: string) => <YesOrNo isYes={rights[ns]?.includes(right) === true} />,
+            })),
+            {
+              title: 'Sees bodies',
+              cell: (ns) => (
+                <YesOrNo isYes={rights[ns]?.includes('browse') === true && !maskedBodies.includes(ns)} />
+              ),
+            },
+          ]}
+        />
+      )}
+    </section>
+  );
+}
+
+function YesOrNo({ isYes }: { readonly isYes: boolean }) {
+  if (!isYes) return <span class="muted">no</span>;
+  return (
+    <span class="yes">
+      <Icon name="ok" /> yes
+    </span>
+  );
+}
+
+function Changes() {
+  const changes = useResource('audit', changesOnNode, 10_000);
+  return (
+    <section class="card">
+      <header>
+        <h2 class="grow">Who changed what</h2>
+        <span class="muted">on this node, the latest first</span>
+      </header>
+      {changes.error !== null && <Failure error={changes.error} retry={changes.reload} />}
+      {changes.value === null && changes.isLoading && <Loading />}
+      {changes.value?.length === 0 && (
+        <Empty title="Nothing was changed since this node started" icon="users">
+          Those who manage a namespace see its changes here, and everybody their own.
+        </Empty>
+      )}
+      {changes.value !== null && changes.value.length > 0 && (
+        <PlainTable
+          label="Who changed what"
+          rows={changes.value}
+          keyOf={(_, at) => String(at)}
+          columns={[
+            { title: 'When', cell: ({ at }) => <When at={at} /> },
+            { title: 'User', cell: ({ user }) => user },
+            { title: 'Action', cell: ({ action }) => action },
+            { title: 'Namespace', cell: ({ namespace }) => namespace ?? '–' },
+            { title: 'Queue', cell: ({ queue }) => <bdi>{queue ?? '–'}</bdi> },
+            { title: 'From', className: 'mono', cell: ({ address }) => address ?? '–' },
+          ]}
+        />
+      )}
+    </section>
+  );
+}

@@ -1,0 +1,55 @@
+import type { ComponentChildren } from 'preact';
+
+export interface PlainColumn<Row> {
+  readonly title: string;
+  readonly cell: (row: Row, at: number) => ComponentChildren;
+  readonly isNumber?: boolean;
+  /** For screen readers only: what is in the column says what it is. */
+  readonly isTitleHidden?: boolean;
+  /** Of its cells. */
+  readonly className?: string;
+}
+
+/** A table of few rows. One that is wider or higher than its place scrolls in it. */
+export function PlainTable<Row>({
+  label,
+  rows,
+  keyOf,
+  columns,
+  isLow = false,
+}: {
+  readonly label: string;
+  readonly rows: readonly Row[];
+  readonly keyOf: (row: Row, at: number) => string;
+  readonly columns: readonly PlainColumn<Row>[];
+  /** Where other tables follow on the page. */
+  readonly isLow?: boolean;
+}) {
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
+    <section class={`scrolls ${isLow ? 'low' : ''}`} tabIndex={0} aria-label={label}>
+      <table class="plain">
+        <thead>
+          <tr>
+            {columns.map(({ title, isNumber, isTitleHidden }) => (
+              <th key={title} scope="col" class={isNumber === true ? 'number' : ''}>
+                {isTitleHidden === true ? <span class="visually-hidden">{title}</span> : title}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row, at) => (
+            <tr key={keyOf(row, at)}>
+              {columns.map(({ title, cell, isNumber, className = '' }) => (
+                <td key={title} class={isNumber === true ? `number ${className}` : className}>
+                  {cell(row, at)}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
+}
