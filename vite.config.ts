@@ -20,9 +20,21 @@ export default defineConfig({
   },
   server: {
     proxy: Object.fromEntries(
-      ['/q', '/x', '/events', '/operations', '/dead-letters', '/nodes', '/readyz', '/console/session'].map(
-        (path) => [path, { target: SERVER }],
-      ),
+      [
+        // Also of `/queues`.
+        '/q',
+        '/x',
+        '/events',
+        '/history',
+        '/operations',
+        '/dead-letters',
+        '/consumers',
+        '/sessions',
+        '/audit',
+        '/nodes',
+        '/readyz',
+        '/console/session',
+      ].map((path) => [path, { target: SERVER }]),
     ),
   },
 });

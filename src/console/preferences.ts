@@ -17,10 +17,10 @@ export const theme = stored<Theme>('theme', 'system');
 export const zone = stored<Zone>('zone', 'local');
 export const refresh = stored<Refresh>('refresh', 'live');
 /** Columns of the list of queues that are shown in addition to the name. */
-export const queueColumns = stored<readonly string[]>('queueColumns', [
-  'size',
-  'schedSize',
-  'resvSize',
+export const queueColumns = stored<readonly string[]>('columns', [
+  'ready',
+  'scheduled',
+  'reserved',
   'age',
   'in',
   'out',

@@ -2,6 +2,10 @@ import assert from 'node:assert/strict';
 import { after, afterEach, before, describe, it } from 'node:test';
 import type { Page } from 'playwright-core';
 import { OpenedConsole, READER } from './opened.ts';
+import { SubPathProxy } from './sub-path-proxy.ts';
+
+/** More than a page of the list. `CONSOLE_QUEUES=10000` shows that so many are usable. */
+const QUEUES = Number(process.env.CONSOLE_QUEUES ?? 110);
 
 /** Every page, with what has to be there before it is looked at. */
 const PAGES = [
@@ -12,7 +16,8 @@ const PAGES = [
   ['#/q/jobs/orders/try', 'Insert, with curl'],
   ['#/dead-letters', 'smtp 550'],
   ['#/operations', 'Operations'],
-  ['#/clients', 'signIn'],
+  ['#/clients', 'Sessions of STOMP'],
+  ['#/users', 'signIn'],
   ['#/exchanges', 'large'],
   ['#/x/route', 'env.msg.payload'],
   ['#/x/route/edit', 'Destination 1'],
@@ -164,6 +169,13 @@ describe('The console in a browser', () => {
     const page = await opened.page('#/exchanges');
     await page.getByRole('link', { name: 'New exchange' }).click();
     await page.getByLabel('Id').fill('by-amount');
+    for (const way of ['From', 'To']) {
+      const fields = await Promise.all(
+        [`${way} namespace`, `${way} queue`].map((name) => page.getByLabel(name).boundingBox()),
+      );
+      assert.equal(fields[0]?.y, fields[1]?.y, `${way}: the fields are not in line`);
+      assert.equal(fields[0]?.height, fields[1]?.height, `${way}: the fields are not of one height`);
+    }
     await page.getByLabel('From queue').fill('bought');
     await page.getByLabel('To queue').fill('expensive');
     await page.getByLabel('Selector').fill('env => env.msg.payload.amount >');
@@ -214,6 +226,95 @@ describe('The console in a browser', () => {
     await page.locator('table.rows tbody a').first().waitFor();
     for (const name of ['Insert', 'Pause', 'Delete …', 'Move …']) {
       assert.equal(await page.getByRole('button', { name }).count(), 0, name);
+    }
+  });
+
+  it('finds, sorts and pages among many queues, and the address says so', async () => {
+    await opened.request('POST', '/q/N/zz-busy/elements', {
+      headers: { 'content-type': 'application/x-ndjson' },
+      body: '{"text":"1"}\n{"text":"2"}\n{"text":"3"}\n',
+    });
+    const names = Array.from({ length: QUEUES }, (_, i) => `zz-${String(i).padStart(5, '0')}`);
+    while (names.length > 0) {
+      await Promise.all(names.splice(0, 50).map((name) => opened.insert('N', name, '1')));
+    }
+    const page = await opened.page('#/queues?filter=zz-&sort=-ready');
+    const first = page.locator('table.rows tbody tr').first();
+    await first.getByRole('link', { name: 'zz-busy' }).waitFor();
+    await page.getByText(`${(QUEUES + 1).toLocaleString('en-US')} of `).waitFor();
+    await page.getByRole('button', { name: 'Next' }).click();
+    await page.getByText('Page 2 of').waitFor();
+    await first.getByRole('link', { name: 'zz-00099' }).waitFor();
+    await page.reload();
+    await page.getByText('Page 2 of').waitFor();
+    await page.getByRole('button', { name: 'Queue', exact: true }).click();
+    await first.getByRole('link', { name: 'zz-00000' }).waitFor();
+    await page.getByLabel('Filter queues').fill('redy:>2');
+    await page.getByRole('alert').filter({ hasText: 'Did you mean "ready"?' }).waitFor();
+    await page.getByLabel('Filter queues').fill('zz- ns:n ready:>2');
+    await page.getByText(/^1 of [\d,]+ queues, 3 elements$/).waitFor();
+    assert.deepEqual(Object.fromEntries(new URLSearchParams(page.url().split('?')[1])), {
+      filter: 'zz- ns:n ready:>2',
+      sort: 'name',
+    });
+    await opened.insert('N', 'zz-busy', '4');
+    await first.locator('td.number').filter({ hasText: /^4$/ }).first().waitFor();
+  });
+
+  it('lists queues that came later only when asked', async () => {
+    await opened.insert('N', 'later-b', '1');
+    const page = await opened.page('#/queues?filter=later-');
+    await page.clock.install();
+    await page.reload();
+    const rows = page.locator('table.rows tbody tr');
+    await rows.getByRole('link', { name: 'later-b' }).waitFor();
+    await opened.insert('N', 'later-a', '1');
+    await page.clock.fastForward(10_000);
+    const bar = page.getByRole('button', { name: '1 new: show' });
+    await bar.waitFor();
+    assert.equal(await rows.count(), 1);
+    await bar.click();
+    await rows.first().getByRole('link', { name: 'later-a' }).waitFor();
+    assert.equal(await rows.count(), 2);
+  });
+
+  it('shows users what they may do, and the changes that they may see', async () => {
+    const page = await opened.page('#/users', { who: READER });
+    const row = page.getByLabel('Rights of reader').locator('tbody tr').first();
+    assert.deepEqual(await row.locator('td').allInnerTexts(), ['N', 'yes', 'no', 'no', 'yes', 'no', 'yes']);
+    const changes = page.getByLabel('Who changed what').locator('tbody tr');
+    await changes.first().waitFor();
+    const users = new Set(await changes.locator('td:nth-child(2)').allInnerTexts());
+    assert.deepEqual([...users], ['reader']);
+  });
+
+  it('works under a path behind a proxy, and its security policy is kept on every page', async () => {
+    await opened.insert('N', 'proxied', '1');
+    const proxy = await SubPathProxy.start(opened.server.url, '/tools/quayside');
+    try {
+      const response = await fetch(`${proxy.url}/console/`);
+      await response.arrayBuffer();
+      assert.match(response.headers.get('content-security-policy') ?? '', /^default-src 'none'; .*'none'/);
+      const page = await opened.page('#/', { behind: proxy.url });
+      const outside: string[] = [];
+      page.on('request', (request) => {
+        if (!request.url().startsWith(`${proxy.url}/`)) outside.push(request.url());
+      });
+      await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+      for (const [where, text] of PAGES) {
+        await page.goto(`${proxy.url}/console/${where}`);
+        await page.locator('#page').getByText(text).first().waitFor();
+      }
+      await page.goto(`${proxy.url}/console/#/q/N/proxied`);
+      await page.getByRole('button', { name: 'Pause' }).click();
+      await page.getByText('proxied is paused').waitFor();
+      await page.getByRole('button', { name: 'Resume' }).click();
+      await page.getByText('proxied runs again').waitFor();
+      assert.deepEqual(outside, []);
+      // Before the proxy closes: the page would report the end of its stream of events.
+      await opened.check();
+    } finally {
+      await proxy.close();
     }
   });
 

@@ -25,15 +25,16 @@ const REASONS = ['smtp 550: mailbox unavailable', 'time-out', 'cannot be parsed'
 const opened = await OpenedConsole.open();
 try {
   await fill();
-  const pages = await addresses();
+  const pages = await pagesToShow();
   await mkdir(FOLDER, { recursive: true });
   for (const theme of THEMES) {
     for (const [width, height] of SIZES) {
       const page = await opened.page('#/', { theme, width, height });
-      for (const [name, where] of pages) {
+      for (const { name, where, heading, content } of pages) {
         await page.goto(`${opened.server.url}/console/${where}`);
-        await page.locator('#page h1').waitFor();
-        await page.waitForLoadState('networkidle').catch(() => {});
+        await page.locator('#page h1', { hasText: heading }).waitFor();
+        for (const one of content) await page.locator('#page').locator(one).first().waitFor();
+        await page.locator('#page .loading').first().waitFor({ state: 'detached' });
         await page.screenshot({ path: `${FOLDER}${name}-${width}-${theme}.png` });
       }
       await opened.check();
@@ -76,23 +77,41 @@ async function declare(id: string, source: string, destinations: readonly string
   });
 }
 
-/** Names and addresses, with elements that exist. */
-async function addresses(): Promise<readonly (readonly [string, string])[]> {
+/** A page, and what is on it when it shows all that it has. */
+interface PicturedPage {
+  readonly name: string;
+  readonly where: string;
+  readonly heading: string;
+  readonly content: readonly string[];
+}
+
+/** The pages, with an element that exists. */
+async function pagesToShow(): Promise<readonly PicturedPage[]> {
   const reserved = await opened.request('GET', '/q/jobs/orders/elements?state=reserved&limit=1');
   const { elements } = (await reserved.json()) as { elements: { id: string }[] };
+  const id = elements[0]?.id ?? '';
+  const queue = '#/q/jobs/orders';
+  const rows = 'tbody tr';
+  const chart = '.plot .line';
   return [
-    ['overview', '#/'],
-    ['queues', '#/queues'],
-    ['queue', '#/q/jobs/orders'],
-    ['element', `#/q/jobs/orders/e/${elements[0]?.id}`],
-    ['consumers', '#/q/jobs/orders/consumers'],
-    ['try-it', '#/q/jobs/orders/try'],
-    ['dead-letters', '#/dead-letters'],
-    ['operations', '#/operations'],
-    ['clients', '#/clients'],
-    ['exchanges', '#/exchanges'],
-    ['exchange', '#/x/route-orders'],
-    ['exchange-editor', '#/x/route-orders/edit'],
-    ['not-there', '#/nowhere'],
+    { name: 'overview', where: '#/', heading: 'Overview', content: ['.concerns li', chart] },
+    { name: 'queues', where: '#/queues', heading: 'Queues', content: [rows] },
+    { name: 'queue', where: queue, heading: 'orders', content: [rows, chart] },
+    { name: 'element', where: `${queue}/e/${id}`, heading: id, content: ['.why-card', '.tree'] },
+    { name: 'consumers', where: `${queue}/consumers`, heading: 'orders', content: ['.empty'] },
+    { name: 'try-it', where: `${queue}/try`, heading: 'orders', content: ['.snippet'] },
+    { name: 'dead-letters', where: '#/dead-letters', heading: 'Dead letters', content: [rows] },
+    { name: 'operations', where: '#/operations', heading: 'Operations', content: ['.empty'] },
+    { name: 'clients', where: '#/clients', heading: 'Clients', content: ['.empty'] },
+    { name: 'users', where: '#/users', heading: 'Users', content: ['text=signIn'] },
+    { name: 'exchanges', where: '#/exchanges', heading: 'Exchanges', content: [rows, '.graph .edge'] },
+    { name: 'exchange', where: '#/x/route-orders', heading: 'route-orders', content: [rows] },
+    {
+      name: 'exchange-editor',
+      where: '#/x/route-orders/edit',
+      heading: 'route-orders',
+      content: ['textarea'],
+    },
+    { name: 'not-there', where: '#/nowhere', heading: 'There is no such page', content: ['a'] },
   ];
 }

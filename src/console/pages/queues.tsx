@@ -1,146 +1,68 @@
-import { useComputed, useSignal } from '@preact/signals';
-import { useEffect } from 'preact/hooks';
+import { type Signal, useSignal } from '@preact/signals';
+import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
 import { call, path } from '../api.ts';
-import { count, duration, rate, several, shortCount } from '../format.ts';
-import { queueColumns, savedViews } from '../preferences.ts';
+import { count, several } from '../format.ts';
 import {
-  clock,
-  isComplete,
-  keyOf,
-  type QueuePicture,
-  queues,
-  readyForMs,
-  samples,
-  version,
-} from '../remote/live.ts';
-import { numbersOf, parseFilter, QUALIFIERS } from '../remote/queue-filter.ts';
-import { ratesAt } from '../remote/series.ts';
+  type FoundQueues,
+  findQueues,
+  PAGE_SIZE,
+  QUALIFIERS,
+  type QueueOfPage,
+  searchOf,
+  withLatest,
+} from '../remote/found-queues.ts';
+import { keyOf, type QueueNamed, version } from '../remote/live.ts';
+import { useResource } from '../remote/resource.ts';
 import { address, go, href, queueHref, setQuery } from '../route.ts';
 import { may } from '../session.ts';
+import { after } from '../timers.ts';
 import { Icon } from '../ui/icon.tsx';
-import { Menu } from '../ui/menu.tsx';
-import { Spark } from '../ui/spark.tsx';
-import { Badge, Empty, Loading } from '../ui/states.tsx';
-import { type TableColumn, VirtualTable } from '../ui/table.tsx';
+import { Empty, Failure, Loading } from '../ui/states.tsx';
+import { type Selection, VirtualTable } from '../ui/table.tsx';
 import { act } from '../ui/toasts.tsx';
+import { ColumnChoice, chosenColumns } from './queue-columns.tsx';
+import { SavedViews } from './queue-views.tsx';
 
-const SORTED: Readonly<Record<string, (queue: QueuePicture, now: number) => number | string>> = {
-  queue: ({ queue }) => queue,
-  ns: ({ ns }) => ns,
-  size: ({ size }) => size,
-  schedSize: ({ schedSize }) => schedSize,
-  resvSize: ({ resvSize }) => resvSize,
-  totalSize: ({ totalSize }) => totalSize,
-  age: (queue, now) => readyForMs(queue, now) ?? -1,
-  in: (queue, now) => ratesAt(samples.get(keyOf(queue)), now).in,
-  out: (queue, now) => ratesAt(samples.get(keyOf(queue)), now).out,
-};
+/** How often the page is read again, for its order and its rates. What changes in a row comes as an event. */
+const READ_EVERY_MS = 10_000;
+/** A word that is being typed is not looked for yet: half of one, such as `age:>`, is an error. */
+const TYPING_PAUSE_MS = 250;
 
-const NUMBER = { isNumber: true, isSortable: true, width: 'minmax(5rem, 0.6fr)' } as const;
-
-const COLUMNS: readonly TableColumn<QueuePicture>[] = [
-  {
-    id: 'queue',
-    title: 'Queue',
-    isSortable: true,
-    width: 'minmax(10rem, 3fr)',
-    cell: ({ ns, queue, paused }) => (
-      <span class="name">
-        <a href={queueHref(ns, queue)} title={queue}>
-          {queue}
-        </a>
-        {paused && (
-          <Badge level="warn" icon="paused">
-            Paused
-          </Badge>
-        )}
-      </span>
-    ),
-  },
-  {
-    id: 'ns',
-    title: 'Namespace',
-    isSortable: true,
-    isMinor: true,
-    width: 'minmax(6rem, 1fr)',
-    cell: ({ ns }) => ns,
-  },
-  { ...NUMBER, id: 'size', title: 'Ready', cell: ({ size }) => shortCount(size) },
-  {
-    ...NUMBER,
-    isMinor: true,
-    id: 'schedSize',
-    title: 'Scheduled',
-    cell: ({ schedSize }) => shortCount(schedSize),
-  },
-  {
-    ...NUMBER,
-    isMinor: true,
-    id: 'resvSize',
-    title: 'Reserved',
-    cell: ({ resvSize }) => shortCount(resvSize),
-  },
-  {
-    ...NUMBER,
-    isMinor: true,
-    id: 'totalSize',
-    title: 'Depth',
-    cell: ({ totalSize }) => shortCount(totalSize),
-  },
-  { ...NUMBER, id: 'age', title: 'Oldest ready', cell: (queue) => <Age queue={queue} /> },
-  { ...NUMBER, isMinor: true, id: 'in', title: 'In/s', cell: (queue) => <Rate queue={queue} way="in" /> },
-  { ...NUMBER, isMinor: true, id: 'out', title: 'Out/s', cell: (queue) => <Rate queue={queue} way="out" /> },
-  {
-    id: 'trend',
-    title: 'Depth, 5 min',
-    isMinor: true,
-    width: '8rem',
-    cell: (queue) => <Spark samples={samples.get(keyOf(queue))} now={clock.value} />,
-  },
-];
-
-const ALWAYS: ReadonlySet<string> = new Set(['queue', 'ns']);
-
-function Age({ queue }: { readonly queue: QueuePicture }) {
-  const age = readyForMs(queue, clock.value);
-  return <>{age === null ? '–' : duration(age)}</>;
+/** A page of the list, with the search that it answers. */
+interface ListedPage extends FoundQueues {
+  readonly key: string;
+  readonly page: number;
 }
 
-function Rate({ queue, way }: { readonly queue: QueuePicture; readonly way: 'in' | 'out' }) {
-  return <>{rate(ratesAt(samples.get(keyOf(queue)), clock.value)[way])}</>;
-}
-
-/** All queues that the user may read, as one list. Its order is that of the moment when it was sorted: rows do not jump. */
+/**
+ * All queues that the user may read, filtered, sorted and paged by the server. The order is that of the moment when the page was asked for:
+ * rows do not jump.
+ */
 export function Queues() {
-  const filter = address.value.query.get('filter') ?? '';
-  const sort = address.value.query.get('sort') ?? 'queue';
-  const turn = useSignal(0);
-  const order = useSignal<readonly string[]>([]);
-  const selected = useSignal<ReadonlySet<string>>(new Set());
+  const search = searchOf(address.value.query);
+  const key = JSON.stringify(search);
+  const found = useResource(
+    key,
+    async (signal): Promise<ListedPage> => ({
+      key,
+      page: search.page,
+      ...(await findQueues(search, signal)),
+    }),
+    READ_EVERY_MS,
+  );
+  const listed = useSignal<ListedPage | null>(null);
+  const selected = useSignal<ReadonlyMap<string, QueueNamed>>(new Map());
+  const isSortingAgain = useRef(false);
+  const latest = found.value;
   useEffect(() => {
-    if (isComplete.value) order.value = sortedKeys(filter, sort);
-  }, [filter, sort, isComplete.value, turn.value]);
-  const rows = useComputed(() => {
-    version.value;
-    return order.value.flatMap((key) => queues.get(key) ?? []);
-  });
-  const changed = useComputed(() => {
-    version.value;
-    if (!isComplete.value) return 0;
-    const listed = new Set(order.value);
-    const test = parseFilter(filter);
-    const now = clock.value;
-    let added = 0;
-    for (const [key, queue] of queues) if (!listed.has(key) && accepts(test, queue, now)) added += 1;
-    return added;
-  });
-  const columns = COLUMNS.filter(({ id }) => ALWAYS.has(id) || queueColumns.value.includes(id));
-  const toggle = (key: string): void => {
-    const next = new Set(selected.value);
-    if (!next.delete(key)) next.add(key);
-    selected.value = next;
-  };
-  if (!isComplete.value) return <Loading what="Reading the queues" />;
+    if (latest === null || (latest.key === listed.peek()?.key && !isSortingAgain.current)) return;
+    isSortingAgain.current = false;
+    listed.value = latest;
+  }, [latest]);
+  version.value;
+  const shown = listed.value;
+  const rows = withLatest(shown?.queues ?? [], latest?.queues ?? []);
+  const isAnswered = shown?.key === key || found.error === null;
   return (
     <>
       <div class="page-head">
@@ -148,104 +70,192 @@ export function Queues() {
         <SavedViews />
         <ColumnChoice />
       </div>
+      {found.error !== null && <Failure error={found.error} retry={found.reload} />}
+      {latest !== null && latest.unavailable.length > 0 && (
+        <Failure
+          error={`Queues of ${latest.unavailable.join(', ')} are not listed: the engine is unavailable.`}
+        />
+      )}
       <section class="card">
         <header>
-          <input
-            type="search"
-            class="filter"
-            data-find
-            list="qualifiers"
-            value={filter}
-            placeholder="Name, ns:N, depth:>1000, paused …"
-            aria-label="Filter queues"
-            autocomplete="off"
-            spellcheck={false}
-            onInput={(event) => setQuery({ filter: event.currentTarget.value })}
-          />
-          <datalist id="qualifiers">
-            {QUALIFIERS.map((word) => (
-              <option key={word} value={word} />
-            ))}
-          </datalist>
+          <FilterField filter={search.filter} />
           <span class="muted grow" role="status">
-            {rows.value.length === queues.size
-              ? several(queues.size, 'queue')
-              : `${count(rows.value.length)} of ${several(queues.size, 'queue')}`}
+            {latest !== null && isAnswered && <Found page={latest} isFiltered={search.filter !== ''} />}
           </span>
-          <button type="button" class="quiet" onClick={() => (turn.value += 1)}>
+          <button
+            type="button"
+            class="quiet"
+            onClick={() => {
+              isSortingAgain.current = true;
+              found.reload();
+            }}
+          >
             <Icon name="refresh" /> Sort again
           </button>
         </header>
         {selected.value.size > 0 && (
           <SelectionBar
-            keys={selected.value}
+            chosen={[...selected.value.values()]}
             onDone={() => {
-              selected.value = new Set();
+              selected.value = new Map();
             }}
           />
         )}
-        {changed.value > 0 && (
-          <div class="bar" role="status">
-            <button type="button" onClick={() => (turn.value += 1)}>
-              <Icon name="refresh" /> {several(changed.value, 'more queue')}: show
-            </button>
-          </div>
+        <NewBar
+          added={shown === null || latest === null ? 0 : addedIn(latest, shown)}
+          onShow={() => {
+            listed.value = latest;
+          }}
+        />
+        {shown === null && isAnswered && <Loading what="Reading the queues" />}
+        {shown !== null && isAnswered && rows.length === 0 && (
+          <NoQueues isFiltered={search.filter !== ''} page={shown.page} />
         )}
-        {rows.value.length === 0 ? (
-          <NoQueues isFiltered={filter !== ''} />
-        ) : (
+        {shown !== null && isAnswered && rows.length > 0 && (
           <VirtualTable
+            // Another page begins at its top.
+            key={shown.page}
             label="Queues"
-            rows={rows.value}
+            rows={rows}
             keyOf={keyOf}
             nameOf={({ queue }) => queue}
-            columns={columns}
-            sort={sort}
-            onSort={(next) => setQuery({ sort: next })}
+            columns={chosenColumns()}
+            sort={search.sort}
+            onSort={(sort) => setQuery({ sort, page: null })}
             onOpen={({ ns, queue }) => go(queueHref(ns, queue))}
-            selection={{
-              keys: selected.value,
-              toggle,
-              toggleAll: () => {
-                const isAll = rows.value.every((row) => selected.value.has(keyOf(row)));
-                selected.value = new Set(isAll ? [] : rows.value.map(keyOf));
-              },
-            }}
+            selection={selectionOf(rows, selected)}
           />
         )}
+        {shown !== null && isAnswered && <Pager page={shown.page} matched={shown.matched} />}
       </section>
     </>
   );
 }
 
-function accepts(test: ReturnType<typeof parseFilter>, queue: QueuePicture, now: number): boolean {
-  return test(queue, () => numbersOf(queue, ratesAt(samples.get(keyOf(queue)), now), now));
+/** How many rows of a page, read again, are not among those that are shown. */
+function addedIn(latest: ListedPage, shown: ListedPage): number {
+  if (latest.key !== shown.key) return 0;
+  const known = new Set(shown.queues.map(keyOf));
+  return latest.queues.filter((one) => !known.has(keyOf(one))).length;
 }
 
-function sortedKeys(filter: string, sort: string): string[] {
-  const now = clock.peek();
-  const isDown = sort.startsWith('-');
-  const read = SORTED[isDown ? sort.slice(1) : sort] ?? SORTED.queue;
-  const test = parseFilter(filter);
-  const found = [...queues.values()]
-    .filter((queue) => accepts(test, queue, now))
-    .map((queue) => ({ key: keyOf(queue), by: read?.(queue, now) ?? '', name: queue.queue }));
-  const sign = isDown ? -1 : 1;
-  found.sort((a, b) => sign * compare(a.by, b.by) || compare(a.name, b.name));
-  return found.map(({ key }) => key);
+function selectionOf(
+  rows: readonly QueueOfPage[],
+  selected: Signal<ReadonlyMap<string, QueueNamed>>,
+): Selection {
+  const change = (isSelected: boolean, some: readonly QueueOfPage[]): void => {
+    const next = new Map(selected.peek());
+    for (const one of some) {
+      if (isSelected) next.set(keyOf(one), one);
+      else next.delete(keyOf(one));
+    }
+    selected.value = next;
+  };
+  return {
+    keys: new Set(selected.value.keys()),
+    toggle: (key: string) =>
+      change(
+        !selected.peek().has(key),
+        rows.filter((row) => keyOf(row) === key),
+      ),
+    toggleAll: () => change(!rows.every((row) => selected.peek().has(keyOf(row))), rows),
+  };
 }
 
-function compare(a: number | string, b: number | string): number {
-  return a < b ? -1 : a > b ? 1 : 0;
+function FilterField({ filter }: { readonly filter: string }) {
+  const typed = useSignal(filter);
+  // Before the next key: what is typed then must not be lost.
+  useLayoutEffect(() => {
+    typed.value = filter;
+  }, [filter]);
+  useEffect(() => {
+    if (typed.value === filter) return undefined;
+    return after(TYPING_PAUSE_MS, () => setQuery({ filter: typed.peek(), page: null }));
+  }, [typed.value]);
+  return (
+    <>
+      <input
+        type="search"
+        class="filter"
+        data-find
+        list="qualifiers"
+        value={typed.value}
+        placeholder="Name, ns:N, depth:>1000, paused …"
+        aria-label="Filter queues"
+        autocomplete="off"
+        spellcheck={false}
+        onInput={(event) => {
+          typed.value = event.currentTarget.value;
+        }}
+      />
+      <datalist id="qualifiers">
+        {QUALIFIERS.map((word) => (
+          <option key={word} value={word} />
+        ))}
+      </datalist>
+    </>
+  );
 }
 
-function NoQueues({ isFiltered }: { readonly isFiltered: boolean }) {
+function Found({ page, isFiltered }: { readonly page: ListedPage; readonly isFiltered: boolean }) {
+  const { matched, total, sums } = page;
+  return (
+    <>
+      {isFiltered ? `${count(matched)} of ${several(total, 'queue')}` : several(total, 'queue')},{' '}
+      {several(sums.totalSize, 'element')}
+    </>
+  );
+}
+
+function NewBar({ added, onShow }: { readonly added: number; readonly onShow: () => void }) {
+  if (added === 0) return null;
+  return (
+    <div class="bar" role="status">
+      <button type="button" onClick={onShow}>
+        <Icon name="refresh" /> {count(added)} new: show
+      </button>
+    </div>
+  );
+}
+
+function Pager({ page, matched }: { readonly page: number; readonly matched: number }) {
+  const pages = Math.ceil(matched / PAGE_SIZE);
+  if (pages <= 1 && page === 1) return null;
+  const open = (to: number): void => {
+    const { parts, query } = address.peek();
+    go(href(parts, { ...Object.fromEntries(query), page: to === 1 ? null : String(to) }));
+  };
+  return (
+    <nav class="pager" aria-label="Pages of the list">
+      <button type="button" disabled={page <= 1} onClick={() => open(Math.min(page - 1, Math.max(1, pages)))}>
+        Previous
+      </button>
+      <span class="muted">
+        Page {count(page)} of {count(pages)}
+      </span>
+      <button type="button" disabled={page >= pages} onClick={() => open(page + 1)}>
+        Next
+      </button>
+    </nav>
+  );
+}
+
+function NoQueues({ isFiltered, page }: { readonly isFiltered: boolean; readonly page: number }) {
+  if (page > 1) {
+    return (
+      <Empty title={`Page ${count(page)} is empty now`} icon="queues">
+        <button type="button" class="link" onClick={() => setQuery({ page: null })}>
+          Show the first page
+        </button>
+      </Empty>
+    );
+  }
   if (isFiltered) {
     return (
       <Empty title="No queue matches the filter" icon="search">
         Words are parts of names. Others narrow it down: <code>ns:N</code>, <code>depth:&gt;1000</code>,{' '}
         <code>age:&gt;60</code>, <code>paused</code>.{' '}
-        <button type="button" class="link" onClick={() => setQuery({ filter: null })}>
+        <button type="button" class="link" onClick={() => setQuery({ filter: null, page: null })}>
           Show all queues
         </button>
       </Empty>
@@ -259,8 +269,13 @@ function NoQueues({ isFiltered }: { readonly isFiltered: boolean }) {
   );
 }
 
-function SelectionBar({ keys, onDone }: { readonly keys: ReadonlySet<string>; readonly onDone: () => void }) {
-  const chosen = [...keys].flatMap((key) => queues.get(key) ?? []);
+function SelectionBar({
+  chosen,
+  onDone,
+}: {
+  readonly chosen: readonly QueueNamed[];
+  readonly onDone: () => void;
+}) {
   const manageable = chosen.filter(({ ns }) => may('manage', ns));
   const change = (verb: 'pause' | 'resume'): Promise<void> =>
     act(async () => {
@@ -287,76 +302,5 @@ function SelectionBar({ keys, onDone }: { readonly keys: ReadonlySet<string>; re
         Select none
       </button>
     </section>
-  );
-}
-
-function ColumnChoice() {
-  return (
-    <Menu
-      title="Columns"
-      label={
-        <>
-          <Icon name="columns" /> Columns
-        </>
-      }
-      className=""
-    >
-      {COLUMNS.filter(({ id }) => !ALWAYS.has(id)).map(({ id, title }) => (
-        <label key={id}>
-          <input
-            type="checkbox"
-            checked={queueColumns.value.includes(id)}
-            onChange={() => {
-              const shown = queueColumns.value;
-              queueColumns.value = shown.includes(id) ? shown.filter((one) => one !== id) : [...shown, id];
-            }}
-          />
-          {title}
-        </label>
-      ))}
-    </Menu>
-  );
-}
-
-function SavedViews() {
-  const save = (event: SubmitEvent): void => {
-    event.preventDefault();
-    const form = event.currentTarget as HTMLFormElement;
-    const name = String(new FormData(form).get('name') ?? '').trim();
-    if (name === '') return;
-    const others = savedViews.value.filter((view) => view.name !== name);
-    savedViews.value = [...others, { name, query: address.peek().query.toString() }];
-    form.reset();
-  };
-  return (
-    <Menu
-      title="Saved views"
-      label={
-        <>
-          <Icon name="bookmark" /> Views
-        </>
-      }
-      className=""
-    >
-      {savedViews.value.map(({ name, query }) => (
-        <div key={name} class="row saved">
-          <a href={`${href(['queues'])}?${query}`}>{name}</a>
-          <button
-            type="button"
-            class="square"
-            aria-label={`Remove view ${name}`}
-            onClick={() => {
-              savedViews.value = savedViews.value.filter((view) => view.name !== name);
-            }}
-          >
-            <Icon name="close" />
-          </button>
-        </div>
-      ))}
-      <form class="row save" onSubmit={save}>
-        <input name="name" placeholder="Name of this view" aria-label="Name of this view" maxLength={60} />
-        <button type="submit">Save</button>
-      </form>
-    </Menu>
   );
 }

@@ -225,7 +225,10 @@ export function follow(): void {
 }
 
 /** For how long the oldest ready element of a queue has been ready; null if none is. */
-export function readyForMs({ size, next_mature_t }: QueuePicture, at: number): number | null {
+export function readyForMs(
+  { size, next_mature_t }: Pick<QueuePicture, 'size' | 'next_mature_t'>,
+  at: number,
+): number | null {
   if (size === 0 || next_mature_t === null) return null;
   return Math.max(0, at - Date.parse(next_mature_t));
 }

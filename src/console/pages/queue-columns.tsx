@@ -1,0 +1,101 @@
+import { duration, rate, shortCount } from '../format.ts';
+import { queueColumns } from '../preferences.ts';
+import type { QueueOfPage } from '../remote/found-queues.ts';
+import { clock, keyOf, readyForMs, samples } from '../remote/live.ts';
+import { queueHref } from '../route.ts';
+import { Icon } from '../ui/icon.tsx';
+import { Menu } from '../ui/menu.tsx';
+import { Spark } from '../ui/spark.tsx';
+import { Badge } from '../ui/states.tsx';
+import type { TableColumn } from '../ui/table.tsx';
+
+const NUMBER = { isNumber: true, isSortable: true, width: 'minmax(5rem, 0.6fr)' } as const;
+
+/** Of the list of queues. Those that can be sorted are called as the server calls them. */
+const COLUMNS: readonly TableColumn<QueueOfPage>[] = [
+  {
+    id: 'name',
+    title: 'Queue',
+    isSortable: true,
+    width: 'minmax(10rem, 3fr)',
+    cell: ({ ns, queue, paused }) => (
+      <span class="name">
+        <a href={queueHref(ns, queue)} title={queue}>
+          {queue}
+        </a>
+        {paused && (
+          <Badge level="warn" icon="paused">
+            Paused
+          </Badge>
+        )}
+      </span>
+    ),
+  },
+  { id: 'ns', title: 'Namespace', isMinor: true, width: 'minmax(6rem, 1fr)', cell: ({ ns }) => ns },
+  { ...NUMBER, id: 'ready', title: 'Ready', cell: ({ size }) => shortCount(size) },
+  {
+    ...NUMBER,
+    isMinor: true,
+    id: 'scheduled',
+    title: 'Scheduled',
+    cell: ({ schedSize }) => shortCount(schedSize),
+  },
+  {
+    ...NUMBER,
+    isMinor: true,
+    id: 'reserved',
+    title: 'Reserved',
+    cell: ({ resvSize }) => shortCount(resvSize),
+  },
+  { ...NUMBER, isMinor: true, id: 'depth', title: 'Depth', cell: ({ totalSize }) => shortCount(totalSize) },
+  { ...NUMBER, id: 'age', title: 'Oldest ready', cell: (queue) => <Age queue={queue} /> },
+  { ...NUMBER, isMinor: true, id: 'in', title: 'In/s', cell: ({ insert }) => rate(insert) },
+  { ...NUMBER, isMinor: true, id: 'out', title: 'Out/s', cell: ({ take }) => rate(take) },
+  {
+    id: 'trend',
+    title: 'Depth, 5 min',
+    isMinor: true,
+    width: '8rem',
+    cell: (queue) => <Spark samples={samples.get(keyOf(queue))} now={clock.value} />,
+  },
+];
+
+const ALWAYS: ReadonlySet<string> = new Set(['name', 'ns']);
+
+function Age({ queue }: { readonly queue: QueueOfPage }) {
+  const age = readyForMs(queue, clock.value);
+  return <>{age === null ? '–' : duration(age)}</>;
+}
+
+/** Those that the user has chosen. */
+export function chosenColumns(): readonly TableColumn<QueueOfPage>[] {
+  return COLUMNS.filter(({ id }) => ALWAYS.has(id) || queueColumns.value.includes(id));
+}
+
+export function ColumnChoice() {
+  return (
+    <Menu
+      title="Columns"
+      label={
+        <>
+          <Icon name="columns" /> Columns
+        </>
+      }
+      className=""
+    >
+      {COLUMNS.filter(({ id }) => !ALWAYS.has(id)).map(({ id, title }) => (
+        <label key={id}>
+          <input
+            type="checkbox"
+            checked={queueColumns.value.includes(id)}
+            onChange={() => {
+              const shown = queueColumns.value;
+              queueColumns.value = shown.includes(id) ? shown.filter((one) => one !== id) : [...shown, id];
+            }}
+          />
+          {title}
+        </label>
+      ))}
+    </Menu>
+  );
+}

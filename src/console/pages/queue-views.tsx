@@ -1,0 +1,48 @@
+import { savedViews } from '../preferences.ts';
+import { address, href } from '../route.ts';
+import { Icon } from '../ui/icon.tsx';
+import { Menu } from '../ui/menu.tsx';
+
+/** Filter and order of the list of queues under names that the user gives. */
+export function SavedViews() {
+  const save = (event: SubmitEvent): void => {
+    event.preventDefault();
+    const form = event.currentTarget as HTMLFormElement;
+    const name = String(new FormData(form).get('name') ?? '').trim();
+    if (name === '') return;
+    const others = savedViews.value.filter((view) => view.name !== name);
+    savedViews.value = [...others, { name, query: address.peek().query.toString() }];
+    form.reset();
+  };
+  return (
+    <Menu
+      title="Saved views"
+      label={
+        <>
+          <Icon name="bookmark" /> Views
+        </>
+      }
+      className=""
+    >
+      {savedViews.value.map(({ name, query }) => (
+        <div key={name} class="row saved">
+          <a href={`${href(['queues'])}?${query}`}>{name}</a>
+          <button
+            type="button"
+            class="square"
+            aria-label={`Remove view ${name}`}
+            onClick={() => {
+              savedViews.value = savedViews.value.filter((view) => view.name !== name);
+            }}
+          >
+            <Icon name="close" />
+          </button>
+        </div>
+      ))}
+      <form class="row save" onSubmit={save}>
+        <input name="name" placeholder="Name of this view" aria-label="Name of this view" maxLength={60} />
+        <button type="submit">Save</button>
+      </form>
+    </Menu>
+  );
+}

@@ -1,0 +1,89 @@
+import { get } from '../api.ts';
+import { connection, keyOf, type QueueNamed, type QueuePicture, queues } from './live.ts';
+
+/** A queue as the server found it: sizes as in {@link QueuePicture}, rates over the last minute. */
+export interface QueueOfPage extends QueueNamed, Omit<QueuePicture, 'stats'> {
+  readonly insert: number;
+  readonly take: number;
+}
+
+/** One page of what the server found. */
+export interface FoundQueues {
+  readonly queues: readonly QueueOfPage[];
+  /** On all pages. */
+  readonly matched: number;
+  /** Without the filter. */
+  readonly total: number;
+  readonly sums: Readonly<Record<'size' | 'schedSize' | 'resvSize' | 'totalSize', number>>;
+  /** Namespaces whose queues are missing, because their engine is unavailable. */
+  readonly unavailable: readonly string[];
+}
+
+/** Which queues a list shows, in which order. `sort` with `-` in front: the largest first. */
+export interface QueueSearch {
+  readonly filter: string;
+  readonly sort: string;
+  /** From 1. */
+  readonly page: number;
+}
+
+export const PAGE_SIZE = 100;
+/** The server leaves out a million queues at most. */
+const MAX_PAGE = 10_001;
+
+const SORTS: readonly string[] = ['name', 'ready', 'scheduled', 'reserved', 'depth', 'age', 'in', 'out'];
+
+/** Suggestions for the field of the filter. */
+export const QUALIFIERS = [
+  'ns:N',
+  'ready:>0',
+  'depth:>1000',
+  'scheduled:>0',
+  'reserved:>0',
+  'age:>60',
+  'in:>1',
+  'out:0',
+  'paused',
+  'running',
+] as const;
+
+/** What an address asks for; what it has wrong is as if it were missing. */
+export function searchOf(query: URLSearchParams): QueueSearch {
+  const sort = query.get('sort') ?? '';
+  const page = Number(query.get('page'));
+  return {
+    filter: query.get('filter') ?? '',
+    sort: SORTS.includes(sort.replace(/^-/, '')) ? sort : 'name',
+    page: Number.isInteger(page) && page >= 1 && page <= MAX_PAGE ? page : 1,
+  };
+}
+
+export function findQueues({ filter, sort, page }: QueueSearch, signal: AbortSignal): Promise<FoundQueues> {
+  const isDown = sort.startsWith('-');
+  const query = {
+    filter,
+    sort: isDown ? sort.slice(1) : sort,
+    order: isDown ? 'desc' : 'asc',
+    limit: PAGE_SIZE,
+    offset: (page - 1) * PAGE_SIZE,
+  };
+  return get<FoundQueues>('queues', { query, signal });
+}
+
+/**
+ * The rows of a list in their order, with the newest that is known of each: what the server sends while it is listened to, else what was
+ * read last. Queues that are gone are left out.
+ */
+export function withLatest(
+  listed: readonly QueueOfPage[],
+  latest: readonly QueueOfPage[],
+): readonly QueueOfPage[] {
+  const isLive = connection.value === 'live';
+  const read = new Map(latest.map((one) => [keyOf(one), one]));
+  return listed.flatMap((one) => {
+    const key = keyOf(one);
+    const picture = queues.get(key);
+    if (isLive && picture === undefined) return [];
+    return [{ ...one, ...read.get(key), ...(isLive ? picture : undefined) }];
+  });
+}
