@@ -33,13 +33,22 @@ const AS_PARAMETER = {
   level: 'warn',
 };
 
-/** The levels by message, the names of events, and the calls without a message of their own. */
+/** What is logged with one message. */
+interface Logged {
+  readonly levels: Set<string>;
+  /** The names of its events, '' for a line without one; empty if its fields are made elsewhere. */
+  readonly events: Set<string>;
+}
+
+/** What is logged by message, the names of events, and the calls without a message of their own. */
 function readSource(): {
-  readonly messages: Map<string, Set<string>>;
+  readonly messages: Map<string, Logged>;
   readonly events: Set<string>;
   readonly forwarded: Record<string, number>;
 } {
-  const messages = new Map<string, Set<string>>([[AS_PARAMETER.message, new Set([AS_PARAMETER.level])]]);
+  const messages = new Map<string, Logged>([
+    [AS_PARAMETER.message, { levels: new Set([AS_PARAMETER.level]), events: new Set(['']) }],
+  ]);
   const events = new Set<string>();
   const forwarded: Record<string, number> = {};
   for (const file of globSync('src/**/*.ts', { cwd: ROOT })) {
@@ -53,9 +62,11 @@ function readSource(): {
       const found = stringsOf(call.message);
       if (found.length === 0) forwarded[file] = (forwarded[file] ?? 0) + 1;
       for (const message of found) {
-        const levels = messages.get(message) ?? new Set();
-        messages.set(message, levels);
-        for (const level of call.levels) levels.add(level);
+        const logged = messages.get(message) ?? { levels: new Set(), events: new Set() };
+        messages.set(message, logged);
+        for (const level of call.levels) logged.levels.add(level);
+        if (call.fields.type === 'ObjectExpression')
+          logged.events.add(call.fields.properties.map(eventOf).find((name) => name !== null) ?? '');
       }
     });
   }
@@ -68,18 +79,25 @@ function eventOf(node: AnyNode): string | null {
   return stringsOf(node.value)[0] ?? null;
 }
 
+interface LogCall {
+  readonly levels: readonly string[];
+  readonly fields: AnyNode;
+  readonly message: AnyNode;
+}
+
 /** A call such as `log.warn(fields, message)`, `warn(fields, message)` or `log[isKnown ? 'info' : 'warn'](fields, message)`. */
-function logCall(node: AnyNode, source: string): { levels: readonly string[]; message: AnyNode } | null {
+function logCall(node: AnyNode, source: string): LogCall | null {
   if (node.type !== 'CallExpression') return null;
-  const { callee, arguments: [, message] = [] } = node;
-  if (message === undefined) return null;
-  if (callee.type === 'Identifier') return callee.name === 'warn' ? { levels: ['warn'], message } : null;
+  const { callee, arguments: [fields, message] = [] } = node;
+  if (fields === undefined || message === undefined) return null;
+  if (callee.type === 'Identifier')
+    return callee.name === 'warn' ? { levels: ['warn'], fields, message } : null;
   if (callee.type !== 'MemberExpression') return null;
   const { object, property, computed } = callee;
   const isLog = /log(ger)?$/i.test(source.slice(object.start, object.end));
-  if (computed) return isLog ? { levels: stringsOf(property), message } : null;
+  if (computed) return isLog ? { levels: stringsOf(property), fields, message } : null;
   if (property.type !== 'Identifier' || !LEVELS.has(property.name)) return null;
-  return isLog || property.name === 'warn' ? { levels: [property.name], message } : null;
+  return isLog || property.name === 'warn' ? { levels: [property.name], fields, message } : null;
 }
 
 /** The strings that an expression may be, `…` in place of what differs; none if it is no literal. */
@@ -108,11 +126,13 @@ describe('docs/operate/log-events.md', () => {
     assert.deepEqual(rows.map(([message]) => unquoted(message)).sort(), [...messages.keys()].sort());
   });
 
-  it('has the level of each', () => {
-    for (const [message = '', level = ''] of rows) {
-      const levels = messages.get(unquoted(message)) ?? new Set();
-      // One that is computed elsewhere is not known here.
-      if (levels.size > 0) assert.deepEqual(new Set(level.split(', ')), levels, message);
+  it('has the level and the event of each', () => {
+    for (const [message = '', level = '', event] of rows) {
+      const logged = messages.get(unquoted(message));
+      assert.ok(logged !== undefined, message);
+      // What is computed elsewhere is not known here.
+      if (logged.levels.size > 0) assert.deepEqual(new Set(level.split(', ')), logged.levels, message);
+      if (logged.events.size > 0) assert.deepEqual(new Set([unquoted(event).trim()]), logged.events, message);
     }
   });
 
