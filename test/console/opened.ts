@@ -18,7 +18,8 @@ const CONFIG = {
     },
   },
   namespaces: {
-    N: { url: 'sqlite:N.db' },
+    // For CONSOLE_QUEUES=10000, which is the limit that holds if none is given.
+    N: { url: 'sqlite:N.db', maxQueues: 20_000 },
     jobs: { url: 'sqlite:jobs.db', deadLetter: { maxTries: 1 } },
   },
 };

@@ -92,7 +92,7 @@ async function pagesToShow(): Promise<readonly PicturedPage[]> {
   const id = elements[0]?.id ?? '';
   const queue = '#/q/jobs/orders';
   const rows = 'tbody tr';
-  const chart = '.plot .line';
+  const chart = '.plot svg';
   return [
     { name: 'overview', where: '#/', heading: 'Overview', content: ['.concerns li', chart] },
     { name: 'queues', where: '#/queues', heading: 'Queues', content: [rows] },

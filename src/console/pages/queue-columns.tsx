@@ -48,7 +48,13 @@ const COLUMNS: readonly TableColumn<QueueOfPage>[] = [
     cell: ({ resvSize }) => shortCount(resvSize),
   },
   { ...NUMBER, isMinor: true, id: 'depth', title: 'Depth', cell: ({ totalSize }) => shortCount(totalSize) },
-  { ...NUMBER, id: 'age', title: 'Oldest ready', cell: (queue) => <Age queue={queue} /> },
+  {
+    ...NUMBER,
+    id: 'age',
+    title: 'Oldest ready',
+    width: 'minmax(7rem, 0.6fr)',
+    cell: (queue) => <Age queue={queue} />,
+  },
   { ...NUMBER, isMinor: true, id: 'in', title: 'In/s', cell: ({ insert }) => rate(insert) },
   { ...NUMBER, isMinor: true, id: 'out', title: 'Out/s', cell: ({ take }) => rate(take) },
   {

@@ -11,7 +11,7 @@ import {
   searchOf,
   withLatest,
 } from '../remote/found-queues.ts';
-import { keyOf, type QueueNamed, version } from '../remote/live.ts';
+import { connection, keyOf, type QueueNamed, version } from '../remote/live.ts';
 import { useResource } from '../remote/resource.ts';
 import { address, go, href, queueHref, setQuery } from '../route.ts';
 import { may } from '../session.ts';
@@ -59,6 +59,17 @@ export function Queues() {
     isSortingAgain.current = false;
     listed.value = latest;
   }, [latest]);
+  const sortAgain = (): void => {
+    isSortingAgain.current = true;
+    found.reload();
+  };
+  const isLive = connection.value === 'live';
+  const wasLive = useRef(isLive);
+  useEffect(() => {
+    // While nobody listened, what the server had read of queues was up to ten seconds old; for the stream it has read them all again.
+    if (isLive && !wasLive.current) sortAgain();
+    wasLive.current = isLive;
+  }, [isLive]);
   version.value;
   const shown = listed.value;
   const rows = withLatest(shown?.queues ?? [], latest?.queues ?? []);
@@ -82,14 +93,7 @@ export function Queues() {
           <span class="muted grow" role="status">
             {latest !== null && isAnswered && <Found page={latest} isFiltered={search.filter !== ''} />}
           </span>
-          <button
-            type="button"
-            class="quiet"
-            onClick={() => {
-              isSortingAgain.current = true;
-              found.reload();
-            }}
-          >
+          <button type="button" class="quiet" onClick={sortAgain}>
             <Icon name="refresh" /> Sort again
           </button>
         </header>
