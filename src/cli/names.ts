@@ -6,6 +6,7 @@ export const CLIENT_COMMANDS = [
   'commit',
   'browse',
   'status',
+  'top',
   'dead',
   'redrive',
   'move',

@@ -94,6 +94,15 @@ function programOf(
       await runWith(flags, (context) => status(context, name));
     },
   );
+  command('top', 'a live table of the queues of all namespaces; keys sort and filter it')
+    .option('--sort <field>', 'depth, ready, scheduled, reserved, age, in, out or name', 'depth')
+    .option('--filter <words>', 'as the console has it: part of a name, ns:N, "depth:>1000"')
+    .option('--limit <count>', 'how many queues at most', count, 100)
+    .option('--interval <seconds>', 'how often the table is read again', interval, 2)
+    .action(async (flags) => {
+      const { top } = await import('./top.ts');
+      await runWith(flags, (context) => top(context, flags));
+    });
   command('dead [namespace]', 'summarizes dead letters').action(
     async (namespace: string | undefined, flags) => {
       const { dead } = await import('./queues.ts');
@@ -175,6 +184,12 @@ function seconds(text: string): number {
   const value = Number(text);
   if (text !== '' && value >= 0 && value < Number.POSITIVE_INFINITY) return value;
   throw new InvalidArgumentError('Allowed: seconds, a number from 0.');
+}
+
+function interval(text: string): number {
+  const value = seconds(text);
+  if (value >= 0.1 && value <= 3600) return value;
+  throw new InvalidArgumentError('Allowed: seconds, a number from 0.1 to 3600.');
 }
 
 function count(text: string): number {

@@ -1,0 +1,277 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import { type CommandContext, CommandUsageError, EXIT_CODES, printable, tableOf } from './context.ts';
+
+/** What the server sorts by, in the order in which a key goes through them. */
+const SORTS = ['depth', 'ready', 'scheduled', 'reserved', 'age', 'in', 'out', 'name'] as const;
+type QueueSort = (typeof SORTS)[number];
+
+/** Lines of a frame that are not queues: two above the table, its head, and the keys. */
+const OTHER_LINES = 4;
+const DEFAULT_LINES = 24;
+
+/** Another screen, without a cursor, which does not wrap long lines; and back again. */
+const ENTER_SCREEN = '\u001b[?1049h\u001b[?25l\u001b[?7l';
+const LEAVE_SCREEN = '\u001b[?7h\u001b[?25h\u001b[?1049l';
+const HOME = '\u001b[H';
+const END_LINE = '\u001b[K\r\n';
+const END_FRAME = '\u001b[K\u001b[J';
+
+const CTRL_C = '\u0003';
+const CTRL_D = '\u0004';
+const ESCAPE = '\u001b';
+const ERASE = ['\u007f', '\b'];
+const ENTER = ['\r', '\n'];
+
+const KEYS = 'q quit   s sort   r reverse   / filter';
+const END_SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+
+export interface TopFlags {
+  readonly sort: string;
+  readonly filter?: string;
+  readonly limit: number;
+  readonly interval: number;
+}
+
+/** What `GET /queues` responds. */
+interface QueuePage {
+  readonly queues: readonly TopRow[];
+  readonly matched: number;
+  readonly total: number;
+  readonly sums: { readonly size: number; readonly schedSize: number; readonly resvSize: number };
+  readonly unavailable: readonly string[];
+}
+
+interface TopRow {
+  readonly ns: string;
+  readonly queue: string;
+  readonly size: number;
+  readonly schedSize: number;
+  readonly resvSize: number;
+  readonly oldestReadyAge: number | null;
+  readonly insert: number;
+  readonly take: number;
+  readonly paused: boolean;
+}
+
+/** Which queues are shown, and in which order. */
+interface TopQuery {
+  readonly sort: QueueSort;
+  readonly isReversed: boolean;
+  readonly filter: string;
+  readonly limit: number;
+}
+
+/** The queues of all namespaces: live on a terminal; else one page of them. */
+export async function top(context: CommandContext, flags: TopFlags): Promise<number> {
+  const { stdin, stdout } = context.io;
+  const query = {
+    sort: sortOf(flags.sort),
+    isReversed: false,
+    filter: flags.filter ?? '',
+    limit: flags.limit,
+  };
+  const isLive = context.isHuman && stdin.isTTY === true;
+  const limit = isLive ? fitting(query.limit, stdout.rows) : query.limit;
+  const page = await readPage(context, { ...query, limit });
+  if (isLive) return new LiveTable(context, query, flags.interval, page).run();
+  await context.print(page, () => pageText(page).trimEnd());
+  return EXIT_CODES.done;
+}
+
+/** A page that is read again and again, and keys that change what it shows. */
+class LiveTable {
+  readonly #context: CommandContext;
+  readonly #intervalMs: number;
+  readonly #ended = new AbortController();
+  /** Aborted when the page should be read now. */
+  #wake = new AbortController();
+  #query: TopQuery;
+  #page: QueuePage;
+  /** Why the last page could not be read; '' if it was. */
+  #problem = '';
+  /** The filter that is being typed; null: keys are commands. */
+  #typed: string | null = null;
+
+  constructor(context: CommandContext, query: TopQuery, intervalSeconds: number, page: QueuePage) {
+    this.#context = context;
+    this.#query = query;
+    this.#intervalMs = intervalSeconds * 1000;
+    this.#page = page;
+  }
+
+  /** Resolves when a key or a signal ends it. The terminal is as before, also if the process ends otherwise. */
+  async run(): Promise<number> {
+    const { stdin, stdout } = this.#context.io;
+    const onData = (text: string): void => this.#onInput(text);
+    const onResize = (): void => this.#refreshNow();
+    const end = (): void => this.#end();
+    let isRestored = false;
+    const restore = (): void => {
+      if (isRestored) return;
+      isRestored = true;
+      stdin.setRawMode?.(false);
+      stdout.write(LEAVE_SCREEN);
+    };
+    process.once('exit', restore);
+    for (const signal of END_SIGNALS) process.on(signal, end);
+    stdin.setEncoding('utf8');
+    stdin.on('data', onData).on('end', end);
+    stdout.on('resize', onResize);
+    try {
+      stdin.setRawMode?.(true);
+      stdout.write(ENTER_SCREEN);
+      this.#draw();
+      while (!this.#ended.signal.aborted) {
+        await delay(this.#intervalMs, undefined, { signal: this.#wake.signal }).catch(() => {});
+        this.#wake = new AbortController();
+        await this.#refresh();
+      }
+      return EXIT_CODES.done;
+    } finally {
+      stdin.off('data', onData).off('end', end).pause();
+      stdout.off('resize', onResize);
+      for (const signal of END_SIGNALS) process.off(signal, end);
+      process.off('exit', restore);
+      restore();
+    }
+  }
+
+  #end(): void {
+    this.#ended.abort();
+    this.#wake.abort();
+  }
+
+  #refreshNow(): void {
+    this.#draw();
+    this.#wake.abort();
+  }
+
+  /** A failure is shown, and the next reading tries again. */
+  async #refresh(): Promise<void> {
+    const { signal } = this.#ended;
+    if (signal.aborted) return;
+    const limit = fitting(this.#query.limit, this.#context.io.stdout.rows);
+    try {
+      this.#page = await readPage(this.#context, { ...this.#query, limit }, signal);
+      this.#problem = '';
+    } catch (error) {
+      this.#problem = error instanceof Error ? error.message : String(error);
+    }
+    if (!signal.aborted) this.#draw();
+  }
+
+  #onInput(text: string): void {
+    // A key such as an arrow sends several characters that begin with the one of Escape.
+    if (text.startsWith(ESCAPE) && text.length > 1) return;
+    for (const key of text) {
+      if (key === CTRL_C || key === CTRL_D) this.#end();
+      else if (this.#typed === null) this.#onCommand(key);
+      else this.#onTyped(this.#typed, key);
+    }
+  }
+
+  #onCommand(key: string): void {
+    const { sort, isReversed, filter } = this.#query;
+    if (key === 'q') return this.#end();
+    if (key === 's') return this.#show({ sort: SORTS[(SORTS.indexOf(sort) + 1) % SORTS.length] ?? sort });
+    if (key === 'r') return this.#show({ isReversed: !isReversed });
+    if (key !== '/') return;
+    this.#typed = filter;
+    this.#draw();
+  }
+
+  #onTyped(typed: string, key: string): void {
+    if (ENTER.includes(key)) {
+      this.#typed = null;
+      this.#show({ filter: typed });
+      return;
+    }
+    if (key === ESCAPE) this.#typed = null;
+    else if (ERASE.includes(key)) this.#typed = [...typed].slice(0, -1).join('');
+    else if (printable(key) === key) this.#typed = typed + key;
+    this.#draw();
+  }
+
+  #show(change: Partial<TopQuery>): void {
+    this.#query = { ...this.#query, ...change };
+    this.#refreshNow();
+  }
+
+  /** One write, so that no half of a frame is ever seen. A terminal that does not keep up misses frames. */
+  #draw(): void {
+    const { stdout } = this.#context.io;
+    if (stdout.writableNeedDrain) return;
+    const { sort, filter } = this.#query;
+    const { matched, total } = this.#page;
+    const order = isDescending(this.#query) ? 'highest first' : 'lowest first';
+    const filtered = filter === '' ? '' : `, filter: ${filter}`;
+    const lines = [
+      `${matched} of ${total} queues by ${sort}, ${order}${filtered}`,
+      this.#problem === '' ? sumsText(this.#page) : this.#problem,
+      ...pageText(this.#page)
+        .trimEnd()
+        .split('\n')
+        .slice(0, this.#height - OTHER_LINES + 1),
+    ];
+    while (lines.length < this.#height - 1) lines.push('');
+    lines.push(this.#typed === null ? KEYS : `filter: ${this.#typed}_   (Enter applies it, Escape does not)`);
+    stdout.write(`${HOME}${lines.map(printable).join(END_LINE)}${END_FRAME}`);
+  }
+
+  get #height(): number {
+    return this.#context.io.stdout.rows || DEFAULT_LINES;
+  }
+}
+
+async function readPage(
+  { client }: CommandContext,
+  { sort, filter, limit, ...query }: TopQuery,
+  signal?: AbortSignal,
+): Promise<QueuePage> {
+  const order = isDescending({ sort, ...query }) ? 'desc' : 'asc';
+  const parameters = new URLSearchParams({ sort, order, limit: String(limit), ...(filter && { filter }) });
+  const { text } = await client.request('GET', `/queues?${parameters}`, { signal });
+  return JSON.parse(text) as QueuePage;
+}
+
+/** Names begin with the first letter, and numbers with the highest. */
+function isDescending({ sort, isReversed }: Pick<TopQuery, 'sort' | 'isReversed'>): boolean {
+  return (sort === 'name') === isReversed;
+}
+
+function fitting(limit: number, lines: number | undefined): number {
+  return Math.min(limit, Math.max(1, (lines || DEFAULT_LINES) - OTHER_LINES));
+}
+
+function sumsText({ sums: { size, schedSize, resvSize }, unavailable }: QueuePage): string {
+  const away = unavailable.length === 0 ? '' : `; unavailable: ${unavailable.join(', ')}`;
+  return `${size} ready, ${schedSize} scheduled, ${resvSize} reserved${away}`;
+}
+
+function pageText({ queues }: QueuePage): string {
+  if (queues.length === 0) return 'no queues\n';
+  return tableOf(
+    queues.map(({ ns, queue, size, schedSize, resvSize, oldestReadyAge, insert, take, paused }) => ({
+      queue: `${ns}/${queue}`,
+      ready: size,
+      scheduled: schedSize,
+      reserved: resvSize,
+      'age (s)': oldestReadyAge === null ? null : Math.round(oldestReadyAge),
+      'in/s': rounded(insert),
+      'out/s': rounded(take),
+      state: paused ? 'paused' : 'running',
+    })),
+  );
+}
+
+function rounded(perSecond: number): number {
+  return Math.round(perSecond * 10) / 10;
+}
+
+function sortOf(word: string): QueueSort {
+  const found = SORTS.find((sort) => sort === word);
+  if (found !== undefined) return found;
+  throw new CommandUsageError(
+    `--sort ${JSON.stringify(word.slice(0, 64))} is unknown. Allowed: ${SORTS.join(', ')}.`,
+  );
+}
