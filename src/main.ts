@@ -62,6 +62,13 @@ async function run(line: CommandLine): Promise<number> {
       const { restoreCommand } = await import('./app/backup-commands.ts');
       return print(restoreCommand(line, (await load()).config));
     }
+    case 'doctor': {
+      const { doctorCommand } = await import('./app/doctor.ts');
+      const isHuman = process.stdout.isTTY && !line.json;
+      const { text, hasErrors } = await doctorCommand(line, await load(), isHuman);
+      await print(text);
+      return hasErrors ? EXIT.failed : EXIT.done;
+    }
     case 'serve': {
       const loaded = await load();
       const { serve } = await import('./app/serve.ts');

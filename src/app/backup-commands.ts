@@ -1,8 +1,5 @@
 import { cpSync, existsSync, readFileSync, renameSync, rmSync } from 'node:fs';
-import { request as httpRequest } from 'node:http';
-import { request as httpsRequest } from 'node:https';
 import { dirname, join, resolve } from 'node:path';
-import { text } from 'node:stream/consumers';
 import type { LoadedConfig } from '../config/load.ts';
 import type { Config } from '../config/options.ts';
 import { checkNotInUse, draftCopy, draftOf, dropDraft, existingFiles } from '../engines/sqlite/restore.ts';
@@ -14,6 +11,7 @@ import { quote } from '../util/quote.ts';
 import { Backups, MANIFEST } from './backups.ts';
 import { CommandFailed, type CommandLine } from './command-line.ts';
 import { type EngineParts, loadEngines } from './engines.ts';
+import { callOwnServer, ownAddress } from './own-server.ts';
 import { type PasswordSource, readPassword } from './passwords.ts';
 
 /**
@@ -95,7 +93,13 @@ async function backUpRunning(
   const password = await readPassword(passwords, `The server runs. Password of ${command.user}: `);
   if (password === null) throw new CommandFailed('Nothing was backed up.');
   const authorization = `Basic ${Buffer.from(`${command.user}:${password}`).toString('base64')}`;
-  const { status, body } = await post(addressOf(command, config), config, authorization);
+  const address = ownAddress(command, config);
+  const { status, body } = await callOwnServer('POST', new URL('/backup', address), config, {
+    headers: { authorization },
+  }).catch((error: unknown) => {
+    const advice = 'A server has the files open, but does not answer; say where it listens with --url';
+    throw new CommandFailed(`${advice} (${address.origin}: ${messageOf(error)}).`);
+  });
   const response = parse(body);
   if (status !== 201) {
     throw new CommandFailed(`The server answered ${status}: ${response.detail ?? 'no reason'}`);
@@ -107,42 +111,6 @@ async function backUpRunning(
     throw new CommandFailed(`The backup is in ${report.folder}; it cannot be moved (${messageOf(error)}).`);
   }
   return report;
-}
-
-function addressOf({ url }: CommandLine, { http }: Config): URL {
-  if (url !== null) return new URL('/backup', url);
-  const local: Readonly<Record<string, string>> = { '0.0.0.0': '127.0.0.1', '::': '::1' };
-  const host = local[http.host] ?? http.host;
-  const named = host.startsWith('/') ? 'localhost' : host.includes(':') ? `[${host}]` : host;
-  return new URL(`http${http.tls === undefined ? '' : 's'}://${named}:${http.port}/backup`);
-}
-
-/** A response of the server. */
-interface ServerResponse {
-  readonly status: number;
-  readonly body: string;
-}
-
-async function post(address: URL, { http }: Config, authorization: string): Promise<ServerResponse> {
-  const { promise, resolve: onResponse, reject } = Promise.withResolvers<ServerResponse>();
-  const isTls = address.protocol === 'https:';
-  const options = {
-    method: 'POST',
-    headers: { authorization, 'content-length': 0 },
-    ...(http.host.startsWith('/') && { socketPath: http.host }),
-    // The certificate is the server's own, so it is known without an authority, under whatever name.
-    ...(isTls &&
-      http.tls !== undefined && { ca: readFileSync(http.tls.cert), checkServerIdentity: () => undefined }),
-  };
-  const call = (isTls ? httpsRequest : httpRequest)(address, options, (response) => {
-    text(response).then((body) => onResponse({ status: response.statusCode ?? 0, body }), reject);
-  });
-  call.on('error', (error) => {
-    const advice = 'A server has the files open, but does not answer; say where it listens with --url';
-    reject(new CommandFailed(`${advice} (${address.origin}: ${error.message}).`));
-  });
-  call.end();
-  return promise;
 }
 
 function parse(body: string): Readonly<Record<string, unknown>> {

@@ -3,7 +3,7 @@ import { ConfigError } from '../config/problem.ts';
 import { describeOptions } from '../config/schema.ts';
 import { maskText } from '../util/mask.ts';
 
-const COMMANDS = ['serve', 'hash-password', 'reset-admin', 'backup', 'restore'] as const;
+const COMMANDS = ['serve', 'hash-password', 'reset-admin', 'backup', 'restore', 'doctor'] as const;
 const COMMANDS_WITH_FOLDER: readonly string[] = ['backup', 'restore'];
 
 export const EXIT = { done: 0, failed: 1, configuration: 2 } as const;
@@ -20,6 +20,8 @@ export interface CommandLine {
   readonly url: string | null;
   /** Whether a restore moves files away that are in its place. */
   readonly replace: boolean;
+  /** Whether the output is JSON also on a terminal. */
+  readonly json: boolean;
 }
 
 /** A command that could not do what it is for; the message is for the person who gave it. */
@@ -36,6 +38,7 @@ const FLAGS = {
   user: { type: 'string' },
   url: { type: 'string' },
   replace: { type: 'boolean' },
+  json: { type: 'boolean' },
 } as const;
 
 /** @throws UsageError */
@@ -45,8 +48,8 @@ export function parseCommandLine(args: readonly string[]): CommandLine {
   const command = COMMANDS.find((name) => name === word);
   if (command === undefined)
     throw new UsageError(`There is no command ${word}; there are ${COMMANDS.join(', ')}.`);
-  const { user = 'admin', url = null, replace = false } = values;
-  const line = { configFile: values.config ?? null, folder: '', user, url, replace };
+  const { user = 'admin', url = null, replace = false, json = false } = values;
+  const line = { configFile: values.config ?? null, folder: '', user, url, replace, json };
   if (values.help) return { ...line, command: 'help' };
   if (values.version) return { ...line, command: 'version' };
   if (COMMANDS_WITH_FOLDER.includes(command)) return { ...line, command, folder: folderOf(command, rest) };
@@ -93,6 +96,9 @@ const USAGE = `Quayside: queues and exchanges over HTTP, STOMP and AMQP 1.0.
                                                copies all SQLite files into a new folder; a server that runs
                                                does it, and the password of an administrator is asked for
   npm run restore -- FOLDER [--replace]        puts a backup in their place; the server must be stopped
+  npm start -- [--config FILE] doctor [--json] [--url URL]
+                                               checks the machine, the engines' servers, the certificates and the
+                                               server that runs, and says what to do
   npm start -- --help | --version
   npx quayside COMMAND --help                  commands for queues: put, get, status, …; docs/cli.md
 

@@ -213,13 +213,18 @@ function missingDriver(error: unknown): Error | null {
 }
 
 /** Messages of engines say what is wrong, and after a semicolon what to do about it. */
+export function problemOf(error: unknown): { readonly problem: string; readonly hint: string | undefined } {
+  const message = maskText(error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
+  const [, problem = message, hint] = /^(.*); ([^;]+)$/s.exec(message) ?? [];
+  return { problem, hint };
+}
+
 function engineError(
   error: unknown,
   what: string,
   path: readonly string[],
   { errorAt }: EngineParts,
 ): ConfigError {
-  const message = maskText(error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
-  const [, problem = message, hint = 'Mend it, or name another'] = /^(.*); ([^;]+)$/s.exec(message) ?? [];
+  const { problem, hint = 'Mend it, or name another' } = problemOf(error);
   return errorAt(path, `${what}: ${problem}`, hint.charAt(0).toUpperCase() + hint.slice(1));
 }

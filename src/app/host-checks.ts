@@ -1,7 +1,8 @@
-import { statSync } from 'node:fs';
+import { readFileSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { Config } from '../config/options.ts';
 import type { ErrorAt } from '../config/problem.ts';
+import type { Finding } from '../engine/finding.ts';
 import { widerMode } from '../util/files.ts';
 
 // What the machine gives the server: its folder, and the files that it may open.
@@ -24,29 +25,56 @@ export function checkDataDir({ dataDir }: Config, errorAt: ErrorAt): void {
 
 /** What an operator should know of the machine before clients connect. */
 export function hostWarnings(config: Config): string[] {
-  return [...dataDirWarnings(config), ...openFilesWarnings(config)];
+  const findings = [...modeFindings(config), openFilesFinding(config, null)];
+  return findings.flatMap(({ level, message, hint }) => (level === 'ok' ? [] : [`${message}; ${hint}`]));
 }
 
 /** What others than the server's own user may read or write of `dataDir`. Engines warn of their own files. */
-function dataDirWarnings({ dataDir }: Config): string[] {
-  const warning = (path: string, right: string): string[] => {
+export function modeFindings({ dataDir }: Config): Finding[] {
+  const check = 'dataDir';
+  const warning = (path: string, right: string): Finding[] => {
     const mode = widerMode(path);
-    return mode === null ? [] : [`${path} has mode ${mode}, so others may use it; run chmod ${right} on it`];
+    if (mode === null) return [];
+    const message = `${path} has mode ${mode}, so others may use it`;
+    return [{ level: 'warning', check, message, hint: `run chmod ${right} on it` }];
   };
   const files = Object.values(DATA_FILES).flatMap((name) => warning(join(dataDir, name), '600'));
-  return [...warning(dataDir, '700'), ...files];
+  const found = [...warning(dataDir, '700'), ...files];
+  if (found.length > 0) return found;
+  return [{ level: 'ok', check, message: `only its user may use ${dataDir}`, hint: null }];
 }
 
-/** A warning if clients could use up the files that this process may open. */
-function openFilesWarnings({ http, stomp, amqp }: Config): string[] {
+/**
+ * Whether clients could use up the files that a server may open.
+ * @param pid its process; null: this one
+ */
+export function openFilesFinding({ http, stomp, amqp }: Config, pid: number | null): Finding {
   const listeners = Object.entries({ http, stomp, amqp }).filter(([, { port }]) => port !== undefined);
   const needed = listeners.reduce((sum, [, { maxSockets }]) => sum + maxSockets, 0);
-  const limit = openFilesLimit();
-  if (limit === null || needed <= limit) return [];
+  const limit = pid === null ? openFilesLimit() : openFilesLimitOf(pid);
+  const who = pid === null ? 'this process' : `process ${pid}`;
+  const check = 'open files';
+  if (limit === null) return { level: 'ok', check, message: `no limit is known of ${who}`, hint: null };
   const options = listeners.map(([name, { maxSockets }]) => `${name}.maxSockets: ${maxSockets}`).join(', ');
-  return [
-    `this process may open ${limit} files, fewer than the connections that it may keep (${options}): raise the limit (ulimit -n, LimitNOFILE of systemd, ulimits of a container) or lower maxSockets`,
-  ];
+  if (needed <= limit) {
+    return { level: 'ok', check, message: `${who} may open ${limit} files (${options})`, hint: null };
+  }
+  return {
+    level: 'warning',
+    check,
+    message: `${who} may open ${limit} files, fewer than the connections that it may keep (${options})`,
+    hint: 'raise the limit (ulimit -n, LimitNOFILE of systemd, ulimits of a container) or lower maxSockets',
+  };
+}
+
+/** The soft limit of another process, which only Linux shows; null if it is not known, or there is none. */
+function openFilesLimitOf(pid: number): number | null {
+  try {
+    const [, limit] = /^Max open files +(\d+)/m.exec(readFileSync(`/proc/${pid}/limits`, 'utf8')) ?? [];
+    return limit === undefined ? null : Number(limit);
+  } catch {
+    return null;
+  }
 }
 
 /** The soft limit, which Node raises to the hard one when it starts; null if it is not known, or there is none. */

@@ -14,6 +14,7 @@ import type { FrontEndLog } from '../util/log.ts';
 import type { Service } from '../util/service.ts';
 import type { TlsMaterial } from '../util/sockets.ts';
 import type { UpgradeHandler } from '../util/upgrade.ts';
+import { certificatesIn } from './certificate-dates.ts';
 
 /** The scheme of each front end's URL, without and with TLS. The configuration has a group of options by each name. */
 const SCHEMES = {
@@ -102,11 +103,9 @@ export async function readCertificate(
   return { cert, key, clientCa };
 }
 
-const PEM_CERTIFICATE = /-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----/gs;
-
 /** TLS itself would pass over what it cannot read, and then accept no client. */
 function checkAuthorities(pem: string, error: (problem: string) => Error): void {
-  const certificates = pem.match(PEM_CERTIFICATE) ?? [];
+  const certificates = certificatesIn(pem);
   if (certificates.length === 0) throw error('has no certificate in it');
   for (const [i, certificate] of certificates.entries()) {
     try {

@@ -1,11 +1,9 @@
-import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
 import type { LoadedConfig } from '../config/load.ts';
 import type { Config } from '../config/options.ts';
 import { type Clock, systemClock } from '../util/clock.ts';
-import { makeFolder, PRIVATE_MODE } from '../util/files.ts';
 import { EXIT } from './command-line.ts';
 import { createLog, type Log, logLibraryOutput } from './log.ts';
+import { type PidFile, writePidFile } from './pid-file.ts';
 import { createServer, type Server } from './server.ts';
 import { startText } from './start-text.ts';
 import { hasConfiguredUsers, usersFileOf } from './users.ts';
@@ -162,15 +160,6 @@ function followSignals(clock: Clock, handlers: SignalHandlers): () => void {
   };
 }
 
-const PID_FILE = 'quayside.pid';
-
-/** A pid file that was written. */
-interface PidFile {
-  readonly path: string;
-  /** Removes it, unless another server has written its own since. */
-  remove(): void;
-}
-
 /** A server without one can still be signalled by the number that it prints. */
 function tryPidFile({ dataDir }: Config, { logger }: Log): PidFile | null {
   try {
@@ -178,55 +167,5 @@ function tryPidFile({ dataDir }: Config, { logger }: Log): PidFile | null {
   } catch (err) {
     logger.warn({ event: 'start', err }, `the process id cannot be written to ${dataDir}`);
     return null;
-  }
-}
-
-/**
- * Writes the process's id into `dataDir`, so that it can be signalled: npm forwards SIGTERM and SIGINT, but not SIGHUP.
- * The server that starts last owns the file. One that a crash left is replaced, even if another process has its number
- * by now: a file that names the wrong process would let an operator signal that one.
- * @throws Error of the system if the file cannot be written
- */
-function writePidFile(dataDir: string, warn: (message: string) => void): PidFile {
-  makeFolder(dataDir);
-  const path = join(dataDir, PID_FILE);
-  const before = readPid(path);
-  const draft = `${path}.${process.pid}.tmp`;
-  try {
-    writeFileSync(draft, `${process.pid}\n`, { mode: PRIVATE_MODE, flag: 'wx' });
-    renameSync(draft, path);
-  } catch (error) {
-    rmSync(draft, { force: true });
-    throw error;
-  }
-  if (before !== null && before !== process.pid && isAlive(before)) {
-    warn(
-      `${path} named process ${before}, which is alive, and now names process ${process.pid}: if both are servers, signal ${before} by its number`,
-    );
-  }
-  return {
-    path,
-    remove: () => {
-      if (readPid(path) === process.pid) rmSync(path, { force: true });
-    },
-  };
-}
-
-/** Null if there is no such file, or none that holds a process's id. */
-function readPid(path: string): number | null {
-  try {
-    const pid = Number(readFileSync(path, 'utf8'));
-    return Number.isSafeInteger(pid) && pid > 0 ? pid : null;
-  } catch {
-    return null;
-  }
-}
-
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM';
   }
 }

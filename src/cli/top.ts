@@ -172,12 +172,13 @@ class LiveTable {
 
   #onCommand(key: string): void {
     const { sort, isReversed, filter } = this.#query;
-    if (key === 'q') return this.#end();
-    if (key === 's') return this.#show({ sort: SORTS[(SORTS.indexOf(sort) + 1) % SORTS.length] ?? sort });
-    if (key === 'r') return this.#show({ isReversed: !isReversed });
-    if (key !== '/') return;
-    this.#typed = filter;
-    this.#draw();
+    if (key === 'q') this.#end();
+    else if (key === 's') this.#show({ sort: SORTS[(SORTS.indexOf(sort) + 1) % SORTS.length] ?? sort });
+    else if (key === 'r') this.#show({ isReversed: !isReversed });
+    else if (key === '/') {
+      this.#typed = filter;
+      this.#draw();
+    }
   }
 
   #onTyped(typed: string, key: string): void {

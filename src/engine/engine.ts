@@ -2,6 +2,7 @@ import type { GroupName } from '../model/element.ts';
 import type { Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
 import type { Definitions } from './definitions.ts';
+import type { Finding } from './finding.ts';
 import type { QueueRule } from './queue-policy.ts';
 import type { Signaller } from './signaller.ts';
 import type { Stats } from './stats.ts';
@@ -33,6 +34,11 @@ export interface Engine extends Service {
   ping(): Promise<void>;
   /** What its files take of a disk of this machine; not given: it has none here. */
   readonly disk?: (() => Promise<DiskUsage>) | undefined;
+  /**
+   * Reads from its server what its promises need of it, on connections of its own. Needs no `start`, and changes nothing. Rejects
+   * as `start` does if the server cannot be used. Not given: there is no server.
+   */
+  readonly examine?: () => Promise<readonly Finding[]>;
   /**
    * Resolves, once, if the engine finds that it can no longer keep its promises (a failed fsync, a dead
    * worker). From then on every verb is rejected; the process should stop and say why.

@@ -161,7 +161,7 @@ describe('The log', () => {
     const [warning] = program.logged().filter(({ msg }) => String(msg).includes('may open'));
     assert.match(
       String(warning?.msg),
-      /^this process may open \d+ files, fewer than .* \(http\.maxSockets: 2000000000\): raise the limit \(ulimit -n/,
+      /^this process may open \d+ files, fewer than .* \(http\.maxSockets: 2000000000\); raise the limit \(ulimit -n/,
     );
     assert.equal(await program.stop(), 0);
   });

@@ -19,6 +19,7 @@ import { Batcher } from './batcher.ts';
 import type { Connection } from './connection.ts';
 import { DatabaseClock } from './database-clock.ts';
 import { PostgresDefinitions } from './definitions.ts';
+import { examineServer } from './examine.ts';
 import { Expirer } from './expire.ts';
 import { Housekeeping } from './housekeeping.ts';
 import { Ids } from './ids.ts';
@@ -50,6 +51,7 @@ class PostgresEngine implements Engine {
   readonly stats: Stats;
   /** Never: what PostgreSQL has lost is found by a reconnect, which fails until it is mended. */
   readonly failed = new Promise<Error>(() => {});
+  readonly examine: NonNullable<Engine['examine']>;
 
   readonly #settings: Settings;
   readonly #main: Link;
@@ -70,6 +72,7 @@ class PostgresEngine implements Engine {
     const { clock, log, namespaces, dedupWindowMs } = options;
     this.url = options.url;
     this.#settings = readSettings(options);
+    this.examine = () => examineServer(this.#settings, options);
     this.#main = new Link(this.#settings, 'main', options, {
       prepare: (connection) => this.#prepareMain(connection),
       lost: () => this.#batcher.onLost(),

@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions } from '../../engine/engine.ts';
+import type { Finding } from '../../engine/finding.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import { countDeadLetters, type Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
@@ -10,6 +11,7 @@ import { Executor } from './client/executor.ts';
 import type { ServerFacts } from './client/server-check.ts';
 import { Topology } from './client/topology.ts';
 import { RedisDefinitions } from './definitions.ts';
+import { examineMasters } from './examine.ts';
 import { Keys, parseQueueText } from './keys.ts';
 import { type Library, readLibrary } from './library.ts';
 import { ListStorage } from './list.ts';
@@ -148,6 +150,14 @@ export class RedisEngine implements Engine {
     if (masters.length === 0 || !isAnswered) await this.#executor.read(key, 'EXISTS', [key], deadlineAt);
   }
 
+  async examine(): Promise<readonly Finding[]> {
+    try {
+      return await examineMasters(this.#settings, this.#options);
+    } catch (error) {
+      throw this.#startError(error);
+    }
+  }
+
   #openTopology(library: Library): Topology {
     const { clock, log } = this.#options;
     return new Topology({
@@ -170,11 +180,15 @@ export class RedisEngine implements Engine {
       await this.#subscriptions.start();
     } catch (error) {
       await this.stop();
-      const why = (error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
-      // Some reasons bring a remedy of their own, after a semicolon.
-      const remedy = why.includes('; ') ? '' : "; start Redis there, or correct the namespace's url";
-      throw new Error(`${this.#settings.shown}: ${why}${remedy}`);
+      throw this.#startError(error);
     }
+  }
+
+  #startError(error: unknown): Error {
+    const why = (error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
+    // Some reasons bring a remedy of their own, after a semicolon.
+    const remedy = why.includes('; ') ? '' : "; start Redis there, or correct the namespace's url";
+    return new Error(`${this.#settings.shown}: ${why}${remedy}`);
   }
 
   async #stop(): Promise<void> {

@@ -39,7 +39,8 @@ export interface Contact {
 
 export interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate'> {
   readonly onDown: (reason: Error) => void;
-  readonly library: Library;
+  /** Null: the master executes none of our functions. */
+  readonly library: Library | null;
   readonly settings: Settings;
   /** It replaces a master that failed. */
   readonly isSuccessor: boolean;
@@ -133,7 +134,8 @@ export class Master {
   /** Loads our functions again, after the server replied that it has none. @throws ReplyError, CommandLost */
   async loadLibrary(): Promise<void> {
     const connection = this.#leastBusy();
-    if (connection !== null) await loadLibrary(connection, this.#options.library);
+    const { library } = this.#options;
+    if (connection !== null && library !== null) await loadLibrary(connection, library);
   }
 
   /** A further connection to the same server, for subscriptions. */

@@ -3,6 +3,7 @@ import { asString, type RedisConnection, type Reply, ReplyError } from './connec
 
 /** What a server reports about itself on a new connection. */
 export interface ServerFacts {
+  readonly version: string;
   /** Replicas that are connected to it. */
   readonly replicas: number;
   /** Its clock, ms since 1970. */
@@ -20,11 +21,12 @@ const OLDEST_VERSION = 7;
 /**
  * Selects the database, checks that the server is a master on which elements are safe, and loads our functions if it
  * lacks them.
+ * @param library null: none is loaded
  * @throws UnfitRedis, ReplyError, CommandLost
  */
 export async function checkServer(
   connection: RedisConnection,
-  library: Library,
+  library: Library | null,
   db: number,
 ): Promise<ServerFacts> {
   if (db !== 0) await selectDatabase(connection, db);
@@ -38,8 +40,9 @@ export async function checkServer(
       `it is a replica${isCluster ? '' : '; name its master, or its Sentinels with ?sentinel=NAME'}`,
     );
   }
-  await loadLibrary(connection, library);
+  if (library !== null) await loadLibrary(connection, library);
   return {
+    version: info.get('redis_version') ?? 'unknown',
     replicas: replicasIn(info),
     now: readTime(time),
     appendOnly: info.get('aof_enabled') === '1',

@@ -8,10 +8,11 @@ import { SLOTS } from './slots.ts';
 
 interface TopologyOptions {
   readonly clock: Clock;
-  readonly library: Library;
+  /** Null: the masters execute none of our functions. */
+  readonly library: Library | null;
   readonly settings: Settings;
   /** Called at every connection to a master that becomes ready. */
-  readonly onReady: (facts: ServerFacts) => void;
+  readonly onReady: (facts: ServerFacts, server: string) => void;
   readonly onDown: (server: string, reason: Error) => void;
 }
 
@@ -115,7 +116,7 @@ export class Topology {
       locate,
       isSuccessor: this.#isStarted,
       onReady: (facts) => {
-        onReady(facts);
+        onReady(facts, address);
         this.#changed();
       },
       onDown: (reason) => {

@@ -1,0 +1,34 @@
+import { X509Certificate } from 'node:crypto';
+import type { Finding } from '../engine/finding.ts';
+
+const DAY_MS = 24 * 60 * 60 * 1000;
+/** By now a certificate of 90 days should have been renewed, which tools do 30 days before its end. */
+const RENEW_DAYS = 14;
+
+const PEM_CERTIFICATE = /-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----/gs;
+
+/** The certificates of a PEM file, each as PEM. */
+export function certificatesIn(pem: string): readonly string[] {
+  return pem.match(PEM_CERTIFICATE) ?? [];
+}
+
+/** Whether each certificate of a PEM file is valid now, and for how long. */
+export function dateFindings(check: string, file: string, pem: string, now: number): readonly Finding[] {
+  return certificatesIn(pem).map((certificate) => {
+    const { subject, validFromDate, validToDate } = new X509Certificate(certificate);
+    const named = `${subject.replaceAll('\n', ', ')} in ${file}`;
+    if (now < validFromDate.getTime()) {
+      const message = `${named} is not valid before ${validFromDate.toISOString()}`;
+      return { level: 'error', check, message, hint: 'set the clock right, or use another certificate' };
+    }
+    if (now >= validToDate.getTime()) {
+      const message = `${named} expired at ${validToDate.toISOString()}`;
+      return { level: 'error', check, message, hint: 'renew it, and send SIGHUP to the server' };
+    }
+    const message = `${named} is valid until ${validToDate.toISOString()}`;
+    if (validToDate.getTime() - now < RENEW_DAYS * DAY_MS) {
+      return { level: 'warning', check, message, hint: 'renew it, and send SIGHUP to the server' };
+    }
+    return { level: 'ok', check, message, hint: null };
+  });
+}

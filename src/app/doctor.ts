@@ -1,0 +1,191 @@
+import { existsSync } from 'node:fs';
+import { statfs } from 'node:fs/promises';
+import type { LoadedConfig } from '../config/load.ts';
+import { ConfigError } from '../config/problem.ts';
+import type { Engine } from '../engine/engine.ts';
+import type { Finding } from '../engine/finding.ts';
+import { systemClock } from '../util/clock.ts';
+import { maskUrl } from '../util/mask.ts';
+import { dateFindings } from './certificate-dates.ts';
+import type { CommandLine } from './command-line.ts';
+import { loadEngines, problemOf } from './engines.ts';
+import { checkDataDir, modeFindings, openFilesFinding } from './host-checks.ts';
+import { readCertificate } from './listeners.ts';
+import { callOwnServer, ownAddress } from './own-server.ts';
+import { serverProcess } from './pid-file.ts';
+
+const FRONT_ENDS = ['http', 'stomp', 'amqp'] as const;
+
+/** A server that has not responded by then is overloaded, or something else listens there. */
+const RESPONSE_MS = 5_000;
+
+/** Codes of the system for an address where nobody listens. */
+const NOBODY_LISTENS = new Set(['ECONNREFUSED', 'ENOENT']);
+
+/**
+ * `doctor`: checks what the configuration needs of the machine, the engines' servers and the certificates, and asks the
+ * server that runs. Changes nothing. Returns the text to show.
+ */
+export async function doctorCommand(
+  command: CommandLine,
+  loaded: LoadedConfig,
+  isHuman: boolean,
+): Promise<{ readonly text: string; readonly hasErrors: boolean }> {
+  const groups = await Promise.all([
+    configurationFindings(loaded),
+    hostFindings(loaded),
+    tlsFindings(loaded),
+    engineFindings(loaded),
+    serverFindings(command, loaded),
+  ]);
+  const findings = groups.flat();
+  const text = isHuman ? textOf(findings) : findings.map((each) => `${JSON.stringify(each)}\n`).join('');
+  return { text, hasErrors: findings.some(({ level }) => level === 'error') };
+}
+
+function configurationFindings({ config, warnings }: LoadedConfig): Finding[] {
+  const check = 'configuration';
+  const count = Object.keys(config.namespaces).length;
+  return [
+    { level: 'ok', check, message: `it can be used; namespaces: ${count}`, hint: null },
+    ...warnings.map((message): Finding => ({ level: 'warning', check, message, hint: null })),
+  ];
+}
+
+async function hostFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]> {
+  const check = 'dataDir';
+  const openFiles = openFilesFinding(config, serverProcess(config));
+  try {
+    checkDataDir(config, errorAt);
+  } catch (error) {
+    return [...configErrors(check, error), openFiles];
+  }
+  const { dataDir } = config;
+  if (!existsSync(dataDir)) {
+    const message = `${dataDir} does not exist; the server creates it when it starts`;
+    return [{ level: 'ok', check, message, hint: null }, openFiles];
+  }
+  return [...modeFindings(config), await diskFinding(dataDir), openFiles];
+}
+
+/** Of the disk that holds users, logins and backups. Engines know what their own files need. */
+async function diskFinding(folder: string): Promise<Finding> {
+  const { bavail, bsize } = await statfs(folder);
+  const message = `${bytesText(bavail * bsize)} are free for ${folder}`;
+  if (bavail > 0) return { level: 'ok', check: 'disk', message, hint: null };
+  return { level: 'error', check: 'disk', message, hint: 'free some, or name another dataDir' };
+}
+
+async function tlsFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]> {
+  const groups = FRONT_ENDS.map(async (name): Promise<Finding[]> => {
+    const { port, tls } = config[name];
+    if (port === undefined || tls === undefined) return [];
+    const check = `${name}.tls`;
+    const findings: Finding[] = [];
+    const warn = (message: string): unknown =>
+      findings.push({ level: 'warning', check, message, hint: null });
+    try {
+      const material = await readCertificate(config, name, errorAt, warn);
+      const now = systemClock.now();
+      if (material !== null) findings.push(...dateFindings(check, tls.cert, material.cert, now));
+      if (material?.clientCa !== undefined) {
+        findings.push(...dateFindings(check, `${name}.tls.clientCa`, material.clientCa, now));
+      }
+    } catch (error) {
+      findings.push(...configErrors(check, error));
+    }
+    return findings;
+  });
+  return (await Promise.all(groups)).flat();
+}
+
+async function engineFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]> {
+  const log = { info: () => {}, warn: () => {} };
+  try {
+    const engines = await loadEngines(config, { clock: systemClock, log, errorAt });
+    return (await Promise.all(engines.all().map(({ engine }) => findingsOfEngine(engine)))).flat();
+  } catch (error) {
+    return configErrors('engines', error);
+  }
+}
+
+async function findingsOfEngine(engine: Engine): Promise<readonly Finding[]> {
+  const check = maskUrl(engine.url);
+  try {
+    if (engine.disk !== undefined) return [await engineDiskFinding(check, engine.disk)];
+    return (await engine.examine?.()) ?? [];
+  } catch (error) {
+    const { problem, hint = null } = problemOf(error);
+    return [{ level: 'error', check, message: problem, hint }];
+  }
+}
+
+async function engineDiskFinding(check: string, disk: NonNullable<Engine['disk']>): Promise<Finding> {
+  const usage = await disk().catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return null;
+    throw error;
+  });
+  if (usage === null) {
+    const message = 'the folder of its file does not exist; the server creates it when it starts';
+    return { level: 'ok', check, message, hint: null };
+  }
+  const { fileBytes, freeBytes, minFreeBytes } = usage;
+  const message = `its files take ${bytesText(fileBytes)}, and ${bytesText(freeBytes)} are free`;
+  const few = bytesText(minFreeBytes);
+  if (freeBytes < minFreeBytes) {
+    const hint = `free some: inserts are rejected while less than ${few} are free`;
+    return { level: 'error', check, message, hint };
+  }
+  if (freeBytes < fileBytes + minFreeBytes) {
+    const hint = `free some: a backup needs as much as its files, and leaves ${few} free`;
+    return { level: 'warning', check, message, hint };
+  }
+  return { level: 'ok', check, message, hint: null };
+}
+
+async function serverFindings(command: CommandLine, { config }: LoadedConfig): Promise<Finding[]> {
+  const check = 'server';
+  const address = ownAddress(command, config);
+  try {
+    const { status } = await callOwnServer('GET', new URL('/readyz', address), config, {
+      signal: AbortSignal.timeout(RESPONSE_MS),
+    });
+    const message = `${address.origin} responds ${status} to /readyz`;
+    if (status === 200) return [{ level: 'ok', check, message, hint: null }];
+    const hint = 'ask /readyz with the credentials of a user, who sees what is not ready';
+    return [{ level: 'error', check, message, hint }];
+  } catch (error) {
+    const { code = '', message } = error as NodeJS.ErrnoException;
+    if (NOBODY_LISTENS.has(code)) {
+      const hint = 'start it, or name its address with --url';
+      return [{ level: 'warning', check, message: `no server listens at ${address.origin}`, hint }];
+    }
+    const hint = 'see its log, or name its address with --url';
+    const problem = `${address.origin} cannot be asked: ${typeof code === 'string' && code !== '' ? code : message}`;
+    return [{ level: 'error', check, message: problem, hint }];
+  }
+}
+
+/** Each problem of a configuration. @throws the error, if it is another one */
+function configErrors(check: string, error: unknown): Finding[] {
+  if (!(error instanceof ConfigError)) throw error;
+  return error.problems.map(({ path, problem, hint }) => ({
+    level: 'error',
+    check,
+    message: `${path} ${problem}`,
+    hint,
+  }));
+}
+
+function bytesText(bytes: number): string {
+  return `${Math.round(bytes / 1024 ** 2).toLocaleString('en')} MiB`;
+}
+
+function textOf(findings: readonly Finding[]): string {
+  const lines = findings.map(({ level, check, message, hint }) => {
+    const advice = hint === null ? '' : `\n${' '.repeat(9)}${hint}`;
+    return `${level.padEnd(8)} ${check}: ${message}${advice}\n`;
+  });
+  const count = (level: Finding['level']): number => findings.filter((each) => each.level === level).length;
+  return `${lines.join('')}errors: ${count('error')}, warnings: ${count('warning')}\n`;
+}

@@ -1,0 +1,189 @@
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { chmodSync, existsSync, writeFileSync } from 'node:fs';
+import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import type { Finding } from '../../src/engine/finding.ts';
+import { freshSchema, runSql, sharedServer } from '../engines/postgres.ts';
+import { CertificateAuthority, writeCertificate } from '../support/certificate.ts';
+import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
+import { Folder } from './program.ts';
+
+const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
+const run = promisify(execFile);
+
+const SQLITE = { N: { url: 'sqlite:N.db' } };
+/** Nobody may listen there but root, who does not. */
+const NO_SERVER = 'http://127.0.0.1:1';
+
+interface Report {
+  readonly code: number | null;
+  readonly findings: readonly Finding[];
+  readonly stderr: string;
+}
+
+describe('quayside doctor', () => {
+  let folder: Folder;
+  beforeEach(async () => {
+    folder = await Folder.create();
+  });
+  afterEach(() => folder.dispose());
+
+  async function doctor(config: object, url = NO_SERVER): Promise<Report> {
+    await folder.write('config.json', config);
+    const { code, stdout, stderr } = await folder.run(['doctor', '--config', 'config.json', '--url', url]);
+    const lines = stdout.split('\n').filter((line) => line !== '');
+    return { code, findings: lines.map((line) => JSON.parse(line)), stderr };
+  }
+
+  /** What was found of something, as `level: message; hint`. */
+  const found = ({ findings }: Report, check: string): string[] =>
+    findings
+      .filter((finding) => finding.check.includes(check))
+      .map(({ level, message, hint }) => `${level}: ${message}${hint === null ? '' : `; ${hint}`}`);
+
+  const matches = (texts: readonly string[], ...patterns: RegExp[]): void => {
+    assert.equal(texts.length, patterns.length, texts.join('\n'));
+    for (const [i, pattern] of patterns.entries()) assert.match(texts[i] ?? '', pattern);
+  };
+
+  it('finds nothing wrong before the first start but that no server listens, and creates nothing', async () => {
+    const report = await doctor({ namespaces: SQLITE });
+    assert.equal(report.code, 0, report.stderr);
+    const notOk = report.findings.filter(({ level }) => level !== 'ok');
+    assert.deepEqual(notOk, [
+      {
+        level: 'warning',
+        check: 'server',
+        message: `no server listens at ${NO_SERVER}`,
+        hint: 'start it, or name its address with --url',
+      },
+    ]);
+    matches(found(report, 'dataDir'), /^ok: .*data does not exist; the server creates it/);
+    assert.ok(!existsSync(folder.file('data')));
+  });
+
+  it('asks the server that runs, and reads the limits of its process', async () => {
+    await folder.write('config.json', { namespaces: SQLITE });
+    const server = await folder.serve(['--config', 'config.json']);
+    chmodSync(folder.file('data'), 0o755);
+    const report = await doctor({ namespaces: SQLITE, http: { maxSockets: 2_000_000_000 } }, server.url);
+    assert.equal(report.code, 0, report.stderr);
+    matches(found(report, 'server'), /^ok: http:\S+ responds 200 to \/readyz$/);
+    matches(found(report, 'dataDir'), /^warning: .*data has mode 0755, .*; run chmod 700 on it$/);
+    matches(found(report, 'sqlite:'), /^ok: its files take \d+ MiB, and [\d,]+ MiB are free$/);
+    matches(
+      found(report, 'open files'),
+      new RegExp(`^warning: process ${server.pid} may open \\d+ files, fewer .*; raise the limit`),
+    );
+  });
+
+  it('reports what keeps a server from starting', async () => {
+    writeFileSync(folder.file('file'), '');
+    const tls = { cert: 'missing.pem', key: 'missing.pem' };
+    const report = await doctor({ namespaces: SQLITE, dataDir: 'file', http: { tls } });
+    assert.equal(report.code, 1);
+    matches(found(report, 'dataDir'), /^error: dataDir .*file is no folder; Name a folder$/);
+    matches(found(report, 'http.tls'), /^error: http\.tls\.\w+ .*missing\.pem cannot be read \(ENOENT\)/);
+    assert.equal((await folder.run(['doctor', '--url', 'nowhere'])).code, 1);
+  });
+
+  it('reads the dates of certificates', async () => {
+    const tls = { cert: 'cert.pem', key: 'key.pem' };
+    writeCertificate({ cert: folder.file('cert.pem'), key: folder.file('key.pem') });
+    const soon = await doctor({ namespaces: SQLITE, http: { tls } });
+    assert.equal(soon.code, 0, soon.stderr);
+    matches(found(soon, 'http.tls'), /^warning: CN=localhost in .*cert\.pem is valid until \S+Z; renew it/);
+
+    const { cert, key } = new CertificateAuthority().sign('/CN=expired', { days: -1 });
+    writeFileSync(folder.file('cert.pem'), cert);
+    writeFileSync(folder.file('key.pem'), key);
+    chmodSync(folder.file('key.pem'), 0o604);
+    const expired = await doctor({ namespaces: SQLITE, http: { tls } });
+    assert.equal(expired.code, 1);
+    matches(
+      found(expired, 'http.tls'),
+      /^warning: everybody on this machine may read .*key\.pem/,
+      /^error: CN=expired in .*cert\.pem expired at \S+Z; renew it, and send SIGHUP/,
+    );
+  });
+
+  it('prints text for people on a terminal, JSON there with --json', async () => {
+    await folder.write('config.json', { namespaces: SQLITE });
+    const command = `${process.execPath} ${MAIN} doctor --config config.json --url ${NO_SERVER}`;
+    const onTerminal = async (flags: string): Promise<string[]> => {
+      const { stdout } = await run('script', ['-qec', `${command} ${flags}`, '/dev/null'], {
+        cwd: folder.path,
+      });
+      return stdout.trimEnd().split('\r\n');
+    };
+    const lines = await onTerminal('');
+    assert.match(lines[0] ?? '', /^ok {7}configuration: it can be used; namespaces: 1$/);
+    assert.deepEqual(lines.slice(-3), [
+      `warning  server: no server listens at ${NO_SERVER}`,
+      '         start it, or name its address with --url',
+      'errors: 0, warnings: 1',
+    ]);
+    for (const line of await onTerminal('--json')) assert.ok(JSON.parse(line).level);
+  });
+
+  describe('on Redis', () => {
+    let server: RedisServer;
+    before(async () => {
+      server = await startRedis();
+    });
+    after(() => server.stop());
+
+    const cli = (...words: string[]): string => redisCli('-p', String(server.port), ...words);
+
+    it('reads the settings that keep elements, and loads no functions', async () => {
+      const config = { namespaces: { N: { url: server.url } } };
+      const good = await doctor(config);
+      assert.equal(good.code, 0, good.stderr);
+      matches(
+        found(good, 'redis:'),
+        /^ok: it is version \d/,
+        /^ok: its maxmemory-policy is noeviction$/,
+        /^ok: it keeps an append-only file; its appendfsync is everysec$/,
+        /^ok: its connected replicas: 0; /,
+        /^ok: its clock and that of this machine are 0\.\d s apart$/,
+      );
+      assert.equal(cli('FUNCTION', 'LIST').trim(), '');
+
+      cli('CONFIG', 'SET', 'appendonly', 'no');
+      const bad = await doctor({ namespaces: { N: { url: `${server.url}?wait=2` } } });
+      assert.equal(bad.code, 1);
+      const [, , appendOnly = '', replicas = ''] = found(bad, 'redis:');
+      assert.match(appendOnly, /^warning: it keeps no append-only file: .*; set appendonly yes$/);
+      assert.match(replicas, /^error: its connected replicas: 0; wait is 2, .*; connect the replicas/);
+
+      cli('CONFIG', 'SET', 'maxmemory-policy', 'allkeys-lru');
+      const evicting = await doctor(config);
+      assert.equal(evicting.code, 1);
+      matches(found(evicting, 'redis:'), /^error: .*maxmemory-policy is allkeys-lru.*; set maxmemory-policy/);
+    });
+  });
+
+  describe('on PostgreSQL', () => {
+    it('reads the settings that keep elements, and creates no schema', async () => {
+      const server = await sharedServer();
+      const schema = freshSchema();
+      const url = server.url({ parameters: `?schema=${schema}&synchronousCommit=off` });
+      const report = await doctor({ namespaces: { N: { url } } });
+      const fsync = (await runSql(server, 'SHOW fsync')).rows[0].fsync;
+      assert.equal(report.code, fsync === 'on' ? 0 : 1, report.stderr);
+      const texts = found(report, 'postgres:');
+      assert.equal(texts.length, 5);
+      assert.match(texts[0] ?? '', /^ok: it is PostgreSQL \d/);
+      assert.match(texts[1] ?? '', /^warning: synchronous_commit is off: .*; take synchronousCommit out/);
+      assert.match(
+        texts[2] ?? '',
+        fsync === 'on' ? /^ok: fsync is on$/ : /^error: fsync is off: .*; set fsync/,
+      );
+      assert.match(texts[4] ?? '', /^ok: its clock and that of this machine are 0\.\d s apart$/);
+      const { rows } = await runSql(server, `SELECT 1 FROM pg_namespace WHERE nspname = '${schema}'`);
+      assert.deepEqual(rows, []);
+    });
+  });
+});
