@@ -18,6 +18,7 @@ export const CLIENT_COMMANDS = [
   'nodes',
   'bench',
   'completion',
+  'man',
 ] as const;
 
 export type ClientCommand = (typeof CLIENT_COMMANDS)[number];

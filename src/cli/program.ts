@@ -177,6 +177,13 @@ function programOf(
       const { completionScript } = await import('./completion.ts');
       io.stdout.write(completionScript(shell, program));
     });
+  program
+    .command('man')
+    .description('prints a man page: quayside man | man -l -')
+    .action(async () => {
+      const { manPage } = await import('./man.ts');
+      io.stdout.write(manPage(program));
+    });
   return program;
 }
 

@@ -10,6 +10,7 @@ import { text } from 'node:stream/consumers';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
+import { EXIT_CODES } from '../../src/cli/context.ts';
 import { CLIENT_COMMANDS } from '../../src/cli/names.ts';
 import { runClientCommand } from '../../src/cli/program.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
@@ -177,6 +178,18 @@ describe('The command line', () => {
     const { stdout } = await quayside(['completion', 'bash']);
     const typed = `COMP_WORDS=(quayside pu); COMP_CWORD=1; _quayside; echo "\${COMPREPLY[@]}"`;
     assert.equal((await run('bash', ['-c', `${stdout}\n${typed}`])).stdout, 'put purge\n');
+  });
+
+  it('prints a man page with each command and each of its options', async () => {
+    const { code, stdout } = await quayside(['man']);
+    assert.equal(code, 0);
+    for (const command of CLIENT_COMMANDS) assert.match(stdout, new RegExp(`^\\.SS ${command}\\b`, 'm'));
+    assert.match(stdout, /^\.SS put queue \[data\.\.\.\]$/m);
+    assert.match(stdout, /^\.B \\-\\-dry\\-run$/m);
+    for (const code of Object.values(EXIT_CODES)) assert.match(stdout, new RegExp(`^\\.B ${code}$`, 'm'));
+    // A line of text that begins like a request would not be shown.
+    const requests = new Set([...stdout.matchAll(/^[.']\S*/gm)].map(([request]) => request));
+    assert.deepEqual([...requests].sort(), ['.B', '.I', '.SH', '.SS', '.TH', '.TP']);
   });
 
   it('takes credentials from its file, for the server and the user of the file alone', async () => {

@@ -1,0 +1,78 @@
+import type { Command } from 'commander';
+
+/** Commands of the server, which `--help` of the program describes. */
+const SERVER_COMMANDS = 'serve, doctor, backup, restore, hash-password and reset-admin';
+
+/** Where exit codes, files and variables are described for people who have no other page at hand. */
+const SECTIONS: readonly (readonly [
+  title: string,
+  rows: readonly (readonly [term: string, text: string])[],
+])[] = [
+  [
+    'ENVIRONMENT',
+    [
+      ['QUAYSIDE_URL', 'where the server is'],
+      ['QUAYSIDE_USER', 'who calls it'],
+      ['QUAYSIDE_PASSWORD', 'the password of that user'],
+    ],
+  ],
+  [
+    'FILES',
+    [['~/.config/quayside/client.json', 'url, user and password, for what the environment does not give']],
+  ],
+  [
+    'EXIT STATUS',
+    [
+      ['0', 'done'],
+      ['1', 'failed, for a reason that has no code of its own'],
+      ['2', 'the command line, or what was sent, is wrong'],
+      ['3', 'what was named, or waited for, is not there'],
+      ['4', 'not allowed: no credentials, wrong ones, or a right is missing'],
+      ['5', 'the server cannot be reached, or cannot serve now; nothing was changed'],
+      ['6', 'the outcome is unknown: the connection ended before the response'],
+    ],
+  ],
+];
+
+/** The page of section 1 that `man` shows, from the tree of commands. */
+export function manPage(program: Command): string {
+  const lines = [
+    '.TH QUAYSIDE 1',
+    '.SH NAME',
+    'quayside \\- queues and exchanges over HTTP, STOMP and AMQP 1.0',
+    '.SH SYNOPSIS',
+    '.B quayside',
+    '.I command',
+    `[${roman('options')}]`,
+    '.SH DESCRIPTION',
+    roman(`Commands of the server are ${SERVER_COMMANDS}: see quayside --help.`),
+    roman('The others call a server. On a terminal they print text; elsewhere, or with --json, JSON.'),
+    '.SH COMMANDS',
+    ...program.commands.flatMap(commandLines),
+    ...SECTIONS.flatMap(([title, rows]) => [
+      `.SH ${title}`,
+      ...rows.flatMap(([term, text]) => ['.TP', `.B ${roman(term)}`, roman(text)]),
+    ]),
+  ];
+  return `${lines.join('\n')}\n`;
+}
+
+function commandLines(command: Command): string[] {
+  const operands = command.registeredArguments.map((argument) => {
+    const name = argument.variadic ? `${argument.name()}...` : argument.name();
+    return argument.required ? name : `[${name}]`;
+  });
+  return [
+    `.SS ${roman([command.name(), ...operands].join(' '))}`,
+    roman(command.description()),
+    ...command.options.flatMap(({ flags, description }) => ['.TP', `.B ${roman(flags)}`, roman(description)]),
+  ];
+}
+
+/** Text as roff shows it: a hyphen can be copied, and nothing is taken for a request. */
+function roman(text: string): string {
+  return text
+    .replaceAll('\\', '\\e')
+    .replaceAll('-', '\\-')
+    .replace(/^(?=[.'])/, '\\&');
+}
