@@ -1,6 +1,9 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
+import { once } from 'node:events';
 import { chmodSync, existsSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
@@ -77,6 +80,20 @@ describe('quayside doctor', () => {
       found(report, 'open files'),
       new RegExp(`^warning: process ${server.pid} may open \\d+ files, fewer .*; raise the limit`),
     );
+  });
+
+  it('reports a server that is not ready', async () => {
+    const server = createServer((_, response) => response.writeHead(503).end()).listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    try {
+      const { port } = server.address() as AddressInfo;
+      const report = await doctor({ namespaces: SQLITE }, `http://127.0.0.1:${port}`);
+      assert.equal(report.code, 1);
+      matches(found(report, 'server'), /^error: http:\S+ responds 503 to \/readyz; ask \/readyz with/);
+    } finally {
+      server.close();
+      await once(server, 'close');
+    }
   });
 
   it('reports what keeps a server from starting', async () => {
