@@ -104,6 +104,7 @@ function printStart(
       pid: process.pid,
       pidFile: pidFile?.path ?? null,
       url: server.url,
+      hasConsole: config.console.enabled,
       otherUrls: Object.values(server.otherUrls),
       namespaces: Object.keys(config.namespaces),
       newAdministrator: server.newAdministrator,

@@ -6,6 +6,8 @@ export interface StartFacts {
   /** Null if it could not be written. */
   readonly pidFile: string | null;
   readonly url: string;
+  /** Whether `url` serves the console. */
+  readonly hasConsole: boolean;
   /** Addresses of the front ends other than HTTP. */
   readonly otherUrls: readonly string[];
   /** Of the configuration, in its order. */
@@ -31,10 +33,13 @@ function pidText({ pid, pidFile }: StartFacts): string {
 }
 
 function firstStart(facts: StartFacts, { definition, password }: NewAdministrator): string {
+  // A socket is no address for a browser.
+  const console =
+    facts.hasConsole && !facts.url.startsWith('unix:') ? `  console   ${callable(facts.url)}/console/\n` : '';
   return `This is the first start. An administrator was made:
 
   address   ${facts.url}
-  user      ${definition.name}
+${console}  user      ${definition.name}
   password  ${password}
 
 The password is shown this once; its hash is in ${facts.usersFile}.
@@ -52,20 +57,21 @@ const ID_AND_TOKEN = `awk 'tolower($1) == "x-ks-id:" { id = $2 } tolower($1) == 
 
 /** Lines that work in any POSIX shell, one after the other. */
 function tryLines({ url, namespaces }: StartFacts, credentials: string): string[] {
-  // The addresses that stand for "all of this machine's" cannot be called everywhere.
   const [, socket] = /^unix:(.*)$/.exec(url) ?? [];
-  const callable =
-    socket === undefined
-      ? url.replace('//0.0.0.0:', '//127.0.0.1:').replace('//[::]:', '//[::1]:')
-      : 'http://localhost';
+  const address = socket === undefined ? callable(url) : 'http://localhost';
   const to = socket === undefined ? '' : ` --unix-socket '${socket.replaceAll("'", "'\\''")}'`;
   const namespace = encodeURIComponent(namespaces[0] ?? '').replaceAll('!', '%21');
   return [
-    `export U='${credentials}' Q='${callable}'`,
+    `export U='${credentials}' Q='${address}'`,
     `curl${to} -u "$U" -X PUT "$Q/q/${namespace}/first" -H 'content-type: application/json' -d '{"hello": "world"}'`,
     `curl${to} -u "$U" -i "$Q/q/${namespace}/first?to=10000"`,
     `curl${to} -u "$U" -X PUT "$Q/q/${namespace}/first" -H 'content-type: text/plain' -d 'another'`,
     `JOB=$(curl${to} -u "$U" -s -o /dev/null -D - "$Q/q/${namespace}/first?reserve=true&to=10000" | tr -d '\\r' | ${ID_AND_TOKEN})`,
     `curl${to} -u "$U" -X PATCH "$Q/q/${namespace}/first/commit/$JOB"`,
   ];
+}
+
+/** The addresses that stand for "all of this machine's" cannot be called everywhere. */
+function callable(url: string): string {
+  return url.replace('//0.0.0.0:', '//127.0.0.1:').replace('//[::]:', '//[::1]:');
 }
