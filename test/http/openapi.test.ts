@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath, pathToFileURL } from 'node:url';
-import { installTools, tool } from '../openapi/tools.ts';
+import { installOpenApiTools, tool } from '../openapi/tools.ts';
 import { jsonOf } from '../support/http-client.ts';
 import { basic, sharedHarness } from './harness.ts';
 
@@ -37,7 +37,7 @@ describe('The OpenAPI document', () => {
   let document: Document;
 
   before(async () => {
-    await installTools();
+    await installOpenApiTools();
     // Its own package.json, so that the sample is a module wherever the folder is.
     folder = await mkdtemp(join(tmpdir(), 'quayside-openapi-'));
     await writeFile(join(folder, 'package.json'), '{"type":"module"}');

@@ -1,25 +1,14 @@
 import { execFile } from 'node:child_process';
-import { copyFile, readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
+import { installTools } from '../../scripts/install-tools.ts';
 
 const run = promisify(execFile);
 
 const FOLDER = fileURLToPath(new URL('.', import.meta.url));
-const LOCK = `${FOLDER}package-lock.json`;
-/** The lock file by which the tools were installed. */
-const INSTALLED = `${FOLDER}node_modules/.installed-by.json`;
 
-/**
- * Installs the tools of `test/openapi/package.json`, as its lock file says, unless they are there. The server needs
- * none of them, so `npm ci` of the project does not bring them.
- */
-export async function installTools(): Promise<void> {
-  const lock = await readFile(LOCK, 'utf8');
-  const installed = await readFile(INSTALLED, 'utf8').catch(() => null);
-  if (installed === lock) return;
-  await run('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund'], { cwd: FOLDER });
-  await copyFile(LOCK, INSTALLED);
+export function installOpenApiTools(): Promise<void> {
+  return installTools(FOLDER);
 }
 
 /** Runs one of the tools. Resolves with its exit code and what it printed. */

@@ -3,6 +3,8 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { anchorOf } from '../../site/headings.ts';
+import { PAGES as SITE_PAGES } from '../../site/navigation.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const PAGES = [
@@ -47,6 +49,14 @@ describe('Links in README, CONTRIBUTING, CHANGELOG and docs', () => {
   });
 });
 
+describe('The navigation of the documentation site', () => {
+  it('has every page of docs once, and no other', () => {
+    const pages = PAGES.filter((page) => page.startsWith('docs'));
+    const shown = SITE_PAGES.filter((page) => page.startsWith('docs'));
+    assert.deepEqual([...shown].sort(), pages.sort(), 'a new page needs a line in site/navigation.ts');
+  });
+});
+
 /** A page without its code blocks. */
 function prose(page: string): string {
   return readFileSync(path.join(ROOT, page), 'utf8').replaceAll(/^```.*?^```$/gms, '');
@@ -54,13 +64,5 @@ function prose(page: string): string {
 
 /** The anchors of a page's headings, as GitHub makes them. */
 function headingsOf(page: string): Set<string> {
-  return new Set(
-    [...prose(page).matchAll(/^#+ (.*)$/gm)].map(([, heading = '']) =>
-      heading
-        .toLowerCase()
-        .replaceAll(/[^\p{L}\p{N}\s_-]/gu, '')
-        .trim()
-        .replaceAll(/\s/g, '-'),
-    ),
-  );
+  return new Set([...prose(page).matchAll(/^#+ (.*)$/gm)].map(([, heading = '']) => anchorOf(heading)));
 }

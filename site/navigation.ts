@@ -1,0 +1,113 @@
+/** The pages of the site in the order of its sidebar. A page of `docs` that is not named here fails a test. */
+export interface Section {
+  readonly title: string;
+  /** Paths from the root of the repository. The first heading of a page is its name in the sidebar. */
+  readonly pages: readonly string[];
+  /** Shown open, and not folded up, on every page. */
+  readonly isOpen?: boolean;
+}
+
+/** The page at the address of the site itself. */
+export const INDEX = 'docs/README.md';
+
+export const SECTIONS: readonly Section[] = [
+  {
+    title: 'Get started',
+    isOpen: true,
+    pages: inDocs('get-started/install', 'get-started/first-queue'),
+  },
+  { title: 'Concepts', isOpen: true, pages: inDocs('concepts', 'glossary') },
+  {
+    title: 'Guides',
+    isOpen: true,
+    pages: inDocs(
+      'guides/scheduling',
+      'guides/policies',
+      'guides/idempotency',
+      'guides/exchanges',
+      'guides/streams',
+      'guides/batches',
+      'guides/browse',
+      'guides/operations',
+      'guides/events',
+      'guides/export',
+      'guides/migrate',
+      'guides/browsers',
+    ),
+  },
+  {
+    title: 'Operate',
+    isOpen: true,
+    pages: inDocs(
+      'operate/production',
+      'operate/run',
+      'operate/security',
+      'operate/proxies',
+      'operate/alerts',
+      'operate/log-events',
+    ),
+  },
+  {
+    title: 'Engines',
+    pages: inDocs('engines/README', 'engines/sqlite', 'engines/redis', 'engines/postgres'),
+  },
+  {
+    title: 'Protocols',
+    pages: inDocs('protocols/http', 'protocols/stomp', 'protocols/amqp', 'protocols/parity'),
+  },
+  { title: 'Console and command line', pages: inDocs('console', 'cli') },
+  { title: 'SDKs', pages: inDocs('sdk/typescript', 'sdk/python') },
+  {
+    title: 'Move to Quayside',
+    pages: inDocs(
+      'migrate/README',
+      'migrate/bullmq',
+      'migrate/celery',
+      'migrate/sqs',
+      'migrate/beanstalkd',
+      'migrate/keuss-server',
+    ),
+  },
+  { title: 'Reference', pages: inDocs('reference/configuration', 'reference/metrics') },
+  {
+    title: 'Internals',
+    pages: ['CONTRIBUTING.md', ...inDocs('internals/sqlite', 'internals/redis', 'internals/postgres')],
+  },
+  {
+    title: 'Decisions',
+    pages: inDocs(
+      'adr/0001-architecture',
+      'adr/0002-dependencies',
+      'adr/0003-http-without-framework',
+      'adr/0004-selector-sandbox',
+      'adr/0005-signals-behind-inserts',
+      'adr/0006-young-generation',
+      'adr/0007-no-mongodb',
+      'adr/0008-failed-logins',
+      'adr/0009-sqlite-rows-and-syncs',
+      'adr/0010-redis-driver',
+      'adr/0011-storage-port',
+      'adr/0012-worker-hand-off',
+      'adr/0013-redis-outbox',
+      'adr/0014-postgres-computed-ids',
+      'adr/0015-amqp-core',
+      'adr/0016-events-without-queues',
+      'adr/0017-console-sessions',
+      'adr/0018-migration',
+    ),
+  },
+  { title: 'Releases', pages: ['CHANGELOG.md'] },
+];
+
+/** Every page of the site. */
+export const PAGES: readonly string[] = [INDEX, ...SECTIONS.flatMap(({ pages }) => pages)];
+
+/** The path of a page in the site: `docs/engines/README.md` is `engines/index.md`, `CHANGELOG.md` is `changelog.md`. */
+export function sitePathOf(page: string): string {
+  if (!page.startsWith('docs/')) return page.toLowerCase();
+  return page.slice('docs/'.length).replace(/(^|\/)README\.md$/, '$1index.md');
+}
+
+function inDocs(...names: readonly string[]): string[] {
+  return names.map((name) => `docs/${name}.md`);
+}
