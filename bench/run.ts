@@ -29,6 +29,7 @@ import { redis } from './scenarios/redis.ts';
 import { redisDepth } from './scenarios/redis-depth.ts';
 import { redisEngine } from './scenarios/redis-engine.ts';
 import { reserveCommit } from './scenarios/reserve-commit.ts';
+import { sdk } from './scenarios/sdk.ts';
 import { stomp } from './scenarios/stomp.ts';
 import { stompIdle } from './scenarios/stomp-idle.ts';
 import { takeMany } from './scenarios/take-many.ts';
@@ -64,6 +65,7 @@ const SCENARIOS: readonly Scenario[] = [
   frontEnds,
   events,
   takeMany,
+  sdk,
 ];
 
 const { values, positionals } = parseArgs({
