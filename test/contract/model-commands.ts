@@ -26,9 +26,12 @@ const LONG_DELAY = { firstMs: 500, factor: 2, maxMs: 60_000, jitter: 0 };
 
 const insertsOf = (given: fc.Arbitrary<Content[]>): fc.Arbitrary<Command> =>
   fc.tuple(queues, given).map(([queue, contents]) =>
-    command(`insert(${queue.ns}/${queue.name}, ${fc.stringify(contents)})`, async ({ current }, world) => {
-      await insert(queue, contents, current, world);
-    }),
+    command(
+      () => `insert(${queue.ns}/${queue.name}, ${fc.stringify(contents)})`,
+      async ({ current }, world) => {
+        await insert(queue, contents, current, world);
+      },
+    ),
   );
 
 const inserts = insertsOf(fc.array(contents, { minLength: 1, maxLength: 3 }));
@@ -85,26 +88,36 @@ const takes = fc
   .map(([queue, named, count, leaseMs, owner, [of, maxBytes]]) => {
     const group = queue.ns === 'stream' ? named : '';
     const name = `take(${queue.ns}/${queue.name}, "${group}", ${count}, ${leaseMs}, ${owner}, ${of}, ${maxBytes})`;
-    return command(name, async ({ current }, world) => {
-      const options = { group, count, leaseMs, owner, tids: of, ...(maxBytes !== undefined && { maxBytes }) };
-      const taken = await world.opened.engine.storage.take(queue, options);
-      // An engine may count headers as well, so only it knows where the bytes end a take.
-      const { length } = taken.deliveries;
-      const isCut = taken.isCut === true && maxBytes !== undefined;
-      if (isCut) assert.ok(length > 0 && length < count, 'a take that was cut has the first element');
-      const bytes = taken.deliveries.reduce((sum, { body }) => sum + body.byteLength, 0);
-      if (maxBytes !== undefined && length > 1) assert.ok(bytes <= maxBytes, 'more than maxBytes');
-      const expected = current.take(queue, group, isCut ? length : count, leaseMs, owner, null, of);
-      if (isCut)
-        assert.ok((current.nextDueAt(queue, group) ?? Infinity) <= current.now, 'nothing was cut off');
-      learnTaken(queue, taken.deliveries, expected, world);
-      const due = expected.length < count ? current.nextDueAt(queue, group) : null;
-      if (isCut) assert.ok(taken.nextDueAt !== null && taken.nextDueAt <= current.now, 'more is due');
-      else assert.equal(taken.nextDueAt, due, 'the next maturity, where too few were there');
-      for (const { lease } of taken.deliveries) {
-        assert.equal(lease?.until ?? null, leaseMs === null ? null : current.now + leaseMs);
-      }
-    });
+    return command(
+      () => name,
+      async ({ current }, world) => {
+        const options = {
+          group,
+          count,
+          leaseMs,
+          owner,
+          tids: of,
+          ...(maxBytes !== undefined && { maxBytes }),
+        };
+        const taken = await world.opened.engine.storage.take(queue, options);
+        // An engine may count headers as well, so only it knows where the bytes end a take.
+        const { length } = taken.deliveries;
+        const isCut = taken.isCut === true && maxBytes !== undefined;
+        if (isCut) assert.ok(length > 0 && length < count, 'a take that was cut has the first element');
+        const bytes = taken.deliveries.reduce((sum, { body }) => sum + body.byteLength, 0);
+        if (maxBytes !== undefined && length > 1) assert.ok(bytes <= maxBytes, 'more than maxBytes');
+        const expected = current.take(queue, group, isCut ? length : count, leaseMs, owner, null, of);
+        if (isCut)
+          assert.ok((current.nextDueAt(queue, group) ?? Infinity) <= current.now, 'nothing was cut off');
+        learnTaken(queue, taken.deliveries, expected, world);
+        const due = expected.length < count ? current.nextDueAt(queue, group) : null;
+        if (isCut) assert.ok(taken.nextDueAt !== null && taken.nextDueAt <= current.now, 'more is due');
+        else assert.equal(taken.nextDueAt, due, 'the next maturity, where too few were there');
+        for (const { lease } of taken.deliveries) {
+          assert.equal(lease?.until ?? null, leaseMs === null ? null : current.now + leaseMs);
+        }
+      },
+    );
   });
 
 /** Compares what was taken, and remembers what a client has learned by it. */
@@ -135,18 +148,21 @@ function assertFreshToken({ id, group, lease }: Delivery, { tokens }: World): vo
 }
 
 const commits = refSpecs.map((spec) =>
-  command(`commit(${fc.stringify(spec)})`, async ({ current }, world) => {
-    const { queue, ref } = resolve(world, spec);
-    const [outcome] = await commit(world.opened.engine.storage, queue, [ref]);
-    assert.equal(outcome, current.commit(queue, ref));
-  }),
+  command(
+    () => `commit(${fc.stringify(spec)})`,
+    async ({ current }, world) => {
+      const { queue, ref } = resolve(world, spec);
+      const [outcome] = await commit(world.opened.engine.storage, queue, [ref]);
+      assert.equal(outcome, current.commit(queue, ref));
+    },
+  ),
 );
 
 const rollbacks = fc
   .tuple(refSpecs, fc.constantFrom(0, 0, 1000), fc.boolean(), fc.boolean())
   .map(([spec, delayMs, countTry, isDefaultDelay]) =>
     command(
-      `rollback(${fc.stringify(spec)}, ${delayMs}, ${countTry}, ${isDefaultDelay})`,
+      () => `rollback(${fc.stringify(spec)}, ${delayMs}, ${countTry}, ${isDefaultDelay})`,
       async ({ current }, world) => {
         const { queue, ref } = resolve(world, spec);
         const terms = { delayMs, countTry, isDefaultDelay };
@@ -168,74 +184,95 @@ const ownOptions: fc.Arbitrary<QueueOptions | null> = fc.option(
 );
 
 const declarations = fc.tuple(queues, ownOptions).map(([queue, options]) =>
-  command(`declare(${queue.ns}/${queue.name}, ${fc.stringify(options)})`, async ({ current }, world) => {
-    await world.opened.engine.storage.declare([queue], options);
-    current.declare(queue, options);
-  }),
+  command(
+    () => `declare(${queue.ns}/${queue.name}, ${fc.stringify(options)})`,
+    async ({ current }, world) => {
+      await world.opened.engine.storage.declare([queue], options);
+      current.declare(queue, options);
+    },
+  ),
 );
 
 const extensions = fc.tuple(refSpecs, lengths).map(([spec, leaseMs]) =>
-  command(`extend(${fc.stringify(spec)}, ${leaseMs})`, async ({ current }, world) => {
-    const { queue, ref } = resolve(world, spec);
-    const [answer] = await extend(world.opened.engine.storage, queue, [{ ...ref, leaseMs }]);
-    const outcome = current.extend(queue, ref, leaseMs);
-    const until = outcome === 'done' ? current.now + leaseMs : null;
-    assert.deepEqual(answer, { outcome, until });
-  }),
+  command(
+    () => `extend(${fc.stringify(spec)}, ${leaseMs})`,
+    async ({ current }, world) => {
+      const { queue, ref } = resolve(world, spec);
+      const [answer] = await extend(world.opened.engine.storage, queue, [{ ...ref, leaseMs }]);
+      const outcome = current.extend(queue, ref, leaseMs);
+      const until = outcome === 'done' ? current.now + leaseMs : null;
+      assert.deepEqual(answer, { outcome, until });
+    },
+  ),
 );
 
 const removals = refSpecs.map((spec) =>
-  command(`remove(${fc.stringify(spec)})`, async ({ current }, world) => {
-    const { queue, ref } = resolve(world, spec);
-    if (queue.ns === 'stream') return;
-    const [outcome] = await remove(world.opened.engine.storage, queue, [ref.id]);
-    assert.equal(outcome, current.remove(queue, ref.id));
-  }),
+  command(
+    () => `remove(${fc.stringify(spec)})`,
+    async ({ current }, world) => {
+      const { queue, ref } = resolve(world, spec);
+      if (queue.ns === 'stream') return;
+      const [outcome] = await remove(world.opened.engine.storage, queue, [ref.id]);
+      assert.equal(outcome, current.remove(queue, ref.id));
+    },
+  ),
 );
 
 const undoTakes = fc.nat({ max: 3 }).map((back) =>
-  command(`undoTake(${back})`, async ({ current }, world) => {
-    const [popped] = world.popped.splice(Math.max(0, world.popped.length - 1 - back), 1);
-    if (popped === undefined) return;
-    await world.opened.engine.storage.undoTake(popped.queue, [popped.delivery]);
-    current.undoTake(popped.model);
-  }),
+  command(
+    () => `undoTake(${back})`,
+    async ({ current }, world) => {
+      const [popped] = world.popped.splice(Math.max(0, world.popped.length - 1 - back), 1);
+      if (popped === undefined) return;
+      await world.opened.engine.storage.undoTake(popped.queue, [popped.delivery]);
+      current.undoTake(popped.model);
+    },
+  ),
 );
 
 const transfers = fc
   .tuple(refSpecs, fc.array(fc.tuple(queues, contents), { maxLength: 3 }))
   .map(([spec, copies]) =>
-    command(`transfer(${fc.stringify(spec)}, ${fc.stringify(copies)})`, async ({ current }, world) => {
-      const { queue: from, ref: finish } = resolve(world, spec);
-      const inserts = copies.map(([queue, content]) => ({
-        queue,
-        element: elementFor(queue, content, current),
-      }));
-      const [outcome] = await transfer(world.opened.engine.storage, [{ from, finish, inserts }]);
-      assert.equal(outcome, current.commit(from, finish));
-      if (outcome === 'done') for (const { queue, element } of inserts) current.insert(queue, element);
-    }),
+    command(
+      () => `transfer(${fc.stringify(spec)}, ${fc.stringify(copies)})`,
+      async ({ current }, world) => {
+        const { queue: from, ref: finish } = resolve(world, spec);
+        const inserts = copies.map(([queue, content]) => ({
+          queue,
+          element: elementFor(queue, content, current),
+        }));
+        const [outcome] = await transfer(world.opened.engine.storage, [{ from, finish, inserts }]);
+        assert.equal(outcome, current.commit(from, finish));
+        if (outcome === 'done') for (const { queue, element } of inserts) current.insert(queue, element);
+      },
+    ),
   );
 
 const purges = fc
   .tuple(queues, fc.subarray<DeliveryState>(['ready', 'scheduled', 'reserved']))
   .map(([queue, states]) =>
-    command(`purge(${queue.ns}/${queue.name}, ${states})`, async ({ current }, world) => {
-      const gone = await purge(world.opened.engine.storage, queue, states);
-      assert.equal(gone, current.purge(queue, states));
-    }),
+    command(
+      () => `purge(${queue.ns}/${queue.name}, ${states})`,
+      async ({ current }, world) => {
+        const gone = await purge(world.opened.engine.storage, queue, states);
+        assert.equal(gone, current.purge(queue, states));
+      },
+    ),
   );
 
 /** Of a queue as it is, or emptied just before. */
 const drops = fc.tuple(queues, fc.boolean()).map(([queue, isEmptied]) =>
-  command(`drop(${queue.ns}/${queue.name}, ${isEmptied})`, async ({ current }, world) => {
-    const { storage } = world.opened.engine;
-    if (isEmptied) assert.equal(await purge(storage, queue), current.purge(queue, DELIVERY_STATES));
-    const isGone = current.drop(queue);
-    assert.equal(await storage.drop(queue), isGone);
-    // Pops of a queue that is gone cannot be undone.
-    if (isGone) world.popped = world.popped.filter((one) => !isSameKey(one.queue, queue));
-  }),
+  command(
+    () => `drop(${queue.ns}/${queue.name}, ${isEmptied})`,
+    async ({ current }, world) => {
+      const { storage } = world.opened.engine;
+      if (isEmptied) assert.equal(await purge(storage, queue), current.purge(queue, DELIVERY_STATES));
+      const isGone = current.drop(queue);
+      assert.equal(await storage.drop(queue), isGone);
+      // Pops of a queue that is gone cannot be undone.
+      if (isGone) world.popped = world.popped.filter((one) => !isSameKey(one.queue, queue));
+    },
+  ),
 );
 
 function isSameKey(a: QueueKey, b: QueueKey): boolean {
@@ -252,29 +289,35 @@ const browses = fc
   .map(([queue, named, state, limit]) => {
     const group = queue.ns === 'stream' ? named : '';
     const name = `browse(${queue.ns}/${queue.name}, "${group}", ${state}, ${limit})`;
-    return command(name, async ({ current }, world) => {
-      const expected = current.browse(queue, group, state);
-      let after: string | null = null;
-      do {
-        const { storage } = world.opened.engine;
-        const page: ScanPage = await storage.scan(queue, {
-          group,
-          states: [state],
-          bodies: true,
-          after,
-          limit,
-        });
-        checkDeliveries(page.deliveries, expected.splice(0, limit));
-        after = page.next;
-      } while (after !== null);
-      assert.deepEqual(expected, [], 'all pages together are the whole');
-    });
+    return command(
+      () => name,
+      async ({ current }, world) => {
+        const expected = current.browse(queue, group, state);
+        let after: string | null = null;
+        do {
+          const { storage } = world.opened.engine;
+          const page: ScanPage = await storage.scan(queue, {
+            group,
+            states: [state],
+            bodies: true,
+            after,
+            limit,
+          });
+          checkDeliveries(page.deliveries, expected.splice(0, limit));
+          after = page.next;
+        } while (after !== null);
+        assert.deepEqual(expected, [], 'all pages together are the whole');
+      },
+    );
   });
 
 const passings = fc.constantFrom(1, 1, 999, 1000, 4000, 5000, 60_000).map((ms) =>
-  command(`passTime(${ms})`, async ({ current }, world) => {
-    await passTime(current, world, ms);
-  }),
+  command(
+    () => `passTime(${ms})`,
+    async ({ current }, world) => {
+      await passTime(current, world, ms);
+    },
+  ),
 );
 
 /** A few of the ids that the system gave out, mostly of that queue. */
@@ -285,13 +328,16 @@ const takesByIds = fc
   .map(([queue, named, backs, count, leaseMs]) => {
     const group = queue.ns === 'stream' ? named : '';
     const name = `takeByIds(${queue.ns}/${queue.name}, "${group}", ${backs}, ${count}, ${leaseMs})`;
-    return command(name, async ({ current }, world) => {
-      const ids = backs.flatMap((back) => world.refs.at(-1 - back)?.id ?? []);
-      const options = { group, count, ids, leaseMs };
-      const { deliveries, nextDueAt } = await world.opened.engine.storage.take(queue, options);
-      assert.equal(nextDueAt, null, 'a take by ids looks no maturity up');
-      learnTaken(queue, deliveries, current.take(queue, group, count, leaseMs, null, ids), world);
-    });
+    return command(
+      () => name,
+      async ({ current }, world) => {
+        const ids = backs.flatMap((back) => world.refs.at(-1 - back)?.id ?? []);
+        const options = { group, count, ids, leaseMs };
+        const { deliveries, nextDueAt } = await world.opened.engine.storage.take(queue, options);
+        assert.equal(nextDueAt, null, 'a take by ids looks no maturity up');
+        learnTaken(queue, deliveries, current.take(queue, group, count, leaseMs, null, ids), world);
+      },
+    );
   });
 
 const reasons = fc.constantFrom(null, null, 'broken', 'a longer reason');
@@ -325,24 +371,34 @@ const settles = fc
     maxLength: 3,
   })
   .map((specs) =>
-    command(`settle(${fc.stringify(specs)})`, async ({ current }, world) => {
-      const items = specs.map(([spec, from, action]): SettleItem => {
-        const { queue, ref } = resolve(world, spec);
-        return from === 'waiting'
-          ? { queue, id: ref.id, group: ref.group, token: null, from, action: atMoment(action, current.now) }
-          : { queue, ...ref, from, action: atMoment(action, current.now) };
-      });
-      const results = await world.opened.engine.storage.settle(items);
-      const expected = items.map(({ queue, id, group, token, owner = null, from, action }) =>
-        from === 'waiting'
-          ? current.settleWaiting(queue, { id, group: group ?? '' }, action)
-          : current.settle(queue, { id, group: group ?? '', token, owner }, action),
-      );
-      assert.deepEqual(
-        results.map(({ outcome }) => outcome),
-        expected,
-      );
-    }),
+    command(
+      () => `settle(${fc.stringify(specs)})`,
+      async ({ current }, world) => {
+        const items = specs.map(([spec, from, action]): SettleItem => {
+          const { queue, ref } = resolve(world, spec);
+          return from === 'waiting'
+            ? {
+                queue,
+                id: ref.id,
+                group: ref.group,
+                token: null,
+                from,
+                action: atMoment(action, current.now),
+              }
+            : { queue, ...ref, from, action: atMoment(action, current.now) };
+        });
+        const results = await world.opened.engine.storage.settle(items);
+        const expected = items.map(({ queue, id, group, token, owner = null, from, action }) =>
+          from === 'waiting'
+            ? current.settleWaiting(queue, { id, group: group ?? '' }, action)
+            : current.settle(queue, { id, group: group ?? '', token, owner }, action),
+        );
+        assert.deepEqual(
+          results.map(({ outcome }) => outcome),
+          expected,
+        );
+      },
+    ),
   );
 
 const batchActions: fc.Arbitrary<SettleAction> = fc.oneof(
@@ -361,21 +417,24 @@ const batchActions: fc.Arbitrary<SettleAction> = fc.oneof(
 const mixedSettles = fc
   .array(fc.tuple(refSpecs, batchActions), { minLength: 4, maxLength: 12, size: 'max' })
   .map((specs) =>
-    command(`settleMany(${fc.stringify(specs)})`, async ({ current }, world) => {
-      const items = specs.map(([spec, action]): SettleItem => {
-        const { queue, ref } = resolve(world, spec);
-        return { queue, ...ref, from: 'reserved', action };
-      });
-      const results = await world.opened.engine.storage.settle(items);
-      const expected = items.map(({ queue, id, group, token, owner = null, action }) => {
-        const ref = { id, group: group ?? '', token, owner };
-        const outcome =
-          action.kind === 'finish' ? current.commit(queue, ref) : current.settle(queue, ref, action);
-        const until = action.kind === 'extend' && outcome === 'done' ? current.now + action.leaseMs : null;
-        return { outcome, until };
-      });
-      assert.deepEqual(results, expected);
-    }),
+    command(
+      () => `settleMany(${fc.stringify(specs)})`,
+      async ({ current }, world) => {
+        const items = specs.map(([spec, action]): SettleItem => {
+          const { queue, ref } = resolve(world, spec);
+          return { queue, ...ref, from: 'reserved', action };
+        });
+        const results = await world.opened.engine.storage.settle(items);
+        const expected = items.map(({ queue, id, group, token, owner = null, action }) => {
+          const ref = { id, group: group ?? '', token, owner };
+          const outcome =
+            action.kind === 'finish' ? current.commit(queue, ref) : current.settle(queue, ref, action);
+          const until = action.kind === 'extend' && outcome === 'done' ? current.now + action.leaseMs : null;
+          return { outcome, until };
+        });
+        assert.deepEqual(results, expected);
+      },
+    ),
   );
 
 /** A command knows no clock: 0 is now, and 1 is a second later. */
@@ -387,42 +446,48 @@ function atMoment(action: SettleAction, now: number): SettleAction {
 /** What a scan shows of each delivery in addition to what a take does. */
 const reasonScans = fc.tuple(queues, fc.constantFrom(...STREAM_GROUPS)).map(([queue, named]) => {
   const group = queue.ns === 'stream' ? named : '';
-  return command(`scan(${queue.ns}/${queue.name}, "${group}")`, async ({ current }, world) => {
-    const states = ['ready', 'scheduled'] as const;
-    const options = { group, states, after: null, limit: 1000, bodies: false };
-    const { deliveries, next } = await world.opened.engine.storage.scan(queue, options);
-    const expected = states.flatMap((state) =>
-      current.browse(queue, group, state).map((one) => ({ state, one })),
-    );
-    assert.equal(next, null);
-    assert.deepEqual(
-      deliveries.map(({ state, reason, expiresAt, bytes }) => ({ state, reason, expiresAt, bytes })),
-      expected.map(({ state, one: { reason, expiresAt, element } }, i) => {
-        const shown = reason === undefined ? deliveries[i]?.reason : reason;
-        return { state, reason: shown, expiresAt, bytes: element.content.body.byteLength };
-      }),
-    );
-  });
+  return command(
+    () => `scan(${queue.ns}/${queue.name}, "${group}")`,
+    async ({ current }, world) => {
+      const states = ['ready', 'scheduled'] as const;
+      const options = { group, states, after: null, limit: 1000, bodies: false };
+      const { deliveries, next } = await world.opened.engine.storage.scan(queue, options);
+      const expected = states.flatMap((state) =>
+        current.browse(queue, group, state).map((one) => ({ state, one })),
+      );
+      assert.equal(next, null);
+      assert.deepEqual(
+        deliveries.map(({ state, reason, expiresAt, bytes }) => ({ state, reason, expiresAt, bytes })),
+        expected.map(({ state, one: { reason, expiresAt, element } }, i) => {
+          const shown = reason === undefined ? deliveries[i]?.reason : reason;
+          return { state, reason: shown, expiresAt, bytes: element.content.body.byteLength };
+        }),
+      );
+    },
+  );
 });
 
 /** Who holds what is reserved; leases that ran out may or may not have been expired yet. */
 const holderScans = fc.tuple(queues, fc.constantFrom(...STREAM_GROUPS)).map(([queue, named]) => {
   const group = queue.ns === 'stream' ? named : '';
-  return command(`holders(${queue.ns}/${queue.name}, "${group}")`, async ({ current }, world) => {
-    const options = { group, states: ['reserved'], after: null, limit: 1000, bodies: false } as const;
-    const { deliveries } = await world.opened.engine.storage.scan(queue, options);
-    assert.deepEqual(
-      deliveries
-        .filter(({ lease }) => lease !== null && lease.until > current.now)
-        .map(({ holder, lease }) => [lease?.until, holder]),
-      current
-        .reserved(queue, group)
-        .map(({ owner, tid, reservedAt, leaseUntil }) => [
-          leaseUntil,
-          { user: owner, tid, since: reservedAt },
-        ]),
-    );
-  });
+  return command(
+    () => `holders(${queue.ns}/${queue.name}, "${group}")`,
+    async ({ current }, world) => {
+      const options = { group, states: ['reserved'], after: null, limit: 1000, bodies: false } as const;
+      const { deliveries } = await world.opened.engine.storage.scan(queue, options);
+      assert.deepEqual(
+        deliveries
+          .filter(({ lease }) => lease !== null && lease.until > current.now)
+          .map(({ holder, lease }) => [lease?.until, holder]),
+        current
+          .reserved(queue, group)
+          .map(({ owner, tid, reservedAt, leaseUntil }) => [
+            leaseUntil,
+            { user: owner, tid, since: reservedAt },
+          ]),
+      );
+    },
+  );
 });
 
 /** Weighted by repetition: histories need elements to be about something. */

@@ -68,21 +68,24 @@ const settling = fc.tuple(refSpecs, fc.boolean()).map(([spec, finishing]): MakeC
 export const crashes: fc.Arbitrary<Command> = fc
   .tuple(fc.constantFrom<CrashMoment>('before-commit', 'after-commit'), fc.oneof(inserting, taking, settling))
   .map(([moment, makeCall]) =>
-    command(`crash(${moment}, ${fc.stringify(makeCall)})`, async (model, world) => {
-      const { opened } = world;
-      assert.ok('crash' in opened);
-      const call = makeCall(model.current, world);
-      let answered = false;
-      world.opened = await opened.crash(moment, () => {
-        const done = (): void => {
-          answered = true;
-        };
-        call.real(opened.engine.storage).then(done, () => {});
-      });
-      assert.equal(answered, false, 'no caller got a result');
-      if (moment === 'after-commit') call.model(model.current);
-      model.current.reach(world.opened.now());
-      // Pops that the old process made are nobody's to undo any more.
-      world.popped = [];
-    }),
+    command(
+      () => `crash(${moment}, ${fc.stringify(makeCall)})`,
+      async (model, world) => {
+        const { opened } = world;
+        assert.ok('crash' in opened);
+        const call = makeCall(model.current, world);
+        let answered = false;
+        world.opened = await opened.crash(moment, () => {
+          const done = (): void => {
+            answered = true;
+          };
+          call.real(opened.engine.storage).then(done, () => {});
+        });
+        assert.equal(answered, false, 'no caller got a result');
+        if (moment === 'after-commit') call.model(model.current);
+        model.current.reach(world.opened.now());
+        // Pops that the old process made are nobody's to undo any more.
+        world.popped = [];
+      },
+    ),
   );
