@@ -13,6 +13,10 @@ import { amqpIdle } from './scenarios/amqp-idle.ts';
 import { blocked } from './scenarios/blocked.ts';
 import { browse } from './scenarios/browse.ts';
 import { bulkMove } from './scenarios/bulk-move.ts';
+import { consolePages } from './scenarios/console.ts';
+import { consoleCost } from './scenarios/console-cost.ts';
+import { consoleMemory } from './scenarios/console-memory.ts';
+import { consoleNodes } from './scenarios/console-nodes.ts';
 import { depth } from './scenarios/depth.ts';
 import { engine } from './scenarios/engine.ts';
 import { events } from './scenarios/events.ts';
@@ -66,6 +70,10 @@ const SCENARIOS: readonly Scenario[] = [
   events,
   takeMany,
   sdk,
+  consolePages,
+  consoleMemory,
+  consoleCost,
+  consoleNodes,
 ];
 
 const { values, positionals } = parseArgs({

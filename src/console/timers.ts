@@ -15,3 +15,8 @@ export function every(ms: number, call: () => void): () => void {
   const timer = setInterval(call, ms);
   return () => clearInterval(timer);
 }
+
+/** Calls once, before the browser draws next. */
+export function nextFrame(call: () => void): void {
+  requestAnimationFrame(call);
+}

@@ -3,26 +3,19 @@ import { didYouMean } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
 
 /** What a filter may compare of a queue. Ages are in seconds, rates per second. */
-export interface QueueMeasures {
-  readonly ready: number;
-  readonly scheduled: number;
-  readonly reserved: number;
-  readonly depth: number;
-  readonly age: number;
-  readonly in: number;
-  readonly out: number;
-}
+export const MEASURES = ['ready', 'scheduled', 'reserved', 'depth', 'age', 'in', 'out'] as const;
+
+export type QueueMeasure = (typeof MEASURES)[number];
 
 export interface FilteredQueue {
   readonly ns: string;
   readonly queue: string;
   readonly paused: boolean;
-  readonly measures: QueueMeasures;
+  /** Called for what is compared alone: the rates of 10,000 queues take a tenth of a second. */
+  measure(name: QueueMeasure): number;
 }
 
 export type QueueFilter = (queue: FilteredQueue) => boolean;
-
-export const MEASURES = ['ready', 'scheduled', 'reserved', 'depth', 'age', 'in', 'out'] as const;
 
 /** A filter is short: each word is tried on each queue. */
 const MAX_WORDS = 16;
@@ -70,7 +63,7 @@ function filterOf(name: string, word: string): QueueFilter {
     );
   }
   const bound = Number(digits);
-  return ({ measures }) => compare(measures[measure], sign, bound);
+  return (queue) => compare(queue.measure(measure), sign, bound);
 }
 
 function namesLike(part: string): QueueFilter {

@@ -1,13 +1,14 @@
 import { useComputed } from '@preact/signals';
 import { messageOf } from '../api.ts';
 import { count, duration, rate, several, shortCount } from '../format.ts';
-import { type Concern, concerns, RULE } from '../remote/attention.ts';
+import { type Concern, concerns, RULE, reasonOf } from '../remote/attention.ts';
 import { type DeadLetterQueue, deadLetters } from '../remote/dead-letters.ts';
 import {
   type AlarmPicture,
   alarms,
   clock,
   isComplete,
+  keyOf,
   type NodePicture,
   nodes,
   type QueuePicture,
@@ -116,11 +117,11 @@ interface QueueTotals {
   readonly paused: number;
 }
 
-function totalsOf(all: Iterable<QueuePicture>, now: number): QueueTotals {
+function totalsOf(all: Iterable<readonly [string, QueuePicture]>, now: number): QueueTotals {
   const sum = { ready: 0, scheduled: 0, reserved: 0, in: 0, out: 0, queues: 0, paused: 0 };
   let oldestMs: number | null = null;
-  for (const queue of all) {
-    const rates = ratesAt(samples.get(JSON.stringify([queue.ns, queue.queue])), now);
+  for (const [key, queue] of all) {
+    const rates = ratesAt(samples.get(key), now);
     sum.ready += queue.size;
     sum.scheduled += queue.schedSize;
     sum.reserved += queue.resvSize;
@@ -143,7 +144,7 @@ function Figures({
 }) {
   const totals = useComputed(() => {
     version.value;
-    return totalsOf(queues.values(), clock.value);
+    return totalsOf(queues, clock.value);
   });
   const { ready, scheduled, reserved, in: inserted, out, oldestMs, paused } = totals.value;
   const deadCount = dead?.reduce((sum, one) => sum + one.count, 0) ?? null;
@@ -216,7 +217,7 @@ function Figure({
 function Concerns() {
   const found = useComputed((): readonly Concern[] => {
     version.value;
-    return concerns(queues.values(), alarms.values(), samples, clock.value);
+    return concerns(queues, alarms.values(), samples, clock.value);
   });
   const shown = found.value.slice(0, MAX_CONCERNS);
   return (
@@ -242,18 +243,8 @@ function Concerns() {
         </Empty>
       ) : (
         <ul class="concerns">
-          {shown.map(({ queue, level, reason }) => (
-            <li key={JSON.stringify([queue.ns, queue.queue])}>
-              <Badge level={level}>{level === 'bad' ? 'Act' : 'Look'}</Badge>
-              <div>
-                <span class="name">
-                  <a href={queueHref(queue.ns, queue.queue)}>{queue.queue}</a>
-                  <span class="muted">{queue.ns}</span>
-                </span>
-                <p class="why">{reason}</p>
-              </div>
-              <span class="number">{shortCount(queue.size)} ready</span>
-            </li>
+          {shown.map((concern) => (
+            <ConcernRow key={keyOf(concern.queue)} concern={concern} />
           ))}
         </ul>
       )}
@@ -261,10 +252,27 @@ function Concerns() {
   );
 }
 
+function ConcernRow({ concern }: { readonly concern: Concern }) {
+  const { queue, level } = concern;
+  return (
+    <li>
+      <Badge level={level}>{level === 'bad' ? 'Act' : 'Look'}</Badge>
+      <div>
+        <span class="name">
+          <a href={queueHref(queue.ns, queue.queue)}>{queue.queue}</a>
+          <span class="muted">{queue.ns}</span>
+        </span>
+        <p class="why">{reasonOf(concern)}</p>
+      </div>
+      <span class="number">{shortCount(queue.size)} ready</span>
+    </li>
+  );
+}
+
 function Namespaces() {
   const rows = useComputed(() => {
     version.value;
-    const byNamespace = Map.groupBy(queues.values(), ({ ns }) => ns);
+    const byNamespace = Map.groupBy(queues, ([, { ns }]) => ns);
     return namespaces().map((name) => ({ name, ...totalsOf(byNamespace.get(name) ?? [], clock.value) }));
   });
   const alarmOf = (name: string): AlarmPicture | undefined =>

@@ -7,7 +7,8 @@ export interface Concern {
   readonly queue: QueuePicture;
   readonly rank: number;
   readonly level: 'bad' | 'warn';
-  readonly reason: string;
+  /** For how long its oldest ready element has been ready; 0 if none is. */
+  readonly ageMs: number;
 }
 
 /** Ready elements may wait for so long before it is said. */
@@ -21,9 +22,12 @@ export const RULE = [
   'Elements have been ready for more than a minute, though some are taken.',
 ] as const;
 
-/** The queues that need attention, the most urgent first; of the same rank, the one with the oldest ready element. */
+/**
+ * The queues that need attention, the most urgent first; of the same rank, the one with the oldest ready element. Of 10,000 queues all may
+ * need it, twice a second: what is said of one is left to {@link reasonOf}.
+ */
 export function concerns(
-  queues: Iterable<QueuePicture>,
+  queues: ReadonlyMap<string, QueuePicture>,
   alarms: Iterable<AlarmPicture>,
   samples: ReadonlyMap<string, readonly DepthSample[]>,
   now: number,
@@ -34,33 +38,34 @@ export function concerns(
       grew.add(keyOf({ ns, queue }));
   }
   const found: Concern[] = [];
-  for (const queue of queues) {
-    const concern = concernOf(queue, grew, samples, now);
-    if (concern !== null) found.push(concern);
+  for (const [key, queue] of queues) {
+    const age = readyForMs(queue, now);
+    const rank = rankOf(queue, age, grew.has(key), samples.get(key), now);
+    if (rank !== null)
+      found.push({ queue, rank, level: rank === 0 || rank === 2 ? 'bad' : 'warn', ageMs: age ?? 0 });
   }
-  const age = ({ queue }: Concern): number => readyForMs(queue, now) ?? 0;
-  return found.sort((a, b) => a.rank - b.rank || age(b) - age(a) || b.queue.size - a.queue.size);
+  return found.sort((a, b) => a.rank - b.rank || b.ageMs - a.ageMs || b.queue.size - a.queue.size);
 }
 
-function concernOf(
+/** The place of its reason in {@link RULE}; null: it needs none. */
+function rankOf(
   queue: QueuePicture,
-  grew: ReadonlySet<string>,
-  samples: ReadonlyMap<string, readonly DepthSample[]>,
+  age: number | null,
+  hasGrown: boolean,
+  samples: readonly DepthSample[] | undefined,
   now: number,
-): Concern | null {
-  const key = keyOf(queue);
-  if (grew.has(key)) {
-    const reason = `Dead letters came in the last 5 min; ${several(queue.totalSize, 'is', 'are')} here`;
-    return { queue, rank: 0, level: 'bad', reason };
-  }
-  const age = readyForMs(queue, now);
+): number | null {
+  if (hasGrown) return 0;
   if (age === null) return null;
-  if (queue.paused) {
-    return { queue, rank: 1, level: 'warn', reason: `Paused; ${several(queue.size, 'element')} ready` };
-  }
+  if (queue.paused) return 1;
   if (age < LATE_MS || queue.queue.startsWith('__')) return null;
-  const taken = ratesAt(samples.get(key), now).out > 0;
-  return taken
-    ? { queue, rank: 3, level: 'warn', reason: `Consumers are behind: oldest ready for ${duration(age)}` }
-    : { queue, rank: 2, level: 'bad', reason: `Nobody takes: oldest ready for ${duration(age)}` };
+  return ratesAt(samples, now).out > 0 ? 3 : 2;
+}
+
+/** In words. */
+export function reasonOf({ queue, rank, ageMs }: Concern): string {
+  if (rank === 0) return `Dead letters came in the last 5 min; ${several(queue.totalSize, 'is', 'are')} here`;
+  if (rank === 1) return `Paused; ${several(queue.size, 'element')} ready`;
+  if (rank === 2) return `Nobody takes: oldest ready for ${duration(ageMs)}`;
+  return `Consumers are behind: oldest ready for ${duration(ageMs)}`;
 }

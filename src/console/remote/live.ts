@@ -2,8 +2,8 @@ import { computed, effect, signal } from '@preact/signals';
 import { BASE } from '../api.ts';
 import { refresh } from '../preferences.ts';
 import { resume, session } from '../session.ts';
-import { after, every, now } from '../timers.ts';
-import { addSample, type DepthSample } from './series.ts';
+import { after, every, nextFrame, now } from '../timers.ts';
+import { addSample, type DepthSample, isAtRest } from './series.ts';
 
 export interface QueueNamed {
   readonly ns: string;
@@ -129,11 +129,22 @@ function keyIn(kind: PictureKind, one: Record<string, unknown>): string {
 }
 
 let hasNews = false;
+let isShowing = false;
 
 function show(): void {
   if (!hasNews) return;
   hasNews = false;
   version.value += 1;
+}
+
+/** Shows what is new with the next frame: one update of the server comes as many events, and pages go through all queues. */
+function showSoon(): void {
+  if (isShowing) return;
+  isShowing = true;
+  nextFrame(() => {
+    isShowing = false;
+    show();
+  });
 }
 
 function note(kind: PictureKind, pictures: readonly Record<string, unknown>[]): void {
@@ -150,7 +161,7 @@ function note(kind: PictureKind, pictures: readonly Record<string, unknown>[]): 
     map.set(key, one);
   }
   hasNews = true;
-  if (isComplete.peek() && intervalMs.peek() === 0) show();
+  if (isComplete.peek() && intervalMs.peek() === 0) showSoon();
 }
 
 function noteSample(key: string, at: number, picture: QueuePicture): void {
@@ -164,6 +175,14 @@ function noteSample(key: string, at: number, picture: QueuePicture): void {
     if (before !== undefined) addSample(own, at - 1000, before);
   }
   addSample(own, at, picture);
+}
+
+/** Queues that are at rest again take no memory. */
+function forgetOldSamples(): void {
+  const at = now();
+  for (const [key, own] of samples) {
+    if (isAtRest(own, at)) samples.delete(key);
+  }
 }
 
 function listen(): () => void {
@@ -202,11 +221,14 @@ function listen(): () => void {
 /** Increases when a connection is to be made that the browser would not make. */
 const attempt = signal(0);
 
+const FORGET_EVERY_MS = 60_000;
+
 /** Follows the server until the page is closed. */
 export function follow(): void {
   document.addEventListener('visibilitychange', () => {
     isHidden.value = document.hidden;
   });
+  every(FORGET_EVERY_MS, forgetOldSamples);
   effect(() => {
     attempt.value;
     if (wanted.value) return listen();

@@ -8,19 +8,27 @@ export interface DepthSample {
   readonly taken: number;
 }
 
-/** Samples are as far apart as this, so that a hundred hold some minutes. */
+/** Samples are as far apart as this. */
 const SPACING_MS = 3_000;
-const MAX_SAMPLES = 100;
+/** As far back as is shown. */
+export const KEPT_MS = 300_000;
 /** Over which rates are measured. */
 const WINDOW_MS = 15_000;
 
-/** Adds what is seen now. Two changes close together are one sample. */
+/** Adds what is seen now, and drops what is too old. Two changes close together are one sample. */
 export function addSample(samples: DepthSample[], at: number, { size, stats }: QueuePicture): void {
   const sample = { at, size, inserted: stats.put, taken: stats.get + stats.reserve };
   const before = samples.at(-2);
   if (before !== undefined && at - before.at < SPACING_MS) samples.pop();
   samples.push(sample);
-  if (samples.length > MAX_SAMPLES) samples.shift();
+  // The last one before the time that is shown says what was at its beginning.
+  const old = samples.findLastIndex((one) => one.at <= at - KEPT_MS);
+  if (old > 0) samples.splice(0, old);
+}
+
+/** Whether nothing changed in the time that is shown. */
+export function isAtRest(samples: readonly DepthSample[], now: number): boolean {
+  return (samples.at(-1)?.at ?? 0) <= now - KEPT_MS;
 }
 
 /** Inserted and taken per second, as far as this page saw it. */

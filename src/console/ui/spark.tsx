@@ -1,4 +1,4 @@
-import type { DepthSample } from '../remote/series.ts';
+import { type DepthSample, KEPT_MS } from '../remote/series.ts';
 
 const WIDTH = 96;
 const HEIGHT = 20;
@@ -12,7 +12,7 @@ export function Spark({
   readonly now: number;
 }) {
   if (samples === undefined || samples.length < 2) return <span class="spark-rest" />;
-  const from = Math.max(samples[0]?.at ?? now, now - 300_000);
+  const from = Math.max(samples[0]?.at ?? now, now - KEPT_MS);
   const span = Math.max(1, now - from);
   const top = Math.max(1, ...samples.map(({ size }) => size));
   const x = (at: number): string => ((Math.max(0, at - from) / span) * WIDTH).toFixed(1);

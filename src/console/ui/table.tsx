@@ -1,5 +1,5 @@
 import { signal, useSignal } from '@preact/signals';
-import type { ComponentChildren } from 'preact';
+import { Component, type ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import { Icon } from './icon.tsx';
 
@@ -29,7 +29,9 @@ narrow.addEventListener('change', () => {
   isNarrow.value = narrow.matches;
 });
 /** Rows above and below what is visible. */
-const SPARE = 8;
+const SPARE = 12;
+/** Scrolling draws other rows when it has passed so many: fewer than are spare. */
+const STEP = 6;
 
 /** A table of rows of one height, of which only those near the visible part are in the page. */
 export function VirtualTable<Row>({
@@ -57,7 +59,7 @@ export function VirtualTable<Row>({
   readonly total?: number;
 }) {
   const columns = isNarrow.value ? all.filter(({ isMinor }) => isMinor !== true) : all;
-  const top = useSignal(0);
+  const first = useSignal(0);
   const height = useSignal(600);
   const frame = useRef<HTMLDivElement>(null);
   useEffect(() => {
@@ -69,8 +71,8 @@ export function VirtualTable<Row>({
     observer.observe(box);
     return () => observer.disconnect();
   }, []);
-  const from = Math.max(0, Math.floor(top.value / ROW_PX) - SPARE);
-  const to = Math.min(rows.length, Math.ceil((top.value + height.value) / ROW_PX) + SPARE);
+  const from = Math.max(0, first.value - SPARE);
+  const to = Math.min(rows.length, first.value + Math.ceil(height.value / ROW_PX) + STEP + SPARE);
   const grid = [...(selection === undefined ? [] : ['2.25rem']), ...columns.map(({ width }) => width)].join(
     ' ',
   );
@@ -94,7 +96,8 @@ export function VirtualTable<Row>({
       tabIndex={0}
       aria-label={label}
       onScroll={(event) => {
-        top.value = event.currentTarget.scrollTop;
+        const row = Math.floor(event.currentTarget.scrollTop / ROW_PX);
+        first.value = row - (row % STEP);
       }}
     >
       <table class="rows" aria-rowcount={total + 1} style={{ '--grid': grid }}>
@@ -118,37 +121,74 @@ export function VirtualTable<Row>({
         <tbody onKeyDown={move} style={{ height: `${rows.length * ROW_PX}px` }}>
           {rows.slice(from, to).map((row, i) => {
             const key = keyOf(row);
-            const isSelected = selection?.keys.has(key) === true;
             return (
-              <tr
+              <TableRow
                 key={key}
-                aria-rowindex={from + i + 2}
-                class={isSelected ? 'selected' : ''}
-                style={{ transform: `translateY(${(from + i) * ROW_PX}px)` }}
-                onDblClick={onOpen === undefined ? undefined : () => onOpen(row)}
-              >
-                {selection !== undefined && (
-                  <td class="box">
-                    <input
-                      type="checkbox"
-                      aria-label={`Select ${nameOf(row)}`}
-                      checked={isSelected}
-                      onChange={() => selection.toggle(key)}
-                    />
-                  </td>
-                )}
-                {columns.map(({ id, cell, isNumber }) => (
-                  <td key={id} class={isNumber === true ? 'number' : ''}>
-                    {cell(row)}
-                  </td>
-                ))}
-              </tr>
+                row={row}
+                at={from + i}
+                name={nameOf(row)}
+                columns={columns}
+                isSelected={selection?.keys.has(key)}
+                onOpen={onOpen}
+                onToggle={selection?.toggle}
+                rowKey={key}
+              />
             );
           })}
         </tbody>
       </table>
     </section>
   );
+}
+
+interface RowParts<Row> {
+  readonly row: Row;
+  readonly rowKey: string;
+  /** From 0. */
+  readonly at: number;
+  readonly name: string;
+  readonly columns: readonly TableColumn<Row>[];
+  /** Undefined: rows are not selected here. */
+  readonly isSelected: boolean | undefined;
+  readonly onOpen: ((row: Row) => void) | undefined;
+  readonly onToggle: ((key: string) => void) | undefined;
+}
+
+/** A row that is drawn again only if it has changed: while a table scrolls, most of its rows have not. */
+class TableRow<Row> extends Component<RowParts<Row>> {
+  override shouldComponentUpdate(next: RowParts<Row>, state: object): boolean {
+    // A signal that a cell has read sets a new state.
+    if (state !== this.state) return true;
+    const names = Object.keys(next) as (keyof RowParts<Row>)[];
+    return names.some((name) => next[name] !== this.props[name]);
+  }
+
+  override render({ row, rowKey, at, name, columns, isSelected, onOpen, onToggle }: RowParts<Row>) {
+    return (
+      <tr
+        aria-rowindex={at + 2}
+        class={isSelected === true ? 'selected' : ''}
+        style={{ transform: `translateY(${at * ROW_PX}px)` }}
+        onDblClick={() => onOpen?.(row)}
+      >
+        {isSelected !== undefined && (
+          <td class="box">
+            <input
+              type="checkbox"
+              aria-label={`Select ${name}`}
+              checked={isSelected}
+              onChange={() => onToggle?.(rowKey)}
+            />
+          </td>
+        )}
+        {columns.map(({ id, cell, isNumber }) => (
+          <td key={id} class={isNumber === true ? 'number' : ''}>
+            {cell(row)}
+          </td>
+        ))}
+      </tr>
+    );
+  }
 }
 
 function HeadCell<Row>({

@@ -14,7 +14,13 @@ import { namespaceNotFound, QuaysideError } from '../../model/errors.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { nameOf, oneOf, type QueryParameter, whole } from '../parameters.ts';
-import { type FilteredQueue, MEASURES, type QueueFilter, readQueueFilter } from '../queue-filter.ts';
+import {
+  type FilteredQueue,
+  MEASURES,
+  type QueueFilter,
+  type QueueMeasure,
+  readQueueFilter,
+} from '../queue-filter.ts';
 import { type Route, route } from '../route.ts';
 import { Count, Moment, named, orNull } from '../schemas.ts';
 
@@ -156,11 +162,54 @@ function readable({ front: { parts }, user }: HttpCall, ns: string | null): read
   return [namespace];
 }
 
-/** A queue as it was read last. */
-interface FoundQueue extends FilteredQueue {
+/** A queue as it was read last. Of the many that are only counted, the rates are not worked out. */
+class FoundQueue implements FilteredQueue {
+  readonly queue: string;
   readonly reading: QueueReading;
-  readonly rates: Rates;
   readonly oldestReadyMs: number | null;
+  readonly #namespace: Namespace;
+  #rates: Rates | null = null;
+
+  constructor(namespace: Namespace, name: string, reading: QueueReading) {
+    this.#namespace = namespace;
+    this.queue = name;
+    this.reading = reading;
+    this.oldestReadyMs = oldestReadyMs({ namespace, key: { ns: namespace.name, name } }, reading.counts);
+  }
+
+  get ns(): string {
+    return this.#namespace.name;
+  }
+
+  get paused(): boolean {
+    return this.#namespace.isPaused(this.queue);
+  }
+
+  get rates(): Rates {
+    const { activity } = this.#namespace;
+    this.#rates ??= activity.rates(this.queue, this.reading.totals)?.['1m'] ?? NO_RATES;
+    return this.#rates;
+  }
+
+  measure(name: QueueMeasure): number {
+    const { ready, scheduled, reserved } = this.reading.counts;
+    switch (name) {
+      case 'ready':
+        return ready;
+      case 'scheduled':
+        return scheduled;
+      case 'reserved':
+        return reserved;
+      case 'depth':
+        return ready + scheduled + reserved;
+      case 'age':
+        return (this.oldestReadyMs ?? 0) / 1000;
+      case 'in':
+        return this.rates.insert;
+      case 'out':
+        return this.rates.take;
+    }
+  }
 }
 
 /**
@@ -195,36 +244,12 @@ async function rowsOf(namespace: Namespace): Promise<FoundQueue[]> {
   }
   return names.flatMap((name) => {
     const reading = activity.last(name);
-    return reading === null ? [] : [rowOf(namespace, name, reading)];
+    return reading === null ? [] : [new FoundQueue(namespace, name, reading)];
   });
 }
 
-function rowOf(namespace: Namespace, name: string, reading: QueueReading): FoundQueue {
-  const { counts, totals } = reading;
-  const rates = namespace.activity.rates(name, totals)?.['1m'] ?? NO_RATES;
-  const ageMs = oldestReadyMs({ namespace, key: { ns: namespace.name, name } }, counts);
-  const { ready, scheduled, reserved } = counts;
-  return {
-    ns: namespace.name,
-    queue: name,
-    paused: namespace.isPaused(name),
-    reading,
-    rates,
-    oldestReadyMs: ageMs,
-    measures: {
-      ready,
-      scheduled,
-      reserved,
-      depth: ready + scheduled + reserved,
-      age: (ageMs ?? 0) / 1000,
-      in: rates.insert,
-      out: rates.take,
-    },
-  };
-}
-
 function compareBy(sort: Sort, a: FoundQueue, b: FoundQueue): number {
-  return sort === 'name' ? compareNames(a, b) : a.measures[sort] - b.measures[sort];
+  return sort === 'name' ? compareNames(a, b) : a.measure(sort) - b.measure(sort);
 }
 
 function compareNames(a: FoundQueue, b: FoundQueue): number {
@@ -249,11 +274,11 @@ function record({ ns, queue, paused, reading, rates, oldestReadyMs: ageMs }: Fou
 
 function sumsOf(rows: readonly FoundQueue[]): object {
   const sums = { size: 0, schedSize: 0, resvSize: 0, totalSize: 0 };
-  for (const { measures } of rows) {
-    sums.size += measures.ready;
-    sums.schedSize += measures.scheduled;
-    sums.resvSize += measures.reserved;
-    sums.totalSize += measures.depth;
+  for (const row of rows) {
+    sums.size += row.measure('ready');
+    sums.schedSize += row.measure('scheduled');
+    sums.resvSize += row.measure('reserved');
+    sums.totalSize += row.measure('depth');
   }
   return sums;
 }

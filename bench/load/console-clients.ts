@@ -1,0 +1,120 @@
+/**
+ * What so many open consoles ask a server for, in a process of its own: `node console-clients.ts <JSON of ConsoleClientsTarget>`.
+ * Speaks through {@link Helper}: ready, then one answer for each request.
+ */
+import { request as httpRequest } from 'node:http';
+import { QueueClient } from '../../test/support/http-client.ts';
+
+export interface ConsoleClientsTarget {
+  readonly url: string;
+}
+
+/**
+ * - `open`: so many consoles, each of which has the full picture when this is answered. Every second one shows the overview, the
+ *   others a page of the list of queues.
+ * - `close`: all of them. Answered with what they were sent.
+ */
+export type ConsoleClientsRequest =
+  | { readonly what: 'open'; readonly count: number }
+  | { readonly what: 'close' };
+
+export interface ConsoleClientsCount {
+  readonly requests: number;
+  readonly eventBytes: number;
+}
+
+const EVENTS = '/events?kinds=queues,exchanges,nodes,operations,alarms';
+/** What a page reads again, and how often; `console/remote/` has the same. */
+const OVERVIEW = { paths: ['/dead-letters', '/history'], everyMs: 15_000 };
+const LIST = { paths: ['/queues?sort=name&order=asc&limit=100&offset=0'], everyMs: 10_000 };
+const AUTHORIZATION = `Basic ${Buffer.from('test1:test1').toString('base64')}`;
+const COMPLETE = Buffer.from('event: complete');
+
+const { url }: ConsoleClientsTarget = JSON.parse(process.argv[2] ?? '{}');
+const closers: (() => void)[] = [];
+let requests = 0;
+let eventBytes = 0;
+
+process.on('message', (request: ConsoleClientsRequest) => {
+  answerTo(request).then(
+    (result) => process.send?.(result),
+    (error: unknown) => {
+      console.error(error);
+      process.exit(1);
+    },
+  );
+});
+process.send?.({});
+
+async function answerTo(request: ConsoleClientsRequest): Promise<ConsoleClientsCount> {
+  if (request.what === 'close') {
+    for (const close of closers.splice(0)) close();
+    const counted = { requests, eventBytes };
+    [requests, eventBytes] = [0, 0];
+    return counted;
+  }
+  const { count } = request;
+  await Promise.all(Array.from({ length: count }, (_, i) => open(i, count)));
+  return { requests, eventBytes };
+}
+
+/** Resolves when its stream has sent everything. People open consoles at different times: so do their timers. */
+async function open(number: number, count: number): Promise<void> {
+  const { paths, everyMs } = number % 2 === 0 ? OVERVIEW : LIST;
+  const client = new QueueClient({ url });
+  const read = (): void => {
+    for (const path of paths) {
+      requests += 1;
+      client.request('GET', path).then(({ status, body }) => {
+        if (status !== 200) throw new Error(`${path}: ${status} ${body.toString()}`);
+      }, fail);
+    }
+  };
+  let timer: NodeJS.Timeout | undefined;
+  const first = setTimeout(
+    () => {
+      read();
+      timer = setInterval(read, everyMs);
+    },
+    (everyMs * number) / count,
+  );
+  const stream = listen();
+  let isClosed = false;
+  closers.push(() => {
+    isClosed = true;
+    clearTimeout(first);
+    clearInterval(timer);
+    stream.close();
+    client.close();
+  });
+  await stream.complete;
+
+  function fail(error: unknown): void {
+    if (!isClosed) throw error;
+  }
+}
+
+function listen(): { complete: Promise<void>; close(): void } {
+  const { promise: complete, resolve, reject } = Promise.withResolvers<void>();
+  let isClosed = false;
+  const request = httpRequest(`${url}${EVENTS}`, { agent: false, headers: { authorization: AUTHORIZATION } });
+  const fail = (error: Error): void => {
+    if (!isClosed) reject(error);
+  };
+  request.on('error', fail);
+  request.on('response', (response) => {
+    response.on('data', (chunk: Buffer) => {
+      eventBytes += chunk.length;
+      if (chunk.includes(COMPLETE)) resolve();
+    });
+    response.on('close', () => fail(new Error('The server ended a stream.')));
+  });
+  request.end();
+  return {
+    complete,
+    close: () => {
+      isClosed = true;
+      request.destroy();
+    },
+  };
+}

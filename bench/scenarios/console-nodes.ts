@@ -1,0 +1,78 @@
+import { startRedis } from '../../test/support/redis-servers.ts';
+import { ConsoleBrowser, scrollFrames } from '../console/browser.ts';
+import { LOGIN } from '../console/world.ts';
+import { createServer } from '../quayside.ts';
+import { percentile, type Scenario } from '../scenario.ts';
+import { limit } from '../shared.ts';
+
+const NODES = 50;
+/** More would take the processor from each other, and be late. */
+const START_AT_ONCE = 2;
+const CONTENT_MS = 1_000;
+const FRAME_MS = 16;
+
+/**
+ * The overview of 50 nodes: 50 real server processes on one Redis, which is what a namespace on SQLite cannot have. Nothing but the
+ * console uses them: they share the machine with the browser.
+ */
+export const consoleNodes: Scenario = {
+  name: 'console-nodes',
+  async run(context) {
+    const { quick, note } = context;
+    await import('../../scripts/console.ts');
+    const database = await startRedis();
+    await using nodes = new AsyncDisposableStack();
+    const count = quick ? 3 : NODES;
+    let browser: ConsoleBrowser | null = null;
+    try {
+      let url = '';
+      for (let started = 0; started < count; started += START_AT_ONCE) {
+        const some = Math.min(START_AT_ONCE, count - started);
+        await Promise.all(
+          Array.from({ length: some }, async () => {
+            const node = nodes.use(await createServer(context, database.url));
+            await node.start();
+            url = node.url;
+          }),
+        );
+      }
+      browser = await ConsoleBrowser.open(url, LOGIN);
+      const contents: number[] = [];
+      const frames: number[] = [];
+      // A node knows of the others some seconds after they started.
+      const lastNode = `section[aria-label="Nodes"] tbody tr:nth-child(${count})`;
+      const known = await browser.tab();
+      await browser.load(known, { name: 'overview', where: '#/', content: lastNode });
+      await known.page.close();
+      for (let round = 0; round < (quick ? 1 : 5); round += 1) {
+        const tab = await browser.tab();
+        contents.push(await browser.load(tab, { name: 'overview', where: '#/', content: lastNode }));
+        frames.push(...(await scrollFrames(tab, quick ? 30 : 300)));
+        await tab.page.close();
+      }
+      const worst = Math.max(...contents);
+      note(`content ${contents.map((ms) => ms.toFixed(0)).join(', ')} ms`);
+      const findings = [
+        limit(
+          `overview of ${count} nodes: content`,
+          `${worst.toFixed(0)} ms`,
+          `${CONTENT_MS} ms`,
+          worst / CONTENT_MS,
+        ),
+      ];
+      if (frames.length > 0) {
+        const high = percentile(frames, 0.95);
+        const worstFrame = Math.max(...frames);
+        findings.push(
+          limit('frame, 95th percentile', `${high.toFixed(1)} ms`, `${FRAME_MS} ms`, high / FRAME_MS),
+          limit('frame, worst', `${worstFrame.toFixed(1)} ms`, `${FRAME_MS} ms`, worstFrame / FRAME_MS),
+        );
+      }
+      return findings;
+    } finally {
+      await browser?.close();
+      await nodes.disposeAsync();
+      await database.stop();
+    }
+  },
+};
