@@ -57,7 +57,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   // Runs in a browser: it knows the HTTP interface, and nothing of the server.
   console: {
     parts: [],
-    packages: ['@dagrejs', '@preact/signals', 'preact'],
+    packages: ['@codemirror', '@dagrejs', '@lezer', '@preact/signals', 'preact'],
   },
   // `fetch` is all that it needs.
   client: { parts: ['model'], packages: [] },

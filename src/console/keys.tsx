@@ -16,7 +16,7 @@ export function Keys() {
     let isGoing = false;
     let forget = (): void => {};
     const onKey = (event: KeyboardEvent): void => {
-      if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+      if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.composedPath()[0])) return;
       if (document.querySelector('dialog[open]') !== null) return;
       if (isGoing) {
         isGoing = false;
@@ -77,7 +77,8 @@ function KeyRow({ keys, text }: { readonly keys: readonly string[]; readonly tex
   );
 }
 
-function isTyping(target: EventTarget | null): boolean {
+/** The innermost target: to listeners outside of it, events of a shadow root come from its host. */
+function isTyping(target: EventTarget | undefined): boolean {
   return (
     target instanceof HTMLElement && target.closest('input, textarea, select, [contenteditable]') !== null
   );

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, afterEach, before, describe, it } from 'node:test';
 import type { Page } from 'playwright-core';
+import { exchangePages } from './exchange-pages.ts';
 import { OpenedConsole, READER } from './opened.ts';
 import { SubPathProxy } from './sub-path-proxy.ts';
 
@@ -20,7 +21,7 @@ const PAGES = [
   ['#/users', 'signIn'],
   ['#/exchanges', 'large'],
   ['#/x/route', 'env.msg.payload'],
-  ['#/x/route/edit', 'Destination 1'],
+  ['#/x/route/edit', 'empty: every element'],
 ] as const;
 
 describe('The console in a browser', () => {
@@ -335,6 +336,8 @@ describe('The console in a browser', () => {
     const sum = sizes.reduce((all, one) => all + one, 0);
     assert.ok(sum > 10_000 && sum <= 40 * 1024, `${sum} bytes`);
   });
+
+  exchangePages(() => opened);
 
   for (const theme of ['light', 'dark'] as const) {
     it(`has nothing on any page that keeps people from using it, ${theme}`, async () => {

@@ -1,21 +1,30 @@
 import { useSignal } from '@preact/signals';
+import { useEffect } from 'preact/hooks';
 import { ApiError, messageOf } from '../api.ts';
-import { listElements } from '../remote/elements.ts';
-import { type DryRunResult, dryRun, type ExchangeDeclared, saveExchange } from '../remote/exchanges.ts';
+import {
+  mistakeIn,
+  mistakesWhile,
+  type SelectorMistake,
+  samplesOf,
+  selectorMistake,
+  type TriedElement,
+  tryOn,
+} from '../remote/dry-runs.ts';
+import { type ExchangeDeclared, saveExchange } from '../remote/exchanges.ts';
 import { go, href } from '../route.ts';
 import { may, namespaces } from '../session.ts';
+import { after } from '../timers.ts';
 import { Icon } from '../ui/icon.tsx';
-import { Badge, Failure } from '../ui/states.tsx';
+import { SelectorField } from '../ui/selector-field.tsx';
+import { Failure } from '../ui/states.tsx';
 import { say } from '../ui/toasts.tsx';
+import { DryRunTable } from './dry-run-table.tsx';
+import { ExchangeChange } from './exchange-change.tsx';
 import type { PageProps } from './page.tsx';
 
 const SAMPLES = 5;
-
-/** What a dry run says of one element. */
-interface DryRunRow {
-  readonly id: string;
-  readonly result: DryRunResult;
-}
+/** A selector that is being typed is not checked yet: half of one is a mistake. */
+const TYPING_PAUSE_MS = 500;
 
 /** A new exchange: `/x-new` */
 export function NewExchange(_: PageProps) {
@@ -47,47 +56,62 @@ export function ExchangeEditor({
   const name = useSignal(id);
   const edited = useSignal(declared);
   const error = useSignal<unknown>(null);
-  const tried = useSignal<readonly DryRunRow[] | null>(null);
+  const mistakes = useSignal<readonly SelectorMistake[]>([]);
+  const typedIn = useSignal<number | null>(null);
+  const tried = useSignal<readonly TriedElement[] | null>(null);
+  const isReviewing = useSignal(false);
   const isBusy = useSignal(false);
   const { src, dst, consumer } = edited.value;
   const setDestination = (at: number, change: Partial<ExchangeDeclared['dst'][number]>): void => {
-    edited.value = { ...edited.value, dst: dst.map((one, i) => (i === at ? { ...one, ...change } : one)) };
+    const { dst: present } = edited.peek();
+    edited.value = {
+      ...edited.peek(),
+      dst: present.map((one, i) => (i === at ? { ...one, ...change } : one)),
+    };
   };
+  const setSelector = (at: number, selector: string): void => {
+    setDestination(at, { selector });
+    mistakes.value = mistakes.peek().filter(({ destination }) => destination !== at);
+    typedIn.value = at;
+  };
+  const at = typedIn.value;
+  const text = at === null ? undefined : dst[at]?.selector;
+  useEffect(() => {
+    if (at === null) return undefined;
+    const abort = new AbortController();
+    const cancel = after(TYPING_PAUSE_MS, () => {
+      void selectorMistake(edited.peek(), at, abort.signal).then((found) => {
+        if (found !== null && !abort.signal.aborted) mistakes.value = [...mistakes.peek(), found];
+      });
+    });
+    return () => {
+      cancel();
+      abort.abort();
+    };
+  }, [at, text]);
   const work = async (run: () => Promise<void>): Promise<void> => {
     isBusy.value = true;
     error.value = null;
+    mistakes.value = [];
     try {
       await run();
     } catch (reason) {
       error.value = reason;
+      const found = mistakeIn(reason);
+      if (found !== null) mistakes.value = [found];
     }
     isBusy.value = false;
   };
   const test = (): Promise<void> =>
     work(async () => {
-      const filter = { state: null, group: null, search: '' };
-      const page = await listElements(src, filter, {
-        after: null,
-        hidesBodies: false,
-        signal: new AbortController().signal,
-      });
-      const some = page.elements.filter(({ text }) => text !== undefined).slice(0, SAMPLES);
-      tried.value = await Promise.all(
-        some.map(async ({ id: of, text = '', contentType, headers }) => ({
-          id: of,
-          result: await dryRun(
-            name.value,
-            clean(edited.value),
-            { payload: payloadOf(text, contentType), hdrs: headers },
-            contentType ?? '',
-          ),
-        })),
-      );
+      tried.value = await tryOn(name.value, clean(edited.value), await samplesOf(src, SAMPLES));
+      mistakes.value = mistakesWhile(tried.value);
     });
   const save = (): Promise<void> =>
     work(async () => {
+      isReviewing.value = false;
       await saveExchange(name.value, clean(edited.value), version);
-      say(`${name.value} is stored and runs`);
+      say(version === null ? `${name.value} is stored and runs` : `The change of ${name.value} is stored`);
       go(href(['x', name.value]));
     });
   return (
@@ -95,7 +119,8 @@ export function ExchangeEditor({
       class="stack"
       onSubmit={(event) => {
         event.preventDefault();
-        void save();
+        if (version === null) void save();
+        else isReviewing.value = true;
       }}
     >
       {error.value !== null && <Failure error={withPlace(error.value)} />}
@@ -149,7 +174,9 @@ export function ExchangeEditor({
                 type="button"
                 class="quiet"
                 onClick={() => {
-                  edited.value = { ...edited.value, dst: dst.filter((_, at) => at !== i) };
+                  edited.value = { ...edited.value, dst: dst.filter((_, other) => other !== i) };
+                  mistakes.value = [];
+                  typedIn.value = null;
                 }}
               >
                 <Icon name="trash" /> Remove
@@ -166,17 +193,12 @@ export function ExchangeEditor({
                 onChange={(change) => setDestination(i, change)}
               />
             </div>
-            <label class="field">
-              <span>Selector</span>
-              <textarea
-                rows={4}
-                spellcheck={false}
-                value={one.selector ?? ''}
-                placeholder="env => env.msg.payload.amount > 100"
-                onInput={(event) => setDestination(i, { selector: event.currentTarget.value })}
-              />
-              <small>A function of the element; empty: every element goes there.</small>
-            </label>
+            <SelectorField
+              label={`Selector of destination ${i + 1}`}
+              text={one.selector ?? ''}
+              problem={mistakes.value.find(({ destination }) => destination === i) ?? null}
+              onInput={(selector) => setSelector(i, selector)}
+            />
           </div>
         </section>
       ))}
@@ -197,10 +219,25 @@ export function ExchangeEditor({
           <Icon name="play" /> Dry run
         </button>
         <button type="submit" class="primary" disabled={isBusy.value}>
-          {id === '' ? 'Create the exchange' : 'Save the change'}
+          {version === null ? 'Create the exchange' : 'Save the change …'}
         </button>
       </div>
       {tried.value !== null && <DryRunTable rows={tried.value} />}
+      {isReviewing.value && (
+        <ExchangeChange
+          id={id}
+          present={declared}
+          changed={clean(edited.value)}
+          onSave={() => void save()}
+          onMistake={(reason) => {
+            isReviewing.value = false;
+            void work(() => Promise.reject(reason));
+          }}
+          onClose={() => {
+            isReviewing.value = false;
+          }}
+        />
+      )}
     </form>
   );
 }
@@ -240,40 +277,6 @@ function QueueFields({
   );
 }
 
-function DryRunTable({ rows }: { readonly rows: readonly DryRunRow[] }) {
-  return (
-    <section class="card" aria-label="Dry run" aria-live="polite">
-      <header>
-        <h2>What would become of the first elements of the source</h2>
-      </header>
-      {rows.length === 0 ? (
-        <p class="body muted">The source has no elements with a text body now.</p>
-      ) : (
-        <table class="plain">
-          <tbody>
-            {rows.map(({ id, result: { dst, strays_to } }) => (
-              <tr key={id}>
-                <td class="mono">{id}</td>
-                <td>
-                  {dst.map(({ q, accepted, error }, i) => (
-                    <div key={i}>
-                      <Badge level={error !== null ? 'bad' : accepted ? 'good' : 'plain'}>
-                        {accepted ? 'goes to' : 'not to'}
-                      </Badge>{' '}
-                      {q} {error !== null && <span class="operation-error">{error}</span>}
-                    </div>
-                  ))}
-                  {strays_to !== null && <div class="muted">no destination accepts it: to {strays_to}</div>}
-                </td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      )}
-    </section>
-  );
-}
-
 /** An empty selector is none. */
 function clean({ src, dst, consumer }: ExchangeDeclared): ExchangeDeclared {
   return {
@@ -285,15 +288,6 @@ function clean({ src, dst, consumer }: ExchangeDeclared): ExchangeDeclared {
     })),
     consumer,
   };
-}
-
-function payloadOf(text: string, contentType: string | null): unknown {
-  if (contentType?.includes('json') !== true) return text;
-  try {
-    return JSON.parse(text) as unknown;
-  } catch {
-    return text;
-  }
 }
 
 /** An error of a selector says where it is. */

@@ -1,7 +1,8 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
-import { count, shortCount } from '../format.ts';
-import { type ExchangePicture, exchanges, isComplete, keyOf, queues, version } from '../remote/live.ts';
+import { count, several, shortCount } from '../format.ts';
+import { type Cycle, cyclesOf, placesOfExchange } from '../remote/cycles.ts';
+import { type ExchangePicture, exchanges, isComplete, queues, version } from '../remote/live.ts';
 import { href, queueHref } from '../route.ts';
 import { may, namespaces } from '../session.ts';
 import type { GraphDrawing, GraphEdge, GraphPlace } from '../ui/graph.ts';
@@ -31,6 +32,7 @@ export function Exchanges() {
     version.value;
     return [...exchanges.values()].sort((a, b) => a.id.localeCompare(b.id));
   });
+  const cycles = useComputed(() => cyclesOf(all.value));
   if (!isComplete.value) return <Loading />;
   const mayMake = namespaces().some((ns) => may('exchange', ns));
   return (
@@ -51,15 +53,55 @@ export function Exchanges() {
         </section>
       ) : (
         <>
-          {all.value.length <= MAX_DRAWN && <ExchangeGraph all={all.value} />}
-          <ExchangeTable all={all.value} />
+          {all.value.length <= MAX_DRAWN && <ExchangeGraph all={all.value} cycles={cycles.value} />}
+          {cycles.value.length > 0 && <Cycles all={cycles.value} />}
+          <ExchangeTable all={all.value} cycles={cycles.value} />
         </>
       )}
     </>
   );
 }
 
-function ExchangeTable({ all }: { readonly all: readonly ExchangePicture[] }) {
+/** The cycle that an exchange is part of. */
+function cycleOf(picture: ExchangePicture, cycles: readonly Cycle[]): Cycle | undefined {
+  const { key } = placesOfExchange(picture).exchange;
+  return cycles.find(({ places }) => places.has(key));
+}
+
+/** In words what the graph marks. */
+function Cycles({ all }: { readonly all: readonly Cycle[] }) {
+  return (
+    <section class="card" aria-label="Cycles">
+      <header>
+        <h2 class="grow">{all.length === 1 ? 'A cycle' : `${count(all.length)} cycles`}</h2>
+        <span class="muted">
+          an element may come back to a queue where it was, until it has too many hops
+        </span>
+      </header>
+      <ul class="body cycles">
+        {all.map(({ places, way }) => (
+          <li key={way.join(' ')}>
+            <Icon name="refresh" /> <bdi>{way.join(' → ')}</bdi>
+            {places.size > way.length - 1 && (
+              <span class="muted">
+                {' '}
+                and {several(places.size - way.length + 1, 'more place')} that lead back
+              </span>
+            )}
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function ExchangeTable({
+  all,
+  cycles,
+}: {
+  readonly all: readonly ExchangePicture[];
+  readonly cycles: readonly Cycle[];
+}) {
   return (
     <section class="card">
       <PlainTable
@@ -77,7 +119,16 @@ function ExchangeTable({ all }: { readonly all: readonly ExchangePicture[] }) {
           },
           {
             title: 'State',
-            cell: ({ stopped, lastError }) => <ExchangeState stopped={stopped} lastError={lastError} />,
+            cell: (one) => (
+              <>
+                <ExchangeState stopped={one.stopped} lastError={one.lastError} />{' '}
+                {cycleOf(one, cycles) !== undefined && (
+                  <Badge level="warn" icon="refresh">
+                    In a cycle
+                  </Badge>
+                )}
+              </>
+            ),
           },
           { title: 'From', cell: ({ src }) => <QueueLink ns={src.ns} queue={src.q} /> },
           {
@@ -103,11 +154,15 @@ function ExchangeTable({ all }: { readonly all: readonly ExchangePicture[] }) {
   );
 }
 
-function placesOf(all: readonly ExchangePicture[]): { places: GraphPlace[]; edges: GraphEdge[] } {
+function placesOf(
+  all: readonly ExchangePicture[],
+  cycles: readonly Cycle[],
+): { places: GraphPlace[]; edges: GraphEdge[] } {
   const places = new Map<string, GraphPlace>();
   const edges: GraphEdge[] = [];
-  const queuePlace = (ns: string, q: string): string => {
-    const key = keyOf({ ns, queue: q });
+  const areInCycle = (...keys: readonly string[]): boolean =>
+    cycles.some(({ places: of }) => keys.every((key) => of.has(key)));
+  const queuePlace = (key: string, ns: string, q: string): void => {
     const held = queues.get(key);
     places.set(key, {
       key,
@@ -117,32 +172,44 @@ function placesOf(all: readonly ExchangePicture[]): { places: GraphPlace[]; edge
       isBad: held?.paused === true,
       note: `${ns} · ${held?.paused === true ? 'paused · ' : ''}${shortCount(held?.totalSize ?? 0)}`,
     });
-    return key;
   };
-  for (const { id, src, dst, stats, stopped, lastError } of all) {
-    const key = `exchange ${id}`;
+  const connect = (from: string, to: string, label: string): void => {
+    edges.push({ from, to, label, isInCycle: areInCycle(from, to) });
+  };
+  for (const picture of all) {
+    const { id, src, stats, stopped, lastError } = picture;
+    const { source, exchange, destinations } = placesOfExchange(picture);
     const isBad = stopped === true || lastError !== null;
-    places.set(key, {
-      key,
+    places.set(exchange.key, {
+      key: exchange.key,
       label: id,
       kind: 'exchange',
       href: href(['x', id]),
       isBad,
-      note: isBad ? 'stopped' : 'exchange',
+      note: [isBad ? 'stopped' : 'exchange', areInCycle(exchange.key) && 'in a cycle']
+        .filter(Boolean)
+        .join(' · '),
     });
-    edges.push({ from: queuePlace(src.ns, src.q), to: key, label: '' });
-    for (const [i, { q, ns, hidden }] of dst.entries()) {
-      if (hidden === true) continue;
-      edges.push({ from: key, to: queuePlace(ns, q), label: shortCount(stats.dst?.[i]?.matched ?? 0) });
+    queuePlace(source.key, src.ns, src.q);
+    connect(source.key, exchange.key, '');
+    for (const { key, name, ns, at } of destinations) {
+      queuePlace(key, ns, name);
+      connect(exchange.key, key, shortCount(stats.dst?.[at]?.matched ?? 0));
     }
   }
   return { places: [...places.values()], edges };
 }
 
 /** Is drawn again when exchanges come, go, or count on. The table below says the same in words. */
-function ExchangeGraph({ all }: { readonly all: readonly ExchangePicture[] }) {
+function ExchangeGraph({
+  all,
+  cycles,
+}: {
+  readonly all: readonly ExchangePicture[];
+  readonly cycles: readonly Cycle[];
+}) {
   const drawing = useSignal<GraphDrawing | null>(null);
-  const { places, edges } = placesOf(all);
+  const { places, edges } = placesOf(all, cycles);
   const shape = JSON.stringify([places, edges]);
   useEffect(() => {
     let isGone = false;
@@ -173,10 +240,10 @@ function ExchangeGraph({ all }: { readonly all: readonly ExchangePicture[] }) {
               <path d="M0 0.5 7.5 4 0 7.5z" />
             </marker>
           </defs>
-          {shown.edges.map(({ from, to, points, label, x, y }) => (
+          {shown.edges.map(({ from, to, points, label, isInCycle, x, y }) => (
             <g key={`${from} ${to} ${label} ${x} ${y}`}>
               <path
-                class="edge"
+                class={`edge ${isInCycle ? 'in-cycle' : ''}`}
                 marker-end="url(#arrow)"
                 d={`M${points.map((one) => `${one.x} ${one.y}`).join('L')}`}
               />

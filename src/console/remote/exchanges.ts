@@ -37,19 +37,6 @@ export interface ExchangeDetails {
   readonly loops: readonly (readonly string[])[];
 }
 
-/** What would become of a sample. */
-export interface DryRunResult {
-  readonly dst: readonly {
-    readonly q: string;
-    readonly ns: string;
-    readonly accepted: boolean;
-    readonly error: string | null;
-    readonly line: number | null;
-    readonly logs: readonly string[];
-  }[];
-  readonly strays_to: string | null;
-}
-
 export function exchangeDetails(id: string, signal: AbortSignal): Promise<ExchangeDetails> {
   return get<ExchangeDetails>(path('x', id), { signal });
 }
@@ -61,19 +48,6 @@ export async function saveExchange(
 ): Promise<void> {
   const headers = version === null ? {} : { 'if-match': `"${version}"` };
   await call(path('x', id), { method: 'PUT', json: declared, headers });
-}
-
-/** Asks what a declaration would do with a sample; stores nothing. */
-export function dryRun(
-  id: string,
-  declaration: ExchangeDeclared,
-  msg: { readonly payload: unknown; readonly hdrs: Readonly<Record<string, string>> },
-  contentType: string,
-): Promise<DryRunResult> {
-  return get<DryRunResult>(path('x', id, 'test'), {
-    method: 'POST',
-    json: { declaration, msg, content_type: contentType },
-  });
 }
 
 export async function changeExchange(id: string, verb: 'start' | 'stop' | 'delete'): Promise<void> {

@@ -15,6 +15,7 @@ export interface GraphEdge {
   readonly from: string;
   readonly to: string;
   readonly label: string;
+  readonly isInCycle: boolean;
 }
 
 /** A picture of places and the lines between them, in pixels. */

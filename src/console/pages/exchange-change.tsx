@@ -1,0 +1,117 @@
+import { count, several } from '../format.ts';
+import {
+  type ComparedElement,
+  compareOn,
+  type DryRunResult,
+  differenceOf,
+  mistakeIn,
+  placesOf,
+  samplesOf,
+} from '../remote/dry-runs.ts';
+import type { ExchangeDeclared } from '../remote/exchanges.ts';
+import { useResource } from '../remote/resource.ts';
+import { Dialog } from '../ui/dialog.tsx';
+import { PlainTable } from '../ui/plain-table.tsx';
+import { Failure, Loading } from '../ui/states.tsx';
+
+/** Elements of the source on which a change is tried. */
+const SAMPLES = 20;
+
+/** What a change of an exchange would do differently with elements that are in its source now, before it is saved. */
+export function ExchangeChange({
+  id,
+  present,
+  changed,
+  onSave,
+  onMistake,
+  onClose,
+}: {
+  readonly id: string;
+  readonly present: ExchangeDeclared;
+  readonly changed: ExchangeDeclared;
+  readonly onSave: () => void;
+  /** A selector has a mistake: there is nothing to compare, and nothing to save. */
+  readonly onMistake: (error: unknown) => void;
+  readonly onClose: () => void;
+}) {
+  const hasOtherSource = present.src.ns !== changed.src.ns || present.src.queue !== changed.src.queue;
+  const compared = useResource(id, async () => {
+    try {
+      return await compareOn(id, changed, await samplesOf(changed.src, SAMPLES));
+    } catch (error) {
+      if (mistakeIn(error) !== null) onMistake(error);
+      throw error;
+    }
+  });
+  return (
+    <Dialog title={`Change ${id}`} onClose={onClose} wide>
+      <div class="body stack">
+        {hasOtherSource && (
+          <p>
+            The source changes from {present.src.queue} to {changed.src.queue}. Elements of{' '}
+            {present.src.queue} stay there.
+          </p>
+        )}
+        {compared.value === null && compared.isLoading && (
+          <Loading what="Trying both on elements of the source" />
+        )}
+        {compared.error !== null && <Failure error={compared.error} retry={compared.reload} />}
+        {compared.value !== null && <Differences compared={compared.value} />}
+        <div class="foot">
+          <button type="button" onClick={onClose}>
+            Cancel
+          </button>
+          <button type="button" class="primary" disabled={compared.isLoading} onClick={onSave}>
+            Save the change of {id}
+          </button>
+        </div>
+      </div>
+    </Dialog>
+  );
+}
+
+function Differences({ compared }: { readonly compared: readonly ComparedElement[] }) {
+  if (compared.length === 0) return <p class="muted">The source has no elements with a text body now.</p>;
+  const different = compared.filter((one) => differenceOf(one) !== 'same');
+  const elsewhere = different.filter((one) => differenceOf(one) === 'elsewhere').length;
+  const otherwise = different.length - elsewhere;
+  return (
+    <>
+      <p role="status">
+        Of the first {several(compared.length, 'element')} of the source, <b>{count(elsewhere)}</b> would go
+        elsewhere
+        {otherwise > 0 && `, ${count(otherwise)} would be stored with other content`}, and{' '}
+        {count(compared.length - different.length)} would go as before.
+      </p>
+      {different.length > 0 && (
+        <PlainTable
+          label="Elements that would go differently"
+          isLow
+          rows={different}
+          keyOf={({ id }) => id}
+          columns={[
+            { title: 'Element', className: 'mono', cell: ({ id }) => id },
+            { title: 'Now', cell: ({ before }) => <Places result={before} /> },
+            { title: 'After the change', cell: ({ after }) => <Places result={after} /> },
+            {
+              title: 'Difference',
+              cell: (one) => (differenceOf(one) === 'elsewhere' ? 'goes elsewhere' : 'other content'),
+            },
+          ]}
+        />
+      )}
+    </>
+  );
+}
+
+function Places({ result }: { readonly result: DryRunResult }) {
+  return (
+    <>
+      {placesOf(result).map((place, i) => (
+        <div key={i}>
+          <bdi>{place}</bdi>
+        </div>
+      ))}
+    </>
+  );
+}

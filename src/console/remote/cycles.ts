@@ -1,0 +1,113 @@
+import type { ExchangePicture } from './live.ts';
+
+/** Queues and exchanges that lead to each other, so that an element may come back to where it was. */
+export interface Cycle {
+  /** Keys of places, as in {@link placesOfExchange}. */
+  readonly places: ReadonlySet<string>;
+  /** The names of a shortest way round, from a queue back to itself. */
+  readonly way: readonly string[];
+}
+
+interface CyclePlace {
+  readonly key: string;
+  readonly name: string;
+}
+
+/** The places that an exchange connects; destinations that the user may not see are left out. */
+export function placesOfExchange({ id, src, dst }: Pick<ExchangePicture, 'id' | 'src' | 'dst'>): {
+  readonly source: CyclePlace;
+  readonly exchange: CyclePlace;
+  readonly destinations: readonly (CyclePlace & { readonly ns: string; readonly at: number })[];
+} {
+  const queue = ({ ns, q }: { readonly ns: string; readonly q: string }): CyclePlace => ({
+    key: JSON.stringify([ns, q]),
+    name: q,
+  });
+  return {
+    source: queue(src),
+    exchange: { key: `exchange ${id}`, name: id },
+    destinations: dst.flatMap((one, at) => (one.hidden === true ? [] : [{ ...queue(one), ns: one.ns, at }])),
+  };
+}
+
+/** The cycles that exchanges make, each once: what is in two that meet is in one here. */
+export function cyclesOf(all: Iterable<Pick<ExchangePicture, 'id' | 'src' | 'dst'>>): readonly Cycle[] {
+  const names = new Map<string, string>();
+  const after = new Map<string, string[]>();
+  const before = new Map<string, string[]>();
+  const connect = (from: CyclePlace, to: CyclePlace): void => {
+    for (const { key, name } of [from, to]) names.set(key, name);
+    after.set(from.key, [...(after.get(from.key) ?? []), to.key]);
+    before.set(to.key, [...(before.get(to.key) ?? []), from.key]);
+  };
+  for (const picture of all) {
+    const { source, exchange, destinations } = placesOfExchange(picture);
+    connect(source, exchange);
+    for (const destination of destinations) connect(exchange, destination);
+  }
+  return groupsOf(names.keys(), after, before).map((places) => ({
+    places,
+    way: wayRound(places, after).map((key) => names.get(key) ?? key),
+  }));
+}
+
+/** Places that reach each other, in groups of more than one: Kosaraju's two walks, forwards and then backwards. */
+function groupsOf(
+  keys: Iterable<string>,
+  after: ReadonlyMap<string, readonly string[]>,
+  before: ReadonlyMap<string, readonly string[]>,
+): Set<string>[] {
+  const left: string[] = [];
+  const seen = new Set<string>();
+  for (const key of keys) left.push(...walk(key, after, seen));
+  const groups: Set<string>[] = [];
+  const grouped = new Set<string>();
+  for (const key of left.reverse()) {
+    const group = new Set(walk(key, before, grouped));
+    // An exchange stands between two queues, so that a cycle has two places at least.
+    if (group.size > 1) groups.push(group);
+  }
+  return groups;
+}
+
+/** What can be reached and was not seen, in the order in which it is left. No recursion: chains may be long. */
+function walk(
+  start: string,
+  next: ReadonlyMap<string, readonly string[]>,
+  seen: Set<string>,
+): readonly string[] {
+  if (seen.has(start)) return [];
+  seen.add(start);
+  const left: string[] = [];
+  const path = [{ key: start, at: 0 }];
+  for (let here = path.at(-1); here !== undefined; here = path.at(-1)) {
+    const to = next.get(here.key)?.[here.at];
+    here.at += 1;
+    if (to === undefined) {
+      left.push(here.key);
+      path.pop();
+    } else if (!seen.has(to)) {
+      seen.add(to);
+      path.push({ key: to, at: 0 });
+    }
+  }
+  return left;
+}
+
+/** From the first queue of a group back to it. */
+function wayRound(group: ReadonlySet<string>, after: ReadonlyMap<string, readonly string[]>): string[] {
+  const start = [...group].filter((key) => !key.startsWith('exchange ')).sort()[0] ?? '';
+  const cameFrom = new Map<string, string>();
+  const waiting = [start];
+  for (const here of waiting) {
+    for (const to of after.get(here) ?? []) {
+      if (!group.has(to) || cameFrom.has(to)) continue;
+      cameFrom.set(to, here);
+      waiting.push(to);
+    }
+    if (cameFrom.has(start)) break;
+  }
+  const way = [start];
+  for (let at = cameFrom.get(start) ?? start; at !== start; at = cameFrom.get(at) ?? start) way.push(at);
+  return [...way, start].reverse();
+}

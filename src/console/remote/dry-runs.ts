@@ -1,0 +1,166 @@
+import { ApiError, get, path } from '../api.ts';
+import { type ListedElement, listElements } from './elements.ts';
+import type { ExchangeDeclared } from './exchanges.ts';
+import type { QueueNamed } from './live.ts';
+
+/** What would become of one element. */
+export interface DryRunResult {
+  readonly dst: readonly {
+    readonly q: string;
+    readonly ns: string;
+    readonly accepted: boolean;
+    readonly error: string | null;
+    readonly line: number | null;
+    readonly column: number | null;
+    readonly delay: number | null;
+    readonly tries: number | null;
+    readonly hdrs: Readonly<Record<string, string>>;
+    readonly payload: string;
+  }[];
+  readonly strays_to: string | null;
+  readonly overrun: string | null;
+}
+
+/** An element of the source, and what a declaration would do with it. */
+export interface TriedElement {
+  readonly id: string;
+  readonly result: DryRunResult;
+}
+
+/** The same element under the declaration of today and under that which is edited. */
+export interface ComparedElement {
+  readonly id: string;
+  readonly before: DryRunResult;
+  readonly after: DryRunResult;
+}
+
+export interface SelectorMistake {
+  readonly destination: number;
+  readonly message: string;
+  readonly line: number;
+  readonly column: number | null;
+}
+
+/** The first elements of a source whose body is a text that the user may see. */
+export async function samplesOf(src: QueueNamed, max: number): Promise<readonly ListedElement[]> {
+  const { elements } = await listElements(
+    src,
+    { state: null, group: null, search: '' },
+    { after: null, hidesBodies: false, signal: new AbortController().signal },
+  );
+  return elements.filter(({ text, truncated }) => text !== undefined && !truncated).slice(0, max);
+}
+
+/** Tries a declaration on elements; null: the one that is stored. One after the other: a user may try two at once. */
+export async function tryOn(
+  id: string,
+  declaration: ExchangeDeclared | null,
+  samples: readonly ListedElement[],
+): Promise<readonly TriedElement[]> {
+  const tried: TriedElement[] = [];
+  for (const sample of samples) tried.push({ id: sample.id, result: await dryRun(id, declaration, sample) });
+  return tried;
+}
+
+/** What a change would do with elements that are in the source now. */
+export async function compareOn(
+  id: string,
+  changed: ExchangeDeclared,
+  samples: readonly ListedElement[],
+): Promise<readonly ComparedElement[]> {
+  const before = await tryOn(id, null, samples);
+  const after = await tryOn(id, changed, samples);
+  return before.flatMap(({ id: of, result }, i) => {
+    const then = after[i];
+    return then === undefined ? [] : [{ id: of, before: result, after: then.result }];
+  });
+}
+
+/** Where an element goes: its destinations, or where it goes if none accepts it. */
+export function placesOf({ dst, strays_to, overrun }: DryRunResult): readonly string[] {
+  if (overrun !== null) return [`nowhere: ${overrun}`];
+  const accepting = dst.filter(({ accepted }) => accepted).map(({ ns, q }) => `${q} of ${ns}`);
+  return accepting.length === 0 && strays_to !== null ? [strays_to] : accepting;
+}
+
+/** Whether a change sends an element elsewhere, stores other copies in the same places, or does what was done before. */
+export function differenceOf({ before, after }: ComparedElement): 'elsewhere' | 'changed' | 'same' {
+  const sorted = (result: DryRunResult): string => JSON.stringify([...placesOf(result)].sort());
+  if (sorted(before) !== sorted(after)) return 'elsewhere';
+  return copiesOf(before) === copiesOf(after) ? 'same' : 'changed';
+}
+
+function copiesOf({ dst }: DryRunResult): string {
+  return JSON.stringify(
+    dst
+      .filter(({ accepted }) => accepted)
+      .map(({ ns, q, delay, tries, hdrs, payload }) => [ns, q, delay, tries, hdrs, payload])
+      .map((copy) => JSON.stringify(copy))
+      .sort(),
+  );
+}
+
+/** Asks the server whether a selector can be used. Only mistakes of the selector count here: the rest of the form may be unfinished. */
+export async function selectorMistake(
+  { src, dst }: ExchangeDeclared,
+  destination: number,
+  signal: AbortSignal,
+): Promise<SelectorMistake | null> {
+  const { ns, selector = '' } = dst[destination] ?? { ns: src.ns };
+  if (selector.trim() === '') return null;
+  // A queue that has no name yet must not keep its selector from being checked.
+  const declaration = {
+    src: { ns: src.ns, queue: 'source' },
+    dst: [{ ns, queue: 'to', selector }],
+    consumer: {},
+  };
+  try {
+    await get(path('x', 'checked', 'test'), { method: 'POST', json: { declaration, msg: {} }, signal });
+    return null;
+  } catch (error) {
+    const found = mistakeIn(error);
+    return found === null ? null : { ...found, destination };
+  }
+}
+
+/** The mistake in a selector that an error names; null if it names none. */
+export function mistakeIn(error: unknown): SelectorMistake | null {
+  if (!(error instanceof ApiError)) return null;
+  const { parameter, line, column } = error.details;
+  const at = /dst\[(\d+)\]\.selector$/.exec(String(parameter))?.[1];
+  if (at === undefined || typeof line !== 'number') return null;
+  return {
+    destination: Number(at),
+    message: error.message,
+    line,
+    column: typeof column === 'number' ? column : null,
+  };
+}
+
+/** The first mistake that showed while elements were tried. */
+export function mistakesWhile(tried: readonly TriedElement[]): readonly SelectorMistake[] {
+  const found = new Map<number, SelectorMistake>();
+  for (const { id, result } of tried) {
+    for (const [destination, { error, line, column }] of result.dst.entries()) {
+      if (error === null || line === null || found.has(destination)) continue;
+      found.set(destination, { destination, message: `${error} (element ${id})`, line, column });
+    }
+  }
+  return [...found.values()];
+}
+
+function dryRun(
+  id: string,
+  declaration: ExchangeDeclared | null,
+  { id: of, text = '', contentType, headers, tries }: ListedElement,
+): Promise<DryRunResult> {
+  return get<DryRunResult>(path('x', id, 'test'), {
+    method: 'POST',
+    json: {
+      ...(declaration !== null && { declaration }),
+      // A text is the body as it is.
+      msg: { id: of, payload: text, hdrs: headers, tries },
+      content_type: contentType ?? '',
+    },
+  });
+}

@@ -1,0 +1,80 @@
+import assert from 'node:assert/strict';
+import { it } from 'node:test';
+import type { OpenedConsole } from './opened.ts';
+
+/** The pages of exchanges: their editor, what a change does differently, and cycles in words. */
+export function exchangePages(opened: () => OpenedConsole): void {
+  it('marks a mistake in a selector at its line while it is typed', async () => {
+    const page = await opened().page('#/x-new');
+    const editor = page.getByLabel('Selector of destination 1');
+    await editor.click();
+    // Letters that go to other pages where nothing is typed.
+    await page.keyboard.type('gq/?');
+    assert.match(page.url(), /#\/x-new$/);
+    await editor.fill('env =>\n  env.msg.payload.amount >');
+    await page.getByRole('status').filter({ hasText: 'Line 2' }).waitFor();
+    assert.match(await page.locator('.cm-problem-line').innerText(), /env\.msg\.payload\.amount >$/);
+    await editor.fill('env => env.msg.payload.tenant === "acme"');
+    await page.getByText('empty: every element goes there').waitFor();
+    assert.equal(await page.locator('.cm-problem-line').count(), 0);
+    const colours = await page.locator('.cm-line span').evaluateAll((all) => {
+      const browser = globalThis as unknown as { getComputedStyle: (of: unknown) => { color: string } };
+      return new Set(all.map((one) => browser.getComputedStyle(one).color)).size;
+    });
+    assert.ok(colours >= 2, `${colours} colours`);
+  });
+
+  it('shows which elements a changed exchange sends elsewhere before the change is saved', async () => {
+    await declare('by-size', 'sized', [
+      { queue: 'sized-big', selector: 'env => env.msg.payload.amount > 100' },
+    ]);
+    await opened().request('POST', '/x/by-size/stop');
+    for (const amount of [5, 50, 500]) await opened().insert('N', 'sized', JSON.stringify({ amount }));
+    const page = await opened().page('#/x/by-size/edit');
+    const editor = page.getByLabel('Selector of destination 1');
+    await editor.fill('env => env.msg.payload.amount >');
+    await page.getByRole('button', { name: 'Save the change …' }).click();
+    await page.getByRole('alert').filter({ hasText: 'line 1' }).waitFor();
+    await editor.fill('env => env.msg.payload.amount > 10');
+    await page.getByRole('button', { name: 'Save the change …' }).click();
+    const dialog = page.getByRole('dialog', { name: 'Change by-size' });
+    await dialog.getByText('1 would go elsewhere, and 2 would go as before').waitFor();
+    const cells = dialog.getByLabel('Elements that would go differently').locator('tbody tr').first();
+    assert.deepEqual((await cells.locator('td').allInnerTexts()).slice(1), [
+      '__no_route__',
+      'sized-big of N',
+      'goes elsewhere',
+    ]);
+    await dialog.getByRole('button', { name: 'Save the change of by-size' }).click();
+    await page.getByText('env => env.msg.payload.amount > 10', { exact: true }).waitFor();
+    await opened().request('DELETE', '/x/by-size');
+  });
+
+  it('marks exchanges that form a cycle, in words as well', async () => {
+    await declare('ring-a', 'ring-1', [{ queue: 'ring-2' }]);
+    await declare('ring-b', 'ring-2', [{ queue: 'ring-1' }, { queue: 'ring-out' }]);
+    const page = await opened().page('#/exchanges');
+    await page.getByLabel('Cycles').getByText('ring-1 → ring-a → ring-2 → ring-b → ring-1').waitFor();
+    const rows = page.getByLabel('Exchanges', { exact: true }).locator('tbody tr');
+    await rows.filter({ hasText: 'ring-b' }).getByText('In a cycle').waitFor();
+    assert.equal(await rows.filter({ hasText: 'route' }).getByText('In a cycle').count(), 0);
+    await page.locator('.edge.in-cycle').nth(3).waitFor({ state: 'attached' });
+    assert.equal(await page.locator('.edge.in-cycle').count(), 4);
+    for (const id of ['ring-a', 'ring-b']) await opened().request('DELETE', `/x/${id}`);
+  });
+
+  async function declare(
+    id: string,
+    source: string,
+    destinations: readonly { readonly queue: string; readonly selector?: string }[],
+  ): Promise<void> {
+    await opened().request('PUT', `/x/${id}`, {
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({
+        src: { ns: 'N', queue: source },
+        dst: destinations.map((one) => ({ ns: 'N', ...one })),
+        consumer: { reserve: true },
+      }),
+    });
+  }
+}
