@@ -82,11 +82,12 @@ export class MigratingStorage implements Storage {
     return this.#to.now(queue);
   }
 
-  /** Options hold for what is in the old engine, too. */
+  /**
+   * Options hold for what is in the old engine, too. Pause flags are stored in both, and an engine forgets the flag of a resumed queue only
+   * with a queue that it knows.
+   */
   async declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
-    const declared = [this.#to.declare(queues, options)];
-    if (options !== undefined) declared.push(this.#from.declare(queues, options));
-    await Promise.all(declared);
+    await Promise.all([this.#to.declare(queues, options), this.#from.declare(queues, options)]);
   }
 
   async queues(ns: string): Promise<string[]> {

@@ -8,7 +8,7 @@ import type { QueueKey } from '../../src/model/names.ts';
 import { type JoinedEngines, migratingEngine, openJoined } from '../engines/migrating.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { commit, rollback, transfer } from '../support/settle.ts';
-import { byToken, NAMESPACES, type Reserved } from './fixture.ts';
+import { byToken, DEAD_LETTERS, MAX_TRIES, NAMESPACES, type Reserved } from './fixture.ts';
 import { batchContract } from './storage/batch.ts';
 import { browseContract } from './storage/browse.ts';
 import { insertContract } from './storage/insert.ts';
@@ -18,6 +18,8 @@ import { takeContract } from './storage/take.ts';
 import { transferContract } from './storage/transfer.ts';
 import { undoTakeContract } from './storage/undo-take.ts';
 import { storageContract } from './storage.ts';
+
+const DAY_MS = 24 * 3_600_000;
 
 const NEW = migratingEngine('new');
 const OLD = migratingEngine('old');
@@ -37,7 +39,10 @@ describe('Storage port: migrating, elements in the old engine', () => {
 });
 
 // The whole contract opens hundreds of engines.
-if (process.env.MIGRATING_CONTRACT === 'whole') storageContract(NEW);
+if (process.env.MIGRATING_CONTRACT === 'whole') {
+  storageContract(NEW);
+  storageContract(OLD, false);
+}
 
 describe('a queue in two engines', () => {
   let engines: JoinedEngines;
@@ -198,6 +203,20 @@ describe('a queue in two engines', () => {
     assert.ok(!(await engines.storage.queues('plain')).includes(queue.name));
   });
 
+  it('is forgotten by both engines with the flag of a pause that ended', async () => {
+    const queue = newQueue();
+    const flag = JSON.stringify([queue.ns, queue.name]);
+    await engines.storage.declare([queue]);
+    for (const { definitions } of [engines.from, engines.to]) {
+      await definitions.put('queue', flag, { paused: false }, 'any');
+    }
+    engines.clock.advance(2 * DAY_MS);
+    await engines.storage.sweep();
+    for (const { definitions } of [engines.from, engines.to]) {
+      assert.equal(await definitions.get('queue', flag), null);
+    }
+  });
+
   it('stays within the bytes of a take, whichever engine an element is in', async () => {
     const queue = newQueue();
     const big = (name: string) => newElement({ body: name.repeat(10_000) });
@@ -209,6 +228,32 @@ describe('a queue in two engines', () => {
     };
     assert.deepEqual(await bounded(15_000), [['a'], true]);
     assert.deepEqual(await bounded(25_000), [['b', 'c'], false]);
+  });
+
+  it('is not dropped, and loses nothing in the new engine, while the old one holds an element', async () => {
+    const queue = newQueue();
+    await old().insert(queue, newElements('a'));
+    const keyed = newElement({ body: 'b', dedupKey: 'k' });
+    const [id] = await engines.storage.insert(queue, [keyed]);
+    assert.deepEqual(bodyTexts(await taken(queue, 1, engines.to.storage)), ['b']);
+    assert.equal(await engines.storage.drop(queue), false);
+    assert.deepEqual(await engines.storage.insert(queue, [keyed]), [id]);
+    assert.deepEqual(bodyTexts(await taken(queue, 2)), ['a']);
+    assert.equal(await engines.storage.drop(queue), true);
+  });
+
+  it('is reported by a sweep of its engine although the other one could not be swept', async () => {
+    const queue = newQueue('jobs');
+    await old().insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
+    await old().take(queue, { group: '', count: 1, leaseMs: 1_000 });
+    engines.clock.advance(1_001);
+    const sweep = () => Promise.reject(unavailable('The store is not reachable now.', new Error('test')));
+    const [from, to] = [old(), override(engines.to.storage, { sweep })];
+    const { affected, nextAt } = await new MigratingStorage({ from, to }).sweep();
+    assert.ok(affected.some(({ ns, name }) => ns === 'jobs' && name === DEAD_LETTERS));
+    assert.equal(nextAt, 0);
+    const away = new MigratingStorage({ from: override(from, { sweep }), to });
+    await assert.rejects(away.sweep(), { code: 'storage-unavailable' });
   });
 });
 

@@ -1,3 +1,4 @@
+import type { Definitions } from '../../src/engine/definitions.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { MigratingStorage } from '../../src/engine/migrating-storage.ts';
 import type { Storage } from '../../src/engine/storage.ts';
@@ -40,6 +41,7 @@ export function migratingEngine(inserts: 'old' | 'new'): EngineUnderTest {
       return {
         engine: {
           ...portsOf(inserts === 'new' ? to : from),
+          definitions: inserts === 'new' ? to.definitions : inBoth(from.definitions, to.definitions),
           storage: inserts === 'new' ? storage : insertingInto(from.storage, storage),
         },
         clock,
@@ -49,6 +51,23 @@ export function migratingEngine(inserts: 'old' | 'new'): EngineUnderTest {
       };
     },
     openDurable: null,
+  };
+}
+
+/** Definitions of the old engine, which are written to the new one as well, as a namespace does that moves. */
+function inBoth(old: Definitions, next: Definitions): Definitions {
+  return {
+    get: (kind, key) => old.get(kind, key),
+    list: (kind) => old.list(kind),
+    put: async (kind, key, value, expected) => {
+      await next.put(kind, key, value, 'any');
+      return old.put(kind, key, value, expected);
+    },
+    delete: async (kind, key, expected) => {
+      await next.delete(kind, key, 'any');
+      return old.delete(kind, key, expected);
+    },
+    watch: (listener) => old.watch(listener),
   };
 }
 

@@ -6,6 +6,7 @@ import { CONSOLE } from './console.ts';
 import { EVENTS } from './events.ts';
 import { EXCHANGE_USERS } from './exchange.ts';
 import { HTTP } from './http.ts';
+import { MIGRATE } from './migrate.ts';
 import { NODES } from './nodes.ts';
 import { OPERATIONS } from './operations.ts';
 import { POSTGRES } from './postgres.ts';
@@ -145,6 +146,8 @@ export const SUITES = {
   },
   'operations that are taken over': { files: ['test/operations/takeover.test.ts'], pattern: null },
   'moves to another engine': { files: ['test/operations/far.test.ts'], pattern: null },
+  'joined engines': { files: ['test/contract/migrating.test.ts'], pattern: null },
+  migrations: { files: ['test/operations/migrate.test.ts'], pattern: null },
   'HTTP exchanges': { files: ['test/http/exchanges.test.ts'], pattern: null },
   'HTTP pipelining': { files: ['test/http/pipelining.test.ts'], pattern: null },
   'HTTP half-closed': { files: ['test/http/half-closed.test.ts'], pattern: null },
@@ -215,6 +218,7 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   console: CONSOLE,
   browse: BROWSE,
   operations: OPERATIONS,
+  migrate: MIGRATE,
   events: EVENTS,
   stomp: STOMP,
   amqp: AMQP,

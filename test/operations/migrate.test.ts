@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
 import { MigrationTargetMissing } from '../../src/broker/migration.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { openMemory } from '../engines/sqlite.ts';
@@ -12,7 +13,8 @@ import { OPERATOR, OperationNode } from './node.ts';
 const MIGRATE = { action: 'migrate', source: { ns: 'A' }, to: { ns: 'B' } };
 const POLICY = plain('A', { deadLetter: { maxTries: 2, queue: 'dead' } });
 const STREAM = plain('stream', { groups: ['g'] });
-const POLICIES = [POLICY, plain('B'), plain('other'), STREAM];
+const OTHER_STREAM = plain('other stream', { groups: ['h'] });
+const POLICIES = [POLICY, plain('B'), plain('other'), STREAM, OTHER_STREAM];
 
 describe('A namespace that moves to another engine', () => {
   const sandbox = patientSandbox();
@@ -28,6 +30,7 @@ describe('A namespace that moves to another engine', () => {
   const namespaces = (): TestNamespace[] => [
     { policy: POLICY, engine: inFile(old) },
     { policy: plain('other'), engine: inFile(old) },
+    { policy: OTHER_STREAM, engine: inFile(old) },
     { policy: STREAM, engine: next },
     { policy: plain('B'), engine: next },
   ];
@@ -91,6 +94,43 @@ describe('A namespace that moves to another engine', () => {
     assert.equal(await pop(), '7');
   });
 
+  it('ends only when the old engine has been empty for a while: what was popped may be returned to it', async () => {
+    await node.insert('A', 'q', 'x');
+    const id = await migrate();
+    const { storage } = node.broker.namespace('A');
+    const queue = { ns: 'A', name: 'q' };
+    /** Lets time pass until so many elements have left the old engine, or the migration has ended. */
+    const left = async (count: number): Promise<string> => {
+      for (;;) {
+        const { state, changed } = await node.get(id);
+        if (state !== 'running' || changed === count) return state;
+        await passTime(100);
+        await turn();
+      }
+    };
+    const { deliveries } = await storage.take(queue, { group: '', count: 1, leaseMs: null });
+    assert.equal(await left(1), 'running');
+    await storage.undoTake(queue, deliveries);
+    assert.equal(await left(0), 'running');
+    assert.equal(await pop(), 'x');
+    assert.equal((await node.ended(id, { passTime })).state, 'done');
+  });
+
+  it('counts what both engines hold against its bounds', async () => {
+    await node.stop();
+    const bounded = namespaces().map((one) => (one.policy === POLICY ? { ...one, maxElements: 3 } : one));
+    node = await newNode(bounded).start();
+    await node.insert('A', 'q', '1', '2');
+    await migrate();
+    await node.insert('A', 'q', '3');
+    await assert.rejects(node.insert('A', 'q', '4'), { code: 'namespace-full' });
+    assert.equal(await pop(), '1');
+    await node.stop();
+    node = await newNode(bounded).start();
+    await node.insert('A', 'q', '5');
+    await assert.rejects(node.insert('A', 'q', '6'), { code: 'namespace-full' });
+  });
+
   it('keeps leases where they are, and ends them in both engines', async () => {
     await node.insert('A', 'q', 'old');
     const [held] = await node.reserve('A', 'q', 1);
@@ -112,6 +152,7 @@ describe('A namespace that moves to another engine', () => {
 
   it('keeps pauses and options, those of before and those of later, and the policy', async () => {
     const { broker } = node;
+    await node.insert('A', 'old', 'z');
     await broker.namespace('A').queue('paused before').pause();
     await broker
       .namespace('A')
@@ -122,6 +163,14 @@ describe('A namespace that moves to another engine', () => {
     await broker.namespace('A').queue('paused before').resume();
     await node.insert('A', 'q', 'x');
     await node.insert('A', 'plain', 'y');
+    await broker
+      .namespace('A')
+      .queue('old')
+      .storeOptions({ deadLetter: { maxTries: 1, queue: 'own old' } });
+    const [held] = await node.reserve('A', 'old', 1);
+    const receipt = { id: held?.id ?? '', group: null, token: held?.lease?.token ?? null };
+    await broker.namespace('A').queue('old').settle(receipt, { kind: 'release', delayMs: 0, countTry: true });
+    assert.deepEqual(await node.bodies('A', 'own old'), ['z']);
     await node.stop();
     node = await newNode([{ policy: POLICY, engine: next }]).start();
     const namespace = node.broker.namespace('A');
@@ -161,6 +210,11 @@ describe('A namespace that moves to another engine', () => {
     for (const [request, code, message] of [
       [{ ...MIGRATE, to: { ns: 'other' } }, 'invalid-parameter', /same engine/],
       [{ ...MIGRATE, to: { ns: 'stream' } }, 'invalid-parameter', /variants differ/],
+      [
+        { ...MIGRATE, source: { ns: 'other stream' }, to: { ns: 'stream' } },
+        'invalid-parameter',
+        /groups differ, h and g/,
+      ],
       [{ ...MIGRATE, source: { ns: 'B' }, to: { ns: 'A' } }, 'not-supported', /other nodes/],
       [{ ...MIGRATE, to: { ns: 'none' } }, 'namespace-not-found', /none/],
     ] as const) {
@@ -174,7 +228,7 @@ describe('A namespace that moves to another engine', () => {
   it('keeps a node from starting without the engine that has its elements', async () => {
     await migrate();
     await node.stop();
-    const alone = newNode(namespaces().slice(0, 2));
+    const alone = newNode(namespaces().slice(0, 3));
     await assert.rejects(alone.broker.start(), MigrationTargetMissing);
     await alone.stop();
     node = await newNode(namespaces()).start();

@@ -1,0 +1,193 @@
+import type { Mutant } from './mutants.ts';
+
+const edit = (file: string, search: string, replace: string): Mutant['edits'] => [
+  { file: `src/${file}`, search, replace },
+];
+
+/** Bugs of namespaces that move to another engine. */
+export const MIGRATE: readonly Mutant[] = [
+  {
+    name: 'new elements go to the engine that is left',
+    suite: 'joined engines',
+    edits: edit(
+      'engine/migrating-storage.ts',
+      'if (!hasKeys && this.#pending === 0) return this.#to.insert(queue, elements, signal, onRepeat);',
+      'if (!hasKeys && this.#pending === 0) return this.#from.insert(queue, elements, signal, onRepeat);',
+    ),
+  },
+  {
+    name: 'an insert overtakes one whose key is being looked up',
+    suite: 'joined engines',
+    edits: edit(
+      'engine/migrating-storage.ts',
+      'if (!hasKeys && this.#pending === 0) return',
+      'if (!hasKeys) return',
+    ),
+  },
+  {
+    name: 'the keys that the old engine has seen are unknown',
+    suite: 'joined engines',
+    edits: edit(
+      'engine/migrating-storage.ts',
+      'const seen = hasKeys ? this.#seenBefore(queue, elements) : NOTHING_SEEN;',
+      'const seen = NOTHING_SEEN;',
+    ),
+  },
+  {
+    name: 'a take that the old engine filled in part does not ask the new one',
+    suite: 'joined engines',
+    edits: edit(
+      'engine/migrating-storage.ts',
+      'if (deliveries.length === count || old.isCut === true) return old;',
+      'if (deliveries.length > 0 || old.isCut === true) return old;',
+    ),
+  },
+  {
+    name: 'what was popped from the new engine returns to the old one',
+    suite: 'joined engines',
+    edits: edit(
+      'engine/migrating-storage.ts',
+      `    for (const delivery of rest.deliveries) if (delivery.lease === null) this.#popped.add(delivery);
+`,
+      '',
+    ),
+  },
+  {
+    name: 'what the old engine gave is lost if the outcome in the new one is unknown',
+    suite: 'joined engines',
+    edits: edit(
+      'engine/migrating-storage.ts',
+      `      await this.#release(this.#from, queue, deliveries);
+      throw error;`,
+      '      throw error;',
+    ),
+  },
+  {
+    name: 'what exceeds the bytes of a take is lost',
+    suite: 'joined engines',
+    edits: edit(
+      'engine/migrating-storage.ts',
+      `      await this.#release(this.#to, queue, rest.deliveries);
+`,
+      '',
+    ),
+  },
+  {
+    name: 'the copies of an element have no keys, so that a repeated transfer stores them twice',
+    suite: 'joined engines',
+    edits: edit('engine/migrating-storage.ts', 'copies.map((copy, i) => keyed(copy, item, i))', 'copies'),
+  },
+  {
+    name: 'an element is finished before its copies are stored',
+    suite: 'joined engines',
+    edits: edit(
+      'engine/migrating-storage.ts',
+      "copiesOf(item) === null ? item : { ...item, action: { kind: 'extend', leaseMs: TRANSFER_LEASE_MS } },",
+      "copiesOf(item) === null ? item : { ...item, action: { kind: 'finish' } },",
+    ),
+  },
+  {
+    name: 'a queue that holds elements in the old engine alone can be dropped',
+    suite: 'joined engines',
+    edits: edit(
+      'engine/migrating-storage.ts',
+      '      if (old.ready + old.scheduled + old.reserved > 0) return false;\n',
+      '',
+    ),
+  },
+  {
+    name: 'what the old engine holds does not count',
+    suite: 'migrations',
+    edits: edit(
+      'engine/migrating-storage.ts',
+      'elements: old.elements + rest.elements,',
+      'elements: rest.elements,',
+    ),
+  },
+  {
+    name: 'options that are set while a namespace moves do not hold in the old engine',
+    suite: 'migrations',
+    edits: edit(
+      'engine/migrating-storage.ts',
+      'await Promise.all([this.#to.declare(queues, options), this.#from.declare(queues, options)]);',
+      'await this.#to.declare(queues, options);',
+    ),
+  },
+  {
+    name: 'what one engine swept is not reported if the other one failed',
+    suite: 'joined engines',
+    edits: edit(
+      'engine/migrating-storage.ts',
+      'if (done.length === 0 && failed !== undefined) throw failed.reason;',
+      'if (failed !== undefined) throw failed.reason;',
+    ),
+  },
+  {
+    name: 'pause flags are not copied to the new engine',
+    suite: 'migrations',
+    edits: edit(
+      'broker/migration.ts',
+      "for (const kind of ['queue', 'queue-options'] as const) {",
+      "for (const kind of ['queue-options'] as const) {",
+    ),
+  },
+  {
+    name: 'options are copied as definitions only, so that the new engine does not apply them',
+    suite: 'migrations',
+    edits: edit(
+      'broker/migration.ts',
+      "kind === 'queue-options' ? optionsIn(value) : undefined",
+      'undefined',
+    ),
+  },
+  {
+    name: 'a pause while a namespace moves is forgotten by the new engine',
+    suite: 'migrations',
+    edits: edit(
+      'broker/namespace.ts',
+      "    await this.#migration?.definitions.put('queue', key, { paused }, 'any');\n",
+      '',
+    ),
+  },
+  {
+    name: 'a namespace moves to an engine that has elements of its name',
+    suite: 'migrations',
+    edits: edit(
+      'broker/migration.ts',
+      'if ((await next.storage.usage(source.name, false)).elements > 0) {',
+      'if ((await next.storage.usage(target.name, false)).elements > 0) {',
+    ),
+  },
+  {
+    name: 'a namespace moves to one with other groups',
+    suite: 'migrations',
+    edits: edit('broker/migration.ts', '  if (groups !== others) throw', '  if (groups === undefined) throw'),
+  },
+  {
+    name: 'the move is not stored, so that the next start does not join the engines',
+    suite: 'migrations',
+    edits: edit(
+      'broker/broker.ts',
+      "      if (stored === null) await namespace.definitions.put('migration', name, migrationValue(to), null);\n",
+      '',
+    ),
+  },
+  {
+    name: 'a node starts without the engine that has its elements',
+    suite: 'migrations',
+    edits: edit(
+      'broker/broker.ts',
+      '      throw new MigrationTargetMissing(namespace.name, to);',
+      '      return;',
+    ),
+  },
+  {
+    name: 'a migration ends when the old engine is empty for a moment',
+    suite: 'migrations',
+    edits: edit(
+      'operations/migration-run.ts',
+      'clock.monotonic() - this.#emptySince >= EMPTY_MS',
+      'clock.monotonic() - this.#emptySince >= 0',
+    ),
+  },
+];
