@@ -1,7 +1,8 @@
 #!/usr/bin/env -S node --max-semi-space-size=8 --no-allocation-site-pretenuring
-import { readFile } from 'node:fs/promises';
-import { type CommandLine, describeExit, EXIT, helpText, parseCommandLine } from './app/command-line.ts';
-import { isClientCommand } from './cli/names.ts';
+import { readFileSync } from 'node:fs';
+import { describeExit, EXIT, optionsText } from './app/command-line.ts';
+import { runProgram } from './cli/program.ts';
+import type { ServerCommand } from './cli/server-commands.ts';
 import { loadConfig } from './config/load.ts';
 import { showConfig } from './config/schema.ts';
 
@@ -22,11 +23,8 @@ async function main(args: readonly string[]): Promise<number> {
     return EXIT.failed;
   }
   try {
-    if (isClientCommand(args[0])) {
-      const { runClientCommand } = await import('./cli/program.ts');
-      return await runClientCommand(args, process);
-    }
-    return await run(parseCommandLine(args));
+    const version = ownVersion();
+    return await runProgram(args, process, { version, optionsText, run: (command) => run(command, version) });
   } catch (error) {
     const { text, code } = describeExit(error);
     process.stderr.write(text);
@@ -35,15 +33,10 @@ async function main(args: readonly string[]): Promise<number> {
 }
 
 /** Each command loads what it needs: a configuration with an error is reported before the server is loaded. */
-async function run(line: CommandLine): Promise<number> {
-  const { command, configFile } = line;
-  const load = () => loadConfig({ file: configFile, env: process.env, cwd: process.cwd() });
+async function run(command: ServerCommand, version: string): Promise<number> {
+  const load = () => loadConfig({ file: command.configFile, env: process.env, cwd: process.cwd() });
   const passwords = { input: process.stdin, ask: process.stderr };
-  switch (command) {
-    case 'help':
-      return print(helpText());
-    case 'version':
-      return print(`${await version()}\n`);
+  switch (command.command) {
     case 'print-config':
       return print(showConfig((await load()).config));
     case 'hash-password': {
@@ -56,16 +49,16 @@ async function run(line: CommandLine): Promise<number> {
     }
     case 'backup': {
       const { backUpCommand } = await import('./app/backup-commands.ts');
-      return print(await backUpCommand(line, await load(), passwords, await version()));
+      return print(await backUpCommand(command, await load(), passwords, version));
     }
     case 'restore': {
       const { restoreCommand } = await import('./app/backup-commands.ts');
-      return print(restoreCommand(line, (await load()).config));
+      return print(restoreCommand(command, (await load()).config));
     }
     case 'doctor': {
       const { doctorCommand } = await import('./app/doctor.ts');
-      const isHuman = process.stdout.isTTY && !line.json;
-      const { text, hasErrors } = await doctorCommand(line, await load(), isHuman);
+      const isHuman = process.stdout.isTTY && !command.json;
+      const { text, hasErrors } = await doctorCommand(command.url, await load(), isHuman);
       await print(text);
       return hasErrors ? EXIT.failed : EXIT.done;
     }
@@ -75,7 +68,7 @@ async function run(line: CommandLine): Promise<number> {
       return serve({
         loaded,
         load,
-        version: await version(),
+        version,
         output: process.stdout,
         exitNow: (code) => process.exit(code),
       });
@@ -90,8 +83,8 @@ function print(text: string): Promise<number> {
   return promise;
 }
 
-async function version(): Promise<string> {
-  const text = await readFile(new URL('../package.json', import.meta.url), 'utf8');
+function ownVersion(): string {
+  const text = readFileSync(new URL('../package.json', import.meta.url), 'utf8');
   return (JSON.parse(text) as { version: string }).version;
 }
 

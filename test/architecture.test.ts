@@ -61,7 +61,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   },
   // `fetch` is all that it needs.
   client: { parts: ['model'], packages: [] },
-  cli: { parts: ['client'], packages: ['node:*', 'commander'] },
+  cli: { parts: ['client', 'util'], packages: ['node:*', 'commander'] },
   // The composition root and the process edge: the only one that knows the configuration and the concrete engines.
   app: {
     parts: [

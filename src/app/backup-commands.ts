@@ -9,10 +9,19 @@ import { systemClock } from '../util/clock.ts';
 import { makeFolder, syncFolder } from '../util/files.ts';
 import { quote } from '../util/quote.ts';
 import { Backups, MANIFEST } from './backups.ts';
-import { CommandFailed, type CommandLine } from './command-line.ts';
+import { CommandFailed } from './command-line.ts';
 import { type EngineParts, loadEngines } from './engines.ts';
 import { callOwnServer, ownAddress } from './own-server.ts';
 import { type PasswordSource, readPassword } from './passwords.ts';
+
+/** What `backup` was given. */
+interface BackupCommand {
+  readonly folder: string;
+  /** Whose password is asked for if the server runs. */
+  readonly user: string;
+  /** Of the server that runs; null: as configured. */
+  readonly url: string | null;
+}
 
 /**
  * `backup`: copies all SQLite files into a new folder. A server that runs is asked to do it; else the files are opened
@@ -20,7 +29,7 @@ import { type PasswordSource, readPassword } from './passwords.ts';
  * @throws CommandFailed
  */
 export async function backUpCommand(
-  command: CommandLine,
+  command: BackupCommand,
   { config, errorAt }: LoadedConfig,
   passwords: PasswordSource,
   version: string,
@@ -47,7 +56,10 @@ export async function backUpCommand(
  * `restore`: puts a backup in the place of the files of a server that is stopped. Returns the text to show.
  * @throws CommandFailed
  */
-export function restoreCommand({ folder, replace }: CommandLine, config: Config): string {
+export function restoreCommand(
+  { folder, replace }: { readonly folder: string; readonly replace: boolean },
+  config: Config,
+): string {
   const replacedAt = new Date(systemClock.now()).toISOString().replaceAll(':', '-');
   try {
     const restored = restoreBackup(resolve(folder), config, replace ? replacedAt : null);
@@ -86,14 +98,14 @@ async function backUpStopped(
 /** The server writes into its own folder of backups, from where this process takes it. */
 async function backUpRunning(
   folder: string,
-  command: CommandLine,
+  command: BackupCommand,
   config: Config,
   passwords: PasswordSource,
 ): Promise<BackupReport> {
   const password = await readPassword(passwords, `The server runs. Password of ${command.user}: `);
   if (password === null) throw new CommandFailed('Nothing was backed up.');
   const authorization = `Basic ${Buffer.from(`${command.user}:${password}`).toString('base64')}`;
-  const address = ownAddress(command, config);
+  const address = ownAddress(command.url, config);
   const { status, body } = await callOwnServer('POST', new URL('/backup', address), config, {
     headers: { authorization },
   }).catch((error: unknown) => {

@@ -6,15 +6,12 @@ import type { Engine } from '../engine/engine.ts';
 import type { Finding } from '../engine/finding.ts';
 import { systemClock } from '../util/clock.ts';
 import { maskUrl } from '../util/mask.ts';
-import { dateFindings } from './certificate-dates.ts';
-import type { CommandLine } from './command-line.ts';
+import { materialFindings } from './certificate-dates.ts';
 import { loadEngines, problemOf } from './engines.ts';
 import { checkDataDir, modeFindings, openFilesFinding } from './host-checks.ts';
-import { readCertificate } from './listeners.ts';
+import { FRONT_ENDS, readCertificate } from './listeners.ts';
 import { callOwnServer, ownAddress } from './own-server.ts';
 import { serverProcess } from './pid-file.ts';
-
-const FRONT_ENDS = ['http', 'stomp', 'amqp'] as const;
 
 /** A server that has not responded by then is overloaded, or something else listens there. */
 const RESPONSE_MS = 5_000;
@@ -25,9 +22,10 @@ const NOBODY_LISTENS = new Set(['ECONNREFUSED', 'ENOENT']);
 /**
  * `doctor`: checks what the configuration needs of the machine, the engines' servers and the certificates, and asks the
  * server that runs. Changes nothing. Returns the text to show.
+ * @param url where that server is; null: as configured
  */
 export async function doctorCommand(
-  command: CommandLine,
+  url: string | null,
   loaded: LoadedConfig,
   isHuman: boolean,
 ): Promise<{ readonly text: string; readonly hasErrors: boolean }> {
@@ -36,7 +34,7 @@ export async function doctorCommand(
     hostFindings(loaded),
     tlsFindings(loaded),
     engineFindings(loaded),
-    serverFindings(command, loaded),
+    serverFindings(url, loaded),
   ]);
   const findings = groups.flat();
   const text = isHuman ? textOf(findings) : findings.map((each) => `${JSON.stringify(each)}\n`).join('');
@@ -86,11 +84,7 @@ async function tlsFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]
       findings.push({ level: 'warning', check, message, hint: null });
     try {
       const material = await readCertificate(config, name, errorAt, warn);
-      const now = systemClock.now();
-      if (material !== null) findings.push(...dateFindings(check, tls.cert, material.cert, now));
-      if (material?.clientCa !== undefined) {
-        findings.push(...dateFindings(check, `${name}.tls.clientCa`, material.clientCa, now));
-      }
+      if (material !== null) findings.push(...materialFindings(check, tls, material, systemClock.now()));
     } catch (error) {
       findings.push(...configErrors(check, error));
     }
@@ -143,9 +137,9 @@ async function engineDiskFinding(check: string, disk: NonNullable<Engine['disk']
   return { level: 'ok', check, message, hint: null };
 }
 
-async function serverFindings(command: CommandLine, { config }: LoadedConfig): Promise<Finding[]> {
+async function serverFindings(url: string | null, { config }: LoadedConfig): Promise<Finding[]> {
   const check = 'server';
-  const address = ownAddress(command, config);
+  const address = ownAddress(url, config);
   try {
     const { status } = await callOwnServer('GET', new URL('/readyz', address), config, {
       signal: AbortSignal.timeout(RESPONSE_MS),

@@ -25,6 +25,8 @@ const SCHEMES = {
 
 type ListenerName = keyof typeof SCHEMES;
 
+export const FRONT_ENDS = ['http', 'stomp', 'amqp'] as const satisfies readonly ListenerName[];
+
 /** The options that every front end has, with the contents of the files that they name. */
 export interface ListenerSettings {
   readonly host: string;

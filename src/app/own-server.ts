@@ -4,7 +4,7 @@ import { request as httpsRequest } from 'node:https';
 import { text } from 'node:stream/consumers';
 import type { Config } from '../config/options.ts';
 import { quote } from '../util/quote.ts';
-import { CommandFailed, type CommandLine } from './command-line.ts';
+import { CommandFailed } from './command-line.ts';
 
 /** A response of the server. */
 interface ServerResponse {
@@ -18,10 +18,11 @@ interface OwnCallOptions {
 }
 
 /**
- * Where the server of a configuration listens, unless the command line says otherwise.
+ * Where the server of a configuration listens.
+ * @param url what the command line says instead; null: nothing
  * @throws CommandFailed
  */
-export function ownAddress({ url }: Pick<CommandLine, 'url'>, { http }: Config): URL {
+export function ownAddress(url: string | null, { http }: Config): URL {
   if (url !== null) {
     if (URL.canParse(url)) return new URL(url);
     throw new CommandFailed(`--url ${quote(url)} is no address. Allowed: as in http://127.0.0.1:3444.`);

@@ -33,9 +33,17 @@ import { maskUrl } from '../util/mask.ts';
 import type { Service } from '../util/service.ts';
 import type { UpgradeHandler } from '../util/upgrade.ts';
 import { Backups } from './backups.ts';
+import { dateWarnings } from './certificate-dates.ts';
 import { type EngineSet, loadEngines } from './engines.ts';
 import { checkDataDir, DATA_FILES, hostWarnings } from './host-checks.ts';
-import { FrontEnd, loadSessionServer, loadWebSocket, readCertificate, readListener } from './listeners.ts';
+import {
+  FRONT_ENDS,
+  FrontEnd,
+  loadSessionServer,
+  loadWebSocket,
+  readCertificate,
+  readListener,
+} from './listeners.ts';
 import { namespaceSetups } from './namespaces.ts';
 import { Readiness } from './readiness.ts';
 import { ServiceStack, withStartError } from './stack.ts';
@@ -161,7 +169,7 @@ export class Server implements Service {
   async reload(config: Config): Promise<void> {
     if (this.#running === null) return;
     const { authenticator, broker, exchanges, events, http, sessions } = this.#running;
-    const { log, errorAt } = this.#parts;
+    const { clock, log, errorAt } = this.#parts;
     const { accounts, created, warnings } = await loadUsers(config, errorAt);
     if (created !== null) {
       const problem = 'names no users, and there are none in users.json';
@@ -174,6 +182,8 @@ export class Server implements Service {
         readCertificate(config, name, errorAt, (message) => messages.push(message)),
       ),
     );
+    for (const [i, { name }] of listeners.entries())
+      messages.push(...dateWarnings(config[name].tls, certificates[i], clock));
     const renew = authenticator.replaceAccounts(accounts);
     for (const { server } of sessions) server.renewUsers((user) => authenticator.renew(user));
     events.renewUsers((user) => authenticator.renew(user));
@@ -208,6 +218,8 @@ export class Server implements Service {
       amqp: await readListener(config, 'amqp', errorAt, warn),
     };
     const users = await loadUsers(config, errorAt);
+    for (const name of FRONT_ENDS)
+      warnings.push(...dateWarnings(config[name].tls, settings[name]?.tls, clock));
     warnings.push(...users.warnings, ...sharedUsersWarnings(config), ...hostWarnings(config));
     for (const warning of warnings) log.warn({}, warning);
 

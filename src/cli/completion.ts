@@ -1,8 +1,7 @@
 import type { Command } from 'commander';
-import { CommandUsageError } from './context.ts';
 
-/** A script that completes commands and their options, for `eval` in the start-up file of a shell. */
-export function completionScript(shell: string, program: Command): string {
+/** A script that completes commands and their options, for `eval` in the start-up file of a shell; null for another shell. */
+export function completionScript(shell: string, program: Command): string | null {
   const commands = program.commands.map((command) => ({
     name: command.name(),
     description: command.description(),
@@ -20,11 +19,7 @@ export function completionScript(shell: string, program: Command): string {
       '',
     ].join('\n');
   }
-  if (shell !== 'bash' && shell !== 'zsh') {
-    throw new CommandUsageError(
-      `There is no completion for ${JSON.stringify(shell)}. Allowed: bash, zsh, fish.`,
-    );
-  }
+  if (shell !== 'bash' && shell !== 'zsh') return null;
   const cases = commands.map(({ name, options }) => `    ${name}) words="${options.join(' ')}" ;;`);
   const script = [
     '_quayside() {',

@@ -1,8 +1,5 @@
 import type { Command } from 'commander';
 
-/** Commands of the server, which `--help` of the program describes. */
-const SERVER_COMMANDS = 'serve, doctor, backup, restore, hash-password and reset-admin';
-
 /** Where exit codes, files and variables are described for people who have no other page at hand. */
 const SECTIONS: readonly (readonly [
   title: string,
@@ -45,8 +42,12 @@ export function manPage(program: Command): string {
     '.I command',
     `[${roman('options')}]`,
     '.SH DESCRIPTION',
-    roman(`Commands of the server are ${SERVER_COMMANDS}: see quayside --help.`),
-    roman('The others call a server. On a terminal they print text; elsewhere, or with --json, JSON.'),
+    roman(
+      'Without a command, the server runs. Commands with --config are those of the server; the others call one.',
+    ),
+    roman(
+      'On a terminal they print text; elsewhere, or with --json, JSON. Options of the configuration: quayside --help.',
+    ),
     '.SH COMMANDS',
     ...program.commands.flatMap(commandLines),
     ...SECTIONS.flatMap(([title, rows]) => [

@@ -8,15 +8,26 @@ import {
   exitCodeOf,
   printable,
 } from './context.ts';
+import { addServerCommands, type ServerCommands } from './server-commands.ts';
 
 type CommandAction = (context: CommandContext) => Promise<number>;
 
-/** Runs one command that calls a server. Returns the exit code; what went wrong is on standard error. */
-export async function runClientCommand(args: readonly string[], io: CommandIo): Promise<number> {
+/**
+ * Runs one command. Returns the exit code; what went wrong with a call of a server is on standard error.
+ * @throws what a command of the server throws
+ */
+export async function runProgram(
+  args: readonly string[],
+  io: CommandIo,
+  server: ServerCommands,
+): Promise<number> {
   let code: number = EXIT_CODES.done;
-  const program = programOf(io, async (flags, run) => {
-    await using context = new CommandContext(flags, io);
-    code = await run(context);
+  const program = newProgram(io);
+  addServerCommands(program, server, async (command) => {
+    code = await server.run(command);
+  });
+  addClientCommands(program, io, async (flags, run) => {
+    code = await runClientCommand(flags, io, run);
   });
   try {
     await program.parseAsync([...args], { from: 'user' });
@@ -24,20 +35,38 @@ export async function runClientCommand(args: readonly string[], io: CommandIo): 
   } catch (error) {
     // Commander has written its message, or the help that was asked for.
     if (error instanceof CommanderError) return error.exitCode === 0 ? EXIT_CODES.done : EXIT_CODES.usage;
+    throw error;
+  }
+}
+
+async function runClientCommand(flags: ConnectionFlags, io: CommandIo, run: CommandAction): Promise<number> {
+  try {
+    await using context = new CommandContext(flags, io);
+    return await run(context);
+  } catch (error) {
     io.stderr.write(`quayside: ${printable(error instanceof Error ? error.message : String(error))}\n`);
     return exitCodeOf(error);
   }
 }
 
-/** The tree of commands. What a command does is loaded when it runs: help and completion need none of it. */
-function programOf(
+function newProgram(io: CommandIo): Command {
+  return new Command('quayside')
+    .description('Queues and exchanges over HTTP, STOMP and AMQP 1.0.')
+    .exitOverride()
+    .enablePositionalOptions()
+    .configureOutput({
+      writeOut: (text) => void io.stdout.write(text),
+      writeErr: (text) => void io.stderr.write(text),
+      outputError: (text, write) => write(text.replace(/^error: /, 'quayside: ')),
+    });
+}
+
+/** Adds the commands that call a server. What one does is loaded when it runs: help and completion need none of it. */
+function addClientCommands(
+  program: Command,
   io: CommandIo,
   runWith: (flags: ConnectionFlags, run: CommandAction) => Promise<void>,
-): Command {
-  const program = new Command('quayside').exitOverride().configureOutput({
-    writeOut: (text) => void io.stdout.write(text),
-    writeErr: (text) => void io.stderr.write(text),
-  });
+): void {
   /** A command with the options of all commands. Its queue, if it has one, is `namespace/queue`. */
   const command = (usage: string, description: string): Command =>
     program
@@ -175,7 +204,13 @@ function programOf(
     .description('prints a completion script for bash, zsh or fish')
     .action(async (shell: string) => {
       const { completionScript } = await import('./completion.ts');
-      io.stdout.write(completionScript(shell, program));
+      const script = completionScript(shell, program);
+      if (script === null) {
+        program.error(
+          `error: There is no completion for ${JSON.stringify(shell)}. Allowed: bash, zsh, fish.`,
+        );
+      }
+      io.stdout.write(script);
     });
   program
     .command('man')
@@ -184,7 +219,6 @@ function programOf(
       const { manPage } = await import('./man.ts');
       io.stdout.write(manPage(program));
     });
-  return program;
 }
 
 function seconds(text: string): number {

@@ -11,12 +11,32 @@ import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { EXIT_CODES } from '../../src/cli/context.ts';
-import { CLIENT_COMMANDS } from '../../src/cli/names.ts';
-import { runClientCommand } from '../../src/cli/program.ts';
+import { runProgram } from '../../src/cli/program.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
+import { NO_SERVER } from './no-server.ts';
 
 const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
 const run = promisify(execFile);
+
+const COMMANDS = [
+  ...['serve', 'doctor', 'backup', 'restore', 'hash-password', 'reset-admin'],
+  ...[
+    'put',
+    'get',
+    'reserve',
+    'commit',
+    'browse',
+    'status',
+    'top',
+    'dead',
+    'redrive',
+    'move',
+    'purge',
+    'export',
+    'import',
+  ],
+  ...['exchange', 'operations', 'nodes', 'bench', 'completion', 'man'],
+];
 
 interface Ended {
   readonly code: number;
@@ -53,7 +73,7 @@ describe('The command line', () => {
     const [stdout, stderr] = [new PassThrough(), new PassThrough()];
     const texts = Promise.all([text(stdout), text(stderr)]);
     const io = { stdin: Readable.from([Buffer.from(input)]), stdout, stderr, env: own as typeof env };
-    const code = await runClientCommand(args, io);
+    const code = await runProgram(args, io, NO_SERVER);
     stdout.end();
     stderr.end();
     const [written, errors] = await texts;
@@ -173,7 +193,7 @@ describe('The command line', () => {
   it('completes its commands in three shells', async () => {
     for (const shell of ['bash', 'zsh', 'fish']) {
       const { stdout } = await quayside(['completion', shell]);
-      for (const command of CLIENT_COMMANDS) assert.ok(stdout.includes(command), `${shell}: ${command}`);
+      for (const command of COMMANDS) assert.ok(stdout.includes(command), `${shell}: ${command}`);
     }
     const { stdout } = await quayside(['completion', 'bash']);
     const typed = `COMP_WORDS=(quayside pu); COMP_CWORD=1; _quayside; echo "\${COMPREPLY[@]}"`;
@@ -183,7 +203,9 @@ describe('The command line', () => {
   it('prints a man page with each command and each of its options', async () => {
     const { code, stdout } = await quayside(['man']);
     assert.equal(code, 0);
-    for (const command of CLIENT_COMMANDS) assert.match(stdout, new RegExp(`^\\.SS ${command}\\b`, 'm'));
+    for (const command of COMMANDS) {
+      assert.match(stdout, new RegExp(`^\\.SS ${command.replace('-', '\\\\-')}\\b`, 'm'));
+    }
     assert.match(stdout, /^\.SS put queue \[data\.\.\.\]$/m);
     assert.match(stdout, /^\.B \\-\\-dry\\-run$/m);
     for (const code of Object.values(EXIT_CODES)) assert.match(stdout, new RegExp(`^\\.B ${code}$`, 'm'));

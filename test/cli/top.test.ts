@@ -6,9 +6,10 @@ import { PassThrough } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { after, before, describe, it, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { runClientCommand } from '../../src/cli/program.ts';
+import { runProgram } from '../../src/cli/program.ts';
 import { Quayside } from '../../src/client/index.ts';
 import { Harness } from '../http/harness.ts';
+import { NO_SERVER } from './no-server.ts';
 
 const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
 const ENTER_SCREEN = '\u001b[?1049h';
@@ -70,7 +71,8 @@ describe('quayside top', { timeout: 30_000 }, () => {
   async function page(...flags: string[]): Promise<{ code: number; stdout: string; stderr: string }> {
     const [stdout, stderr] = [new PassThrough(), new PassThrough()];
     const texts = Promise.all([text(stdout), text(stderr)]);
-    const code = await runClientCommand(['top', ...flags], { stdin: new PassThrough(), stdout, stderr, env });
+    const io = { stdin: new PassThrough(), stdout, stderr, env };
+    const code = await runProgram(['top', ...flags], io, NO_SERVER);
     stdout.end();
     stderr.end();
     const [written, errors] = await texts;
@@ -112,12 +114,8 @@ describe('quayside top', { timeout: 30_000 }, () => {
     const { stdin, stdout, writes } = terminal;
     // Ends it, whatever failed.
     t.after(() => stdin.end());
-    const ended = runClientCommand(['top', '--interval', '0.1'], {
-      stdin,
-      stdout,
-      stderr: new PassThrough(),
-      env,
-    });
+    const io = { stdin, stdout, stderr: new PassThrough(), env };
+    const ended = runProgram(['top', '--interval', '0.1'], io, NO_SERVER);
     const first = await terminal.frame(/3 of 3 queues by depth, highest first/);
     assert.deepEqual(namesIn(first), ['three', 'two', 'one']);
     assert.match(first, /6 ready, 0 scheduled, 0 reserved/);

@@ -126,7 +126,7 @@ describe('npm run backup and npm run restore', () => {
     for (const args of [['backup'], ['restore'], ['backup', 'a', 'b']]) {
       const usage = await run(args);
       assert.equal(usage.code, 2);
-      assert.match(usage.stderr, /takes one folder, as in npm run/);
+      assert.match(usage.stderr, /missing required argument 'folder'/);
     }
     await server.stop();
     const missing = await run(['restore', 'nowhere']);

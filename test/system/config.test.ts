@@ -209,8 +209,16 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
   });
 
   it('for a command line that says nothing known', async () => {
-    for (const args of [['frobnicate'], ['--frobnicate'], ['--config']])
-      assertRefused(await folder.run(args));
+    for (const [args, says] of [
+      [['frobnicate'], /^quayside: Unknown command "frobnicate"\. /],
+      [['docotr', '--json'], /^quayside: Unknown command "docotr"\. Did you mean "doctor"\?/],
+      [['--frobnicate'], /^quayside: Unknown option "--frobnicate"\. /],
+      [['--config'], /^quayside: option '--config <file>' argument missing/],
+    ] as const) {
+      const program = await folder.run(args);
+      assertRefused(program);
+      assert.match(program.stderr, says);
+    }
   });
 });
 
@@ -230,6 +238,16 @@ describe('The command line', () => {
       assert.ok(stdout.includes(`  ${path}\n`), path);
       assert.ok(stdout.includes(`      ${variable}\n`), variable);
     }
+  });
+
+  it('lists the commands of the server and their options in its help, as the others', async () => {
+    const { stdout } = await folder.run(['--help']);
+    for (const name of ['serve', 'doctor', 'backup', 'restore', 'hash-password', 'reset-admin', 'put'])
+      assert.match(stdout, new RegExp(`^  ${name} `, 'm'));
+    const backup = await folder.run(['backup', '--help']);
+    assert.equal(backup.code, 0);
+    assert.match(backup.stdout, /^Usage: quayside backup \[options\] <folder>\n/);
+    assert.match(backup.stdout, /--config <file>/);
   });
 
   it('prints what is in force, masked, without starting anything', async () => {

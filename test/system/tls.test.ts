@@ -44,6 +44,22 @@ describe('HTTPS', () => {
     agent.destroy();
   });
 
+  it('warns at the start, and at each reload, of a certificate that expires within 14 days', async () => {
+    const warned = (): string[] =>
+      program
+        .logged()
+        .flatMap(({ level, msg }) =>
+          level === 'warn' && String(msg).includes(' is valid until ') ? [String(msg)] : [],
+        );
+    assert.equal(warned().length, 1);
+    assert.match(
+      warned()[0] ?? '',
+      /^CN=first in .*cert\.pem is valid until 20.*; renew it, and send SIGHUP/,
+    );
+    await reloaded();
+    assert.equal(warned().length, 2);
+  });
+
   it('speaks TLS 1.2 and 1.3 and nothing older', async () => {
     for (const version of ['TLSv1.2', 'TLSv1.3'] as const) {
       const socket = await handshake({ minVersion: version, maxVersion: version });

@@ -1,0 +1,121 @@
+import type { Command } from 'commander';
+import { didYouMean } from '../util/did-you-mean.ts';
+import { quote } from '../util/quote.ts';
+
+/** A command of the server itself, as the command line gave it. */
+export type ServerCommand = { readonly configFile: string | null } & (
+  | { readonly command: 'serve' | 'print-config' | 'hash-password' | 'reset-admin' }
+  | {
+      readonly command: 'backup';
+      readonly folder: string;
+      /** Whose password is asked for if the server runs. */
+      readonly user: string;
+      /** Of the server that runs; null: as configured. */
+      readonly url: string | null;
+    }
+  | {
+      readonly command: 'restore';
+      readonly folder: string;
+      /** Whether files that are in the way are moved aside. */
+      readonly replace: boolean;
+    }
+  | { readonly command: 'doctor'; readonly url: string | null; readonly json: boolean }
+);
+
+/** What the server lends to the command line. */
+export interface ServerCommands {
+  readonly version: string;
+  /** Every option of the configuration, for `--help`. */
+  optionsText(): string;
+  /** Returns the exit code. */
+  run(command: ServerCommand): Promise<number>;
+}
+
+interface ConfigFlags {
+  readonly config?: string;
+  readonly printConfig?: boolean;
+}
+
+const CONFIG = [
+  '--config <file>',
+  'the configuration, YAML or JSON; environment variables override it',
+] as const;
+const PRINT_CONFIG = ['--print-config', 'prints what is in force, secrets masked, and ends'] as const;
+
+/** Adds the commands of the server to the program, which serves if no command is given. */
+export function addServerCommands(
+  program: Command,
+  server: Pick<ServerCommands, 'version' | 'optionsText'>,
+  run: (command: ServerCommand) => Promise<void>,
+): void {
+  const fileOf = ({ config }: ConfigFlags): string | null =>
+    config ?? program.opts<ConfigFlags>().config ?? null;
+  const serve = (flags: ConfigFlags): Promise<void> => {
+    const isPrinted = flags.printConfig ?? program.opts<ConfigFlags>().printConfig ?? false;
+    return run({ command: isPrinted ? 'print-config' : 'serve', configFile: fileOf(flags) });
+  };
+  program
+    .version(server.version, '--version', 'prints the version')
+    .option(...CONFIG)
+    .option(...PRINT_CONFIG)
+    .addHelpText('after', () => `\nOptions of the configuration:\n\n${server.optionsText()}`)
+    // What is not known is reported by its own message, which tells a command from an option.
+    .allowExcessArguments()
+    .allowUnknownOption()
+    .action((flags: ConfigFlags, { args: [unknown] }: Command) =>
+      unknown === undefined ? serve(flags) : program.error(unknownWord(program, unknown)),
+    );
+
+  const command = (usage: string, description: string): Command =>
+    withoutFurtherArguments(
+      program
+        .command(usage)
+        .description(description)
+        .option(...CONFIG),
+    );
+  command('serve', 'runs the server, as no command does')
+    .option(...PRINT_CONFIG)
+    .action(serve);
+  command('doctor', 'checks the machine, the engines, the certificates and the server that runs')
+    .option('--url <url>', 'where the server is; else as configured')
+    .option('--json', 'JSON also on a terminal')
+    .action(({ url = null, json = false, ...flags }) =>
+      run({ command: 'doctor', configFile: fileOf(flags), url, json }),
+    );
+  command('backup <folder>', 'copies all SQLite files into a new folder, also while the server runs')
+    .option('--user <name>', 'an administrator; the password is asked for if the server runs', 'admin')
+    .option('--url <url>', 'where the server is; else as configured')
+    .action((folder: string, { user, url = null, ...flags }) =>
+      run({ command: 'backup', configFile: fileOf(flags), folder, user, url }),
+    );
+  command('restore <folder>', 'puts a backup in the place of the SQLite files of a stopped server')
+    .option('--replace', 'moves files aside that are in its place')
+    .action((folder: string, { replace = false, ...flags }) =>
+      run({ command: 'restore', configFile: fileOf(flags), folder, replace }),
+    );
+  command(
+    'hash-password',
+    'asks for a password, or reads it from standard input, and prints its hash',
+  ).action((flags) => run({ command: 'hash-password', configFile: fileOf(flags) }));
+  command('reset-admin', 'makes a new password for the administrator of users.json').action((flags) =>
+    run({ command: 'reset-admin', configFile: fileOf(flags) }),
+  );
+}
+
+function unknownWord(program: Command, word: string): string {
+  const isOption = word.startsWith('-');
+  const known = isOption
+    ? program.options.flatMap(({ long }) => (long == null ? [] : [long]))
+    : program.commands.map((command) => command.name());
+  const hint = didYouMean(word, known) || ' `quayside --help` lists what there is.';
+  return `error: Unknown ${isOption ? 'option' : 'command'} ${quote(word)}.${hint}`;
+}
+
+/** Commander's own message quotes further arguments, one of which may be a password. */
+function withoutFurtherArguments(command: Command): Command {
+  return command.allowExcessArguments().hook('preAction', ({ args, registeredArguments }) => {
+    if (args.length > registeredArguments.length) {
+      command.error(`error: ${command.name()} takes no further argument.`);
+    }
+  });
+}
