@@ -14,7 +14,7 @@ export const SECTIONS: readonly Section[] = [
   {
     title: 'Get started',
     isOpen: true,
-    pages: inDocs('get-started/install', 'get-started/first-queue'),
+    pages: inDocs('get-started/install', 'get-started/first-queue', 'get-started/first-worker'),
   },
   { title: 'Concepts', isOpen: true, pages: inDocs('concepts', 'glossary') },
   {
@@ -42,9 +42,14 @@ export const SECTIONS: readonly Section[] = [
       'operate/production',
       'operate/run',
       'operate/security',
+      'operate/docker',
+      'operate/systemd',
       'operate/proxies',
+      'operate/monitoring',
       'operate/alerts',
       'operate/log-events',
+      'operate/limits',
+      'operate/troubleshooting',
     ),
   },
   {

@@ -12,14 +12,14 @@ import { clientConfig } from './server.ts';
 
 const run = promisify(execFile);
 const PROJECT = fileURLToPath(new URL('../..', import.meta.url));
-const PAGE = path.join(PROJECT, 'docs/sdk/typescript.md');
+const PAGES = ['docs/sdk/typescript.md', 'docs/get-started/first-worker.md'];
 /** A program, and what it prints if a block of text follows. One that is marked `no-run` needs another package. */
-const EXAMPLE = /```ts\n([\s\S]*?)```(?:\n\n```text\n([\s\S]*?)```)?/g;
+const EXAMPLE = /```(ts|js)\n([\s\S]*?)```(?:\n\n(?:`node .*\n\n)?```text\n([\s\S]*?)```)?/g;
 
 /** Printed after each example. */
 const END = 'end of example';
 
-describe('The examples of docs/sdk/typescript.md', () => {
+describe('The examples of the pages about the TypeScript SDK', () => {
   let server: ServerInProcess;
   let folder: string;
   const examples: { file: string; prints: string }[] = [];
@@ -35,11 +35,13 @@ describe('The examples of docs/sdk/typescript.md', () => {
     await writeFile(path.join(folder, 'package.json'), '{"type": "module"}');
     const config = { extends: path.join(PROJECT, 'tsconfig.json'), include: ['*.ts'], exclude: [] };
     await writeFile(path.join(folder, 'tsconfig.json'), JSON.stringify(config));
-    const page = await readFile(PAGE, 'utf8');
-    for (const [, code = '', prints = ''] of page.matchAll(EXAMPLE)) {
-      const file = `example-${examples.length + 1}.ts`;
-      examples.push({ file, prints });
-      await writeFile(path.join(folder, file), code.replace('http://127.0.0.1:3444', server.url));
+    for (const name of PAGES) {
+      const page = await readFile(path.join(PROJECT, name), 'utf8');
+      for (const [, language, code = '', prints = ''] of page.matchAll(EXAMPLE)) {
+        const file = `example-${examples.length + 1}.${language === 'js' ? 'mjs' : 'ts'}`;
+        examples.push({ file, prints });
+        await writeFile(path.join(folder, file), code.replace('http://127.0.0.1:3444', server.url));
+      }
     }
   });
   after(async () => {
@@ -56,8 +58,8 @@ describe('The examples of docs/sdk/typescript.md', () => {
     ]);
   });
 
-  it('run, one after the other, and print what the page says', async () => {
-    assert.ok(examples.length >= 5);
+  it('run, one after the other, and print what their page says', async () => {
+    assert.ok(examples.length >= 8);
     const env = {
       ...process.env,
       QUAYSIDE_URL: server.url,

@@ -7,6 +7,7 @@ import path from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { QueueClient } from '../support/http-client.ts';
+import { type Block, blocksOf, commandsOf, Shell } from '../support/page-commands.ts';
 
 /**
  * A newcomer's first hour: the code blocks of README.md and of docs/get-started, in order, in a fresh clone of the last commit. The
@@ -19,11 +20,6 @@ const PATIENCE_MS = 240_000;
 
 /** Settings of a newcomer's machine. What else `npm test` set for its children would mislead an npm in another folder. */
 const NPM_SETTINGS = /^npm_config_(cache|registry|userconfig|globalconfig|cafile|noproxy|https?_proxy)$/i;
-
-interface Block {
-  readonly language: string;
-  readonly text: string;
-}
 
 describe('README.md and docs/get-started in a fresh clone', () => {
   let folder: string;
@@ -45,7 +41,7 @@ describe('README.md and docs/get-started in a fresh clone', () => {
     install = await blocksIn('docs/get-started/install.md');
     server = new Program(textOf(blocks, 'sh', /^npm ci && npm start$/), clone);
     await server.prints(/address of the server/);
-    shell = new Shell(clone);
+    shell = new Shell(clone, environment());
   });
 
   after(async () => {
@@ -259,48 +255,6 @@ class Program {
   }
 }
 
-/** One shell that is given a command at a time, as somebody pastes them. */
-class Shell {
-  readonly #child: ChildProcess;
-  readonly #ended: Promise<unknown>;
-  #printed = '';
-  #errors = '';
-  #onOutput = (): void => {};
-
-  constructor(cwd: string) {
-    this.#child = spawn('sh', [], { cwd, env: environment(), stdio: 'pipe' });
-    this.#ended = once(this.#child, 'close');
-    this.#child.stdout?.setEncoding('utf8').on('data', (text: string) => {
-      this.#printed += text;
-      this.#onOutput();
-    });
-    this.#child.stderr?.setEncoding('utf8').on('data', (text: string) => {
-      this.#errors += text;
-    });
-  }
-
-  /** Resolves with what the command printed. @throws Error if it failed */
-  async run(command: string): Promise<string> {
-    this.#printed = '';
-    this.#errors = '';
-    const { promise, resolve, reject } = Promise.withResolvers<string>();
-    this.#onOutput = () => {
-      const end = /\n<end (\d+)>\n$/.exec(this.#printed);
-      if (end === null) return;
-      if (end[1] === '0') resolve(this.#printed.slice(0, end.index));
-      else reject(new Error(`${command}\nended with ${end[1]}.\n${this.#printed}${this.#errors}`));
-    };
-    void this.#ended.then(() => reject(new Error(`The shell ended.\n${this.#printed}${this.#errors}`)));
-    this.#child.stdin?.write(`${command}\nprintf '\\n<end %d>\\n' "$?"\n`);
-    return promise;
-  }
-
-  async end(): Promise<void> {
-    this.#child.stdin?.end();
-    await this.#ended;
-  }
-}
-
 /** A newcomer's environment: no program of this project in the path, and any free port instead of the default. */
 function environment(): Record<string, string> {
   const own = Object.entries(process.env).filter(
@@ -334,32 +288,11 @@ async function paste(
   assert.equal(commands.length, steps.length);
 }
 
-function blocksOf(markdown: string): Block[] {
-  return [...markdown.matchAll(/^```(\w*)\n(.*?)^```$/gms)].map(([, language = '', text = '']) => ({
-    language,
-    text,
-  }));
-}
-
 /** The text of the one block of that language that matches. */
 function textOf(blocks: readonly Block[], language: string, pattern: RegExp): string {
   const found = blocks.filter((block) => block.language === language && pattern.test(block.text.trim()));
   assert.equal(found.length, 1, `README.md has one block of ${language} with ${pattern}`);
   return found[0]?.text ?? '';
-}
-
-/** Whole commands of a block: a line that a shell would ask to be continued is joined with the next. */
-function commandsOf(text: string): string[] {
-  const commands: string[] = [];
-  let command = '';
-  for (const line of text.trimEnd().split('\n')) {
-    command += command === '' ? line : `\n${line}`;
-    if (spawnSync('sh', ['-n', '-c', command]).status !== 0) continue;
-    commands.push(command);
-    command = '';
-  }
-  assert.equal(command, '', 'the last command is complete');
-  return commands;
 }
 
 function isInsert(printed: string): void {

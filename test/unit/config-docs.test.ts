@@ -6,6 +6,7 @@ import { DEFAULT_COST } from '../../src/access/password.ts';
 import { RIGHTS } from '../../src/access/user.ts';
 import { loadConfig } from '../../src/config/load.ts';
 import { describeOptions } from '../../src/config/schema.ts';
+import { LIMITS } from '../../src/model/limits.ts';
 
 describe('docs/reference/configuration.md', () => {
   let text: string;
@@ -44,6 +45,35 @@ describe('docs/operate/security.md', () => {
 
   it('names the cost of the hashes that are made', () => {
     assert.ok(text.includes(`m=${DEFAULT_COST.memoryKiB},t=${DEFAULT_COST.passes},p=1`));
+  });
+});
+
+describe('docs/operate/limits.md', () => {
+  it('names options with their defaults', async () => {
+    const defaults = new Map(describeOptions().map((option) => [option.path, option.default]));
+    const limits = rows(await pageOf('operate/limits.md')).flatMap((row) => {
+      const [, , limit = '', option = ''] = row.split('|').map((cell) => cell.trim());
+      return option.startsWith('`') ? [{ limit, option: option.replaceAll('`', '') }] : [];
+    });
+    assert.ok(limits.length >= 20);
+    for (const { limit, option } of limits)
+      assert.equal(limit, defaults.get(option)?.replace(/^$/, 'none'), option);
+  });
+
+  it('has the fixed limits of the code', async () => {
+    const page = await pageOf('operate/limits.md');
+    for (const [name, value] of [
+      ['name of a namespace, queue, exchange or tid', LIMITS.nameBytes],
+      ['name of a consumer group', LIMITS.groupLength],
+      ['consumer groups of one element', LIMITS.groups],
+      ['content type, content encoding', LIMITS.contentTypeLength],
+      ['elements of a take of many', LIMITS.takeCount],
+      ['bodies of a take of many', LIMITS.takeBytes],
+      ['queues of a take from several', LIMITS.takeQueues],
+      ['reason of a failed try', LIMITS.reasonBytes],
+    ])
+      assert.match(page, new RegExp(`^\\| ${name} \\| ${value}\\b`, 'm'));
+    assert.match(page, new RegExp(`${LIMITS.headerCount}, of ${LIMITS.headerBytes} bytes`));
   });
 });
 

@@ -1,0 +1,75 @@
+import assert from 'node:assert/strict';
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+
+/** A block of code of a page of documentation. */
+export interface Block {
+  readonly language: string;
+  readonly text: string;
+}
+
+/** One shell that is given a command at a time, as somebody pastes them. */
+export class Shell {
+  readonly #child: ChildProcess;
+  readonly #ended: Promise<unknown>;
+  #printed = '';
+  #errors = '';
+  #onOutput = (): void => {};
+
+  constructor(cwd: string, env: Readonly<Record<string, string>>) {
+    this.#child = spawn('sh', [], { cwd, env, stdio: 'pipe' });
+    this.#ended = once(this.#child, 'close');
+    this.#child.stdout?.setEncoding('utf8').on('data', (text: string) => {
+      this.#printed += text;
+      this.#onOutput();
+    });
+    this.#child.stderr?.setEncoding('utf8').on('data', (text: string) => {
+      this.#errors += text;
+    });
+  }
+
+  /** Resolves with what the command printed. @throws Error if it failed */
+  async run(command: string): Promise<string> {
+    this.#printed = '';
+    this.#errors = '';
+    const { promise, resolve, reject } = Promise.withResolvers<string>();
+    this.#onOutput = () => {
+      const end = /\n<end (\d+)>\n$/.exec(this.#printed);
+      if (end === null) return;
+      if (end[1] === '0') resolve(this.#printed.slice(0, end.index));
+      else reject(new Error(`${command}\nended with ${end[1]}.\n${this.#printed}${this.#errors}`));
+    };
+    void this.#ended.then(() => reject(new Error(`The shell ended.\n${this.#printed}${this.#errors}`)));
+    this.#child.stdin?.write(`${command}\nprintf '\\n<end %d>\\n' "$?"\n`);
+    return promise;
+  }
+
+  async end(): Promise<void> {
+    this.#child.stdin?.end();
+    await this.#ended;
+  }
+}
+
+/** The blocks of a page. One in a list is indented, and comes without that; one marked `no-run` is left out. */
+export function blocksOf(markdown: string): Block[] {
+  return [...markdown.matchAll(/^( *)```(\w*)\n(.*?)^ *```$/gms)].map(
+    ([, indent = '', language = '', text = '']) => ({
+      language,
+      text: text.replaceAll(new RegExp(`^${indent}`, 'gm'), ''),
+    }),
+  );
+}
+
+/** Whole commands of a block: a line that a shell would ask to be continued is joined with the next. */
+export function commandsOf(text: string): string[] {
+  const commands: string[] = [];
+  let command = '';
+  for (const line of text.trimEnd().split('\n')) {
+    command += command === '' ? line : `\n${line}`;
+    if (line.endsWith('\\') || spawnSync('sh', ['-n', '-c', command]).status !== 0) continue;
+    commands.push(command);
+    command = '';
+  }
+  assert.equal(command, '', 'the last command is complete');
+  return commands;
+}

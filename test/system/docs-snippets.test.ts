@@ -1,0 +1,318 @@
+import assert from 'node:assert/strict';
+import { existsSync } from 'node:fs';
+import { chmod, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { Client } from '@stomp/stompjs';
+import { loadConfig } from '../../src/config/load.ts';
+import { jsonOf, QueueClient } from '../support/http-client.ts';
+import { type Block, blocksOf, commandsOf, Shell } from '../support/page-commands.ts';
+import { needDebian } from '../support/python.ts';
+import { ServerProcess } from '../support/server-process.ts';
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const DOCS = path.join(ROOT, 'docs');
+
+/** Languages of blocks that are commands. In `console` they begin with `$`, and what they print follows. */
+const COMMANDS = ['sh', 'bash', 'console'];
+/** Blocks of these are no program: what one prints, and settings of other programs. */
+const NO_PROGRAM = ['', 'text'];
+
+/** Blocks that another test runs, by page or folder and language. */
+const ELSEWHERE: Readonly<Record<string, string>> = {
+  'get-started/first-worker.md js': 'test/client/docs.test.ts',
+  'get-started/first-worker.md sh': 'test/install/package.test.ts',
+  'get-started/ sh yaml': 'test/system/readme.test.ts',
+  'migrate/ js python sh ts yaml': 'test/system/migrate.test.ts',
+  'operate/alerts.md yaml': 'test/system/prometheus.test.ts',
+  'operate/proxies.md caddyfile haproxy nginx yaml': 'test/system/proxies.test.ts',
+  'protocols/amqp.md js': 'test/amqp/documents.test.ts',
+  'protocols/stomp.md stomp': 'test/stomp/documents.test.ts',
+  'sdk/typescript.md ts': 'test/client/docs.test.ts',
+  'sdk/python.md python': 'clients/python/tests/test_docs.py',
+  // They start, signal and kill the server of the first start; these tests do the same to servers of their own.
+  'engines/sqlite.md sh': 'test/system/sqlite-crash.test.ts',
+  'operate/run.md sh': 'test/system/users.test.ts',
+  'reference/configuration.md sh': 'test/system/config.test.ts',
+  // Needs the role of an administrator of PostgreSQL.
+  'engines/postgres.md sql': 'test/engines/schema.postgres.test.ts',
+  'sdk/python.md sh': 'test/python/package.test.ts',
+};
+
+/** A hash as `hash-password` prints it, in the place of those that a page shortens. */
+const HASH = `$argon2id$v=19$m=19456,t=2,p=1$${'A'.repeat(22)}$${'B'.repeat(43)}`;
+
+const CONFIG = {
+  http: { users: { test1: 'test1' } },
+  stomp: { port: 0, webSocket: true },
+  namespaces: {
+    N: { url: 'sqlite:N.db', deadLetter: { maxTries: 5 } },
+    jobs: { url: 'sqlite:jobs.db', deadLetter: { maxTries: 5 } },
+    events: { url: 'sqlite:events.db', variant: 'stream', groups: ['billing', 'shipping'] },
+    orders: { url: 'sqlite:orders.db' },
+    'orders-new': { url: 'sqlite:orders-new.db' },
+  },
+};
+
+interface Page {
+  readonly name: string;
+  readonly blocks: readonly Block[];
+}
+
+describe('The code blocks of docs', () => {
+  let pages: Page[];
+  let folder: string;
+  let server: ServerProcess;
+  let client: QueueClient;
+
+  before(async () => {
+    needDebian('curl');
+    pages = await Promise.all(
+      (await readdir(DOCS, { recursive: true }))
+        .filter((name) => name.endsWith('.md'))
+        .map(async (name) => ({ name, blocks: blocksOf(await readFile(path.join(DOCS, name), 'utf8')) })),
+    );
+    folder = await mkdtemp(path.join(tmpdir(), 'quayside-snippets-'));
+    // A response that is an error fails the command, and so does one that does not come.
+    await writeFile(path.join(folder, '.curlrc'), 'fail-with-body\nsilent\nshow-error\nmax-time = 60\n');
+    await mkdir(path.join(folder, 'bin'));
+    const npx = `#!/bin/sh\nshift\nexec '${process.execPath}' '${ROOT}src/main.ts' "$@"\n`;
+    await writeFile(path.join(folder, 'bin/npx'), npx);
+    await chmod(path.join(folder, 'bin/npx'), 0o755);
+    server = await ServerProcess.start({ config: CONFIG });
+    client = new QueueClient({ url: server.url });
+  });
+
+  after(async () => {
+    client?.close();
+    await server?.dispose();
+    await rm(folder, { recursive: true, force: true });
+  });
+
+  it('are each run by a test', () => {
+    const own = ({ name }: Page, { language }: Block): boolean =>
+      COMMANDS.includes(language) ||
+      ['json', 'yaml'].includes(language) ||
+      (['guides/events.md', 'protocols/stomp.md'].includes(name) && language === 'js');
+    const unknown = pages.flatMap((page) =>
+      page.blocks
+        .filter((block) => !own(page, block) && !NO_PROGRAM.includes(block.language))
+        .filter((block) => !isElsewhere(page, block))
+        .map(({ language }) => `${page.name}: ${language}`),
+    );
+    assert.deepEqual(unknown, []);
+    for (const test of Object.values(ELSEWHERE)) assert.ok(existsSync(path.join(ROOT, test)), test);
+  });
+
+  it('of YAML are configurations that the server takes', async () => {
+    let loaded = 0;
+    for (const page of pages) {
+      for (const block of page.blocks) {
+        if (block.language !== 'yaml' || isElsewhere(page, block)) continue;
+        const text = block.text.replaceAll(/\$argon2id\$[^']*…/g, () => HASH);
+        const file = path.join(folder, 'quayside.yaml');
+        // Some show more lines for the map of namespaces.
+        await writeFile(file, /^\s/.test(text) ? `namespaces:\n${text}` : text);
+        await loadConfig({ file, env: {}, cwd: folder }).catch((error: Error) =>
+          assert.fail(`${page.name}: ${error.message}\n${text}`),
+        );
+        loaded += 1;
+      }
+    }
+    assert.ok(loaded >= 12, `${loaded}`);
+  });
+
+  it('of JSON are JSON, and the exchange of its page can be created', async () => {
+    for (const { name, blocks } of pages) {
+      for (const { language, text } of blocks) {
+        if (language !== 'json') continue;
+        const value: unknown = JSON.parse(text);
+        if (name !== 'guides/exchanges.md') continue;
+        const created = await client.request('PUT', '/x/page', { body: JSON.stringify(value) });
+        assert.equal(created.status, 201, created.body.toString());
+      }
+    }
+  });
+
+  it('of STOMP in JavaScript receive an element in a browser, and acknowledge it', async () => {
+    await insert('N', 'for-stomp');
+    const { promise, resolve } = Promise.withResolvers<string>();
+    const program = javaScriptOf('protocols/stomp.md')
+      .replace(/^import .*\n/, '')
+      .replace('127.0.0.1:3444', new URL(server.url).host)
+      .replaceAll("'test'", "'test1'")
+      .replace('/q/N/orders', '/q/N/for-stomp');
+    const run = new Function('Client', 'console', `${program}\nreturn client;`);
+    const stomp: Client = run(Client, { log: resolve });
+    assert.equal(await promise, 'one');
+    await stomp.deactivate();
+    const status = await client.request('GET', '/q/N/for-stomp/status');
+    assert.equal(jsonOf<{ stats: { commit: number } }>(status).stats.commit, 1);
+  });
+
+  it('of JavaScript count the queues of the server as events come', async () => {
+    await insert('N', 'counted');
+    const { promise, resolve } = Promise.withResolvers<string>();
+    const listeners = new Map<string, (event: { data: string }) => void>();
+    let query = '';
+    class Source {
+      constructor(address: string) {
+        [, query = ''] = address.split('?');
+      }
+      addEventListener(event: string, listener: (event: { data: string }) => void): void {
+        listeners.set(event, listener);
+      }
+    }
+    new Function('EventSource', 'console', javaScriptOf('guides/events.md'))(Source, { log: resolve });
+    const { body } = await fetch(`${server.url}/events?${query}`, {
+      headers: { authorization: `Basic ${btoa('test1:test1')}` },
+    });
+    let text = '';
+    for await (const chunk of body ?? []) {
+      text += Buffer.from(chunk).toString();
+      if (/^event: complete\ndata: .*\n\n/m.test(text)) break;
+    }
+    for (const [, event = '', data = ''] of text.matchAll(/^event: (\w+)\ndata: (.*)$/gm))
+      listeners.get(event)?.({ data });
+    assert.match(await promise, /^[1-9]\d* queues$/);
+  });
+
+  /** What a page's commands need, before its first one. */
+  const PREPARE: Readonly<Record<string, () => Promise<unknown>>> = {
+    'guides/browse.md': async () => {
+      for (let count = 0; count < 3; count++) await insert('jobs', 'mails', 'hello');
+    },
+    'guides/export.md': () => insert('N', 'orders'),
+    'guides/batches.md': async () => {
+      await insert('N', 'urgent');
+      await writeFile(path.join(folder, 'logo.png'), Buffer.from([0x89, 0x50, 0x4e, 0x47, 0]));
+    },
+  };
+
+  for (const name of [
+    'cli.md',
+    'engines/postgres.md',
+    'engines/redis.md',
+    'guides/batches.md',
+    'guides/browse.md',
+    'guides/events.md',
+    'guides/export.md',
+    'guides/idempotency.md',
+    'guides/migrate.md',
+    'guides/operations.md',
+    'guides/policies.md',
+    'guides/scheduling.md',
+    'guides/streams.md',
+  ]) {
+    it(`of ${name} are commands that succeed, and print what the page says`, async () => {
+      const page = pages.find((one) => one.name === name);
+      assert.ok(page !== undefined);
+      await PREPARE[name]?.();
+      const shell = new Shell(folder, {
+        PATH: `${folder}/bin:/usr/bin:/bin`,
+        HOME: folder,
+        U: 'test1:test1',
+        Q: server.url,
+        QUAYSIDE_URL: server.url,
+      });
+      try {
+        for (const { command, prints } of page.blocks.flatMap(stepsOf)) {
+          const printed = await shell.run(await completed(command));
+          if (prints !== '') assert.match(printed, patternOf(prints), command);
+        }
+      } finally {
+        await shell.end();
+      }
+    });
+  }
+
+  it('of every page with commands are run here or elsewhere', () => {
+    const source = import.meta.filename;
+    return readFile(source, 'utf8').then((text) => {
+      for (const page of pages) {
+        for (const block of page.blocks) {
+          if (!COMMANDS.includes(block.language) || isElsewhere(page, block)) continue;
+          assert.ok(text.includes(`    '${page.name}',\n`), `${page.name} is not in the list above`);
+        }
+      }
+    });
+  });
+
+  function javaScriptOf(name: string): string {
+    const blocks = pages.find((page) => page.name === name)?.blocks ?? [];
+    return blocks.find(({ language }) => language === 'js')?.text ?? assert.fail(name);
+  }
+
+  function insert(namespace: string, queue: string, body = 'one'): Promise<unknown> {
+    return client.request('PUT', `/q/${namespace}/${queue}`, { body });
+  }
+
+  /** A command with the address, the user and the ids of this server in the place of those of the page. */
+  async function completed(command: string): Promise<string> {
+    let text = command
+      .replaceAll(/http:\/\/(localhost|127\.0\.0\.1):3444|https:\/\/jobs\.example/g, server.url)
+      .replaceAll(/admin:(PASSWORD|secret)/g, 'test1:test1');
+    // A stream of events has no end.
+    if (/^curl -N/.test(text)) text += ' | head -n 9';
+    for (const id of new Set(text.match(/\bID\d\b/g))) {
+      await insert('N', 'mails');
+      const reserved = await client.request('GET', '/q/N/mails?reserve=1&to=0');
+      text = text.replaceAll(id, String(reserved.headers['x-ks-id']));
+    }
+    return text;
+  }
+});
+
+interface Step {
+  readonly command: string;
+  readonly prints: string;
+}
+
+/** The commands of a block, each with what the page says that it prints. */
+function stepsOf({ language, text }: Block): Step[] {
+  if (!COMMANDS.includes(language)) return [];
+  if (language !== 'console') return commandsOf(text).map((command) => ({ command, prints: '' }));
+  return text
+    .split(/^\$ /m)
+    .filter((part) => part !== '')
+    .map((part) => {
+      const lines = part.trimEnd().split('\n');
+      const [, end] = /<<'(\w+)'/.exec(part) ?? [];
+      const count = end === undefined ? lengthOfFirst(lines) : lines.indexOf(end) + 1;
+      return { command: lines.slice(0, count).join('\n'), prints: lines.slice(count).join('\n') };
+    });
+}
+
+/** How many lines the first command has. */
+function lengthOfFirst(lines: readonly string[]): number {
+  for (let count = 1; count < lines.length; count++) {
+    try {
+      commandsOf(lines.slice(0, count).join('\n'));
+      return count;
+    } catch {
+      // The command continues on the next line.
+    }
+  }
+  return lines.length;
+}
+
+/** A pattern of what a page says that a command prints: `…` stands for anything, and so do ids, tokens and moments. */
+function patternOf(text: string): RegExp {
+  const escaped = text.replaceAll(/[.*+?^${}()|[\]\\]/g, '\\$&');
+  return new RegExp(
+    escaped
+      .replaceAll(/\s*…\s*/g, '[^]*')
+      .replaceAll(/\b(ID|TOKEN)\d\b/g, '[\\w.:-]+')
+      .replaceAll(/\d{4}-\d\d-\d\dT[\d:]+\\\.\d{3}Z/g, '[\\dT:.Z-]+')
+      .replaceAll(/\n\s*/g, '\\s*'),
+  );
+}
+
+function isElsewhere({ name }: Page, { language }: Block): boolean {
+  return Object.keys(ELSEWHERE).some((key) => {
+    const [where = '', ...languages] = key.split(' ');
+    return name.startsWith(where) && languages.includes(language);
+  });
+}
