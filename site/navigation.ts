@@ -16,7 +16,7 @@ export const SECTIONS: readonly Section[] = [
     isOpen: true,
     pages: inDocs('get-started/install', 'get-started/first-queue', 'get-started/first-worker'),
   },
-  { title: 'Concepts', isOpen: true, pages: inDocs('concepts', 'glossary') },
+  { title: 'Concepts', isOpen: true, pages: inDocs('concepts', 'comparison', 'glossary') },
   {
     title: 'Guides',
     isOpen: true,
