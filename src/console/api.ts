@@ -10,6 +10,13 @@ export function setCsrfToken(token: string | null): void {
   csrfToken = token;
 }
 
+/** The headers of each request, also of one that is not sent by {@link call}. */
+export function ownHeaders(): Readonly<Record<string, string>> {
+  // A response without the header that makes a browser ask for a password itself.
+  const own = { accept: 'application/problem+json, */*', 'x-requested-with': 'fetch' };
+  return csrfToken === null ? own : { ...own, 'x-csrf-token': csrfToken };
+}
+
 /** Increases when a request is answered with 401: the session has ended. */
 export const rejected = signal(0);
 
@@ -55,11 +62,7 @@ export async function call(where: string, request: ApiRequest = {}): Promise<Res
   for (const [name, value] of Object.entries(query)) {
     if (value !== null && value !== undefined && value !== '') url.searchParams.set(name, String(value));
   }
-  const sent = new Headers(headers);
-  sent.set('accept', 'application/problem+json, */*');
-  // A response without the header that makes a browser ask for a password itself.
-  sent.set('x-requested-with', 'fetch');
-  if (csrfToken !== null) sent.set('x-csrf-token', csrfToken);
+  const sent = new Headers({ ...headers, ...ownHeaders() });
   if (json !== undefined) sent.set('content-type', 'application/json');
   const response = await fetch(url, {
     method,
@@ -77,14 +80,12 @@ export async function call(where: string, request: ApiRequest = {}): Promise<Res
     );
   });
   if (response.ok) return response;
-  const failure = await errorOf(response);
-  if (response.status === 401) rejected.value += 1;
-  throw failure;
+  throw apiError(response.status, response.statusText, await response.text().catch(() => ''));
 }
 
-async function errorOf(response: Response): Promise<ApiError> {
-  const { status, statusText } = response;
-  const text = await response.text().catch(() => '');
+/** The error of a response that is no success. */
+export function apiError(status: number, statusText: string, text: string): ApiError {
+  if (status === 401) rejected.value += 1;
   try {
     const { code, message, error, detail, title, ...details } = JSON.parse(text) as Record<string, unknown>;
     const said = [message, detail, title, error].find((one) => typeof one === 'string');

@@ -3,6 +3,7 @@ import { after, afterEach, before, describe, it } from 'node:test';
 import type { Page } from 'playwright-core';
 import { exchangePages } from './exchange-pages.ts';
 import { OpenedConsole, READER } from './opened.ts';
+import { queuePages } from './queue-pages.ts';
 import { SubPathProxy } from './sub-path-proxy.ts';
 
 /** More than a page of the list. `CONSOLE_QUEUES=10000` shows that so many are usable. */
@@ -14,6 +15,7 @@ const PAGES = [
   ['#/queues', 'orders'],
   ['#/q/jobs/orders', 'Last failure'],
   ['#/q/jobs/orders/consumers', 'Nobody waits'],
+  ['#/q/jobs/orders/options', 'the namespace'],
   ['#/q/jobs/orders/try', 'Insert, with curl'],
   ['#/dead-letters', 'smtp 550'],
   ['#/operations', 'Operations'],
@@ -338,6 +340,7 @@ describe('The console in a browser', () => {
   });
 
   exchangePages(() => opened);
+  queuePages(() => opened);
 
   for (const theme of ['light', 'dark'] as const) {
     it(`has nothing on any page that keeps people from using it, ${theme}`, async () => {

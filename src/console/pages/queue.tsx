@@ -4,12 +4,14 @@ import { several, shortCount } from '../format.ts';
 import { keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import { type QueueStatus, queueHistory, queueStatus } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
+import { exportUrl } from '../remote/transfer.ts';
 import { go, href } from '../route.ts';
-import { may } from '../session.ts';
+import { may, session } from '../session.ts';
 import { Crumbs } from '../ui/crumbs.tsx';
 import { Dialog } from '../ui/dialog.tsx';
 import { HistoryCharts } from '../ui/history-charts.tsx';
 import { Icon } from '../ui/icon.tsx';
+import { ImportDialog } from '../ui/import-dialog.tsx';
 import { InsertDialog } from '../ui/insert-dialog.tsx';
 import { Menu } from '../ui/menu.tsx';
 import { Badge, Failure } from '../ui/states.tsx';
@@ -19,9 +21,10 @@ import { ElementPageOf } from './element.tsx';
 import { ElementList } from './element-list.tsx';
 import type { PageProps } from './page.tsx';
 import { QueueConsumers } from './queue-consumers.tsx';
+import { QueueOptionsTab } from './queue-options.tsx';
 import { TryIt } from './try-it.tsx';
 
-/** A queue, and what belongs to it: `/q/N/orders`, `/q/N/orders/e/ID`, `/q/N/orders/consumers`, `/q/N/orders/try`. */
+/** A queue, and what belongs to it: `/q/N/orders`, `/q/N/orders/e/ID`, and its tabs such as `/q/N/orders/consumers`. */
 export function QueuePages({ rest }: PageProps) {
   const [ns = '', queue = '', tab = 'elements', id] = rest;
   const named: QueueNamed = { ns, queue };
@@ -30,7 +33,7 @@ export function QueuePages({ rest }: PageProps) {
     <>
       <QueueHead of={named} />
       <nav class="tabs" aria-label="Of this queue">
-        {(['elements', 'consumers', 'try'] as const).map((one) => (
+        {TABS.map((one) => (
           <a
             key={one}
             href={href(one === 'elements' ? ['q', ns, queue] : ['q', ns, queue, one])}
@@ -41,17 +44,25 @@ export function QueuePages({ rest }: PageProps) {
         ))}
       </nav>
       {tab === 'consumers' && <QueueConsumers of={named} />}
+      {tab === 'options' && <QueueOptionsTab of={named} />}
       {tab === 'try' && <TryIt of={named} />}
       {tab === 'elements' && <QueueElements of={named} />}
     </>
   );
 }
 
-const TAB_NAMES = { elements: 'Elements', consumers: 'Consumers', try: 'Try it' } as const;
+const TABS = ['elements', 'consumers', 'options', 'try'] as const;
+const TAB_NAMES = {
+  elements: 'Elements',
+  consumers: 'Consumers',
+  options: 'Options',
+  try: 'Try it',
+} as const;
 
 function QueueHead({ of }: { readonly of: QueueNamed }) {
   const { ns, queue } = of;
   const isInserting = useSignal(false);
+  const isImporting = useSignal(false);
   const question = useSignal<'purge' | 'delete' | null>(null);
   const picture = useComputed(() => {
     version.value;
@@ -82,23 +93,38 @@ function QueueHead({ of }: { readonly of: QueueNamed }) {
             </button>
           )}
           {may('manage', ns) && (
-            <>
-              <button type="button" onClick={() => void setPaused(isPaused ? 'resume' : 'pause')}>
-                <Icon name={isPaused ? 'play' : 'paused'} /> {isPaused ? 'Resume' : 'Pause'}
-              </button>
-              <Menu title={`More of ${queue}`} label={<Icon name="more" />} className="square">
-                <button type="button" class="danger" onClick={() => (question.value = 'purge')}>
-                  <Icon name="trash" /> Purge …
+            <button type="button" onClick={() => void setPaused(isPaused ? 'resume' : 'pause')}>
+              <Icon name={isPaused ? 'play' : 'paused'} /> {isPaused ? 'Resume' : 'Pause'}
+            </button>
+          )}
+          {(mayExport(ns) || may('write', ns) || may('manage', ns)) && (
+            <Menu title={`More of ${queue}`} label={<Icon name="more" />} className="square">
+              {mayExport(ns) && (
+                <a class="button" href={exportUrl(of)} download={`${ns}-${queue}.ndjson`}>
+                  <Icon name="download" /> Export
+                </a>
+              )}
+              {may('write', ns) && (
+                <button type="button" onClick={() => (isImporting.value = true)}>
+                  <Icon name="plus" /> Import …
                 </button>
-                <button type="button" class="danger" onClick={() => (question.value = 'delete')}>
-                  <Icon name="trash" /> Delete the queue …
-                </button>
-              </Menu>
-            </>
+              )}
+              {may('manage', ns) && (
+                <>
+                  <button type="button" class="danger" onClick={() => (question.value = 'purge')}>
+                    <Icon name="trash" /> Purge …
+                  </button>
+                  <button type="button" class="danger" onClick={() => (question.value = 'delete')}>
+                    <Icon name="trash" /> Delete the queue …
+                  </button>
+                </>
+              )}
+            </Menu>
           )}
         </div>
       </div>
       {isInserting.value && <InsertDialog into={of} onClose={() => (isInserting.value = false)} />}
+      {isImporting.value && <ImportDialog into={of} onClose={() => (isImporting.value = false)} />}
       {question.value !== null && (
         <Removal
           of={of}
@@ -109,6 +135,11 @@ function QueueHead({ of }: { readonly of: QueueNamed }) {
       )}
     </div>
   );
+}
+
+/** An export has bodies. */
+function mayExport(ns: string): boolean {
+  return may('browse', ns) && (may('read', ns) || session.value?.maskedBodies.includes(ns) !== true);
 }
 
 /** Asks before elements or a whole queue are gone for good. */

@@ -1,0 +1,287 @@
+import { useSignal } from '@preact/signals';
+import { count, duration, several } from '../format.ts';
+import { keyOf, type QueueNamed } from '../remote/live.ts';
+import {
+  type OptionKey,
+  type OptionsOfQueue,
+  type OptionsReading,
+  readOptions,
+  storeOptions,
+} from '../remote/queue-options.ts';
+import { useResource } from '../remote/resource.ts';
+import { may } from '../session.ts';
+import { Icon } from '../ui/icon.tsx';
+import { PlainTable } from '../ui/plain-table.tsx';
+import { Failure, Loading } from '../ui/states.tsx';
+import { say } from '../ui/toasts.tsx';
+
+/** A field of an option; one without a name is the option itself. */
+interface OptionField {
+  readonly name: string;
+  readonly label: string;
+  readonly isText?: boolean;
+  readonly isRequired?: boolean;
+}
+
+interface OptionForm {
+  readonly name: OptionKey;
+  readonly title: string;
+  readonly meaning: string;
+  readonly fields: readonly OptionField[];
+  /** Whether an own value may be that there is none. */
+  readonly mayBeNone: boolean;
+}
+
+const SECONDS: readonly OptionField[] = [{ name: '', label: 'Seconds', isRequired: true }];
+
+const FORMS: readonly OptionForm[] = [
+  {
+    name: 'lease',
+    title: 'Lease',
+    meaning: 'how long a reserve holds that names no lease',
+    fields: SECONDS,
+    mayBeNone: false,
+  },
+  {
+    name: 'deadLetter',
+    title: 'Dead letter',
+    meaning: 'after how many failed tries an element goes where',
+    fields: [
+      { name: 'maxTries', label: 'Tries', isRequired: true },
+      { name: 'queue', label: 'Queue of the same namespace', isText: true },
+    ],
+    mayBeNone: true,
+  },
+  {
+    name: 'retryDelay',
+    title: 'Retry delay',
+    meaning: 'how long an element waits after a failed try',
+    fields: [
+      { name: 'first', label: 'First, seconds', isRequired: true },
+      { name: 'factor', label: 'Factor' },
+      { name: 'max', label: 'Longest, seconds' },
+      { name: 'jitter', label: 'Jitter, 0 to 1' },
+    ],
+    mayBeNone: true,
+  },
+  {
+    name: 'retention',
+    title: 'Retention',
+    meaning: 'how long an element of a stream stays at most',
+    fields: SECONDS,
+    mayBeNone: true,
+  },
+  {
+    name: 'ttl',
+    title: 'Time to live',
+    meaning: 'of elements that are inserted without one',
+    fields: SECONDS,
+    mayBeNone: true,
+  },
+  {
+    name: 'maxElements',
+    title: 'Bound',
+    meaning: 'how many elements the queue may hold',
+    fields: [{ name: '', label: 'Elements', isRequired: true }],
+    mayBeNone: true,
+  },
+];
+
+/** What holds for a queue, where that comes from, and for those who manage it, its change. */
+export function QueueOptionsTab({ of }: { readonly of: QueueNamed }) {
+  const options = useResource(keyOf(of), (signal) => readOptions(of, signal));
+  const isChanging = useSignal(false);
+  const record = options.value;
+  return (
+    <>
+      {options.error !== null && <Failure error={options.error} retry={options.reload} />}
+      {record === null && options.isLoading && <Loading />}
+      {record !== null && (
+        <section class="card">
+          <header>
+            <h2 class="grow">Options</h2>
+            {may('manage', of.ns) && !isChanging.value && (
+              <button type="button" onClick={() => (isChanging.value = true)}>
+                <Icon name="code" /> Change …
+              </button>
+            )}
+          </header>
+          {isChanging.value ? (
+            <OptionsForm
+              of={of}
+              record={record}
+              onDone={() => {
+                isChanging.value = false;
+                options.reload();
+              }}
+            />
+          ) : (
+            <OptionsTable record={record} />
+          )}
+        </section>
+      )}
+    </>
+  );
+}
+
+function OptionsTable({ record: { effective, sources, pattern } }: { readonly record: OptionsReading }) {
+  const origins = {
+    stored: 'stored with the queue',
+    pattern: `pattern ${pattern} of the configuration`,
+    namespace: 'the namespace',
+  };
+  return (
+    <PlainTable
+      label="Options"
+      rows={FORMS}
+      keyOf={({ name }) => name}
+      columns={[
+        { title: 'Option', cell: ({ title }) => title },
+        { title: 'Value', cell: ({ name }) => valueText(name, effective[name]) },
+        { title: 'From', cell: ({ name }) => origins[sources[name]] },
+        { title: 'Meaning', cell: ({ meaning }) => <span class="muted">{meaning}</span> },
+      ]}
+    />
+  );
+}
+
+function valueText(name: OptionKey, value: OptionsOfQueue[OptionKey]): string {
+  if (value === null || value === undefined) return 'none';
+  if (typeof value === 'number') return name === 'maxElements' ? count(value) : duration(value * 1000);
+  if ('maxTries' in value) {
+    return `after ${several(value.maxTries, 'failed try', 'failed tries')}${value.queue === undefined ? '' : ` to ${value.queue}`}`;
+  }
+  const { first, factor, max, jitter } = value;
+  return [
+    duration(first * 1000),
+    factor !== undefined && `× ${factor}`,
+    max !== undefined && `up to ${duration(max * 1000)}`,
+    jitter !== undefined && jitter > 0 && `up to ${Math.round(jitter * 100)} % shorter`,
+  ]
+    .filter(Boolean)
+    .join(', ');
+}
+
+type OptionMode = 'configured' | 'own' | 'none';
+
+function modeOf({ stored }: OptionsReading, name: OptionKey): OptionMode {
+  if (!Object.hasOwn(stored, name)) return 'configured';
+  return stored[name] === null ? 'none' : 'own';
+}
+
+function OptionsForm({
+  of,
+  record,
+  onDone,
+}: {
+  readonly of: QueueNamed;
+  readonly record: OptionsReading;
+  readonly onDone: () => void;
+}) {
+  const modes = useSignal(
+    Object.fromEntries(FORMS.map(({ name }) => [name, modeOf(record, name)])) as Record<
+      OptionKey,
+      OptionMode
+    >,
+  );
+  const error = useSignal<unknown>(null);
+  const save = async (event: SubmitEvent): Promise<void> => {
+    event.preventDefault();
+    const data = new FormData(event.currentTarget as HTMLFormElement);
+    const stored = FORMS.flatMap((form) => {
+      const mode = modes.value[form.name];
+      if (mode === 'configured') return [];
+      return [[form.name, mode === 'none' ? null : readFields(form, data)]];
+    });
+    try {
+      await storeOptions(of, Object.fromEntries(stored) as OptionsOfQueue);
+      say(`The options of ${of.queue} are stored`);
+      onDone();
+    } catch (reason) {
+      error.value = reason;
+    }
+  };
+  return (
+    <form class="body stack" onSubmit={save}>
+      {error.value !== null && <Failure error={error.value} />}
+      {FORMS.map((form) => (
+        <fieldset key={form.name} class="row option">
+          <legend>
+            {form.title} <span class="muted">{form.meaning}</span>
+          </legend>
+          <label class="field">
+            <span>{form.title} of this queue</span>
+            <select
+              value={modes.value[form.name]}
+              onChange={(event) => {
+                modes.value = { ...modes.value, [form.name]: event.currentTarget.value as OptionMode };
+              }}
+            >
+              <option value="configured">as configured</option>
+              <option value="own">an own value</option>
+              {form.mayBeNone && <option value="none">none</option>}
+            </select>
+          </label>
+          {modes.value[form.name] === 'own' &&
+            form.fields.map((field) => (
+              <OptionInput key={field.name} form={form} field={field} record={record} />
+            ))}
+        </fieldset>
+      ))}
+      <div class="foot">
+        <button type="button" onClick={onDone}>
+          Cancel
+        </button>
+        <button type="submit" class="primary">
+          Store the options of {of.queue}
+        </button>
+      </div>
+    </form>
+  );
+}
+
+function OptionInput({
+  form,
+  field,
+  record,
+}: {
+  readonly form: OptionForm;
+  readonly field: OptionField;
+  readonly record: OptionsReading;
+}) {
+  const name = `${form.name}.${field.name}`;
+  const text = fieldText(form, field, record);
+  const isRequired = field.isRequired === true;
+  if (field.isText === true) {
+    return (
+      <label class="field">
+        <span>{field.label}</span>
+        <input name={name} required={isRequired} defaultValue={text} />
+      </label>
+    );
+  }
+  return (
+    <label class="field">
+      <span>{field.label}</span>
+      <input name={name} type="number" step="any" min={0} required={isRequired} defaultValue={text} />
+    </label>
+  );
+}
+
+/** What a field begins with: what holds now. */
+function fieldText({ name }: OptionForm, field: OptionField, { effective }: OptionsReading): string {
+  const value = effective[name];
+  if (value === null) return '';
+  if (typeof value === 'number') return String(value);
+  return String((value as Readonly<Record<string, unknown>>)[field.name] ?? '');
+}
+
+/** Fields that are left empty are left out. */
+function readFields(form: OptionForm, data: FormData): unknown {
+  const given = form.fields.flatMap((field) => {
+    const text = String(data.get(`${form.name}.${field.name}`) ?? '').trim();
+    return text === '' ? [] : [[field.name, field.isText === true ? text : Number(text)] as const];
+  });
+  const [first] = given;
+  return first?.[0] === '' ? first[1] : Object.fromEntries(given);
+}

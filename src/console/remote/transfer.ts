@@ -1,0 +1,44 @@
+import { ApiError, apiError, BASE, ownHeaders, path } from '../api.ts';
+import type { QueueNamed } from './live.ts';
+
+/** What an import stored; `repeated` were left out, since they are there or were imported before. */
+export interface ImportResult {
+  readonly imported: number;
+  readonly repeated: number;
+}
+
+/** Where all elements of a queue can be downloaded, as lines of JSON. */
+export function exportUrl({ ns, queue }: QueueNamed): string {
+  return new URL(path('q', ns, queue, 'export'), BASE).href;
+}
+
+/**
+ * Sends the file of an export. Not by `fetch`, which does not say how much has been sent.
+ * @throws ApiError its details say how much had been stored before a line that is wrong
+ */
+export function importFile(
+  { ns, queue }: QueueNamed,
+  file: Blob,
+  options: { readonly signal: AbortSignal; readonly onProgress: (sentBytes: number) => void },
+): Promise<ImportResult> {
+  const { promise, resolve, reject } = Promise.withResolvers<ImportResult>();
+  const request = new XMLHttpRequest();
+  request.open('POST', new URL(path('q', ns, queue, 'import'), BASE));
+  request.setRequestHeader('content-type', 'application/x-ndjson');
+  for (const [name, value] of Object.entries(ownHeaders())) request.setRequestHeader(name, value);
+  request.upload.addEventListener('progress', ({ loaded }) => options.onProgress(loaded));
+  request.addEventListener('load', () => {
+    const { status, statusText, responseText } = request;
+    if (status === 200) resolve(JSON.parse(responseText) as ImportResult);
+    else reject(apiError(status, statusText, responseText));
+  });
+  request.addEventListener('error', () => {
+    reject(new ApiError(0, 'unreachable', 'The server ended the connection, or did not answer.'));
+  });
+  request.addEventListener('abort', () => {
+    reject(new ApiError(0, 'cancelled', 'The import was cancelled. What had arrived by then is stored.'));
+  });
+  options.signal.addEventListener('abort', () => request.abort(), { once: true });
+  request.send(file);
+  return promise;
+}

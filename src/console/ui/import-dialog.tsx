@@ -1,0 +1,116 @@
+import { useSignal } from '@preact/signals';
+import { useEffect, useRef } from 'preact/hooks';
+import { ApiError } from '../api.ts';
+import { bytes, several } from '../format.ts';
+import type { QueueNamed } from '../remote/live.ts';
+import { type ImportResult, importFile } from '../remote/transfer.ts';
+import { Dialog } from './dialog.tsx';
+import { Failure } from './states.tsx';
+
+/** Stores the elements of an exported file, with progress and result. Closing it cancels what has not been sent. */
+export function ImportDialog({ into, onClose }: { readonly into: QueueNamed; readonly onClose: () => void }) {
+  const file = useSignal<File | null>(null);
+  const sentBytes = useSignal<number | null>(null);
+  const result = useSignal<ImportResult | null>(null);
+  const error = useSignal<unknown>(null);
+  const abort = useRef(new AbortController());
+  useEffect(() => () => abort.current.abort(), []);
+  const start = async (event: SubmitEvent): Promise<void> => {
+    event.preventDefault();
+    const chosen = file.value;
+    if (chosen === null) return;
+    error.value = null;
+    result.value = null;
+    sentBytes.value = 0;
+    abort.current = new AbortController();
+    try {
+      result.value = await importFile(into, chosen, {
+        signal: abort.current.signal,
+        onProgress: (sent) => {
+          sentBytes.value = sent;
+        },
+      });
+    } catch (reason) {
+      error.value = reason;
+    }
+    sentBytes.value = null;
+  };
+  const isRunning = sentBytes.value !== null;
+  return (
+    <Dialog title={`Import into ${into.queue}`} onClose={onClose}>
+      <form class="body stack" onSubmit={start}>
+        <label class="field">
+          <span>File</span>
+          <input
+            type="file"
+            accept=".ndjson,.jsonl,.json,application/x-ndjson"
+            required
+            disabled={isRunning}
+            onChange={(event) => {
+              file.value = event.currentTarget.files?.[0] ?? null;
+            }}
+          />
+          <small>
+            The export of a queue: a line of JSON for each element. What the queue has already is left out.
+          </small>
+        </label>
+        <div aria-live="polite">
+          {isRunning && <Progress sent={sentBytes.value ?? 0} total={file.value?.size ?? 0} />}
+          {result.value !== null && <Result result={result.value} />}
+          {error.value !== null && <Failure error={withStored(error.value)} />}
+        </div>
+        <div class="foot">
+          <button type="button" onClick={() => (isRunning ? abort.current.abort() : onClose())}>
+            {isRunning ? 'Cancel the import' : 'Close'}
+          </button>
+          <button type="submit" class="primary" disabled={isRunning || file.value === null}>
+            Import into {into.queue}
+          </button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+function Progress({ sent, total }: { readonly sent: number; readonly total: number }) {
+  const percent = total === 0 ? 100 : Math.min(100, Math.round((sent / total) * 100));
+  return (
+    <>
+      <p>
+        {bytes(sent)} of {bytes(total)} sent
+      </p>
+      <div
+        class="meter"
+        role="progressbar"
+        aria-label="Progress"
+        aria-valuemin={0}
+        aria-valuemax={100}
+        aria-valuenow={percent}
+      >
+        <i style={{ width: `${percent}%` }} />
+      </div>
+    </>
+  );
+}
+
+function Result({ result: { imported, repeated } }: { readonly result: ImportResult }) {
+  return (
+    <p>
+      <b>{several(imported, 'element')} imported</b>
+      {repeated > 0 && `; ${several(repeated, 'element')} left out, which the queue has or had`}
+    </p>
+  );
+}
+
+/** An import that fails on the way has stored something. */
+function withStored(error: unknown): unknown {
+  if (!(error instanceof ApiError) || typeof error.details.imported !== 'number') return error;
+  const { status, code, message, details } = error;
+  const stored = several(error.details.imported, 'element');
+  return new ApiError(
+    status,
+    code,
+    `${message} ${stored} imported before. Correct the file, and import it again: what is stored is left out.`,
+    details,
+  );
+}

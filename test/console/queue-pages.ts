@@ -1,0 +1,67 @@
+import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import { it } from 'node:test';
+import { type OpenedConsole, READER } from './opened.ts';
+
+/** What is done with a queue as a whole: its options, its export and import. */
+export function queuePages(opened: () => OpenedConsole): void {
+  it('shows where the options of a queue come from, and changes them', async () => {
+    await opened().insert('jobs', 'tuned', '1');
+    const page = await opened().page('#/q/jobs/tuned/options');
+    const rows = page.getByLabel('Options', { exact: true }).locator('tbody tr');
+    const row = (name: string): Promise<string[]> =>
+      rows.filter({ hasText: name }).locator('td').allInnerTexts();
+    await rows.first().waitFor();
+    assert.deepEqual((await row('Dead letter')).slice(0, 3), [
+      'Dead letter',
+      'after 1 failed try to __deadletter__',
+      'the namespace',
+    ]);
+    await page.getByRole('button', { name: 'Change …' }).click();
+    await page.getByLabel('Dead letter of this queue').selectOption('none');
+    await page.getByLabel('Retry delay of this queue').selectOption('an own value');
+    await page.getByLabel('First, seconds').fill('5');
+    await page.getByLabel('Factor').fill('1000');
+    await page.getByRole('button', { name: 'Store the options of tuned' }).click();
+    await page.getByRole('alert').filter({ hasText: 'factor' }).waitFor();
+    await page.getByLabel('Factor').fill('3');
+    await page.getByRole('button', { name: 'Store the options of tuned' }).click();
+    await rows.filter({ hasText: '5 s, × 3' }).waitFor();
+    assert.deepEqual((await row('Dead letter')).slice(1, 3), ['none', 'stored with the queue']);
+    const response = await opened().request('GET', '/q/jobs/tuned/options');
+    const { stored } = (await response.json()) as { stored: object };
+    assert.deepEqual(stored, { deadLetter: null, retryDelay: { first: 5, factor: 3, max: 3600, jitter: 0 } });
+    const look = await opened().page('#/q/jobs/tuned/options', { who: READER });
+    await look.getByLabel('Options', { exact: true }).waitFor();
+    assert.equal(await look.getByRole('button', { name: 'Change …' }).count(), 0);
+  });
+
+  it('exports a queue, and imports its file into another, which leaves out what is there', async () => {
+    for (const body of ['"a"', '"b"', '"c"']) await opened().insert('N', 'exported', body);
+    const page = await opened().page('#/q/N/exported');
+    await page.getByRole('button', { name: 'More of exported' }).click();
+    const [download] = await Promise.all([
+      page.waitForEvent('download'),
+      page.getByRole('link', { name: 'Export' }).click(),
+    ]);
+    assert.equal(download.suggestedFilename(), 'N-exported.ndjson');
+    const lines = await readFile(await download.path(), 'utf8');
+    assert.equal(lines.trim().split('\n').length, 3);
+    await page.goto(`${opened().server.url}/console/#/q/N/imported`);
+    await page.getByRole('button', { name: 'More of imported' }).click();
+    await page.getByRole('button', { name: 'Import …' }).click();
+    const dialog = page.getByRole('dialog', { name: 'Import into imported' });
+    const send = async (text: string): Promise<void> => {
+      const buffer = Buffer.from(text);
+      await dialog.getByLabel('File').setInputFiles({ name: 'q.ndjson', mimeType: 'text/plain', buffer });
+      await dialog.getByRole('button', { name: 'Import into imported' }).click();
+    };
+    await send(`${lines}{"id":7}\n`);
+    await dialog.getByRole('alert').filter({ hasText: 'line 4' }).waitFor();
+    await send(lines);
+    await dialog.getByText(/element.* imported/).waitFor();
+    assert.equal(await opened().size('N', 'imported'), 3);
+    await send(lines);
+    await dialog.getByText('0 elements imported; 3 elements left out').waitFor();
+  });
+}
