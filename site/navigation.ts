@@ -45,6 +45,7 @@ export const SECTIONS: readonly Section[] = [
       'operate/docker',
       'operate/systemd',
       'operate/proxies',
+      'operate/kubernetes',
       'operate/monitoring',
       'operate/alerts',
       'operate/log-events',
