@@ -1,6 +1,5 @@
 /**
- * Prints the table of `docs/reference/configuration.md` from the declared options. A test compares the two; after an
- * option changed, run `node scripts/options-table.ts` and put its output in the place of the old table.
+ * The table of `docs/reference/configuration.md` from the declared options, which `npm run docs:reference` writes.
  */
 import { describeOptions, type OptionDescription } from '../src/config/schema.ts';
 
@@ -13,5 +12,3 @@ export function optionsTable(): string {
 function row({ path, type, default: usual, help }: OptionDescription): string {
   return `| \`${path}\` | ${type} | ${usual === '' ? '' : `\`${usual}\``} | ${help.replaceAll('|', '\\|')} |`;
 }
-
-if (import.meta.main) console.log(optionsTable());

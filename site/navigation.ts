@@ -74,7 +74,16 @@ export const SECTIONS: readonly Section[] = [
       'migrate/keuss-server',
     ),
   },
-  { title: 'Reference', pages: inDocs('reference/configuration', 'reference/metrics') },
+  {
+    title: 'Reference',
+    pages: inDocs(
+      'reference/configuration',
+      'reference/routes',
+      'reference/errors',
+      'reference/metrics',
+      'reference/commands',
+    ),
+  },
   {
     title: 'Internals',
     pages: ['CONTRIBUTING.md', ...inDocs('internals/sqlite', 'internals/redis', 'internals/postgres')],

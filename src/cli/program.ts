@@ -39,6 +39,14 @@ export async function runProgram(
   }
 }
 
+/** The tree of commands, for documentation: none of them does anything. */
+export function commandTree(io: CommandIo): Command {
+  const program = newProgram(io);
+  addServerCommands(program, { version: '', optionsText: () => '' }, async () => {});
+  addClientCommands(program, io, async () => {});
+  return program;
+}
+
 async function runClientCommand(flags: ConnectionFlags, io: CommandIo, run: CommandAction): Promise<number> {
   try {
     await using context = new CommandContext(flags, io);
