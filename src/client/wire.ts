@@ -30,8 +30,7 @@ export interface SettleResponse {
 }
 
 /** Far below what a server accepts, so that a batch keeps an engine busy for moments only. */
-const INSERT_LIMITS = { maxItems: 1_000, maxSize: 262_144 };
-const SETTLE_LIMITS = { maxItems: 1_000, maxSize: 262_144 };
+const LIMITS = { maxItems: 1_000, maxSize: 262_144 };
 /** The server cuts a reason to 1 KiB. */
 const MAX_REASON_LENGTH = 1_000;
 const LONE_SURROGATES = /\p{Surrogate}/gu;
@@ -52,10 +51,10 @@ export class QueueWire {
     this.path = path;
     this.#transport = transport;
     const batchOf = (isRepeatable: boolean) =>
-      new RequestBatcher<string, string>(INSERT_LIMITS, (lines) => this.#insertEach(lines, isRepeatable));
+      new RequestBatcher<string, string>(LIMITS, (lines) => this.#insertEach(lines, isRepeatable));
     this.#keyed = batchOf(true);
     this.#unkeyed = batchOf(false);
-    this.#settlements = new RequestBatcher(SETTLE_LIMITS, (items) => this.#settleEach(items));
+    this.#settlements = new RequestBatcher(LIMITS, (items) => this.#settleEach(items));
   }
 
   get isIdle(): boolean {
