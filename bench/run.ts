@@ -23,6 +23,7 @@ import { events } from './scenarios/events.ts';
 import { exchange } from './scenarios/exchange.ts';
 import { exchangeAttack } from './scenarios/exchange-attack.ts';
 import { exchangeHttp } from './scenarios/exchange-http.ts';
+import { firstInsert } from './scenarios/first-insert.ts';
 import { frontEnds } from './scenarios/front-ends.ts';
 import { insert } from './scenarios/insert.ts';
 import { insertMany } from './scenarios/insert-many.ts';
@@ -70,6 +71,7 @@ const SCENARIOS: readonly Scenario[] = [
   events,
   takeMany,
   sdk,
+  firstInsert,
   consolePages,
   consoleMemory,
   consoleCost,

@@ -1,31 +1,29 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { delimiter, dirname, join } from 'node:path';
+import { readdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
+import { installTools } from '../../scripts/install-tools.ts';
+import { InstalledPackage } from '../support/installed-package.ts';
 import { insert, pop, start } from '../support/started.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const CHECKERS = join(import.meta.dirname, 'checkers');
 const run = promisify(execFile);
 
 describe('the package that npm pack makes', () => {
+  let installed: InstalledPackage;
   let folder: string;
-  /** This Node goes first, as on a machine where it is the system's. */
-  const env = { ...process.env, PATH: [dirname(process.execPath), process.env.PATH].join(delimiter) };
+  let env: NodeJS.ProcessEnv;
 
   before(async () => {
-    folder = await mkdtemp(join(tmpdir(), 'quayside-package-'));
-    // Also where npm is set to run no scripts.
-    await run('npm', ['pack', '--ignore-scripts=false', '--pack-destination', folder], { cwd: ROOT, env });
-    const [tarball] = await readdir(folder);
-    await writeFile(join(folder, 'package.json'), '{}');
-    const flags = ['--omit=optional', '--prefer-offline', '--no-audit', '--no-fund'];
-    await run('npm', ['install', ...flags, join(folder, tarball ?? '')], { cwd: folder, env });
+    installed = await InstalledPackage.create();
+    ({ folder, env } = installed);
+    await installTools(CHECKERS);
   });
-  after(() => rm(folder, { recursive: true, force: true }));
+  after(() => installed.dispose());
 
   it('serves by npx quayside without optional packages', async () => {
     const server = await start('npx', ['--no', 'quayside'], {
@@ -59,5 +57,25 @@ await quayside.close();
     const found = await readdir(join(folder, 'node_modules', 'quayside'), { recursive: true });
     const wrong = found.filter((name) => /(?<!\.d)\.ts$|^(src|test|bench|scripts)\b/.test(name));
     assert.deepEqual(wrong, []);
+  });
+
+  it('exports what publint and attw find nothing wrong with', async () => {
+    const check = (name: string, ...args: string[]): Promise<unknown> =>
+      run(process.execPath, [join(CHECKERS, 'node_modules', name), ...args], { cwd: folder, env }).catch(
+        ({ stdout, stderr }) => assert.fail(`${stdout}${stderr}`),
+      );
+    await check('publint/src/cli.js', '--strict', installed.tarball);
+    await check(
+      '@arethetypeswrong/cli/dist/index.js',
+      installed.tarball,
+      '--profile=esm-only',
+      '--exclude-entrypoints=./package.json',
+    );
+  });
+
+  it('takes at most 25 MiB with all that it needs, without the drivers of engines', async () => {
+    const { stdout } = await run('du', ['-sk', join(folder, 'node_modules')]);
+    const kib = Number(stdout.split('\t')[0]);
+    assert.ok(kib > 0 && kib <= 25 * 1024, `${kib} KiB`);
   });
 });
