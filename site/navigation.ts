@@ -49,6 +49,7 @@ export const SECTIONS: readonly Section[] = [
       'operate/monitoring',
       'operate/alerts',
       'operate/log-events',
+      'operate/tracing',
       'operate/limits',
       'operate/troubleshooting',
     ),

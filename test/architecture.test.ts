@@ -44,13 +44,15 @@ const RULES: Readonly<Record<string, Rule>> = {
   operations: { parts: [...BASE, 'engine', 'broker', 'sandbox', 'exchange'], packages: ['node:*'] },
   // What changes, sent to subscribers.
   events: { parts: [...BASE, 'access', 'engine', 'broker', 'exchange', 'operations'], packages: [] },
-  http: { parts: CORE, packages: ['node:*', 'find-my-way'] },
+  // Spans of requests and of calls of engines, and their way to a collector.
+  tracing: { parts: [...BASE, 'engine'], packages: ['node:*'] },
+  http: { parts: [...CORE, 'tracing'], packages: ['node:*', 'find-my-way'] },
   // What front ends whose clients keep a session share.
   session: { parts: [...BASE, 'access', 'broker'], packages: ['node:*', 'ws'] },
   stomp: { parts: [...CORE, 'session'], packages: ['node:*'] },
   amqp: { parts: [...CORE, 'session'], packages: ['node:*'] },
   metrics: {
-    parts: [...BASE, 'engine', 'broker', 'exchange', 'operations', 'events', 'session'],
+    parts: [...BASE, 'engine', 'broker', 'exchange', 'operations', 'events', 'session', 'tracing'],
     packages: ['node:*', '@prometheus-io/client'],
   },
   config: { parts: BASE, packages: ['node:*', 'yaml'] },
@@ -72,6 +74,7 @@ const RULES: Readonly<Record<string, Rule>> = {
       'stomp',
       'amqp',
       'metrics',
+      'tracing',
       'config',
       ...Object.keys(DRIVERS),
     ],

@@ -47,6 +47,7 @@ import {
 import { namespaceSetups } from './namespaces.ts';
 import { Readiness } from './readiness.ts';
 import { ServiceStack, withStartError } from './stack.ts';
+import type { Tracing } from './tracing.ts';
 import { type LoadedUsers, loadUsers, saveUsers, sharedUsersWarnings } from './users.ts';
 
 /** What a server needs in addition to its configuration. */
@@ -223,8 +224,9 @@ export class Server implements Service {
     warnings.push(...users.warnings, ...sharedUsersWarnings(config), ...hostWarnings(config));
     for (const warning of warnings) log.warn({}, warning);
 
+    const tracing = await this.#startTracing();
     const engines = await this.#startEngines();
-    const broker = await this.#startBroker(engines);
+    const broker = await this.#startBroker(engines, tracing);
     const watch = new QueueWatch({ namespaces: broker.namespaces(), clock });
     await this.#startParts(watch);
     const authenticator = await this.#startAuthenticator(users);
@@ -259,6 +261,7 @@ export class Server implements Service {
       requestTimes: () => http.server.requestTimes,
       logins: () => ({ ...authenticator.counts }),
       events: () => events.counts,
+      ...(tracing !== null && { spans: () => tracing.exporter.counts }),
       sessions: () => new Map(sessions.map(({ name, server }) => [name, server.counts])),
     });
     const { allowedOrigins, metricsWithoutLogin, batchCount, batchBytes } = config.http;
@@ -290,6 +293,7 @@ export class Server implements Service {
       ready: () => this.#readiness.report(),
       backUp: (name) => backups.make(name),
       upgrades,
+      ...(tracing !== null && { tracer: tracing.tracer }),
     });
     const http = new FrontEnd('http', httpServer, config, errorAt);
     await this.#startParts(http, ...sessions);
@@ -298,6 +302,17 @@ export class Server implements Service {
     this.#running = { broker, exchanges, authenticator, events, http, sessions };
     this.#readiness.open();
     log.info({ event: 'start', pid: process.pid, url: this.url, ...this.otherUrls }, 'listening');
+  }
+
+  /** First, so that it is stopped last: the stop of all others may end spans. Null if it is off. */
+  async #startTracing(): Promise<Tracing | null> {
+    const { tracing } = this.#config;
+    if (tracing === undefined) return null;
+    // Loaded only if it is on: nobody else should pay for it at a start.
+    const { openTracing } = await import('./tracing.ts');
+    const opened = openTracing(tracing, this.#parts);
+    await this.#startParts(opened.exporter);
+    return opened;
   }
 
   async #startEngines(): Promise<EngineSet> {
@@ -311,12 +326,13 @@ export class Server implements Service {
   }
 
   /** A variant that other nodes forbid is an error of the configuration that names it. */
-  async #startBroker(engines: EngineSet): Promise<Broker> {
+  async #startBroker(engines: EngineSet, tracing: Tracing | null): Promise<Broker> {
     const { log, version, errorAt } = this.#parts;
+    const setups = namespaceSetups(this.#config, engines, log);
     const broker = new Broker({
       ...this.#parts,
       node: { host: hostname(), pid: process.pid, version },
-      namespaces: namespaceSetups(this.#config, engines, log),
+      namespaces: tracing === null ? setups : tracing.trace(setups),
       waiting: this.#config.waiting,
     });
     await this.#startParts(

@@ -478,6 +478,44 @@ const ExchangeOptions = Type.Object(
   CLOSED,
 );
 
+const TracingOptions = Type.Object(
+  {
+    otlp: Type.String({
+      secret: 'in-url',
+      pattern: '^https?://',
+      hint: 'Write it as http://localhost:4318',
+      description:
+        'collector that takes OTLP over HTTP in JSON, as in `http://localhost:4318`; `/v1/traces` is added if it has no path; a user and a password in it are sent as Basic credentials',
+    }),
+    headers: Type.Record(Type.String({ secret: 'whole' }), {
+      default: {},
+      description: 'headers of each request to the collector by name, such as a token',
+    }),
+    ratio: Type.Number({
+      minimum: 0,
+      maximum: 1,
+      default: 1,
+      description:
+        'share of the traces that begin here which is recorded; a request with a `traceparent` is recorded if its sender says so',
+    }),
+    maxQueue: Type.Integer({
+      minimum: 1,
+      maximum: 1_000_000,
+      default: 8_192,
+      description: 'spans that wait to be sent; further ones are dropped, and counted',
+    }),
+    service: Type.String({
+      minLength: 1,
+      default: 'quayside',
+      description: 'name of the service in the traces (`service.name`)',
+    }),
+  },
+  {
+    ...CLOSED,
+    description: 'sends traces to an OpenTelemetry collector; without it there are none',
+  },
+);
+
 export const Options = Type.Object(
   {
     dataDir: Type.String({
@@ -614,6 +652,7 @@ export const Options = Type.Object(
       },
       { ...CLOSED, default: {} },
     ),
+    tracing: Type.Optional(TracingOptions),
     log: Type.Object(
       {
         level: Type.Enum(['debug', 'info', 'warn', 'error'], {

@@ -5,6 +5,7 @@ import type { User } from '../access/user.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
+import type { Span } from '../tracing/span.ts';
 import { corsHeaders } from './browser.ts';
 import { clientAddress, isForwardedSecure } from './client-address.ts';
 import { cookieHeaders } from './console-cookie.ts';
@@ -13,7 +14,9 @@ import { errorHeaders, errorResponse } from './errors.ts';
 import type { Front } from './front.ts';
 import type { RequestHead } from './head.ts';
 import type { HttpRequest } from './request.ts';
+import type { Route } from './route.ts';
 import type { RouteMatch } from './router.ts';
+import { linkInsert } from './traced-request.ts';
 
 /** Up to this size a body is joined with its head into one write, which costs less than two. */
 const JOINED_BYTES = 4_096;
@@ -41,6 +44,8 @@ export class HttpCall {
   audited: object | null = null;
   /** The console session whose cookie came with it; null if none did. */
   session: ConsoleSession | null = null;
+  /** The span of this request; null if there is no tracing. */
+  span: Span | null = null;
   #namespace: Namespace | null = null;
   #queue: Queue | null = null;
   readonly #startedAt: number;
@@ -84,6 +89,11 @@ export class HttpCall {
       // A head that could not be read has no headers to go by.
       address: this.#head === null ? this.#peerAddress : this.address,
     };
+  }
+
+  /** Null if none took the request. */
+  get route(): Route | null {
+    return this.#match?.route ?? null;
   }
 
   get match(): RouteMatch {
@@ -305,6 +315,7 @@ export class HttpCall {
     more: readonly string[] = NO_MORE_HEADERS,
   ): void {
     const { body } = delivery;
+    linkInsert(this, delivery);
     const headers = this.#headers(delivery.headers);
     pushElementHeaders(headers, delivery);
     if (more.length > 0) headers.push(...more);
@@ -333,7 +344,7 @@ export class HttpCall {
 
   /** The headers that every response has, to be added to. */
   #headers(elementHeaders?: readonly string[]): string[] {
-    const headers = this.front.responseHeaders(this.#match?.route ?? null);
+    const headers = this.front.responseHeaders(this.route);
     if (this.origin !== null) headers.push(...corsHeaders(this.origin, elementHeaders));
     const renewed = this.session?.renewedToken ?? null;
     if (renewed !== null) headers.push(...cookieHeaders(this, renewed));
@@ -360,7 +371,7 @@ export class HttpCall {
   /** The response is written, whether or not the kernel has all of it yet. */
   #observe(): void {
     const { front } = this;
-    front.observeTime(this.#match?.route ?? null, (front.parts.clock.monotonic() - this.#startedAt) / 1000);
+    front.observeTime(this.route, (front.parts.clock.monotonic() - this.#startedAt) / 1000);
   }
 }
 

@@ -19,6 +19,7 @@ import type { HttpParts } from './options.ts';
 import type { HttpRequest } from './request.ts';
 import { INERT, isRight, type Route } from './route.ts';
 import { isWellEncoded, type RouteMatch, Router } from './router.ts';
+import { traceRequest, withinSpan } from './traced-request.ts';
 
 const HSTS = ['strict-transport-security', 'max-age=31536000'] as const;
 
@@ -186,6 +187,13 @@ export class Front {
   handle(request: HttpRequest, response: ServerResponse): void {
     const call = new HttpCall(this, request, response);
     if (this.parts.options.logsAccess) this.#logAccess(call);
+    const { tracer } = this.parts;
+    if (tracer === undefined) this.#startInTurn(call);
+    else traceRequest(call, tracer, () => this.#startInTurn(call));
+  }
+
+  #startInTurn(call: HttpCall): void {
+    const { request, response } = call;
     // Node gives a response its socket when those in front of it on the connection have left.
     if (response.socket === null && READ_METHODS.has(request.method)) {
       this.inTurn(call, () => this.#start(call));
@@ -224,7 +232,7 @@ export class Front {
     call.response.once('socket', () => {
       this.#waitingReads.set(socket, (this.#waitingReads.get(socket) ?? 1) - 1);
       // Node is in the middle of handing over the socket, and would take a response for one that was buffered.
-      queueMicrotask(start);
+      queueMicrotask(() => withinSpan(call, start));
     });
   }
 

@@ -8,6 +8,7 @@ import type { EventPublisher } from '../events/publisher.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { BulkOperations } from '../operations/operations.ts';
 import type { Searches } from '../operations/search.ts';
+import type { Tracer } from '../tracing/tracer.ts';
 import type { Clock } from '../util/clock.ts';
 import type { LeveledLog } from '../util/log.ts';
 import type { TlsMaterial } from '../util/sockets.ts';
@@ -125,6 +126,8 @@ export interface HttpParts {
   readonly backUp: (name: string | null) => Promise<BackupReport>;
   /** Of the program; shown in `/openapi.json`. */
   readonly version: string;
+  /** Makes a span of each request; not given: there are no spans. */
+  readonly tracer?: Tracer;
   /** Paths on which a connection may become a WebSocket; not given: none. */
   readonly upgrades?: ReadonlyMap<string, UpgradeHandler>;
 }

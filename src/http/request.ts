@@ -4,6 +4,7 @@ import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
 import type { HttpCall } from './call.ts';
 import { IncomingMessage } from './node-http.ts';
+import { withinSpan } from './traced-request.ts';
 
 /** What a request buffers before its body is claimed; then its socket waits. */
 const UNCLAIMED_BYTES = 65_536;
@@ -195,14 +196,16 @@ const NOTHING = Object.freeze({});
  * else as soon as so much has arrived.
  */
 export function readBody(call: HttpCall, limit: number, take: (body: Buffer) => void): void {
+  const end = (body: Buffer): void => {
+    try {
+      take(body);
+    } catch (error) {
+      call.fail(error);
+    }
+  };
   claimBody(call, limit, {
-    bodyEnded(body) {
-      try {
-        take(body);
-      } catch (error) {
-        call.fail(error);
-      }
-    },
+    // The parser calls it, for which the request is over.
+    bodyEnded: call.span === null ? end : (body) => withinSpan(call, () => end(body)),
     bodyTooLarge: () => call.fail(moreThan(limit)),
   });
 }

@@ -6,6 +6,7 @@ import { QuaysideError } from '../model/errors.ts';
 import { type HttpCall, PIECE_LENGTH } from './call.ts';
 import { elementPart, multipartEnd, multipartType, newBoundary } from './multipart.ts';
 import { elementLine, NDJSON } from './ndjson.ts';
+import { linkInsert } from './traced-request.ts';
 
 /**
  * A call that waits for elements: is answered once, and returns what the client did not get.
@@ -165,6 +166,10 @@ export class TakeMany extends BlockedCall implements JointSink {
 
   deliver(portions: readonly Portion[]): void {
     this.#unsent = portions;
+    if (this.call.span !== null) {
+      for (const { deliveries } of portions)
+        for (const delivery of deliveries) linkInsert(this.call, delivery);
+    }
     const written = (error?: Error | null): void => {
       if (!error) this.#unsent = [];
     };

@@ -3,6 +3,7 @@ import type { EventCounts } from '../events/publisher.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { BulkOperations } from '../operations/operations.ts';
 import type { SessionCounts } from '../session/counts.ts';
+import type { SpanCounts } from '../tracing/exporter.ts';
 import type { Clock } from '../util/clock.ts';
 import type { Histogram } from '../util/histogram.ts';
 import { exchangeFamilies } from './exchange-families.ts';
@@ -27,6 +28,8 @@ export interface MetricsSources {
   /** Logins by how they ended. */
   readonly logins: () => Readonly<Record<string, number>>;
   readonly events: () => Readonly<EventCounts>;
+  /** What became of spans; not given: there is no tracing. */
+  readonly spans?: () => Readonly<SpanCounts>;
   /** Of each front end whose clients keep a session, by protocol. */
   readonly sessions: () => ReadonlyMap<string, SessionCounts>;
 }
@@ -87,6 +90,7 @@ export class Metrics {
       logins,
       events,
       sessions,
+      spans,
     } = this.#sources;
     const namespaces = broker.namespaces();
     const [queues, files] = await Promise.all([queueFamilies(namespaces, perQueue), diskFamilies(disks)]);
@@ -104,6 +108,7 @@ export class Metrics {
       loginFamily(logins()),
       ...eventFamilies(events()),
       ...sessionFamilies(sessions()),
+      ...(spans === undefined ? [] : [spanFamily(spans())]),
       ...processFamilies(version),
     ];
   }
@@ -119,6 +124,15 @@ function eventFamilies({ subscribers, bytes }: EventCounts): Family[] {
     ),
     scalar('counter', 'quayside_event_bytes_total', 'Bytes of events that were sent.', bytes),
   ];
+}
+
+function spanFamily(counts: Readonly<SpanCounts>): Family {
+  return {
+    name: 'quayside_trace_spans_total',
+    help: 'Spans by what became of them: exported; dropped: the queue was full; failed: not taken by the collector.',
+    type: 'counter',
+    samples: Object.entries(counts).map(([outcome, value]) => ({ labels: { outcome }, value })),
+  };
 }
 
 function loginFamily(counts: Readonly<Record<string, number>>): Family {

@@ -46,6 +46,11 @@ export class ServerInProcess {
     return this.#server.url;
   }
 
+  /** Addresses of its front ends other than HTTP, by name. */
+  get otherUrls(): Readonly<Record<string, string>> {
+    return this.#server.otherUrls;
+  }
+
   /** The lines of its log. */
   get output(): string {
     return this.#lines.join('');

@@ -24,6 +24,8 @@ const CONFIG = {
   stomp: { port: 0 },
   amqp: { port: 0 },
   metrics: { perQueue: true },
+  // Nothing listens there: the series exist all the same.
+  tracing: { otlp: 'http://127.0.0.1:9', ratio: 0 },
   namespaces: { N: { url: 'sqlite:N.db', deadLetter: { maxTries: 3 } } },
   exchanges: { x1: { src: { ns: 'N', queue: 'src' }, dst: [{ ns: 'N', queue: 'to' }] } },
 };

@@ -98,6 +98,7 @@ describe('Metrics', () => {
       version: '1.2.3',
       events: () => ({ subscribers: 3, bytes: 42 }),
       logins: () => ({ accepted: 3, failed: 1 }),
+      spans: () => ({ exported: 5, dropped: 0, failed: 0 }),
       sessions: () => new Map([['stomp', { ...NO_SESSIONS, sessions: 2, unacknowledged: 7 }]]),
     };
     metrics = new Metrics(sources);

@@ -1,0 +1,118 @@
+import { validateHeaderName, validateHeaderValue } from 'node:http';
+import { hostname } from 'node:os';
+import type { NamespaceSetup } from '../broker/ports.ts';
+import type { Config } from '../config/options.ts';
+import type { ErrorAt } from '../config/problem.ts';
+import type { Storage } from '../engine/storage.ts';
+import type { CollectorAddress } from '../tracing/collector.ts';
+import { SpanExporter } from '../tracing/exporter.ts';
+import { TracedStorage } from '../tracing/traced-storage.ts';
+import { Tracer } from '../tracing/tracer.ts';
+import type { Clock } from '../util/clock.ts';
+import type { LeveledLog } from '../util/log.ts';
+import { hasRawUserInfo } from '../util/mask.ts';
+
+type TracingConfig = NonNullable<Config['tracing']>;
+
+interface TracingParts {
+  readonly clock: Clock;
+  readonly random: () => number;
+  readonly log: LeveledLog;
+  readonly version: string;
+  readonly errorAt: ErrorAt;
+}
+
+/** Makes spans and sends them. */
+export interface Tracing {
+  readonly tracer: Tracer;
+  readonly exporter: SpanExporter;
+  /** The namespaces with storages whose calls are spans. */
+  trace(setups: readonly NamespaceSetup[]): NamespaceSetup[];
+}
+
+/** The path by the OTLP specification. */
+const TRACES_PATH = '/v1/traces';
+
+/** @throws ConfigError */
+export function openTracing(config: TracingConfig, parts: TracingParts): Tracing {
+  const { clock, random, log, version, errorAt } = parts;
+  const exporter = new SpanExporter({
+    collector: collectorOf(config, errorAt),
+    resource: {
+      version,
+      attributes: {
+        'service.name': config.service,
+        'service.version': version,
+        'service.instance.id': `${hostname()}-${process.pid}`,
+        'host.name': hostname(),
+        'process.pid': process.pid,
+      },
+    },
+    maxQueue: config.maxQueue,
+    clock,
+    random,
+    log,
+  });
+  const tracer = new Tracer({ clock, ratio: config.ratio, onEnd: (span) => exporter.add(span) });
+  return { tracer, exporter, trace: (setups) => traced(setups, tracer) };
+}
+
+/** Namespaces with one storage keep one: the broker knows by it what can be moved in one step. */
+function traced(setups: readonly NamespaceSetup[], tracer: Tracer): NamespaceSetup[] {
+  const storages = new Map<Storage, TracedStorage>();
+  return setups.map((setup) => {
+    const { storage, type } = setup;
+    const [engine = type] = type.split(':');
+    const own = storages.get(storage) ?? new TracedStorage({ storage, engine, tracer });
+    storages.set(storage, own);
+    return { ...setup, storage: own };
+  });
+}
+
+function collectorOf({ otlp, headers }: TracingConfig, errorAt: ErrorAt): CollectorAddress {
+  const url = hasRawUserInfo(otlp) ? null : URL.parse(otlp);
+  const credentials = url === null ? null : credentialsOf(url);
+  if (url === null || credentials === null) {
+    throw errorAt(
+      ['tracing', 'otlp'],
+      'is not a URL',
+      'Write it as http://localhost:4318, and percent-encode a password',
+    );
+  }
+  if (url.pathname === '/') url.pathname = TRACES_PATH;
+  [url.username, url.password] = ['', ''];
+  const authorization = `Basic ${Buffer.from(credentials).toString('base64')}`;
+  return {
+    url,
+    headers: { ...(credentials !== ':' && { authorization }), ...checkedHeaders(headers, errorAt) },
+  };
+}
+
+/** User and password, joined by a colon; null if they are not percent-encoded. */
+function credentialsOf({ username, password }: URL): string | null {
+  try {
+    return `${decodeURIComponent(username)}:${decodeURIComponent(password)}`;
+  } catch {
+    return null;
+  }
+}
+
+/** A header that cannot be sent would make each request fail. */
+function checkedHeaders(
+  headers: TracingConfig['headers'],
+  errorAt: ErrorAt,
+): Readonly<Record<string, string>> {
+  for (const [name, value] of Object.entries(headers)) {
+    try {
+      validateHeaderName(name);
+      validateHeaderValue(name, value);
+    } catch {
+      throw errorAt(
+        ['tracing', 'headers', name],
+        'is no header that can be sent',
+        'Use letters, digits and - in its name, and no control characters in its value',
+      );
+    }
+  }
+  return headers;
+}

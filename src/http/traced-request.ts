@@ -1,0 +1,70 @@
+import type { Delivery } from '../model/element.ts';
+import type { Span } from '../tracing/span.ts';
+import { contextIn, parseTraceparent, TRACEPARENT, type TraceContext } from '../tracing/trace-context.ts';
+import type { Tracer } from '../tracing/tracer.ts';
+import type { HttpCall } from './call.ts';
+
+/** Routes whose spans nobody wants: probes and scrapes, which come every few seconds. */
+const UNTRACED: ReadonlySet<string> = new Set(['live', 'ready', 'metrics']);
+/** The `error.type` of a request whose client disconnected before the response. */
+const CLIENT_GONE = 'client-disconnected';
+const SERVER_ERROR = 500;
+
+/** Runs a request within a span that ends when its response has left, or its client has. */
+export function traceRequest(call: HttpCall, tracer: Tracer, run: () => void): void {
+  const { request, response } = call;
+  const name = request.method ?? '';
+  const span = tracer.begin({ name, kind: 'server', parent: parentOf(request.rawHeaders) });
+  call.span = span;
+  response.once('close', () => {
+    if (span.isRecorded) describe(span, call);
+    if (span.parentId === null && UNTRACED.has(call.route?.id ?? '')) span.end(tracer.now());
+    else tracer.end(span);
+  });
+  tracer.within(span, run);
+}
+
+/** Continues a request within its span, if it has one, after an event of its connection. */
+export function withinSpan({ span, front }: HttpCall, run: () => void): void {
+  const { tracer } = front.parts;
+  if (span === null || tracer === undefined) run();
+  else tracer.within(span, run);
+}
+
+/** Links the span of a request, if it has one, with the insert of an element that the request returns. */
+export function linkInsert({ span }: HttpCall, { headers }: Delivery): void {
+  if (span !== null) span.link(contextIn(headers));
+}
+
+/** By the semantic conventions for HTTP servers. Neither the query, which may hold lease tokens, nor who called. */
+function describe(span: Span, call: HttpCall): void {
+  const { request, response, route } = call;
+  span.set('http.request.method', request.method ?? '');
+  span.set('url.scheme', call.front.parts.options.tls === null ? 'http' : 'https');
+  span.set('url.path', call.path);
+  if (route !== null) {
+    span.name = `${request.method} ${route.path}`;
+    span.set('http.route', route.path);
+    const { namespace, queue } = call.match.params;
+    if (queue !== undefined) span.set('messaging.destination.name', `${namespace}/${queue}`);
+  }
+  if (!response.headersSent) {
+    span.fail(CLIENT_GONE);
+    return;
+  }
+  const { statusCode } = response;
+  span.set('http.response.status_code', statusCode);
+  if (statusCode >= SERVER_ERROR) span.fail(String(statusCode));
+}
+
+/** Null if there is none, or several: then nobody knows which one counts. */
+function parentOf(raw: readonly string[]): TraceContext | null {
+  let found: string | null = null;
+  for (let at = 0; at + 1 < raw.length; at += 2) {
+    const name = raw[at] as string;
+    if (name.length !== TRACEPARENT.length || name.toLowerCase() !== TRACEPARENT) continue;
+    if (found !== null) return null;
+    found = raw[at + 1] as string;
+  }
+  return found === null ? null : parseTraceparent(found);
+}

@@ -1,0 +1,135 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
+import { type AddressInfo, connect } from 'node:net';
+import { json } from 'node:stream/consumers';
+
+/** A span as OTLP/HTTP carries it in JSON, its attributes by name. */
+export interface ReceivedSpan {
+  readonly traceId: string;
+  readonly spanId: string;
+  readonly parentSpanId: string | null;
+  readonly name: string;
+  readonly kind: number;
+  readonly attributes: Readonly<Record<string, string | number>>;
+  readonly links: readonly { readonly traceId: string; readonly spanId: string }[];
+  readonly status: { readonly code: number; readonly message: string } | null;
+  readonly resource: Readonly<Record<string, string | number>>;
+}
+
+interface Reply {
+  readonly status: number;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly body?: object;
+}
+
+type KeyValues = readonly {
+  readonly key: string;
+  readonly value: {
+    readonly stringValue?: string;
+    readonly intValue?: string;
+    readonly doubleValue?: number;
+  };
+}[];
+
+interface TraceBody {
+  readonly resourceSpans: readonly {
+    readonly resource: { readonly attributes: KeyValues };
+    readonly scopeSpans: readonly { readonly spans: readonly Readonly<Record<string, unknown>>[] }[];
+  }[];
+}
+
+/** A collector of OTLP over HTTP: takes `POST /v1/traces`, checks the form of each span and keeps it. */
+export class TraceReceiver {
+  readonly spans: ReceivedSpan[] = [];
+  readonly requests: IncomingHttpHeaders[] = [];
+  /** What is answered; a success if it is empty. */
+  readonly replies: Reply[] = [];
+  readonly #server: Server;
+  #arrived = Promise.withResolvers<void>();
+
+  private constructor() {
+    this.#server = createServer(async (request, response) => {
+      const body = (await json(request)) as TraceBody;
+      this.requests.push(request.headers);
+      assert.deepEqual([request.method, request.url], ['POST', '/v1/traces']);
+      assert.equal(request.headers['content-type'], 'application/json');
+      const { status, headers = {}, body: reply = {} } = this.replies.shift() ?? { status: 200 };
+      if (status === 200) this.spans.push(...body.resourceSpans.flatMap(spansOf));
+      response.writeHead(status, { 'content-type': 'application/json', ...headers });
+      response.end(JSON.stringify(reply));
+      this.#arrived.resolve();
+      this.#arrived = Promise.withResolvers();
+    });
+  }
+
+  static async start(port = 0): Promise<TraceReceiver> {
+    const receiver = new TraceReceiver();
+    receiver.#server.listen(port, '127.0.0.1');
+    await once(receiver.#server, 'listening');
+    return receiver;
+  }
+
+  get port(): number {
+    return (this.#server.address() as AddressInfo).port;
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${this.port}`;
+  }
+
+  /** Resolves when so many requests have come in all. */
+  async requested(count: number): Promise<void> {
+    while (this.requests.length < count) await this.#arrived.promise;
+  }
+
+  /** The first span that fits, now or when it comes. */
+  async span(fits: (span: ReceivedSpan) => boolean): Promise<ReceivedSpan> {
+    for (;;) {
+      const found = this.spans.find(fits);
+      if (found !== undefined) return found;
+      await this.#arrived.promise;
+    }
+  }
+
+  async stop(): Promise<void> {
+    this.#server.closeAllConnections();
+    await new Promise((resolve) => this.#server.close(resolve));
+  }
+}
+
+function spansOf({ resource, scopeSpans }: TraceBody['resourceSpans'][number]): ReceivedSpan[] {
+  const attributes = valuesOf(resource.attributes);
+  return scopeSpans.flatMap(({ spans }) => spans.map((span) => spanOf(span, attributes)));
+}
+
+function spanOf(span: Readonly<Record<string, unknown>>, resource: ReceivedSpan['resource']): ReceivedSpan {
+  const { traceId, spanId, parentSpanId = null, name, kind, links = [], status = null } = span;
+  assert.match(traceId as string, /^(?!0+$)[0-9a-f]{32}$/);
+  assert.match(spanId as string, /^(?!0+$)[0-9a-f]{16}$/);
+  if (parentSpanId !== null) assert.match(parentSpanId as string, /^[0-9a-f]{16}$/);
+  const [startedAt, endedAt] = [span.startTimeUnixNano, span.endTimeUnixNano] as [string, string];
+  assert.match(startedAt, /^\d{19}$/);
+  assert.ok(BigInt(endedAt) >= BigInt(startedAt), `${name} ends at ${endedAt}, before ${startedAt}`);
+  const attributes = valuesOf(span.attributes as KeyValues);
+  return { traceId, spanId, parentSpanId, name, kind, links, status, attributes, resource } as ReceivedSpan;
+}
+
+function valuesOf(pairs: KeyValues): Record<string, string | number> {
+  return Object.fromEntries(
+    pairs.map(({ key, value: { stringValue, intValue, doubleValue } }) => {
+      const value = stringValue ?? doubleValue ?? Number(intValue);
+      assert.ok(value !== undefined && !Number.isNaN(value), `${key} has no value`);
+      return [key, value];
+    }),
+  );
+}
+
+/** A port on which nothing listens. */
+export async function closedPort(): Promise<number> {
+  const receiver = await TraceReceiver.start();
+  const { port } = receiver;
+  await receiver.stop();
+  await assert.rejects(once(connect(port, '127.0.0.1'), 'connect'));
+  return port;
+}
