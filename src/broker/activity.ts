@@ -59,6 +59,11 @@ export class Activity {
     return this.#changed.size > 0;
   }
 
+  /** Up to `max` queues that changed since they were last taken, and when; they stay noted. */
+  changed(max: number): Map<string, number> {
+    return new Map([...this.#changed].slice(0, max));
+  }
+
   /** Up to `max` queues that changed, and when; they count as read from now on. */
   takeChanged(max: number): Map<string, number> {
     const taken = new Map<string, number>();

@@ -36,6 +36,34 @@ export function queuePages(opened: () => OpenedConsole): void {
     assert.equal(await look.getByRole('button', { name: 'Change …' }).count(), 0);
   });
 
+  it('shows what was, and what will become, of an element', async () => {
+    await opened().insert('jobs', 'timed', '1', { 'x-ks-hdr-a': 'b' });
+    await opened().fail('jobs', 'timed', 'smtp 421');
+    const taken = await opened().request(
+      'GET',
+      '/q/jobs/__deadletter__/elements?where=env.msg.hdrs["x-dl-reason"]==="smtp 421"',
+    );
+    const { elements } = (await taken.json()) as { elements: { id: string }[] };
+    const page = await opened().page(`#/q/jobs/__deadletter__/e/${elements[0]?.id}`);
+    const timeline = page.getByLabel('Timeline').locator('li');
+    await timeline.filter({ hasText: 'Inserted' }).waitFor();
+    await timeline
+      .filter({ hasText: 'Became a dead letter of timed jobs after 1 failed try: smtp 421' })
+      .waitFor();
+    await opened().request('PUT', '/q/N/timed?ttl=600', { body: '2' });
+    const held = await opened().request('GET', '/q/N/timed?reserve=true&tid=w-1&lease=60000');
+    await held.arrayBuffer();
+    await page.goto(`${opened().server.url}/console/#/q/N/timed/e/${held.headers.get('x-ks-id')}`);
+    await timeline.filter({ hasText: 'Reserved by admin, tid w-1' }).waitFor();
+    const lines = await timeline.locator('span:last-child').allInnerTexts();
+    assert.deepEqual(lines, [
+      'Inserted',
+      'Reserved by admin, tid w-1',
+      'The lease ends, unless it is extended or settled',
+      'Expires: not delivered from then on',
+    ]);
+  });
+
   it('exports a queue, and imports its file into another, which leaves out what is there', async () => {
     for (const body of ['"a"', '"b"', '"c"']) await opened().insert('N', 'exported', body);
     const page = await opened().page('#/q/N/exported');

@@ -10,6 +10,7 @@ interface Browsed {
   readonly state: string;
   readonly mature: string;
   readonly insertedAt: string;
+  readonly expiresAt: string | null;
   readonly tries: number;
   readonly reason: string | null;
   readonly bytes: number;
@@ -49,6 +50,19 @@ for (const engine of MAIN_ENGINES) {
     };
     const idOf = async (inserted: ReturnType<QueueClient['insert']>): Promise<string> =>
       jsonOf<{ id: string }>(await inserted).id;
+
+    it('finds one element by its id, and says when it expires', async () => {
+      const queue = harness.queue();
+      const now = harness.opened.now();
+      const first = await idOf(http.insert('N', queue, '1'));
+      const second = await idOf(http.request('PUT', `/q/N/${queue}`, { query: { ttl: 60 }, body: '2' }));
+      const { elements, looked } = await page(queue, { id: second });
+      assert.deepEqual([elements.map(({ id }) => id), looked], [[second], 1]);
+      const leftMs = Date.parse(elements[0]?.expiresAt ?? '') - now;
+      assert.ok(leftMs >= 60_000 && leftMs < 70_000, `${leftMs}`);
+      assert.equal((await page(queue, { id: first })).elements[0]?.expiresAt, null);
+      assert.deepEqual((await page(queue, { id: 'none' })).elements, []);
+    });
 
     it('shows elements of all states in delivery order, and who holds them, and takes none', async () => {
       const queue = harness.queue();

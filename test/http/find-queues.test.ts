@@ -73,6 +73,16 @@ describe('GET /queues', () => {
   }
   const ids = ({ queues }: Found): string[] => queues.map(({ ns, queue }) => `${queue}@${ns}`);
 
+  it('counts what this node changed just now, also in a queue that is new', async () => {
+    await client.insertLines('jobs', 'just-now', [{ text: '1' }, { text: '2' }]);
+    const ask = { ns: 'jobs', filter: 'just-now' };
+    assert.deepEqual((await find(ask)).sums, { size: 2, schedSize: 0, resvSize: 0, totalSize: 2 });
+    await client.reserve('jobs', 'just-now', { to: 0 });
+    assert.deepEqual((await find(ask)).sums, { size: 1, schedSize: 0, resvSize: 1, totalSize: 2 });
+    await client.request('DELETE', '/q/jobs/just-now', { query: { force: 1 } });
+    assert.equal((await find(ask)).matched, 0);
+  });
+
   it('lists the queues of all namespaces by name, with what was read of them', async () => {
     const found = await find();
     assert.deepEqual(ids(found), ['large@N', 'large@jobs', 'later@N', 'small@N']);

@@ -1,14 +1,13 @@
 import { useSignal } from '@preact/signals';
-import type { ComponentChildren } from 'preact';
 import { bytes, exact, relative, several } from '../format.ts';
 import {
   downloadUrl,
   type ListedElement,
-  listElements,
+  listedElement,
   readElement,
   type WholeElement,
 } from '../remote/elements.ts';
-import { clock, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
+import { type AlarmPicture, alarms, clock, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import type { BulkAction } from '../remote/operations.ts';
 import { queueConsumers } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
@@ -21,8 +20,8 @@ import { InsertDialog } from '../ui/insert-dialog.tsx';
 import { Menu } from '../ui/menu.tsx';
 import { OperationDialog } from '../ui/operation-dialog.tsx';
 import { Failure, Loading } from '../ui/states.tsx';
-import { When } from '../ui/when.tsx';
 import { StateBadge } from './element-list.tsx';
+import { ElementTimeline } from './element-timeline.tsx';
 
 /** What is known of an element: the list has its holder and the reason of its last failure, the element itself its whole body. */
 interface KnownElement {
@@ -38,13 +37,13 @@ async function readKnown(
   signal: AbortSignal,
 ): Promise<KnownElement> {
   const hidesBodies = session.peek()?.maskedBodies.includes(of.ns) === true;
-  const search = `env => env.msg.id === ${JSON.stringify(id)}`;
-  const [whole, page, waiting] = await Promise.all([
+  const [whole, listed, waiting] = await Promise.all([
     hidesBodies ? null : readElement(of, id, group, signal),
-    listElements(of, { state: null, group, search }, { after: null, hidesBodies, signal }).catch(() => null),
+    // Lists of Redis do not find elements by their ids.
+    listedElement(of, id, group, signal).catch(() => null),
     may('manage', of.ns) ? queueConsumers(of, signal).catch(() => null) : null,
   ]);
-  return { whole, listed: page?.elements[0] ?? null, waiting: waiting?.length ?? null };
+  return { whole, listed, waiting: waiting?.length ?? null };
 }
 
 export function ElementPageOf({ of, id }: { readonly of: QueueNamed; readonly id: string }) {
@@ -128,7 +127,7 @@ export function ElementPageOf({ of, id }: { readonly of: QueueNamed; readonly id
             </section>
           </div>
           <div class="stack">
-            <Facts element={element} />
+            <ElementTimeline ns={ns} whole={element.whole} listed={element.listed} headers={headers} />
             <HeaderTable headers={headers} />
           </div>
         </div>
@@ -172,6 +171,10 @@ function actionsOf(state: string | null): readonly (readonly [BulkAction, string
   ];
 }
 
+function isAway({ alarm, namespaces = [] }: AlarmPicture, ns: string): boolean {
+  return alarm === 'engine-unavailable' && namespaces.includes(ns);
+}
+
 /** Why an element is not delivered now, and what would change that. */
 function Why({
   of,
@@ -202,6 +205,13 @@ function Why({
         `The lease ends ${relative(Date.parse(until), clock.value)}; then a try is counted, and it is ready again.`,
       );
   }
+  const expiresAt = listed?.expiresAt ?? null;
+  if (expiresAt !== null && Date.parse(expiresAt) <= clock.value)
+    reasons.push(
+      `It expired ${relative(Date.parse(expiresAt), clock.value)}: no consumer gets it, and the server will make it a dead letter or remove it.`,
+    );
+  if ([...alarms.values()].some((alarm) => isAway(alarm, of.ns)))
+    reasons.push(`The engine of ${of.ns} is unavailable: nothing of it is delivered until it is back.`);
   if (isPaused) reasons.push('The queue is paused: consumers get nothing until somebody resumes it.');
   if (reasons.length === 0 && waiting === 0)
     reasons.push('It is ready, and no consumer waits. The next get or reserve takes it, in its order.');
@@ -221,30 +231,6 @@ function Why({
           <p key={reason}>{reason}</p>
         ))}
       </div>
-    </section>
-  );
-}
-
-function Facts({ element: { whole, listed } }: { readonly element: KnownElement }) {
-  const rows: readonly (readonly [string, ComponentChildren])[] = [
-    ['Inserted', <When key="i" at={whole?.insertedAt ?? listed?.insertedAt ?? null} />],
-    ['Mature', <When key="m" at={whole?.mature ?? listed?.mature ?? null} />],
-    ['Failed tries', whole?.tries ?? listed?.tries ?? 0],
-    ['Last failure', listed?.reason ?? '–'],
-  ];
-  return (
-    <section class="card">
-      <header>
-        <h2>Facts</h2>
-      </header>
-      <dl class="pairs body">
-        {rows.map(([name, value]) => (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-      </dl>
     </section>
   );
 }

@@ -9,6 +9,7 @@ export interface ListedElement {
   readonly state: ElementState;
   readonly mature: string;
   readonly insertedAt: string;
+  readonly expiresAt: string | null;
   readonly tries: number;
   readonly reason: string | null;
   readonly bytes: number;
@@ -62,6 +63,18 @@ export function listElements(
     query: { state, group, after, limit: PAGE, where: selectorOf(search, hidesBodies) },
     signal,
   });
+}
+
+/** One element as a list shows it; null: it is not there. */
+export async function listedElement(
+  { ns, queue }: QueueNamed,
+  id: string,
+  group: string | null,
+  signal: AbortSignal,
+): Promise<ListedElement | null> {
+  const query = { id, group, body: 'none' };
+  const { elements } = await get<ElementPage>(path('q', ns, queue, 'elements'), { query, signal });
+  return elements[0] ?? null;
 }
 
 /** An element with its body, as far as that was read. */

@@ -61,6 +61,8 @@ const ADVICE: Readonly<Record<string, string>> = {
   'shutting-down': 'This node stops. Reload, and another node answers.',
   overloaded: 'The server has much to do. Try again in a moment.',
   forbidden: 'Ask an administrator for the right, or sign in as another user.',
+  'element-not-found':
+    'It was consumed, moved or removed, or its group has finished it. Dead letters stand in their own queue.',
   'forbidden-origin': 'Open the console at the address of the server itself.',
 };
 

@@ -15,7 +15,7 @@ import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { ELEMENT_HEADER_NOTES } from '../element-headers.ts';
 import { bodyMember, isoTime, jsonOfBytes, jsonOfHeaders } from '../ndjson.ts';
-import { checkOpaque, group, nameOf, oneOf, printable, text, whole } from '../parameters.ts';
+import { checkOpaque, group, nameOf, oneOf, opaque, printable, text, whole } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import { Count, Moment, named, orNull } from '../schemas.ts';
 
@@ -41,6 +41,7 @@ const BrowsedElement = named(
     state: Type.Enum([...DELIVERY_STATES]),
     mature: Moment,
     insertedAt: Moment,
+    expiresAt: orNull(Moment),
     tries: Count,
     reason: orNull(Type.String({ description: 'Of the last failed try.' })),
     bytes: Type.Integer({ minimum: 0, description: 'The length of the body.' }),
@@ -112,6 +113,7 @@ export const browseRoutes: readonly Route[] = [
     query: {
       state: oneOf('Only those in this state; not given: all of them.', STATES),
       group: group("On a stream: the group whose deliveries are meant; not given: the namespace's first."),
+      id: opaque('Only the element of this id.'),
       after: printable('Continues behind the page whose `next` this is.', MAX_CURSOR_LENGTH),
       limit: whole('At most so many elements.', { from: 1, to: MAX_PAGE, unit: 'a count' }, USUAL_PAGE),
       body: oneOf<Shown>(
@@ -128,15 +130,15 @@ export const browseRoutes: readonly Route[] = [
         schema: BrowsePage,
       },
     ],
-    problems: ['forbidden', 'shutting-down'],
-    handle: (call, { state, group, after, limit, body, where }) =>
+    problems: ['forbidden', 'not-supported', 'shutting-down'],
+    handle: (call, { state, group, id, after, limit, body, where }) =>
       call.front.listInTurn(call, async () => {
         const { user, namespace, queue } = call;
         const hidesBodies = !user.maySeeBodies(namespace.name);
         const shown = hidesBodies ? 'none' : (body ?? 'preview');
         const states = state === null || state === 'all' ? DELIVERY_STATES : [state];
         const options = { payer: user.name, path: 'where', bodies: shown !== 'none', hidesBodies };
-        const filter = { states, group, selector: where };
+        const filter = { states, group, selector: where, ...(id !== null && { ids: [id] }) };
         const page = await call.front.parts.searches
           .page(queue, filter, options, after, limit)
           .catch((error: unknown) => {
@@ -270,8 +272,8 @@ function* pageJson({ matches, looked, failed, error, next }: SearchPage, shown: 
 }
 
 function elementJson(delivery: SearchPage['matches'][number], shown: Shown): string {
-  const { id, state, matureAt, insertedAt, tries, reason, bytes, contentType, headers, holder, lease } =
-    delivery;
+  const { id, state, matureAt, insertedAt, expiresAt, tries, reason, bytes, contentType } = delivery;
+  const { headers, holder, lease } = delivery;
   const held =
     holder === null || lease === null
       ? 'null'
@@ -285,7 +287,7 @@ function elementJson(delivery: SearchPage['matches'][number], shown: Shown): str
   const isCut = shown !== 'none' && body.length < bytes;
   return (
     `{"id":${JSON.stringify(id)},"state":"${state}","mature":"${isoTime(matureAt)}",` +
-    `"insertedAt":"${isoTime(insertedAt)}","tries":${tries},"reason":${JSON.stringify(reason)},"bytes":${bytes},` +
+    `"insertedAt":"${isoTime(insertedAt)}","expiresAt":${expiresAt === null ? 'null' : `"${isoTime(expiresAt)}"`},"tries":${tries},"reason":${JSON.stringify(reason)},"bytes":${bytes},` +
     `"contentType":${jsonOfBytes(contentType)},"headers":${jsonOfHeaders(headers)},"holder":${held},` +
     `${shown === 'none' ? '' : `${bodyMember({ ...delivery, body }, false)},`}"truncated":${isCut}}`
   );

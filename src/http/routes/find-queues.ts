@@ -84,8 +84,10 @@ const DEFAULT_PAGE = 100;
 const MAX_PAGE = 1_000;
 const MAX_OFFSET = 1_000_000;
 
-/** Queues read at once that were never read before: as many as fill an engine's batch. */
+/** Queues read at once: as many as fill an engine's batch. */
 const READ_AT_ONCE = 32;
+/** Queues of a namespace that are read again since they changed. The others keep what the next round of the watch will replace. */
+const MAX_CHANGED = 500;
 
 const oneNamespace = nameOf('ns', 'Only this namespace; not given: all that the user may read.');
 
@@ -213,7 +215,7 @@ class FoundQueue implements FilteredQueue {
 }
 
 /**
- * All queues of namespaces. What was read lately is not read again: with 10,000 queues that would be 10,000 calls of an engine.
+ * All queues of namespaces. What did not change since it was read is not read again: with 10,000 queues that would be 10,000 calls of an engine.
  * @throws QuaysideError the first one's reason, if no namespace can be read
  */
 async function readRows(
@@ -236,11 +238,16 @@ async function readRows(
 async function rowsOf(namespace: Namespace): Promise<FoundQueue[]> {
   const { activity } = namespace;
   const names = [...namespace.knownNames];
-  const unread = names.filter((name) => activity.last(name) === null);
-  for (let from = 0; from < unread.length; from += READ_AT_ONCE) {
-    const some = unread.slice(from, from + READ_AT_ONCE);
+  const changed = activity.changed(MAX_CHANGED);
+  // While nobody listens, a queue that was just made would be shown as empty for up to ten seconds.
+  const stale = names.filter((name) => activity.last(name) === null || changed.has(name));
+  for (let from = 0; from < stale.length; from += READ_AT_ONCE) {
+    const some = stale.slice(from, from + READ_AT_ONCE);
     const readings = await Promise.all(some.map((name) => readQueue(namespace.visit(name))));
-    for (const [i, reading] of readings.entries()) activity.noteReading(some[i] ?? '', reading, null);
+    for (const [i, reading] of readings.entries()) {
+      const name = some[i] ?? '';
+      activity.noteReading(name, reading, changed.get(name) ?? null);
+    }
   }
   return names.flatMap((name) => {
     const reading = activity.last(name);
