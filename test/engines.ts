@@ -56,8 +56,15 @@ export const ENGINES: readonly EngineUnderTest[] = [
 ];
 
 /**
+ * For the contract of storage, hundreds of tests. The other modes run the same code with one setting changed, or in memory, and
+ * go through the model in any case; `npm run test:long` has every one.
+ */
+export const CONTRACT_ENGINES: readonly EngineUnderTest[] =
+  process.env.CONTRACT === 'whole' ? ENGINES : [SQLITE, REDIS, REDIS_CLUSTER, POSTGRES];
+
+/**
  * One mode of each engine, for suites of what stands on top of storage: the modes of an engine differ below its port, and the
- * contract suites and the model run on every one.
+ * model runs on every one.
  */
 export const MAIN_ENGINES: readonly EngineUnderTest[] = [MEMORY_SQLITE, REDIS, POSTGRES];
 

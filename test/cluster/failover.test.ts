@@ -9,7 +9,7 @@ import { EXCHANGES, FailoverLoad, QUEUES } from './failover-load.ts';
 import { Nodes, reached } from './nodes.ts';
 
 /** `npm run test:cluster:failover` takes ten. */
-const FAILOVERS = Number(process.env.FAILOVERS ?? 3);
+const FAILOVERS = Number(process.env.FAILOVERS ?? 2);
 /** The service answers any call of an engine within 5 s; the rest is the way there and back. */
 const ANSWERED_MS = 5_500;
 const LEASE_MS = 1_000;

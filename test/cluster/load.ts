@@ -4,7 +4,7 @@ import { seededRandom } from '../support/random.ts';
 import type { Nodes } from './nodes.ts';
 
 /** Elements that a load moves, over all nodes. */
-export const ELEMENTS = Number(process.env.CLUSTER_ELEMENTS ?? 600);
+export const ELEMENTS = Number(process.env.CLUSTER_ELEMENTS ?? 300);
 /** Consumers over all nodes. */
 export const CONSUMERS = 192;
 const PRODUCERS = 48;

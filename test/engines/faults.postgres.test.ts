@@ -10,8 +10,8 @@ import { freshSchema, runSql } from './postgres.ts';
 import { endSessions, openNode, sessionsOf, until } from './postgres-node.ts';
 import { Traffic, type Verdict } from './postgres-traffic.ts';
 
-/** Restarts under load; `FAULT_ROUNDS=100` for a night. */
-const ROUNDS = Number(process.env.FAULT_ROUNDS ?? 3);
+/** Restarts under load; `npm run test:faults` has five. */
+const ROUNDS = Number(process.env.FAULT_ROUNDS ?? 1);
 /** How long the server stays frozen after the first call was refused, ms; `FAULT_FROZEN_MS=30000` for a long time. */
 const FROZEN_MS = Number(process.env.FAULT_FROZEN_MS ?? 0);
 

@@ -6,6 +6,11 @@ import { freshSeed, seededRandom } from '../support/random.ts';
 import { Gate, Load } from '../support/recorded-load.ts';
 
 const NODES = 2;
+/**
+ * Load must be there all the while that a fault and its end take, which is seconds; more of it only costs processor time.
+ * `npm run test:faults` has as much as the machine carries.
+ */
+const PAUSE_MS = Number(process.env.FAULT_PAUSE_MS ?? 20);
 
 export interface FaultReport {
   readonly verdict: Verdict;
@@ -36,7 +41,14 @@ export async function runFault({ url, secondUrl, fault }: FaultPlan): Promise<Fa
     const gate = new Gate();
     gate.open();
     const urls = Array.from({ length: NODES }, (_, at) => () => nodes.server(at).url);
-    const load = new Load({ urls, gate, history, random: seededRandom(seed), name: `${seed}-` });
+    const load = new Load({
+      urls,
+      gate,
+      history,
+      random: seededRandom(seed),
+      name: `${seed}-`,
+      pauseMs: PAUSE_MS,
+    });
     load.start();
     const answered = (more: number): Promise<void> => answeredOf(history.operations, more);
     await answered(300);

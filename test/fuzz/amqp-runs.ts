@@ -7,7 +7,7 @@ import { ends, LATE_MS, talk } from './amqp-talk.ts';
 import { memoryInUse } from './memory.ts';
 
 /** Frames sent by one test; `npm run test:fuzz` sends a million in four. */
-const FRAMES = Number(process.env.FUZZ_FRAMES ?? 20_000) / 4;
+const FRAMES = Number(process.env.FUZZ_FRAMES ?? 6_000) / 4;
 /** A recorded session has more than that. */
 const FRAMES_A_SESSION = 10;
 /** Sessions that go on at the same time. */

@@ -12,7 +12,7 @@ import { breaks, type Mutation, mutated, mutations, pieces, place } from './muta
 import { otherHeader, otherNumber, RECORDED, type Recorded } from './stomp-sessions.ts';
 
 /** Frames sent to the server; `npm run test:fuzz` sends a million. */
-const FRAMES = Number(process.env.FUZZ_FRAMES ?? 20_000);
+const FRAMES = Number(process.env.FUZZ_FRAMES ?? 6_000);
 /** A recorded session has more than that. */
 const FRAMES_A_RUN = 10;
 const RUNS = 2 * Math.ceil(FRAMES / FRAMES_A_RUN / 2);

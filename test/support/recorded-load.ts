@@ -58,6 +58,8 @@ export interface LoadOptions {
   readonly random: Random;
   /** Sets values and keys apart from those of other loads on the same queues. */
   readonly name?: string;
+  /** How long each client rests before an operation, ms. Without it they work as fast as the servers let them. */
+  readonly pauseMs?: number;
 }
 
 /** 8 producers and 8 consumers, each with a connection of its own, running until they are stopped. */
@@ -95,9 +97,15 @@ export class Load {
     return new RecordedClient(`${load}${name}`, http, history);
   }
 
+  async #rest(): Promise<void> {
+    const { pauseMs = 0 } = this.#options;
+    if (pauseMs > 0) await delay(pauseMs);
+  }
+
   async #produce(client: RecordedClient, target: QueueGroup, at: number): Promise<void> {
     const { gate, random } = this.#options;
     for (let number = 0; !this.#stopping; number++) {
+      await this.#rest();
       await gate.passed();
       if (this.#backlog > BACKLOG) {
         await delay(5);
@@ -130,6 +138,7 @@ export class Load {
   async #consume(client: RecordedClient, target: QueueGroup): Promise<void> {
     const { gate, random } = this.#options;
     while (!this.#stopping) {
+      await this.#rest();
       await gate.passed();
       const toMs = random.pick([0, 50, 500]);
       if (target.group !== NEVER_POPS && random.chance(0.5)) {

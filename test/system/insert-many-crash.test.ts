@@ -5,8 +5,8 @@ import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { freshSeed, type Random, seededRandom } from '../support/random.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
-/** CI kills four times; more for a longer look. */
-const KILLS = Number(process.env.BATCH_KILLS ?? 4);
+/** `npm run test:crash:batches` kills two hundred times. */
+const KILLS = Number(process.env.BATCH_KILLS ?? 2);
 const PRODUCERS = 4;
 const LINES = 50;
 /** After one batch more was stored. */

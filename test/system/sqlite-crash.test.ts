@@ -9,7 +9,7 @@ import { bodyTexts } from '../support/elements.ts';
 import { freshSeed, seededRandom } from '../support/random.ts';
 
 const CALLER = new URL('../engines/sqlite-caller.ts', import.meta.url).pathname;
-/** More by `SQLITE_KILLS`. */
+/** `npm run test:crash:sqlite` kills a hundred times. */
 const KILLS = Number(process.env.SQLITE_KILLS ?? 4);
 /** Answers after which the process is killed. */
 const MOST_ANSWERS = 600;

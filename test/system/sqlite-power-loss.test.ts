@@ -63,8 +63,8 @@ describe('a SQLite store whose power fails soon after each start', () => {
   }
 });
 
-/** More by `SQLITE_POWER_LOSSES`. */
-const LOSSES = Number(process.env.SQLITE_POWER_LOSSES ?? 8);
+/** `npm run test:crash:sqlite` has a hundred. */
+const LOSSES = Number(process.env.SQLITE_POWER_LOSSES ?? 4);
 
 /** What the calls of one run had acknowledged, and what the one that was in flight may have done. */
 interface Acknowledged {
