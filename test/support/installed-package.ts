@@ -25,8 +25,9 @@ export class InstalledPackage {
     const folder = await mkdtemp(join(tmpdir(), 'quayside-package-'));
     const env = { ...process.env, PATH: [dirname(process.execPath), process.env.PATH].join(delimiter) };
     try {
-      // Also where npm is set to run no scripts.
-      await run('npm', ['pack', '--ignore-scripts=false', '--pack-destination', folder], { cwd: ROOT, env });
+      // The commands of docs/get-started. By .npmrc, npm pack runs no scripts: it does not build by itself.
+      await run('npm', ['run', 'build'], { cwd: ROOT, env });
+      await run('npm', ['pack', '--pack-destination', folder], { cwd: ROOT, env });
       const [name = ''] = await readdir(folder);
       const tarball = join(folder, name);
       await writeFile(join(folder, 'package.json'), '{}');
