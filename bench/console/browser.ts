@@ -56,7 +56,8 @@ export class ConsoleBrowser {
     const page = await this.#context.newPage();
     if (script !== undefined) await page.addInitScript(script);
     const devtools = await this.#context.newCDPSession(page);
-    await devtools.send('Performance.enable');
+    // Processor time: what other programs take of the machine does not count.
+    await devtools.send('Performance.enable', { timeDomain: 'threadTicks' });
     await devtools.send('Emulation.setCPUThrottlingRate', { rate: slowdown });
     return { page, devtools };
   }
@@ -84,29 +85,64 @@ export class ConsoleBrowser {
   }
 }
 
-/**
- * Scrolls the longest part of a page down and up, so many frames long, and measures each.
- * @returns ms of each frame; empty if nothing scrolls
- */
-export async function scrollFrames({ page }: OpenTab, frames: number): Promise<number[]> {
-  return (await page.evaluate(
+/** Makes `scrollOn()` in a page: it scrolls the longest part of it further, or back from its end; undefined if nothing scrolls. */
+const SCROLL = `(() => {
+  const all = [document.scrollingElement, ...document.querySelectorAll('.table-frame, .scrolls')];
+  const room = (one) => one.scrollHeight - one.clientHeight;
+  const box = all.sort((a, b) => room(b) - room(a))[0];
+  // Read once: asking for it in a frame would have the page laid out there and then.
+  const end = room(box);
+  if (end < 100) return false;
+  let step = 60;
+  let top = 0;
+  window.scrollOn = () => {
+    if (top + step > end || top + step < 0) step = -step;
+    top += step;
+    box.scrollTop = top;
+  };
+  return true;
+})()`;
+
+export interface ScrollCost {
+  /** ms from each frame to the next. */
+  readonly frames: readonly number[];
+  /** ms of the page's thread for each of some frames. */
+  readonly processor: readonly number[];
+}
+
+/** Scrolls a page for so many frames. @returns null if nothing scrolls */
+export async function scroll(tab: OpenTab, frames: number): Promise<ScrollCost | null> {
+  const { page } = tab;
+  if (!(await page.evaluate(SCROLL))) return null;
+  const taken = (await page.evaluate(
     `new Promise((resolve) => {
-      const all = [document.scrollingElement, ...document.querySelectorAll('.table-frame, .scrolls')];
-      const room = (one) => one.scrollHeight - one.clientHeight;
-      const box = all.sort((a, b) => room(b) - room(a))[0];
-      if (room(box) < 100) return resolve([]);
       const taken = [];
       let last = null;
-      let step = 60;
       const frame = (at) => {
         if (last !== null) taken.push(at - last);
         last = at;
         if (taken.length >= ${frames}) return resolve(taken);
-        if (box.scrollTop + step > room(box) || box.scrollTop + step < 0) step = -step;
-        box.scrollTop += step;
+        scrollOn();
         requestAnimationFrame(frame);
       };
       requestAnimationFrame(frame);
     })`,
   )) as number[];
+  const processor: number[] = [];
+  let before = await processorTime(tab);
+  for (let i = 0; i < frames / 4; i += 1) {
+    // The second frame begins when the first is drawn.
+    await page.evaluate(
+      'new Promise((done) => requestAnimationFrame(() => { scrollOn(); requestAnimationFrame(done); }))',
+    );
+    const now = await processorTime(tab);
+    processor.push(now - before);
+    before = now;
+  }
+  return { frames: taken, processor };
+}
+
+async function processorTime({ devtools }: OpenTab): Promise<number> {
+  const { metrics } = await devtools.send('Performance.getMetrics');
+  return (metrics.find(({ name }) => name === 'TaskDuration')?.value ?? Number.NaN) * 1000;
 }

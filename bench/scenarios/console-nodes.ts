@@ -1,15 +1,15 @@
 import { startRedis } from '../../test/support/redis-servers.ts';
-import { ConsoleBrowser, scrollFrames } from '../console/browser.ts';
+import { ConsoleBrowser, scroll } from '../console/browser.ts';
 import { LOGIN } from '../console/world.ts';
 import { createServer } from '../quayside.ts';
-import { percentile, type Scenario } from '../scenario.ts';
+import type { Scenario } from '../scenario.ts';
 import { limit } from '../shared.ts';
+import { frameFindings } from './console.ts';
 
 const NODES = 50;
 /** More would take the processor from each other, and be late. */
 const START_AT_ONCE = 2;
 const CONTENT_MS = 1_000;
-const FRAME_MS = 16;
 
 /**
  * The overview of 50 nodes: 50 real server processes on one Redis, which is what a namespace on SQLite cannot have. Nothing but the
@@ -39,6 +39,7 @@ export const consoleNodes: Scenario = {
       browser = await ConsoleBrowser.open(url, LOGIN);
       const contents: number[] = [];
       const frames: number[] = [];
+      const processor: number[] = [];
       // A node knows of the others some seconds after they started.
       const lastNode = `section[aria-label="Nodes"] tbody tr:nth-child(${count})`;
       const known = await browser.tab();
@@ -47,7 +48,9 @@ export const consoleNodes: Scenario = {
       for (let round = 0; round < (quick ? 1 : 5); round += 1) {
         const tab = await browser.tab();
         contents.push(await browser.load(tab, { name: 'overview', where: '#/', content: lastNode }));
-        frames.push(...(await scrollFrames(tab, quick ? 30 : 300)));
+        const cost = await scroll(tab, quick ? 20 : 200);
+        frames.push(...(cost?.frames ?? []));
+        processor.push(...(cost?.processor ?? []));
         await tab.page.close();
       }
       const worst = Math.max(...contents);
@@ -60,14 +63,7 @@ export const consoleNodes: Scenario = {
           worst / CONTENT_MS,
         ),
       ];
-      if (frames.length > 0) {
-        const high = percentile(frames, 0.95);
-        const worstFrame = Math.max(...frames);
-        findings.push(
-          limit('frame, 95th percentile', `${high.toFixed(1)} ms`, `${FRAME_MS} ms`, high / FRAME_MS),
-          limit('frame, worst', `${worstFrame.toFixed(1)} ms`, `${FRAME_MS} ms`, worstFrame / FRAME_MS),
-        );
-      }
+      if (frames.length > 0) findings.push(...frameFindings('overview', frames, processor));
       return findings;
     } finally {
       await browser?.close();

@@ -10,25 +10,26 @@ export const ADMIN = { user: 'admin', password: 'secret' };
 /** May look at what is in `jobs`, and change nothing. */
 export const READER = { user: 'reader', password: 'reading' };
 
-const CONFIG = {
-  http: {
-    users: {
-      [ADMIN.user]: { password: ADMIN.password },
-      [READER.user]: { password: READER.password, rights: { jobs: ['read'], N: ['read'] } },
-    },
-  },
-  namespaces: {
-    // For CONSOLE_QUEUES=10000, which is the limit that holds if none is given.
-    N: { url: 'sqlite:N.db', maxQueues: 20_000 },
-    jobs: { url: 'sqlite:jobs.db', deadLetter: { maxTries: 1 } },
-  },
+type Namespaces = Readonly<Record<string, Readonly<Record<string, unknown>>>>;
+
+const NAMESPACES: Namespaces = {
+  // For CONSOLE_QUEUES=10000, which is the limit that holds if none is given.
+  N: { url: 'sqlite:N.db', maxQueues: 20_000 },
+  jobs: { url: 'sqlite:jobs.db', deadLetter: { maxTries: 1 } },
 };
+
+function configOf(namespaces: Namespaces): Record<string, unknown> {
+  const reading = { password: READER.password, rights: { jobs: ['read'], N: ['read'] } };
+  const admin = { password: ADMIN.password };
+  const users = { [ADMIN.user]: admin, ...('jobs' in namespaces && { [READER.user]: reading }) };
+  return { http: { users }, namespaces };
+}
 
 /** Debian's; `scripts/debian-packages.sh chromium` installs it. */
 const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium';
 const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
 
-/** A real server on SQLite with the console built from the sources, and a browser. */
+/** A real server with the console built from the sources, and a browser. */
 export class OpenedConsole {
   readonly server: ServerInProcess;
   readonly #browser: Browser;
@@ -42,11 +43,12 @@ export class OpenedConsole {
     this.#browser = browser;
   }
 
-  static async open(): Promise<OpenedConsole> {
+  /** @param namespaces on SQLite if they are not given */
+  static async open(namespaces = NAMESPACES): Promise<OpenedConsole> {
     const configFile = fileURLToPath(new URL('../../vite.config.ts', import.meta.url));
     await build({ configFile, logLevel: 'error' });
     const [server, browser] = await Promise.all([
-      ServerInProcess.start({ config: CONFIG }),
+      ServerInProcess.start({ config: configOf(namespaces) }),
       chromium.launch({ executablePath: CHROMIUM, args: process.getuid?.() === 0 ? ['--no-sandbox'] : [] }),
     ]);
     return new OpenedConsole(server, browser);

@@ -13,7 +13,7 @@ import {
   nodes,
   type QueuePicture,
   queues,
-  readyForMs,
+  readySince,
   samples,
   version,
 } from '../remote/live.ts';
@@ -119,7 +119,7 @@ interface QueueTotals {
 
 function totalsOf(all: Iterable<readonly [string, QueuePicture]>, now: number): QueueTotals {
   const sum = { ready: 0, scheduled: 0, reserved: 0, in: 0, out: 0, queues: 0, paused: 0 };
-  let oldestMs: number | null = null;
+  let oldest: string | null = null;
   for (const [key, queue] of all) {
     const rates = ratesAt(samples.get(key), now);
     sum.ready += queue.size;
@@ -129,10 +129,11 @@ function totalsOf(all: Iterable<readonly [string, QueuePicture]>, now: number): 
     sum.out += rates.out;
     sum.queues += 1;
     if (queue.paused) sum.paused += 1;
-    const age = readyForMs(queue, now);
-    if (age !== null && age > (oldestMs ?? -1)) oldestMs = age;
+    // Their texts sort as moments do.
+    const since = readySince(queue);
+    if (since !== null && (oldest === null || since < oldest)) oldest = since;
   }
-  return { ...sum, oldestMs };
+  return { ...sum, oldestMs: oldest === null ? null : Math.max(0, now - Date.parse(oldest)) };
 }
 
 function Figures({
@@ -215,18 +216,18 @@ function Figure({
 }
 
 function Concerns() {
-  const found = useComputed((): readonly Concern[] => {
+  const found = useComputed(() => {
     version.value;
-    return concerns(queues, alarms.values(), samples, clock.value);
+    return concerns(queues, alarms.values(), samples, clock.value, MAX_CONCERNS);
   });
-  const shown = found.value.slice(0, MAX_CONCERNS);
+  const { first, total } = found.value;
   return (
     <section class="card">
       <header>
         <h2 class="grow">Needs attention</h2>
-        {found.value.length > MAX_CONCERNS && (
+        {total > first.length && (
           <span class="muted">
-            first {MAX_CONCERNS} of {count(found.value.length)}
+            first {count(first.length)} of {count(total)}
           </span>
         )}
         <Menu title="By which rule queues are listed" label="By which rule?" className="quiet">
@@ -237,13 +238,13 @@ function Concerns() {
           </ol>
         </Menu>
       </header>
-      {shown.length === 0 ? (
+      {total === 0 ? (
         <Empty title="Nothing waits too long, and nothing is paused with work in it">
           Queues appear here when they should be looked at.
         </Empty>
       ) : (
         <ul class="concerns">
-          {shown.map((concern) => (
+          {first.map((concern) => (
             <ConcernRow key={keyOf(concern.queue)} concern={concern} />
           ))}
         </ul>
@@ -253,16 +254,18 @@ function Concerns() {
 }
 
 function ConcernRow({ concern }: { readonly concern: Concern }) {
-  const { queue, level } = concern;
+  const { queue, rank } = concern;
+  // Dead letters, and queues of which nobody takes.
+  const isBad = rank === 0 || rank === 2;
   return (
     <li>
-      <Badge level={level}>{level === 'bad' ? 'Act' : 'Look'}</Badge>
+      <Badge level={isBad ? 'bad' : 'warn'}>{isBad ? 'Act' : 'Look'}</Badge>
       <div>
         <span class="name">
           <a href={queueHref(queue.ns, queue.queue)}>{queue.queue}</a>
           <span class="muted">{queue.ns}</span>
         </span>
-        <p class="why">{reasonOf(concern)}</p>
+        <p class="why">{reasonOf(concern, clock.value)}</p>
       </div>
       <span class="number">{shortCount(queue.size)} ready</span>
     </li>

@@ -246,11 +246,16 @@ export function follow(): void {
   });
 }
 
+/** Since when the oldest ready element of a queue has been ready; null if none is. */
+export function readySince({
+  size,
+  next_mature_t,
+}: Pick<QueuePicture, 'size' | 'next_mature_t'>): string | null {
+  return size === 0 ? null : next_mature_t;
+}
+
 /** For how long the oldest ready element of a queue has been ready; null if none is. */
-export function readyForMs(
-  { size, next_mature_t }: Pick<QueuePicture, 'size' | 'next_mature_t'>,
-  at: number,
-): number | null {
-  if (size === 0 || next_mature_t === null) return null;
-  return Math.max(0, at - Date.parse(next_mature_t));
+export function readyForMs(queue: Pick<QueuePicture, 'size' | 'next_mature_t'>, at: number): number | null {
+  const since = readySince(queue);
+  return since === null ? null : Math.max(0, at - Date.parse(since));
 }

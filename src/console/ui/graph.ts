@@ -30,7 +30,33 @@ export interface GraphDrawing {
   })[];
 }
 
+/** Where places and lines are, in the order in which they were given. */
+interface GraphLayout {
+  readonly width: number;
+  readonly height: number;
+  readonly places: readonly { readonly x: number; readonly y: number }[];
+  readonly edges: readonly {
+    readonly points: readonly { readonly x: number; readonly y: number }[];
+    readonly x: number;
+    readonly y: number;
+  }[];
+}
+
+/** The last one, with what it was made of. Counts change twice a second, and a layout of 60 exchanges takes a tenth of a second. */
+let latest: { readonly shape: string; readonly layout: GraphLayout } | null = null;
+
 export function drawGraph(places: readonly GraphPlace[], edges: readonly GraphEdge[]): GraphDrawing {
+  const shape = JSON.stringify([places.map(({ key }) => key), edges.map(({ from, to }) => [from, to])]);
+  if (latest?.shape !== shape) latest = { shape, layout: layOut(places, edges) };
+  const { layout: found } = latest;
+  return {
+    ...found,
+    places: places.map((place, at) => ({ ...place, ...(found.places[at] ?? { x: 0, y: 0 }) })),
+    edges: edges.map((edge, at) => ({ ...edge, ...(found.edges[at] ?? { points: [], x: 0, y: 0 }) })),
+  };
+}
+
+function layOut(places: readonly GraphPlace[], edges: readonly GraphEdge[]): GraphLayout {
   const graph = new Graph({ multigraph: true });
   graph.setGraph({ rankdir: 'LR', nodesep: 22, ranksep: 84, marginx: 12, marginy: 12 });
   graph.setDefaultEdgeLabel(() => ({}));
@@ -43,17 +69,17 @@ export function drawGraph(places: readonly GraphPlace[], edges: readonly GraphEd
   return {
     width: size.width ?? 0,
     height: size.height ?? 0,
-    places: places.map((place) => {
-      const { x, y } = graph.node(place.key) as { x: number; y: number };
-      return { ...place, x, y };
+    places: places.map(({ key }) => {
+      const { x, y } = graph.node(key) as { x: number; y: number };
+      return { x, y };
     }),
-    edges: edges.map((edge, at) => {
-      const drawn = graph.edge(edge.from, edge.to, String(at)) as {
+    edges: edges.map(({ from, to }, at) => {
+      const { points, x, y } = graph.edge(from, to, String(at)) as {
         points: { x: number; y: number }[];
         x?: number;
         y?: number;
       };
-      return { ...edge, points: drawn.points, x: drawn.x ?? 0, y: drawn.y ?? 0 };
+      return { points, x: x ?? 0, y: y ?? 0 };
     }),
   };
 }

@@ -131,10 +131,11 @@ function stepOf(largest: number, steps: readonly number[] | undefined): number {
   return power * (ROUND.find((factor) => factor * power >= wanted) ?? 10);
 }
 
+/** Made once: a new one for each mark takes a tenth of the script that the overview needs. */
+const CLOCK = { hour: '2-digit', minute: '2-digit' } as const;
+const LOCAL_TIME = new Intl.DateTimeFormat('en-GB', CLOCK);
+const UTC_TIME = new Intl.DateTimeFormat('en-GB', { ...CLOCK, timeZone: 'UTC' });
+
 function clockTime(at: number): string {
-  return new Date(at).toLocaleTimeString('en-GB', {
-    hour: '2-digit',
-    minute: '2-digit',
-    ...(zone.value === 'utc' && { timeZone: 'UTC' }),
-  });
+  return (zone.value === 'utc' ? UTC_TIME : LOCAL_TIME).format(at);
 }

@@ -29,9 +29,9 @@ narrow.addEventListener('change', () => {
   isNarrow.value = narrow.matches;
 });
 /** Rows above and below what is visible. */
-const SPARE = 12;
+const SPARE = 10;
 /** Scrolling draws other rows when it has passed so many: fewer than are spare. */
-const STEP = 6;
+const STEP = 2;
 
 /** A table of rows of one height, of which only those near the visible part are in the page. */
 export function VirtualTable<Row>({
