@@ -1,5 +1,6 @@
 import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../model/element.ts';
 import { DELIVERY_STATES } from '../model/element.ts';
+import { contentFingerprint } from '../model/fingerprint.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { ReadySignal, Signaller } from './signaller.ts';
 import {
@@ -58,6 +59,11 @@ export class MigratingStorage implements Storage {
   readonly #to: Storage;
   /** What was popped from the new engine: an undone take returns it there. All else was popped from the old one, perhaps before the join. */
   readonly #popped = new WeakSet<Delivery>();
+  /**
+   * Pops that were undone. A call that is repeated since the other engine failed must not return them once more: they may have been popped
+   * again by then.
+   */
+  readonly #returned = new WeakSet<Delivery>();
   /** The parts of all calls so far for the new engine have started. Never rejects. */
   #started: Promise<void> = Promise.resolve();
   /** Calls whose part for the new engine has not started. */
@@ -203,15 +209,15 @@ export class MigratingStorage implements Storage {
     } catch (error) {
       if (deliveries.length === 0) throw error;
       if (!isUnknownOutcome(error)) return { deliveries, nextDueAt: LOOK_AGAIN };
-      // The taker learns that elements may be lost to it, so it gets none.
-      await this.#release(this.#from, queue, deliveries);
-      throw error;
+      // The taker learns that elements may be lost to it, so it gets none; unless they would be lost as well.
+      if (await this.#release(this.#from, queue, deliveries)) throw error;
+      return { deliveries, nextDueAt: LOOK_AGAIN };
     }
     for (const delivery of rest.deliveries) if (delivery.lease === null) this.#popped.add(delivery);
     if (left !== undefined && deliveries.length > 0 && bytesOf(rest.deliveries) > left) {
       // A take may exceed its bound by its first element, which here is not the first.
-      await this.#release(this.#to, queue, rest.deliveries);
-      return { deliveries, nextDueAt: LOOK_AGAIN, isCut: true };
+      const isReleased = await this.#release(this.#to, queue, rest.deliveries);
+      if (isReleased) return { deliveries, nextDueAt: LOOK_AGAIN, isCut: true };
     }
     return {
       deliveries: [...deliveries, ...rest.deliveries],
@@ -221,16 +227,24 @@ export class MigratingStorage implements Storage {
     };
   }
 
-  /** Returns what was taken to its place; what cannot be returned comes back when its lease ends. */
-  async #release(storage: Storage, queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
+  /**
+   * Returns what was taken to its place; reservations that cannot be returned end with their leases. Returns false if pops were certainly not
+   * undone, so that the elements are nowhere else.
+   */
+  async #release(storage: Storage, queue: QueueKey, deliveries: readonly Delivery[]): Promise<boolean> {
     const popped = deliveries.filter(({ lease }) => lease === null);
     const reserved = deliveries.flatMap(({ id, group, lease }): SettleItem[] =>
       lease === null ? [] : [{ queue, id, group, from: 'reserved', token: lease.token, action: RETURN }],
     );
-    await Promise.all([
-      popped.length > 0 && storage.undoTake(queue, popped),
-      reserved.length > 0 && storage.settle(reserved),
-    ]);
+    try {
+      await Promise.all([
+        popped.length > 0 && storage.undoTake(queue, popped),
+        reserved.length > 0 && storage.settle(reserved),
+      ]);
+      return true;
+    } catch (error) {
+      return popped.length === 0 || isUnknownOutcome(error);
+    }
   }
 
   settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
@@ -288,12 +302,25 @@ export class MigratingStorage implements Storage {
   }
 
   async undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
-    const old = deliveries.filter((delivery) => !this.#popped.has(delivery));
-    const rest = deliveries.filter((delivery) => this.#popped.has(delivery));
-    await Promise.all([
-      old.length > 0 && this.#from.undoTake(queue, old),
-      rest.length > 0 && this.#to.undoTake(queue, rest),
+    const left = deliveries.filter((delivery) => !this.#returned.has(delivery));
+    const isNew = (delivery: Delivery): boolean => this.#popped.has(delivery);
+    const undone = await Promise.allSettled([
+      this.#undo(
+        this.#from,
+        queue,
+        left.filter((delivery) => !isNew(delivery)),
+      ),
+      this.#undo(this.#to, queue, left.filter(isNew)),
     ]);
+    const errors = undone.flatMap((result) => (result.status === 'rejected' ? [result.reason] : []));
+    // After an outcome that is unknown the caller must not repeat the call.
+    if (errors.length > 0) throw errors.find(isUnknownOutcome) ?? errors[0];
+  }
+
+  async #undo(storage: Storage, queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
+    if (deliveries.length === 0) return;
+    await storage.undoTake(queue, deliveries);
+    for (const delivery of deliveries) this.#returned.add(delivery);
   }
 
   async scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
@@ -429,11 +456,15 @@ function copiesOf({ from, action }: SettleItem): readonly KeyedInsert[] | null {
   return action.inserts === undefined || action.inserts.length === 0 ? null : action.inserts;
 }
 
-/** A copy under a key of its element, so that one that was stored before is not stored twice. */
+/**
+ * A copy under a key of its element and its content, so that one that was stored before is not stored twice. Another one is stored: after a
+ * lost response, the next consumer of the element may commit it with other copies.
+ */
 function keyed(copy: KeyedInsert, { queue, id, group }: SettleItem, index: number): KeyedInsert {
   const { element } = copy;
   if (element.dedupKey !== null) return copy;
-  const dedupKey = JSON.stringify(['migration', queue.ns, queue.name, id, group, index]);
+  const { ns, name } = queue;
+  const dedupKey = JSON.stringify(['migration', ns, name, id, group, index, contentFingerprint(element)]);
   return { queue: copy.queue, element: { ...element, dedupKey } };
 }
 

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { after, before, beforeEach, describe, it } from 'node:test';
 import { MigratingStorage } from '../../src/engine/migrating-storage.ts';
 import type { Storage } from '../../src/engine/storage.ts';
 import { unavailable, unknownOutcome } from '../../src/engine/store-failures.ts';
@@ -20,6 +20,8 @@ import { undoTakeContract } from './storage/undo-take.ts';
 import { storageContract } from './storage.ts';
 
 const DAY_MS = 24 * 3_600_000;
+
+const UNAVAILABLE = unavailable('The store is not reachable now.', new Error('test'));
 
 const NEW = migratingEngine('new');
 const OLD = migratingEngine('old');
@@ -142,34 +144,54 @@ describe('a queue in two engines', () => {
     assert.deepEqual(bodyTexts(await popped), ['keyed', 'plain']);
   });
 
-  it('stores the copies of a transfer in the new engine, once, also if the element could not be finished', async () => {
-    const [from, to] = [newQueue(), newQueue()];
-    await old().insert(from, newElements('source'));
-    let fails = true;
-    const failing = override(old(), {
-      settle: (items) => {
-        if (!fails || items[0]?.action.kind !== 'finish') return old().settle(items);
-        fails = false;
-        return Promise.reject(unavailable('The store is not reachable now.', new Error('test')));
-      },
+  describe('whose element is transferred', () => {
+    let from: QueueKey;
+    let to: QueueKey;
+    let element: Reserved;
+    /** The old engine is unavailable when the element is to be finished, once. */
+    let storage: MigratingStorage;
+
+    beforeEach(async () => {
+      [from, to] = [newQueue(), newQueue()];
+      await old().insert(from, newElements('source'));
+      let fails = true;
+      const failing = override(old(), {
+        settle: (items) => {
+          if (!fails || items[0]?.action.kind !== 'finish') return old().settle(items);
+          fails = false;
+          return Promise.reject(UNAVAILABLE);
+        },
+      });
+      storage = new MigratingStorage({ from: failing, to: engines.to.storage });
+      element = await reserveOne(from);
     });
-    const storage = new MigratingStorage({ from: failing, to: engines.to.storage });
-    const finish = byToken(await reserveOne(from));
-    const moves = [{ from, finish, inserts: [{ queue: to, element: newElement({ body: 'copy' }) }] }];
-    await assert.rejects(transfer(storage, moves), { code: 'storage-unavailable' });
-    assert.deepEqual(await sizes(from), [1, 0]);
-    assert.deepEqual(await transfer(storage, moves), ['done']);
-    assert.deepEqual(await sizes(from), [0, 0]);
-    assert.deepEqual(await sizes(to), [0, 1]);
+
+    const move = (body: string): ReturnType<typeof transfer> => {
+      const inserts = [{ queue: to, element: newElement({ body }) }];
+      return transfer(storage, [{ from, finish: byToken(element), inserts }]);
+    };
+
+    it('gets its copies into the new engine, once, also if the element could not be finished', async () => {
+      await assert.rejects(move('copy'), { code: 'storage-unavailable' });
+      assert.deepEqual(await sizes(from), [1, 0]);
+      assert.deepEqual(await move('copy'), ['done']);
+      assert.deepEqual(await sizes(from), [0, 0]);
+      assert.deepEqual(await sizes(to), [0, 1]);
+    });
+
+    it('gets other copies in addition to those of a transfer that could not be finished', async () => {
+      await assert.rejects(move('copy'), { code: 'storage-unavailable' });
+      assert.deepEqual(await move('other'), ['done']);
+      assert.deepEqual(bodyTexts(await taken(to, 3)), ['copy', 'other']);
+    });
   });
 
   it('hands out what the old engine gave if the new one is unavailable, and returns it if that may have lost elements', async () => {
     const queue = newQueue();
     await old().insert(queue, newElements('a', 'b'));
-    const error = new Error('test');
     for (const [failure, expected] of [
-      [unknownOutcome(error), null],
-      [unavailable('The store is not reachable now.', error), ['a', 'b']],
+      [unknownOutcome(new Error('test')), null],
+      [UNAVAILABLE, ['a', 'b']],
     ] as const) {
       const failing = override(engines.to.storage, { take: () => Promise.reject(failure) });
       const take = taken(queue, 3, new MigratingStorage({ from: old(), to: failing }));
@@ -177,6 +199,39 @@ describe('a queue in two engines', () => {
       else assert.deepEqual(bodyTexts(await take), expected);
       assert.deepEqual(await sizes(queue), [expected === null ? 2 : 0, 0]);
     }
+  });
+
+  it('gets an undone pop back once, although the other engine failed at first and the call is repeated', async () => {
+    const queue = newQueue();
+    await old().insert(queue, newElements('a'));
+    await engines.storage.insert(queue, newElements('b'));
+    let isAway = true;
+    const to = override(engines.to.storage, {
+      undoTake: (...given) => (isAway ? Promise.reject(UNAVAILABLE) : engines.to.storage.undoTake(...given)),
+    });
+    const storage = new MigratingStorage({ from: old(), to });
+    const popped = await taken(queue, 2, storage);
+    await assert.rejects(storage.undoTake(queue, popped), { code: 'storage-unavailable' });
+    assert.deepEqual(bodyTexts(await taken(queue, 2)), ['a']);
+    isAway = false;
+    await storage.undoTake(queue, popped);
+    assert.deepEqual(bodyTexts(await taken(queue, 2)), ['b']);
+  });
+
+  it('hands out what it popped if that cannot be returned', async () => {
+    const queue = newQueue();
+    const undoTake = () => Promise.reject(UNAVAILABLE);
+    await old().insert(queue, newElements('a'));
+    const from = override(old(), { undoTake });
+    const lost = override(engines.to.storage, { take: () => Promise.reject(unknownOutcome(UNAVAILABLE)) });
+    assert.deepEqual(bodyTexts(await taken(queue, 2, new MigratingStorage({ from, to: lost }))), ['a']);
+
+    await old().insert(queue, newElements('b'));
+    await engines.storage.insert(queue, newElements('too large'));
+    const storage = new MigratingStorage({ from: old(), to: override(engines.to.storage, { undoTake }) });
+    const options = { group: '', count: 2, leaseMs: null, maxBytes: 3 };
+    assert.deepEqual(bodyTexts((await storage.take(queue, options)).deliveries), ['b', 'too large']);
+    assert.deepEqual(await sizes(queue), [0, 0]);
   });
 
   it('is paged through state by state, the old engine first', async () => {
@@ -247,7 +302,7 @@ describe('a queue in two engines', () => {
     await old().insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
     await old().take(queue, { group: '', count: 1, leaseMs: 1_000 });
     engines.clock.advance(1_001);
-    const sweep = () => Promise.reject(unavailable('The store is not reachable now.', new Error('test')));
+    const sweep = () => Promise.reject(UNAVAILABLE);
     const [from, to] = [old(), override(engines.to.storage, { sweep })];
     const { affected, nextAt } = await new MigratingStorage({ from, to }).sweep();
     assert.ok(affected.some(({ ns, name }) => ns === 'jobs' && name === DEAD_LETTERS));

@@ -57,9 +57,8 @@ export const MIGRATE: readonly Mutant[] = [
     suite: 'joined engines',
     edits: edit(
       'engine/migrating-storage.ts',
-      `      await this.#release(this.#from, queue, deliveries);
-      throw error;`,
-      '      throw error;',
+      'if (await this.#release(this.#from, queue, deliveries)) throw error;',
+      'throw error;',
     ),
   },
   {
@@ -67,15 +66,41 @@ export const MIGRATE: readonly Mutant[] = [
     suite: 'joined engines',
     edits: edit(
       'engine/migrating-storage.ts',
-      `      await this.#release(this.#to, queue, rest.deliveries);
-`,
+      'const isReleased = await this.#release(this.#to, queue, rest.deliveries);',
+      'const isReleased = true;',
+    ),
+  },
+  {
+    name: 'pops that were undone are undone again if the other engine failed',
+    suite: 'joined engines',
+    edits: edit(
+      'engine/migrating-storage.ts',
+      '    for (const delivery of deliveries) this.#returned.add(delivery);\n',
       '',
+    ),
+  },
+  {
+    name: 'what was popped and cannot be returned is lost',
+    suite: 'joined engines',
+    edits: edit(
+      'engine/migrating-storage.ts',
+      'return popped.length === 0 || isUnknownOutcome(error);',
+      'return true;',
     ),
   },
   {
     name: 'the copies of an element have no keys, so that a repeated transfer stores them twice',
     suite: 'joined engines',
     edits: edit('engine/migrating-storage.ts', 'copies.map((copy, i) => keyed(copy, item, i))', 'copies'),
+  },
+  {
+    name: 'other copies of an element count as repeats, and are lost',
+    suite: 'joined engines',
+    edits: edit(
+      'engine/migrating-storage.ts',
+      'id, group, index, contentFingerprint(element)]);',
+      'id, group, index]);',
+    ),
   },
   {
     name: 'an element is finished before its copies are stored',
