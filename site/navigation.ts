@@ -50,6 +50,8 @@ export const SECTIONS: readonly Section[] = [
       'operate/alerts',
       'operate/log-events',
       'operate/tracing',
+      'operate/backup',
+      'operate/upgrade',
       'operate/limits',
       'operate/troubleshooting',
     ),

@@ -26,6 +26,7 @@ const ELSEWHERE: Readonly<Record<string, string>> = {
   'get-started/first-worker.md sh': 'test/install/package.test.ts',
   'get-started/ sh yaml': 'test/system/readme.test.ts',
   'migrate/ js python sh ts yaml': 'test/system/migrate.test.ts',
+  'operate/backup.md sh': 'test/system/backup-servers.test.ts',
   'operate/alerts.md yaml': 'test/system/prometheus.test.ts',
   'operate/kubernetes.md sh yaml': 'test/install/helm.test.ts',
   'operate/proxies.md caddyfile haproxy nginx yaml': 'test/system/proxies.test.ts',
