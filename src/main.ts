@@ -47,6 +47,15 @@ async function run(command: ServerCommand, version: string): Promise<number> {
       const { resetAdministrator } = await import('./app/passwords.ts');
       return print(await resetAdministrator(await load()));
     }
+    case 'user': {
+      const { changeUser } = await import('./app/user-commands.ts');
+      return print(await changeUser(command, command.configFile, await load(), passwords));
+    }
+    case 'user-list': {
+      const { listUsers } = await import('./app/user-commands.ts');
+      const isHuman = process.stdout.isTTY && !command.json;
+      return print(await listUsers(command.configFile, await load(), isHuman));
+    }
     case 'backup': {
       const { backUpCommand } = await import('./app/backup-commands.ts');
       return print(await backUpCommand(command, await load(), passwords, version));

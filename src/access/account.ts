@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from 'node:util';
 import { readStoredPassword, type StoredPassword } from './password.ts';
 import { RIGHTS, type Right, type User } from './user.ts';
 
@@ -49,6 +50,20 @@ export function readAccounts(
       { user: readUser(definition, namespaces), password: readPassword(definition) },
     ]),
   );
+}
+
+/** Which users a reload added and removed, and which have another password: their sessions ended. For the log. */
+export function accountChanges(
+  before: ReadonlyMap<string, Account>,
+  after: ReadonlyMap<string, Account>,
+): { readonly added: string[]; readonly removed: string[]; readonly changed: string[] } {
+  const isOther = (name: string): boolean =>
+    before.has(name) && !isDeepStrictEqual(before.get(name)?.password, after.get(name)?.password);
+  return {
+    added: [...after.keys()].filter((name) => !before.has(name)),
+    removed: [...before.keys()].filter((name) => !after.has(name)),
+    changed: [...after.keys()].filter(isOther),
+  };
 }
 
 function readPassword({ name, password }: UserDefinition): StoredPassword {

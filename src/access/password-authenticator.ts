@@ -140,6 +140,11 @@ export class PasswordAuthenticator implements Authenticator {
     };
   }
 
+  /** The users by name. */
+  get accounts(): ReadonlyMap<string, Account> {
+    return this.#accounts;
+  }
+
   /**
    * Who a user that logged in before the users were replaced is now; null if there is no such user any more,
    * or it has another password.

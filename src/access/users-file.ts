@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { replaceFile } from '../util/files.ts';
+import { quote } from '../util/quote.ts';
 import type { UserDefinition } from './account.ts';
 import { hashPassword } from './password.ts';
 
@@ -31,8 +32,8 @@ export async function newAdministrator(): Promise<NewAdministrator> {
 }
 
 /**
- * The users that the server made itself, in its data folder: `{"admin": {"password": "$argon2id$…"}}`.
- * Used only if the configuration names no users.
+ * The users that the server and `quayside user` made, in its data folder: `{"admin": {"password": "$argon2id$…"}}`, with
+ * `rights` and `maskBodies` as in the configuration. Used only if that names no users.
  */
 export class UsersFile {
   readonly path: string;
@@ -58,7 +59,10 @@ export class UsersFile {
 
   /** Replaces the file. @throws Error of the system */
   async write(users: readonly UserDefinition[]): Promise<void> {
-    const entries = users.map(({ name, password }) => [name, { password }]);
+    const entries = users.map(({ name, password, rights, maskBodies = false }) => [
+      name,
+      { password, ...(rights !== null && { rights }), ...(maskBodies && { maskBodies }) },
+    ]);
     await replaceFile(this.path, `${JSON.stringify(Object.fromEntries(entries), null, 2)}\n`);
   }
 
@@ -73,11 +77,32 @@ export class UsersFile {
       throw unusable('it names no user');
     }
     return Object.entries(users).map(([name, user]: [string, unknown]) => {
-      const password = typeof user === 'object' && user !== null && 'password' in user && user.password;
-      if (typeof password !== 'string') throw unusable(`user ${name} has no password`);
-      return { name, password, rights: null };
+      if (!isRecord(user) || typeof user.password !== 'string')
+        throw unusable(`user ${name} has no password`);
+      const { password, rights = null, maskBodies = false, ...unknown } = user;
+      // An unknown member may be a misspelt list of rights: without it, the user would have all.
+      const [stranger] = Object.keys(unknown);
+      if (stranger !== undefined) throw unusable(`user ${name} has an unknown member ${quote(stranger)}`);
+      if (rights !== null && !isRightsByNamespace(rights)) {
+        throw unusable(`the rights of user ${name} are no lists of rights by namespace`);
+      }
+      if (typeof maskBodies !== 'boolean') throw unusable(`maskBodies of user ${name} is not true or false`);
+      return { name, password, rights, ...(maskBodies && { maskBodies }) };
     });
   }
+}
+
+function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function isRightsByNamespace(value: unknown): value is Readonly<Record<string, readonly string[]>> {
+  return (
+    isRecord(value) &&
+    Object.values(value).every(
+      (list) => Array.isArray(list) && list.every((right) => typeof right === 'string'),
+    )
+  );
 }
 
 function unusable(

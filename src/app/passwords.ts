@@ -2,7 +2,7 @@ import { createInterface } from 'node:readline';
 import { Writable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { hashPassword } from '../access/password.ts';
-import { newAdministrator } from '../access/users-file.ts';
+import { newAdministrator, UsersFileError } from '../access/users-file.ts';
 import type { LoadedConfig } from '../config/load.ts';
 import { ConfigError } from '../config/problem.ts';
 import { EXIT } from './command-line.ts';
@@ -22,21 +22,31 @@ export async function hashPasswordCommand(
   source: PasswordSource,
   output: NodeJS.WritableStream,
 ): Promise<number> {
-  const { input, ask } = source;
-  const password = await readPassword(source, 'Password: ');
+  const { ask } = source;
+  const password = await readNewPassword(source);
   if (password === null) return EXIT.failed;
-  if (input.isTTY && (await readPassword(source, 'Again: ')) !== password) {
-    ask.write('The two differ; nothing was made.\n');
-    return EXIT.failed;
-  }
   try {
     output.write(`${await hashPassword(password)}\n`);
   } catch (error) {
     ask.write(`The password ${error instanceof Error ? error.message : error}.\n`);
     return EXIT.failed;
   }
-  if (password.length < GOOD_LENGTH) ask.write(`${GOOD_LENGTH} characters or more would be better.\n`);
   return EXIT.done;
+}
+
+/** Asks for a password that is to be, twice on a terminal. Null, with a message, if there is none. */
+export async function readNewPassword(source: PasswordSource): Promise<string | null> {
+  const { input, ask } = source;
+  const password = await readPassword(source, 'Password: ');
+  if (password === null) return null;
+  if (input.isTTY && (await readPassword(source, 'Again: ')) !== password) {
+    ask.write('The two differ; nothing was made.\n');
+    return null;
+  }
+  if (password.length > 0 && password.length < GOOD_LENGTH) {
+    ask.write(`${GOOD_LENGTH} characters or more would be better.\n`);
+  }
+  return password;
 }
 
 /**
@@ -50,12 +60,19 @@ export async function resetAdministrator({ config, errorAt }: LoadedConfig): Pro
     throw new ConfigError([{ source: null, path: 'http.users', problem, hint }]);
   }
   const { definition, password } = await newAdministrator();
-  await saveUsers(config, [definition], errorAt);
+  // Users that are added by commands stay. A file that cannot be used is replaced: this command is what helps then.
+  const stored = (await usersFileOf(config).read().catch(ignoreUnusable)) ?? [];
+  await saveUsers(config, [definition, ...stored.filter(({ name }) => name !== definition.name)], errorAt);
   return `  user      ${definition.name}
   password  ${password}
 
 Its hash is in ${usersFileOf(config).path}. A server that runs takes it on SIGHUP, or when it is started again.
 `;
+}
+
+function ignoreUnusable(error: unknown): null {
+  if (error instanceof UsersFileError) return null;
+  throw error;
 }
 
 /**

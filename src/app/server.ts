@@ -1,6 +1,7 @@
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
+import { accountChanges } from '../access/account.ts';
 import { ConsoleSessions } from '../access/console-sessions.ts';
 import { KnownLogins } from '../access/known-logins.ts';
 import { PasswordAuthenticator } from '../access/password-authenticator.ts';
@@ -185,6 +186,7 @@ export class Server implements Service {
     );
     for (const [i, { name }] of listeners.entries())
       messages.push(...dateWarnings(config[name].tls, certificates[i], clock));
+    const changes = accountChanges(authenticator.accounts, accounts);
     const renew = authenticator.replaceAccounts(accounts);
     for (const { server } of sessions) server.renewUsers((user) => authenticator.renew(user));
     events.renewUsers((user) => authenticator.renew(user));
@@ -199,7 +201,7 @@ export class Server implements Service {
       if (tls) server.reloadTls(tls);
     }
     for (const message of messages) log.warn({}, message);
-    log.info({ event: 'reload', users: accounts.size }, 'users and certificate were read again');
+    log.info({ event: 'reload', users: accounts.size, ...changes }, 'users and certificate were read again');
     const options = changedOptions(this.#config, config);
     if (options.length > 0) {
       log.warn({ event: 'reload', options }, `${options.join(', ')} changed as well and need a restart`);

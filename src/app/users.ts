@@ -44,6 +44,16 @@ export function hasConfiguredUsers(config: Config): boolean {
   return Object.keys(config.http.users).length > 0;
 }
 
+/** The users that the configuration names. */
+export function configuredUsers({ http }: Config): UserDefinition[] {
+  return Object.entries(http.users).map(([name, { password, rights = null, maskBodies = false }]) => ({
+    name,
+    password,
+    rights,
+    maskBodies,
+  }));
+}
+
 /**
  * The users of the configuration, or those of the users file, or a new administrator.
  * @throws ConfigError
@@ -52,14 +62,7 @@ export async function loadUsers(config: Config, errorAt: ErrorAt): Promise<Loade
   const namespaces = Object.keys(config.namespaces);
   const file = usersFileOf(config);
   if (hasConfiguredUsers(config)) {
-    const definitions = Object.entries(config.http.users).map(
-      ([name, { password, rights = null, maskBodies = false }]): UserDefinition => ({
-        name,
-        password,
-        rights,
-        maskBodies,
-      }),
-    );
+    const definitions = configuredUsers(config);
     return {
       accounts: accountsOf(definitions, namespaces, (path, problem, hint) =>
         errorAt(['http', 'users', ...path], problem, hint),

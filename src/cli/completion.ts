@@ -4,23 +4,23 @@ import type { Command } from 'commander';
 export function completionScript(shell: string, program: Command): string | null {
   const commands = program.commands.map((command) => ({
     name: command.name(),
-    description: command.description(),
-    options: command.options.flatMap(({ long }) => (long == null ? [] : [long])),
+    words: [...new Set([command, ...command.commands].flatMap(wordsAfter))],
   }));
   const names = commands.map(({ name }) => name).join(' ');
   if (shell === 'fish') {
     return [
       `complete -c quayside -f -n __fish_use_subcommand -a '${names}'`,
-      ...commands.flatMap(({ name, options }) =>
-        options.map(
-          (option) => `complete -c quayside -n '__fish_seen_subcommand_from ${name}' -l ${option.slice(2)}`,
-        ),
+      ...commands.flatMap(({ name, words }) =>
+        words.map((word) => {
+          const completed = word.startsWith('--') ? `-l ${word.slice(2)}` : `-f -a ${word}`;
+          return `complete -c quayside -n '__fish_seen_subcommand_from ${name}' ${completed}`;
+        }),
       ),
       '',
     ].join('\n');
   }
   if (shell !== 'bash' && shell !== 'zsh') return null;
-  const cases = commands.map(({ name, options }) => `    ${name}) words="${options.join(' ')}" ;;`);
+  const cases = commands.map(({ name, words }) => `    ${name}) words="${words.join(' ')}" ;;`);
   const script = [
     '_quayside() {',
     `  local words="${names}"`,
@@ -34,4 +34,12 @@ export function completionScript(shell: string, program: Command): string | null
     '',
   ];
   return [...(shell === 'zsh' ? ['autoload -U +X bashcompinit && bashcompinit'] : []), ...script].join('\n');
+}
+
+/** What may follow a command: its own commands, and its options. */
+function wordsAfter({ commands, options }: Command): string[] {
+  return [
+    ...commands.map((command) => command.name()),
+    ...options.flatMap(({ long }) => (long == null ? [] : [long])),
+  ];
 }

@@ -49,7 +49,7 @@ export function manPage(program: Command): string {
       'On a terminal they print text; elsewhere, or with --json, JSON. Options of the configuration: quayside --help.',
     ),
     '.SH COMMANDS',
-    ...program.commands.flatMap(commandLines),
+    ...program.commands.flatMap((command) => commandLines(command)),
     ...SECTIONS.flatMap(([title, rows]) => [
       `.SH ${title}`,
       ...rows.flatMap(([term, text]) => ['.TP', `.B ${roman(term)}`, roman(text)]),
@@ -58,13 +58,15 @@ export function manPage(program: Command): string {
   return `${lines.join('\n')}\n`;
 }
 
-function commandLines(command: Command): string[] {
+function commandLines(command: Command, before = ''): string[] {
+  const name = `${before}${command.name()}`;
+  if (command.commands.length > 0) return command.commands.flatMap((each) => commandLines(each, `${name} `));
   const operands = command.registeredArguments.map((argument) => {
     const name = argument.variadic ? `${argument.name()}...` : argument.name();
     return argument.required ? name : `[${name}]`;
   });
   return [
-    `.SS ${roman([command.name(), ...operands].join(' '))}`,
+    `.SS ${roman([name, ...operands].join(' '))}`,
     roman(command.description()),
     ...command.options.flatMap(({ flags, description }) => ['.TP', `.B ${roman(flags)}`, roman(description)]),
   ];

@@ -1,4 +1,4 @@
-import type { Command } from 'commander';
+import { type Command, InvalidArgumentError } from 'commander';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
 
@@ -19,8 +19,23 @@ export type ServerCommand = { readonly configFile: string | null } & (
       /** Whether files that are in the way are moved aside. */
       readonly replace: boolean;
     }
+  | ({ readonly command: 'user'; readonly name: string } & UserVerb)
+  | { readonly command: 'user-list'; readonly json: boolean }
   | { readonly command: 'doctor'; readonly url: string | null; readonly json: boolean }
 );
+
+/** What `user` does to the user of that name. */
+type UserVerb =
+  | {
+      readonly verb: 'add' | 'rights';
+      readonly rights: RightsByNamespace | null;
+      readonly maskBodies: boolean;
+    }
+  | { readonly verb: 'passwd' }
+  | { readonly verb: 'remove' };
+
+/** Rights by namespace. */
+type RightsByNamespace = Readonly<Record<string, readonly string[]>>;
 
 /** What the server lends to the command line. */
 export interface ServerCommands {
@@ -93,6 +108,7 @@ export function addServerCommands(
     .action((folder: string, { replace = false, ...flags }) =>
       run({ command: 'restore', configFile: fileOf(flags), folder, replace }),
     );
+  addUserCommands(program, fileOf, run);
   command(
     'hash-password',
     'asks for a password, or reads it from standard input, and prints its hash',
@@ -100,6 +116,76 @@ export function addServerCommands(
   command('reset-admin', 'makes a new password for the administrator of users.json').action((flags) =>
     run({ command: 'reset-admin', configFile: fileOf(flags) }),
   );
+}
+
+/** A user is changed where it is stored: in the configuration file, or in users.json. */
+function addUserCommands(
+  program: Command,
+  fileOf: (flags: ConfigFlags) => string | null,
+  run: (command: ServerCommand) => Promise<void>,
+): void {
+  const user = program.command('user').description('adds, changes, removes and lists users');
+  const command = (usage: string, description: string): Command =>
+    withoutFurtherArguments(
+      user
+        .command(usage)
+        .description(description)
+        .option(...CONFIG),
+    );
+  for (const [verb, description] of [
+    ['add', 'adds a user; the password is asked for, or read from standard input'],
+    ['rights', 'replaces the rights of a user'],
+  ] as const) {
+    command(`${verb} <name>`, description)
+      .option(
+        '--rights <namespace=rights>',
+        'such as N=read,write, or *=browse; may be given several times',
+        addRights,
+      )
+      .option('--administrator', 'all rights, everywhere')
+      .option('--mask-bodies', 'hides bodies where the user may browse but not read')
+      .action((name: string, flags: RightsFlags, own: Command) => {
+        const { rights, administrator = false, maskBodies = false } = flags;
+        if ((rights !== undefined) === administrator) {
+          own.error('error: Give either --rights or --administrator.');
+        }
+        return run({
+          command: 'user',
+          configFile: fileOf(flags),
+          verb,
+          name,
+          rights: rights ?? null,
+          maskBodies,
+        });
+      });
+  }
+  for (const [verb, description] of [
+    ['passwd', 'gives a user another password, which is asked for, or read from standard input'],
+    ['remove', 'removes a user'],
+  ] as const) {
+    command(`${verb} <name>`, description).action((name: string, flags: ConfigFlags) =>
+      run({ command: 'user', configFile: fileOf(flags), verb, name }),
+    );
+  }
+  command('list', 'lists the users with their rights')
+    .option('--json', 'JSON also on a terminal')
+    .action(({ json = false, ...flags }: ConfigFlags & { readonly json?: boolean }) =>
+      run({ command: 'user-list', configFile: fileOf(flags), json }),
+    );
+}
+
+interface RightsFlags extends ConfigFlags {
+  readonly rights?: RightsByNamespace;
+  readonly administrator?: boolean;
+  readonly maskBodies?: boolean;
+}
+
+function addRights(text: string, before: RightsByNamespace = {}): RightsByNamespace {
+  const [, namespace, list] = /^([^=]+)=([a-z,]*)$/.exec(text) ?? [];
+  if (namespace === undefined || list === undefined) {
+    throw new InvalidArgumentError('Allowed: a namespace or *, =, and rights with commas between them.');
+  }
+  return { ...before, [namespace]: list.split(',').filter((right) => right !== '') };
 }
 
 function unknownWord(program: Command, word: string): string {

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { closeSync, constants, fsyncSync, mkdirSync, openSync, statSync } from 'node:fs';
-import { type FileHandle, open, rename, rm, stat } from 'node:fs/promises';
+import { type FileHandle, open, realpath, rename, rm, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
 
 // What Node's own calls on files do not do well enough.
@@ -68,6 +68,32 @@ export async function replaceFile(path: string, content: string): Promise<void> 
       await file.close();
     }
     await rename(draft, path);
+  } catch (error) {
+    await rm(draft, { force: true });
+    throw error;
+  }
+}
+
+/**
+ * Replaces a file that exists as one step, and leaves it its mode and its owner. A link stays one: its target is replaced.
+ * @throws Error of the system, also if the owner cannot be kept
+ */
+export async function rewriteFile(path: string, content: string): Promise<void> {
+  const target = await realpath(path);
+  const { mode, uid, gid } = await stat(target);
+  const draft = `${target}.${randomBytes(6).toString('hex')}.tmp`;
+  try {
+    const file = await open(draft, 'wx', PRIVATE_MODE);
+    try {
+      const own = await file.stat();
+      if (own.uid !== uid || own.gid !== gid) await file.chown(uid, gid);
+      await file.chmod(mode & 0o777);
+      await file.writeFile(content);
+      await file.sync();
+    } finally {
+      await file.close();
+    }
+    await rename(draft, target);
   } catch (error) {
     await rm(draft, { force: true });
     throw error;

@@ -19,7 +19,7 @@ const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
 const run = promisify(execFile);
 
 const COMMANDS = [
-  ...['serve', 'doctor', 'backup', 'restore', 'hash-password', 'reset-admin'],
+  ...['serve', 'doctor', 'backup', 'restore', 'hash-password', 'reset-admin', 'user'],
   ...[
     'put',
     'get',
@@ -206,6 +206,7 @@ describe('The command line', () => {
     for (const command of COMMANDS) {
       assert.match(stdout, new RegExp(`^\\.SS ${command.replace('-', '\\\\-')}\\b`, 'm'));
     }
+    assert.match(stdout, /^\.SS user passwd name$/m);
     assert.match(stdout, /^\.SS put queue \[data\.\.\.\]$/m);
     assert.match(stdout, /^\.B \\-\\-dry\\-run$/m);
     for (const code of Object.values(EXIT_CODES)) assert.match(stdout, new RegExp(`^\\.B ${code}$`, 'm'));

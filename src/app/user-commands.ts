@@ -1,0 +1,194 @@
+import { readAccounts, type UserDefinition, UserDefinitionError } from '../access/account.ts';
+import { hashPassword, looksLikeHash } from '../access/password.ts';
+import { editUser, type UserMembers, UsersNotEditable, usersInFile } from '../config/edit-users.ts';
+import type { LoadedConfig } from '../config/load.ts';
+import { isTree } from '../config/schema.ts';
+import { quote } from '../util/quote.ts';
+import { CommandFailed } from './command-line.ts';
+import { type PasswordSource, readNewPassword } from './passwords.ts';
+import { serverProcess } from './pid-file.ts';
+import { configuredUsers, hasConfiguredUsers, usersFileOf } from './users.ts';
+
+/** What a user may do; null: all, everywhere. */
+type Rights = UserDefinition['rights'];
+
+/** What one of the commands `quayside user …` does. */
+export type UserChange = { readonly name: string } & (
+  | { readonly verb: 'add' | 'rights'; readonly rights: Rights; readonly maskBodies: boolean }
+  | { readonly verb: 'passwd' }
+  | { readonly verb: 'remove' }
+);
+
+/** Where the users are stored. */
+interface UserStore {
+  /** For messages. */
+  readonly path: string;
+  readonly users: readonly UserDefinition[];
+  /** @throws CommandFailed if the user cannot be changed there */
+  check(name: string, verb: UserChange['verb']): void;
+  /** Changes, adds or, with null, removes a user. */
+  edit(name: string, members: UserMembers | null): Promise<void>;
+}
+
+const DONE = {
+  add: 'was added to',
+  passwd: 'has another password in',
+  rights: 'has other rights in',
+  remove: 'was removed from',
+} as const;
+
+/**
+ * `user add`, `passwd`, `rights`, `remove`: changes a user where it is stored, in the configuration file or in `users.json`.
+ * Returns the text to show.
+ * @throws CommandFailed
+ */
+export async function changeUser(
+  change: UserChange,
+  configFile: string | null,
+  loaded: LoadedConfig,
+  passwords: PasswordSource,
+): Promise<string> {
+  const { name, verb } = change;
+  try {
+    const store = await findStore(loaded, configFile);
+    const user = store.users.find((one) => one.name === name) ?? null;
+    if (verb === 'add' && user !== null) throw new CommandFailed(`There is a user ${quote(name)} already.`);
+    if (verb !== 'add' && user === null) throw unknownUser(name, store);
+    store.check(name, verb);
+    await store.edit(name, await membersOf(change, user, loaded, passwords));
+    return `User ${name} ${DONE[verb]} ${store.path}. ${reloadHint(loaded)}\n`;
+  } catch (error) {
+    if (error instanceof UsersNotEditable) throw new CommandFailed(error.message);
+    const { code, message } = error as NodeJS.ErrnoException;
+    throw code === undefined ? error : new CommandFailed(message);
+  }
+}
+
+/** `user list`: the users with their rights, one line each. */
+export async function listUsers(
+  configFile: string | null,
+  loaded: LoadedConfig,
+  isHuman: boolean,
+): Promise<string> {
+  const { users } = await findStore(loaded, configFile);
+  const lines = users.map(({ name, password, rights, maskBodies = false }) => {
+    if (!isHuman) return JSON.stringify({ name, rights, maskBodies, isHashed: looksLikeHash(password) });
+    const lists = Object.entries(rights ?? {}).map(([namespace, list]) => `${namespace}=${list.join(',')}`);
+    const what = rights === null ? 'administrator' : lists.join(' ') || 'no rights';
+    const remarks = [maskBodies ? 'sees no bodies' : '', looksLikeHash(password) ? '' : 'plain password'];
+    return [name, what, ...remarks.filter((remark) => remark !== '')].join('  ');
+  });
+  return lines.map((line) => `${line}\n`).join('');
+}
+
+async function membersOf(
+  change: UserChange,
+  user: UserDefinition | null,
+  { config }: LoadedConfig,
+  passwords: PasswordSource,
+): Promise<UserMembers | null> {
+  if (change.verb === 'remove') return null;
+  const members: { -readonly [K in keyof UserMembers]: UserMembers[K] } = {};
+  if (change.verb !== 'passwd') {
+    const { name, rights, maskBodies } = change;
+    checkDefinition({ name, password: user?.password ?? 'not chosen yet', rights, maskBodies }, config);
+    members.rights = rights ?? undefined;
+    members.maskBodies = maskBodies || undefined;
+  }
+  if (change.verb !== 'rights') {
+    const password = await readNewPassword(passwords);
+    if (password === null) throw new CommandFailed('Nothing was changed.');
+    members.password = await hashPassword(password).catch((error: Error) => {
+      throw new CommandFailed(`The password ${error.message}.`);
+    });
+  }
+  return members;
+}
+
+function checkDefinition(definition: UserDefinition, { namespaces }: LoadedConfig['config']): void {
+  try {
+    readAccounts([definition], Object.keys(namespaces));
+  } catch (error) {
+    if (!(error instanceof UserDefinitionError)) throw error;
+    const place = ['User', quote(error.user), ...error.field.map((part) => quote(part))].join(' ');
+    throw new CommandFailed(`${place}: ${error.message}. ${error.hint}.`);
+  }
+}
+
+async function findStore(loaded: LoadedConfig, configFile: string | null): Promise<UserStore> {
+  const { config } = loaded;
+  const stored = hasConfiguredUsers(config) ? null : await usersFileOf(config).read();
+  if (stored !== null) return usersFileStore(loaded, stored);
+  if (configFile === null) {
+    throw new CommandFailed(
+      hasConfiguredUsers(config)
+        ? 'The users are named by environment variables. Change them there, or name the configuration file with --config.'
+        : 'There are no users yet. Start the server once, which makes an administrator, or name a configuration file with --config.',
+    );
+  }
+  const inFile = await usersInFile(configFile);
+  return {
+    path: configFile,
+    users: configuredUsers(config),
+    check(name, verb) {
+      const own = inFile[name];
+      if (verb !== 'add' && own === undefined) {
+        throw new CommandFailed(`User ${quote(name)} is named by an environment variable; change it there.`);
+      }
+      if (verb === 'passwd' && isTree(own) && typeof own.passwordFile === 'string') {
+        throw new CommandFailed(
+          `The password of ${quote(name)} is in the file ${own.passwordFile}; write what \`quayside hash-password\` prints there.`,
+        );
+      }
+      if (verb === 'remove') checkRemoval(name, configuredUsers(config), loaded);
+    },
+    edit: (name, members) => editUser(configFile, name, members),
+  };
+}
+
+function usersFileStore(loaded: LoadedConfig, users: readonly UserDefinition[]): UserStore {
+  const file = usersFileOf(loaded.config);
+  return {
+    path: file.path,
+    users,
+    check(name, verb) {
+      if (verb === 'remove') checkRemoval(name, users, loaded);
+    },
+    async edit(name, members) {
+      const at = users.findIndex((one) => one.name === name);
+      if (members === null) return file.write(users.filter((one) => one.name !== name));
+      const before = users[at] ?? { name, password: '', rights: null };
+      const { password = before.password } = members;
+      const hasRights = Object.hasOwn(members, 'rights');
+      const after = {
+        name,
+        password: String(password),
+        rights: hasRights ? ((members.rights ?? null) as Rights) : before.rights,
+        maskBodies: hasRights ? members.maskBodies === true : (before.maskBodies ?? false),
+      };
+      return file.write(at < 0 ? [...users, after] : users.with(at, after));
+    },
+  };
+}
+
+/** @throws CommandFailed if the server would not start, or would make an administrator, without the user */
+function checkRemoval(name: string, users: readonly UserDefinition[], { config }: LoadedConfig): void {
+  if (users.length === 1) {
+    throw new CommandFailed(`${quote(name)} is the only user; add another one before you remove it.`);
+  }
+  if (config.amqp.anonymousUser === name) {
+    throw new CommandFailed(`${quote(name)} is amqp.anonymousUser; change that option before you remove it.`);
+  }
+}
+
+function unknownUser(name: string, { path, users }: UserStore): CommandFailed {
+  const names = users.map((user) => user.name).join(', ');
+  return new CommandFailed(`There is no user ${quote(name)} in ${path}. Allowed: ${names}.`);
+}
+
+function reloadHint({ config }: LoadedConfig): string {
+  const pid = serverProcess(config);
+  return pid === null
+    ? 'A server takes it when it starts.'
+    : `The server takes it on SIGHUP: kill -HUP ${pid}`;
+}

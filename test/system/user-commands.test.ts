@@ -1,0 +1,79 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { QueueClient } from '../support/http-client.ts';
+import { Folder, type Program } from './program.ts';
+
+const CONFIG = 'http: { users: { test1: test1 } }\nnamespaces: { N: { url: "sqlite::memory:" } }\n';
+
+describe('quayside user', () => {
+  let folder: Folder;
+  let server: Program;
+
+  before(async () => {
+    folder = await Folder.create();
+    await folder.write('q.yaml', CONFIG);
+    server = await folder.serve(['--config', 'q.yaml']);
+  });
+  after(() => folder.dispose());
+
+  const user = (args: readonly string[], input = ''): Promise<Program> =>
+    folder.run(['user', ...args, '--config', 'q.yaml'], { input });
+
+  async function statusAs(credentials: string): Promise<number> {
+    const client = new QueueClient({ url: server.url, credentials });
+    const { status } = await client.insert('N', 'q', 'x');
+    client.close();
+    return status;
+  }
+
+  /** The line about the reload. */
+  async function reloaded(): Promise<Record<string, unknown> | undefined> {
+    const lines = server.logged().length;
+    server.signal('SIGHUP');
+    const ofReload = (all: Record<string, unknown>[]) =>
+      all.slice(lines).filter(({ event }) => event === 'reload');
+    await server.logs((all) => ofReload(all).length > 0);
+    return ofReload(server.logged())[0];
+  }
+
+  it('adds, changes and removes a user of a server that runs, and the log names who', async () => {
+    const added = await user(['add', 'ann', '--rights', 'N=write'], 'the first password\n');
+    assert.equal(added.code, 0, added.stderr);
+    assert.equal(
+      added.stdout,
+      `User ann was added to q.yaml. The server takes it on SIGHUP: kill -HUP ${server.pid}\n`,
+    );
+    assert.equal(await statusAs('ann:the first password'), 401);
+    assert.deepEqual((await reloaded())?.added, ['ann']);
+    assert.equal(await statusAs('ann:the first password'), 200);
+
+    assert.equal((await user(['passwd', 'ann'], 'the second password\n')).code, 0);
+    assert.equal((await user(['rights', 'ann', '--rights', 'N=browse'])).code, 0);
+    assert.deepEqual((await reloaded())?.changed, ['ann']);
+    assert.equal(await statusAs('ann:the first password'), 401);
+    assert.equal(await statusAs('ann:the second password'), 403);
+
+    assert.match((await user(['list'])).stdout, /^\{"name":"ann","rights":\{"N":\["browse"\]\}/m);
+    assert.equal((await user(['remove', 'ann'])).code, 0);
+    assert.deepEqual((await reloaded())?.removed, ['ann']);
+    assert.equal(await statusAs('ann:the second password'), 401);
+    assert.equal(await statusAs('test1:test1'), 200);
+  });
+
+  it('takes no password from the command line, and needs to know the rights', async () => {
+    const canary = await user(['passwd', 'test1', 'CANARY']);
+    assert.equal(canary.code, 2);
+    assert.equal(canary.stderr, 'quayside: passwd takes no further argument.\n');
+    const open = await user(['add', 'bob']);
+    assert.equal(open.code, 2);
+    assert.equal(open.stderr, 'quayside: Give either --rights or --administrator.\n');
+  });
+
+  it('keeps the old users if the file cannot be used, and says why', async () => {
+    await folder.write('q.yaml', `${CONFIG}http: {`);
+    const line = await reloaded();
+    assert.equal(line?.level, 'error');
+    assert.equal(line?.msg, 'the configuration could not be read again; nothing was changed');
+    assert.equal(await statusAs('test1:test1'), 200);
+  });
+});

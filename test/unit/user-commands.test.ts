@@ -1,0 +1,159 @@
+import assert from 'node:assert/strict';
+import { chmod, mkdtemp, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { PassThrough, Readable } from 'node:stream';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { CommandFailed } from '../../src/app/command-line.ts';
+import { changeUser, listUsers, type UserChange } from '../../src/app/user-commands.ts';
+import { loadConfig } from '../../src/config/load.ts';
+
+const HASH = '$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHRzYWx0$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNo';
+const YAML = `# who may do what
+http:
+  port: 3444 # ours
+  users:
+    # the first one
+    ann: { password: '${HASH}', rights: { N: [read] } } # of the warehouse
+    short: secret # for trials
+namespaces:
+  N: { url: 'sqlite:N.db' }
+`;
+
+describe('quayside user', () => {
+  let folder: string;
+  let file: string;
+
+  beforeEach(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'quayside-user-'));
+    file = join(folder, 'q.yaml');
+  });
+  afterEach(() => rm(folder, { recursive: true }));
+
+  const load = (env = {}, configFile: string | null = file) =>
+    loadConfig({ file: configFile, env: { QUAYSIDE_DATA_DIR: folder, ...env }, cwd: folder });
+
+  async function run(change: UserChange, env = {}, configFile: string | null = file): Promise<string> {
+    const passwords = { input: Readable.from(['a long enough password\n']), ask: new PassThrough() };
+    return changeUser(change, configFile, await load(env, configFile), passwords);
+  }
+
+  const add = (name: string, rights: Record<string, string[]> | null = { N: ['read'] }): UserChange => ({
+    verb: 'add',
+    name,
+    rights,
+    maskBodies: false,
+  });
+
+  it('changes its user alone in a file of YAML, and keeps comments, mode and links', async () => {
+    await writeFile(join(folder, 'real.yaml'), YAML);
+    await chmod(join(folder, 'real.yaml'), 0o640);
+    await symlink('real.yaml', file);
+    assert.match(
+      await run(add('bob')),
+      /^User bob was added to .*q\.yaml\. A server takes it when it starts\.\n$/,
+    );
+    await run({ verb: 'rights', name: 'ann', rights: { '*': ['browse'] }, maskBodies: true });
+    await run({ verb: 'passwd', name: 'short' });
+    const text = await readFile(join(folder, 'real.yaml'), 'utf8');
+    for (const comment of [
+      '# who may do what',
+      '# ours',
+      '# the first one',
+      '# of the warehouse',
+      '# for trials',
+    ])
+      assert.ok(text.includes(comment), comment);
+    assert.match(text, /short: '\$argon2id\$[^']+' # for trials/);
+    const { users } = (await load()).config.http;
+    assert.deepEqual(users.ann, { password: HASH, rights: { '*': ['browse'] }, maskBodies: true });
+    assert.deepEqual(users.bob?.rights, { N: ['read'] });
+    assert.match(users.bob?.password ?? '', /^\$argon2id\$/);
+    await run({ verb: 'remove', name: 'bob' });
+    assert.deepEqual(Object.keys((await load()).config.http.users), ['ann', 'short']);
+    assert.equal((await stat(join(folder, 'real.yaml'))).mode & 0o777, 0o640);
+  });
+
+  it('leaves JSON as JSON, and starts the users of a file that has none', async () => {
+    file = join(folder, 'q.json');
+    await writeFile(file, '{"namespaces": {"N": {"url": "sqlite:N.db"}}}');
+    await run(add('bob', null));
+    assert.deepEqual(Object.keys(JSON.parse(await readFile(file, 'utf8')).http.users), ['bob']);
+    file = join(folder, 'empty.yaml');
+    await writeFile(file, '# nothing yet\n');
+    await run(add('bob', null));
+    assert.match(await readFile(file, 'utf8'), /^# nothing yet\n/);
+  });
+
+  it('changes users.json if the configuration names no users', async () => {
+    const users = join(folder, 'users.json');
+    await writeFile(users, JSON.stringify({ admin: { password: HASH } }));
+    const list = async (): Promise<string> => listUsers(null, await load({}, null), true);
+    await run(add('bob', { N: ['read', 'write'] }), {}, null);
+    assert.equal(await list(), 'admin  administrator\nbob  N=read,write\n');
+    await run({ verb: 'rights', name: 'bob', rights: { N: ['browse'] }, maskBodies: true }, {}, null);
+    await run({ verb: 'passwd', name: 'bob' }, {}, null);
+    assert.equal(await list(), 'admin  administrator\nbob  N=browse  sees no bodies\n');
+    await run({ verb: 'remove', name: 'admin' }, {}, null);
+    assert.equal(await list(), 'bob  N=browse  sees no bodies\n');
+    assert.equal((await stat(users)).mode & 0o777, 0o600);
+  });
+
+  it('changes nothing that it cannot, and says why', async () => {
+    const cases: readonly (readonly [UserChange, RegExp, { yaml?: string; env?: object }?])[] = [
+      [add('ann'), /^There is a user "ann" already\.$/],
+      [{ verb: 'passwd', name: 'nn' }, /^There is no user "nn" in .*q\.yaml\. Allowed: ann, short\.$/],
+      [add('a:b'), /^User "a:b": a name that Basic credentials cannot carry\. Choose a name/],
+      [
+        add('bob', { N: ['raed'] }),
+        /^User "bob" "rights" "N": there is no right "raed"\. Choose among read, write/,
+      ],
+      [
+        add('bob', { M: ['read'] }),
+        /^User "bob" "rights" "M": there is no such namespace\. Name one of N, or \*\.$/,
+      ],
+      [
+        { verb: 'remove', name: 'env' },
+        /^User "env" is named by an environment variable; change it there\.$/,
+        { env: { QUAYSIDE_HTTP__USERS__env__PASSWORD: 'x' } },
+      ],
+      [
+        { verb: 'passwd', name: 'ann' },
+        /^The password of "ann" is in the file secret; write what `quayside hash-password` prints there\.$/,
+        { yaml: 'http: { users: { ann: { passwordFile: secret } } }' },
+      ],
+      [
+        { verb: 'remove', name: 'ann' },
+        /^"ann" is the only user; add another one before you remove it\.$/,
+        { yaml: 'http: { users: { ann: x } }' },
+      ],
+      [
+        { verb: 'remove', name: 'ann' },
+        /^"ann" is amqp\.anonymousUser; change that option/,
+        { yaml: 'http: { users: { ann: x, bob: x } }\namqp: { port: 0, anonymousUser: ann }' },
+      ],
+      [
+        add('bob', null),
+        /^http\.users in .*q\.yaml is a reference to another part; change it by hand\.$/,
+        { yaml: 'exchanges: &e {}\nhttp: { users: *e }' },
+      ],
+    ];
+    await writeFile(join(folder, 'secret'), HASH, { mode: 0o600 });
+    for (const [change, says, { yaml = YAML, env = {} } = {}] of cases) {
+      await writeFile(file, yaml);
+      const isRight = (error: unknown): boolean => {
+        assert.ok(error instanceof CommandFailed);
+        assert.match(error.message, says);
+        return true;
+      };
+      await assert.rejects(run(change, env), isRight);
+      assert.equal(await readFile(file, 'utf8'), yaml);
+    }
+  });
+
+  it('refuses a part of the file that something else shares', async () => {
+    await writeFile(file, 'http: { users: { ann: &a { password: x, rights: { N: [read] } }, bob: *a } }');
+    const change = { verb: 'rights', name: 'ann', rights: { N: ['write'] }, maskBodies: false } as const;
+    await assert.rejects(run(change), /User ann shares a part of .*q\.yaml with something else/);
+  });
+});
