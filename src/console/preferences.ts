@@ -5,6 +5,9 @@ export type Zone = 'local' | 'utc';
 /** `live`: as it comes; a number: every so many seconds; `paused`: nothing changes until it is switched on again. */
 export type Refresh = 'live' | '10' | '60' | 'paused';
 
+/** How many minutes charts show. The server keeps an hour. */
+export type ChartMinutes = '10' | '30' | '60';
+
 /** A list of queues under a name. */
 export interface SavedView {
   readonly name: string;
@@ -16,6 +19,7 @@ const PREFIX = 'quayside.';
 export const theme = stored<Theme>('theme', 'system');
 export const zone = stored<Zone>('zone', 'local');
 export const refresh = stored<Refresh>('refresh', 'live');
+export const chartMinutes = stored<ChartMinutes>('chartMinutes', '60');
 /** Columns of the list of queues that are shown in addition to the name. */
 export const queueColumns = stored<readonly string[]>('columns', [
   'ready',

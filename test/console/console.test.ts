@@ -4,6 +4,7 @@ import type { Page } from 'playwright-core';
 import { exchangePages } from './exchange-pages.ts';
 import { OpenedConsole, READER } from './opened.ts';
 import { queuePages } from './queue-pages.ts';
+import { refreshing } from './refreshing.ts';
 import { SubPathProxy } from './sub-path-proxy.ts';
 
 /** More than a page of the list. `CONSOLE_QUEUES=10000` shows that so many are usable. */
@@ -341,6 +342,7 @@ describe('The console in a browser', () => {
 
   exchangePages(() => opened);
   queuePages(() => opened);
+  refreshing(() => opened);
 
   for (const theme of ['light', 'dark'] as const) {
     it(`has nothing on any page that keeps people from using it, ${theme}`, async () => {

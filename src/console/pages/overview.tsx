@@ -22,7 +22,7 @@ import { useResource } from '../remote/resource.ts';
 import { ratesAt } from '../remote/series.ts';
 import { href, queueHref } from '../route.ts';
 import { namespaces } from '../session.ts';
-import { HistoryCharts } from '../ui/history-charts.tsx';
+import { HistoryCharts, RangeChoice } from '../ui/history-charts.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Menu } from '../ui/menu.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
@@ -40,6 +40,7 @@ export function Overview() {
     <>
       <div class="page-head">
         <h1 class="grow">Overview</h1>
+        <RangeChoice />
       </div>
       <Alarms />
       <Figures dead={dead.value} deadError={dead.error} />

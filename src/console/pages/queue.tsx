@@ -9,7 +9,7 @@ import { go, href } from '../route.ts';
 import { may, session } from '../session.ts';
 import { Crumbs } from '../ui/crumbs.tsx';
 import { Dialog } from '../ui/dialog.tsx';
-import { HistoryCharts } from '../ui/history-charts.tsx';
+import { HistoryCharts, RangeChoice } from '../ui/history-charts.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { ImportDialog } from '../ui/import-dialog.tsx';
 import { InsertDialog } from '../ui/insert-dialog.tsx';
@@ -202,6 +202,11 @@ function QueueElements({ of }: { readonly of: QueueNamed }) {
     <>
       {status.error !== null && <Failure error={status.error} retry={status.reload} />}
       {mayRead && <QueueFigures of={of} status={status.value} />}
+      {mayRead && (
+        <div class="chart-range">
+          <RangeChoice />
+        </div>
+      )}
       {mayRead && <QueueCharts of={of} />}
       <ElementList of={of} status={status.value} />
     </>

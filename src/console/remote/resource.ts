@@ -18,8 +18,8 @@ interface ResourceState<T> {
 }
 
 /**
- * Reads when the page is shown and when `key` changes, and every `everyMs` if it is given and refreshing is on. A reading that is
- * overtaken is aborted.
+ * Reads when the page is shown and when `key` changes, and every `everyMs` if it is given and refreshing is on, or less often if an
+ * interval is chosen that is longer. A reading that is overtaken is aborted.
  */
 export function useResource<T>(
   key: string,
@@ -32,6 +32,7 @@ export function useResource<T>(
     isLoading: true,
   });
   const turn = useSignal(0);
+  const chosen = refresh.value;
   useEffect(() => {
     const abort = new AbortController();
     state.value = { ...state.peek(), isLoading: true };
@@ -46,11 +47,12 @@ export function useResource<T>(
     return () => abort.abort();
   }, [key, turn.value]);
   useEffect(() => {
-    if (everyMs === 0) return undefined;
-    return every(everyMs, () => {
-      if (refresh.peek() !== 'paused' && !document.hidden && !state.peek().isLoading) turn.value += 1;
+    if (everyMs === 0 || chosen === 'paused') return undefined;
+    const ms = chosen === 'live' ? everyMs : Math.max(everyMs, Number(chosen) * 1000);
+    return every(ms, () => {
+      if (!document.hidden && !state.peek().isLoading) turn.value += 1;
     });
-  }, [everyMs]);
+  }, [everyMs, chosen]);
   return {
     ...state.value,
     reload: () => {

@@ -1,25 +1,55 @@
 import { duration, rate, shortCount } from '../format.ts';
+import { type ChartMinutes, chartMinutes } from '../preferences.ts';
 import type { HistoryRecord } from '../remote/queue-status.ts';
 import { Chart } from './chart.tsx';
 
 /** Seconds. */
 const AGE_STEPS = [1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400, 432_000, 864_000];
 
-/** The last hour, as the server kept it: a page that was just opened is not empty. */
-export function HistoryCharts({ history }: { readonly history: HistoryRecord | null }) {
-  if (history === null) return <section class="card charts waiting" aria-label="The last hour" />;
-  const { from, intervalMs, size, schedSize, resvSize, oldestReadyAge, insert, take } = history;
-  const times = size.map((_, i) => Date.parse(from) + i * intervalMs);
+const RANGES: Readonly<Record<ChartMinutes, string>> = {
+  '10': 'The last 10 min',
+  '30': 'The last 30 min',
+  '60': 'The last hour',
+};
+
+/** One for all charts of all pages. */
+export function RangeChoice() {
   return (
-    <section class="card charts" aria-label="The last hour">
+    <select
+      class="range"
+      aria-label="Time range of the charts"
+      value={chartMinutes.value}
+      onChange={(event) => {
+        chartMinutes.value = event.currentTarget.value as ChartMinutes;
+      }}
+    >
+      {Object.entries(RANGES).map(([minutes, text]) => (
+        <option key={minutes} value={minutes}>
+          {text}
+        </option>
+      ))}
+    </select>
+  );
+}
+
+/** The time that is chosen, as the server kept it: a page that was just opened is not empty. */
+export function HistoryCharts({ history }: { readonly history: HistoryRecord | null }) {
+  const label = RANGES[chartMinutes.value];
+  if (history === null) return <section class="card charts waiting" aria-label={label} />;
+  const { from, intervalMs, size, schedSize, resvSize, oldestReadyAge, insert, take } = history;
+  const shown = Math.round((Number(chartMinutes.value) * 60_000) / intervalMs);
+  const latest = <T,>(values: readonly T[]): readonly T[] => values.slice(-shown);
+  const times = latest(size.map((_, i) => Date.parse(from) + i * intervalMs));
+  return (
+    <section class="card charts" aria-label={label}>
       <Chart
         title="In and out"
         unit="per second"
         times={times}
         format={rate}
         lines={[
-          { name: 'In', colour: '--in', values: insert },
-          { name: 'Out', colour: '--out', values: take },
+          { name: 'In', colour: '--in', values: latest(insert) },
+          { name: 'Out', colour: '--out', values: latest(take) },
         ]}
       />
       <Chart
@@ -28,9 +58,9 @@ export function HistoryCharts({ history }: { readonly history: HistoryRecord | n
         times={times}
         format={shortCount}
         lines={[
-          { name: 'Ready', colour: '--in', values: size },
-          { name: 'Scheduled', colour: '--out', values: schedSize },
-          { name: 'Reserved', colour: '--reserved', values: resvSize },
+          { name: 'Ready', colour: '--in', values: latest(size) },
+          { name: 'Scheduled', colour: '--out', values: latest(schedSize) },
+          { name: 'Reserved', colour: '--reserved', values: latest(resvSize) },
         ]}
       />
       {oldestReadyAge !== undefined && (
@@ -40,7 +70,7 @@ export function HistoryCharts({ history }: { readonly history: HistoryRecord | n
           times={times}
           format={(seconds) => duration(seconds * 1000)}
           steps={AGE_STEPS}
-          lines={[{ name: 'Age', colour: '--in', values: oldestReadyAge }]}
+          lines={[{ name: 'Age', colour: '--in', values: latest(oldestReadyAge) }]}
         />
       )}
     </section>
