@@ -89,7 +89,10 @@ export const SECTIONS: readonly Section[] = [
   },
   {
     title: 'Internals',
-    pages: ['CONTRIBUTING.md', ...inDocs('internals/sqlite', 'internals/redis', 'internals/postgres')],
+    pages: [
+      'CONTRIBUTING.md',
+      ...inDocs('internals/sqlite', 'internals/redis', 'internals/postgres', 'internals/release'),
+    ],
   },
   {
     title: 'Decisions',
