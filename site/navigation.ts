@@ -54,6 +54,12 @@ export const SECTIONS: readonly Section[] = [
       'operate/upgrade',
       'operate/limits',
       'operate/troubleshooting',
+      'operate/disasters/disk-full',
+      'operate/disasters/engine-lost',
+      'operate/disasters/file-damaged',
+      'operate/disasters/wrong-clock',
+      'operate/disasters/certificate-expired',
+      'operate/disasters/password-lost',
     ),
   },
   {
