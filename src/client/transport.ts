@@ -35,7 +35,7 @@ const RETRY = { attempts: 10, minMs: 100, maxMs: 5_000 };
 const TRANSIENT = new Set(['overloaded', 'shutting-down', 'storage-unavailable', 'too-many-consumers']);
 /** Problems after which the request may have been executed. */
 const UNKNOWN = new Set(['outcome-unknown', 'internal']);
-/** Failures of a connection before anything was sent on it, as Node names them. */
+/** Failures of a connection before anything was sent on it, as Node and Bun name them. */
 const NOT_SENT = new Set([
   'ECONNREFUSED',
   'ENOTFOUND',
@@ -44,6 +44,8 @@ const NOT_SENT = new Set([
   'ENETUNREACH',
   'UND_ERR_CONNECT_TIMEOUT',
 ]);
+/** The same in Deno, which has no code for them. */
+const NOT_CONNECTED = 'client error (Connect)';
 
 /** Sends requests: credentials, deadlines, errors, and attempts until a request has succeeded or may not be repeated. */
 export class Transport {
@@ -224,8 +226,9 @@ function objectIn(text: string): Record<string, unknown> {
 }
 
 function connectionError(error: unknown, base: string): ConnectionError {
-  const isSent = !NOT_SENT.has(causeOf(error)?.code ?? '');
-  const reason = causeOf(error)?.message || (error instanceof Error ? error.message : String(error));
+  const { code = '', message } = causeOf(error);
+  const isSent = !NOT_SENT.has(code) && !message?.includes(NOT_CONNECTED);
+  const reason = message || (error instanceof Error ? error.message : String(error));
   const what = isSent
     ? 'The connection ended before the response had arrived'
     : 'The server cannot be reached';
@@ -235,11 +238,11 @@ function connectionError(error: unknown, base: string): ConnectionError {
   });
 }
 
-function causeOf(error: unknown): { code?: string; message?: string } | null {
-  if (!(error instanceof Error) || !(error.cause instanceof Error)) return null;
-  const { cause } = error as { cause: Error & { code?: string; errors?: readonly Error[] } };
-  // One error for each address of a name with several.
-  return (cause.errors?.[0] as Error & { code?: string }) ?? cause;
+function causeOf(error: unknown): { code?: string; message?: string } {
+  if (!(error instanceof Error)) return {};
+  const { cause } = error as { cause?: Error & { errors?: readonly Error[] } };
+  // One error for each address of a name with several. Bun's error is the cause itself.
+  return cause?.errors?.[0] ?? cause ?? error;
 }
 
 /** A connection that was refused counts as transient: the server may be restarting. */

@@ -227,6 +227,25 @@ describe('The client', () => {
     });
   });
 
+  it('says so in Deno and Bun as well, whose errors differ', async () => {
+    const refused = {
+      Deno: new TypeError('fetch failed', {
+        cause: new Error(
+          'error sending request for url (http://x/): client error (Connect): Connection refused',
+        ),
+      }),
+      Bun: Object.assign(new TypeError('Unable to connect.'), { code: 'ECONNREFUSED' }),
+    };
+    for (const [runtime, error] of Object.entries(refused)) {
+      const fails = async (): Promise<never> => {
+        throw error;
+      };
+      await using client = new Quayside({ url: 'http://x', auth: AUTH, retry: false, fetch: fails });
+      const expected = { name: 'ConnectionError', outcome: 'nothing-changed' };
+      await assert.rejects(client.queue('N/nowhere').insert('x'), expected, runtime);
+    }
+  });
+
   it('waits for an element, and stops waiting when it is aborted or the time is over', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/waiting');

@@ -30,7 +30,7 @@ export class InstalledPackage {
       await run('npm', ['pack', '--pack-destination', folder], { cwd: ROOT, env });
       const [name = ''] = await readdir(folder);
       const tarball = join(folder, name);
-      await writeFile(join(folder, 'package.json'), '{}');
+      await writeFile(join(folder, 'package.json'), '{ "type": "module" }');
       const flags = ['--omit=optional', '--prefer-offline', '--no-audit', '--no-fund'];
       await run('npm', ['install', ...flags, tarball], { cwd: folder, env });
       return new InstalledPackage(folder, tarball, env);
