@@ -9,6 +9,7 @@ import { fileURLToPath } from 'node:url';
 import { parse } from 'yaml';
 import { ERROR_CODES } from '../../src/model/errors.ts';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
+import { PrometheusServer } from '../support/prometheus-server.ts';
 import { selectorsOf } from '../support/promql.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
@@ -29,6 +30,9 @@ const CONFIG = {
   namespaces: { N: { url: 'sqlite:N.db', deadLetter: { maxTries: 3 } } },
   exchanges: { x1: { src: { ns: 'N', queue: 'src' }, dst: [{ ns: 'N', queue: 'to' }] } },
 };
+
+/** Only for a panel that never has data; two are enough. */
+const SCRAPES = 60;
 
 interface Rule {
   readonly alert: string;
@@ -131,6 +135,34 @@ describe('What Prometheus is given', () => {
       const labels = assertKnown(expr, series, title);
       for (const [, label = ''] of legendFormat.matchAll(/\{\{(\w+)\}\}/g))
         assert.ok(labels.has(label), `${title}: the result of ${expr} has no label ${label}`);
+    }
+  });
+
+  it('has a dashboard whose every panel has data in a real Prometheus', async () => {
+    const prometheus = await PrometheusServer.start(server.url, 'test1:test1');
+    const client = new QueueClient({ url: server.url });
+    try {
+      // Two panels show only what is not as it should be.
+      await client.pause('N', 'paused');
+      const expressions = [
+        ...dashboard.panels.flatMap(({ targets = [] }) => targets.map(({ expr }) => expr)),
+        ...dashboard.templating.list.flatMap(({ definition = '' }) => {
+          const [, metric, label] = /^label_values\((\w+), (\w+)\)$/.exec(definition) ?? [];
+          return metric === undefined ? [] : [`group by (${label}) (${metric})`];
+        }),
+      ];
+      let empty = expressions.map((expr) => withoutVariables(expr).replaceAll('$namespace', '.+'));
+      assert.ok(empty.length > 50);
+      // A rate needs two scrapes, which are a second apart.
+      for (let left = SCRAPES; empty.length > 0 && left > 0; left -= 1, await delay(1_000)) {
+        await client.commit('N', 'q', 'none');
+        const results = await Promise.all(empty.map((expr) => prometheus.query(expr)));
+        empty = empty.filter((_, i) => results[i]?.length === 0);
+      }
+      assert.deepEqual(empty, []);
+    } finally {
+      client.close();
+      await prometheus.stop();
     }
   });
 
