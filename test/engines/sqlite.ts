@@ -2,9 +2,12 @@ import assert from 'node:assert/strict';
 import { copyFileSync, existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { MessageChannel } from 'node:worker_threads';
 import type { Engine, EngineLog } from '../../src/engine/engine.ts';
 import { Faults } from '../../src/engines/sqlite/fault-point.ts';
 import { open } from '../../src/engines/sqlite/index.ts';
+import type { StartThread } from '../../src/engines/sqlite/thread.ts';
+import { serve } from '../../src/engines/sqlite/worker/serve.ts';
 import type {
   CrashMoment,
   DurableTestEngine,
@@ -34,11 +37,26 @@ interface SqliteSetUp extends OpenTestEngine {
 export const SQLITE = durable('sqlite', {});
 export const NORMAL_SQLITE = durable('sqlite, durability normal', { durability: 'normal' });
 
+/**
+ * The store without a thread of its own, which takes a tenth of a second of processor time to start: many tests open an engine
+ * each. Suites of SQLite's files have the thread.
+ */
+const inThisThread: StartThread = (data) => {
+  const { port1, port2 } = new MessageChannel();
+  serve(port2, data);
+  return {
+    postMessage: (message, transfer = []) => port1.postMessage(message, transfer),
+    on: (event: string, listener: (...args: never[]) => void) =>
+      port1.on(event === 'exit' ? 'close' : event, listener as () => void),
+  };
+};
+
+const IN_MEMORY = { url: 'sqlite::memory:', folder: tmpdir(), settings: { startThread: inThisThread } };
+
 export const MEMORY_SQLITE: EngineUnderTest = {
   name: 'sqlite::memory:',
   type: 'sqlite',
-  open: async (options) =>
-    openOnce({ ...options, url: 'sqlite::memory:', folder: tmpdir(), clock: new FakeClock(), settings: {} }),
+  open: async (options) => openOnce({ ...options, ...IN_MEMORY, clock: new FakeClock() }),
   openDurable: null,
 };
 
@@ -56,16 +74,14 @@ function durable(name: string, settings: Readonly<Record<string, unknown>>): Eng
 
 /** A store in memory, started, that shares a clock with others. */
 export async function openMemory(options: OpenTestEngine, clock: FakeClock): Promise<Engine> {
-  const engine = open({
-    ...engineOptions({ ...options, url: 'sqlite::memory:', folder: tmpdir(), clock, settings: {} }),
-  });
+  const engine = open(engineOptions({ ...options, ...IN_MEMORY, clock }));
   await engine.start();
   return engine;
 }
 
 async function openOnce(setUp: SqliteSetUp): Promise<TestEngine> {
   const { clock } = setUp;
-  const engine = open({ ...engineOptions(setUp), settings: setUp.settings });
+  const engine = open(engineOptions(setUp));
   await engine.start();
   return {
     engine,
@@ -133,14 +149,14 @@ async function closeSound(engine: Engine, clock: FakeClock): Promise<void> {
   assert.equal(clock.pending, 0, 'a stopped engine leaves no timer');
 }
 
-function engineOptions({ url, folder, clock, namespaces, dedupWindowMs }: SqliteSetUp) {
+function engineOptions({ url, folder, clock, namespaces, dedupWindowMs, settings }: SqliteSetUp) {
   return {
     url,
     dataDir: folder,
     namespaces,
     clock,
     dedupWindowMs: dedupWindowMs ?? DAY_MS,
-    settings: {},
+    settings,
     log: SILENT,
   };
 }

@@ -343,7 +343,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'only the first of several batches is said to be unknown',
     suite: 'sqlite faults',
-    edits: [inWorker('main.ts', 'store.mayBeDurable ? batches : 0', 'store.mayBeDurable ? 1 : 0')],
+    edits: [inWorker('serve.ts', 'store.mayBeDurable ? batches : 0', 'store.mayBeDurable ? 1 : 0')],
   },
   {
     name: 'what was stored one by one is said not to be',
@@ -437,7 +437,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a batch that waits in the port runs after the store has failed',
     suite: 'sqlite faults',
-    edits: [inWorker('main.ts', 'if (batches.length > 0 && !hasFailed) run', 'if (batches.length > 0) run')],
+    edits: [inWorker('serve.ts', 'if (batches.length > 0 && !this.#hasFailed)', 'if (batches.length > 0)')],
   },
   {
     name: 'a body whose checksum does not fit is handed out',

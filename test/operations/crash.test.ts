@@ -134,7 +134,7 @@ class CrashWorld {
     const creating = doomed.create(request({ ns: 'N', queue: 'from' }));
     creating.catch(() => {});
     // Until it has ended, or nothing of it goes on.
-    for (let idle = 0; idle < 200; idle = mortal.isDead ? idle + 1 : 0) {
+    for (let idle = 0; idle < 50; idle = mortal.isDead ? idle + 1 : 0) {
       const all = await survivor.operations.list({ ns: null, queue: null, state: null }, ALL);
       if (all[0] !== undefined && all[0].state !== 'running') break;
       await this.#passTime(1);
@@ -151,8 +151,8 @@ class CrashWorld {
       assert.deepEqual(seen.source, BODIES);
       return mortal.isDead;
     }
-    for (let passed = 0; passed < SILENT_MS && mortal.isDead; passed += 250) {
-      await this.#passTime(250);
+    for (let passed = 0; passed < SILENT_MS && mortal.isDead; passed += 500) {
+      await this.#passTime(500);
       // Calls of the other node in the same time are answered before this one.
       await survivor.get(stored.id);
     }

@@ -1,4 +1,3 @@
-import { Worker } from 'node:worker_threads';
 import { DeadlineQueue, Expiring } from '../../engine/deadline-queue.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import { unavailable, unknownOutcome } from '../../engine/store-failures.ts';
@@ -16,7 +15,8 @@ import {
   type ToWorker,
 } from './protocol.ts';
 import type { SteadyTime } from './steady-time.ts';
-import type { WorkerData } from './worker/main.ts';
+import type { StartThread, StoreThread } from './thread.ts';
+import type { WorkerData } from './worker/serve.ts';
 
 /**
  * Batches at the worker at once. Whatever waits there when it is done with a transaction shares the next one, so
@@ -143,6 +143,7 @@ class Batch {
  * stands still holds up no caller.
  */
 export class WorkerClient {
+  readonly #startWorker: StartThread;
   readonly #time: SteadyTime;
   readonly #log: EngineLog;
   readonly #data: Omit<WorkerData, 'now'>;
@@ -156,7 +157,7 @@ export class WorkerClient {
   readonly #exited = Promise.withResolvers<void>();
   /** A backup that runs. */
   #backup: PromiseWithResolvers<number> | null = null;
-  #worker: Worker | null = null;
+  #worker: StoreThread | null = null;
   #opening: Promise<void> | null = null;
   #isOpen = false;
   #isFlushPlanned = false;
@@ -164,7 +165,14 @@ export class WorkerClient {
   /** Why no call is taken any more; null while calls are. */
   #down: QuaysideError | null = null;
 
-  constructor(clock: Clock, time: SteadyTime, log: EngineLog, data: Omit<WorkerData, 'now'>) {
+  constructor(
+    clock: Clock,
+    startWorker: StartThread,
+    time: SteadyTime,
+    log: EngineLog,
+    data: Omit<WorkerData, 'now'>,
+  ) {
+    this.#startWorker = startWorker;
     this.#deadlines = new DeadlineQueue(clock, TIMEOUT_MS);
     this.#time = time;
     this.#log = log;
@@ -185,8 +193,7 @@ export class WorkerClient {
   #startThread(): Promise<void> {
     if (this.#down !== null) return Promise.reject(this.#down);
     const { promise, resolve, reject } = Promise.withResolvers<void>();
-    const workerData: WorkerData = { ...this.#data, now: this.#time.now() };
-    const worker = new Worker(workerModule(), { workerData, name: 'quayside-sqlite' });
+    const worker = this.#startWorker({ ...this.#data, now: this.#time.now() });
     this.#worker = worker;
     worker.on('message', (message: FromWorker) => {
       if (message.kind === 'opened') {
@@ -395,9 +402,4 @@ function settle(pending: readonly PendingCall[], { results, rejections, bodies }
     if (rejection === undefined) call.reply(results[index], bodies);
     else call.fail(new QuaysideError(rejection.code, rejection.message));
   }
-}
-
-/** Next to this module, as TypeScript in the repository and as JavaScript where the package is installed. */
-function workerModule(): URL {
-  return new URL(import.meta.url.endsWith('.ts') ? './worker/main.ts' : './worker/main.js', import.meta.url);
 }

@@ -2,7 +2,7 @@
 //
 // Main thread: `storage.ts`, `definitions.ts` and `stats.ts` implement the ports; `client.ts` gathers their calls into
 // batches; `protocol.ts` has the operations, and what crosses the thread border.
-// Worker, in `worker/`: `main.ts` receives messages; `batch.ts` runs the batches that wait in one transaction, and
+// Worker, in `worker/`: `main.ts` is the thread; `serve.ts` receives messages; `batch.ts` runs the batches that wait in one transaction, and
 // failed ones call by call. `operations.ts` lists the operations, each in the file of its subject: `insert.ts`,
 // `take.ts`, `settle.ts` with `moves.ts` (dead letters, copies), `queues.ts`, `scan.ts`, `sweep.ts`, `records.ts`.
 // Tables and what memory knows of them: `store.ts` (transactions, ids), `names.ts` (queues, subscriptions, policies),
@@ -53,8 +53,8 @@ class SqliteEngine implements Engine {
     this.url = options.url;
     this.#settings = readSettings(options);
     const time = new SteadyTime(clock);
-    const { deadlineClock, ...settings } = this.#settings;
-    this.#client = new WorkerClient(deadlineClock, time, log, {
+    const { deadlineClock, startThread, ...settings } = this.#settings;
+    this.#client = new WorkerClient(deadlineClock, startThread, time, log, {
       ...settings,
       policies: options.namespaces,
       dedupWindowMs: options.dedupWindowMs,

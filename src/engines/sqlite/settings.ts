@@ -3,6 +3,7 @@ import type { EngineOptions } from '../../engine/engine.ts';
 import { EngineSettings } from '../../engine/settings.ts';
 import { type Clock, systemClock } from '../../util/clock.ts';
 import { Faults } from './fault-point.ts';
+import { type StartThread, startWorker } from './thread.ts';
 
 export type Durability = 'full' | 'normal';
 export type FileCheck = 'auto' | 'always' | 'never';
@@ -28,6 +29,8 @@ export interface Settings {
   readonly faultMemory: SharedArrayBuffer | null;
   /** By which calls expire: the system's, since it is a real thread, on a real disk, that they wait for. */
   readonly deadlineClock: Clock;
+  /** A thread of its own, but for tests that have it in theirs. */
+  readonly startThread: StartThread;
 }
 
 export const MEMORY = ':memory:';
@@ -42,12 +45,14 @@ const NAMES = [
   'ballastBytes',
   'minFreeBytes',
   'faults',
+  'startThread',
 ] as const;
 
 /** @throws Error naming the setting, for the composition root to report */
 export function readSettings(options: EngineOptions): Settings {
   const given = new EngineSettings(options.url, NAMES, options.settings);
   const faults = given.value('faults');
+  const startThread = given.value('startThread');
   return {
     file: fileOf(options),
     durability: given.oneOf('durability', ['full', 'normal']) ?? 'full',
@@ -58,6 +63,7 @@ export function readSettings(options: EngineOptions): Settings {
     minFreeBytes: given.whole('minFreeBytes') ?? 64 * MIB,
     faultMemory: faults instanceof Faults ? faults.memory : null,
     deadlineClock: faults instanceof Faults ? faults.clock : systemClock,
+    startThread: typeof startThread === 'function' ? (startThread as StartThread) : startWorker,
   };
 }
 

@@ -16,7 +16,7 @@ export interface OpenOptions {
   readonly damagedLog: DamagedLog;
 }
 
-type Warn = (fields: object, message: string) => void;
+export type Warn = (fields: object, message: string) => void;
 
 /** A file that cannot be served; the message names it and the remedy. */
 export class OpenError extends Error {}

@@ -1,0 +1,184 @@
+import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
+import type { NamespacePolicy } from '../../../engine/engine.ts';
+import { systemClock } from '../../../util/clock.ts';
+import { Faults } from '../fault-point.ts';
+import { byteLengthOf, type FromWorker, type Reply, type ToWorker } from '../protocol.ts';
+import { MEMORY } from '../settings.ts';
+import { Backup } from './backup.ts';
+import { runBatches, wholeOf } from './batch.ts';
+import { isFull, messageOf, rejectionOf } from './faults.ts';
+import { type OpenOptions, openDatabase, openError, type Warn } from './open.ts';
+import { Space } from './space.ts';
+import { Store } from './store.ts';
+
+/** What the main side gives at the start. */
+export interface WorkerData extends OpenOptions {
+  readonly policies: readonly NamespacePolicy[];
+  readonly dedupWindowMs: number;
+  /** When the thread was started. */
+  readonly now: number;
+  readonly ballastBytes: number;
+  readonly minFreeBytes: number;
+  readonly faultMemory: SharedArrayBuffer | null;
+}
+
+/** Less is no more than clocks of one machine differ by. */
+const OLDER_CLOCK_MS = 1000;
+
+/** Log pages at which a checkpoint is made: 4 MiB. */
+const CHECKPOINT_PAGES = 1000;
+
+type BatchMessage = ToWorker & { readonly kind: 'batch' };
+
+/** Opens the file and serves it to the other side of `port`, until that closes it or the file cannot be relied on. */
+export function serve(port: MessagePort, options: WorkerData): void {
+  const post = (message: FromWorker): void => port.postMessage(message);
+  const warn: Warn = (fields, message) => post({ kind: 'warn', fields, message });
+  try {
+    const store = openStore(options, warn);
+    const server = new StoreServer(port, store, new Backup(store.db, options.minFreeBytes), warn);
+    post({ kind: 'opened' });
+    port.on('message', (first: ToWorker) => server.onMessage(first));
+  } catch (error) {
+    post({ kind: 'rejected', message: messageOf(error) });
+    port.close();
+  }
+}
+
+function openStore(options: WorkerData, warn: Warn): Store {
+  const { file, ballastBytes, minFreeBytes, policies, durability, dedupWindowMs, faultMemory } = options;
+  const space = file === MEMORY ? null : new Space({ file, ballastBytes, minFreeBytes, warn });
+  const faults = faultMemory === null ? null : new Faults(systemClock, faultMemory);
+  const open = (): Store => {
+    const db = openDatabase(options, warn);
+    try {
+      const store = new Store(db, { policies, durability, dedupWindowMs, faults, space, warn });
+      space?.opened();
+      warnOfOlderClock(store, options, warn);
+      return store;
+    } catch (error) {
+      db.close();
+      throw openError(file, error);
+    }
+  };
+  try {
+    return open();
+  } catch (error) {
+    // Opening writes a little. A full disk must not keep the consumers out after a restart.
+    if (!isFull(causeOf(error)) || !space?.giveUpBallast()) throw error;
+    return open();
+  }
+}
+
+/** Elements keep the moments that the clock showed then; what is ready by them waits until it shows them again. */
+function warnOfOlderClock({ names }: Store, { file, now }: WorkerData, warn: Warn): void {
+  let behindMs = 0;
+  for (const { subscriptions } of names.all()) {
+    for (const { countedAt } of subscriptions.values()) behindMs = Math.max(behindMs, countedAt - now);
+  }
+  if (behindMs < OLDER_CLOCK_MS) return;
+  warn(
+    { file, behindMs },
+    'the clock shows an earlier time than when the file was last used: what was ready may be withheld, and leases last longer, by the difference',
+  );
+}
+
+/** Runs what the main side asks for on an open store. */
+class StoreServer {
+  readonly #port: MessagePort;
+  readonly #store: Store;
+  readonly #backup: Backup;
+  readonly #warn: Warn;
+  #hasFailed = false;
+
+  constructor(port: MessagePort, store: Store, backup: Backup, warn: Warn) {
+    this.#port = port;
+    this.#store = store;
+    this.#backup = backup;
+    this.#warn = warn;
+  }
+
+  onMessage(first: ToWorker): void {
+    const batches: BatchMessage[] = [];
+    let message: ToWorker | undefined = first;
+    for (; message?.kind === 'batch'; message = nextMessage(this.#port)) batches.push(message);
+    if (batches.length > 0 && !this.#hasFailed) this.#run(batches);
+    if (message?.kind === 'backup') void this.#backUp(message.file);
+    if (message?.kind === 'close' && !this.#hasFailed) void this.#close();
+  }
+
+  #post(message: FromWorker, transfer: ArrayBuffer[] = []): void {
+    this.#port.postMessage(message, transfer);
+  }
+
+  /** All of them in one transaction, with one sync. */
+  #run(batches: readonly BatchMessage[]): void {
+    const store = this.#store;
+    try {
+      const transfer: ArrayBuffer[] = [];
+      const bytes = batches.reduce((sum, { bodies }) => sum + byteLengthOf(bodies), 0);
+      store.space?.look(bytes, batches[0]?.now ?? store.now);
+      const parts = batches.map(wholeOf);
+      runBatches(store, parts);
+      const replies = parts.map(({ result: { bodies, ...rest } }): Reply => {
+        return { ...rest, bodies: bodies.pack(true, transfer) };
+      });
+      this.#post({ kind: 'replies', replies }, transfer);
+      store.replied();
+      this.#checkpoint();
+    } catch (error) {
+      this.#fail(error, batches.length);
+    }
+  }
+
+  /** After the replies, so that nobody waits for it. On a full disk the log grows until there is space. */
+  #checkpoint(): void {
+    const store = this.#store;
+    try {
+      store.checkpoint(store.upkeep.takeReturned() ? 0 : CHECKPOINT_PAGES);
+    } catch (error) {
+      if (!isFull(error)) throw error;
+      store.space?.giveUpBallast();
+    }
+  }
+
+  /**
+   * The file can no longer be relied on: say so once, then end the thread without another message. A batch that
+   * waits in the port already must not run: its callers learn that it did not.
+   */
+  #fail(error: unknown, batches: number): void {
+    this.#hasFailed = true;
+    const uncertain = this.#store.mayBeDurable ? batches : 0;
+    this.#post({ kind: 'failed', message: messageOf(error), uncertain });
+    this.#port.close();
+  }
+
+  async #backUp(file: string): Promise<void> {
+    try {
+      this.#post({ kind: 'backedUp', bytes: await this.#backup.run(file) });
+    } catch (error) {
+      this.#post({ kind: 'backupFailed', ...rejectionOf(error, true) });
+    }
+  }
+
+  /** What the log still holds is in the file after this, but for a disk that is full: then the log stays. */
+  async #close(): Promise<void> {
+    await this.#backup.stop();
+    try {
+      this.#store.checkpoint(0);
+    } catch (error) {
+      this.#warn({ err: messageOf(error) }, 'the last checkpoint failed; the next start makes it');
+    }
+    this.#store.db.close();
+    this.#port.close();
+  }
+}
+
+/** What came while the transaction before ran, and waits. */
+function nextMessage(from: MessagePort): ToWorker | undefined {
+  return receiveMessageOnPort(from)?.message as ToWorker | undefined;
+}
+
+function causeOf(error: unknown): unknown {
+  return error instanceof Error && error.cause !== undefined ? error.cause : error;
+}
