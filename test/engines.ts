@@ -56,11 +56,11 @@ export const ENGINES: readonly EngineUnderTest[] = [
 ];
 
 /**
- * For the contract of storage, hundreds of tests. The other modes run the same code with one setting changed, or in memory, and
- * go through the model in any case; `npm run test:long` has every one.
+ * For the contract of storage, hundreds of tests. The other modes, which differ in one setting or in how the server is found, go
+ * through the model in any case; `npm run test:long` has every one.
  */
 export const CONTRACT_ENGINES: readonly EngineUnderTest[] =
-  process.env.CONTRACT === 'whole' ? ENGINES : [SQLITE, REDIS, REDIS_CLUSTER, POSTGRES];
+  process.env.CONTRACT === 'whole' ? ENGINES : [SQLITE, MEMORY_SQLITE, REDIS, REDIS_CLUSTER, POSTGRES];
 
 /**
  * One mode of each engine, for suites of what stands on top of storage: the modes of an engine differ below its port, and the

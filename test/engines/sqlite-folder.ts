@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import type { Engine, EngineLog, NamespacePolicy } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/sqlite/index.ts';
 import { FakeClock } from '../support/clock.ts';
+import { inThisThread } from './sqlite.ts';
 
 const DAY_MS = 24 * 3600 * 1000;
 
@@ -48,7 +49,12 @@ export class SqliteFolder {
       namespaces,
       clock: this.clock,
       dedupWindowMs: DAY_MS,
-      settings: { ballastBytes: 0, minFreeBytes: 0, ...settings },
+      settings: {
+        ballastBytes: 0,
+        minFreeBytes: 0,
+        ...('faults' in settings ? {} : { startThread: inThisThread }),
+        ...settings,
+      },
       log,
     });
     this.#engines.push(engine);

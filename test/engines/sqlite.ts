@@ -39,9 +39,9 @@ export const NORMAL_SQLITE = durable('sqlite, durability normal', { durability: 
 
 /**
  * The store without a thread of its own, which takes a tenth of a second of processor time to start: many tests open an engine
- * each. Suites of SQLite's files have the thread.
+ * each. The contract and the model of files have the thread, and so have tests that stop it in the middle.
  */
-const inThisThread: StartThread = (data) => {
+export const inThisThread: StartThread = (data) => {
   const { port1, port2 } = new MessageChannel();
   serve(port2, data);
   return {

@@ -81,7 +81,7 @@ async function passes(copy: string, { files, pattern }: Suite, modelRuns: string
   const tests = spawn(process.execPath, [...options, ...filter, ...files], {
     cwd: copy,
     stdio: ['ignore', 'pipe', 'ignore'],
-    env: { ...process.env, CONTRACT: 'whole', SQLITE_FLIPS: '30', MODEL_RUNS: modelRuns, MODEL_SHRINK: '0' },
+    env: { ...process.env, CONTRACT: 'whole', MODEL_RUNS: modelRuns, MODEL_SHRINK: '0' },
     // A group of its own: the runner starts a process for each file, which would run on if only the runner were killed.
     detached: true,
   });

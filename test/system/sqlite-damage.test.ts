@@ -10,7 +10,7 @@ import { rollback } from '../support/settle.ts';
 
 const popping = { group: '', leaseMs: null };
 /** `npm run test:crash:sqlite` has two hundred. */
-const FLIPS = Number(process.env.SQLITE_FLIPS ?? 12);
+const FLIPS = Number(process.env.SQLITE_FLIPS ?? 25);
 
 /** Bodies that differ at a glance, so that a changed one shows. */
 function bodies(count: number): string[] {

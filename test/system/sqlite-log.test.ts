@@ -7,7 +7,7 @@ import { freshSeed, type Random, seededRandom } from '../support/random.ts';
 import { extend } from '../support/settle.ts';
 
 /** `npm run test:crash:sqlite` has two hundred. */
-const FLIPS = Number(process.env.SQLITE_FLIPS ?? 8);
+const FLIPS = Number(process.env.SQLITE_FLIPS ?? 30);
 const HEADER_BYTES = 32;
 const FRAME_HEADER_BYTES = 24;
 const FRAME_BYTES = FRAME_HEADER_BYTES + 4096;
