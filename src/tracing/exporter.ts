@@ -78,9 +78,7 @@ export class SpanExporter implements Service {
       return;
     }
     this.#queue.push(span);
-    if (this.#sending !== null) return;
-    if (this.#queue.length >= BATCH) this.#send();
-    else this.#cancelTimer ??= this.#options.clock.after(GATHER_MS, () => this.#send());
+    if (this.#sending === null) this.#schedule();
   }
 
   stop(): Promise<void> {
@@ -91,10 +89,18 @@ export class SpanExporter implements Service {
   async #finish(): Promise<void> {
     const cancel = this.#options.clock.after(STOP_MS, () => this.#stop.abort());
     this.#endWait();
-    this.#send();
-    await this.#sending;
+    do {
+      this.#send();
+      await this.#sending;
+    } while (this.#queue.length > 0);
     cancel();
     this.#collector.close();
+  }
+
+  /** A full batch is sent now, a smaller one when others had time to come. */
+  #schedule(): void {
+    if (this.#queue.length >= BATCH) this.#send();
+    else this.#cancelTimer ??= this.#options.clock.after(GATHER_MS, () => this.#send());
   }
 
   #send(): void {
@@ -102,6 +108,8 @@ export class SpanExporter implements Service {
     this.#cancelTimer = null;
     this.#sending ??= this.#sendAll().finally(() => {
       this.#sending = null;
+      // A span may have come after the last look at the queue.
+      if (this.#queue.length > 0 && this.#stopping === null) this.#schedule();
     });
   }
 

@@ -7,7 +7,7 @@ import { type Answer, headerOf, jsonOf, QueueClient } from '../support/http-clie
 import { blocksOf, commandsOf, Shell } from '../support/page-commands.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
 import { freePort, redisCli, startRedis } from '../support/redis-servers.ts';
-import { ServerProcess } from '../support/server-process.ts';
+import { ServerInProcess } from '../support/server-in-process.ts';
 
 const PAGE = await readFile(new URL('../../docs/operate/backup.md', import.meta.url), 'utf8');
 
@@ -19,7 +19,7 @@ interface Held {
 
 describe('The commands of docs/operate/backup.md', () => {
   let folder: string;
-  let server: ServerProcess | null = null;
+  let server: ServerInProcess | null = null;
   let client: QueueClient | null = null;
 
   beforeEach(async () => {
@@ -34,7 +34,7 @@ describe('The commands of docs/operate/backup.md', () => {
 
   const start = async (url: string): Promise<QueueClient> => {
     const config = { http: { users: { test1: 'test1' } }, namespaces: { N: { url } } };
-    server = await ServerProcess.start({ config });
+    server = await ServerInProcess.start({ config });
     client = new QueueClient({ url: server.url });
     return client;
   };

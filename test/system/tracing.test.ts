@@ -71,6 +71,7 @@ describe('A server with tracing', () => {
   it('sends a span of each request, below the span that its traceparent names, and of each call of an engine', async () => {
     await start({ service: 'jobs' });
     await insertFromProducer('orders', { traceparent: `00-${REQUEST_TRACE}-${REQUEST_SPAN}-01` });
+    await stop();
     const request = await receiver.span(({ kind, traceId }) => kind === SERVER && traceId === REQUEST_TRACE);
     assert.equal(request.parentSpanId, REQUEST_SPAN);
     assert.equal(request.name, 'PUT /q/:namespace/:queue');
@@ -98,7 +99,6 @@ describe('A server with tracing', () => {
       'messaging.destination.name': 'N/orders',
     });
     assert.deepEqual(call.links, [ELEMENT_LINK]);
-    await stop();
   });
 
   it('links a get, and a take of many, with the inserts of what they return', async () => {
@@ -106,17 +106,17 @@ describe('A server with tracing', () => {
     const waiting = client.get('N', 'orders', { to: 60_000 });
     await insertFromProducer('orders');
     assert.equal((await waiting).status, 200);
-    const got = await receiver.span(({ name }) => name === 'GET /q/:namespace/:queue');
-    assert.deepEqual(got.links, [ELEMENT_LINK]);
     await insertFromProducer('orders');
     await insertFromProducer('orders');
     await client.request('POST', '/q/N/orders/take', { query: { count: 10 } });
+    await stop();
+    const got = await receiver.span(({ name }) => name === 'GET /q/:namespace/:queue');
+    assert.deepEqual(got.links, [ELEMENT_LINK]);
     const gotMany = await receiver.span(({ name }) => name === 'POST /q/:namespace/:queue/take');
     assert.deepEqual(gotMany.links, [ELEMENT_LINK, ELEMENT_LINK]);
     const take = await receiver.span(({ parentSpanId }) => parentSpanId === gotMany.spanId);
     assert.equal(take.attributes['messaging.batch.message_count'], 2);
     assert.equal(take.attributes['messaging.operation.type'], 'receive');
-    await stop();
   });
 
   it('records what STOMP and AMQP clients send in the trace of the sender, and links what they receive', async () => {
@@ -133,6 +133,7 @@ describe('A server with tracing', () => {
     const consumer = await amqp.receiver('N/b', {}, 1);
     (await consumer.next()).delivery.accept();
     await amqp.close();
+    await stop();
     for (const queue of ['a', 'b']) {
       const insert = await receiver.span(({ name }) => name === `insert N/${queue}`);
       assert.deepEqual([insert.traceId, insert.parentSpanId], [ELEMENT_TRACE, ELEMENT_SPAN], queue);
@@ -141,15 +142,15 @@ describe('A server with tracing', () => {
       assert.deepEqual(take.links, [ELEMENT_LINK], queue);
       await receiver.span(({ name }) => name === `settle N/${queue}`);
     }
-    await stop();
   });
 
   it('links the step of an exchange with the inserts of what it forwards', async () => {
     await start({ ratio: 0 });
     await insertFromProducer('source');
+    assert.equal((await client.get('N', 'copies', { to: 20_000 })).status, 200);
+    await stop();
     const forwarded = await receiver.span(({ name }) => name === 'settle N/source');
     assert.deepEqual(forwarded.links, [ELEMENT_LINK]);
-    await stop();
   });
 
   it('records by its ratio only the traces that begin here, and no probes', async () => {
