@@ -36,6 +36,7 @@ const ELSEWHERE: Readonly<Record<string, string>> = {
   'sdk/python.md python': 'clients/python/tests/test_docs.py',
   // They start, signal and kill the server of the first start; these tests do the same to servers of their own.
   'engines/sqlite.md sh': 'test/system/sqlite-crash.test.ts',
+  'operate/security.md sh': 'test/system/user-commands.test.ts',
   'operate/run.md sh': 'test/system/users.test.ts',
   'reference/configuration.md sh': 'test/system/config.test.ts',
   // Needs the role of an administrator of PostgreSQL.

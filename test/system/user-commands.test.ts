@@ -1,8 +1,14 @@
 import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
 import { QueueClient } from '../support/http-client.ts';
+import { blocksOf, commandsOf } from '../support/page-commands.ts';
+import { SERVER_ARGS } from '../support/server-command.ts';
 import { Folder, type Program } from './program.ts';
 
+const PAGE = readFileSync(fileURLToPath(new URL('../../docs/operate/security.md', import.meta.url)), 'utf8');
 const CONFIG = 'http: { users: { test1: test1 } }\nnamespaces: { N: { url: "sqlite::memory:" } }\n';
 
 describe('quayside user', () => {
@@ -26,10 +32,12 @@ describe('quayside user', () => {
     return status;
   }
 
-  /** The line about the reload. */
-  async function reloaded(): Promise<Record<string, unknown> | undefined> {
+  /** The line about the reload that the signal causes. */
+  async function reloaded(
+    signal = (): void => server.signal('SIGHUP'),
+  ): Promise<Record<string, unknown> | undefined> {
     const lines = server.logged().length;
-    server.signal('SIGHUP');
+    signal();
     const ofReload = (all: Record<string, unknown>[]) =>
       all.slice(lines).filter(({ event }) => event === 'reload');
     await server.logs((all) => ofReload(all).length > 0);
@@ -67,6 +75,29 @@ describe('quayside user', () => {
     const open = await user(['add', 'bob']);
     assert.equal(open.code, 2);
     assert.equal(open.stderr, 'quayside: Give either --rights or --administrator.\n');
+  });
+
+  it('does what docs/operate/security.md says', async () => {
+    const quayside = `quayside() { '${process.execPath}' ${SERVER_ARGS.map((arg) => `'${arg}'`).join(' ')} "$@"; }`;
+    const run = (command: string): void => {
+      const { status, stderr } = spawnSync('sh', ['-c', `${quayside}\n${command}`], {
+        cwd: folder.path,
+        input: 'a password of the page\n',
+        encoding: 'utf8',
+      });
+      assert.equal(status, 0, `${command}\n${stderr}`);
+    };
+    await folder.write('quayside.yaml', CONFIG.replace(' N: ', ' orders: '));
+    const commands = blocksOf(PAGE)
+      .filter(({ language }) => language === 'sh')
+      .flatMap(({ text }) => commandsOf(text));
+    assert.deepEqual(
+      commands.map((command) => command.split(' ')[2]),
+      ['add', 'passwd', 'rights', 'list', 'remove', '"$(cat'],
+    );
+    const signal = commands.pop() ?? '';
+    for (const command of commands) run(command);
+    await reloaded(() => run(signal));
   });
 
   it('keeps the old users if the file cannot be used, and says why', async () => {

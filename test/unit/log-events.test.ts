@@ -85,7 +85,7 @@ interface LogCall {
   readonly message: AnyNode;
 }
 
-/** A call such as `log.warn(fields, message)`, `warn(fields, message)` or `log[isKnown ? 'info' : 'warn'](fields, message)`. */
+/** A call such as `log.warn(fields, message)`, `warn(fields, message)`, `this.#warn(fields, message)` or `log[isKnown ? 'info' : 'warn'](fields, message)`. */
 function logCall(node: AnyNode, source: string): LogCall | null {
   if (node.type !== 'CallExpression') return null;
   const { callee, arguments: [fields, message] = [] } = node;
@@ -96,6 +96,8 @@ function logCall(node: AnyNode, source: string): LogCall | null {
   const { object, property, computed } = callee;
   const isLog = /log(ger)?$/i.test(source.slice(object.start, object.end));
   if (computed) return isLog ? { levels: stringsOf(property), fields, message } : null;
+  if (property.type === 'PrivateIdentifier')
+    return property.name === 'warn' ? { levels: ['warn'], fields, message } : null;
   if (property.type !== 'Identifier' || !LEVELS.has(property.name)) return null;
   return isLog || property.name === 'warn' ? { levels: [property.name], fields, message } : null;
 }
