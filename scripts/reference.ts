@@ -34,21 +34,20 @@ function routesPage(): string {
   const routes = routeTable({ options: HTTP_DEFAULTS, version: '' }).filter(({ isPage }) => !isPage);
   const rows = routes
     .toSorted((one, other) => one.path.localeCompare(other.path))
-    .map((route) => [
-      `\`${route.path}\``,
-      route.methods.join(', '),
-      `[\`${route.id}\`](../protocols/http.md#${route.id.toLowerCase()})`,
-      route.access,
-      parametersOf(route)
-        .map(([name]) => `\`${name}\``)
-        .join(', '),
-      route.summary,
-    ]);
+    .map((route) => {
+      const parameters = parametersOf(route).map(([name]) => `\`${name}\``);
+      return [
+        `\`${route.path}\` ${route.methods.join(', ')}`,
+        `[\`${route.id}\`](../protocols/http.md#${route.id.toLowerCase()})`,
+        route.access,
+        `${sentence(route.summary)}${parameters.length === 0 ? '' : ` Parameters: ${parameters.join(', ')}.`}`,
+      ];
+    });
   return page('Routes', [
-    'Every path of the HTTP interface, except those of the console. [HTTP](../protocols/http.md) says what each does, and which parameters are of the query and which',
-    'are headers; `GET /openapi.json` describes them to programs. *needs* is the [right](../operate/security.md#users-and-rights) in the namespace of the path, or `user`, `member`, `administrator`, `open`.',
+    'Every path of the HTTP interface, except those of the console. [HTTP](../protocols/http.md) says what each does, and what each parameter',
+    'means; `GET /openapi.json` describes them to programs. *needs* is the [right](../operate/security.md#users-and-rights) in the namespace of the path, or `user`, `member`, `administrator`, `open`.',
     '',
-    ...table(['path', 'methods', 'operation', 'needs', 'parameters', 'what it does'], rows),
+    ...table(['request', 'operation', 'needs', 'what it does'], rows),
   ]);
 }
 
