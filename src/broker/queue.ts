@@ -190,8 +190,9 @@ export class Queue {
     const queues = [...targets.keys()];
     const hasBound = queues.some(({ settings }) => settings.maxElements !== null);
     const isBounded = hasBound || queues.some(({ namespace }) => namespace.capacity !== null);
+    // The engine of now, which all these queues share: while the call waits for capacity, the namespace may begin to move to another one.
     const transferring = isBounded
-      ? this.#admitMoves(moves, () => this.namespace.storage.settle(items))
+      ? this.#admitMoves(moves, () => storage.settle(items))
       : storage.settle(items);
     for (const [queue, elements] of targets) {
       if (storage.ordersTransfers && !hasBound) {

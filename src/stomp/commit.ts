@@ -27,14 +27,15 @@ export interface Settlement {
  * The first step that fails is the last one. So nothing is acknowledged before what is to be stored elsewhere is.
  */
 export class Commit {
-  readonly #sends: readonly Send[];
+  /** What is not stored yet, nor part of a call that stores it. */
+  readonly #sends: Set<Send>;
   readonly #settlements: readonly Settlement[];
   readonly #left: Set<Settlement>;
   /** Whether anything was stored or settled. */
   #hasEffect = false;
 
   constructor(sends: readonly Send[], settlements: readonly Settlement[]) {
-    this.#sends = sends;
+    this.#sends = new Set(sends);
     this.#settlements = settlements;
     this.#left = new Set(settlements);
   }
@@ -76,17 +77,15 @@ export class Commit {
     );
   }
 
-  async #storeElsewhere(): Promise<void> {
-    const batches = new Map<Queue, NewElement[]>();
-    for (const { queue, element } of this.#sends) {
-      if (this.#isAcknowledgedIn(queue)) continue;
-      const batch = batches.get(queue);
-      if (batch === undefined) batches.set(queue, [element]);
-      else batch.push(element);
-    }
+  #storeElsewhere(): Promise<void> {
+    return this.#store([...this.#sends].filter(({ queue }) => !this.#isAcknowledgedIn(queue)));
+  }
+
+  async #store(sends: readonly Send[]): Promise<void> {
+    for (const send of sends) this.#sends.delete(send);
     await allEnded(
-      [...batches].map(async ([queue, elements]) => {
-        await queue.insert(elements);
+      [...Map.groupBy(sends, ({ queue }) => queue)].map(async ([queue, batch]) => {
+        await queue.insert(batch.map(({ element }) => element));
         this.#hasEffect = true;
       }),
     );
@@ -105,7 +104,8 @@ export class Commit {
       const { queue } = anchor.subscription;
       const together = [...acks].filter(({ subscription }) => subscription.queue.sharesEngineWith(queue));
       for (const one of together) acks.delete(one);
-      const sends = this.#sends.filter((send) => send.queue.sharesEngineWith(queue));
+      const sends = [...this.#sends].filter((send) => send.queue.sharesEngineWith(queue));
+      for (const send of sends) this.#sends.delete(send);
       const moves = together.map((one) => ({
         from: one.subscription.queue,
         finish: one.outstanding,
@@ -113,6 +113,8 @@ export class Commit {
       }));
       await this.#settle(together, queue.transfer(moves));
     }
+    // A namespace that began to move to another engine since the last step shares the old one with no queue any more.
+    await this.#store([...this.#sends]);
   }
 
   async #rollBack(): Promise<void> {

@@ -1,10 +1,13 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
-import type { SettleItem, Storage } from '../../src/engine/storage.ts';
+import type { Broker } from '../../src/broker/broker.ts';
+import type { Engine } from '../../src/engine/engine.ts';
+import type { QueueCounts, SettleItem, Storage } from '../../src/engine/storage.ts';
 import { type ErrorCode, QuaysideError } from '../../src/model/errors.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { STOMP_DEFAULTS } from '../../src/stomp/options.ts';
 import { StompServer } from '../../src/stomp/server.ts';
+import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain, SILENT_LOG } from '../support/broker.ts';
 import { openFor } from '../support/session-node.ts';
 import { commit } from '../support/settle.ts';
@@ -193,17 +196,28 @@ describe('a COMMIT that fails', () => {
 });
 
 describe('a COMMIT across two engines', () => {
-  it('that fails in the second is outcome-unknown: what was stored in the first stays, the rest goes back', async (t) => {
-    const here = await openFor({ policies: [plain('N')] });
-    const there = await openFor({ policies: [plain('M')] });
+  const transaction = 't';
+  let here: TestEngine;
+  let there: TestEngine;
+  let broker: Broker;
+  let server: StompServer;
+  let client: StompClient;
+
+  beforeEach(async () => {
+    here = await openFor({ policies: [plain('N'), plain('O')] });
+    there = await openFor({ policies: [plain('M'), plain('N')] });
     const { clock } = here;
+    // As if its store were a file, so that a namespace may leave it.
+    const disk = { value: () => Promise.reject(new Error('is not read')) };
+    const engine: Engine = Object.create(here.engine, { disk });
     const namespaces = [
-      { policy: plain('N'), engine: here.engine },
+      { policy: plain('N'), engine },
+      { policy: plain('O'), engine },
       { policy: plain('M'), engine: there.engine },
     ];
-    const broker = brokerOn(namespaces, clock);
+    broker = brokerOn(namespaces, clock);
     await broker.start();
-    const server = new StompServer({
+    server = new StompServer({
       broker,
       authenticator: new TestAuthenticator(),
       options: { ...STOMP_DEFAULTS, port: 0 },
@@ -212,23 +226,26 @@ describe('a COMMIT across two engines', () => {
       version: '0.0.0',
     });
     await server.start();
-    const client = await StompClient.login(server.address.port);
-    t.after(async () => {
-      client.socket.destroy();
-      await server.stop();
-      await broker.stop();
-      await here.close();
-      await there.close();
-    });
-    const sizeOf = async (ns: string, queue: string): Promise<number> =>
-      (await broker.namespace(ns).visit(queue).status(null)).size;
-    const transaction = 't';
+    client = await StompClient.login(server.address.port);
     await client.ask('SEND', { destination: '/q/N/from' }, 'x');
     await client.ask('SUBSCRIBE', { destination: '/q/N/from', id: 's', ack: 'client' });
     const { headers } = await client.expect('MESSAGE');
     await client.ask('BEGIN', { transaction });
     await client.ask('ACK', { id: headers.get('ack') ?? '', transaction });
     await client.ask('SEND', { destination: '/q/M/far', transaction }, 'y');
+  });
+  afterEach(async () => {
+    client.socket.destroy();
+    await server.stop();
+    await broker.stop();
+    await here.close();
+    await there.close();
+  });
+
+  const sizeOf = async (ns: string, queue: string): Promise<number> =>
+    (await broker.namespace(ns).visit(queue).status(null)).size;
+
+  it('that fails in the second is outcome-unknown: what was stored in the first stays, the rest goes back', async () => {
     await client.ask('SEND', { destination: '/q/N/near', transaction }, 'z');
     failNext(here.engine.storage, 'finish', 'storage-full');
     client.send('COMMIT', { transaction });
@@ -237,5 +254,39 @@ describe('a COMMIT across two engines', () => {
       [await sizeOf('M', 'far'), await sizeOf('N', 'near'), await sizeOf('N', 'from')],
       [1, 0, 1],
     );
+  });
+
+  describe('of which one gets a namespace of the other in the middle of it', () => {
+    const storesAll = async (): Promise<void> => {
+      await client.ask('COMMIT', { transaction });
+      assert.ok(broker.namespace('N').migration !== null);
+      assert.deepEqual(
+        [await sizeOf('M', 'far'), await sizeOf('O', 'near'), await sizeOf('N', 'from')],
+        [1, 1, 0],
+      );
+    };
+
+    it('stores each SEND, also those to what shared the engine before', async () => {
+      await client.ask('SEND', { destination: '/q/O/near', transaction }, 'z');
+      replaceNext(there.engine.storage, 'insert', async (real) => {
+        await broker.migrate('N', 'M');
+        return real();
+      });
+      await storesAll();
+    });
+
+    it('stores each SEND where its queue is, if it waited for the capacity of that', async () => {
+      await broker.namespace('O').queue('near').storeOptions({ maxElements: 9 });
+      await client.ask('SEND', { destination: '/q/O/near', transaction }, 'z');
+      const { storage } = here.engine;
+      const counts = storage.counts.bind(storage);
+      const counting = async (key: QueueKey, group?: string): Promise<QueueCounts> => {
+        Object.assign(storage, { counts });
+        await broker.migrate('N', 'M');
+        return counts(key, group);
+      };
+      Object.assign(storage, { counts: counting });
+      await storesAll();
+    });
   });
 });
