@@ -1,7 +1,6 @@
 import type { Definitions, JsonValue } from '../engine/definitions.ts';
-import { JointStats } from '../engine/joint-stats.ts';
 import { MigratingStorage } from '../engine/migrating-storage.ts';
-import type { Stats } from '../engine/stats.ts';
+import { JointStats, type Stats } from '../engine/stats.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { quote } from '../util/quote.ts';
 import type { Namespace } from './namespace.ts';

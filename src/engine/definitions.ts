@@ -1,4 +1,6 @@
 import { QuaysideError } from '../model/errors.ts';
+import type { EngineLog } from './engine.ts';
+import { type Listener, Topics } from './topics.ts';
 
 /**
  * The Definitions port: small durable documents that every node must see alike — pause flags and options of queues,
@@ -63,4 +65,29 @@ export interface DefinitionChange {
 /** The rejection of a write that expected another version. */
 export function definitionConflict(kind: DefinitionKind, key: string): QuaysideError {
   return new QuaysideError('definition-conflict', `The ${kind} "${key}" was changed by another write.`);
+}
+
+const TOPIC = 'definitions';
+
+/** The watchers of an engine's definitions on this node. */
+export class DefinitionWatchers {
+  readonly #topics: Topics<DefinitionChange>;
+
+  constructor(log: EngineLog) {
+    this.#topics = new Topics(log);
+  }
+
+  /** As `Definitions.watch`. */
+  add(listener: Listener<DefinitionChange>): () => void {
+    return this.#topics.subscribe(TOPIC, listener);
+  }
+
+  notify(change: DefinitionChange): void {
+    this.#topics.deliver(TOPIC, change);
+  }
+
+  /** Notifications of other nodes may have been lost. */
+  notifyMissed(): void {
+    for (const kind of DEFINITION_KINDS) this.notify({ kind, key: null });
+  }
 }

@@ -1,4 +1,6 @@
 import type { JsonValue } from './definitions.ts';
+import type { EngineLog } from './engine.ts';
+import { type Listener, Topics } from './topics.ts';
 
 /**
  * The Signaller port: hints between nodes. Best effort: a signal may be lost, never doubled to harm, and
@@ -19,4 +21,25 @@ export interface ReadySignal {
   readonly topic: string;
   /** The message about so many of them; they may have come in several calls. */
   say(count: number): JsonValue;
+}
+
+/**
+ * Signals within this process: all that an engine needs whose data have one owner, and what a namespace gets
+ * that is configured with `local:`.
+ */
+export class LocalSignaller implements Signaller {
+  readonly type = 'local';
+  readonly #topics: Topics<JsonValue>;
+
+  constructor(log: EngineLog) {
+    this.#topics = new Topics(log);
+  }
+
+  publish(topic: string, message: JsonValue): void {
+    this.#topics.deliverSoon(topic, message);
+  }
+
+  subscribe(topic: string, listener: Listener<JsonValue>): () => void {
+    return this.#topics.subscribe(topic, listener);
+  }
 }

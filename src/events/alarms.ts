@@ -1,7 +1,7 @@
 import type { Namespace } from '../broker/namespace.ts';
 import type { DiskUsage } from '../engine/engine.ts';
 import type { Clock } from '../util/clock.ts';
-import type { Picture, PictureSource } from './picture.ts';
+import type { Picture, PictureSource } from './pictures.ts';
 
 /** An engine that stores files on a disk of this machine. */
 export interface WatchedDisk {

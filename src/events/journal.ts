@@ -1,4 +1,4 @@
-import type { Picture } from './picture.ts';
+import type { Picture } from './pictures.ts';
 
 /** A picture, or what is left of one that is gone. */
 export interface JournalEntry {

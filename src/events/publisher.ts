@@ -7,8 +7,13 @@ import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
 import { PictureJournal } from './journal.ts';
-import { type EventFilter, type EventViewer, isWanted, type PictureSource } from './picture.ts';
-import { queuePicture } from './queue-picture.ts';
+import {
+  type EventFilter,
+  type EventViewer,
+  isWanted,
+  type PictureSource,
+  queuePicture,
+} from './pictures.ts';
 
 /** Why a subscription ends. */
 export type EventEnd = 'shutting-down' | 'login-lost' | 'rights-changed' | 'login-expired';

@@ -1,4 +1,4 @@
-import type { EventFilter } from '../events/picture.ts';
+import type { EventFilter } from '../events/pictures.ts';
 import type { EventPublisher, EventSink, EventSubscription } from '../events/publisher.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { HttpCall } from './call.ts';

@@ -7,7 +7,7 @@ import { type Members, memberPath, membersOf, wrongMember } from '../model/membe
 import { checkGroup } from '../model/names.ts';
 import { bytesOfText } from '../util/byte-text.ts';
 import { quote } from '../util/quote.ts';
-import type { GivenElement } from './given-element.ts';
+import type { GivenElement } from './batch.ts';
 import { MAX_KEY_LENGTH } from './idempotency-key.ts';
 
 const BODIES = ['json', 'text', 'base64'] as const;

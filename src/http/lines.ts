@@ -1,7 +1,7 @@
 import { isAscii, isUtf8 } from 'node:buffer';
 import { QuaysideError } from '../model/errors.ts';
+import { errorIn } from './batch.ts';
 import type { HttpCall } from './call.ts';
-import { errorIn } from './place.ts';
 
 /** A line of a body, without its end; lines count from 1. */
 export interface BodyLine {

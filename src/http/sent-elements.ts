@@ -2,14 +2,13 @@ import type { ElementContent } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
 import { quote } from '../util/quote.ts';
-import type { GivenElement } from './given-element.ts';
+import { errorIn, type GivenElement, type Place } from './batch.ts';
 import { type RequestHead, readHead } from './head.ts';
 import { idempotencyKeyOf } from './idempotency-key.ts';
 import { readLineElement } from './line-element.ts';
 import { linesOf, maxLineBytes } from './lines.ts';
 import { type BodyPart, boundaryOf, MULTIPART, readParts } from './multipart.ts';
 import { NDJSON } from './ndjson.ts';
-import { errorIn, type Place } from './place.ts';
 
 /** An element, and where it stood: the number of its line or part, from 1. */
 interface Sent {

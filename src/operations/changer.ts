@@ -15,11 +15,45 @@ import { checkName } from '../model/names.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 import { quote } from '../util/quote.ts';
-import { chunksOf, withBodies } from './bodies.ts';
 import type { ElementChange, OperationRequest, Route } from './request.ts';
 
+/** Bodies that are read at once, about; a larger one alone. */
+const MAX_BODY_BYTES = 4 * 1_048_576;
+
+/** The same elements with their bodies, without those that are gone or reserved now. */
+async function withBodies(
+  queue: Queue,
+  group: GroupName,
+  deliveries: readonly ScannedDelivery[],
+): Promise<ScannedDelivery[]> {
+  const page = await queue.namespace.storage.scan(queue.key, {
+    group,
+    states: WAITING_STATES,
+    ids: deliveries.map(({ id }) => id),
+    after: null,
+    limit: deliveries.length,
+    bodies: true,
+  });
+  return page.deliveries;
+}
+
+/** Elements in parts whose bodies may be in memory together. */
+function chunksOf(deliveries: readonly ScannedDelivery[]): ScannedDelivery[][] {
+  const chunks: ScannedDelivery[][] = [];
+  let bytes = Number.POSITIVE_INFINITY;
+  for (const delivery of deliveries) {
+    if (bytes + delivery.bytes > MAX_BODY_BYTES) {
+      chunks.push([]);
+      bytes = 0;
+    }
+    chunks.at(-1)?.push(delivery);
+    bytes += delivery.bytes;
+  }
+  return chunks;
+}
+
 /** What became of some elements. What is neither was taken by a consumer in the meantime. */
-export interface Changes {
+interface Changes {
   readonly changed: number;
   readonly failed: number;
   /** Why the last of those failed; null if none did. */

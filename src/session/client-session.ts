@@ -2,16 +2,15 @@ import { loginLost, type RenewUser, type User } from '../access/user.ts';
 import type { ConsumerOrigin, SessionInfo } from '../broker/consumer.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
+import { InsertBatcher, type InsertHost, SettleBatcher, type SettleHost } from './batchers.ts';
 import type { SessionCounts } from './counts.ts';
 import { Destinations, type ParseDestination } from './destinations.ts';
 import { HeartBeat } from './heart-beat.ts';
-import { InsertBatcher, type InsertHost } from './insert-batcher.ts';
 import type { SessionParts } from './options.ts';
 import { PageTurns } from './page-turns.ts';
 import { PendingWork } from './pending-work.ts';
 import type { ConsumerSession, SessionConsumer } from './push-consumer.ts';
 import type { Arrival, ServedSession } from './server.ts';
-import { SettleBatcher, type SettleHost } from './settle-batcher.ts';
 import type { ClientSocket, SocketWriter, WriterOptions } from './socket-writer.ts';
 
 /** Reasons not to read from a client. Each is one bit. */

@@ -1,4 +1,7 @@
+import { invalidParameter } from '../model/errors.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
+import { nearestName } from '../util/did-you-mean.ts';
+import { quoteBytes } from '../util/quote.ts';
 
 /**
  * Headers that SEND and MESSAGE give a meaning. STOMP asks that every other header of a SEND is passed on to the
@@ -31,4 +34,46 @@ export function elementHeaderName(name: string): string | null {
   const lower = name.toLowerCase();
   if (!lower.startsWith(ELEMENT_HEADER_PREFIX)) return OWN_HEADERS.has(lower) ? null : lower;
   return lower.length === ELEMENT_HEADER_PREFIX.length ? null : lower.slice(ELEMENT_HEADER_PREFIX.length);
+}
+
+/** Other protocols and older pages write the same header with or without `ks-`. */
+const PREFIX = /^x-(?:ks-)?/;
+/** Too many names differ by one character from a shorter one. */
+const MIN_LENGTH = 4;
+const EXTENSION = /^x-/i;
+
+/** Finds headers of one command that are probably misspelt: ignored, they would have no effect. */
+export class HeaderSlips {
+  readonly #exact: ReadonlySet<string>;
+  /** `x-` names without their prefix, with the header that each stands for. */
+  readonly #bare: ReadonlyMap<string, string>;
+  readonly #plain: readonly string[];
+
+  /**
+   * @param known `x-` headers that the command reads; only names that begin with `x-` are compared with these, since
+   * clients choose other names for headers of their own
+   * @param ignored headers that it passes over on purpose
+   * @param plain headers without `x-` of which a slip would do harm
+   */
+  constructor(known: readonly string[], ignored: Iterable<string> = [], plain: readonly string[] = []) {
+    this.#exact = new Set([...known, ...ignored, ...plain]);
+    this.#bare = new Map(known.map((name) => [name.replace(PREFIX, ''), name]));
+    this.#plain = plain;
+  }
+
+  /** @throws QuaysideError `invalid-parameter` if a known header was probably meant */
+  check(name: string): void {
+    if (this.#exact.has(name)) return;
+    const meant = EXTENSION.test(name)
+      ? this.#extensionMeant(name)
+      : nearestName(name, this.#plain, MIN_LENGTH);
+    if (meant === null) return;
+    throw invalidParameter(name, `Unknown header ${quoteBytes(name)}. Did you mean "${meant}"?`);
+  }
+
+  #extensionMeant(name: string): string | null {
+    const bare = name.toLowerCase().replace(PREFIX, '');
+    const nearest = nearestName(bare, this.#bare.keys(), MIN_LENGTH);
+    return nearest === null ? null : (this.#bare.get(nearest) ?? null);
+  }
 }

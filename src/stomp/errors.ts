@@ -1,7 +1,6 @@
 import type { ErrorCode, QuaysideError } from '../model/errors.ts';
 import { bytesOfText } from '../util/byte-text.ts';
-import { frameText } from './codec/serialise.ts';
-import type { HeadRules } from './codec/version.ts';
+import { frameText, type HeadRules } from './codec/frame.ts';
 
 /** An error in STOMP. The connection closes after every ERROR: STOMP has no other kind. */
 interface StompError {

@@ -1,8 +1,7 @@
 import type { Delivery } from '../model/element.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { sentValue } from '../session/values.ts';
-import { headerLine } from './codec/serialise.ts';
-import type { HeadRules } from './codec/version.ts';
+import { type HeadRules, headerLine } from './codec/frame.ts';
 import { OWN_HEADERS } from './element-headers.ts';
 
 /** What every MESSAGE of a subscription begins with. `id` is null where SUBSCRIBE (of 1.0) gave none. */

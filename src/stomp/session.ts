@@ -1,24 +1,29 @@
 import type { User } from '../access/user.ts';
 import type { ClientCertificate } from '../session/client-certificate.ts';
 import { ClientSession } from '../session/client-session.ts';
-import { authenticate, loginCertified } from '../session/login.ts';
+import { authenticate, type Credentials, loginCertified } from '../session/login.ts';
 import { returnOutstanding } from '../session/outstanding.ts';
 import type { Arrival } from '../session/server.ts';
 import type { ClientSocket } from '../session/socket-writer.ts';
 import { quoteBytes } from '../util/quote.ts';
-import { type Frame, headerOf } from './codec/frame.ts';
-import { malformed } from './codec/malformed.ts';
+import {
+  CONNECT_RULES,
+  type Frame,
+  frameText,
+  type HeadRules,
+  headerOf,
+  malformed,
+  RULES,
+  VERSIONS,
+  type Version,
+} from './codec/frame.ts';
 import { FrameParser } from './codec/parser.ts';
-import { frameText } from './codec/serialise.ts';
-import { CONNECT_RULES, type HeadRules, RULES, VERSIONS, type Version } from './codec/version.ts';
 import { commandOf, commandsOf } from './commands/table.ts';
-import { parseDestination } from './destination.ts';
 import { type ErrorSubject, errorFrame } from './errors.ts';
-import { STOMP_LIMITS } from './limits.ts';
-import { type ConnectRequest, readConnect } from './login.ts';
-import type { StompParts } from './options.ts';
+import { STOMP_LIMITS, type StompParts } from './options.ts';
 import { Subscription, Subscriptions } from './subscription.ts';
 import { type Transaction, Transactions } from './transactions.ts';
+import { parseDestination } from './values.ts';
 import { StompWriter } from './writer.ts';
 
 /** The session of one STOMP client: executes its frames. A ticket is the id of the receipt that a frame asks for. */
@@ -221,4 +226,43 @@ export class StompSession extends ClientSession<string, string> {
     }
     command(this, frame);
   }
+}
+
+/** What CONNECT asks for. */
+interface ConnectRequest extends Credentials {
+  /** The highest version that both sides know; null where there is none. */
+  readonly version: Version | null;
+  /** How often the client can send something, and how often it wants to get something, ms; 0: not. */
+  readonly canSendMs: number;
+  readonly wantsMs: number;
+}
+
+const BEATS = /^([0-9]{1,15}),([0-9]{1,15})$/;
+
+/** @throws QuaysideError `malformed-request` */
+function readConnect({ headers }: Frame): ConnectRequest {
+  const accepted = headerOf(headers, 'accept-version');
+  const version = accepted === null ? '1.0' : highestCommon(accepted);
+  const wanted = headerOf(headers, 'heart-beat') ?? '0,0';
+  const beats = BEATS.exec(wanted);
+  if (beats === null) {
+    throw malformed(
+      `Invalid heart-beat ${quoteBytes(wanted)}. Allowed: two whole numbers of milliseconds, such as 0,10000.`,
+      'heart-beat',
+    );
+  }
+  // In 1.0 spaces around a value are padding; no version is agreed on before this frame.
+  const text = (value: string | null): string => (version === '1.0' ? (value ?? '').trim() : (value ?? ''));
+  return {
+    version,
+    login: text(headerOf(headers, 'login')),
+    passcode: text(headerOf(headers, 'passcode')),
+    canSendMs: Number(beats[1]),
+    wantsMs: Number(beats[2]),
+  };
+}
+
+function highestCommon(accepted: string): Version | null {
+  const named = accepted.split(',').map((version) => version.trim());
+  return VERSIONS.findLast((version) => named.includes(version)) ?? null;
 }

@@ -2,12 +2,12 @@ import type { Delivery, ElementId } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { Outstanding } from '../session/outstanding.ts';
 import { type ConsumerOptions, MAX_TAKE, PushConsumer } from '../session/push-consumer.ts';
+import { type BrowserOptions, COPY, QueueBrowser } from '../session/queue-browser.ts';
 import { bytesOfText } from '../util/byte-text.ts';
 import { quoteBytes } from '../util/quote.ts';
-import { type BrowsingOptions, BrowsingSubscription } from './browsing.ts';
-import { malformed } from './codec/malformed.ts';
-import { STOMP_LIMITS } from './limits.ts';
-import { messageHead, messageStart } from './message.ts';
+import { malformed } from './codec/frame.ts';
+import { browserEnd, messageHead, messageStart } from './message.ts';
+import { STOMP_LIMITS } from './options.ts';
 import type { StompSession } from './session.ts';
 import { unknown } from './values.ts';
 
@@ -177,5 +177,56 @@ export class Subscriptions {
       );
     }
     return key;
+  }
+}
+
+/** What a SUBSCRIBE with `browser:true` asks for, checked. */
+interface BrowsingOptions extends BrowserOptions {
+  /** As the client wrote them, in bytes; `id` is null if a client of 1.0 gave none. */
+  readonly id: string | null;
+  readonly destination: string;
+}
+
+/** A subscription that shows what is ready once, as ActiveMQ does: then comes a MESSAGE with `browser:end`. */
+class BrowsingSubscription extends QueueBrowser {
+  readonly options: BrowsingOptions;
+  readonly #session: StompSession;
+  readonly #start: string;
+  readonly #publicGroup: string | null;
+  #hasEnded = false;
+
+  constructor(session: StompSession, options: BrowsingOptions) {
+    super(session, options);
+    this.options = options;
+    this.#session = session;
+    this.#start = messageStart(session.rules, options.id, options.destination);
+    this.#publicGroup = this.namespace.isStream ? bytesOfText(this.group) : null;
+  }
+
+  /** No credit is agreed on: the client takes what it reads. */
+  protected override get free(): number {
+    return Number.MAX_SAFE_INTEGER;
+  }
+
+  protected override get showsBodies(): boolean {
+    return this.#session.destinations.maySeeBodies(this.namespace.name);
+  }
+
+  protected override show(delivery: Delivery): number {
+    const { rules, writer, counts } = this.#session;
+    const head = messageHead({ rules, start: this.#start, group: this.#publicGroup, delivery, ack: null });
+    counts.messages += 1;
+    writer.addMessage(head, delivery.body, COPY);
+    return head.length + delivery.body.byteLength;
+  }
+
+  protected override onPause(isAtEnd: boolean): void {
+    if (!isAtEnd || this.#hasEnded) return;
+    this.#hasEnded = true;
+    this.#session.writer.add(browserEnd(this.#start));
+  }
+
+  protected override onFailed(error: unknown): void {
+    this.#session.fail(error, { subscription: this.options.id });
   }
 }

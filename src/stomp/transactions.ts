@@ -3,9 +3,9 @@ import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Outstanding } from '../session/outstanding.ts';
 import { quoteBytes } from '../util/quote.ts';
-import { malformed } from './codec/malformed.ts';
+import { malformed } from './codec/frame.ts';
 import { Commit, type Send, type Settlement } from './commit.ts';
-import { STOMP_LIMITS } from './limits.ts';
+import { STOMP_LIMITS } from './options.ts';
 import type { Subscription } from './subscription.ts';
 import { unknown } from './values.ts';
 

@@ -1,5 +1,35 @@
+import { QuaysideError } from '../model/errors.ts';
+import { checkName } from '../model/names.ts';
+import { textOfBytes } from '../util/byte-text.ts';
 import { quoteBytes } from '../util/quote.ts';
-import { malformed } from './codec/malformed.ts';
+import { malformed } from './codec/frame.ts';
+
+const FORM = /^\/(?:q|queue)\/([^/]+)\/([^/]+)$/;
+
+/** The names of `/q/<namespace>/<queue>`, each percent-decoded. @throws QuaysideError `invalid-name` */
+export function parseDestination(bytes: string): { ns: string; name: string } {
+  const [, ns, name] = FORM.exec(bytes) ?? [];
+  if (ns === undefined || name === undefined) {
+    throw invalid(
+      `The destination ${quoteBytes(bytes)} names no queue. Write /q/<namespace>/<queue>, with a / within a name as %2F.`,
+    );
+  }
+  return { ns: checkName('namespace', decoded(ns)), name: checkName('queue', decoded(name)) };
+}
+
+function decoded(part: string): string {
+  const text = textOfBytes(part);
+  try {
+    if (text !== null) return decodeURIComponent(text);
+  } catch {
+    // Said below, as for bytes that are not UTF-8.
+  }
+  throw invalid(`${quoteBytes(part)} in the destination is not percent-encoded UTF-8. Write % as %25.`);
+}
+
+function invalid(message: string): QuaysideError {
+  return new QuaysideError('invalid-name', message, { parameter: 'destination' });
+}
 
 /** How many of those that exist are named. */
 const MAX_LISTED = 8;

@@ -4,7 +4,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { connect as connectTls } from 'node:tls';
 import { readAccounts } from '../../src/access/account.ts';
 import { Alarms } from '../../src/events/alarms.ts';
-import type { Picture, PictureSource } from '../../src/events/picture.ts';
+import type { Picture, PictureSource } from '../../src/events/pictures.ts';
 import { plain } from '../support/broker.ts';
 import { makeCertificate } from '../support/certificate.ts';
 import { newElement } from '../support/elements.ts';

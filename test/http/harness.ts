@@ -8,10 +8,12 @@ import type { Broker } from '../../src/broker/broker.ts';
 import type { SessionInfo } from '../../src/broker/consumer.ts';
 import { QueueWatch } from '../../src/broker/queue-watch.ts';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
-import { ExchangePictures } from '../../src/events/exchange-pictures.ts';
-import { NodePictures } from '../../src/events/node-pictures.ts';
-import { OperationPictures } from '../../src/events/operation-pictures.ts';
-import type { PictureSource } from '../../src/events/picture.ts';
+import {
+  ExchangePictures,
+  NodePictures,
+  OperationPictures,
+  type PictureSource,
+} from '../../src/events/pictures.ts';
 import { EventPublisher } from '../../src/events/publisher.ts';
 import { Exchanges } from '../../src/exchange/exchanges.ts';
 import { HTTP_DEFAULTS, type HttpOptions, type ReadyReport } from '../../src/http/options.ts';

@@ -38,13 +38,13 @@ export const EVENTS: readonly Mutant[] = [
   {
     name: 'counts of queues are sent to users without read',
     suite: 'HTTP events',
-    edits: edit('events/queue-picture.ts', "viewer.may('read', ns)", 'viewer.maySee(ns)'),
+    edits: edit('events/pictures.ts', "viewer.may('read', ns)", 'viewer.maySee(ns)'),
   },
   {
     name: 'what an exchange copies to a hidden destination shows as an update',
     suite: 'HTTP events',
     edits: edit(
-      'events/exchange-pictures.ts',
+      'events/pictures.ts',
       'state: picture.state + JSON',
       'state: JSON.stringify(exchange.counters) + JSON',
     ),

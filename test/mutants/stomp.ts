@@ -150,7 +150,7 @@ export const STOMP: readonly Mutant[] = [
     name: 'a receipt comes before the element is stored',
     suite: 'STOMP conformance',
     edits: shared(
-      'insert-batcher.ts',
+      'batchers.ts',
       'await queue.insert(elements);\n      this.#host.inserted(tickets);',
       'this.#host.inserted(tickets);\n      await queue.insert(elements);',
     ),

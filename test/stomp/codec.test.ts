@@ -2,10 +2,15 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import { QuaysideError } from '../../src/model/errors.ts';
-import type { Frame } from '../../src/stomp/codec/frame.ts';
+import {
+  CONNECT_RULES,
+  type Frame,
+  frameText,
+  type HeadRules,
+  RULES,
+  VERSIONS,
+} from '../../src/stomp/codec/frame.ts';
 import { type FrameLimits, FrameParser } from '../../src/stomp/codec/parser.ts';
-import { frameText } from '../../src/stomp/codec/serialise.ts';
-import { CONNECT_RULES, type HeadRules, RULES, VERSIONS } from '../../src/stomp/codec/version.ts';
 import { sampleBodies } from '../support/bodies.ts';
 
 const LIMITS: FrameLimits = { headBytes: 1000, headers: 10, bodyBytes: 2_000_000 };

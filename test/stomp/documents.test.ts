@@ -4,8 +4,7 @@ import { describe, it } from 'node:test';
 import { COMMANDS } from '../../src/stomp/commands/table.ts';
 import { OWN_HEADERS } from '../../src/stomp/element-headers.ts';
 import { STOMP_ERRORS } from '../../src/stomp/errors.ts';
-import { STOMP_LIMITS } from '../../src/stomp/limits.ts';
-import { STOMP_DEFAULTS } from '../../src/stomp/options.ts';
+import { STOMP_DEFAULTS, STOMP_LIMITS } from '../../src/stomp/options.ts';
 import { ACK_MODES } from '../../src/stomp/subscription.ts';
 import { type ServerFrame, StompClient, show } from './client.ts';
 import { LIBRARIES } from './foreign/libraries.ts';
@@ -89,7 +88,7 @@ describe('docs/protocols/stomp.md and the code', () => {
   });
 
   it('list the same headers of CONNECT and CONNECTED', () => {
-    const read = inSource('login.ts', /headerOf\(headers, '([a-z-]+)'\)/g);
+    const read = inSource('session.ts', /headerOf\(headers, '([a-z-]+)'\)/g);
     assert.deepEqual(sorted(names('header of CONNECT')), sorted([...read, 'host']));
     const beats = table('header of CONNECTED').find(([name]) => name === '`heart-beat`');
     const { sendBeatMs, wantBeatMs } = STOMP_DEFAULTS;

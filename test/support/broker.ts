@@ -3,9 +3,8 @@ import type { Configured } from '../../src/broker/cluster.ts';
 import type { NamespaceSetup } from '../../src/broker/ports.ts';
 import type { OwnOptions } from '../../src/broker/queue-options.ts';
 import type { Engine, NamespacePolicy } from '../../src/engine/engine.ts';
-import { LocalSignaller } from '../../src/engine/local-signaller.ts';
 import type { QueueRule } from '../../src/engine/queue-policy.ts';
-import type { Signaller } from '../../src/engine/signaller.ts';
+import { LocalSignaller, type Signaller } from '../../src/engine/signaller.ts';
 import type { Clock } from '../../src/util/clock.ts';
 import { seededRandom } from './random.ts';
 

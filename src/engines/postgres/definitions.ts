@@ -1,9 +1,9 @@
-import { DefinitionWatchers } from '../../engine/definition-watchers.ts';
 import {
   type Definition,
   type DefinitionChange,
   type DefinitionKind,
   type Definitions,
+  DefinitionWatchers,
   definitionConflict,
   type JsonValue,
 } from '../../engine/definitions.ts';

@@ -1,11 +1,11 @@
 import { randomBytes } from 'node:crypto';
-import { DefinitionWatchers } from '../../engine/definition-watchers.ts';
 import {
   DEFINITION_KINDS,
   type Definition,
   type DefinitionChange,
   type DefinitionKind,
   type Definitions,
+  DefinitionWatchers,
   definitionConflict,
   type JsonValue,
 } from '../../engine/definitions.ts';

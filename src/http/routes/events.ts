@@ -1,5 +1,5 @@
 import { refusal } from '../../access/user.ts';
-import { EVENT_KINDS, type EventKind } from '../../events/picture.ts';
+import { EVENT_KINDS, type EventKind } from '../../events/pictures.ts';
 import { invalidParameter, namespaceNotFound } from '../../model/errors.ts';
 import { didYouMean } from '../../util/did-you-mean.ts';
 import { quote } from '../../util/quote.ts';

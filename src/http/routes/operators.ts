@@ -1,4 +1,4 @@
-import { nodeRecord } from '../../events/node-pictures.ts';
+import { nodeRecord } from '../../events/pictures.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { openApi } from '../openapi.ts';

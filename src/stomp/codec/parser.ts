@@ -1,11 +1,7 @@
 import { isUtf8 } from 'node:buffer';
 import { QuaysideError } from '../../model/errors.ts';
 import { quoteBytes } from '../../util/quote.ts';
-import { BodyBuffer } from './body-buffer.ts';
-import { type Frame, headerOf } from './frame.ts';
-import { type Head, noCommand, parseHead } from './head.ts';
-import { malformed } from './malformed.ts';
-import { CONNECT_RULES, type HeadRules } from './version.ts';
+import { CONNECT_RULES, type Frame, type HeadRules, headerOf, malformed, unescapeHeader } from './frame.ts';
 
 /** How large a frame may be. Exceeding one is found out before more than that is kept. */
 export interface FrameLimits {
@@ -77,7 +73,7 @@ export class FrameParser {
       const byte = input[this.#at] as number;
       if (byte === LF || (byte === CR && this.rules.crlf)) continue;
       if (byte < 0x41 || byte > 0x5a)
-        throw noCommand(input.toString('latin1', this.#at, lineEnd(input, this.#at)));
+        throw noCommand(input.toString('latin1', this.#at, shownEnd(input, this.#at)));
       this.#state = 'head';
       this.#searched = 0;
       this.#bits = 0;
@@ -209,7 +205,114 @@ export class FrameParser {
 }
 
 /** Where the line at `at` ends as far as it came; long enough for a message. */
-function lineEnd(input: Buffer, at: number): number {
+function shownEnd(input: Buffer, at: number): number {
   const end = input.subarray(at, at + 100).findIndex((byte) => byte === LF || byte === CR);
   return end < 0 ? at + 100 : at + end;
+}
+
+interface Head {
+  readonly command: string;
+  readonly headers: readonly string[];
+}
+
+/**
+ * Reads a frame's command and headers out of the text before the blank line, one character for each byte.
+ * @throws QuaysideError `malformed-request`, `headers-too-large`
+ */
+function parseHead(text: string, rules: HeadRules, mostHeaders: number): Head {
+  const commandEnd = lineEnd(text, 0);
+  const command = line(text, 0, commandEnd, rules);
+  if (!COMMAND.test(command)) throw noCommand(command);
+  const headers: string[] = [];
+  for (let from = commandEnd + 1; from <= text.length; ) {
+    const end = lineEnd(text, from);
+    if (headers.length >= 2 * mostHeaders) {
+      throw new QuaysideError(
+        'headers-too-large',
+        `The ${command} frame has more headers than the ${mostHeaders} that are allowed.`,
+      );
+    }
+    addHeader(headers, line(text, from, end, rules), rules);
+    from = end + 1;
+  }
+  return { command, headers };
+}
+
+/** The error for a client of another protocol, above all. */
+function noCommand(start: string): QuaysideError {
+  return malformed(
+    `${quoteBytes(start)} is no STOMP command. A frame starts with one in capital letters, such as SEND.`,
+  );
+}
+
+/** A line as a message quotes it; one that may hold a password is not. */
+function shown(text: string): string {
+  return /pass/i.test(text) ? 'of a password' : quoteBytes(text);
+}
+
+/** Also what tells other protocols apart, which would otherwise be waited for to end their first frame. */
+const COMMAND = /^[A-Z]{1,16}$/;
+
+function lineEnd(text: string, from: number): number {
+  const at = text.indexOf('\n', from);
+  return at < 0 ? text.length : at;
+}
+
+function line(text: string, from: number, end: number, { crlf }: HeadRules): string {
+  if (!crlf) return text.slice(from, end);
+  const bare = text.slice(from, text[end - 1] === '\r' ? end - 1 : end);
+  if (bare.includes('\r'))
+    throw malformed(`The line ${shown(bare)} has a CR in the middle. Allowed: a CR before an LF.`);
+  return bare;
+}
+
+function addHeader(headers: string[], text: string, rules: HeadRules): void {
+  const colon = text.indexOf(':');
+  if (colon < 1) throw malformed(`The header line ${shown(text)} is not name:value.`);
+  const value = unescapeHeader(rules, text.slice(colon + 1));
+  headers.push(unescapeHeader(rules, text.slice(0, colon)), rules.trims ? trimmed(value) : value);
+}
+
+function trimmed(value: string): string {
+  let from = 0;
+  let end = value.length;
+  while (value[from] === ' ') from += 1;
+  while (end > from && value[end - 1] === ' ') end -= 1;
+  return value.slice(from, end);
+}
+
+const FIRST_BYTES = 4096;
+
+/**
+ * Gathers a body that comes in pieces. It holds about twice what came so far at most, never what a length
+ * header promises, and small pieces cost no object each.
+ */
+class BodyBuffer {
+  #bytes: Buffer;
+  #length = 0;
+
+  constructor(first: Uint8Array) {
+    this.#bytes = Buffer.allocUnsafeSlow(Math.max(FIRST_BYTES, 2 * first.length));
+    this.append(first);
+  }
+
+  get length(): number {
+    return this.#length;
+  }
+
+  append(piece: Uint8Array): void {
+    const length = this.#length + piece.length;
+    if (length > this.#bytes.length) {
+      const larger = Buffer.allocUnsafeSlow(Math.max(length, 2 * this.#bytes.length));
+      larger.set(this.#bytes.subarray(0, this.#length));
+      this.#bytes = larger;
+    }
+    this.#bytes.set(piece, this.#length);
+    this.#length = length;
+  }
+
+  /** The first `length` bytes. */
+  take(length: number): Buffer {
+    return this.#bytes.subarray(0, length);
+  }
 }

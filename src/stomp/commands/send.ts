@@ -6,8 +6,7 @@ import { LIMITS } from '../../model/limits.ts';
 import type { Destination } from '../../session/destinations.ts';
 import { groupsOf, milliseconds, moment, whole } from '../../session/values.ts';
 import type { Frame } from '../codec/frame.ts';
-import { elementHeaderName, OWN_HEADERS } from '../element-headers.ts';
-import { HeaderSlips } from '../header-slips.ts';
+import { elementHeaderName, HeaderSlips, OWN_HEADERS } from '../element-headers.ts';
 import type { StompSession } from '../session.ts';
 import { needed } from '../values.ts';
 

@@ -1,13 +1,12 @@
-import { type Frame, headerOf } from '../codec/frame.ts';
-import type { Version } from '../codec/version.ts';
+import { type Frame, headerOf, type Version } from '../codec/frame.ts';
 import type { StompSession } from '../session.ts';
+import { needed } from '../values.ts';
 import { send } from './send.ts';
 import { ack, nack } from './settle.ts';
 import { subscribe, unsubscribe } from './subscribe.ts';
-import { abort, begin, commit } from './transactions.ts';
 
 /** What a logged-in client may send. @throws QuaysideError what is answered with ERROR */
-export type Command = (session: StompSession, frame: Frame) => void;
+type Command = (session: StompSession, frame: Frame) => void;
 
 /** Every command but CONNECT and STOMP; `docs/protocols/stomp.md` lists the same. */
 export const COMMANDS: Readonly<Record<string, { readonly since: Version; readonly run: Command }>> = {
@@ -33,4 +32,21 @@ export function commandsOf(version: Version): string[] {
 export function commandOf(name: string, version: Version): Command | null {
   const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;
   return command === undefined || command.since > version ? null : command.run;
+}
+
+function begin(session: StompSession, { headers }: Frame): void {
+  session.transactions.begin(needed('BEGIN', 'transaction', headerOf(headers, 'transaction')));
+  session.confirm(headerOf(headers, 'receipt'));
+}
+
+function commit(session: StompSession, { headers }: Frame): void {
+  const transaction = session.transactions.end(
+    needed('COMMIT', 'transaction', headerOf(headers, 'transaction')),
+  );
+  void session.commit(transaction, headerOf(headers, 'receipt'));
+}
+
+function abort(session: StompSession, { headers }: Frame): void {
+  session.transactions.end(needed('ABORT', 'transaction', headerOf(headers, 'transaction'))).abort();
+  session.confirm(headerOf(headers, 'receipt'));
 }

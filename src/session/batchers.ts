@@ -1,7 +1,66 @@
 import type { Queue, SettleAction, SettleItem, SettleResult } from '../broker/queue.ts';
 import { isSettled, refusalOf } from '../broker/refusal.ts';
+import type { NewElement } from '../model/element.ts';
 import type { Outstanding } from './outstanding.ts';
 import type { PendingWork } from './pending-work.ts';
+
+/** The session that an {@link InsertBatcher} belongs to. A ticket is what a protocol confirms: a receipt, a delivery. */
+export interface InsertHost<Ticket> {
+  readonly work: PendingWork;
+  inserted(tickets: readonly Ticket[]): void;
+  notInserted(tickets: readonly Ticket[], error: unknown): void;
+  /** Ends the session. */
+  fail(thrown: unknown): void;
+}
+
+interface InsertBatch<Ticket> {
+  readonly elements: NewElement[];
+  readonly tickets: Ticket[];
+  bytes: number;
+}
+
+/** Gathers the elements that one turn of the event loop brought, so that each queue gets one insert. */
+export class InsertBatcher<Ticket> {
+  readonly #host: InsertHost<Ticket>;
+  readonly #batches = new Map<Queue, InsertBatch<Ticket>>();
+
+  constructor(host: InsertHost<Ticket>) {
+    this.#host = host;
+  }
+
+  /** @param ticket null if the client wants no confirmation */
+  add(queue: Queue, element: NewElement, ticket: Ticket | null): void {
+    let batch = this.#batches.get(queue);
+    if (batch === undefined) {
+      batch = { elements: [], tickets: [], bytes: 0 };
+      this.#batches.set(queue, batch);
+    }
+    batch.elements.push(element);
+    batch.bytes += element.body.byteLength;
+    if (ticket !== null) batch.tickets.push(ticket);
+  }
+
+  /** Inserts what was gathered. To be called at the end of each turn. */
+  flush(): void {
+    if (this.#batches.size === 0) return;
+    for (const [queue, batch] of this.#batches)
+      this.#insert(queue, batch).catch((error: unknown) => this.#host.fail(error));
+    this.#batches.clear();
+  }
+
+  async #insert(queue: Queue, { elements, tickets, bytes }: InsertBatch<Ticket>): Promise<void> {
+    const { work } = this.#host;
+    work.begin(elements.length, bytes);
+    try {
+      await queue.insert(elements);
+      this.#host.inserted(tickets);
+    } catch (error) {
+      this.#host.notInserted(tickets, error);
+    } finally {
+      work.end(elements.length, bytes);
+    }
+  }
+}
 
 /** The session that a {@link SettleBatcher} belongs to. A ticket is what a protocol confirms; null: nothing. */
 export interface SettleHost<Ticket> {
@@ -15,7 +74,7 @@ export interface SettleHost<Ticket> {
 }
 
 /** The elements of several frames, and where those of each frame end. */
-interface Batch<Ticket> {
+interface SettleBatch<Ticket> {
   readonly items: SettleItem[];
   readonly frames: { readonly end: number; readonly ticket: Ticket | null }[];
 }
@@ -24,8 +83,8 @@ interface Batch<Ticket> {
 export class SettleBatcher<Ticket> {
   readonly #host: SettleHost<Ticket>;
   /** A call of their own: they need no space, and so succeed if a dead letter cannot be stored. */
-  readonly #commits = new Map<Queue, Batch<Ticket>>();
-  readonly #returns = new Map<Queue, Batch<Ticket>>();
+  readonly #commits = new Map<Queue, SettleBatch<Ticket>>();
+  readonly #returns = new Map<Queue, SettleBatch<Ticket>>();
 
   constructor(host: SettleHost<Ticket>) {
     this.#host = host;
@@ -52,7 +111,7 @@ export class SettleBatcher<Ticket> {
     }
   }
 
-  async #settle(queue: Queue, batch: Batch<Ticket>): Promise<void> {
+  async #settle(queue: Queue, batch: SettleBatch<Ticket>): Promise<void> {
     const { work } = this.#host;
     const count = batch.items.length;
     work.begin(count, 0);
@@ -69,7 +128,7 @@ export class SettleBatcher<Ticket> {
   }
 
   /** A frame took effect if each of its elements was settled. */
-  #confirm(queue: Queue, { items, frames }: Batch<Ticket>, results: readonly SettleResult[]): void {
+  #confirm(queue: Queue, { items, frames }: SettleBatch<Ticket>, results: readonly SettleResult[]): void {
     let from = 0;
     for (const { end, ticket } of frames) {
       const error = firstError(queue, items, results, from, end);

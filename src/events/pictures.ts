@@ -1,0 +1,276 @@
+import type { User } from '../access/user.ts';
+import type { Broker } from '../broker/broker.ts';
+import type { Namespace } from '../broker/namespace.ts';
+import type { QueueReading } from '../broker/queue-series.ts';
+import { shownSizes } from '../broker/record.ts';
+import type { Exchanges } from '../exchange/exchanges.ts';
+import type { ExchangeOverview } from '../exchange/record.ts';
+import { idsOf } from '../exchange/stored.ts';
+import type { BulkOperations, OperationCaller } from '../operations/operations.ts';
+import type { OperationRecord } from '../operations/record.ts';
+
+/** What events are about. */
+export const EVENT_KINDS = ['queues', 'exchanges', 'nodes', 'operations', 'alarms'] as const;
+export type EventKind = (typeof EVENT_KINDS)[number];
+
+/** What decides about what somebody is shown. Two viewers with the same rights in every namespace are shown the same. */
+export type EventViewer = Pick<User, 'name' | 'may' | 'maySee'>;
+
+/** A namespace, or one of its queues, that a picture is about. */
+interface PicturePlace {
+  readonly ns: string;
+  /** Null: the namespace as a whole. */
+  readonly queue: string | null;
+}
+
+/** What holds now of one queue, exchange, node, operation or alarm. A new picture of the same key replaces it. */
+export interface Picture {
+  readonly kind: EventKind;
+  /** Unique among those of its kind. */
+  readonly key: string;
+  /** For filters by namespace and queue. */
+  readonly places: readonly PicturePlace[];
+  /** Differs from the one before if there is something new to show. */
+  readonly state: string;
+  isFor(viewer: EventViewer): boolean;
+  /** As JSON, an object. */
+  json(viewer: EventViewer): string;
+  /** The same once it is gone: what names it, and `"gone": true`. */
+  goneJson(viewer: EventViewer): string;
+}
+
+/**
+ * Makes pictures of one kind. It is read every two seconds, and when it says that something changed, while somebody
+ * listens; otherwise it rests.
+ */
+export interface PictureSource {
+  readonly kind: EventKind;
+  /** All pictures that hold now. If it rejects, those of before stay. */
+  read(): Promise<Iterable<Picture>> | Iterable<Picture>;
+  /** Calls `onChange` when there is something new; null: nobody listens any more. */
+  follow?(onChange: (() => void) | null): void;
+}
+
+/** What a subscriber wants to know of. */
+export interface EventFilter {
+  readonly kinds: ReadonlySet<EventKind>;
+  /** Null: all. */
+  readonly ns: string | null;
+  /** Null: all. */
+  readonly queue: string | null;
+}
+
+export function isWanted({ kind, places }: Picture, { kinds, ns, queue }: EventFilter): boolean {
+  if (!kinds.has(kind)) return false;
+  if (ns === null) return true;
+  return places.some(
+    (place) => place.ns === ns && (queue === null || place.queue === null || place.queue === queue),
+  );
+}
+
+/** A queue: its counts under the names of the queue information record. Its age follows from `next_mature_t`. */
+export function queuePicture(namespace: Namespace, name: string, { counts, totals }: QueueReading): Picture {
+  const ns = namespace.name;
+  const named = { ns, queue: name };
+  const json = JSON.stringify({
+    ...named,
+    ...shownSizes(counts),
+    paused: namespace.isPaused(name),
+    stats: totals,
+  });
+  return {
+    kind: 'queues',
+    key: JSON.stringify([ns, name]),
+    places: [named],
+    state: json,
+    isFor: (viewer) => viewer.may('read', ns),
+    json: () => json,
+    goneJson: () => JSON.stringify({ ...named, gone: true }),
+  };
+}
+
+type KnownNode = ReturnType<Broker['nodes']>[number];
+
+/** A node with those of its namespaces that the viewer may know of. */
+export function nodeRecord(
+  { startedAt, namespaces, conflicts, ...node }: KnownNode,
+  viewer: Pick<EventViewer, 'maySee'>,
+): object {
+  return {
+    ...node,
+    startedAt: new Date(startedAt).toISOString(),
+    namespaces: namespaces.filter((name) => viewer.maySee(name)),
+    conflicts: conflicts.filter(({ namespace }) => viewer.maySee(namespace)),
+  };
+}
+
+/** This node and those that share namespaces with it, for every user. */
+export class NodePictures implements PictureSource {
+  readonly kind = 'nodes';
+  readonly #broker: Pick<Broker, 'nodes'>;
+
+  constructor(broker: Pick<Broker, 'nodes'>) {
+    this.#broker = broker;
+  }
+
+  read(): Picture[] {
+    return this.#broker.nodes().map((node) => ({
+      kind: 'nodes',
+      key: node.id,
+      places: node.namespaces.map((ns) => ({ ns, queue: null })),
+      state: JSON.stringify(node),
+      isFor: () => true,
+      json: (viewer) => JSON.stringify(nodeRecord(node, viewer)),
+      goneJson: () => JSON.stringify({ id: node.id, gone: true }),
+    }));
+  }
+}
+
+/** The node itself, which sees all. */
+const EVERYTHING: OperationCaller = {
+  name: '',
+  may: () => true,
+  maySee: () => true,
+  maySeeBodies: () => false,
+};
+const ALL = { ns: null, queue: null, state: null };
+
+/** Bulk operations and how far they are, for those who may manage their source. Samples are in the operation's record alone. */
+export class OperationPictures implements PictureSource {
+  readonly kind = 'operations';
+  readonly #operations: Pick<BulkOperations, 'list'>;
+
+  constructor(operations: Pick<BulkOperations, 'list'>) {
+    this.#operations = operations;
+  }
+
+  async read(): Promise<Picture[]> {
+    return (await this.#operations.list(ALL, EVERYTHING)).map(operationPicture);
+  }
+}
+
+function operationPicture({
+  samples: _,
+  where: __,
+  set: ___,
+  to = null,
+  ...shown
+}: OperationRecord): Picture {
+  const { id, source } = shown;
+  const places = [source, ...(to === null ? [] : [to])].map(({ ns, queue = null }) => ({ ns, queue }));
+  return {
+    kind: 'operations',
+    key: id,
+    places,
+    state: JSON.stringify(shown),
+    isFor: (viewer) => viewer.may('manage', source.ns),
+    json: (viewer) =>
+      JSON.stringify({ ...shown, ...(to !== null && { to: viewer.maySee(to.ns) ? to : null }) }),
+    goneJson: () => JSON.stringify({ id, gone: true }),
+  };
+}
+
+/**
+ * Exchanges, as far as their record shows them to a viewer. One with a destination that somebody may not see has two
+ * pictures, so that what happens at that destination does not even show as an update.
+ */
+export class ExchangePictures implements PictureSource {
+  readonly kind = 'exchanges';
+  readonly #exchanges: Pick<Exchanges, 'overview'>;
+
+  constructor(exchanges: Pick<Exchanges, 'overview'>) {
+    this.#exchanges = exchanges;
+  }
+
+  *read(): Generator<Picture> {
+    const all = this.#exchanges.overview();
+    const ids = new ShownIds(all);
+    for (const one of all) {
+      yield whole(one, ids);
+      yield part(one, ids);
+    }
+  }
+}
+
+/** For those who may see the source and each destination. */
+function whole(exchange: ExchangeOverview, ids: ShownIds): Picture {
+  const { declaration, counters } = exchange;
+  const { src, dst } = declaration;
+  const shown = {
+    ...common(exchange),
+    dst: dst.map(({ ns, queue }) => ({ q: queue, ns })),
+    stats: { ...totals(exchange), dst: counters.destinations },
+  };
+  return {
+    ...exchangePicture(exchange, ids, shown),
+    key: `whole ${exchange.id}`,
+    isFor: (viewer) => viewer.maySee(src.ns) && dst.every(({ ns }) => viewer.maySee(ns)),
+  };
+}
+
+/** For those who may see the source, but not all destinations. */
+function part(exchange: ExchangeOverview, ids: ShownIds): Picture {
+  const { declaration } = exchange;
+  const { src, dst } = declaration;
+  const shown = { ...common(exchange), stats: totals(exchange) };
+  const picture = exchangePicture(exchange, ids, shown);
+  return {
+    ...picture,
+    key: `part ${exchange.id}`,
+    // The namespaces decide whose picture it is.
+    state: picture.state + JSON.stringify(dst.map(({ ns, queue }) => [ns, queue])),
+    isFor: (viewer) => viewer.maySee(src.ns) && !dst.every(({ ns }) => viewer.maySee(ns)),
+    json: (viewer) =>
+      JSON.stringify({
+        id: ids.of(exchange, viewer),
+        ...shown,
+        dst: dst.map(({ ns, queue }) =>
+          viewer.maySee(ns) ? { q: queue, ns } : { q: '', ns: '', hidden: true },
+        ),
+      }),
+  };
+}
+
+function exchangePicture(
+  exchange: ExchangeOverview,
+  ids: ShownIds,
+  shown: object,
+): Omit<Picture, 'key' | 'isFor'> {
+  const { src, dst } = exchange.declaration;
+  return {
+    kind: 'exchanges',
+    places: [src, ...dst].map(({ ns, queue }) => ({ ns, queue })),
+    state: JSON.stringify(shown),
+    json: (viewer) => JSON.stringify({ id: ids.of(exchange, viewer), ...shown }),
+    goneJson: (viewer) => JSON.stringify({ id: ids.of(exchange, viewer), gone: true }),
+  };
+}
+
+function common({ declaration: { src }, stopped, lastError }: ExchangeOverview): object {
+  return { src: { q: src.queue, ns: src.ns }, stopped, lastError };
+}
+
+/** What happened at no destination. */
+function totals({ counters: { totals: own } }: ExchangeOverview): object {
+  return { no_route: own.noRoute, too_many_hops: own.tooManyHops, put_back: own.requeued };
+}
+
+/** The ids under which viewers know exchanges: another one of the same id may be hidden from them, or not. */
+class ShownIds {
+  readonly #all: readonly ExchangeOverview[];
+  readonly #ofViewer = new WeakMap<EventViewer, ReadonlyMap<string, string>>();
+
+  constructor(all: readonly ExchangeOverview[]) {
+    this.#all = all;
+  }
+
+  of({ id: key }: ExchangeOverview, viewer: EventViewer): string {
+    let ids = this.#ofViewer.get(viewer);
+    if (ids === undefined) {
+      const visible = this.#all.filter(({ declaration }) => viewer.maySee(declaration.src.ns));
+      ids = new Map([...idsOf(visible.map((one) => one.id))].map(([id, own]) => [own, id]));
+      this.#ofViewer.set(viewer, ids);
+    }
+    return ids.get(key) ?? key;
+  }
+}
