@@ -25,6 +25,9 @@ const SERVICE_URL = /^(tcp|udp|sctp):\/\//;
 /** Kubernetes sets these for every service in the namespace, one named `quayside` included. */
 const SERVICE_LINK = /^QUAYSIDE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)$/;
 
+/** Of the clients and the commands that call a server, which may be run in the same shell. */
+const OF_CLIENTS: ReadonlySet<string> = new Set(['QUAYSIDE_URL', 'QUAYSIDE_USER', 'QUAYSIDE_PASSWORD']);
+
 /** The options of the environment, as found: not yet checked. */
 export interface EnvironmentOverlay extends ConfigNotes {
   readonly settings: readonly EnvironmentSetting[];
@@ -48,7 +51,7 @@ export function readEnvironment(env: NodeJS.ProcessEnv, base: string): Environme
   const problems: ConfigProblem[] = [];
   const warnings: string[] = [];
   for (const [variable, text] of Object.entries(env).sort(([a], [b]) => (a < b ? -1 : 1))) {
-    if (!variable.startsWith(PREFIX) || text === undefined) continue;
+    if (!variable.startsWith(PREFIX) || OF_CLIENTS.has(variable) || text === undefined) continue;
     if (SERVICE_LINK.test(variable)) {
       if (variable === PORT && !SERVICE_URL.test(text)) warnings.push(portWarning(text));
       continue;

@@ -14,6 +14,7 @@ import { REDIS } from './redis.ts';
 import { REDIS_DRIVER } from './redis-driver.ts';
 import { SQLITE } from './sqlite.ts';
 import { STOMP } from './stomp.ts';
+import { TRACING } from './tracing.ts';
 
 /**
  * Bugs that the tests must find: each is planted in a copy of the source and the named suite run on it. A
@@ -106,6 +107,8 @@ export const SUITES = {
   'client addresses': { files: ['test/unit/http-client-address.test.ts'], pattern: null },
   'differences of nodes': { files: ['test/broker/agreement.test.ts'], pattern: 'until one of them is gone' },
   'agreement of nodes': { files: ['test/broker/agreement.test.ts'], pattern: null },
+  tracing: { files: ['test/system/tracing.test.ts'], pattern: null },
+  'span exporter': { files: ['test/unit/span-exporter.test.ts'], pattern: null },
   metrics: { files: ['test/unit/metrics.test.ts'], pattern: 'from 0|oldest ready' },
   'wait queue': { files: ['test/broker/wait-queue.test.ts'], pattern: null },
   'joint takes': { files: ['test/broker/joint-take.test.ts'], pattern: null },
@@ -213,6 +216,7 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   access: ACCESS,
   broker: BROKER,
   nodes: NODES,
+  tracing: TRACING,
   exchange: EXCHANGE,
   'exchange users': EXCHANGE_USERS,
   http: HTTP,

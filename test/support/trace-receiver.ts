@@ -83,6 +83,13 @@ export class TraceReceiver {
     while (this.requests.length < count) await this.#arrived.promise;
   }
 
+  /** The first span that fits among those that have come. */
+  received(fits: (span: ReceivedSpan) => boolean): ReceivedSpan {
+    const found = this.spans.find(fits);
+    assert.ok(found, `no span fits among ${this.spans.map(({ name }) => name).join(', ')}`);
+    return found;
+  }
+
   /** The first span that fits, now or when it comes. */
   async span(fits: (span: ReceivedSpan) => boolean): Promise<ReceivedSpan> {
     for (;;) {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, it } from 'node:test';
@@ -77,10 +77,9 @@ describe('The code blocks of docs', () => {
     folder = await mkdtemp(path.join(tmpdir(), 'quayside-snippets-'));
     // A response that is an error fails the command, and so does one that does not come.
     await writeFile(path.join(folder, '.curlrc'), 'fail-with-body\nsilent\nshow-error\nmax-time = 60\n');
-    await mkdir(path.join(folder, 'bin'));
-    const npx = `#!/bin/sh\nshift\nexec '${process.execPath}' '${ROOT}src/main.ts' "$@"\n`;
-    await writeFile(path.join(folder, 'bin/npx'), npx);
-    await chmod(path.join(folder, 'bin/npx'), 0o755);
+    // The folder looks like a clone to the alias of cli.md, which finds Node there as well.
+    for (const part of ['src', 'node_modules', 'package.json'])
+      await symlink(path.join(ROOT, part), path.join(folder, part));
     server = await ServerProcess.start({ config: CONFIG });
     client = new QueueClient({ url: server.url });
   });
@@ -198,7 +197,7 @@ describe('The code blocks of docs', () => {
     it(`of ${name} are commands that succeed, and print what the page says`, async () => {
       await PREPARE[name]?.();
       const shell = new Shell(folder, {
-        PATH: `${folder}/bin:/usr/bin:/bin`,
+        PATH: '/usr/bin:/bin',
         HOME: folder,
         U: 'test1:test1',
         Q: server.url,
@@ -228,7 +227,8 @@ describe('The code blocks of docs', () => {
   async function completed(command: string): Promise<string> {
     let text = command
       .replaceAll(/http:\/\/(localhost|127\.0\.0\.1):3444|https:\/\/jobs\.example/g, server.url)
-      .replaceAll(/admin:(PASSWORD|secret)/g, 'test1:test1');
+      .replaceAll(/admin:(PASSWORD|secret)/g, 'test1:test1')
+      .replaceAll('USER=admin QUAYSIDE_PASSWORD=PASSWORD', 'USER=test1 QUAYSIDE_PASSWORD=test1');
     // A stream of events has no end.
     if (/^curl -N/.test(text)) text += ' | head -n 9';
     for (const id of new Set(text.match(/\bID\d\b/g))) {

@@ -72,7 +72,7 @@ describe('A server with tracing', () => {
     await start({ service: 'jobs' });
     await insertFromProducer('orders', { traceparent: `00-${REQUEST_TRACE}-${REQUEST_SPAN}-01` });
     await stop();
-    const request = await receiver.span(({ kind, traceId }) => kind === SERVER && traceId === REQUEST_TRACE);
+    const request = receiver.received(({ kind, traceId }) => kind === SERVER && traceId === REQUEST_TRACE);
     assert.equal(request.parentSpanId, REQUEST_SPAN);
     assert.equal(request.name, 'PUT /q/:namespace/:queue');
     assert.deepEqual(request.attributes, {
@@ -85,7 +85,7 @@ describe('A server with tracing', () => {
     });
     assert.equal(request.resource['service.name'], 'jobs');
     assert.equal(request.resource['service.version'], 'test');
-    const call = await receiver.span(
+    const call = receiver.received(
       ({ parentSpanId, name }) => parentSpanId === request.spanId && name.startsWith('insert'),
     );
     assert.deepEqual([call.kind, call.name, call.traceId], [INTERNAL, 'insert N/orders', REQUEST_TRACE]);
@@ -101,7 +101,7 @@ describe('A server with tracing', () => {
     assert.deepEqual(call.links, [ELEMENT_LINK]);
   });
 
-  it('links a get, and a take of many, with the inserts of what they return', async () => {
+  it('links a get, and a take of many, with the inserts of what they return, and records what a status reads', async () => {
     await start();
     const waiting = client.get('N', 'orders', { to: 60_000 });
     await insertFromProducer('orders');
@@ -109,14 +109,17 @@ describe('A server with tracing', () => {
     await insertFromProducer('orders');
     await insertFromProducer('orders');
     await client.request('POST', '/q/N/orders/take', { query: { count: 10 } });
+    await client.request('GET', '/q/N/orders/status');
     await stop();
-    const got = await receiver.span(({ name }) => name === 'GET /q/:namespace/:queue');
+    const got = receiver.received(({ name }) => name === 'GET /q/:namespace/:queue');
     assert.deepEqual(got.links, [ELEMENT_LINK]);
-    const gotMany = await receiver.span(({ name }) => name === 'POST /q/:namespace/:queue/take');
+    const gotMany = receiver.received(({ name }) => name === 'POST /q/:namespace/:queue/take');
     assert.deepEqual(gotMany.links, [ELEMENT_LINK, ELEMENT_LINK]);
-    const take = await receiver.span(({ parentSpanId }) => parentSpanId === gotMany.spanId);
+    const take = receiver.received(({ parentSpanId }) => parentSpanId === gotMany.spanId);
     assert.equal(take.attributes['messaging.batch.message_count'], 2);
     assert.equal(take.attributes['messaging.operation.type'], 'receive');
+    const read = receiver.received(({ name }) => name === 'GET /q/:namespace/:queue/status');
+    receiver.received(({ parentSpanId, name }) => parentSpanId === read.spanId && name === 'count N/orders');
   });
 
   it('records what STOMP and AMQP clients send in the trace of the sender, and links what they receive', async () => {
@@ -135,12 +138,12 @@ describe('A server with tracing', () => {
     await amqp.close();
     await stop();
     for (const queue of ['a', 'b']) {
-      const insert = await receiver.span(({ name }) => name === `insert N/${queue}`);
+      const insert = receiver.received(({ name }) => name === `insert N/${queue}`);
       assert.deepEqual([insert.traceId, insert.parentSpanId], [ELEMENT_TRACE, ELEMENT_SPAN], queue);
-      const take = await receiver.span(({ name }) => name === `take N/${queue}`);
+      const take = receiver.received(({ name }) => name === `take N/${queue}`);
       assert.notEqual(take.traceId, ELEMENT_TRACE);
       assert.deepEqual(take.links, [ELEMENT_LINK], queue);
-      await receiver.span(({ name }) => name === `settle N/${queue}`);
+      receiver.received(({ name }) => name === `settle N/${queue}`);
     }
   });
 
@@ -149,7 +152,7 @@ describe('A server with tracing', () => {
     await insertFromProducer('source');
     assert.equal((await client.get('N', 'copies', { to: 20_000 })).status, 200);
     await stop();
-    const forwarded = await receiver.span(({ name }) => name === 'settle N/source');
+    const forwarded = receiver.received(({ name }) => name === 'settle N/source');
     assert.deepEqual(forwarded.links, [ELEMENT_LINK]);
   });
 
@@ -158,7 +161,15 @@ describe('A server with tracing', () => {
     const request = (flag: string) => ({ traceparent: `00-${REQUEST_TRACE}-${REQUEST_SPAN}-${flag}` });
     await client.insert('N', 'none', 'x');
     await client.insert('N', 'not-sampled', 'x', { headers: request('00') });
-    await client.insert('N', 'damaged', 'x', { headers: { traceparent: 'ff-1-2-01' } });
+    for (const damaged of [
+      'sampled',
+      `ff-${REQUEST_TRACE}-${REQUEST_SPAN}-01`,
+      `00-${REQUEST_TRACE}-${REQUEST_SPAN}-01-more`,
+      `00-${'0'.repeat(32)}-${REQUEST_SPAN}-01`,
+      `00-${REQUEST_TRACE}-${'0'.repeat(16)}-01`,
+    ]) {
+      await client.insert('N', 'damaged', 'x', { headers: { traceparent: damaged } });
+    }
     await client.insert('N', 'sampled', 'x', { headers: request('01') });
     await stop();
     const names = receiver.spans.map(({ name }) => name).sort();

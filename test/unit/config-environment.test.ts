@@ -119,6 +119,12 @@ describe('The environment', () => {
     assert.deepEqual((await load(null, { QUAYSIDE_PORT: 'tcp://10.0.0.1:80' })).warnings, []);
   });
 
+  it('may hold what clients and commands read, whose shell a server may be started from', async () => {
+    const clients = { QUAYSIDE_URL: 'http://127.0.0.1:1', QUAYSIDE_USER: 'ann', QUAYSIDE_PASSWORD: 'secret' };
+    const { config, warnings } = await load(null, clients);
+    assert.deepEqual([config, warnings], [await configOf(null), []]);
+  });
+
   it('may hold what Kubernetes puts there for a service of this name', async () => {
     const config = await configOf(null, {
       QUAYSIDE_PORT: 'tcp://10.0.0.1:3444',

@@ -1,0 +1,67 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { SpanExporter } from '../../src/tracing/exporter.ts';
+import { Span } from '../../src/tracing/span.ts';
+import { TraceIds } from '../../src/tracing/trace-context.ts';
+import { type Clock, systemClock } from '../../src/util/clock.ts';
+import { TraceReceiver } from '../support/trace-receiver.ts';
+
+/** From the end of a request to the end of the batch it is fewer turns of the microtask queue than this. */
+const MAX_TURNS = 12;
+/** For so long a batch waits for further spans; here it leaves with the next turn of the event loop. */
+const GATHER_MS = 1_000;
+
+describe('An exporter of spans', () => {
+  let receiver: TraceReceiver;
+  const ids = new TraceIds();
+
+  beforeEach(async () => {
+    receiver = await TraceReceiver.start();
+  });
+  afterEach(() => receiver.stop());
+
+  const spanOf = (name: string): Span => {
+    const context = { traceId: ids.trace(), spanId: ids.span(), isSampled: true };
+    const span = new Span({ name, kind: 'internal', context, parentId: null, startedAt: Date.now() });
+    span.end(span.startedAt);
+    return span;
+  };
+
+  const exporterWith = (clock: Clock): SpanExporter =>
+    new SpanExporter({
+      collector: { url: new URL('/v1/traces', receiver.url), headers: {} },
+      resource: { attributes: {}, version: 'test' },
+      maxQueue: 100,
+      clock,
+      random: () => 0,
+      log: { info: assert.fail, warn: assert.fail },
+    });
+
+  it('sends a span that comes at any moment while a batch ends', { timeout: 60_000 }, async () => {
+    for (let turns = 0; turns <= MAX_TURNS; turns += 1) {
+      let isFirst = true;
+      const clock: Clock = {
+        ...systemClock,
+        after(delayMs, run) {
+          if (delayMs === GATHER_MS) {
+            const immediate = setImmediate(run);
+            return () => clearImmediate(immediate);
+          }
+          // The limit of a request, which ends when its response is there.
+          const begins = isFirst;
+          isFirst = false;
+          return () => begins && addAfter(turns);
+        },
+      };
+      const exporter = exporterWith(clock);
+      const addAfter = (left: number): void => {
+        if (left === 0) exporter.add(spanOf(`late by ${turns}`));
+        else queueMicrotask(() => addAfter(left - 1));
+      };
+      exporter.add(spanOf('first'));
+      await receiver.span(({ name }) => name === `late by ${turns}`);
+      await exporter.stop();
+      assert.deepEqual(exporter.counts, { exported: 2, dropped: 0, failed: 0 });
+    }
+  });
+});
