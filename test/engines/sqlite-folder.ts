@@ -52,7 +52,7 @@ export class SqliteFolder {
       settings: {
         ballastBytes: 0,
         minFreeBytes: 0,
-        ...('faults' in settings ? {} : { startThread: inThisThread }),
+        ...('faults' in settings ? {} : { testThread: inThisThread() }),
         ...settings,
       },
       log,

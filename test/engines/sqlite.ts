@@ -6,7 +6,7 @@ import { MessageChannel } from 'node:worker_threads';
 import type { Engine, EngineLog } from '../../src/engine/engine.ts';
 import { Faults } from '../../src/engines/sqlite/fault-point.ts';
 import { open } from '../../src/engines/sqlite/index.ts';
-import type { StartThread } from '../../src/engines/sqlite/thread.ts';
+import { TestThread } from '../../src/engines/sqlite/thread.ts';
 import { serve } from '../../src/engines/sqlite/worker/serve.ts';
 import type {
   CrashMoment,
@@ -41,22 +41,27 @@ export const NORMAL_SQLITE = durable('sqlite, durability normal', { durability: 
  * The store without a thread of its own, which takes a tenth of a second of processor time to start: many tests open an engine
  * each. The contract and the model of files have the thread, and so have tests that stop it in the middle.
  */
-export const inThisThread: StartThread = (data) => {
-  const { port1, port2 } = new MessageChannel();
-  serve(port2, data);
-  return {
-    postMessage: (message, transfer = []) => port1.postMessage(message, transfer),
-    on: (event: string, listener: (...args: never[]) => void) =>
-      port1.on(event === 'exit' ? 'close' : event, listener as () => void),
-  };
-};
+export const inThisThread = (): TestThread =>
+  new TestThread((data) => {
+    const { port1, port2 } = new MessageChannel();
+    serve(port2, data);
+    return {
+      postMessage: (message, transfer = []) => port1.postMessage(message, transfer),
+      on: (event: string, listener: (...args: never[]) => void) =>
+        port1.on(event === 'exit' ? 'close' : event, listener as () => void),
+    };
+  }, new FakeClock());
 
-const IN_MEMORY = { url: 'sqlite::memory:', folder: tmpdir(), settings: { startThread: inThisThread } };
+const inMemory = () => ({
+  url: 'sqlite::memory:',
+  folder: tmpdir(),
+  settings: { testThread: inThisThread() },
+});
 
 export const MEMORY_SQLITE: EngineUnderTest = {
   name: 'sqlite::memory:',
   type: 'sqlite',
-  open: async (options) => openOnce({ ...options, ...IN_MEMORY, clock: new FakeClock() }),
+  open: async (options) => openOnce({ ...options, ...inMemory(), clock: new FakeClock() }),
   openDurable: null,
 };
 
@@ -74,7 +79,7 @@ function durable(name: string, settings: Readonly<Record<string, unknown>>): Eng
 
 /** A store in memory, started, that shares a clock with others. */
 export async function openMemory(options: OpenTestEngine, clock: FakeClock): Promise<Engine> {
-  const engine = open(engineOptions({ ...options, ...IN_MEMORY, clock }));
+  const engine = open(engineOptions({ ...options, ...inMemory(), clock }));
   await engine.start();
   return engine;
 }

@@ -3,7 +3,7 @@ import type { EngineOptions } from '../../engine/engine.ts';
 import { EngineSettings } from '../../engine/settings.ts';
 import { type Clock, systemClock } from '../../util/clock.ts';
 import { Faults } from './fault-point.ts';
-import { type StartThread, startWorker } from './thread.ts';
+import { type StartThread, startWorker, TestThread } from './thread.ts';
 
 export type Durability = 'full' | 'normal';
 export type FileCheck = 'auto' | 'always' | 'never';
@@ -45,14 +45,15 @@ const NAMES = [
   'ballastBytes',
   'minFreeBytes',
   'faults',
-  'startThread',
+  'testThread',
 ] as const;
 
 /** @throws Error naming the setting, for the composition root to report */
 export function readSettings(options: EngineOptions): Settings {
   const given = new EngineSettings(options.url, NAMES, options.settings);
   const faults = given.value('faults');
-  const startThread = given.value('startThread');
+  const testThread = given.value('testThread');
+  const ofTest = [faults, testThread].find((each) => each instanceof Faults || each instanceof TestThread);
   return {
     file: fileOf(options),
     durability: given.oneOf('durability', ['full', 'normal']) ?? 'full',
@@ -62,8 +63,8 @@ export function readSettings(options: EngineOptions): Settings {
     ballastBytes: given.whole('ballastBytes') ?? 16 * MIB,
     minFreeBytes: given.whole('minFreeBytes') ?? 64 * MIB,
     faultMemory: faults instanceof Faults ? faults.memory : null,
-    deadlineClock: faults instanceof Faults ? faults.clock : systemClock,
-    startThread: typeof startThread === 'function' ? (startThread as StartThread) : startWorker,
+    deadlineClock: ofTest?.clock ?? systemClock,
+    startThread: testThread instanceof TestThread ? testThread.start : startWorker,
   };
 }
 

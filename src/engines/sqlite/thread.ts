@@ -1,4 +1,5 @@
 import { Worker } from 'node:worker_threads';
+import type { Clock } from '../../util/clock.ts';
 import type { FromWorker, ToWorker } from './protocol.ts';
 import type { WorkerData } from './worker/serve.ts';
 
@@ -11,6 +12,20 @@ export interface StoreThread {
 }
 
 export type StartThread = (data: WorkerData) => StoreThread;
+
+/**
+ * Runs the store in the caller's thread: given as the engine's setting `testThread`; the server never sets it. A call can
+ * only be late if the whole process is, so calls expire by a clock that the test owns.
+ */
+export class TestThread {
+  readonly start: StartThread;
+  readonly clock: Clock;
+
+  constructor(start: StartThread, clock: Clock) {
+    this.start = start;
+    this.clock = clock;
+  }
+}
 
 export const startWorker: StartThread = (workerData) =>
   new Worker(workerModule(), { workerData, name: 'quayside-sqlite' });
