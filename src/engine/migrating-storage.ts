@@ -272,10 +272,22 @@ export class MigratingStorage implements Storage {
         copiesOf(item) === null ? item : { ...item, action: { kind: 'extend', leaseMs: TRANSFER_LEASE_MS } },
       ),
     );
-    const held = items.flatMap((item, place) => {
+    const held: { item: SettleItem; copies: readonly KeyedInsert[]; places: number[] }[] = [];
+    const byElement = new Map<string, (typeof held)[number]>();
+    for (const [place, item] of items.entries()) {
       const copies = first[place]?.outcome === 'done' ? copiesOf(item) : null;
-      return copies === null ? [] : [{ place, item, copies: copies.map((copy, i) => keyed(copy, item, i)) }];
-    });
+      if (copies === null) continue;
+      const { queue, id, group } = item;
+      const element = JSON.stringify([queue.ns, queue.name, id, group]);
+      const before = byElement.get(element);
+      // The first settlement of an element finishes it; those after it have no copies.
+      if (before !== undefined) before.places.push(place);
+      else {
+        const one = { item, copies: copies.map((copy, i) => keyed(copy, item, i)), places: [place] };
+        byElement.set(element, one);
+        held.push(one);
+      }
+    }
     if (held.length === 0) return first;
     const byQueue = Map.groupBy(
       held.flatMap(({ copies }) => copies),
@@ -297,7 +309,12 @@ export class MigratingStorage implements Storage {
       held.map(({ item }) => ({ ...item, action: { kind: 'finish' } })),
     );
     const results = [...first];
-    for (const [at, { place }] of held.entries()) results[place] = finished[at] ?? SETTLED['not-found'];
+    for (const [at, { places }] of held.entries()) {
+      const result = finished[at] ?? SETTLED['not-found'];
+      for (const [i, place] of places.entries()) {
+        results[place] = i > 0 && result.outcome === 'done' ? SETTLED['not-found'] : result;
+      }
+    }
     return results;
   }
 
