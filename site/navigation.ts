@@ -121,6 +121,7 @@ export const SECTIONS: readonly Section[] = [
       'adr/0016-events-without-queues',
       'adr/0017-console-sessions',
       'adr/0018-migration',
+      'adr/0019-api-tokens',
     ),
   },
   { title: 'Releases', pages: ['CHANGELOG.md'] },

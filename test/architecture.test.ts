@@ -36,7 +36,8 @@ const RULES: Readonly<Record<string, Rule>> = {
       { parts: [...BASE, 'engine'], packages: ['node:*', driver] },
     ]),
   ),
-  access: { parts: BASE, packages: ['node:*'] },
+  // Tokens are definitions of the engines.
+  access: { parts: [...BASE, 'engine'], packages: ['node:*'] },
   broker: { parts: [...BASE, 'engine'], packages: [] },
   sandbox: { parts: BASE, packages: ['node:*', 'acorn', 'quickjs-wasi'] },
   exchange: { parts: [...BASE, 'engine', 'broker', 'sandbox'], packages: ['node:*'] },

@@ -97,15 +97,25 @@ function readUser({ name, rights, maskBodies = false }: UserDefinition, namespac
     const yes = () => true;
     return { name, isAdministrator: true, may: yes, maySee: yes, maySeeBodies: yes };
   }
-  const sets = new Map<string, ReadonlySet<Right>>();
+  const lists: Record<string, readonly Right[]> = {};
   for (const [namespace, names] of Object.entries(rights)) {
     if (namespace !== EVERY_NAMESPACE && !namespaces.includes(namespace)) {
       const hint = `Name one of ${namespaces.join(', ')}, or *`;
       throw new UserDefinitionError(name, ['rights', namespace], 'there is no such namespace', hint);
     }
-    sets.set(namespace, new Set(names.map((right) => readRight(name, namespace, right))));
+    lists[namespace] = names.map((right) => readRight(name, namespace, right));
   }
-  return new LimitedUser(name, sets, maskBodies);
+  return limitedUser(name, lists, maskBodies);
+}
+
+/** A user with these rights and no others, by namespace; `*` stands for every namespace that is not named. */
+export function limitedUser(
+  name: string,
+  rights: Readonly<Record<string, readonly Right[]>>,
+  maskBodies: boolean,
+): User {
+  const sets = Object.entries(rights).map(([namespace, list]) => [namespace, new Set(list)] as const);
+  return new LimitedUser(name, new Map(sets), maskBodies);
 }
 
 function readRight(user: string, namespace: string, right: string): Right {

@@ -64,10 +64,13 @@ export class ConsoleSessions {
     this.#renewMs = Math.min(MAX_RENEW_MS, options.idleMs / 10);
   }
 
-  /** A new session of a user who has just proved who they are; `renewedToken` is its cookie. Null if the user is gone. */
+  /**
+   * A new session of a user who has just proved who they are; `renewedToken` is its cookie. Null if the user is gone, or
+   * logged in with an API token: the session would have the rights of the user.
+   */
   open(user: User): ConsoleSession | null {
     const account = this.#options.accountNamed(user.name);
-    if (account === null) return null;
+    if (account?.user !== user) return null;
     const now = this.#options.clock.now();
     const id = randomBytes(ID_BYTES).toString('base64url');
     return this.#session(account, { name: user.name, id, startedAt: now, usedAt: now }, true);

@@ -4,6 +4,7 @@ import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import type { Account } from './account.ts';
+import { bearerToken } from './api-tokens.ts';
 import { type BasicCredentials, credentialsPart, readBasic } from './basic.ts';
 import { LoginLimits, type Origin } from './login-limits.ts';
 import { addressBlock } from './networks.ts';
@@ -23,6 +24,8 @@ export interface AuthenticatorOptions {
   readonly log: AccessLog;
   /** Which names logged in from which networks lately; none if it is not given. */
   readonly known?: KnownPairs;
+  /** Not given: no token is accepted. */
+  readonly tokens?: TokenLogins;
   /** How passwords are checked, for tests of what is done about the outcome. */
   readonly verify?: typeof passwordMatches;
 }
@@ -31,6 +34,14 @@ export interface AuthenticatorOptions {
 export interface KnownPairs {
   has(name: string, network: string): boolean;
   add(name: string, network: string): void;
+}
+
+/** Credentials that stand for a user, see `ApiTokens`. */
+interface TokenLogins {
+  login(secret: string, name: string | null): User | null;
+  recall(secret: string): User | null;
+  isToken(user: User): boolean;
+  isLive(user: User): boolean;
 }
 
 /** What an operator should know of logins (reliability, S19). */
@@ -92,6 +103,7 @@ export class PasswordAuthenticator implements Authenticator {
       }),
   });
   readonly #limits: LoginLimits;
+  readonly #tokens: TokenLogins;
   readonly #verify: typeof passwordMatches;
   /** Keys are digests with this secret, so that the maps hold no password and lookup time reveals nothing. */
   readonly #secret = randomBytes(32).toString('base64url');
@@ -106,7 +118,15 @@ export class PasswordAuthenticator implements Authenticator {
   #accounts: ReadonlyMap<string, Account>;
   #decoy: Argon2Hash;
 
-  constructor({ accounts, clock, log, known = NONE_KNOWN, verify = passwordMatches }: AuthenticatorOptions) {
+  constructor({
+    accounts,
+    clock,
+    log,
+    known = NONE_KNOWN,
+    tokens = NO_TOKENS,
+    verify = passwordMatches,
+  }: AuthenticatorOptions) {
+    this.#tokens = tokens;
     this.#verify = verify;
     this.#clock = clock;
     this.#log = log;
@@ -150,6 +170,8 @@ export class PasswordAuthenticator implements Authenticator {
    * or it has another password.
    */
   renew(user: User): User | null {
+    // Its rights follow those of its owner by themselves; another password of the owner changes nothing about it.
+    if (this.#tokens.isToken(user)) return this.#tokens.isLive(user) ? user : null;
     const account = this.#accounts.get(user.name);
     if (account === undefined) return null;
     return isDeepStrictEqual(account.password, this.#passwords.get(user)) ? account.user : null;
@@ -176,16 +198,36 @@ export class PasswordAuthenticator implements Authenticator {
   }
 
   recall(authorization: string): User | null {
+    const token = bearerToken(authorization);
+    if (token !== null) return this.#tokens.recall(token);
     const part = credentialsPart(authorization);
     return part === null ? null : this.#recallKey(this.#digest(part));
   }
 
-  async loginBasic(authorization: string, address: string): Promise<User> {
-    const credentials = readBasic(authorization);
-    const part = credentialsPart(authorization);
-    if (credentials === null || part === null) throw unauthorized();
+  async login(authorization: string, address: string): Promise<User> {
+    const token = bearerToken(authorization);
+    const credentials = token === null ? readBasic(authorization) : { name: BEARER, password: token };
+    if (credentials === null || Buffer.byteLength(credentials.password) > PASSWORD_BYTES)
+      throw unauthorized();
     if (Buffer.byteLength(credentials.name) > PASSWORD_BYTES) throw unauthorized();
-    const key = this.#digest(part);
+    const key = this.#digest(credentialsPart(authorization) ?? authorization);
+    const user = this.#loginByToken(key, credentials, address);
+    if (user !== null) return user;
+    return this.#loginByPassword(key, credentials, address);
+  }
+
+  /** Tokens are looked up before any limit: nobody guesses one, and a flood of wrong ones keeps no right one out. */
+  #loginByToken(key: string, { name, password }: BasicCredentials, address: string): User | null {
+    try {
+      return this.#tokens.login(password, name === BEARER ? null : name);
+    } catch (error) {
+      this.#noteFailed(key, name, address);
+      throw error;
+    }
+  }
+
+  /** Unknown tokens come here as well, as the password of nobody, so that they have the limits of wrong passwords. */
+  async #loginByPassword(key: string, credentials: BasicCredentials, address: string): Promise<User> {
     for (;;) {
       const accounts = this.#accounts;
       const user = await this.#login(key, credentials, address);
@@ -327,6 +369,16 @@ export class PasswordAuthenticator implements Authenticator {
   }
 }
 
+/** Stands for the name that comes with no token. No user has it: names have no colon. */
+const BEARER = 'bearer:';
+
+const NO_TOKENS: TokenLogins = {
+  login: () => null,
+  recall: () => null,
+  isToken: () => false,
+  isLive: () => false,
+};
+
 const NONE_KNOWN: KnownPairs = { has: () => false, add: () => {} };
 
 /** Puts an entry last in a map of a bounded size: the first one makes room. */
@@ -350,5 +402,5 @@ function decoyFor(accounts: ReadonlyMap<string, Account>): Argon2Hash {
 }
 
 function unauthorized(): QuaysideError {
-  return new QuaysideError('unauthorized', 'The user name or the password is wrong.');
+  return new QuaysideError('unauthorized', 'The user name, the password or the token is wrong.');
 }

@@ -57,11 +57,11 @@ export interface Authenticator {
    */
   recall(authorization: string): User | null;
   /**
-   * Checks the user name and password of a Basic header. Slow on purpose (argon2id), bounded in how many run at once;
+   * Checks a Basic or Bearer header. A password is slow on purpose (argon2id), bounded in how many run at once;
    * a success is remembered for `recall`. `address` is the client's, for the limits on failures.
-   * @throws QuaysideError `unauthorized`, `too-many-attempts`, `overloaded`
+   * @throws QuaysideError `unauthorized`, `token-expired`, `too-many-attempts`, `overloaded`
    */
-  loginBasic(authorization: string, address: string): Promise<User>;
+  login(authorization: string, address: string): Promise<User>;
   /**
    * The user whom a client's certificate names; null if there is none. Counted and logged like a login by password.
    * @param name null: the certificate does not count, which is a failed login

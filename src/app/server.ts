@@ -2,6 +2,7 @@ import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { accountChanges } from '../access/account.ts';
+import { ApiTokens } from '../access/api-tokens.ts';
 import { ConsoleSessions } from '../access/console-sessions.ts';
 import { KnownLogins } from '../access/known-logins.ts';
 import { PasswordAuthenticator } from '../access/password-authenticator.ts';
@@ -168,7 +169,7 @@ export class Server implements Service {
    */
   async reload(config: Config): Promise<void> {
     if (this.#running === null) return;
-    const { authenticator, broker, exchanges, events, http, sessions } = this.#running;
+    const { authenticator, broker, exchanges, http, sessions } = this.#running;
     const { clock, log, errorAt } = this.#parts;
     const { accounts, created, warnings } = await loadUsers(config, errorAt);
     if (created !== null) {
@@ -186,8 +187,7 @@ export class Server implements Service {
       messages.push(...dateWarnings(config[name].tls, certificates[i], clock));
     const changes = accountChanges(authenticator.accounts, accounts);
     const renew = authenticator.replaceAccounts(accounts);
-    for (const { server } of sessions) server.renewUsers((user) => authenticator.renew(user));
-    events.renewUsers((user) => authenticator.renew(user));
+    this.#renewUsers(this.#running);
     // Consumers of sessions that ended have left their wait queues by now: these wait over HTTP.
     broker.endWaiting((owner, namespace) => {
       const user = renew(owner);
@@ -204,6 +204,12 @@ export class Server implements Service {
     if (options.length > 0) {
       log.warn({ event: 'reload', options }, `${options.join(', ')} changed as well and need a restart`);
     }
+  }
+
+  /** Ends the sessions of users who are gone, and gives the others their rights of now. */
+  #renewUsers({ authenticator, sessions, events }: Running): void {
+    for (const { server } of sessions) server.renewUsers((user) => authenticator.renew(user));
+    events.renewUsers((user) => authenticator.renew(user));
   }
 
   async #start(): Promise<void> {
@@ -229,7 +235,14 @@ export class Server implements Service {
     const broker = await this.#startBroker(engines, tracing);
     const watch = new QueueWatch({ namespaces: broker.namespaces(), clock });
     await this.#startParts(watch);
-    const authenticator = await this.#startAuthenticator(users);
+    const tokens = new ApiTokens({
+      namespaces: broker.namespaces(),
+      ownerNamed: (name) => authenticator.userNamed(name),
+      clock,
+      log,
+    });
+    const authenticator: PasswordAuthenticator = await this.#startAuthenticator(users, tokens);
+    await this.#startParts(tokens);
     const sandbox = await this.#startSandbox();
     const exchanges = await this.#startExchanges(broker, authenticator, sandbox);
     const searches = new Searches({ sandbox, clock, selectors: config.selectors === 'on' });
@@ -275,6 +288,7 @@ export class Server implements Service {
     });
     const httpServer = new HttpServer({
       ...shared,
+      tokens,
       ...(enabled && { consoleSessions }),
       exchanges,
       operations,
@@ -299,7 +313,9 @@ export class Server implements Service {
     await this.#startParts(http, ...sessions);
     if (users.created !== null) await saveUsers(config, [users.created.definition], errorAt);
     this.#newAdministrator = users.created;
-    this.#running = { broker, exchanges, authenticator, events, http, sessions };
+    const running = { broker, exchanges, authenticator, events, http, sessions };
+    this.#running = running;
+    tokens.onEnded(() => this.#renewUsers(running));
     this.#readiness.open();
     log.info({ event: 'start', pid: process.pid, url: this.url, ...this.otherUrls }, 'listening');
   }
@@ -356,11 +372,11 @@ export class Server implements Service {
     return broker;
   }
 
-  async #startAuthenticator({ accounts }: LoadedUsers): Promise<PasswordAuthenticator> {
+  async #startAuthenticator({ accounts }: LoadedUsers, tokens: ApiTokens): Promise<PasswordAuthenticator> {
     const { clock, log } = this.#parts;
     const known = new KnownLogins(join(this.#config.dataDir, DATA_FILES.logins), clock, log);
     await this.#startParts(known);
-    return new PasswordAuthenticator({ ...this.#parts, accounts, known });
+    return new PasswordAuthenticator({ ...this.#parts, accounts, known, tokens });
   }
 
   /** Stopped after what uses it. */

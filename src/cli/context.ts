@@ -40,14 +40,16 @@ export class CommandContext implements AsyncDisposable {
   readonly isHuman: boolean;
 
   constructor(flags: ConnectionFlags, io: CommandIo) {
-    const { url, user, password } = connectionOf(flags, io.env);
+    const { url, user, password, token } = connectionOf(flags, io.env);
     this.io = io;
     this.isHuman = io.stdout.isTTY === true && flags.json !== true;
     this.client = new Quayside({
       url: url ?? 'http://127.0.0.1:3444',
       // Two attempts: who waits at a terminal would rather know.
       retry: { attempts: 2 },
-      ...(user !== undefined && { auth: { user, password: password ?? '' } }),
+      ...(token !== undefined
+        ? { auth: { token } }
+        : user !== undefined && { auth: { user, password: password ?? '' } }),
     });
   }
 
@@ -94,16 +96,22 @@ interface ServerAccess {
   readonly url?: string | undefined;
   readonly user?: string | undefined;
   readonly password?: string | undefined;
+  readonly token?: string | undefined;
 }
 
-/** Flags go before the environment, and that before the file, whose password is for its own user and server. */
+/**
+ * Flags go before the environment, and that before the file, whose password and token are for its own user and server. A token
+ * counts before the user of the same place.
+ */
 function connectionOf(flags: ConnectionFlags, env: CommandIo['env']): ServerAccess {
   const file = fileConnection(env);
   const url = flags.url ?? (env.QUAYSIDE_URL || file.url);
   const user = flags.user ?? (env.QUAYSIDE_USER || file.user);
   const isOfFile = url === file.url && user === file.user;
   const password = env.QUAYSIDE_PASSWORD || (isOfFile ? file.password : undefined);
-  return { url, user, password };
+  const ofFile = isOfFile && !env.QUAYSIDE_USER ? file.token : undefined;
+  const token = flags.user === undefined ? env.QUAYSIDE_TOKEN || ofFile : undefined;
+  return { url, user, password, token };
 }
 
 function fileConnection(env: CommandIo['env']): ServerAccess {

@@ -11,11 +11,17 @@ const SECTIONS: readonly (readonly [
       ['QUAYSIDE_URL', 'where the server is'],
       ['QUAYSIDE_USER', 'who calls it'],
       ['QUAYSIDE_PASSWORD', 'the password of that user'],
+      ['QUAYSIDE_TOKEN', 'an API token, in place of user and password'],
     ],
   ],
   [
     'FILES',
-    [['~/.config/quayside/client.json', 'url, user and password, for what the environment does not give']],
+    [
+      [
+        '~/.config/quayside/client.json',
+        'url, user and password, or token, for what the environment does not give',
+      ],
+    ],
   ],
   [
     'EXIT STATUS',

@@ -8,6 +8,7 @@ import {
   exitCodeOf,
   printable,
 } from './context.ts';
+import { addRights, RIGHTS_HELP } from './rights.ts';
 import { addServerCommands, type ServerCommands } from './server-commands.ts';
 
 type CommandAction = (context: CommandContext) => Promise<number>;
@@ -76,12 +77,15 @@ function addClientCommands(
   runWith: (flags: ConnectionFlags, run: CommandAction) => Promise<void>,
 ): void {
   /** A command with the options of all commands. Its queue, if it has one, is `namespace/queue`. */
-  const command = (usage: string, description: string): Command =>
-    program
+  const command = (usage: string, description: string, parent = program): Command =>
+    parent
       .command(usage)
       .description(description)
       .option('--url <url>', 'where the server is; else QUAYSIDE_URL, or http://127.0.0.1:3444')
-      .option('--user <name>', 'who you are; else QUAYSIDE_USER. The password comes from QUAYSIDE_PASSWORD')
+      .option(
+        '--user <name>',
+        'who you are; else QUAYSIDE_USER. The password comes from QUAYSIDE_PASSWORD; a token, from QUAYSIDE_TOKEN',
+      )
       .option('--json', 'JSON also on a terminal');
 
   command('put <queue> [data...]', 'inserts an element for each argument, or standard input')
@@ -196,6 +200,22 @@ function addClientCommands(
       const { operations } = await import('./queues.ts');
       await runWith(flags, (context) => operations(context, id, flags));
     });
+  const token = program.command('token').description('creates, lists and revokes API tokens');
+  command('add <name>', 'creates a token of yours, and prints it this once', token)
+    .option('--rights <namespace=rights>', RIGHTS_HELP, addRights)
+    .option('--expires <time>', 'when it expires, such as 2030-01-31T00:00:00Z; else never')
+    .action(async (name: string, flags) => {
+      const { addToken } = await import('./tokens.ts');
+      await runWith(flags, (context) => addToken(context, name, flags));
+    });
+  command('list', 'your tokens; of administrators, those of all users', token).action(async (flags) => {
+    const { listTokens } = await import('./tokens.ts');
+    await runWith(flags, listTokens);
+  });
+  command('revoke <id>', 'revokes a token', token).action(async (id: string, flags) => {
+    const { revokeToken } = await import('./tokens.ts');
+    await runWith(flags, (context) => revokeToken(context, id));
+  });
   command('nodes', 'the nodes of a cluster').action(async (flags) => {
     const { nodes } = await import('./queues.ts');
     await runWith(flags, nodes);

@@ -1,6 +1,7 @@
-import { type Command, InvalidArgumentError } from 'commander';
+import type { Command } from 'commander';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
+import { addRights, RIGHTS_HELP, type RightsByNamespace } from './rights.ts';
 
 /** A command of the server itself, as the command line gave it. */
 export type ServerCommand = { readonly configFile: string | null } & (
@@ -33,9 +34,6 @@ type UserVerb =
     }
   | { readonly verb: 'passwd' }
   | { readonly verb: 'remove' };
-
-/** Rights by namespace. */
-type RightsByNamespace = Readonly<Record<string, readonly string[]>>;
 
 /** What the server lends to the command line. */
 export interface ServerCommands {
@@ -137,11 +135,7 @@ function addUserCommands(
     ['rights', 'replaces the rights of a user'],
   ] as const) {
     command(`${verb} <name>`, description)
-      .option(
-        '--rights <namespace=rights>',
-        'such as N=read,write, or *=browse; may be given several times',
-        addRights,
-      )
+      .option('--rights <namespace=rights>', RIGHTS_HELP, addRights)
       .option('--administrator', 'all rights, everywhere')
       .option('--mask-bodies', 'hides bodies where the user may browse but not read')
       .action((name: string, flags: RightsFlags, own: Command) => {
@@ -178,14 +172,6 @@ interface RightsFlags extends ConfigFlags {
   readonly rights?: RightsByNamespace;
   readonly administrator?: boolean;
   readonly maskBodies?: boolean;
-}
-
-function addRights(text: string, before: RightsByNamespace = {}): RightsByNamespace {
-  const [, namespace, list] = /^([^=]+)=([a-z,]*)$/.exec(text) ?? [];
-  if (namespace === undefined || list === undefined) {
-    throw new InvalidArgumentError('Allowed: a namespace or *, =, and rights with commas between them.');
-  }
-  return { ...before, [namespace]: list.split(',').filter((right) => right !== '') };
 }
 
 function unknownWord(program: Command, word: string): string {

@@ -22,11 +22,16 @@ export interface Credentials {
   readonly password: string;
 }
 
+/** An API token. */
+export interface TokenCredentials {
+  readonly token: string;
+}
+
 export interface ClientOptions {
   /** Where the server is, such as `http://127.0.0.1:3444`. May have a path, and `user:password@`. */
   readonly url?: string | URL;
-  /** Name and password, or a function that returns the value of the `Authorization` header. */
-  readonly auth?: Credentials | (() => Promise<string>);
+  /** Name and password, an API token, or a function that returns the value of the `Authorization` header. */
+  readonly auth?: Credentials | TokenCredentials | (() => Promise<string>);
   readonly fetch?: typeof fetch;
   readonly retry?: false | RetryOptions;
   /** The module `@opentelemetry/api`, for spans of inserts and of handlers. */

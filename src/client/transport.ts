@@ -1,5 +1,5 @@
 import { type CallOutcome, ConnectionError, QuaysideError, StoppedError, TimeoutError } from './errors.ts';
-import type { CallOptions, ClientOptions, RequestMethod, RetryOptions } from './options.ts';
+import type { CallOptions, ClientOptions, Credentials, RequestMethod, RetryOptions } from './options.ts';
 import { after, monotonic, random, sleep } from './time.ts';
 
 export interface ClientRequest {
@@ -184,8 +184,12 @@ export function environment(name: string): string | undefined {
 
 function authorizationOf(url: URL, auth: ClientOptions['auth']): () => Promise<string | null> {
   if (typeof auth === 'function') return auth;
-  const user = auth?.user ?? (decodeURIComponent(url.username) || environment('QUAYSIDE_USER'));
-  const password = auth?.password ?? (decodeURIComponent(url.password) || environment('QUAYSIDE_PASSWORD'));
+  const isGiven = auth !== undefined || url.username !== '';
+  const token = auth && 'token' in auth ? auth.token : isGiven ? undefined : environment('QUAYSIDE_TOKEN');
+  if (token !== undefined) return async () => `Bearer ${token}`;
+  const own = auth as Credentials | undefined;
+  const user = own?.user ?? (decodeURIComponent(url.username) || environment('QUAYSIDE_USER'));
+  const password = own?.password ?? (decodeURIComponent(url.password) || environment('QUAYSIDE_PASSWORD'));
   const value = user === undefined ? null : `Basic ${base64OfText(`${user}:${password ?? ''}`)}`;
   return async () => value;
 }

@@ -26,7 +26,12 @@ const SERVICE_URL = /^(tcp|udp|sctp):\/\//;
 const SERVICE_LINK = /^QUAYSIDE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)$/;
 
 /** Of the clients and the commands that call a server, which may be run in the same shell. */
-const OF_CLIENTS: ReadonlySet<string> = new Set(['QUAYSIDE_URL', 'QUAYSIDE_USER', 'QUAYSIDE_PASSWORD']);
+const OF_CLIENTS: ReadonlySet<string> = new Set([
+  'QUAYSIDE_URL',
+  'QUAYSIDE_USER',
+  'QUAYSIDE_PASSWORD',
+  'QUAYSIDE_TOKEN',
+]);
 
 /** The options of the environment, as found: not yet checked. */
 export interface EnvironmentOverlay extends ConfigNotes {

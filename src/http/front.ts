@@ -360,7 +360,7 @@ export class Front {
 
   async #login(call: HttpCall, authorization: string): Promise<void> {
     try {
-      const user = await this.parts.authenticator.loginBasic(authorization, call.address);
+      const user = await this.parts.authenticator.login(authorization, call.address);
       if (!call.isGone) this.#dispatch(call, user);
     } catch (error) {
       call.fail(error);

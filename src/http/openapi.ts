@@ -45,11 +45,12 @@ export function openApi(routes: readonly Route[], version: string): object {
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
     servers: [{ url: '/', description: 'The server that this document comes from.' }],
-    security: [{ basic: [] }, { consoleSession: [] }],
+    security: [{ basic: [] }, { token: [] }, { consoleSession: [] }],
     paths: referring,
     components: {
       securitySchemes: {
         basic: { type: 'http', scheme: 'basic' },
+        token: { type: 'http', scheme: 'bearer', description: 'An API token; see `createToken`.' },
         consoleSession: {
           type: 'apiKey',
           in: 'cookie',

@@ -1,4 +1,5 @@
 import { fileURLToPath } from 'node:url';
+import type { ApiTokens } from '../access/api-tokens.ts';
 import type { ConsoleSessions } from '../access/console-sessions.ts';
 import { Networks } from '../access/networks.ts';
 import type { Authenticator, User } from '../access/user.ts';
@@ -112,6 +113,7 @@ export interface HttpParts {
   readonly events: EventPublisher;
   readonly searches: Searches;
   readonly authenticator: Authenticator;
+  readonly tokens: ApiTokens;
   /** Not given: the console is off, and its cookie means nothing. */
   readonly consoleSessions?: ConsoleSessions;
   readonly options: HttpOptions;

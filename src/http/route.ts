@@ -163,7 +163,7 @@ const ALWAYS: readonly ErrorCode[] = [
   'forbidden-origin',
   'internal',
 ];
-const WITH_LOGIN: readonly ErrorCode[] = ['unauthorized', 'too-many-attempts', 'overloaded'];
+const WITH_LOGIN: readonly ErrorCode[] = ['unauthorized', 'token-expired', 'too-many-attempts', 'overloaded'];
 const IN_NAMESPACE: readonly ErrorCode[] = ['namespace-not-found', 'storage-unavailable', 'outcome-unknown'];
 
 /** The error codes that a route shares with all of its kind. */

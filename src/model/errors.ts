@@ -23,6 +23,7 @@ export const ERROR_CODES = [
   'route-not-found',
   // who asked
   'unauthorized',
+  'token-expired',
   'too-many-attempts',
   'forbidden',
   'forbidden-origin',
@@ -37,6 +38,7 @@ export const ERROR_CODES = [
   'exchange-not-found',
   'exchange-exists',
   'operation-not-found',
+  'token-not-found',
   'queue-in-use',
   'definition-conflict',
   'precondition-failed',
@@ -51,6 +53,7 @@ export const ERROR_CODES = [
   'queue-full',
   'too-many-groups',
   'too-many-exchanges',
+  'too-many-tokens',
   'too-many-subscribers',
   'overloaded',
   'shutting-down',

@@ -27,7 +27,7 @@ export async function authenticate(
     throw new QuaysideError('unauthorized', need);
   }
   const basic = `Basic ${Buffer.from(`${login}:${passcode}`, 'latin1').toString('base64')}`;
-  return authenticator.recall(basic) ?? authenticator.loginBasic(basic, address);
+  return authenticator.recall(basic) ?? authenticator.login(basic, address);
 }
 
 /**

@@ -263,7 +263,7 @@ describe('The login by SASL, where logins cannot be checked', () => {
     const fault = new Error('no logins today');
     const authenticator = {
       recall: () => null,
-      loginBasic: () => Promise.reject(fault),
+      login: () => Promise.reject(fault),
       loginCertified: () => null,
       userNamed: () => null,
     };
@@ -297,7 +297,7 @@ describe('The login by SASL, with real users', () => {
       for (let i = 0; i < 10; i++) assert.equal(await attempt(`wrong ${i}`), 1);
       assert.equal(await attempt('right'), 4);
       const right = `Basic ${Buffer.from('u:right').toString('base64')}`;
-      await assert.rejects(authenticator.loginBasic(right, '127.0.0.1'), /Too many/);
+      await assert.rejects(authenticator.login(right, '127.0.0.1'), /Too many/);
       clock.advance(5_000);
       assert.equal(await attempt('right'), 0);
     } finally {

@@ -41,7 +41,7 @@ export class ParityNode {
     );
     const parts = {
       broker: harness.broker,
-      authenticator: new NamedUsers(accounts, USERS),
+      authenticator: new NamedUsers(accounts, USERS, harness.tokens),
       log: { ...SILENT_LOG, error: () => {} },
       clock: harness.opened.clock,
       version: '0.0.0',

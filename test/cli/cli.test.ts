@@ -19,7 +19,7 @@ const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
 const run = promisify(execFile);
 
 const COMMANDS = [
-  ...['serve', 'doctor', 'backup', 'restore', 'hash-password', 'reset-admin', 'user'],
+  ...['serve', 'doctor', 'backup', 'restore', 'hash-password', 'reset-admin', 'user', 'token'],
   ...[
     'put',
     'get',
@@ -176,6 +176,21 @@ describe('The command line', () => {
     await quayside(['exchange', 'delete', 'x1']);
     assert.equal((await quayside(['exchange', 'show', 'x1'])).code, 3);
     assert.equal((await quayside(['exchange', 'rename', 'x1'])).code, 2);
+  });
+
+  it('creates, lists and revokes tokens, and logs in with one', async () => {
+    const [created] = json(await quayside(['token', 'add', 'ci', '--rights', 'N=write'])) as Record<
+      string,
+      string
+    >[];
+    const { QUAYSIDE_USER: _user, QUAYSIDE_PASSWORD: _password, ...bare } = env;
+    const own = { ...bare, QUAYSIDE_TOKEN: created?.token ?? '' };
+    assert.equal((await quayside(['put', 'N/by-token', 'x'], '', own)).code, 0);
+    assert.equal((await quayside(['get', 'N/by-token'], '', own)).code, 4);
+    const [listed] = json(await quayside(['token', 'list'])) as Record<string, unknown>[];
+    assert.deepEqual([listed?.name, listed?.rights, listed?.token], ['ci', { N: ['write'] }, undefined]);
+    assert.equal((await quayside(['token', 'revoke', created?.id ?? ''])).code, 0);
+    assert.equal((await quayside(['put', 'N/by-token', 'x'], '', own)).code, 4);
   });
 
   it('summarizes dead letters, lists nodes and measures', async () => {

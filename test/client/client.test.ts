@@ -357,6 +357,23 @@ describe('The client', () => {
     await assert.rejects(wrong.queue('N/who').status(), { code: 'unauthorized', status: 401 });
   });
 
+  it('takes an API token from its options, and from the environment unless credentials are given', async (t) => {
+    await using owner = new Quayside({ url: server.url, auth: AUTH });
+    const { text } = await owner.request('POST', '/tokens', { body: '{"name":"test"}' });
+    const { token } = JSON.parse(text) as { token: string };
+    await using byToken = new Quayside({ url: server.url, auth: { token } });
+    await byToken.queue('N/who').status();
+    t.after(() => delete process.env.QUAYSIDE_TOKEN);
+    process.env.QUAYSIDE_TOKEN = token;
+    await using byEnvironment = new Quayside({ url: server.url });
+    await byEnvironment.queue('N/who').status();
+    process.env.QUAYSIDE_TOKEN = 'qs_wrong';
+    await using wrong = new Quayside({ url: server.url });
+    await assert.rejects(wrong.queue('N/who').status(), { code: 'unauthorized', status: 401 });
+    await using given = new Quayside({ url: server.url, auth: AUTH });
+    await given.queue('N/who').status();
+  });
+
   it('names what is wrong with the name of a queue', () => {
     const client = new Quayside({ url: server.url });
     for (const name of ['N/', '/q', 'N/..'] as const) {

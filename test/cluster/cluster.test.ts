@@ -39,6 +39,18 @@ for (const { name, start } of MODES) {
       assert.equal(jsonOf<{ nodes: unknown[] }>(ready).nodes.length, 3);
     });
 
+    it('know a token that another node created, until it is revoked on a third', async () => {
+      const body = JSON.stringify({ name: 'shared' });
+      const created = await nodes.client(0).request('POST', '/tokens', { body });
+      const { id, token } = jsonOf<{ id: string; token: string }>(created);
+      const headers = { authorization: `Bearer ${token}` };
+      const statusAt = async (at: number): Promise<number> =>
+        (await fetch(`${nodes.server(at).url}/q`, { headers })).status;
+      for (const at of [0, 1, 2]) await reached('it is known', async () => (await statusAt(at)) === 200);
+      assert.equal((await nodes.client(2).request('DELETE', `/tokens/${id}`)).status, 204);
+      for (const at of [0, 1, 2]) await reached('it is unknown', async () => (await statusAt(at)) === 401);
+    });
+
     it('wake a get that waits on one when an insert comes to another', async () => {
       const got = nodes.client(0).get('N', 'woken', { to: 20_000, tid: 'sleeper' });
       await reached('a get that waits', async () => (await tidsAt(1, 'woken')).includes('sleeper'));

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { type Account, readAccounts, type UserDefinition } from '../../src/access/account.ts';
+import { ApiTokens, bearerToken } from '../../src/access/api-tokens.ts';
 import { ConsoleSessions } from '../../src/access/console-sessions.ts';
 import type { Authenticator, User } from '../../src/access/user.ts';
 import type { Broker } from '../../src/broker/broker.ts';
@@ -60,7 +61,7 @@ export interface HarnessOptions {
   /** Of STOMP and AMQP. */
   readonly sessions?: () => readonly SessionInfo[];
   /** Where not given: {@link NamedUsers}. */
-  readonly authenticator?: (opened: TestEngine) => Authenticator;
+  readonly authenticator?: (opened: TestEngine, tokens: ApiTokens) => Authenticator;
 }
 
 export const NAMESPACES: readonly NamespacePolicy[] = [
@@ -89,6 +90,7 @@ export class Harness {
   readonly broker: Broker;
   readonly exchanges: Exchanges;
   readonly operations: BulkOperations;
+  readonly tokens: ApiTokens;
   readonly watch: QueueWatch;
   readonly events: EventPublisher;
   readonly server: HttpServer;
@@ -134,6 +136,12 @@ export class Harness {
       selectors: true,
       configured: new Map(),
     });
+    this.tokens = new ApiTokens({
+      namespaces: this.broker.namespaces(),
+      ownerNamed: (name) => accounts.get(name)?.user ?? null,
+      clock,
+      log: { debug: logAt('debug'), warn: logAt('warn') },
+    });
     const searches = new Searches({ sandbox: this.#sandbox, clock, selectors: true });
     this.operations = new BulkOperations({
       broker: this.broker,
@@ -176,7 +184,9 @@ export class Harness {
       operations: this.operations,
       events: this.events,
       searches,
-      authenticator: options.authenticator?.(opened) ?? new NamedUsers(accounts, users),
+      authenticator:
+        options.authenticator?.(opened, this.tokens) ?? new NamedUsers(accounts, users, this.tokens),
+      tokens: this.tokens,
       consoleSessions: new ConsoleSessions({
         accountNamed: options.accountNamed ?? ((name) => accounts.get(name) ?? null),
         clock: opened.clock,
@@ -209,6 +219,7 @@ export class Harness {
       await harness.broker.start();
       await harness.exchanges.start();
       await harness.operations.start();
+      await harness.tokens.start();
       if (options.watches === true) await harness.watch.start();
       await harness.server.start();
       return harness;
@@ -261,6 +272,7 @@ export class Harness {
     this.broker.drain();
     await this.server.stop();
     await this.operations.stop();
+    await this.tokens.stop();
     await this.events.stop();
     await this.watch.stop();
     await this.exchanges.stop();
@@ -290,6 +302,7 @@ export function sharedHarness(options: HarnessOptions = {}): () => Harness {
 /** Users of a test, checked without a slow hash; their rights are the real ones. */
 export class NamedUsers implements Authenticator {
   readonly #users: ReadonlyMap<string, User>;
+  readonly #tokens: ApiTokens;
 
   loginCertified(): null {
     return null;
@@ -299,7 +312,12 @@ export class NamedUsers implements Authenticator {
     return [...this.#users.values()].find((user) => user.name === name) ?? null;
   }
 
-  constructor(accounts: ReadonlyMap<string, Account>, definitions: readonly UserDefinition[]) {
+  constructor(
+    accounts: ReadonlyMap<string, Account>,
+    definitions: readonly UserDefinition[],
+    tokens: ApiTokens,
+  ) {
+    this.#tokens = tokens;
     this.#users = new Map(
       definitions.map(({ name, password }) => {
         const account = accounts.get(name);
@@ -310,10 +328,10 @@ export class NamedUsers implements Authenticator {
   }
 
   recall(authorization: string): User | null {
-    return this.#users.get(authorization) ?? null;
+    return this.#users.get(authorization) ?? this.#tokens.recall(bearerToken(authorization) ?? '');
   }
 
-  async loginBasic(authorization: string): Promise<User> {
+  async login(authorization: string): Promise<User> {
     const user = this.#users.get(authorization);
     if (user === undefined) throw new QuaysideError('unauthorized', 'The name or the password is wrong.');
     return user;

@@ -210,7 +210,7 @@ describe('A login that takes its time', () => {
   const login = Promise.withResolvers<User>();
   const authenticator: Authenticator = {
     recall: () => null,
-    loginBasic: () => login.promise,
+    login: () => login.promise,
     loginCertified: () => null,
     userNamed: () => null,
   };

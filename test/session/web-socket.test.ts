@@ -267,7 +267,7 @@ describe('STOMP over WebSocket', () => {
       override recall(): null {
         return null;
       }
-      override async loginBasic(): Promise<User> {
+      override async login(): Promise<User> {
         await login.promise;
         return this.userNamed('test') as User;
       }

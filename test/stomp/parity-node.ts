@@ -37,7 +37,7 @@ export class ParityNode {
     );
     this.#server = new StompServer({
       broker: harness.broker,
-      authenticator: new NamedUsers(accounts, USERS),
+      authenticator: new NamedUsers(accounts, USERS, harness.tokens),
       options: { ...STOMP_DEFAULTS, port: 0, bodyLimit: BODY_LIMIT },
       log: { ...SILENT_LOG, error: () => {} },
       clock: harness.opened.clock,

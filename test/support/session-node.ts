@@ -51,7 +51,7 @@ export class TestAuthenticator implements Authenticator {
     return name === null ? null : this.userNamed(name);
   }
 
-  loginBasic(): Promise<User> {
+  login(): Promise<User> {
     return Promise.reject(new QuaysideError('unauthorized', 'wrong'));
   }
 }

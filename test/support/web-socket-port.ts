@@ -30,7 +30,7 @@ export async function startWebSocketPort(given: WebSocketPortOptions): Promise<H
     events: { drain: () => {} },
     authenticator: {
       recall: () => null,
-      loginBasic: () => new Promise(() => {}),
+      login: () => new Promise(() => {}),
       loginCertified: () => null,
       userNamed: () => null,
     },

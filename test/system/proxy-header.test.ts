@@ -24,10 +24,10 @@ class Witness extends TestAuthenticator {
     return null;
   }
 
-  override loginBasic(authorization?: string, address?: string): Promise<User> {
+  override login(authorization?: string, address?: string): Promise<User> {
     this.addresses.push(address ?? '');
     const user = super.recall(authorization ?? '');
-    return user === null ? super.loginBasic() : Promise.resolve(user);
+    return user === null ? super.login() : Promise.resolve(user);
   }
 }
 

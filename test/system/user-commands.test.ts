@@ -9,7 +9,9 @@ import { SERVER_ARGS } from '../support/server-command.ts';
 import { Folder, type Program } from './program.ts';
 
 const PAGE = readFileSync(fileURLToPath(new URL('../../docs/operate/security.md', import.meta.url)), 'utf8');
-const CONFIG = 'http: { users: { test1: test1 } }\nnamespaces: { N: { url: "sqlite::memory:" } }\n';
+const CONFIG = `http: { users: { test1: test1 } }
+namespaces: { N: { url: "sqlite::memory:" }, orders: { url: "sqlite::memory:" } }
+`;
 
 describe('quayside user', () => {
   let folder: Folder;
@@ -79,25 +81,38 @@ describe('quayside user', () => {
 
   it('does what docs/operate/security.md says', async () => {
     const quayside = `quayside() { '${process.execPath}' ${SERVER_ARGS.map((arg) => `'${arg}'`).join(' ')} "$@"; }`;
-    const run = (command: string): void => {
-      const { status, stderr } = spawnSync('sh', ['-c', `${quayside}\n${command}`], {
+    const run = (command: string): string => {
+      const { status, stdout, stderr } = spawnSync('sh', ['-c', `${quayside}\n${command}`], {
         cwd: folder.path,
+        env: {
+          QUAYSIDE_URL: server.url,
+          QUAYSIDE_USER: 'test1',
+          QUAYSIDE_PASSWORD: 'test1',
+          PATH: '/usr/bin:/bin',
+        },
         input: 'a password of the page\n',
         encoding: 'utf8',
       });
       assert.equal(status, 0, `${command}\n${stderr}`);
+      return stdout;
     };
-    await folder.write('quayside.yaml', CONFIG.replace(' N: ', ' orders: '));
+    await folder.write('quayside.yaml', CONFIG);
     const commands = blocksOf(PAGE)
       .filter(({ language }) => language === 'sh')
       .flatMap(({ text }) => commandsOf(text));
-    assert.deepEqual(
-      commands.map((command) => command.split(' ')[2]),
-      ['add', 'passwd', 'rights', 'list', 'remove', '"$(cat'],
-    );
-    const signal = commands.pop() ?? '';
-    for (const command of commands) run(command);
-    await reloaded(() => run(signal));
+    const ofUsers = commands.filter((command) => command.startsWith('quayside user '));
+    assert.deepEqual(verbsOf(ofUsers), ['add', 'passwd', 'rights', 'list', 'remove']);
+    for (const command of ofUsers) run(command);
+    await reloaded(() => run(commands[ofUsers.length] ?? ''));
+
+    const [add = '', list = '', revoke = '', ...others] = commands.slice(ofUsers.length + 1);
+    assert.deepEqual([verbsOf([add, list, revoke]), others], [['add', 'list', 'revoke'], []]);
+    // The moment of the page will be over one day.
+    const added = run(add.replace(/(?<=--expires )\S+/, '2999-01-31T00:00:00Z'));
+    const { id } = JSON.parse(added) as { id: string };
+    assert.equal((JSON.parse(run(list)) as { id: string }).id, id);
+    run(revoke.replace('ID', id));
+    assert.equal(run(list), '');
   });
 
   it('keeps the old users if the file cannot be used, and says why', async () => {
@@ -108,3 +123,8 @@ describe('quayside user', () => {
     assert.equal(await statusAs('test1:test1'), 200);
   });
 });
+
+/** The third words of commands. */
+function verbsOf(commands: readonly string[]): (string | undefined)[] {
+  return commands.map((command) => command.split(' ')[2]);
+}

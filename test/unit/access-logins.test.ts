@@ -19,7 +19,7 @@ describe('Logins', () => {
   let logged: object[];
   let logins: PasswordAuthenticator;
   const login = (name: string, password: string, from: string) =>
-    logins.loginBasic(basic(`${name}:${password}`), from);
+    logins.login(basic(`${name}:${password}`), from);
 
   beforeEach(() => {
     clock = new FakeClock();
@@ -58,7 +58,7 @@ describe('Logins', () => {
   it('remember a header that was accepted for five minutes after its last use', async () => {
     const header = basic('hashed:right');
     assert.equal(logins.recall(header), null);
-    const user = await logins.loginBasic(header, HERE);
+    const user = await logins.login(header, HERE);
     clock.advance(299_000);
     assert.equal(logins.recall(header), user);
     clock.advance(299_000);
@@ -69,14 +69,14 @@ describe('Logins', () => {
 
   it('remember no header that was refused, and none that is malformed or too long', async () => {
     for (const header of [basic('hashed:wrong'), 'Basic x', basic(`u:${'p'.repeat(2000)}`)]) {
-      await assert.rejects(logins.loginBasic(header, HERE), code('unauthorized'));
+      await assert.rejects(logins.login(header, HERE), code('unauthorized'));
       assert.equal(logins.recall(header), null);
     }
   });
 
   it('remember a header when the users are replaced, with the rights of the new ones', async () => {
     const header = basic('plain:right');
-    assert.equal((await logins.loginBasic(header, HERE)).may('read', 'N'), true);
+    assert.equal((await logins.login(header, HERE)).may('read', 'N'), true);
     clock.advance(200_000);
     for (let i = 0; i < 20; i++) await login('plain', `wrong ${i}`, HERE).catch(() => {});
     await assert.rejects(login('plain', 'wrong', HERE), code('too-many-attempts'));
@@ -90,19 +90,19 @@ describe('Logins', () => {
 
   it('forget who is gone or has another password when the users are replaced', async () => {
     const header = basic('hashed:right');
-    await logins.loginBasic(header, HERE);
+    await logins.login(header, HERE);
     logins.replaceAccounts(readAccounts([plain], []));
     assert.equal(logins.recall(header), null);
-    await assert.rejects(logins.loginBasic(header, HERE), code('unauthorized'));
+    await assert.rejects(logins.login(header, HERE), code('unauthorized'));
 
-    const running = logins.loginBasic(basic('plain:right'), HERE);
+    const running = logins.login(basic('plain:right'), HERE);
     logins.replaceAccounts(readAccounts([{ ...plain, password: 'other' }], []));
     await assert.rejects(running, code('unauthorized'));
     assert.equal(logins.recall(basic('plain:right')), null);
   });
 
   it('know who somebody is after the users were replaced, while the password is the same', async () => {
-    const user = await logins.loginBasic(basic('plain:right'), HERE);
+    const user = await logins.login(basic('plain:right'), HERE);
     assert.equal(logins.renew(user), user);
     logins.replaceAccounts(readAccounts([{ ...plain, rights: {} }], []));
     const renewed = logins.renew(user);
@@ -115,7 +115,7 @@ describe('Logins', () => {
 
   it('check the same credentials once however many ask at the same time', async () => {
     const header = basic('hashed:right');
-    const users = await Promise.all(Array.from({ length: 200 }, () => logins.loginBasic(header, HERE)));
+    const users = await Promise.all(Array.from({ length: 200 }, () => logins.login(header, HERE)));
     assert.equal(new Set(users).size, 1);
     assert.equal(logins.counts.accepted, 1);
   });
@@ -123,7 +123,7 @@ describe('Logins', () => {
   it('check them once also when they come from many places', async () => {
     const header = basic('hashed:right');
     const froms = Array.from({ length: 60 }, (_, i) => `10.0.${i}.1`);
-    await Promise.all(froms.map((from) => logins.loginBasic(header, from)));
+    await Promise.all(froms.map((from) => logins.login(header, from)));
     assert.ok(logins.counts.accepted <= 2, `${logins.counts.accepted} checks`);
   });
 
@@ -266,7 +266,7 @@ describe('Logins', () => {
 
   it('do not touch users that are remembered while their name is limited', async () => {
     const header = basic('hashed:right');
-    const user = await logins.loginBasic(header, HERE);
+    const user = await logins.login(header, HERE);
     for (let i = 0; i < 12; i++) await login('hashed', `w${i}`, HERE).catch(() => {});
     assert.equal(logins.recall(header), user);
   });
@@ -284,10 +284,10 @@ describe('Logins', () => {
 
   it('are remembered once for a name and a password, however the header is spelt', async () => {
     const header = basic('plain:right');
-    const user = await logins.loginBasic(header, HERE);
+    const user = await logins.login(header, HERE);
     for (const spelt of [header.replace('Basic ', 'basic   '), header.replace('Basic', 'BASIC')]) {
       assert.equal(logins.recall(spelt), user);
-      assert.equal(await logins.loginBasic(spelt, HERE), user);
+      assert.equal(await logins.login(spelt, HERE), user);
     }
     assert.equal(logins.counts.accepted, 1);
   });
@@ -300,10 +300,10 @@ describe('Logins', () => {
       log: { debug: () => {}, warn: () => {} },
       verify: async () => true,
     });
-    for (let i = 0; i < 10_000; i++) await many.loginBasic(basic(`u${i}:right`), `10.${i >> 8}.${i & 255}.1`);
+    for (let i = 0; i < 10_000; i++) await many.login(basic(`u${i}:right`), `10.${i >> 8}.${i & 255}.1`);
     clock.advance(20_000);
     assert.notEqual(many.recall(basic('u0:right')), null);
-    await many.loginBasic(basic('u10000:right'), HERE);
+    await many.login(basic('u10000:right'), HERE);
     assert.notEqual(many.recall(basic('u0:right')), null);
     assert.equal(many.recall(basic('u1:right')), null);
   });

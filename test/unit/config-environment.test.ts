@@ -120,7 +120,12 @@ describe('The environment', () => {
   });
 
   it('may hold what clients and commands read, whose shell a server may be started from', async () => {
-    const clients = { QUAYSIDE_URL: 'http://127.0.0.1:1', QUAYSIDE_USER: 'ann', QUAYSIDE_PASSWORD: 'secret' };
+    const clients = {
+      QUAYSIDE_URL: 'http://127.0.0.1:1',
+      QUAYSIDE_USER: 'ann',
+      QUAYSIDE_PASSWORD: 'secret',
+      QUAYSIDE_TOKEN: 'qs_x',
+    };
     const { config, warnings } = await load(null, clients);
     assert.deepEqual([config, warnings], [await configOf(null), []]);
   });

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from unittest.mock import patch
 
 from quayside import (
     Bury,
@@ -17,6 +20,7 @@ from quayside import (
     StoppedError,
     ValidationError,
 )
+from quayside.protocol import Request
 
 from .support import URL, ClientTest, fresh_name
 
@@ -228,6 +232,19 @@ class Failures(ClientTest):
         with Quayside(URL, auth=("test1", "wrong")) as client:
             with self.assertRaises(QuaysideError) as raised:
                 client.queue(self.queue.name).status()
+        self.assertEqual((raised.exception.status, raised.exception.code), (401, "unauthorized"))
+
+    def test_an_api_token_is_accepted_as_an_argument_and_from_the_environment(self) -> None:
+        body = json.dumps({"name": "test"}).encode()
+        request = Request("POST", "/tokens", body, "application/json", repeatable=False)
+        token = json.loads(self.client.send(request, None).body)["token"]
+        with Quayside(URL, auth=token) as client:
+            client.queue(self.queue.name).status()
+        with patch.dict(os.environ, {"QUAYSIDE_TOKEN": token, "QUAYSIDE_PASSWORD": "wrong"}):
+            with Quayside(URL) as client:
+                client.queue(self.queue.name).status()
+        with Quayside(URL, auth="qs_wrong") as client, self.assertRaises(QuaysideError) as raised:
+            client.queue(self.queue.name).status()
         self.assertEqual((raised.exception.status, raised.exception.code), (401, "unauthorized"))
 
     def test_a_closed_client_raises_stopped_error(self) -> None:

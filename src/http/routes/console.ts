@@ -254,7 +254,7 @@ async function signIn(call: HttpCall, payload: unknown): Promise<void> {
   if (typeof name !== 'string') throw wrongMember('user', name, 'a string');
   // A password is never repeated, not even one of the wrong type.
   if (typeof password !== 'string') throw wrongMember('password', typeof password, 'a string');
-  const user = await call.front.parts.authenticator.loginBasic(basicHeader(name, password), call.address);
+  const user = await call.front.parts.authenticator.login(basicHeader(name, password), call.address);
   const sessions = sessionsOf(call);
   // Only after a sign-in that succeeded: one that fails must not end the session of the page that is open.
   const before = sessionToken(call);

@@ -17,6 +17,7 @@ import { queueOptionsRoutes } from './queue-options.ts';
 import { consumerRoutes, queueRoutes } from './queues.ts';
 import { settlementRoutes } from './settlements.ts';
 import { takeRoutes } from './takes.ts';
+import { tokenRoutes } from './tokens.ts';
 
 /** Every route of this server: the one table that dispatch and the documents stand on. */
 export function routeTable({ options, version }: Pick<HttpParts, 'options' | 'version'>): readonly Route[] {
@@ -38,6 +39,7 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
     ...eventRoutes,
     ...browseRoutes,
     ...(options.consoleFolder === null ? [] : consoleRoutes(options.consoleFolder)),
+    ...tokenRoutes,
     ...operatorRoutes({ metricsWithoutLogin: options.metricsWithoutLogin, version, routes: () => routes }),
   ];
   return routes;

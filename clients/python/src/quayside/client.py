@@ -26,16 +26,17 @@ LOG = logging.getLogger("quayside")
 class Quayside:
     """A client of one server. May be used by several threads. Close it, or use it in a `with` statement.
 
-    `url`, user and password default to the variables QUAYSIDE_URL, QUAYSIDE_USER and QUAYSIDE_PASSWORD. `auth` may be
-    a function that returns the value of the Authorization header; it is called for each request. `timeout` is how many
-    seconds a call may take, repetitions included and `wait` aside.
+    What is not given comes from the variables QUAYSIDE_URL, and QUAYSIDE_TOKEN, or QUAYSIDE_USER and QUAYSIDE_PASSWORD.
+    `auth` is a pair of user and password, an API token, or a function that returns the value of the Authorization
+    header; it is called for each request. `timeout` is how many seconds a call may take, repetitions included and
+    `wait` aside.
     """
 
     def __init__(
         self,
         url: str | None = None,
         *,
-        auth: tuple[str, str] | Callable[[], str | None] | None = None,
+        auth: tuple[str, str] | str | Callable[[], str | None] | None = None,
         retry: Retry = Retry(),
         timeout: float = REPLY_SECONDS,
         tls: ssl.SSLContext | None = None,
@@ -43,7 +44,7 @@ class Quayside:
         if callable(auth):
             authorize = auth
         else:
-            authorization = protocol.basic(auth)
+            authorization = protocol.authorization_of(auth)
             authorize = lambda: authorization  # noqa: E731
         self._transport = Transport(protocol.server_of(url), authorize, tls)
         self._retry = retry

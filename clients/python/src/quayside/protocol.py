@@ -118,14 +118,16 @@ def server_of(url: str | None) -> Server:
     return Server(parts.scheme, parts.hostname, port or usual, parts.path.rstrip("/"))
 
 
-def basic(credentials: tuple[str, str] | None) -> str | None:
-    """The value of the Authorization header; from the environment if no credentials are given."""
-    if credentials is None:
+def authorization_of(auth: tuple[str, str] | str | None) -> str | None:
+    """The value of the Authorization header for a user and password or a token; if None, from the environment."""
+    if auth is None:
         user, password = os.environ.get("QUAYSIDE_USER"), os.environ.get("QUAYSIDE_PASSWORD")
-        if user is None or password is None:
-            return None
-        credentials = (user, password)
-    user, password = credentials
+        auth = os.environ.get("QUAYSIDE_TOKEN") or ((user, password) if user and password is not None else None)
+    if auth is None:
+        return None
+    if isinstance(auth, str):
+        return f"Bearer {auth}"
+    user, password = auth
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 

@@ -35,12 +35,12 @@ class Quayside:
         self,
         url: str | None = None,
         *,
-        auth: tuple[str, str] | Callable[[], Awaitable[str | None]] | None = None,
+        auth: tuple[str, str] | str | Callable[[], Awaitable[str | None]] | None = None,
         retry: Retry = Retry(),
         timeout: float = REPLY_SECONDS,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._authorization = None if callable(auth) else protocol.basic(auth)
+        self._authorization = None if callable(auth) else protocol.authorization_of(auth)
         self._transport = Transport(
             protocol.server_of(url), auth if callable(auth) else self._authorize, tls
         )

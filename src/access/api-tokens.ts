@@ -1,0 +1,356 @@
+import { hash, randomBytes } from 'node:crypto';
+import type { Definition, Definitions, JsonValue } from '../engine/definitions.ts';
+import { DefinitionsCache } from '../engine/definitions-cache.ts';
+import { QuaysideError } from '../model/errors.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
+import { quote } from '../util/quote.ts';
+import type { Service } from '../util/service.ts';
+import { limitedUser } from './account.ts';
+import type { AccessLog } from './password-authenticator.ts';
+import type { Right, User } from './user.ts';
+
+/** Rights by namespace, as of a user; null: all that the owner has. */
+export type TokenRights = Readonly<Record<string, readonly Right[]>> | null;
+
+/** A token as its owner may see it: without the secret. */
+export interface TokenRecord {
+  readonly id: string;
+  readonly name: string;
+  /** The user whose token it is. */
+  readonly owner: string;
+  readonly rights: TokenRights;
+  /** ms since 1970. */
+  readonly createdAt: number;
+  /** Null: never. */
+  readonly expiresAt: number | null;
+  /** On this node since its start; null: not used. */
+  readonly lastUsedAt: number | null;
+}
+
+export interface NewToken {
+  readonly name: string;
+  readonly rights: TokenRights;
+  readonly expiresAt: number | null;
+}
+
+interface ApiTokensOptions {
+  /** The namespaces of this node with the stores of their engines, in the order of the configuration. */
+  readonly namespaces: readonly { readonly name: string; readonly definitions: Definitions }[];
+  /** The user of a name as configured now; null if there is none. */
+  readonly ownerNamed: (name: string) => User | null;
+  readonly clock: Clock;
+  readonly log: AccessLog;
+}
+
+/** What is stored under the id of a token. */
+interface StoredToken {
+  readonly name: string;
+  readonly owner: string;
+  readonly rights: TokenRights;
+  readonly createdAt: number;
+  readonly expiresAt: number | null;
+  readonly digest: string;
+}
+
+const PREFIX = 'qs_';
+const SECRET_BYTES = 32;
+const ID_BYTES = 9;
+const SHAPE = /^qs_[A-Za-z0-9_-]{43}$/;
+const BEARER = /^bearer +(\S+)$/i;
+/** A user's tokens; what is stored is bounded. */
+const MAX_PER_OWNER = 100;
+/** The user name with which any token may log in where a name is due; the owner's name does as well. */
+const ANY_OWNER = 'token';
+
+/** The token of an `Authorization` header; null: it has another scheme. */
+export function bearerToken(authorization: string): string | null {
+  return BEARER.exec(authorization)?.[1] ?? null;
+}
+
+/**
+ * API tokens: random credentials that stand for a user with all or some of the user's rights. They are definitions of the
+ * engines, so all nodes of an engine know them (ADR 19).
+ */
+export class ApiTokens implements Service {
+  readonly #options: ApiTokensOptions;
+  readonly #caches: ReadonlyMap<Definitions, DefinitionsCache>;
+  readonly #byId = new Map<string, TokenEntry>();
+  readonly #byDigest = new Map<string, TokenEntry>();
+  #onEnded: () => void = () => {};
+  #expiryTimer: CancelTimer | null = null;
+  #isStopped = false;
+
+  constructor(options: ApiTokensOptions) {
+    this.#options = options;
+    const stores = new Set(options.namespaces.map(({ definitions }) => definitions));
+    this.#caches = new Map([...stores].map((definitions) => [definitions, this.#cacheOf(definitions)]));
+  }
+
+  async start(): Promise<void> {
+    for (const cache of this.#caches.values()) cache.start();
+    await Promise.all([...this.#caches.values()].map((cache) => cache.reload()));
+  }
+
+  async stop(): Promise<void> {
+    this.#isStopped = true;
+    this.#expiryTimer?.();
+    for (const cache of this.#caches.values()) cache.stop();
+    await Promise.all([...this.#caches.values()].map((cache) => cache.idle()));
+  }
+
+  /** Calls `run` when a token was revoked or has expired: sessions that logged in with one are to be looked at. */
+  onEnded(run: () => void): void {
+    this.#onEnded = run;
+  }
+
+  /**
+   * Creates a token of a user; its rights were checked. Resolves when it is stored. `secret` is not kept anywhere.
+   * @throws QuaysideError `too-many-tokens`, and as `Definitions.put`
+   */
+  async create(
+    owner: User,
+    token: NewToken,
+  ): Promise<{ readonly record: TokenRecord; readonly secret: string }> {
+    const own = [...this.#byId.values()].filter(({ stored }) => stored.owner === owner.name);
+    if (own.length >= MAX_PER_OWNER) {
+      throw new QuaysideError(
+        'too-many-tokens',
+        `User ${quote(owner.name)} has ${own.length} tokens, the limit is ${MAX_PER_OWNER}; revoke one that is not used.`,
+      );
+    }
+    const id = randomBytes(ID_BYTES).toString('base64url');
+    const secret = PREFIX + randomBytes(SECRET_BYTES).toString('base64url');
+    const { name, rights, expiresAt } = token;
+    const createdAt = this.#options.clock.now();
+    const stored: StoredToken = {
+      name,
+      owner: owner.name,
+      rights,
+      createdAt,
+      expiresAt,
+      digest: digestOf(secret),
+    };
+    const definitions = this.#storeFor(rights);
+    const value = stored as unknown as JsonValue;
+    const version = await definitions.put('token', id, value, null);
+    this.#caches.get(definitions)?.note(id, { key: id, value, version });
+    this.#keep(id, definitions, stored);
+    return { record: recordOf(id, this.#byId.get(id) as TokenEntry), secret };
+  }
+
+  /** The tokens that a user may see, the oldest first: an administrator all, others their own. */
+  list(caller: User): TokenRecord[] {
+    return [...this.#byId]
+      .filter(([, token]) => isVisible(token, caller))
+      .map(([id, token]) => recordOf(id, token))
+      .sort((a, b) => a.createdAt - b.createdAt);
+  }
+
+  /** Resolves when the token is gone. @throws QuaysideError `token-not-found`, and as `Definitions.delete` */
+  async revoke(id: string, caller: User): Promise<void> {
+    const token = this.#byId.get(id);
+    if (token === undefined || !isVisible(token, caller)) {
+      throw new QuaysideError('token-not-found', `There is no token ${quote(id)}.`, { parameter: 'id' });
+    }
+    await token.definitions.delete('token', id, 'any');
+    this.#caches.get(token.definitions)?.note(id, null);
+    this.#drop(id);
+  }
+
+  /**
+   * The user of a token; null if it is not known, or its owner is no user any more.
+   * @param name that was given with it, if one was: the owner's, or `token`
+   * @throws QuaysideError `token-expired`
+   */
+  login(secret: string, name: string | null): User | null {
+    if (!SHAPE.test(secret)) return null;
+    const token = this.#byDigest.get(digestOf(secret));
+    if (token === undefined || !token.hasOwner) return null;
+    if (name !== null && name !== ANY_OWNER && name !== token.stored.owner) return null;
+    const { clock } = this.#options;
+    if (token.isExpired) {
+      throw new QuaysideError(
+        'token-expired',
+        `Token ${quote(token.stored.name)} expired at ${new Date(token.stored.expiresAt ?? 0).toISOString()}. Use another one.`,
+      );
+    }
+    token.lastUsedAt = clock.now();
+    return token.user;
+  }
+
+  /** The same, but null for a token that has expired. */
+  recall(secret: string): User | null {
+    try {
+      return this.login(secret, null);
+    } catch {
+      return null;
+    }
+  }
+
+  /** Whether a user is a token's. */
+  isToken(user: User): boolean {
+    return user instanceof TokenUser;
+  }
+
+  /** Whether the token of a user still counts. */
+  isLive(user: User): boolean {
+    return user instanceof TokenUser && user.isLive;
+  }
+
+  #cacheOf(definitions: Definitions): DefinitionsCache {
+    return new DefinitionsCache({
+      definitions,
+      kind: 'token',
+      clock: this.#options.clock,
+      onRead: (id, definition, hasChanged) => {
+        if (!hasChanged) return;
+        const stored = definition === null ? null : storedToken(definition);
+        if (stored === null) this.#drop(id);
+        else this.#keep(id, definitions, stored);
+      },
+      onFailedRead: (id, error) =>
+        this.#options.log.warn({ err: error, id }, 'tokens that changed could not be read yet'),
+    });
+  }
+
+  #keep(id: string, definitions: Definitions, stored: StoredToken): void {
+    const { clock, ownerNamed } = this.#options;
+    const token = new TokenEntry(stored, definitions, clock, () => ownerNamed(stored.owner));
+    this.#byId.set(id, token);
+    this.#byDigest.set(stored.digest, token);
+    this.#watchExpiry();
+  }
+
+  #drop(id: string): void {
+    const token = this.#byId.get(id);
+    if (token === undefined) return;
+    token.isRevoked = true;
+    this.#byId.delete(id);
+    this.#byDigest.delete(token.stored.digest);
+    this.#onEnded();
+  }
+
+  /** Sets the timer for the next token that expires. */
+  #watchExpiry(): void {
+    this.#expiryTimer?.();
+    this.#expiryTimer = null;
+    const now = this.#options.clock.now();
+    const ends = [...this.#byId.values()].flatMap(({ stored: { expiresAt } }) =>
+      expiresAt !== null && expiresAt > now ? [expiresAt] : [],
+    );
+    if (ends.length === 0 || this.#isStopped) return;
+    const next = ends.reduce((a, b) => Math.min(a, b));
+    this.#expiryTimer = this.#options.clock.after(next - now, () => {
+      this.#onEnded();
+      this.#watchExpiry();
+    });
+  }
+
+  /** Of the engine of the first namespace that the token is for, so that the nodes that serve it know the token. */
+  #storeFor(rights: TokenRights): Definitions {
+    const { namespaces } = this.#options;
+    const found =
+      namespaces.find(({ name }) => rights !== null && Object.hasOwn(rights, name)) ?? namespaces[0];
+    if (found === undefined)
+      throw new QuaysideError('not-supported', 'There is no namespace to store a token in.');
+    return found.definitions;
+  }
+}
+
+/** A token that this node knows. */
+class TokenEntry {
+  readonly stored: StoredToken;
+  readonly definitions: Definitions;
+  readonly user: TokenUser;
+  isRevoked = false;
+  lastUsedAt: number | null = null;
+  readonly #clock: Clock;
+  readonly #owner: () => User | null;
+
+  constructor(stored: StoredToken, definitions: Definitions, clock: Clock, owner: () => User | null) {
+    this.stored = stored;
+    this.definitions = definitions;
+    this.#clock = clock;
+    this.#owner = owner;
+    this.user = new TokenUser(this);
+  }
+
+  get isExpired(): boolean {
+    const { expiresAt } = this.stored;
+    return expiresAt !== null && expiresAt <= this.#clock.now();
+  }
+
+  get hasOwner(): boolean {
+    return this.#owner() !== null;
+  }
+
+  /** The owner as configured now, while the token counts. */
+  get owner(): User | null {
+    return this.isRevoked || this.isExpired ? null : this.#owner();
+  }
+}
+
+/** The owner, with no more rights than the token: whatever narrows either takes effect at once, in sessions as well. */
+class TokenUser implements User {
+  readonly name: string;
+  readonly #token: TokenEntry;
+  /** What the token allows; null: all. */
+  readonly #limits: User | null;
+
+  constructor(token: TokenEntry) {
+    const { owner, rights } = token.stored;
+    this.name = owner;
+    this.#token = token;
+    this.#limits = rights === null ? null : limitedUser(owner, rights, false);
+  }
+
+  get isLive(): boolean {
+    return this.#token.owner !== null;
+  }
+
+  get isAdministrator(): boolean {
+    return this.#limits === null && this.#token.owner?.isAdministrator === true;
+  }
+
+  may(right: Right, namespace: string): boolean {
+    return this.#allows((user) => user.may(right, namespace));
+  }
+
+  maySee(namespace: string): boolean {
+    return this.#allows((user) => user.maySee(namespace));
+  }
+
+  maySeeBodies(namespace: string): boolean {
+    return this.#allows((user) => user.maySeeBodies(namespace));
+  }
+
+  #allows(check: (user: User) => boolean): boolean {
+    const { owner } = this.#token;
+    return owner !== null && check(owner) && (this.#limits === null || check(this.#limits));
+  }
+}
+
+function isVisible({ stored }: TokenEntry, caller: User): boolean {
+  return caller.isAdministrator || stored.owner === caller.name;
+}
+
+function recordOf(id: string, { stored, lastUsedAt }: TokenEntry): TokenRecord {
+  const { digest: _, ...shown } = stored;
+  return { id, ...shown, lastUsedAt };
+}
+
+/**
+ * A fast hash is enough: nobody can try 2^256 tokens, however fast, so the work factor that protects passwords, which people
+ * choose, would only cost time with each request.
+ */
+function digestOf(secret: string): string {
+  return hash('sha256', secret, 'base64url');
+}
+
+/** Null for what this version cannot read. */
+function storedToken({ value }: Definition): StoredToken | null {
+  const stored = value as Partial<StoredToken> | null;
+  const isRead =
+    typeof stored === 'object' && typeof stored?.digest === 'string' && typeof stored.owner === 'string';
+  return isRead ? (stored as StoredToken) : null;
+}

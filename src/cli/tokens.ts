@@ -1,0 +1,52 @@
+import { type CommandContext, EXIT_CODES } from './context.ts';
+import { getJson } from './queues.ts';
+
+export interface TokenFlags {
+  readonly rights?: Readonly<Record<string, readonly string[]>>;
+  /** ISO 8601. */
+  readonly expires?: string;
+}
+
+interface TokenRow extends Readonly<Record<string, unknown>> {
+  readonly id: string;
+  readonly name: string;
+  readonly owner: string;
+  readonly rights: Readonly<Record<string, readonly string[]>> | null;
+  readonly expiresAt: string | null;
+  readonly lastUsedAt: string | null;
+}
+
+export async function addToken(context: CommandContext, name: string, flags: TokenFlags): Promise<number> {
+  const { rights = null, expires = null } = flags;
+  const body = JSON.stringify({ name, rights, expiresAt: expires });
+  const { text } = await context.client.request('POST', '/tokens', { body });
+  const created = JSON.parse(text) as TokenRow & { readonly token: string };
+  await context.print(created, () => `${created.token}\nIt is shown this once. Its id is ${created.id}.`);
+  return EXIT_CODES.done;
+}
+
+export async function listTokens(context: CommandContext): Promise<number> {
+  const tokens = await getJson<TokenRow[]>(context, '/tokens');
+  const rows = tokens.map(({ id, name, owner, rights, expiresAt, lastUsedAt }) => ({
+    id,
+    name,
+    owner,
+    rights: rights === null ? 'all of the owner' : rightsText(rights),
+    expires: expiresAt,
+    'last used': lastUsedAt,
+  }));
+  await context.printRows(context.isHuman ? rows : tokens, 'no tokens');
+  return EXIT_CODES.done;
+}
+
+export async function revokeToken(context: CommandContext, id: string): Promise<number> {
+  await context.client.request('DELETE', `/tokens/${encodeURIComponent(id)}`, { isRepeatable: true });
+  await context.print({ id, revoked: true }, () => `revoked ${id}`);
+  return EXIT_CODES.done;
+}
+
+function rightsText(rights: NonNullable<TokenRow['rights']>): string {
+  return Object.entries(rights)
+    .map(([namespace, list]) => `${namespace}=${list.join(',')}`)
+    .join(' ');
+}

@@ -1,0 +1,184 @@
+import type { NewToken, TokenRecord, TokenRights } from '../../access/api-tokens.ts';
+import { RIGHTS, type Right, refusal } from '../../access/user.ts';
+import { namespaceNotFound, QuaysideError } from '../../model/errors.ts';
+import { memberPath, membersOf, wrongMember } from '../../model/members.ts';
+import { quote } from '../../util/quote.ts';
+import { Type } from '../../util/schema.ts';
+import type { HttpCall } from '../call.ts';
+import { readJson } from '../json-body.ts';
+import { type Route, route } from '../route.ts';
+import { Moment, named } from '../schemas.ts';
+
+const MAX_BYTES = 65_536;
+const MAX_NAME = 64;
+const EVERY_NAMESPACE = '*';
+const ISO_TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)$/;
+
+const Rights = Type.Union([Type.Record(Type.Array(Type.Enum(RIGHTS))), Type.Null()], {
+  description: 'By namespace, `*` for those that are not named; null: all that the owner has.',
+});
+
+const members = {
+  id: Type.String(),
+  name: Type.String(),
+  owner: Type.String({ description: 'The user whose token it is.' }),
+  rights: Rights,
+  createdAt: Moment,
+  expiresAt: Type.Union([Moment, Type.Null()], { description: 'Null: never.' }),
+  lastUsedAt: Type.Union([Moment, Type.Null()], {
+    description: 'On this node since its start; null: it was not used.',
+  }),
+};
+
+const Token = named('Token', Type.Object(members));
+const CreatedToken = named(
+  'CreatedToken',
+  Type.Object({
+    ...members,
+    token: Type.String({ description: 'For `Authorization: Bearer`. It is shown this once.' }),
+  }),
+);
+const TokenRequest = named(
+  'TokenRequest',
+  Type.Object(
+    {
+      name: Type.String({ minLength: 1, maxLength: MAX_NAME }),
+      rights: Type.Optional(Rights),
+      expiresAt: Type.Optional(Type.Union([Moment, Type.Null()])),
+    },
+    { additionalProperties: false },
+  ),
+);
+
+/** API tokens, which a user creates with no more rights than the user's own. */
+export const tokenRoutes: readonly Route[] = [
+  route({
+    id: 'createToken',
+    methods: ['POST'],
+    path: '/tokens',
+    summary: 'Create an API token with all or some of the own rights',
+    access: 'user',
+    isAudited: true,
+    body: 'json',
+    request: TokenRequest,
+    responses: [
+      {
+        status: 201,
+        description: 'The token, which is not shown again.',
+        contentType: 'application/json',
+        schema: CreatedToken,
+      },
+    ],
+    problems: [
+      'forbidden',
+      'invalid-parameter',
+      'invalid-body',
+      'body-too-large',
+      'namespace-not-found',
+      'too-many-tokens',
+      'storage-unavailable',
+      'outcome-unknown',
+    ],
+    handle: (call) =>
+      readJson(call, MAX_BYTES, async (payload) => {
+        checkNoToken(call);
+        const { record, secret } = await call.front.parts.tokens.create(call.user, parseToken(call, payload));
+        call.audited = { id: record.id };
+        call.json(201, JSON.stringify({ ...shown(record), token: secret }));
+      }),
+  }),
+  route({
+    id: 'listTokens',
+    methods: ['GET', 'HEAD'],
+    path: '/tokens',
+    summary: 'List the own API tokens, as an administrator those of all users',
+    access: 'user',
+    responses: [
+      {
+        status: 200,
+        description: 'The oldest first.',
+        contentType: 'application/json',
+        schema: Type.Array(Token),
+      },
+    ],
+    problems: ['forbidden'],
+    handle(call) {
+      checkNoToken(call);
+      call.value(call.front.parts.tokens.list(call.user).map(shown));
+    },
+  }),
+  route({
+    id: 'revokeToken',
+    methods: ['DELETE'],
+    path: '/tokens/:id',
+    summary: 'Revoke an API token, as an administrator one of any user',
+    access: 'user',
+    isAudited: true,
+    responses: [{ status: 204, description: 'It is rejected from now on.', contentType: null }],
+    problems: ['forbidden', 'token-not-found', 'storage-unavailable', 'outcome-unknown'],
+    async handle(call) {
+      checkNoToken(call);
+      await call.front.parts.tokens.revoke(call.param('id'), call.user);
+      call.empty(204);
+    },
+  }),
+];
+
+/** A token that leaked must not make others, which would outlive its revocation. */
+function checkNoToken(call: HttpCall): void {
+  if (!call.front.parts.tokens.isToken(call.user)) return;
+  throw new QuaysideError('forbidden', 'A token cannot manage tokens. Use the password of the user.');
+}
+
+function parseToken(call: HttpCall, payload: unknown): NewToken {
+  const { name, rights = null, expiresAt = null } = membersOf(payload, '', ['name', 'rights', 'expiresAt']);
+  if (typeof name !== 'string' || !/^[^\p{C}]{1,64}$/u.test(name)) {
+    throw wrongMember('name', name, `a string of 1 to ${MAX_NAME} visible characters`);
+  }
+  return { name, rights: parseRights(call, rights), expiresAt: parseExpiry(call, expiresAt) };
+}
+
+function parseExpiry({ front }: HttpCall, value: unknown): number | null {
+  if (value === null) return null;
+  const at = typeof value === 'string' && ISO_TIME.test(value) ? Date.parse(value) : Number.NaN;
+  if (at > front.parts.clock.now()) return at;
+  throw wrongMember('expiresAt', value, 'null, or a time to come such as 2030-01-31T00:00:00Z');
+}
+
+/** @throws QuaysideError also `forbidden`, for a right that the user does not have */
+function parseRights(call: HttpCall, value: unknown): TokenRights {
+  if (value === null) return null;
+  const entries = Object.entries(membersOf(value, 'rights', null));
+  if (entries.length === 0) throw wrongMember('rights', value, 'null, or lists of rights by namespace');
+  return Object.fromEntries(
+    entries.map(([namespace, list]): [string, Right[]] => {
+      const path = memberPath('rights', namespace);
+      if (!Array.isArray(list) || list.length === 0) throw wrongMember(path, list, 'a list of rights');
+      const rights = list.map((right, i) => parseRight(right, `${path}[${i}]`));
+      for (const right of rights) checkRight(call, right, namespace);
+      return [namespace, rights];
+    }),
+  );
+}
+
+function parseRight(value: unknown, path: string): Right {
+  const right = RIGHTS.find((known) => known === value);
+  if (right === undefined) throw wrongMember(path, value, `one of ${RIGHTS.join(', ')}`);
+  return right;
+}
+
+function checkRight({ user, front }: HttpCall, right: Right, namespace: string): void {
+  const namespaces = front.parts.broker.namespaces();
+  if (namespace === EVERY_NAMESPACE) {
+    if (namespaces.some(({ name }) => user.may(right, name))) return;
+    throw new QuaysideError('forbidden', `User ${quote(user.name)} has the right ${right} in no namespace.`);
+  }
+  if (!namespaces.some(({ name }) => name === namespace)) throw namespaceNotFound(namespace);
+  const reason = refusal(user, right, namespace);
+  if (reason !== null) throw reason;
+}
+
+function shown({ createdAt, expiresAt, lastUsedAt, ...token }: TokenRecord): object {
+  const time = (at: number | null): string | null => (at === null ? null : new Date(at).toISOString());
+  return { ...token, createdAt: time(createdAt), expiresAt: time(expiresAt), lastUsedAt: time(lastUsedAt) };
+}

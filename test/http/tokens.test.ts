@@ -1,0 +1,187 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { readAccounts } from '../../src/access/account.ts';
+import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
+import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { NAMESPACES, sharedHarness } from './harness.ts';
+
+const USERS = [
+  { name: 'admin', password: 'pw', rights: null },
+  { name: 'ann', password: 'pw', rights: { N: ['read', 'write'], jobs: ['browse'] } },
+  { name: 'bob', password: 'pw', rights: { N: ['read'] } },
+];
+
+interface Created {
+  readonly id: string;
+  readonly token: string;
+}
+
+describe('API tokens', () => {
+  const harness = sharedHarness({
+    users: USERS,
+    authenticator: (opened, tokens) =>
+      new PasswordAuthenticator({
+        accounts: readAccounts(
+          USERS,
+          NAMESPACES.map(({ name }) => name),
+        ),
+        clock: opened.clock,
+        log: { debug: () => {}, warn: () => {} },
+        tokens,
+      }),
+  });
+
+  const as = (name: string): QueueClient => harness().client(`${name}:pw`);
+  const create = (client: QueueClient, body: unknown): Promise<Answer> =>
+    client.request('POST', '/tokens', { body: JSON.stringify(body) });
+
+  async function created(user: string, body: object): Promise<Created> {
+    const answer = await create(as(user), body);
+    assert.equal(answer.status, 201, answer.body.toString());
+    return jsonOf<Created>(answer);
+  }
+
+  /** A request with a token. */
+  const withToken = (token: string, method: string, path: string, body = ''): Promise<Answer> =>
+    harness()
+      .client(null)
+      .request(method, path, { body, headers: { authorization: `Bearer ${token}` } });
+
+  const codeOf = (answer: Answer): readonly [number, string] => [
+    answer.status,
+    jsonOf<{ code: string }>(answer).code,
+  ];
+
+  it('stand for their owner, with all rights or with fewer', async () => {
+    const whole = await created('ann', { name: 'whole' });
+    const reader = await created('ann', { name: 'reader', rights: { N: ['read'] } });
+    const everywhere = await created('ann', { name: 'everywhere', rights: { '*': ['browse'] } });
+    assert.match(whole.token, /^qs_[\w-]{43}$/);
+    assert.equal((await withToken(whole.token, 'PUT', '/q/N/owned', 'x')).status, 200);
+    assert.deepEqual(codeOf(await withToken(reader.token, 'PUT', '/q/N/owned', 'x')), [403, 'forbidden']);
+    assert.equal((await withToken(reader.token, 'GET', '/q/N/owned?to=0')).status, 200);
+    assert.deepEqual(codeOf(await withToken(reader.token, 'GET', '/q/jobs/a/elements')), [
+      404,
+      'namespace-not-found',
+    ]);
+    assert.equal((await withToken(everywhere.token, 'GET', '/q/jobs/a/elements')).status, 200);
+    // What the owner may not, the token may not either.
+    assert.equal((await withToken(everywhere.token, 'GET', '/q/hidden/a/elements')).status, 404);
+    const admin = await created('admin', { name: 'all' });
+    assert.equal((await withToken(admin.token, 'GET', '/definitions')).status, 200);
+  });
+
+  it('are passwords as well, of the user "token" or of their owner, but open no session of the console', async () => {
+    const { token } = await created('ann', { name: 'password' });
+    const statusOf = async (name: string): Promise<number> =>
+      (await harness().client(`${name}:${token}`).namespaces()).status;
+    assert.deepEqual([await statusOf('token'), await statusOf('ann')], [200, 200]);
+    assert.equal(await statusOf('bob'), 401);
+    const signIn = await harness()
+      .client(null)
+      .request('POST', '/console/session', { body: JSON.stringify({ user: 'ann', password: token }) });
+    assert.deepEqual(codeOf(signIn), [401, 'unauthorized']);
+  });
+
+  it('are listed without their secret, those of others to administrators alone', async () => {
+    const { id, token } = await created('bob', { name: 'listed' });
+    await withToken(token, 'GET', '/q');
+    const listed = await as('bob').request('GET', '/tokens');
+    assert.ok(!listed.body.toString().includes(token));
+    const [record] = jsonOf<Record<string, unknown>[]>(listed);
+    const now = new Date(harness().opened.clock.now()).toISOString();
+    const times = { createdAt: now, expiresAt: null, lastUsedAt: now };
+    assert.deepEqual(record, { id, name: 'listed', owner: 'bob', rights: null, ...times });
+    const owners = jsonOf<{ owner: string }[]>(await as('admin').request('GET', '/tokens')).map(
+      ({ owner }) => owner,
+    );
+    assert.ok(owners.includes('bob') && owners.includes('ann'));
+  });
+
+  it('are rejected once they are revoked, by their owner or by an administrator', async () => {
+    for (const user of ['bob', 'admin']) {
+      const { id, token } = await created('bob', { name: 'revoked' });
+      assert.deepEqual(codeOf(await as('ann').request('DELETE', `/tokens/${id}`)), [404, 'token-not-found']);
+      assert.equal((await withToken(token, 'GET', '/q')).status, 200);
+      assert.equal((await as(user).request('DELETE', `/tokens/${id}`)).status, 204);
+      assert.deepEqual(codeOf(await withToken(token, 'GET', '/q')), [401, 'unauthorized']);
+      assert.equal((await as(user).request('DELETE', `/tokens/${id}`)).status, 404);
+    }
+  });
+
+  it('are rejected with a code of their own once they have expired', async () => {
+    const expiresAt = new Date(harness().opened.clock.now() + 60_000).toISOString();
+    const { token } = await created('ann', { name: 'short', expiresAt });
+    assert.equal((await withToken(token, 'GET', '/q')).status, 200);
+    await harness().passTime(60_000);
+    const expired = await withToken(token, 'GET', '/q');
+    assert.deepEqual(codeOf(expired), [401, 'token-expired']);
+    assert.match(jsonOf<{ detail: string }>(expired).detail, /^Token "short" expired at 20.*Z\. Use another/);
+  });
+
+  it('manage no tokens', async () => {
+    const { id, token } = await created('admin', { name: 'all' });
+    for (const [method, path] of [
+      ['POST', '/tokens'],
+      ['GET', '/tokens'],
+      ['DELETE', `/tokens/${id}`],
+    ] as const) {
+      assert.deepEqual(codeOf(await withToken(token, method, path, '{"name":"x"}')), [403, 'forbidden']);
+    }
+  });
+
+  it('are not created with what is wrong, or with rights that the owner does not have', async () => {
+    for (const [body, status, code, detail] of [
+      [{}, 400, 'invalid-parameter', /^name is missing/],
+      [{ name: '' }, 400, 'invalid-parameter', /^name must be a string of 1 to 64/],
+      [{ name: 'x', right: {} }, 400, 'invalid-parameter', /^Unknown member right\. Did you mean "rights"\?/],
+      [{ name: 'x', rights: {} }, 400, 'invalid-parameter', /^rights must be null, or lists/],
+      [{ name: 'x', rights: { N: [] } }, 400, 'invalid-parameter', /^rights\.N must be a list of rights/],
+      [
+        { name: 'x', rights: { N: ['raed'] } },
+        400,
+        'invalid-parameter',
+        /^rights\.N\[0\] must be one of read/,
+      ],
+      [
+        { name: 'x', rights: { N: ['manage'] } },
+        403,
+        'forbidden',
+        /does not have the right manage in namespace N/,
+      ],
+      [{ name: 'x', rights: { '*': ['manage'] } }, 403, 'forbidden', /has the right manage in no namespace/],
+      [{ name: 'x', rights: { hidden: ['read'] } }, 404, 'namespace-not-found', /no namespace "hidden"/],
+      [{ name: 'x', rights: { absent: ['read'] } }, 404, 'namespace-not-found', /no namespace "absent"/],
+      [
+        { name: 'x', expiresAt: 'soon' },
+        400,
+        'invalid-parameter',
+        /^expiresAt must be null, or a time to come/,
+      ],
+      [{ name: 'x', expiresAt: '2000-01-01T00:00:00Z' }, 400, 'invalid-parameter', /a time to come/],
+    ] as const) {
+      const answer = await create(as('ann'), body);
+      assert.deepEqual(codeOf(answer), [status, code], JSON.stringify(body));
+      assert.match(jsonOf<{ detail: string }>(answer).detail, detail);
+    }
+  });
+
+  it('are at most 100 of one user', async () => {
+    const own = jsonOf<unknown[]>(await as('bob').request('GET', '/tokens')).length;
+    for (let i = own; i < 100; i++) await created('bob', { name: `n${i}` });
+    assert.deepEqual(codeOf(await create(as('bob'), { name: 'x' })), [507, 'too-many-tokens']);
+  });
+
+  it('that are wrong are limited as wrong passwords are, and keep no right one out', async () => {
+    const { token } = await created('ann', { name: 'right' });
+    const wrong = (i: number): string => `qs_${String(i).padStart(43, 'x')}`;
+    for (let i = 0; ; i++) {
+      const answer = await withToken(wrong(i), 'GET', '/q');
+      if (answer.status === 401) continue;
+      assert.deepEqual(codeOf(answer), [429, 'too-many-attempts']);
+      assert.ok(i >= 5 && i <= 40, `${i} attempts`);
+      break;
+    }
+    assert.equal((await withToken(token, 'GET', '/q')).status, 200);
+  });
+});

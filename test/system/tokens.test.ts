@@ -1,0 +1,97 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { AmqpClient } from '../amqp/client.ts';
+import { StompClient } from '../stomp/client.ts';
+import { jsonOf, QueueClient } from '../support/http-client.ts';
+import { Folder, type Program } from './program.ts';
+
+interface Created {
+  readonly id: string;
+  readonly token: string;
+}
+
+describe('API tokens in the server', () => {
+  let folder: Folder;
+  let server: Program;
+  let ann: QueueClient;
+
+  const write = (rights: object | undefined): Promise<unknown> =>
+    folder.write('q.json', {
+      http: { users: { admin: 'pw', ...(rights !== undefined && { ann: { password: 'pw', rights } }) } },
+      stomp: { port: 0 },
+      amqp: { port: 0 },
+      namespaces: { N: { url: 'sqlite:N.db' } },
+    });
+
+  before(async () => {
+    folder = await Folder.create();
+    await write({ N: ['read', 'write'] });
+    server = await folder.serve(['--config', 'q.json']);
+    ann = new QueueClient({ url: () => server.url, credentials: 'ann:pw' });
+  });
+  after(async () => {
+    ann?.close();
+    await folder.dispose();
+  });
+
+  const portOf = (scheme: string): number =>
+    Number(new RegExp(`${scheme}://[^ ]*:(\\d+)`).exec(server.stdout)?.[1]);
+
+  async function created(name: string): Promise<Created> {
+    return jsonOf(await ann.request('POST', '/tokens', { body: JSON.stringify({ name }) }));
+  }
+
+  async function insertStatus(token: string): Promise<number> {
+    const { status } = await fetch(`${server.url}/q/N/q`, {
+      method: 'PUT',
+      body: 'x',
+      headers: { authorization: `Bearer ${token}` },
+    });
+    return status;
+  }
+
+  async function reloaded(): Promise<void> {
+    const lines = server.logged().length;
+    server.signal('SIGHUP');
+    await server.logs((all) => all.slice(lines).some(({ event }) => event === 'reload'));
+  }
+
+  it('log in over STOMP and AMQP, whose sessions end when they are revoked', async () => {
+    const { id, token } = await created('sessions');
+    const stomp = await StompClient.login(portOf('stomp'), '1.2', { login: 'token', passcode: token });
+    const amqp = await AmqpClient.open(portOf('amqp'), 'ann', { password: token });
+    await amqp.receiver('N/a', {}, 1);
+    const { sessions } = jsonOf<{ sessions: { user: string }[] }>(await ann.request('GET', '/sessions'));
+    assert.deepEqual(
+      sessions.map(({ user }) => user),
+      ['ann', 'ann'],
+    );
+    assert.equal((await ann.request('DELETE', `/tokens/${id}`)).status, 204);
+    await stomp.expectError('unauthorized');
+    assert.equal((await amqp.closed)?.info.code, 'unauthorized');
+    const audited = server.logged().filter(({ event }) => event === 'admin');
+    assert.deepEqual(
+      audited.map(({ action, user, id: of }) => [action, user, of]),
+      [
+        ['createToken', 'ann', id],
+        ['revokeToken', 'ann', id],
+      ],
+    );
+    assert.ok(!server.stderr.includes(token));
+  });
+
+  it('are narrowed with the rights of their owner, end with the owner, and outlast restarts', async () => {
+    const { token } = await created('lasting');
+    assert.equal(await insertStatus(token), 200);
+    await write({ N: ['read'] });
+    await reloaded();
+    assert.equal(await insertStatus(token), 403);
+    await write(undefined);
+    await reloaded();
+    assert.equal(await insertStatus(token), 401);
+    assert.equal(await server.stop(), 0);
+    await write({ N: ['write'] });
+    server = await folder.serve(['--config', 'q.json']);
+    assert.equal(await insertStatus(token), 200);
+  });
+});
