@@ -225,7 +225,12 @@ export class JointTake implements Claim {
       places.map(async (place) => {
         if (this.#failed.has(storageOf(place))) return true;
         try {
-          return (await countsOf(place)).ready > 0;
+          const { ready, nextMatureAt } = await countsOf(place);
+          // A take would return when the next element matures; of a queue that is left out only the count says so.
+          if (ready === 0 && nextMatureAt !== null) {
+            place.waitQueue?.expect(this.#delayUntil(nextMatureAt, place));
+          }
+          return ready > 0;
         } catch (error) {
           this.#noteFailure(place, asTakeError(error));
           return false;
@@ -358,8 +363,9 @@ export class JointTake implements Claim {
     this.#restsUntil = this.#clock.monotonic() + MIN_COUNT_INTERVAL_MS;
     if (isUnknown) this.#countAfter(RECOUNT_MS);
     else if (scheduled >= missing) this.#countAfter(ready > 0 ? RECOUNT_MS : this.#nextMaturityIn(all));
-    // One of several queues gets at least this part of what is missing before all of them together have got it.
-    const part = Math.ceil(missing / this.#places.length);
+    // What is scheduled may mature unnoticed. One of several queues gets at least this part of what else is missing before all of
+    // them together have got it.
+    const part = Math.ceil((scheduled < missing ? missing - scheduled : missing) / this.#places.length);
     for (const [index, { waitQueue, consumer }] of this.#places.entries()) {
       if (consumer !== null) waitQueue?.wakeWhen(consumer, (eligible[index] ?? 0) + part);
     }
@@ -379,11 +385,15 @@ export class JointTake implements Claim {
   #nextMaturityIn(all: readonly (GroupCounts | null)[]): number {
     let next = Number.POSITIVE_INFINITY;
     for (const [index, counts] of all.entries()) {
-      const { queue } = (this.#places[index] as Place).source;
       if (counts?.nextMatureAt == null) continue;
-      next = Math.min(next, toLocal(counts.nextMatureAt, queue.namespace, queue.key));
+      next = Math.min(next, this.#delayUntil(counts.nextMatureAt, this.#places[index] as Place));
     }
-    return Math.max(MIN_COUNT_INTERVAL_MS, Math.min(next - this.#clock.now(), MAX_COUNT_INTERVAL_MS));
+    return Math.max(MIN_COUNT_INTERVAL_MS, Math.min(next, MAX_COUNT_INTERVAL_MS));
+  }
+
+  /** How far away a moment of the engine's clock is. */
+  #delayUntil(at: number, { source: { queue } }: Place): number {
+    return toLocal(at, queue.namespace, queue.key) - this.#clock.now();
   }
 
   /** A take may be in flight for it: then it ends only if that brings nothing. */

@@ -44,6 +44,8 @@ export class Watchers {
 
   remove(consumer: Consumer): void {
     this.#consumers.delete(consumer);
+    // Without consumers nothing is noted: those that come later must not share a count that began before.
+    if (this.#consumers.size === 0) this.#counting = null;
   }
 
   wakeWhen(consumer: Consumer, wakeAt: number): void {
@@ -70,7 +72,7 @@ export class Watchers {
     for (const consumer of woken) consumer.claim?.wake(consumer);
   }
 
-  /** What the engine counts. Callers share a call as long as nothing became eligible since it was made. */
+  /** What the engine counts. Callers share a call as long as nothing became eligible since it was made, and consumers watched all the time. */
   counts(): Promise<GroupCounts> {
     if (this.#counting !== null && this.#countedAt === this.#eligible) return this.#counting;
     const { key, namespace } = this.#queue;

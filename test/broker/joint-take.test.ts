@@ -95,6 +95,44 @@ describe('a joint take of several queues', () => {
     }
   });
 
+  it('misses nothing that came while a count for a call that has left is in flight', async () => {
+    const node = new JointTakeNode();
+    const from = ['B/r', 'A/q', 'B/s'];
+    const other = node.join({ from: ['A/p', 'A/q'] });
+    await node.settle();
+    node.insert('A/p');
+    const takeForOther = node.pending.shift();
+    const gone = node.join({ from });
+    node.pending.shift()?.();
+    await new Promise(setImmediate);
+    // It waits for counts of the second and the third queue.
+    gone.leave();
+    node.insert('A/q');
+    const waiter = node.join({ from });
+    // Its take of the first queue returns before those counts do.
+    node.pending.pop()?.();
+    await new Promise(setImmediate);
+    takeForOther?.();
+    await node.settle();
+    assert.deepEqual([other.ids, waiter.ids], [['e1'], ['e2']]);
+  });
+
+  it('gets an element that was scheduled before it came, in whichever queue, when that matures', async () => {
+    const from = ['A/p', 'A/q', 'B/r'];
+    for (const path of from) {
+      const node = new JointTakeNode();
+      node.insert(path, { delayMs: 1000 });
+      const waiter = node.join({ from });
+      await node.settle();
+      node.clock.advance(999);
+      await node.settle();
+      assert.deepEqual(waiter.ids, [], path);
+      node.clock.advance(1);
+      await node.settle();
+      assert.deepEqual(waiter.ids, ['e1'], path);
+    }
+  });
+
   it('ends at its timeout, and gets what is on its way then', async () => {
     const node = new JointTakeNode();
     const late = node.join({ from: ['A/p', 'B/q'], timeoutMs: 100 });
@@ -343,6 +381,16 @@ describe('a joint take of several elements at once', () => {
     assert.deepEqual(waiter.ids, ['e1', 'e2', 'e3']);
   });
 
+  it('is served when scheduled elements and new ones together complete what is missing', async () => {
+    const node = new JointTakeNode();
+    node.insert('A/p', { delayMs: 300 });
+    const waiter = node.join({ from: ['A/p'], count: 2, min: 2 });
+    await node.settle();
+    node.insert('A/p');
+    await node.pass(1_000);
+    assert.deepEqual(waiter.ids, ['e2', 'e1']);
+  });
+
   it('waits while a queue is paused, and continues when it is resumed', async () => {
     const node = new JointTakeNode();
     node.setPaused('A/p', true);
@@ -426,7 +474,14 @@ type Step = (node: JointTakeNode, waiters: JointWaiter[], got: string[]) => void
 const path = fc.constantFrom('A/p', 'A/q', 'B/r');
 
 const step: fc.Arbitrary<Step> = fc.oneof(
-  { weight: 4, arbitrary: path.map<Step>((queue) => (node) => node.insert(queue)) },
+  {
+    weight: 4,
+    arbitrary: fc.record({ queue: path, delayMs: fc.constantFrom(0, 0, 0, 300) }).map<Step>(
+      ({ queue, delayMs }) =>
+        (node) =>
+          node.insert(queue, { delayMs }),
+    ),
+  },
   {
     weight: 3,
     arbitrary: fc

@@ -58,6 +58,21 @@ export const BROKER: readonly Mutant[] = [
     edits: edit('broker/watchers.ts', ' && this.#countedAt === this.#eligible', ''),
   },
   {
+    name: 'a count for callers that left serves callers that came after an element',
+    suite: 'joint takes',
+    edits: edit('broker/watchers.ts', '    if (this.#consumers.size === 0) this.#counting = null;\n', ''),
+  },
+  {
+    name: 'a joint take sleeps while an element matures in a queue that it only counted',
+    suite: 'joint takes',
+    edits: edit('broker/joint-take.ts', 'place.waitQueue?.expect(', 'void ('),
+  },
+  {
+    name: 'a joint take of several elements waits for new ones in place of those that are scheduled',
+    suite: 'joint takes',
+    edits: edit('broker/joint-take.ts', '(scheduled < missing ? missing - scheduled : missing)', 'missing'),
+  },
+  {
     name: 'an element that matures while a take is in flight is taken later',
     suite: 'wait queue',
     edits: edit(
