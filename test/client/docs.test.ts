@@ -40,7 +40,10 @@ describe('The examples of the pages about the TypeScript SDK', () => {
       for (const [, language, code = '', prints = ''] of page.matchAll(EXAMPLE)) {
         const file = `example-${examples.length + 1}.${language === 'js' ? 'mjs' : 'ts'}`;
         examples.push({ file, prints });
-        await writeFile(path.join(folder, file), code.replace('http://127.0.0.1:3444', server.url));
+        await writeFile(
+          path.join(folder, file),
+          code.replace('http://127.0.0.1:3444', server.url).replace(/'admin'|'PASSWORD'/g, "'test1'"),
+        );
       }
     }
   });

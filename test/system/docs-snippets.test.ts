@@ -180,9 +180,6 @@ describe('The code blocks of docs', () => {
 
   /** What a page's commands need, before its first one. */
   const PREPARE: Readonly<Record<string, () => Promise<unknown>>> = {
-    'guides/browse.md': async () => {
-      for (let count = 0; count < 3; count++) await insert('jobs', 'mails', 'hello');
-    },
     'guides/export.md': () => insert('N', 'orders'),
     'guides/batches.md': async () => {
       await insert('N', 'urgent');
