@@ -12,7 +12,7 @@ const DIST = join(ROOT, 'dist');
 const SOURCE = join(ROOT, 'src');
 /** The console's files, which `npm run build:console` makes. */
 const CONSOLE = 'console';
-/** Files that the server reads at run time, beside its modules. */
+/** Files that the server reads at run time, in addition to its modules. */
 const READ_AT_RUN_TIME = new Set(['.lua']);
 
 for (const name of existsSync(DIST) ? readdirSync(DIST) : [])

@@ -112,7 +112,7 @@ Files: *
 Copyright: the Quayside developers
 License: Apache-2.0
  On Debian systems, the text of the licence is in /usr/share/common-licenses/Apache-2.0.
- Node and the libraries below /usr/lib/quayside/node_modules have licences of their own, which stand beside them.
+ Node and the libraries below /usr/lib/quayside/node_modules have licences of their own, which stand in their folders.
 `;
 }
 

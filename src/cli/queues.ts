@@ -3,7 +3,7 @@ import type { ElementState, Name } from '../client/index.ts';
 import { type CommandContext, CommandUsageError, EXIT_CODES } from './context.ts';
 import { placeOf, queuePath } from './elements.ts';
 
-/** Between two readings of an operation's progress. */
+/** Between two reads of an operation's progress. */
 const PROGRESS_MS = 250;
 
 /** The status of a queue, of the queues of a namespace, or the namespaces. */

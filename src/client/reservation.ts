@@ -21,7 +21,7 @@ export interface Reservation<T> extends Element<T>, AsyncDisposable {
   extend(leaseMs?: number, options?: CallOptions): Promise<Date>;
 }
 
-/** How a lease of a response is told in the time of this process. */
+/** How a lease of a response is expressed in the time of this process. */
 export interface LeaseContext {
   readonly wire: QueueWire;
   readonly group: string | undefined;

@@ -87,18 +87,21 @@ for (const { name, start } of MODES) {
       try {
         await reached('a full picture', async () => listener.isComplete);
         await reached('three nodes', async () => listener.of('nodes').length === 3);
-        for (let i = 0; i < 5; i++) await nodes.client(1).insert('N', 'told', `${i}`);
-        await reached('five elements', async () => listener.queue('N', 'told')?.size === 5);
-        await nodes.client(2).get('N', 'told');
-        await reached('four elements', async () => listener.queue('N', 'told')?.size === 4);
-        await nodes.client(1).pause('N', 'told');
-        await reached('a pause', async () => listener.queue('N', 'told')?.paused === true);
+        for (let i = 0; i < 5; i++) await nodes.client(1).insert('N', 'watched', `${i}`);
+        await reached('five elements', async () => listener.queue('N', 'watched')?.size === 5);
+        await nodes.client(2).get('N', 'watched');
+        await reached('four elements', async () => listener.queue('N', 'watched')?.size === 4);
+        await nodes.client(1).pause('N', 'watched');
+        await reached('a pause', async () => listener.queue('N', 'watched')?.paused === true);
         await reached('counts of all nodes', async () => {
-          const { put, get } = (listener.queue('N', 'told')?.stats ?? {}) as { put?: number; get?: number };
+          const { put, get } = (listener.queue('N', 'watched')?.stats ?? {}) as {
+            put?: number;
+            get?: number;
+          };
           return put === 5 && get === 1;
         });
         const record = jsonOf<{ rates: { '1m': { insert: number } } }>(
-          await nodes.client(2).status('N', 'told'),
+          await nodes.client(2).status('N', 'watched'),
         );
         assert.ok(record.rates['1m'].insert > 0, 'another node knows the rate of inserts');
       } finally {

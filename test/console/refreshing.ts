@@ -25,20 +25,20 @@ export function refreshing(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Refresh: Live' }).click();
     await page.getByRole('button', { name: 'Every minute', exact: true }).click();
     await page.getByRole('button', { name: 'Refresh: Every 60 s' }).waitFor();
-    let readings = 0;
+    let reads = 0;
     page.on('request', (request) => {
-      if (request.url().endsWith('/history')) readings += 1;
+      if (request.url().endsWith('/history')) reads += 1;
     });
     await page.clock.fastForward(50_000);
-    assert.equal(readings, 0);
+    assert.equal(reads, 0);
     const read = page.waitForRequest((request) => request.url().endsWith('/history'));
     await page.clock.fastForward(15_000);
     await read;
     await setHidden(page, true);
     await page.getByRole('button', { name: 'Refresh: Resting' }).waitFor();
-    readings = 0;
+    reads = 0;
     await page.clock.fastForward(120_000);
-    assert.equal(readings, 0);
+    assert.equal(reads, 0);
     await setHidden(page, false);
     await page.getByRole('button', { name: 'Refresh: Every 60 s' }).waitFor();
   });

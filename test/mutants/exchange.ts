@@ -39,6 +39,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
   {
     name: 'one element that overruns again and again stops the exchange',
     suite: 'overruns of exchanges',
+    // biome-ignore lint/suspicious/noTemplateCurlyInString: the text of a source
     edits: edit('exchange/forwarder.ts', 'this.#inARow.add(id);', 'this.#inARow.add(`${id} ${count}`);'),
   },
   {

@@ -323,7 +323,7 @@ describe('Bulk operations that have ended', () => {
 });
 
 describe('Bulk operations while the clock stands still', () => {
-  it('set changes nothing yet, since its results could not be told from what was there', async () => {
+  it('set changes nothing yet, since its results could not be distinguished from what was there', async () => {
     const sandbox = patientSandbox();
     const opened = await MEMORY_SQLITE.open({ namespaces: [plain('N')] });
     const node = new OperationNode([{ policy: plain('N'), engine: opened.engine }], opened.clock, sandbox);

@@ -88,7 +88,7 @@ export interface AlarmPicture {
 /** `paused`: by choice; `resting`: the tab is hidden; `lost`: the connection is gone and will be tried again. */
 export type StreamState = 'connecting' | 'live' | 'lost' | 'paused' | 'resting';
 
-/** What holds now, by name. The maps are changed in place; whoever shows them reads `version` as well. */
+/** What holds now, by name. The maps are changed in place; code that shows them reads `version` as well. */
 export const queues = new Map<string, QueuePicture>();
 export const exchanges = new Map<string, ExchangePicture>();
 export const nodes = new Map<string, NodePicture>();

@@ -132,7 +132,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       ...read,
       id: 'consoleFile',
       path: '/console/:file',
-      summary: 'A file beside the page of the console',
+      summary: 'A file that the page of the console loads',
       responses: pageResponses,
       problems: ['route-not-found'],
       handle: (call) => sendFile(call, files, call.param('file'), REVALIDATED),

@@ -243,8 +243,8 @@ async function rowsOf(namespace: Namespace): Promise<FoundQueue[]> {
   const stale = names.filter((name) => activity.last(name) === null || changed.has(name));
   for (let from = 0; from < stale.length; from += READ_AT_ONCE) {
     const some = stale.slice(from, from + READ_AT_ONCE);
-    const readings = await Promise.all(some.map((name) => readQueue(namespace.visit(name))));
-    for (const [i, reading] of readings.entries()) {
+    const read = await Promise.all(some.map((name) => readQueue(namespace.visit(name))));
+    for (const [i, reading] of read.entries()) {
       const name = some[i] ?? '';
       activity.noteReading(name, reading, changed.get(name) ?? null);
     }
