@@ -10,7 +10,7 @@ import {
 } from '../remote/elements.ts';
 import { keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import { ACTION_NAMES, type BulkAction, type ElementChoice } from '../remote/operations.ts';
-import type { QueueStatus } from '../remote/queue-status.ts';
+import { type QueueStatus, queueStatus } from '../remote/queue-status.ts';
 import { address, go, href, setQuery } from '../route.ts';
 import { may, session } from '../session.ts';
 import { Icon, type IconName } from '../ui/icon.tsx';
@@ -57,7 +57,7 @@ interface LoadedList {
   readonly error: unknown;
   readonly isLoading: boolean;
   readonly selectorError: string | null;
-  /** What the queue had inserted when the list was loaded; null: that was not known yet. */
+  /** How many elements had been inserted into the queue just before the list was loaded; null: the user may not know. */
   readonly inserted: number | null;
 }
 
@@ -101,13 +101,17 @@ export function ElementList({
     stop.current?.abort();
     const abort = new AbortController();
     stop.current = abort;
-    const before = after === null ? { ...NOTHING, inserted: picture.peek()?.stats.put ?? null } : list.peek();
+    const before = after === null ? NOTHING : list.peek();
     list.value = { ...before, isLoading: true, error: null };
     if (after === null) selected.value = new Set();
     try {
+      // From the server, as what it last sent may be older than the list; and before the list, so that no later insert is missed.
+      const inserted =
+        after === null && may('read', ns) ? (await queueStatus(of, abort.signal)).stats.put : before.inserted;
       const page = await listElements(of, filter, { after, hidesBodies, signal: abort.signal });
       list.value = {
         ...before,
+        inserted,
         elements: [...before.elements, ...page.elements],
         next: page.next,
         looked: before.looked + page.looked,
@@ -136,14 +140,8 @@ export function ElementList({
     const { state, ...rest } = where;
     action.value = { action: name, where: state === 'all' ? rest : where };
   };
-  useEffect(() => {
-    const known = picture.value;
-    if (known !== null && list.peek().inserted === null)
-      list.value = { ...list.peek(), inserted: known.stats.put };
-  }, [picture.value]);
-  const put = picture.value?.stats.put ?? 0;
-  const news = Math.max(0, put - (list.value.inserted ?? put));
-  const { elements, isLoading, error, next, looked, selectorError } = list.value;
+  const { elements, isLoading, error, next, looked, selectorError, inserted } = list.value;
+  const news = inserted === null ? 0 : Math.max(0, (picture.value?.stats.put ?? 0) - inserted);
 
   if (!may('browse', ns)) {
     return (

@@ -13,7 +13,7 @@ export interface QueueStatus extends SizesRecord {
   readonly paused: boolean;
   readonly capabilities: Readonly<Record<'sched' | 'reserve' | 'pipeline' | 'tape' | 'remove', boolean>>;
   readonly groups?: Readonly<Record<string, SizesRecord>>;
-  readonly stats: Readonly<Record<string, unknown>>;
+  readonly stats: Readonly<Record<string, unknown>> & { readonly put: number };
 }
 
 export interface HistoryRecord {
