@@ -24,9 +24,9 @@ export interface ConsoleClientsCount {
 }
 
 const EVENTS = '/events?kinds=queues,exchanges,nodes,operations,alarms';
-/** What a page reads again, and how often; `console/remote/` has the same. */
-const OVERVIEW = { paths: ['/dead-letters', '/history'], everyMs: 15_000 };
-const LIST = { paths: ['/queues?sort=name&order=asc&limit=100&offset=0'], everyMs: 10_000 };
+/** What a page reads when it is opened, what it reads again, and how often; `console/pages/` has the same. */
+const OVERVIEW = { first: ['/dead-letters', '/history'], paths: ['/history'], everyMs: 15_000 };
+const LIST = { first: [], paths: ['/queues?sort=name&order=asc&limit=100&offset=0'], everyMs: 10_000 };
 const AUTHORIZATION = `Basic ${Buffer.from('test1:test1').toString('base64')}`;
 const COMPLETE = Buffer.from('event: complete');
 
@@ -60,10 +60,10 @@ async function answerTo(request: ConsoleClientsRequest): Promise<ConsoleClientsC
 
 /** Resolves when its stream has sent everything. People open consoles at different times: so do their timers. */
 async function open(number: number, count: number): Promise<void> {
-  const { paths, everyMs } = number % 2 === 0 ? OVERVIEW : LIST;
+  const { first, paths, everyMs } = number % 2 === 0 ? OVERVIEW : LIST;
   const client = new QueueClient({ url });
-  const read = (): void => {
-    for (const path of paths) {
+  const read = (some: readonly string[]): void => {
+    for (const path of some) {
       requests += 1;
       client.request('GET', path).then(({ status, body }) => {
         if (status !== 200) throw new Error(`${path}: ${status} ${body.toString()}`);
@@ -71,10 +71,11 @@ async function open(number: number, count: number): Promise<void> {
     }
   };
   let timer: NodeJS.Timeout | undefined;
-  const first = setTimeout(
+  read(first);
+  const start = setTimeout(
     () => {
-      read();
-      timer = setInterval(read, everyMs);
+      read(paths);
+      timer = setInterval(() => read(paths), everyMs);
     },
     (everyMs * number) / count,
   );
@@ -82,7 +83,7 @@ async function open(number: number, count: number): Promise<void> {
   let isClosed = false;
   closers.push(() => {
     isClosed = true;
-    clearTimeout(first);
+    clearTimeout(start);
     clearInterval(timer);
     stream.close();
     client.close();

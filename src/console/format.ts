@@ -18,6 +18,22 @@ export function several(value: number, one: string, many = `${one}s`): string {
   return `${count(value)} ${value === 1 ? one : many}`;
 }
 
+/** Characters that turn the direction of what follows them: in a sentence, of words that are not theirs. */
+const TURNING = /[\u061C\u200E\u200F\u202A-\u202E\u2066-\u2069]/g;
+const RIGHT_TO_LEFT = /[\u0590-\u08FF\uFB1D-\uFDFF\uFE70-\uFEFC]/;
+
+/**
+ * A name within a sentence, which must still say what it says: `Delete [U+202E]x and 3 elements`. Where a name stands alone, its element
+ * isolates it.
+ */
+export function named(name: string): string {
+  const shown = name.replace(
+    TURNING,
+    (one) => `[U+${one.charCodeAt(0).toString(16).toUpperCase().padStart(4, '0')}]`,
+  );
+  return RIGHT_TO_LEFT.test(shown) ? `\u2068${shown}\u2069` : shown;
+}
+
 /** Per second. */
 export function rate(value: number): string {
   if (value === 0) return '0';

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, afterEach, before, describe, it } from 'node:test';
 import type { Page } from 'playwright-core';
+import { complaints } from './complaints.ts';
 import { exchangePages } from './exchange-pages.ts';
 import { OpenedConsole, READER } from './opened.ts';
 import { queuePages } from './queue-pages.ts';
@@ -72,6 +73,16 @@ describe('The console in a browser', () => {
     const concerns = page.locator('.concerns li');
     await concerns.filter({ hasText: 'held' }).getByText('Paused; 1 element ready').waitFor();
     await concerns.filter({ hasText: '__deadletter__' }).getByText('Dead letters came').waitFor();
+    const figure = page.getByRole('link', { name: /^Dead letters \d/ });
+    await figure.getByText('3', { exact: true }).waitFor();
+    await opened.insert('jobs', 'mails', '{"mail":3}');
+    await opened.fail('jobs', 'mails', 'smtp 550');
+    await figure.getByText('4', { exact: true }).waitFor();
+    await opened.request('DELETE', '/q/jobs/__deadletter__/elements');
+    for (let i = 0; i < 3; i += 1) {
+      await opened.insert('jobs', 'mails', JSON.stringify({ mail: i }));
+      await opened.fail('jobs', 'mails', 'smtp 550');
+    }
   });
 
   it('sends all failed mails again, in five clicks from the overview', async () => {
@@ -175,6 +186,41 @@ describe('The console in a browser', () => {
     for (let i = 0; i < 3; i += 1) await opened.fail('jobs', 'mails', 'smtp 550');
   });
 
+  it('is used by keyboard alone: create an exchange', async () => {
+    const page = await opened.page();
+    const { keyboard } = page;
+    await keyboard.press('g');
+    await keyboard.press('x');
+    await page.getByRole('heading', { name: 'Exchanges' }).waitFor();
+    await page.getByRole('link', { name: 'New exchange' }).waitFor();
+    await tabTo(page, 'New exchange');
+    await keyboard.press('Enter');
+    await page.getByLabel('Selector of destination 1').waitFor();
+    const fields = [
+      ['Id', 'by-keyboard'],
+      ['From namespace', 'N'],
+      ['From queue', 'typed'],
+      ['To namespace', 'N'],
+      ['To queue', 'typed-large'],
+      ['Selector of destination 1', 'env => env.msg.payload.amount > 100'],
+    ] as const;
+    for (const [name, text] of fields) {
+      await tabTo(page, name);
+      await keyboard.type(text);
+    }
+    await tabTo(page, 'Create the exchange');
+    await keyboard.press('Enter');
+    await page.getByRole('heading', { name: 'by-keyboard' }).waitFor();
+    const response = await opened.request('GET', '/x/by-keyboard');
+    const { src, dst } = (await response.json()) as { src: object; dst: { selector?: string }[] };
+    assert.deepEqual(src, { ns: 'N', q: 'typed' });
+    assert.deepEqual(
+      dst.map(({ selector }) => selector),
+      ['env => env.msg.payload.amount > 100'],
+    );
+    await opened.request('DELETE', '/x/by-keyboard');
+  });
+
   it('creates an exchange after a dry run on elements of its source, and deletes it', async () => {
     for (const amount of [5, 500]) await opened.insert('N', 'bought', JSON.stringify({ amount }));
     const page = await opened.page('#/exchanges');
@@ -228,6 +274,15 @@ describe('The console in a browser', () => {
       assert.ok(Number(overflow) <= 0, `the page is ${overflow} px too wide`);
       assert.equal(await page.locator('#page img, #page script').count(), 0);
     }
+    await page.goto(`${opened.server.url}/console/#/q/N/${encodeURIComponent(queue)}`);
+    await page.getByRole('button', { name: `More of ${markup}` }).click();
+    await page.getByRole('button', { name: 'Delete the queue …' }).click();
+    // What would turn the rest of the sentence around is shown as its code.
+    await page.getByRole('button', { name: `Delete ${markup}[U+202E]txt and 4 elements` }).waitFor();
+    const outside = await page.evaluate(
+      `Math.max(...[...document.querySelectorAll('dialog *')].map((one) => one.getBoundingClientRect().right)) - document.querySelector('dialog').getBoundingClientRect().right`,
+    );
+    assert.ok(Number(outside) <= 0, `what is in the dialog is ${outside} px too wide`);
     await page.goto(`${opened.server.url}/console/#/queues`);
     await page.getByRole('link', { name: '<img src=x' }).waitFor();
   });
@@ -347,6 +402,7 @@ describe('The console in a browser', () => {
     assert.ok(sum > 10_000 && sum <= 40 * 1024, `${sum} bytes`);
   });
 
+  complaints(() => opened);
   exchangePages(() => opened);
   queuePages(() => opened);
   refreshing(() => opened);
@@ -370,9 +426,17 @@ async function tabTo(page: Page, name: string): Promise<void> {
   const seen: string[] = [];
   for (let i = 0; i < 80; i += 1) {
     await page.keyboard.press('Tab');
-    const focused = String(await page.evaluate('document.activeElement?.textContent?.trim() ?? ""'));
+    const focused = String(await page.evaluate(NAME_OF_FOCUSED));
     if (focused === name) return;
     seen.push(focused.slice(0, 40));
   }
   assert.fail(`${name} was not reached: ${seen.join(' | ')}`);
 }
+
+/** A field is called as its label, the rest as what is in it. What is in a shadow root has the focus there. */
+const NAME_OF_FOCUSED = `(() => {
+  let one = document.activeElement;
+  while (one?.shadowRoot?.activeElement) one = one.shadowRoot.activeElement;
+  const label = one?.labels?.[0]?.querySelector('span') ?? one;
+  return one?.getAttribute('aria-label') ?? label?.textContent?.trim() ?? '';
+})()`;

@@ -1,5 +1,5 @@
 import { useSignal } from '@preact/signals';
-import { count, several } from '../format.ts';
+import { count, named, several } from '../format.ts';
 import { type DeadLetterQueue, deadLetters } from '../remote/dead-letters.ts';
 import { keyOf } from '../remote/live.ts';
 import type { ElementChoice } from '../remote/operations.ts';
@@ -97,7 +97,7 @@ function QueueOfDeadLetters({
         <Parts
           title="By reason"
           parts={reasons.map(({ reason, count: of }) => ({ name: reason, count: of, header: 'x-dl-reason' }))}
-          {...{ ns, queue, isRedriver, onRedrive }}
+          {...{ looked, ns, queue, isRedriver, onRedrive }}
         />
         <Parts
           title="By the queue that they left"
@@ -106,7 +106,7 @@ function QueueOfDeadLetters({
             count: of,
             header: 'x-dl-from-queue',
           }))}
-          {...{ ns, queue, isRedriver, onRedrive }}
+          {...{ looked, ns, queue, isRedriver, onRedrive }}
         />
       </div>
       {!complete && (
@@ -125,6 +125,7 @@ interface PartOfDeadLetters {
 function Parts({
   title,
   parts,
+  looked,
   ns,
   queue,
   isRedriver,
@@ -132,12 +133,13 @@ function Parts({
 }: {
   readonly title: string;
   readonly parts: readonly PartOfDeadLetters[];
+  /** How many elements the parts are of. */
+  readonly looked: number;
   readonly ns: string;
   readonly queue: string;
   readonly isRedriver: boolean;
   readonly onRedrive: (where: ElementChoice) => void;
 }) {
-  const top = Math.max(1, ...parts.map((part) => part.count));
   return (
     <PlainTable
       label={title}
@@ -152,7 +154,7 @@ function Parts({
                 <bdi>{name ?? 'not known'}</bdi>
               </a>
               <div class="meter thin" aria-hidden="true">
-                <i style={{ width: `${(of / top) * 100}%` }} />
+                <i style={{ width: `${(of / Math.max(1, looked)) * 100}%` }} />
               </div>
             </>
           ),
@@ -167,7 +169,7 @@ function Parts({
               <button
                 type="button"
                 class="quiet"
-                aria-label={`Redrive ${name ?? 'those not known'}`}
+                aria-label={`Redrive ${name === null ? 'those not known' : named(name)}`}
                 onClick={() => onRedrive({ selector: selectorOf(header, name) })}
               >
                 <Icon name="redrive" /> Redrive …

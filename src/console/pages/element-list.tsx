@@ -1,6 +1,6 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
-import { bytes, count, several, shortCount } from '../format.ts';
+import { bytes, count, named, several, shortCount } from '../format.ts';
 import {
   type ElementState,
   type ListedElement,
@@ -205,7 +205,7 @@ export function ElementList({
       )}
       {elements.length > 0 && (
         <VirtualTable
-          label={`Elements of ${queue}`}
+          label={`Elements of ${named(queue)}`}
           rows={elements}
           keyOf={({ id }) => id}
           nameOf={({ id }) => id}

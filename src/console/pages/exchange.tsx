@@ -1,5 +1,5 @@
 import { useSignal } from '@preact/signals';
-import { count } from '../format.ts';
+import { count, named } from '../format.ts';
 import {
   changeExchange,
   type ExchangeDeclared,
@@ -96,7 +96,9 @@ function ExchangeActions({
       <button
         type="button"
         onClick={() =>
-          void (isStopped ? change('start', `${id} runs`) : change('stop', `${id} is stopped on all nodes`))
+          void (isStopped
+            ? change('start', `${named(id)} runs`)
+            : change('stop', `${named(id)} is stopped on all nodes`))
         }
       >
         <Icon name={isStopped ? 'play' : 'paused'} /> {isStopped ? 'Start' : 'Stop'}
@@ -108,11 +110,11 @@ function ExchangeActions({
         <Icon name="trash" /> Delete …
       </button>
       {isAsking.value && (
-        <Dialog title={`Delete ${id}`} onClose={() => (isAsking.value = false)}>
+        <Dialog title={`Delete ${named(id)}`} onClose={() => (isAsking.value = false)}>
           <div class="body">
             <p>
-              The exchange {id} stops forwarding from {record.src.q} and is deleted. Its queues and their
-              elements stay.
+              The exchange {named(id)} stops forwarding from {named(record.src.q)} and is deleted. Its queues
+              and their elements stay.
             </p>
             <div class="foot">
               <button type="button" onClick={() => (isAsking.value = false)}>
@@ -121,9 +123,9 @@ function ExchangeActions({
               <button
                 type="button"
                 class="primary danger"
-                onClick={() => void change('delete', `${id} is deleted`)}
+                onClick={() => void change('delete', `${named(id)} is deleted`)}
               >
-                Delete the exchange {id}
+                Delete the exchange {named(id)}
               </button>
             </div>
           </div>
@@ -147,7 +149,7 @@ function Destinations({ record: { src, dst, stats, loops } }: { readonly record:
       </header>
       {loops.length > 0 && (
         <p class="bar">
-          <Icon name="refresh" /> In a loop: {loops[0]?.join(' → ')}
+          <Icon name="refresh" /> In a cycle: {loops[0]?.join(' → ')}
         </p>
       )}
       <PlainTable

@@ -233,8 +233,9 @@ function ExchangeGraph({
               viewBox="0 0 8 8"
               refX="7"
               refY="4"
-              markerWidth="7"
-              markerHeight="7"
+              markerUnits="userSpaceOnUse"
+              markerWidth="9"
+              markerHeight="9"
               orient="auto"
             >
               <path d="M0 0.5 7.5 4 0 7.5z" />

@@ -1,6 +1,6 @@
 import { useComputed } from '@preact/signals';
 import { call, path } from '../api.ts';
-import { count, several } from '../format.ts';
+import { count, named, several } from '../format.ts';
 import {
   isComplete,
   type OperationPicture,
@@ -107,7 +107,7 @@ function CancelOperation({ operation }: { readonly operation: OperationPicture }
   const cancel = (): Promise<void> =>
     act(async () => {
       await call(path('operations', id), { method: 'DELETE' });
-      return `The operation on ${source.queue} is cancelled; ${count(changed)} were ${ACTION_RESULTS[action] ?? 'changed'}`;
+      return `The operation on ${named(source.queue ?? source.ns)} is cancelled; ${count(changed)} were ${ACTION_RESULTS[action] ?? 'changed'}`;
     });
   return (
     <button type="button" onClick={() => void cancel()}>

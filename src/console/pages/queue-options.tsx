@@ -1,5 +1,5 @@
 import { useSignal } from '@preact/signals';
-import { count, duration, several } from '../format.ts';
+import { count, duration, named, several } from '../format.ts';
 import { keyOf, type QueueNamed } from '../remote/live.ts';
 import {
   type OptionKey,
@@ -195,7 +195,7 @@ function OptionsForm({
     });
     try {
       await storeOptions(of, Object.fromEntries(stored) as OptionsOfQueue);
-      say(`The options of ${of.queue} are stored`);
+      say(`The options of ${named(of.queue)} are stored`);
       onDone();
     } catch (reason) {
       error.value = reason;

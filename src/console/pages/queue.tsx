@@ -1,6 +1,6 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { call, path } from '../api.ts';
-import { several, shortCount } from '../format.ts';
+import { named, several, shortCount } from '../format.ts';
 import { keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import { type QueueStatus, queueHistory, queueStatus } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
@@ -27,11 +27,11 @@ import { TryIt } from './try-it.tsx';
 /** A queue, and what belongs to it: `/q/N/orders`, `/q/N/orders/e/ID`, and its tabs such as `/q/N/orders/consumers`. */
 export function QueuePages({ rest }: PageProps) {
   const [ns = '', queue = '', tab = 'elements', id] = rest;
-  const named: QueueNamed = { ns, queue };
-  if (tab === 'e' && id !== undefined) return <ElementPageOf of={named} id={id} />;
+  const of: QueueNamed = { ns, queue };
+  if (tab === 'e' && id !== undefined) return <ElementPageOf of={of} id={id} />;
   return (
     <>
-      <QueueHead of={named} />
+      <QueueHead of={of} />
       <nav class="tabs" aria-label="Of this queue">
         {TABS.map((one) => (
           <a
@@ -43,10 +43,10 @@ export function QueuePages({ rest }: PageProps) {
           </a>
         ))}
       </nav>
-      {tab === 'consumers' && <QueueConsumers of={named} />}
-      {tab === 'options' && <QueueOptionsTab of={named} />}
-      {tab === 'try' && <TryIt of={named} />}
-      {tab === 'elements' && <QueueElements of={named} />}
+      {tab === 'consumers' && <QueueConsumers of={of} />}
+      {tab === 'options' && <QueueOptionsTab of={of} />}
+      {tab === 'try' && <TryIt of={of} />}
+      {tab === 'elements' && <QueueElements of={of} />}
     </>
   );
 }
@@ -72,7 +72,7 @@ function QueueHead({ of }: { readonly of: QueueNamed }) {
   const setPaused = (verb: 'pause' | 'resume'): Promise<void> =>
     act(async () => {
       await call(path('q', ns, queue, verb), { method: 'POST' });
-      return verb === 'pause' ? `${queue} is paused: consumers wait` : `${queue} runs again`;
+      return verb === 'pause' ? `${named(queue)} is paused: consumers wait` : `${named(queue)} runs again`;
     });
   return (
     <div>
@@ -98,7 +98,7 @@ function QueueHead({ of }: { readonly of: QueueNamed }) {
             </button>
           )}
           {(mayExport(ns) || may('write', ns) || may('manage', ns)) && (
-            <Menu title={`More of ${queue}`} label={<Icon name="more" />} className="square">
+            <Menu title={`More of ${named(queue)}`} label={<Icon name="more" />} className="square">
               {mayExport(ns) && (
                 <a class="button" href={exportUrl(of)} download={`${ns}-${queue}.ndjson`}>
                   <Icon name="download" /> Export
@@ -161,19 +161,19 @@ function Removal({
       if (isPurge) {
         const response = await call(path('q', ns, queue, 'elements'), { method: 'DELETE' });
         const { removed } = (await response.json()) as { removed: number };
-        return `${several(removed, 'element')} of ${queue} removed`;
+        return `${several(removed, 'element')} of ${named(queue)} removed`;
       }
       await call(path('q', ns, queue), { method: 'DELETE', query: { force: size > 0 ? '1' : null } });
       go(href(['queues']));
-      return `${queue} is deleted`;
+      return `${named(queue)} is deleted`;
     });
   return (
-    <Dialog title={isPurge ? `Purge ${queue}` : `Delete ${queue}`} onClose={onClose}>
+    <Dialog title={isPurge ? `Purge ${named(queue)}` : `Delete ${named(queue)}`} onClose={onClose}>
       <div class="body">
         <p>
           {isPurge
-            ? `All elements that wait in ${queue} of ${ns} are removed for good; reserved ones stay. `
-            : `The queue ${queue} of ${ns} is deleted with its options and statistics, and all its elements for good. `}
+            ? `All elements that wait in ${named(queue)} of ${ns} are removed for good; reserved ones stay. `
+            : `The queue ${named(queue)} of ${ns} is deleted with its options and statistics, and all its elements for good. `}
           It holds <b>{several(size, 'element')}</b> now.
         </p>
         <div class="foot">
@@ -182,8 +182,8 @@ function Removal({
           </button>
           <button type="button" class="primary danger" onClick={() => void remove()}>
             {isPurge
-              ? `Remove ${several(size, 'element')} of ${queue}`
-              : `Delete ${queue} and ${several(size, 'element')}`}
+              ? `Remove ${several(size, 'element')} of ${named(queue)}`
+              : `Delete ${named(queue)} and ${several(size, 'element')}`}
           </button>
         </div>
       </div>

@@ -1,3 +1,4 @@
+import { useRef } from 'preact/hooks';
 import { BASE } from '../api.ts';
 import type { QueueNamed } from '../remote/live.ts';
 import { session } from '../session.ts';
@@ -41,21 +42,27 @@ export function TryIt({ of: { ns, queue } }: { readonly of: QueueNamed }) {
 }
 
 function Snippet({ title, text }: { readonly title: string; readonly text: string }) {
+  const lines = useRef<HTMLPreElement>(null);
   const copy = (): Promise<void> =>
     act(async () => {
-      await navigator.clipboard.writeText(text);
-      return 'Copied';
+      // Without TLS a browser gives pages of other machines no clipboard.
+      if (navigator.clipboard !== undefined) {
+        await navigator.clipboard.writeText(text);
+        return 'Copied';
+      }
+      if (lines.current !== null) getSelection()?.selectAllChildren(lines.current);
+      return 'The lines are selected: copy them with Ctrl+C, or ⌘C';
     });
   return (
     <section class="card">
-      <header>
+      <header class="one-line">
         <h2 class="grow">{title}</h2>
         <button type="button" class="quiet" onClick={() => void copy()}>
           <Icon name="copy" /> Copy
         </button>
       </header>
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard */}
-      <pre class="snippet" tabIndex={0}>
+      <pre ref={lines} class="snippet" tabIndex={0}>
         {text}
       </pre>
     </section>

@@ -1,7 +1,7 @@
 import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { ApiError } from '../api.ts';
-import { bytes, several } from '../format.ts';
+import { bytes, named, several } from '../format.ts';
 import type { QueueNamed } from '../remote/live.ts';
 import { type ImportResult, importFile } from '../remote/transfer.ts';
 import { Dialog } from './dialog.tsx';
@@ -37,7 +37,7 @@ export function ImportDialog({ into, onClose }: { readonly into: QueueNamed; rea
   };
   const isRunning = sentBytes.value !== null;
   return (
-    <Dialog title={`Import into ${into.queue}`} onClose={onClose}>
+    <Dialog title={`Import into ${named(into.queue)}`} onClose={onClose}>
       <form class="body stack" onSubmit={start}>
         <label class="field">
           <span>File</span>
@@ -64,7 +64,7 @@ export function ImportDialog({ into, onClose }: { readonly into: QueueNamed; rea
             {isRunning ? 'Cancel the import' : 'Close'}
           </button>
           <button type="submit" class="primary" disabled={isRunning || file.value === null}>
-            Import into {into.queue}
+            Import into {named(into.queue)}
           </button>
         </div>
       </form>

@@ -1,5 +1,6 @@
 import { useSignal } from '@preact/signals';
 import { call, messageOf, path } from '../api.ts';
+import { named } from '../format.ts';
 import type { QueueNamed } from '../remote/live.ts';
 import { Dialog } from './dialog.tsx';
 import { Failure } from './states.tsx';
@@ -47,7 +48,7 @@ export function InsertDialog({
         headers: { ...headers, 'content-type': field('contentType') || 'application/octet-stream' },
         body: field('text'),
       });
-      say(`An element was inserted into ${queue}`);
+      say(`An element was inserted into ${named(queue)}`);
       onClose(true);
     } catch (reason) {
       error.value = reason;
@@ -55,7 +56,7 @@ export function InsertDialog({
     isBusy.value = false;
   };
   return (
-    <Dialog title={`Insert into ${queue}`} onClose={() => onClose(false)} wide>
+    <Dialog title={`Insert into ${named(queue)}`} onClose={() => onClose(false)} wide>
       <form onSubmit={insert}>
         {error.value !== null && <Failure error={messageOf(error.value)} />}
         <label class="field">

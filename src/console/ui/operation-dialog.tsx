@@ -1,7 +1,7 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import { call, path } from '../api.ts';
-import { bytes, count, several } from '../format.ts';
+import { bytes, count, named, several } from '../format.ts';
 import { type QueueNamed, queues } from '../remote/live.ts';
 import {
   ACTION_NAMES,
@@ -93,7 +93,7 @@ export function OperationDialog({
       for (const abort of stops.peek()) abort.abort();
     };
   }, []);
-  const title = `${ACTION_NAMES[action]} elements of ${source.queue}`;
+  const title = `${ACTION_NAMES[action]} elements of ${named(source.queue)}`;
   const isReady = !needsTarget || target.value.queue.trim() !== '';
   return (
     <Dialog title={title} onClose={() => onClose(running.value !== null)} wide>
@@ -144,7 +144,8 @@ export function OperationDialog({
                 preview.value.matched === 0
               }
             >
-              {ACTION_NAMES[action]} {several(preview.value?.matched ?? 0, 'element')} of {source.queue}
+              {ACTION_NAMES[action]} {several(preview.value?.matched ?? 0, 'element')} of{' '}
+              {named(source.queue)}
             </button>
           </div>
         </form>
@@ -261,7 +262,7 @@ function Progress({
       <p class="row">
         <OperationState state={state} />
         <b>
-          {several(changed, 'element')} of {source.queue} {result}
+          {several(changed, 'element')} of {named(source.queue ?? source.ns)} {result}
         </b>
         {matched > changed && <span class="muted">of {count(matched)} that matched</span>}
       </p>

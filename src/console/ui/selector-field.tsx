@@ -1,5 +1,5 @@
 import { useSignal } from '@preact/signals';
-import { useEffect, useId, useRef } from 'preact/hooks';
+import { useEffect, useId, useLayoutEffect, useRef } from 'preact/hooks';
 import type { CodeEditor, SelectorProblem } from './code-editor.ts';
 
 const PLACEHOLDER = 'env => env.msg.payload.amount > 100';
@@ -45,7 +45,8 @@ export function SelectorField({
       editor.current?.close();
     };
   }, []);
-  useEffect(() => {
+  // Before the next key: by then the editor would be ahead of this text, and lose the key.
+  useLayoutEffect(() => {
     editor.current?.setText(text);
   }, [text]);
   useEffect(() => {
