@@ -92,3 +92,9 @@ export function exact(at: number): string {
   const time = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
   return `${day} ${time}.${String(date.getMilliseconds()).padStart(3, '0')} ${shown}`;
 }
+
+/** When the day of a moment began, in the zone that is switched on. */
+export function startOfDay(at: number): number {
+  const date = new Date(at);
+  return zone.value === 'utc' ? date.setUTCHours(0, 0, 0, 0) : date.setHours(0, 0, 0, 0);
+}

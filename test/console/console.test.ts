@@ -85,24 +85,30 @@ describe('The console in a browser', () => {
     }
   });
 
-  it('sends all failed mails again, in five clicks from the overview', async () => {
+  it('sends all failed mails of today again, in five clicks from the overview', async () => {
+    await opened.insert('jobs', '__deadletter__', '"of another day"', {
+      'x-ks-hdr-x-dl-from-queue': 'mails',
+      'x-ks-hdr-x-dl-at': '2026-01-01T00:00:00.000Z',
+    });
     const page = await opened.page();
     let clicks = 0;
-    const click = async (name: string): Promise<void> => {
+    const click = async (role: 'link' | 'button', name: string): Promise<void> => {
       clicks += 1;
-      await page
-        .getByRole(name.startsWith('Dead') ? 'link' : 'button', { name })
-        .first()
-        .click();
+      await page.getByRole(role, { name }).first().click();
     };
-    await click('Dead letters');
-    await click('Redrive mails');
+    await click('link', 'Dead letters');
+    await click('button', 'Redrive mails');
+    await page.getByText('4 elements match').waitFor();
+    // One click opens the list, and one chooses.
+    clicks += 2;
+    await page.getByLabel('Became dead letters').selectOption('Today');
     await page.getByText('3 elements match').waitFor();
-    await click('Redrive 3 elements of __deadletter__');
+    await click('button', 'Redrive 3 elements of __deadletter__');
     await page.getByText('3 elements of __deadletter__ redriven').waitFor();
     assert.ok(clicks <= 5);
     assert.equal(await opened.size('jobs', 'mails'), 3);
-    assert.equal(await opened.size('jobs', '__deadletter__'), 0);
+    assert.equal(await opened.size('jobs', '__deadletter__'), 1);
+    await opened.request('DELETE', '/q/jobs/__deadletter__/elements');
     for (let i = 0; i < 3; i += 1) await opened.fail('jobs', 'mails', 'smtp 550');
   });
 

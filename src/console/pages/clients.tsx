@@ -27,7 +27,9 @@ function WaitingNow({ consumers }: Pick<ClientsOfNode, 'consumers'>) {
         <h2>Waiting now</h2>
       </header>
       {consumers.length === 0 ? (
-        <Empty title="Nobody waits for an element" icon="clients" />
+        <Empty title="Nobody waits for an element" icon="clients">
+          A consumer appears here while its get, reserve or subscription waits for an element on this node.
+        </Empty>
       ) : (
         <PlainTable
           label="Waiting now"
@@ -54,7 +56,10 @@ function Sessions({ sessions }: Pick<ClientsOfNode, 'sessions'>) {
         <h2>Sessions of STOMP and AMQP</h2>
       </header>
       {sessions.length === 0 ? (
-        <Empty title="No client has a session on this node" icon="clients" />
+        <Empty title="No client has a session on this node" icon="clients">
+          STOMP and AMQP clients appear here while they are connected. The page of a queue has lines to try,
+          under Try it.
+        </Empty>
       ) : (
         <PlainTable
           label="Sessions of STOMP and AMQP"

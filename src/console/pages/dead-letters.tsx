@@ -52,6 +52,7 @@ export function DeadLetters() {
       {redriven.value !== null && (
         <OperationDialog
           action="redrive"
+          hasTimes
           source={redriven.value.of}
           where={redriven.value.where}
           onClose={() => {

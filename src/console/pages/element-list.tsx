@@ -402,7 +402,15 @@ function NoElements({
       </Empty>
     );
   }
-  if (state !== null) return <Empty title={`No element is ${state}`} icon={STATE_ICONS[state]} />;
+  if (state !== null) {
+    return (
+      <Empty title={`No element is ${state}`} icon={STATE_ICONS[state]}>
+        <button type="button" class="link" onClick={() => setQuery({ state: null })}>
+          Show all states
+        </button>
+      </Empty>
+    );
+  }
   return <Empty title="The queue is empty">What is inserted shows here until it is consumed.</Empty>;
 }
 

@@ -1,7 +1,7 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import { call, path } from '../api.ts';
-import { bytes, count, named, several } from '../format.ts';
+import { bytes, count, named, several, startOfDay } from '../format.ts';
 import { type QueueNamed, queues } from '../remote/live.ts';
 import {
   ACTION_NAMES,
@@ -15,6 +15,7 @@ import {
 } from '../remote/operations.ts';
 import { href } from '../route.ts';
 import { may, namespaces } from '../session.ts';
+import { now } from '../timers.ts';
 import { Dialog } from './dialog.tsx';
 import { Badge, Failure, Loading } from './states.tsx';
 import { When } from './when.tsx';
@@ -30,6 +31,20 @@ const EFFECTS: Readonly<Record<BulkAction, string>> = {
 };
 
 const SAMPLES = 5;
+const HOUR_MS = 3_600_000;
+
+/** Since when dead letters came. */
+const SINCE = { any: 'At any time', today: 'Today', hour: 'In the last hour' } as const;
+type Since = keyof typeof SINCE;
+
+/** Those of `where` that became dead letters since then. @param where with a selector that is a function, or none */
+function cameSince(where: ElementChoice, since: Since): ElementChoice {
+  if (since === 'any') return where;
+  const from = new Date(since === 'today' ? startOfDay(now()) : now() - HOUR_MS).toISOString();
+  const hasCome = `env.msg.hdrs["x-dl-at"] >= "${from}"`;
+  const { selector } = where;
+  return { ...where, selector: `env => ${selector === undefined ? '' : `(${selector})(env) && `}${hasCome}` };
+}
 
 /**
  * An action on many elements, in three steps: what it would change, by a dry run; a confirmation that names queue and number; and
@@ -39,11 +54,14 @@ export function OperationDialog({
   action,
   source,
   where,
+  hasTimes = false,
   onClose,
 }: {
   readonly action: BulkAction;
   readonly source: QueueNamed;
   readonly where: ElementChoice;
+  /** Whether to ask since when they are dead letters. */
+  readonly hasTimes?: boolean;
   readonly onClose: (hasChanged: boolean) => void;
 }) {
   const preview = useSignal<OperationDetails | null>(null);
@@ -51,13 +69,14 @@ export function OperationDialog({
   const error = useSignal<unknown>(null);
   const target = useSignal<QueueNamed>({ ns: source.ns, queue: '' });
   const delay = useSignal('0');
+  const chosen = useSignal(where);
   const stops = useSignal<readonly AbortController[]>([]);
   const needsTarget = action === 'move' || action === 'copy';
   const request = useComputed(
     (): BulkRequest => ({
       action,
       source,
-      where,
+      where: chosen.value,
       ...(needsTarget && { to: target.value }),
       ...(action === 'delay' && { delay: Math.round(Number(delay.value) * 1000) }),
     }),
@@ -87,11 +106,12 @@ export function OperationDialog({
       if (!abort.signal.aborted) error.value = reason;
     }
   };
+  const stop = (): void => {
+    for (const abort of stops.peek()) abort.abort();
+  };
   useEffect(() => {
     void run(true);
-    return () => {
-      for (const abort of stops.peek()) abort.abort();
-    };
+    return stop;
   }, []);
   const title = `${ACTION_NAMES[action]} elements of ${named(source.queue)}`;
   const isReady = !needsTarget || target.value.queue.trim() !== '';
@@ -114,6 +134,25 @@ export function OperationDialog({
                 target.value = next;
               }}
             />
+          )}
+          {hasTimes && (
+            <label class="field">
+              <span>Became dead letters</span>
+              <select
+                onChange={(event) => {
+                  stop();
+                  preview.value = null;
+                  chosen.value = cameSince(where, event.currentTarget.value as Since);
+                  void run(true);
+                }}
+              >
+                {Object.entries(SINCE).map(([since, text]) => (
+                  <option key={since} value={since}>
+                    {text}
+                  </option>
+                ))}
+              </select>
+            </label>
           )}
           {action === 'delay' && (
             <label class="field">
