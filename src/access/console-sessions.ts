@@ -10,6 +10,8 @@ const MAX_SESSION_MS = 12 * 3_600_000;
 const MAX_RENEW_MS = 60_000;
 /** Signed-out sessions that are remembered until they would have ended; further ones replace the oldest. */
 const MAX_ENDED = 10_000;
+/** Sessions whose last use is remembered, for their users to see; a further one replaces the one that was seen first. */
+const MAX_SEEN = 10_000;
 const ID_BYTES = 16;
 /** A longer token is none of ours: a user name has at most 256 bytes. */
 const MAX_TOKEN_LENGTH = 1_024;
@@ -27,12 +29,40 @@ export interface ConsoleSessionOptions {
 /** A session of the console as one of its requests finds it. */
 export interface ConsoleSession {
   readonly user: User;
+  /** As in {@link SeenSession}. */
+  readonly id: string;
   /** What requests that change something have to name in `X-CSRF-Token`. The same for the whole session. */
   readonly csrfToken: string;
   /** ms since 1970: when it ends if no other request comes. */
   readonly expiresAt: number;
   /** The cookie of the session from now on; null: the one that came. */
   readonly renewedToken: string | null;
+}
+
+/** Where a session is used from. */
+export interface SessionOrigin {
+  readonly address: string;
+  /** What the browser says of itself; null: nothing. */
+  readonly browser: string | null;
+}
+
+/** A session that this node has served, as its user may see it. */
+export interface SeenSession extends SessionOrigin {
+  /** Names the session and signs in nowhere. */
+  readonly id: string;
+  /** Moments in ms since 1970. */
+  readonly startedAt: number;
+  readonly usedAt: number;
+  readonly expiresAt: number;
+}
+
+interface SessionUse {
+  readonly name: string;
+  /** Of the password at the time. */
+  readonly key: Buffer;
+  readonly startedAt: number;
+  readonly origin: SessionOrigin;
+  usedAt: number;
 }
 
 /** What a token says, signed. */
@@ -55,6 +85,8 @@ export class ConsoleSessions {
   readonly #keys = new WeakMap<Account, Buffer>();
   /** Digests of the ids of sessions that were signed out, and when those would have ended by themselves. */
   readonly #ended = new Map<string, number>();
+  /** By the digest of the session's id. */
+  readonly #seen = new Map<string, SessionUse>();
   /** What ends with a session, by the digest of its id. */
   readonly #endings = new Map<string, Set<() => void>>();
 
@@ -68,18 +100,24 @@ export class ConsoleSessions {
    * A new session of a user who has just proved who they are; `renewedToken` is its cookie. Null if the user is gone, or
    * logged in with an API token: the session would have the rights of the user.
    */
-  open(user: User): ConsoleSession | null {
+  open(user: User, origin: SessionOrigin): ConsoleSession | null {
     const account = this.#options.accountNamed(user.name);
     if (account?.user !== user) return null;
     const now = this.#options.clock.now();
     const id = randomBytes(ID_BYTES).toString('base64url');
-    return this.#session(account, { name: user.name, id, startedAt: now, usedAt: now }, true);
+    const claims = { name: user.name, id, startedAt: now, usedAt: now };
+    this.#see(account, claims, () => origin);
+    return this.#session(account, claims, true);
   }
 
-  /** The session of a token; null if the token is not ours, or its session has ended. */
-  find(token: string): ConsoleSession | null {
+  /**
+   * The session of a token; null if the token is not ours, or its session has ended.
+   * @param origin called if this node has not seen the session before
+   */
+  find(token: string, origin: () => SessionOrigin): ConsoleSession | null {
     const read = this.#read(token);
     if (read === null) return null;
+    this.#see(read.account, read.claims, origin);
     const now = this.#options.clock.now();
     const isDue = now - read.claims.usedAt >= this.#renewMs;
     return this.#session(read.account, isDue ? { ...read.claims, usedAt: now } : read.claims, isDue);
@@ -88,15 +126,53 @@ export class ConsoleSessions {
   /** Signs out: this node accepts no token of the session any more. */
   end(token: string): void {
     const read = this.#read(token);
-    if (read === null) return;
+    if (read !== null) this.#end(digest(read.claims.id), read.claims.startedAt);
+  }
+
+  /** The sessions of a user that this node has served and that have not ended, the latest used first. */
+  seenOf(name: string): readonly SeenSession[] {
+    const account = this.#options.accountNamed(name);
+    if (account === null) return [];
     const now = this.#options.clock.now();
-    for (const [id, endsAt] of this.#ended) {
-      if (endsAt > now && this.#ended.size < MAX_ENDED) break;
-      this.#ended.delete(id);
+    const key = this.#keyOf(account);
+    const own: SeenSession[] = [];
+    for (const [id, use] of this.#seen) {
+      const { startedAt, usedAt, origin } = use;
+      const expiresAt = this.#endOf(use);
+      const hasEnded = expiresAt <= now || this.#ended.has(id) || !use.key.equals(key);
+      if (use.name === name && !hasEnded) own.push({ id, startedAt, usedAt, expiresAt, ...origin });
     }
-    const ended = digest(read.claims.id);
-    this.#ended.set(ended, read.claims.startedAt + MAX_SESSION_MS);
-    for (const run of [...(this.#endings.get(ended) ?? [])]) run();
+    return own.sort((a, b) => b.usedAt - a.usedAt);
+  }
+
+  /** Signs out a session of a user by its {@link SeenSession} id, if it is theirs. */
+  endSeen(name: string, id: string): void {
+    const use = this.#seen.get(id);
+    if (use?.name === name) this.#end(id, use.startedAt);
+  }
+
+  #end(id: string, startedAt: number): void {
+    const now = this.#options.clock.now();
+    for (const [other, endsAt] of this.#ended) {
+      if (endsAt > now && this.#ended.size < MAX_ENDED) break;
+      this.#ended.delete(other);
+    }
+    this.#ended.set(id, startedAt + MAX_SESSION_MS);
+    this.#seen.delete(id);
+    for (const run of [...(this.#endings.get(id) ?? [])]) run();
+  }
+
+  #see(account: Account, { id, name, startedAt }: Claims, origin: () => SessionOrigin): void {
+    const usedAt = this.#options.clock.now();
+    const key = digest(id);
+    const known = this.#seen.get(key);
+    if (known !== undefined) {
+      known.usedAt = usedAt;
+      return;
+    }
+    const [oldest] = this.#seen.keys();
+    if (this.#seen.size >= MAX_SEEN && oldest !== undefined) this.#seen.delete(oldest);
+    this.#seen.set(key, { name, key: this.#keyOf(account), startedAt, origin: origin(), usedAt });
   }
 
   /**
@@ -133,6 +209,7 @@ export class ConsoleSessions {
     const body = isNew ? Buffer.from(JSON.stringify(claims)).toString('base64url') : '';
     return {
       user: account.user,
+      id: digest(claims.id),
       csrfToken: sign(key, `csrf ${claims.id}`),
       expiresAt: this.#endOf(claims),
       renewedToken: isNew ? `${body}.${sign(key, `session ${body}`)}` : null,
@@ -150,7 +227,7 @@ export class ConsoleSessions {
     return { account, claims };
   }
 
-  #endOf({ startedAt, usedAt }: Claims): number {
+  #endOf({ startedAt, usedAt }: Pick<Claims, 'startedAt' | 'usedAt'>): number {
     return Math.min(startedAt + MAX_SESSION_MS, usedAt + this.#options.idleMs);
   }
 
@@ -175,7 +252,7 @@ export function isEqual(given: string, right: string): boolean {
 
 /** Session ids are kept hashed only: what reads the memory of this process signs in nowhere with them. */
 function digest(id: string): string {
-  return hash('sha256', id, 'base64');
+  return hash('sha256', id, 'base64url');
 }
 
 function parseClaims(body: string): Claims | null {

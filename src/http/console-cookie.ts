@@ -1,4 +1,9 @@
-import { type ConsoleSession, type ConsoleSessions, isEqual } from '../access/console-sessions.ts';
+import {
+  type ConsoleSession,
+  type ConsoleSessions,
+  isEqual,
+  type SessionOrigin,
+} from '../access/console-sessions.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { quote } from '../util/quote.ts';
 import type { HttpCall } from './call.ts';
@@ -7,10 +12,12 @@ import type { Route } from './route.ts';
 
 export const SESSION_COOKIE = 'quayside_session';
 const CSRF_HEADER = 'x-csrf-token';
+const MAX_BROWSER_LENGTH = 256;
 
 /** Where the console is served, with a slash at its end. */
 export const CONSOLE_PATH = '/console/';
 export const SESSION_PATH = '/console/session';
+export const SESSIONS_PATH = '/console/sessions';
 
 /** The token in the cookie of a console session; null if the request has none. */
 export function sessionToken({ head: { cookie } }: HttpCall): string | null {
@@ -48,7 +55,12 @@ export function findSession(call: HttpCall, sessions: ConsoleSessions): ConsoleS
   if (cookie === null) return null;
   if (call.origin !== null || (fetchSite !== 'same-origin' && fetchSite !== null)) return null;
   const token = sessionToken(call);
-  return token === null ? null : sessions.find(token);
+  return token === null ? null : sessions.find(token, () => originOf(call));
+}
+
+/** Where a session is used from; what a browser says of itself is cut. */
+export function originOf({ address, request: { rawHeaders } }: HttpCall): SessionOrigin {
+  return { address, browser: rareHeader(rawHeaders, 'user-agent')?.slice(0, MAX_BROWSER_LENGTH) ?? null };
 }
 
 /**
@@ -95,6 +107,7 @@ export function isOfConsole(call: HttpCall): boolean {
 
 /** Whether a browser may load a path on behalf of any page, as a link to it does: the pages of the console hold nothing of a user. */
 export function isConsolePage(method: string | undefined, path: string): boolean {
-  if ((method !== 'GET' && method !== 'HEAD') || path === SESSION_PATH) return false;
+  if (path === SESSION_PATH || path === SESSIONS_PATH) return false;
+  if (method !== 'GET' && method !== 'HEAD') return false;
   return path === '/' || path === '/console' || path.startsWith(CONSOLE_PATH);
 }

@@ -360,6 +360,19 @@ describe('The console in a browser', () => {
     assert.deepEqual([...users], ['reader']);
   });
 
+  it('lists the own sessions, and signs out another one', async () => {
+    const page = await opened.page('#/users', { who: READER });
+    const rows = page.getByLabel('Your sessions of the console').locator('tbody tr');
+    await rows.filter({ hasText: 'this one' }).waitFor();
+    opened.forgetSignIns();
+    const other = await opened.page('#/users', { who: READER });
+    await other.getByLabel('Your sessions of the console').getByText('this one').waitFor();
+    await other.getByRole('button', { name: 'Sign out' }).first().click();
+    await other.getByText('The session is signed out').waitFor();
+    await page.reload();
+    await page.getByRole('heading', { name: 'Sign in to' }).waitFor();
+  });
+
   it('works under a path behind a proxy, and its security policy is kept on every page', async () => {
     await opened.insert('N', 'proxied', '1');
     const proxy = await SubPathProxy.start(opened.server.url, '/tools/quayside');

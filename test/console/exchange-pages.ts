@@ -46,7 +46,8 @@ export function exchangePages(opened: () => OpenedConsole): void {
       'goes elsewhere',
     ]);
     await dialog.getByRole('button', { name: 'Save the change of by-size' }).click();
-    await page.getByText('env => env.msg.payload.amount > 10', { exact: true }).waitFor();
+    // The editor shows the selector before it is stored, the table of destinations afterwards.
+    await page.getByLabel('Destinations').getByText('env => env.msg.payload.amount > 10').waitFor();
     await opened().request('DELETE', '/x/by-size');
   });
 

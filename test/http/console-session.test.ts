@@ -31,6 +31,12 @@ interface Session {
   readonly server: { readonly version: string; readonly node: string };
 }
 
+interface OwnSession {
+  readonly id: string;
+  readonly address: string;
+  readonly isThis: boolean;
+}
+
 type HeaderFields = Readonly<Record<string, string>>;
 
 /** What a browser sends with a request of a page of the same origin. */
@@ -170,6 +176,33 @@ describe('A session of the console', () => {
     assert.equal((await session(client, headers)).status, 401);
     assert.equal((await client.status('N', 'q', { headers })).status, 401);
     assert.equal((await client.request('DELETE', '/console/session', { headers: PAGE })).status, 204);
+  });
+
+  it('is listed for its user with the others of theirs, and they sign each other out', async () => {
+    const client = stranger();
+    const [one, other] = [await signedIn(client, 'support'), await signedIn(client, 'support')];
+    const foreign = await signedIn(client);
+    const list = async (headers: HeaderFields): Promise<readonly OwnSession[]> =>
+      jsonOf(
+        await client.request('GET', '/console/sessions', { headers: { ...headers, 'user-agent': 'B' } }),
+      );
+    const seen = await list(one);
+    const ids = seen.map(({ id }) => id);
+    assert.equal(seen.filter(({ isThis }) => isThis).length, 1);
+    assert.ok(seen.length >= 2 && seen.every(({ address }) => address !== ''));
+    const [otherId] = (await list(other)).filter(({ isThis }) => isThis).map(({ id }) => id);
+    assert.ok(ids.includes(otherId ?? ''));
+    assert.ok((await list(foreign)).every(({ id }) => !ids.includes(id)));
+    const end = (headers: HeaderFields): Promise<Answer> =>
+      client.request('DELETE', `/console/sessions/${otherId}`, { headers });
+    assert.equal((await end({ ...PAGE, cookie: one.cookie ?? '' })).status, 403, 'without a CSRF token');
+    assert.equal((await end(foreign)).status, 204);
+    assert.equal((await session(client, other)).status, 200, 'another user cannot end it');
+    assert.equal((await end(one)).status, 204);
+    assert.equal((await session(client, other)).status, 401);
+    assert.ok((await list(one)).every(({ id }) => id !== otherId));
+    const crossSite = { ...one, 'sec-fetch-site': 'cross-site' };
+    assert.equal((await client.request('GET', '/console/sessions', { headers: crossSite })).status, 403);
   });
 
   it('is another one after each sign-in, and the one of before has ended', async () => {

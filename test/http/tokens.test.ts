@@ -119,12 +119,14 @@ describe('API tokens', () => {
     assert.match(jsonOf<{ detail: string }>(expired).detail, /^Token "short" expired at 20.*Z\. Use another/);
   });
 
-  it('manage no tokens', async () => {
+  it('manage no tokens, and no sessions of the console', async () => {
     const { id, token } = await created('admin', { name: 'all' });
     for (const [method, path] of [
       ['POST', '/tokens'],
       ['GET', '/tokens'],
       ['DELETE', `/tokens/${id}`],
+      ['GET', '/console/sessions'],
+      ['DELETE', '/console/sessions/x'],
     ] as const) {
       assert.deepEqual(codeOf(await withToken(token, method, path, '{"name":"x"}')), [403, 'forbidden']);
     }

@@ -57,7 +57,11 @@ export const CONSOLE: readonly Mutant[] = [
   {
     name: 'another site may call the session of the console as it may link to its pages',
     suite: 'console pages',
-    edits: edit('http/console-cookie.ts', ' || path === SESSION_PATH) return false;', ') return false;'),
+    edits: edit(
+      'http/console-cookie.ts',
+      'if (path === SESSION_PATH || path === SESSIONS_PATH) return false;',
+      '',
+    ),
   },
   {
     name: 'a sum counts queues that are gone',

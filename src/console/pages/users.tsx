@@ -1,9 +1,10 @@
-import { changesOnNode } from '../remote/clients.ts';
+import { changesOnNode, endSession, ownSessions } from '../remote/clients.ts';
 import { useResource } from '../remote/resource.ts';
 import { type AccessRight, namespaces, session } from '../session.ts';
 import { Icon } from '../ui/icon.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { Badge, Empty, Failure, Loading } from '../ui/states.tsx';
+import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 
 const RIGHTS: readonly (readonly [AccessRight, string])[] = [
@@ -20,6 +21,7 @@ export function Users() {
     <>
       <h1>Users</h1>
       <OwnRights />
+      <OwnSessions />
       <Changes />
     </>
   );
@@ -72,6 +74,59 @@ function YesOrNo({ isYes }: { readonly isYes: boolean }) {
     <span class="yes">
       <Icon name="ok" /> yes
     </span>
+  );
+}
+
+function OwnSessions() {
+  const sessions = useResource('sessions', ownSessions, 10_000);
+  const end = (id: string): Promise<void> =>
+    act(async () => {
+      await endSession(id);
+      sessions.reload();
+      return 'The session is signed out';
+    });
+  return (
+    <section class="card">
+      <header>
+        <h2 class="grow">Your sessions of the console</h2>
+        <span class="muted">that this node has served</span>
+      </header>
+      {sessions.error !== null && <Failure error={sessions.error} retry={sessions.reload} />}
+      {sessions.value === null && sessions.isLoading && <Loading />}
+      {sessions.value !== null && (
+        <PlainTable
+          label="Your sessions of the console"
+          isLow
+          rows={sessions.value}
+          keyOf={({ id }) => id}
+          columns={[
+            {
+              title: 'From',
+              cell: ({ address, isThis }) => (
+                <>
+                  <span class="mono">{address}</span> {isThis && <Badge level="accent">this one</Badge>}
+                </>
+              ),
+            },
+            { title: 'Browser', cell: ({ browser }) => <bdi>{browser ?? '–'}</bdi> },
+            { title: 'Signed in', cell: ({ startedAt }) => <When at={startedAt} /> },
+            { title: 'Last used', cell: ({ usedAt }) => <When at={usedAt} /> },
+            { title: 'Ends unless used', cell: ({ expiresAt }) => <When at={expiresAt} /> },
+            {
+              title: 'Actions',
+              isTitleHidden: true,
+              isNumber: true,
+              cell: ({ id, isThis }) =>
+                !isThis && (
+                  <button type="button" onClick={() => void end(id)}>
+                    Sign out
+                  </button>
+                ),
+            },
+          ]}
+        />
+      )}
+    </section>
   );
 }
 

@@ -1,4 +1,4 @@
-import { get } from '../api.ts';
+import { call, get, path } from '../api.ts';
 import type { WaitingConsumer } from './queue-status.ts';
 
 /** A STOMP or AMQP session of the node that answers. */
@@ -51,4 +51,24 @@ export async function clientsOfNode(signal: AbortSignal): Promise<ClientsOfNode>
 /** Who changed what on the node that answers, the latest first, as far as the user may see it. */
 export function changesOnNode(signal: AbortSignal): Promise<readonly ChangeLine[]> {
   return get<readonly ChangeLine[]>('audit', { query: { limit: LIMIT }, signal });
+}
+
+/** A session of the console of the user who signed in. */
+export interface OwnSession {
+  readonly id: string;
+  readonly startedAt: string;
+  readonly usedAt: string;
+  readonly expiresAt: string;
+  readonly address: string;
+  readonly browser: string | null;
+  readonly isThis: boolean;
+}
+
+/** Those that the node which answers has served, the latest used first. */
+export function ownSessions(signal: AbortSignal): Promise<readonly OwnSession[]> {
+  return get<readonly OwnSession[]>('console/sessions', { signal });
+}
+
+export async function endSession(id: string): Promise<void> {
+  await call(path('console', 'sessions', id), { method: 'DELETE' });
 }

@@ -5,12 +5,21 @@ import { membersOf, wrongMember } from '../../model/members.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
-import { cookieHeaders, noCookieHeaders, SESSION_PATH, sessionToken } from '../console-cookie.ts';
+import {
+  cookieHeaders,
+  noCookieHeaders,
+  originOf,
+  SESSION_PATH,
+  SESSIONS_PATH,
+  sessionToken,
+} from '../console-cookie.ts';
 import { ConsoleFiles } from '../console-files.ts';
 import { rareHeader } from '../head.ts';
 import { readJson } from '../json-body.ts';
+import { isoTime } from '../ndjson.ts';
 import { type Route, route } from '../route.ts';
-import { Moment, named } from '../schemas.ts';
+import { Moment, named, orNull } from '../schemas.ts';
+import { checkNoToken } from './tokens.ts';
 
 /**
  * The headers of the console's pages. Their policy allows what the pages are made of and nothing else: no script or style
@@ -57,6 +66,21 @@ const NOT_BUILT =
   'The console is not built. Run `npm run build:console` in the folder of the server, then load this page again.\n';
 
 const CREDENTIALS_BYTES = 4_096;
+
+const OwnSessions = Type.Array(
+  named(
+    'OwnConsoleSession',
+    Type.Object({
+      id: Type.String({ description: 'Names the session; it signs in nowhere.' }),
+      startedAt: Moment,
+      usedAt: Moment,
+      expiresAt: Moment,
+      address: Type.String(),
+      browser: orNull(Type.String({ description: 'What the browser says of itself.' })),
+      isThis: Type.Boolean({ description: 'Whether the request came with its cookie.' }),
+    }),
+  ),
+);
 
 const Session = named(
   'ConsoleSession',
@@ -208,6 +232,49 @@ export function consoleRoutes(folder: string): readonly Route[] {
       ],
       handle: signOut,
     }),
+    route({
+      id: 'consoleSessions',
+      methods: ['GET', 'HEAD'],
+      path: SESSIONS_PATH,
+      summary: 'List the own sessions of the console that this node has served, the latest used first',
+      access: 'user',
+      responses: [
+        { status: 200, description: 'They.', contentType: 'application/json', schema: OwnSessions },
+      ],
+      problems: ['forbidden'],
+      handle(call) {
+        checkNoToken(call);
+        const own = sessionsOf(call).seenOf(call.user.name);
+        call.value(
+          own.map(({ id, startedAt, usedAt, expiresAt, address, browser }) => ({
+            id,
+            startedAt: isoTime(startedAt),
+            usedAt: isoTime(usedAt),
+            expiresAt: isoTime(expiresAt),
+            address,
+            browser,
+            isThis: id === call.session?.id,
+          })),
+        );
+      },
+    }),
+    route({
+      id: 'endConsoleSession',
+      methods: ['DELETE'],
+      path: `${SESSIONS_PATH}/:id`,
+      summary: 'Sign out an own session of the console, on this node',
+      access: 'user',
+      isAudited: true,
+      responses: [
+        { status: 204, description: 'It has ended, or the user has none of this id.', contentType: null },
+      ],
+      problems: ['forbidden'],
+      handle(call) {
+        checkNoToken(call);
+        sessionsOf(call).endSeen(call.user.name, call.param('id'));
+        call.empty(204);
+      },
+    }),
   ];
 }
 
@@ -259,7 +326,7 @@ async function signIn(call: HttpCall, payload: unknown): Promise<void> {
   // Only after a sign-in that succeeded: one that fails must not end the session of the page that is open.
   const before = sessionToken(call);
   if (before !== null) sessions.end(before);
-  const session = sessions.open(user);
+  const session = sessions.open(user, originOf(call));
   if (session?.renewedToken == null) throw unauthorized();
   call.front.audit(call, user);
   // The session that the cookie named until now is none of this response's.

@@ -124,10 +124,16 @@ export const tokenRoutes: readonly Route[] = [
   }),
 ];
 
-/** A token that leaked must not make others, which would outlive its revocation. */
-function checkNoToken(call: HttpCall): void {
+/**
+ * A token that leaked must not make others, which would outlive its revocation, nor end sessions of its owner.
+ * @throws QuaysideError `forbidden`
+ */
+export function checkNoToken(call: HttpCall): void {
   if (!call.front.parts.tokens.isToken(call.user)) return;
-  throw new QuaysideError('forbidden', 'A token cannot manage tokens. Use the password of the user.');
+  throw new QuaysideError(
+    'forbidden',
+    'A token cannot manage tokens or sessions of the console. Use the password of the user.',
+  );
 }
 
 function parseToken(call: HttpCall, payload: unknown): NewToken {
