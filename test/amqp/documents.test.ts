@@ -126,12 +126,16 @@ describe('docs/protocols/amqp.md and the code', () => {
     const AsyncFunction = (async () => {}).constructor as new (
       ...parts: string[]
     ) => (...given: unknown[]) => Promise<unknown>;
-    const run = new AsyncFunction('rhea', 'port', example);
-    assert.deepEqual(await run(rhea.create_container(), node.port), [
-      '{"order": 1}',
-      'application/json',
-      'blue',
-    ]);
+    const program = example.replace(/^import .*\n/, '').replace('port: 5672', `port: ${node.port}`);
+    const printed: unknown[] = [];
+    const run = new AsyncFunction('rhea', 'process', 'console', program);
+    await run(
+      rhea.create_container(),
+      { env: { QUAYSIDE_USER: 'test', QUAYSIDE_PASSWORD: 'test' } },
+      { log: (...values: unknown[]) => printed.push(values.join(' ')) },
+    );
+    const [, prints = ''] = /It prints `([^`]+)`/.exec(PAGE) ?? [];
+    assert.deepEqual(printed, [prints]);
     while (node.server.counts.sessions > 0) await new Promise(setImmediate);
     assert.deepEqual(await node.sizes('orders'), { ready: 0, scheduled: 0, reserved: 0 });
     await node.stop();

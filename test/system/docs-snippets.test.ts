@@ -141,7 +141,7 @@ describe('The code blocks of docs', () => {
     const program = javaScriptOf('protocols/stomp.md')
       .replace(/^import .*\n/, '')
       .replace('127.0.0.1:3444', new URL(server.url).host)
-      .replaceAll("'test'", "'test1'")
+      .replace("login: 'admin', passcode: 'PASSWORD'", "login: 'test1', passcode: 'test1'")
       .replace('/q/N/orders', '/q/N/for-stomp');
     const run = new Function('Client', 'console', `${program}\nreturn client;`);
     const stomp: Client = run(Client, { log: resolve });

@@ -115,42 +115,32 @@ describe('README.md and docs/get-started in a fresh clone', () => {
     ]);
   });
 
-  it('has a worker that reserves, commits with the token, and goes on', async () => {
-    await writeFile(path.join(clone, 'worker.mjs'), textOf(blocks, 'js', /token/));
-    const [U = '', Q = ''] = (await shell.run('printf "%s\\n%s" "$U" "$Q"')).split('\n');
-    const worker = new Program(`exec '${process.execPath}' worker.mjs`, clone, { U, Q });
-    try {
-      await worker.prints(/working on \{"order": 2\}/);
-      isInsert(await shell.run(`curl -s -u "$U" -X PUT "$Q/q/N/orders" -d third`));
-      await worker.prints(/working on third/);
-    } finally {
-      await worker.stop();
-    }
-    const { stats } = JSON.parse(await shell.run(`curl -s -u "$U" "$Q/q/N/orders/status"`));
-    assert.ok(stats.commit >= 2, 'the first element was committed before the second was reserved');
-  });
-
-  it('has a worker that rolls back what fails, and takes it again', async () => {
-    const text = textOf(blocks, 'js', /token/);
-    const failing = text.replace(
-      "console.log('working on', body);",
-      "console.log('failing on', body); if (!globalThis.failed) throw (globalThis.failed = new Error('once'));",
+  it('has a worker of the SDK that commits what it worked on, rolls back what fails, and ends when it is stopped', async () => {
+    const program = textOf(blocks, 'js', /Worker/);
+    const failingOnce = program.replace(
+      "console.log('working on', job.data);",
+      "console.log('working on', job.data); if (job.data === 'fragile' && job.tries === 0) throw new Error('once');",
     );
-    assert.notEqual(failing, text);
-    await writeFile(path.join(clone, 'failing.mjs'), failing);
-    const [U = '', Q = ''] = (await shell.run('printf "%s\\n%s" "$U" "$Q"')).split('\n');
-    const worker = new Program(`exec '${process.execPath}' failing.mjs`, clone, { U, Q });
+    assert.notEqual(failingOnce, program);
+    await writeFile(path.join(clone, 'worker.mjs'), failingOnce);
+    for (const command of commandsOf(textOf(blocks, 'sh', /^npm run build\n/))) await shell.run(command);
+    const variables = ['QUAYSIDE_URL', 'QUAYSIDE_USER', 'QUAYSIDE_PASSWORD'];
+    const values = (
+      await shell.run(`printf '%s\\n' ${variables.map((name) => `"$${name}"`).join(' ')}`)
+    ).split('\n');
+    const settings = Object.fromEntries(variables.map((name, at) => [name, values[at] ?? '']));
+    const worker = new Program(`exec '${process.execPath}' worker.mjs`, clone, settings);
+    const insert = `curl -s -u "$U" -X PUT "$Q/q/N/orders" -H 'content-type: application/json' -d`;
     try {
-      isInsert(await shell.run(`curl -s -u "$U" -X PUT "$Q/q/N/orders" -d fragile`));
-      await worker.prints(/failing on fragile.*failing on fragile/s);
-      // The next one is reserved after this one was committed.
-      isInsert(await shell.run(`curl -s -u "$U" -X PUT "$Q/q/N/orders" -d last`));
-      await worker.prints(/failing on last/);
+      await worker.prints(/working on \{ order: 2 \}/);
+      isInsert(await shell.run(`${insert} '"fragile"'`));
+      await worker.prints(/working on fragile.*Error: once.*working on fragile/s);
     } finally {
       await worker.stop();
     }
     const { stats } = JSON.parse(await shell.run(`curl -s -u "$U" "$Q/q/N/orders/status"`));
     assert.equal(stats.rollback, 1);
+    assert.equal(stats.commit, 3, 'the first job, the second, and the one that failed once');
   });
 
   it('leads to a first queue, a stream and an exchange that do what their page says', async () => {
