@@ -78,6 +78,8 @@ export class ApiTokens implements Service {
   readonly #byDigest = new Map<string, TokenEntry>();
   #onEnded: () => void = () => {};
   #expiryTimer: CancelTimer | null = null;
+  /** When the timer ends. */
+  #nextExpiry = Number.POSITIVE_INFINITY;
   #isStopped = false;
 
   constructor(options: ApiTokensOptions) {
@@ -214,11 +216,15 @@ export class ApiTokens implements Service {
   }
 
   #keep(id: string, definitions: Definitions, stored: StoredToken): void {
+    // A token never changes; sessions refer to the one that is known.
+    if (this.#byId.has(id)) return;
     const { clock, ownerNamed } = this.#options;
     const token = new TokenEntry(stored, definitions, clock, () => ownerNamed(stored.owner));
     this.#byId.set(id, token);
     this.#byDigest.set(stored.digest, token);
-    this.#watchExpiry();
+    const endsAt = stored.expiresAt ?? Number.POSITIVE_INFINITY;
+    // Not for each: a start reads all tokens, one after the other.
+    if (endsAt > clock.now() && endsAt < this.#nextExpiry) this.#watchExpiry();
   }
 
   #drop(id: string): void {
@@ -234,13 +240,15 @@ export class ApiTokens implements Service {
   #watchExpiry(): void {
     this.#expiryTimer?.();
     this.#expiryTimer = null;
+    this.#nextExpiry = Number.POSITIVE_INFINITY;
+    if (this.#isStopped) return;
     const now = this.#options.clock.now();
-    const ends = [...this.#byId.values()].flatMap(({ stored: { expiresAt } }) =>
-      expiresAt !== null && expiresAt > now ? [expiresAt] : [],
-    );
-    if (ends.length === 0 || this.#isStopped) return;
-    const next = ends.reduce((a, b) => Math.min(a, b));
-    this.#expiryTimer = this.#options.clock.after(next - now, () => {
+    for (const { stored } of this.#byId.values()) {
+      const { expiresAt } = stored;
+      if (expiresAt !== null && expiresAt > now) this.#nextExpiry = Math.min(this.#nextExpiry, expiresAt);
+    }
+    if (this.#nextExpiry === Number.POSITIVE_INFINITY) return;
+    this.#expiryTimer = this.#options.clock.after(this.#nextExpiry - now, () => {
       this.#onEnded();
       this.#watchExpiry();
     });

@@ -119,6 +119,19 @@ describe('API tokens', () => {
     assert.match(jsonOf<{ detail: string }>(expired).detail, /^Token "short" expired at 20.*Z\. Use another/);
   });
 
+  it('have sessions looked at when they expire, in whatever order they were created', async () => {
+    const { clock } = harness().opened;
+    const start = clock.now();
+    const ended: number[] = [];
+    harness().tokens.onEnded(() => ended.push(clock.now() - start));
+    for (const seconds of [120, 60, 180]) {
+      const expiresAt = new Date(start + seconds * 1000).toISOString();
+      await created('ann', { name: 'short', expiresAt });
+    }
+    for (let i = 0; i < 3; i++) await harness().passTime(60_000);
+    assert.deepEqual(ended, [60_000, 120_000, 180_000]);
+  });
+
   it('manage no tokens, and no sessions of the console', async () => {
     const { id, token } = await created('admin', { name: 'all' });
     for (const [method, path] of [

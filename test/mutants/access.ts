@@ -92,4 +92,57 @@ export const ACCESS: readonly Mutant[] = [
       },
     ],
   },
+  {
+    name: 'a token has rights that were not given to it',
+    suite: 'API tokens',
+    edits: edit('api-tokens.ts', ' && (this.#limits === null || check(this.#limits));', ';'),
+  },
+  {
+    name: 'a token has rights that its owner does not have',
+    suite: 'API tokens',
+    edits: edit('api-tokens.ts', 'owner !== null && check(owner) && (', 'owner !== null && ('),
+  },
+  {
+    name: 'a token is the password of any user',
+    suite: 'API tokens',
+    edits: edit(
+      'api-tokens.ts',
+      '    if (name !== null && name !== ANY_OWNER && name !== token.stored.owner) return null;\n',
+      '',
+    ),
+  },
+  {
+    name: 'a token with fewer rights creates one with more',
+    suite: 'API tokens',
+    edits: [
+      {
+        file: 'src/http/routes/tokens.ts',
+        search: '  if (!call.front.parts.tokens.isToken(call.user)) return;\n',
+        replace: '  return;\n',
+      },
+    ],
+  },
+  {
+    name: 'a session of the console begins with a token, and outlives it',
+    suite: 'API tokens',
+    edits: edit(
+      'console-sessions.ts',
+      'if (account?.user !== user) return null;',
+      'if (account === null) return null;',
+    ),
+  },
+  {
+    name: 'a node waits for the token that was created last, and not for the next that expires',
+    suite: 'API tokens',
+    edits: edit(
+      'api-tokens.ts',
+      ' && endsAt < this.#nextExpiry) this.#watchExpiry();',
+      ' && this.#expiryTimer === null) this.#watchExpiry();',
+    ),
+  },
+  {
+    name: 'a user may revoke the tokens of others',
+    suite: 'API tokens',
+    edits: edit('api-tokens.ts', 'token === undefined || !isVisible(token, caller)', 'token === undefined'),
+  },
 ];

@@ -104,6 +104,7 @@ export const SUITES = {
     pattern: 'as the server has no such one',
   },
   logins: { files: ['test/unit/access-logins.test.ts'], pattern: null },
+  'API tokens': { files: ['test/http/tokens.test.ts'], pattern: null },
   'client addresses': { files: ['test/unit/http-client-address.test.ts'], pattern: null },
   'differences of nodes': { files: ['test/broker/agreement.test.ts'], pattern: 'until one of them is gone' },
   'agreement of nodes': { files: ['test/broker/agreement.test.ts'], pattern: null },
