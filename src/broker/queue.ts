@@ -44,8 +44,8 @@ const ONE_ROLLBACK = { rollback: 1 } as const;
 
 /** The action of a commit. One object for all, so that a commit allocates only its item. */
 export const FINISH = Object.freeze({ kind: 'finish' }) satisfies SettleAction;
-/** The action for a reservation that its consumer never saw. */
-const RETURN = Object.freeze({ kind: 'release', delayMs: 0, countTry: false }) satisfies SettleAction;
+/** The action for a reservation whose element nobody tried to process: no try is counted, and it regains the maturity it had. */
+export const RELEASE = Object.freeze({ kind: 'release', delayMs: 0, countTry: false }) satisfies SettleAction;
 
 /** What a client names when it settles: the id, and what the reserve was made with. */
 export interface Receipt {
@@ -334,7 +334,7 @@ export class Queue {
   /** The same for deliveries that reached no consumer, and so were never counted. */
   returnUncounted(deliveries: readonly Delivery[]): void {
     const { undoneTakes, storage, log } = this.namespace;
-    const { popped, reserved } = this.#split(deliveries, RETURN);
+    const { popped, reserved } = this.#split(deliveries, RELEASE);
     if (popped.length > 0) {
       undoneTakes.begin(this.key, popped, (isLate) => {
         if (isLate) this.match(popped.length);

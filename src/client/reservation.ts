@@ -15,6 +15,8 @@ export interface Reservation<T> extends Element<T>, AsyncDisposable {
   readonly signal: AbortSignal;
   commit(options?: CallOptions): Promise<void>;
   rollback(options?: RollbackOptions): Promise<void>;
+  /** Gives the element back unprocessed, to its place in the queue: no try is counted. */
+  release(options?: CallOptions): Promise<void>;
   /** Moves the element to the dead-letter queue; without one it is rolled back. */
   bury(reason: string, options?: CallOptions): Promise<void>;
   /** Renews the lease, for `leaseMs` or as long as the queue's, and returns its new end. */
@@ -38,6 +40,7 @@ export interface LeaseContext {
 const SETTLED_BEFORE = {
   commit: ['not-found'],
   rollback: ['not-found', 'not-reserved', 'lease-lost'],
+  release: ['not-found', 'not-reserved', 'lease-lost'],
   bury: ['not-found', 'not-reserved', 'lease-lost'],
 } as const;
 
@@ -92,6 +95,10 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     const delay = delayMs === undefined ? {} : { delay: Math.round(delayMs) };
     const why = reason === undefined || reason === '' ? {} : { reason };
     await this.#settle({ action: 'rollback', receipt, ...delay, ...why }, options);
+  }
+
+  async release(options?: CallOptions): Promise<void> {
+    await this.#settle({ action: 'release', receipt: this.#receipt }, options);
   }
 
   async bury(reason: string, options?: CallOptions): Promise<void> {

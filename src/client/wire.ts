@@ -12,7 +12,7 @@ export interface Receipt {
 }
 
 export type SettleRequest = { readonly receipt: Receipt } & (
-  | { readonly action: 'commit' }
+  | { readonly action: 'commit' | 'release' }
   | { readonly action: 'rollback'; readonly delay?: number; readonly reason?: string }
   | { readonly action: 'extend'; readonly lease?: number }
   | { readonly action: 'bury'; readonly reason: string }
@@ -176,7 +176,7 @@ export class QueueWire {
     const body: Record<string, object[]> = {};
     const places: number[][] = [];
     // The server answers in the order of the body: action by action.
-    for (const action of ['commit', 'rollback', 'extend', 'bury'] as const) {
+    for (const action of ['commit', 'rollback', 'release', 'extend', 'bury'] as const) {
       const own = items.flatMap((item, index) => (item.action === action ? [index] : []));
       if (own.length === 0) continue;
       places.push(own);

@@ -37,7 +37,7 @@ export type WorkerEvents<T> = {
 export interface WorkerResult {
   /** Handlers that ended between `stop` and its end. */
   readonly finished: number;
-  /** Elements that were given back: not started, or aborted when the grace period was over. */
+  /** Elements that were released, since their handlers had not started, or rolled back when the grace period was over. */
   readonly returned: number;
 }
 
@@ -141,7 +141,7 @@ export class Worker<T> implements AsyncDisposable {
 
   /**
    * Takes no more elements and waits for the handlers, at most `graceMs` (30 seconds): those that still run are then aborted, and their elements
-   * returned, as are elements that arrive in the meantime.
+   * rolled back. Elements that arrive in the meantime are released.
    */
   stop({ graceMs = GRACE_MS }: { graceMs?: number } = {}): Promise<WorkerResult> {
     this.#stopping ??= this.#stop(graceMs);
@@ -179,7 +179,7 @@ export class Worker<T> implements AsyncDisposable {
         const taken = await this.#take(Math.min(free, MAX_TAKE));
         failures = 0;
         for (const reservation of taken) {
-          if (this.#isStopping) this.#giveBack(reservation);
+          if (this.#isStopping) this.#return(reservation, () => reservation.release());
           else void this.#run(reservation);
         }
         if (taken.length === 0 && !this.#isStopping) this.#emit('idle');
@@ -295,17 +295,19 @@ export class Worker<T> implements AsyncDisposable {
     this.#emit('rolledBack', reservation, error, delayMs);
   }
 
-  #giveBack(reservation: HeldReservation<T>): void {
+  #return(reservation: HeldReservation<T>, settle: () => Promise<void>): void {
     this.#returned += 1;
-    this.#settle(reservation, () => reservation.rollback({ delayMs: 0, reason: 'the worker was stopped' }));
+    this.#settle(reservation, settle);
   }
 
   #abortAll(): void {
     for (const job of this.#jobs) {
       if (job.isDecided) continue;
       job.isDecided = true;
-      this.#giveBack(job.reservation);
-      job.reservation.abort(new StoppedError('The worker was stopped, and its grace period is over.'));
+      const { reservation } = job;
+      // Its handler may have done a part of its work: that was a try.
+      this.#return(reservation, () => reservation.rollback({ delayMs: 0, reason: 'the worker was stopped' }));
+      reservation.abort(new StoppedError('The worker was stopped, and its grace period is over.'));
     }
   }
 

@@ -2,6 +2,7 @@ import { needs, needsExpiry } from '../broker/needs.ts';
 import {
   FINISH,
   type Queue,
+  RELEASE,
   type SettleAction,
   type SettleItem,
   type SettleOutcome,
@@ -13,7 +14,7 @@ import { tooMany } from './batch.ts';
 import { isOpaque } from './parameters.ts';
 
 /** What a settlement of many can do with an element; the members of its body. */
-export const BATCH_ACTIONS = ['commit', 'rollback', 'extend', 'bury'] as const;
+export const BATCH_ACTIONS = ['commit', 'rollback', 'release', 'extend', 'bury'] as const;
 export type BatchAction = (typeof BATCH_ACTIONS)[number];
 
 /** One settlement of many. */
@@ -28,13 +29,14 @@ const RECEIPT = ['id', 'token', 'group'];
 const MEMBERS: Readonly<Record<BatchAction, readonly string[]>> = {
   commit: RECEIPT,
   rollback: [...RECEIPT, 'delay', 'reason'],
+  release: RECEIPT,
   extend: [...RECEIPT, 'lease'],
   bury: [...RECEIPT, 'reason'],
 };
 
 /**
- * Reads the body of a settlement of many, in its order: `{"commit": […], "rollback": […], "extend": […], "bury": […]}`, of items
- * `{"id", "token", "group", "delay", "lease", "reason"}`, or ids. What is not of this shape is an error. What is, but names nothing
+ * Reads the body of a settlement of many, in its order: `{"commit": […], "rollback": […], "release": […], "extend": […],
+ * "bury": […]}`, of items `{"id", "token", "group", "delay", "lease", "reason"}`, or ids. What is not of this shape is an error. What is, but names nothing
  * that can be there, such as an id with a space, is one item's outcome.
  * @param owner who settles
  * @throws QuaysideError `invalid-parameter` with the path; `body-too-large`; `not-supported`
@@ -82,6 +84,7 @@ function readItem(
 
 function actionOf(action: BatchAction, members: Members, path: string, queue: Queue): SettleAction {
   if (action === 'commit') return FINISH;
+  if (action === 'release') return RELEASE;
   if (action === 'extend') {
     return { kind: 'extend', leaseMs: milliseconds(members, 'lease', path, 1) ?? queue.settings.leaseMs };
   }

@@ -331,6 +331,19 @@ describe('The client', () => {
     assert.deepEqual(last?.mature, at);
   });
 
+  it('releases a reservation without a failed try', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/released');
+    await queue.insert('x');
+    const job = await queue.reserve();
+    watched.loseResponses(1);
+    await job?.release();
+    const again = await queue.reserve();
+    assert.deepEqual([again?.data, again?.tries], ['x', 0]);
+    await again?.commit();
+    await assert.rejects(async () => again?.release(), { code: 'already-settled' });
+  });
+
   it('pauses and resumes a queue', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/paused');

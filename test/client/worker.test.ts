@@ -5,7 +5,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import {
   Bury,
   LeaseLostError,
-  type Quayside,
+  Quayside,
   type QuaysideError,
   type Reservation,
   RetryLater,
@@ -179,6 +179,40 @@ describe('A worker', () => {
     assert.deepEqual(await worker.stop({ graceMs: 0 }), { finished: 0, returned: 1 });
     assert.ok((await aborted.promise) instanceof StoppedError);
     assert.equal((await queue.status()).ready, 1);
+  });
+
+  it('releases elements that arrive while it is stopped, which counts no try', async () => {
+    const queue = client.queue('N/too late');
+    await queue.insertMany(['a', 'b']);
+    const taken = Promise.withResolvers<void>();
+    const held = Promise.withResolvers<void>();
+    await using late = new Quayside({
+      url: server.url,
+      auth: AUTH,
+      fetch: async (input, init) => {
+        const response = await fetch(input, init);
+        if (!String(input).endsWith('/take')) return response;
+        taken.resolve();
+        await held.promise;
+        return response;
+      },
+    });
+    const worker = new Worker(late.queue('N/too late'), () => assert.fail('it was started'), {
+      concurrency: 2,
+    }).start();
+    await taken.promise;
+    const stopped = worker.stop();
+    held.resolve();
+    assert.deepEqual(await stopped, { finished: 0, returned: 2 });
+    const jobs = await queue.reserveMany(2);
+    assert.deepEqual(
+      jobs.map(({ data, tries }) => [data, tries]),
+      [
+        ['a', 0],
+        ['b', 0],
+      ],
+    );
+    for (const job of jobs) await job.commit();
   });
 
   it('stops with its signal', async () => {

@@ -99,7 +99,7 @@ function parameterRows(): Refused[] {
   refuse('GET', '/q/N/bad', 'group', ['G1']);
   refuse('PATCH', '/q/N/bad/rollback/x', 'delay', [...WHOLE, '315360000001']);
   refuse('PATCH', '/q/N/bad/extend/x', 'lease', [...WHOLE, '0', '315360000001']);
-  for (const verb of ['commit', 'rollback', 'extend']) {
+  for (const verb of ['commit', 'rollback', 'release', 'extend']) {
     refuse('PATCH', `/q/N/bad/${verb}/x`, 'token', ['', 'a b', 'ü', 'x'.repeat(65)]);
     refuse('PATCH', `/q/N/bad/${verb}/x`, 'group', ['', 'a,b']);
   }
@@ -165,6 +165,7 @@ function nameRows(): Refused[] {
     for (const [method, target] of [
       ['PATCH', `/q/N/bad/commit/${id}`],
       ['PATCH', `/q/N/bad/rollback/${id}`],
+      ['PATCH', `/q/N/bad/release/${id}`],
       ['PATCH', `/q/N/bad/extend/${id}`],
       ['DELETE', `/q/N/bad/${id}`],
       ['GET', `/operations/${id}`],

@@ -226,10 +226,10 @@ for (const engine of MAIN_ENGINES) {
         await client.insertLines(
           'jobs',
           queue,
-          ['a', 'b', 'c', 'd', 'e', 'f'].map((text) => ({ text })),
+          ['a', 'b', 'c', 'd', 'e', 'f', 'g'].map((text) => ({ text })),
         ),
       );
-      const [a, b, c, d, e] = await reserve(client, 'jobs', queue, 5);
+      const [a, b, c, d, e, f] = await reserve(client, 'jobs', queue, 6);
       const waiting = inserted(await client.insertLines('jobs', queue, [{ text: 'w' }])).ids[0];
       const results = settled(
         await client.settleMany('jobs', queue, {
@@ -238,6 +238,7 @@ for (const engine of MAIN_ENGINES) {
             { id: c?.id, token: c?.token },
           ],
           commit: [a?.id, { id: 'nobody' }, { id: waiting }, { id: e?.id, token: 'of-another-reservation' }],
+          release: [{ id: f?.id, token: f?.token }, 'nobody'],
           extend: [{ id: e?.id, token: e?.token, lease: 600_000 }],
           bury: [{ id: d?.id, reason: 'hopeless' }],
         }),
@@ -251,13 +252,15 @@ for (const engine of MAIN_ENGINES) {
           ['nobody', 'commit', 'not-found'],
           [waiting, 'commit', 'not-reserved'],
           [e?.id, 'commit', 'lease-lost'],
+          [f?.id, 'release', 'done'],
+          ['nobody', 'release', 'not-found'],
           [e?.id, 'extend', 'done'],
           [d?.id, 'bury', 'dead-lettered'],
         ],
       );
-      const { until = '' } = results[6] as Settled;
+      const { until = '' } = results[8] as Settled;
       assert.ok(Date.parse(until) > harness().opened.now() + 500_000, until);
-      assert.deepEqual(await sizes(client, 'jobs', queue), { size: 3, schedSize: 1, resvSize: 1 });
+      assert.deepEqual(await sizes(client, 'jobs', queue), { size: 4, schedSize: 1, resvSize: 1 });
       const dead = await client.get('jobs', '__deadletter__', { to: 10_000 });
       assert.equal(dead.body.toString(), 'd');
       assert.equal(elementHeadersOf(dead).get('x-dl-reason'), 'hopeless');
@@ -663,6 +666,7 @@ describe('Settle many: what a body may be', () => {
       [{ rollback: [{ id: 'x', delay: 1.5 }] }, 'rollback[0].delay', /1\.5/],
       [{ extend: [{ id: 'x', lease: 0 }] }, 'extend[0].lease', /from 1 to/],
       [{ extend: [{ id: 'x', delay: 1 }] }, 'extend[0].delay', /Unknown member/],
+      [{ release: [{ id: 'x', delay: 1 }] }, 'release[0].delay', /Unknown member/],
       [{ bury: [{ id: 'x', delay: 1 }] }, 'bury[0].delay', /Unknown member/],
     ];
     for (const [body, parameter, detail] of rows) {

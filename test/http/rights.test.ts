@@ -20,6 +20,7 @@ const ROUTES: readonly (readonly [string, string, string, Right | null])[] = [
   ['takeMany', 'POST', '/q/take?to=0', 'read'],
   ['commit', 'PATCH', '/q/commit/x', 'read'],
   ['rollback', 'PATCH', '/q/rollback/x', 'read'],
+  ['release', 'PATCH', '/q/release/x', 'read'],
   ['extend', 'PATCH', '/q/extend/x', 'read'],
   ['insert', 'PUT', '/q', 'write'],
   ['insert', 'POST', '/q', 'write'],

@@ -16,10 +16,10 @@ async function reserved(
   return { id: headerOf(answer, 'x-ks-id'), token: headerOf(answer, 'x-ks-lease') };
 }
 
-describe('Commit, rollback, extend', () => {
+describe('Commit, rollback, release, extend', () => {
   const harness = sharedHarness();
 
-  for (const verb of ['commit', 'rollback', 'extend'] as const) {
+  for (const verb of ['commit', 'rollback', 'release', 'extend'] as const) {
     it(`${verb} of an unknown element: 404`, async () => {
       const answer = await harness().client()[verb]('N', harness().queue(), 'nope');
       assert.equal(answer.status, 404);
@@ -78,25 +78,57 @@ describe('Commit, rollback, extend', () => {
     assert.equal(jsonOf<{ totalSize: number }>(await client.status('N', queue)).totalSize, 0);
   });
 
+  it('release counts no try, and the element regains its place', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    for (const body of ['a', 'b']) await client.insert('jobs', queue, body);
+    // More often than the queue has tries.
+    for (let i = 0; i < 10; i++) {
+      await harness().passTime(1000);
+      const { id, token } = await reserved(client, 'jobs', queue);
+      const answer = await client.release('jobs', queue, id, { token });
+      assert.deepEqual([answer.status, answer.body.toString()], [200, '{}']);
+    }
+    const { size, stats } = jsonOf<{ size: number; stats: Record<string, number> }>(
+      await client.status('jobs', queue),
+    );
+    assert.deepEqual([size, stats.reserve, stats.rollback, stats.deadletter], [2, 0, 0, 0]);
+    const first = await client.get('jobs', queue);
+    assert.deepEqual([first.body.toString(), headerOf(first, 'x-ks-tries')], ['a', '0']);
+  });
+
+  it('release serves a consumer that waits', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.insert('N', queue, 'a');
+    const { id } = await reserved(client, 'N', queue);
+    const waiting = client.get('N', queue);
+    await harness().waiting(1);
+    assert.equal((await client.release('N', queue, id)).status, 200);
+    assert.equal((await waiting).body.toString(), 'a');
+  });
+
   it('all are accepted on a paused queue, and so are inserts', async () => {
     const client = harness().client();
     const queue = harness().queue();
-    for (const body of ['a', 'b']) await client.insert('N', queue, body);
+    for (const body of ['a', 'b', 'c']) await client.insert('N', queue, body);
     const first = await reserved(client, 'N', queue);
     const second = await reserved(client, 'N', queue);
+    const third = await reserved(client, 'N', queue);
     await client.pause('N', queue);
     assert.equal((await client.extend('N', queue, first.id)).status, 200);
     assert.equal((await client.commit('N', queue, first.id)).status, 200);
     assert.equal((await client.rollback('N', queue, second.id)).status, 200);
-    const inserted = await client.insert('N', queue, 'c');
+    assert.equal((await client.release('N', queue, third.id)).status, 200);
+    const inserted = await client.insert('N', queue, 'd');
     assert.equal(inserted.status, 200);
-    assert.equal((await client.remove('N', queue, second.id)).status, 204);
+    for (const { id } of [second, third]) assert.equal((await client.remove('N', queue, id)).status, 204);
     const waiting = client.get('N', queue, { to: 500 });
     await harness().waiting(1);
     await harness().passTime(500);
     assert.equal((await waiting).status, 504, 'the timeout runs while paused');
     await client.resume('N', queue);
-    assert.equal((await client.get('N', queue)).body.toString(), 'c');
+    assert.equal((await client.get('N', queue)).body.toString(), 'd');
   });
 });
 
@@ -133,7 +165,7 @@ describe('Reservations of several users', () => {
   const users = ['ann', 'ben'].map((name) => ({ name, password: 'pw', rights: null }));
   const harness = sharedHarness({ users });
 
-  for (const verb of ['commit', 'rollback', 'extend'] as const) {
+  for (const verb of ['commit', 'rollback', 'release', 'extend'] as const) {
     it(`${verb} of another user's reservation needs its token; the same user may leave it out`, async () => {
       const [ann, ben] = [harness().client('ann:pw'), harness().client('ben:pw')];
       const queue = harness().queue();

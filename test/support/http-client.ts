@@ -130,6 +130,10 @@ export class QueueClient {
     return this.#settle('commit', ns, queue, id, options);
   }
 
+  release(ns: string, queue: string, id: string, options: SettleOptions = {}): Promise<Answer> {
+    return this.#settle('release', ns, queue, id, options);
+  }
+
   rollback(ns: string, queue: string, id: string, options: SettleOptions = {}): Promise<Answer> {
     return this.#settle('rollback', ns, queue, id, options);
   }

@@ -144,6 +144,33 @@ class Workers(AioTest):
         assert dead is not None
         self.assertEqual((dead.data, dead.headers["x-dl-reason"]), ("poison", "cannot be parsed"))
 
+    async def test_jobs_that_arrive_while_it_is_stopped_are_released_which_counts_no_try(self) -> None:
+        await self.queue.insert_many(["a", "b"])
+        taken, held = asyncio.Event(), asyncio.Event()
+        take_once = self.queue.take_once
+
+        async def late(*args: Any, **options: Any) -> list[Reservation[Any]]:
+            jobs = await take_once(*args, **options)
+            taken.set()
+            await held.wait()
+            return jobs
+
+        async def handle(job: Reservation[Any]) -> None:
+            raise AssertionError("it was started")
+
+        async def cancelled(*_: object) -> None:
+            held.set()
+
+        # Its stop cancels the take that is in flight.
+        with mock.patch.multiple(self.queue, take_once=late, cancel=cancelled):
+            worker = Worker(self.queue, handle, concurrency=2).start()
+            await taken.wait()
+            self.assertEqual(await worker.stop(), Stopped(finished=0, returned=2))
+        jobs = [job async for job in self.queue.elements(wait=0)]
+        self.assertEqual([(job.data, job.tries) for job in jobs], [("a", 0), ("b", 0)])
+        for job in jobs:
+            await job.commit()
+
     async def test_leases_are_renewed_and_a_lost_one_cancels_the_handler(self) -> None:
         await self.queue.insert_many(["long", "stolen"])
         cancelled = asyncio.Event()

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import Counter
 from typing import Any
+from unittest.mock import patch
 
 from quayside import Bury, Reservation, RetryLater, Stopped, Worker
 from quayside.protocol import Settlement
@@ -89,6 +90,31 @@ class Workers(ClientTest):
         dead = self.client.queue("N/__deadletter__").pop()
         assert dead is not None
         self.assertEqual((dead.data, dead.headers["x-dl-reason"]), ("poison", "cannot be parsed"))
+
+    def test_jobs_that_arrive_while_it_is_stopped_are_released_which_counts_no_try(self) -> None:
+        self.queue.insert_many(["a", "b"])
+        taken, held = threading.Event(), threading.Event()
+        take_once = self.queue.take_once
+
+        def late(*args: Any, **options: Any) -> list[Reservation[Any]]:
+            jobs = take_once(*args, **options)
+            taken.set()
+            held.wait()
+            return jobs
+
+        def handle(job: Reservation[Any]) -> None:
+            raise AssertionError("it was started")
+
+        # Its stop cancels the take that is in flight.
+        cancelled = patch.object(self.queue, "cancel", lambda *_: held.set())
+        with patch.object(self.queue, "take_once", late), cancelled:
+            worker = Worker(self.queue, handle, concurrency=2).start()
+            taken.wait()
+            self.assertEqual(worker.stop(), Stopped(finished=0, returned=2))
+        jobs = list(self.queue.elements(wait=0))
+        self.assertEqual([(job.data, job.tries) for job in jobs], [("a", 0), ("b", 0)])
+        for job in jobs:
+            job.commit()
 
     def test_as_many_handlers_run_at_once_as_concurrency_says(self) -> None:
         together = threading.Barrier(3)

@@ -94,6 +94,7 @@ const SettleManyRequest = named(
   Type.Object({
     commit: items({}),
     rollback: items({ delay: milliseconds(0), ...reasonMember }),
+    release: items({}),
     extend: items({ lease: milliseconds(1) }),
     bury: items(reasonMember),
   }),
@@ -166,7 +167,7 @@ export const batchRoutes: readonly Route[] = [
     id: 'settleMany',
     methods: ['POST'],
     path: '/q/:namespace/:queue/settle',
-    summary: 'Commit, roll back, extend and bury many reserved elements in one call',
+    summary: 'Commit, roll back, release, extend and bury many reserved elements in one call',
     access: 'read',
     makesQueue: false,
     body: 'json',

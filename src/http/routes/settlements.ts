@@ -1,5 +1,5 @@
 import { needs, needsExpiry } from '../../broker/needs.ts';
-import { FINISH, type Receipt } from '../../broker/queue.ts';
+import { FINISH, RELEASE, type Receipt } from '../../broker/queue.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
@@ -112,6 +112,24 @@ export const settlementRoutes: readonly Route[] = [
           },
           (error: unknown) => call.fail(error),
         );
+    },
+  }),
+  route({
+    id: 'release',
+    methods: ['PATCH', 'POST'],
+    path: '/q/:namespace/:queue/release/:id',
+    summary: 'Give a reserved element back unprocessed; no try is counted',
+    access: 'read',
+    makesQueue: false,
+    query: which,
+    responses: [done],
+    problems,
+    handle(call, { group, token }) {
+      needs(call.namespace, 'reserve');
+      call.queue.settle(receipt(call, group, token), RELEASE).then(
+        () => call.json(200, '{}'),
+        (error: unknown) => call.fail(error),
+      );
     },
   }),
   route({

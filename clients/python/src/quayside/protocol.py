@@ -21,7 +21,7 @@ from .errors import QuaysideError, ValidationError
 from .models import Receipt
 
 T = TypeVar("T")
-Action = Literal["commit", "rollback", "extend", "bury"]
+Action = Literal["commit", "rollback", "release", "extend", "bury"]
 IdempotencyKey = str | Literal[False] | None
 
 DEFAULT_URL = "http://127.0.0.1:3444"
@@ -42,7 +42,7 @@ PASSING = frozenset(
         "gateway-failed",
     }
 )
-ACTIONS: tuple[Action, ...] = ("commit", "rollback", "extend", "bury")
+ACTIONS: tuple[Action, ...] = ("commit", "rollback", "release", "extend", "bury")
 
 
 @dataclass(frozen=True)

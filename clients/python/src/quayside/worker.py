@@ -114,7 +114,7 @@ class Worker(Generic[T]):
             self._changed.notify_all()
 
     def stop(self, grace: float = 30.0) -> Stopped:
-        """Takes no more jobs and waits for the handlers. After `grace` seconds, returns the rest to the queue."""
+        """Takes no more jobs and waits for the handlers. After `grace` seconds, rolls the rest back."""
         if self._ended.is_set():
             return Stopped(self._finished, self._returned)
         until = time.monotonic() + grace
@@ -160,12 +160,24 @@ class Worker(Generic[T]):
                 self._listeners.emit("error", error)
                 self._stopping.wait(pause_after(failed))
                 continue
-            if not jobs:
+            if self._stopping.is_set():
+                self._release(jobs)
+                jobs = []
+            elif not jobs:
                 self._listeners.emit("idle")
             self._add(jobs)
             for job in jobs:
                 self._listeners.emit("taken", job)
                 self._jobs.put(job)
+
+    def _release(self, jobs: Sequence[Reservation[T]]) -> None:
+        """Returns jobs that came while the worker was being stopped."""
+        try:
+            self._queue.settle([Settlement("release", job.receipt) for job in jobs], None)
+        except QuaysideError as error:
+            # They return when their leases end.
+            self._listeners.emit("error", error)
+        self._returned += len(jobs)
 
     def _add(self, jobs: Sequence[Reservation[T]]) -> None:
         """Ends a take with what it brought."""

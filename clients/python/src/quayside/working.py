@@ -25,7 +25,7 @@ class Stopped:
 
     #: Jobs whose handler ended.
     finished: int
-    #: Jobs that were rolled back because their handler did not end in time.
+    #: Jobs that came too late to be started, and those that were rolled back because their handler did not end in time.
     returned: int
 
 

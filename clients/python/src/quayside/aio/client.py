@@ -319,7 +319,7 @@ class Reservation(Element[T]):
         self.lease_until = lease_until
         #: Set when a worker finds that the lease is over, or gives the job up. It cancels the handler as well.
         self.lost = asyncio.Event()
-        #: Whether it was committed, rolled back or buried, or is being so.
+        #: Whether it was committed, rolled back, released or buried, or is being so.
         self.settled = False
 
     async def commit(self, *, timeout: float | None = None) -> None:
@@ -331,6 +331,10 @@ class Reservation(Element[T]):
     ) -> None:
         """Returns the element after a failed try. `delay` defaults to the retry delay of the queue."""
         await self._settle(Settlement("rollback", self.receipt, delay=delay, reason=reason), timeout)
+
+    async def release(self, *, timeout: float | None = None) -> None:
+        """Gives the element back unprocessed, to its place in the queue: no try is counted."""
+        await self._settle(Settlement("release", self.receipt), timeout)
 
     async def bury(self, reason: str, *, timeout: float | None = None) -> None:
         """Moves the element to the dead-letter queue at once; without one it is rolled back."""

@@ -104,7 +104,7 @@ class Worker(Generic[T]):
             self._changed.notify_all()
 
     async def stop(self, grace: float = 30.0) -> Stopped:
-        """Takes no more jobs and waits for handlers. After `grace` seconds, cancels the rest and returns their jobs."""
+        """Takes no more jobs and waits for handlers. After `grace` seconds, cancels the rest and rolls back."""
         if self._is_stopped:
             return Stopped(self._finished, self._returned)
         until = time.monotonic() + grace
@@ -153,12 +153,24 @@ class Worker(Generic[T]):
                 except asyncio.TimeoutError:
                     pass
                 continue
-            if not jobs:
+            if self._stopping.is_set():
+                await self._release(jobs)
+                jobs = []
+            elif not jobs:
                 self._listeners.emit("idle")
             for job in jobs:
                 self._renewed_at[job] = time.monotonic()
                 self._active[job] = asyncio.ensure_future(self._work(job))
             self._take_ended.set()
+
+    async def _release(self, jobs: Sequence[Reservation[T]]) -> None:
+        """Returns jobs that came while the worker was being stopped."""
+        try:
+            await self._queue.settle([Settlement("release", job.receipt) for job in jobs], None)
+        except QuaysideError as error:
+            # They return when their leases end.
+            self._listeners.emit("error", error)
+        self._returned += len(jobs)
 
     async def _wait_for_capacity(self) -> int:
         """How many jobs may be taken now; 0 if the worker stops."""
