@@ -48,7 +48,6 @@ const KINDS: readonly Kind[] = [
 const ELEMENTS = 600;
 /** Of operations that would end too soon to be cut. */
 const RATE = 2_000;
-const CONNECTIONS = 16;
 const KILL_AFTER_MS = { least: 0, most: 250 };
 const END_TIMEOUT_MS = 60_000;
 const JSON_TYPE = { 'content-type': 'application/json' };
@@ -116,17 +115,14 @@ class OperationCrashRun {
   }
 
   #client(): QueueClient {
-    return new QueueClient({ url: () => this.#server.url, maxSockets: CONNECTIONS });
+    return new QueueClient({ url: () => this.#server.url });
   }
 
   async #fill(client: QueueClient, kind: Kind): Promise<string[]> {
     const bodies = Array.from({ length: ELEMENTS }, (_, i) => `${this.#elements + i}`);
-    const headers = { 'x-ks-hdr-x-dl-from-queue': NEAR.queue };
-    const insert = async (body: string): Promise<void> => {
-      const answer = await client.insert(SOURCE.ns, SOURCE.queue, body, { headers });
-      if (answer.status !== 200) throw new Error(`an insert was answered ${answer.status}`);
-    };
-    await Promise.all(bodies.map(insert));
+    const lines = bodies.map((text) => ({ text, headers: { 'x-dl-from-queue': NEAR.queue } }));
+    const answer = await client.insertLines(SOURCE.ns, SOURCE.queue, lines);
+    if (answer.status !== 200) throw new Error(`the inserts were answered ${answer.status}: ${answer.body}`);
     if (kind.reserves) await this.#take(client, SOURCE, ELEMENTS, { reserve: 1, lease: 3_600_000 });
     return bodies;
   }

@@ -6,8 +6,8 @@ import { freshSeed } from '../support/random.ts';
 import { withParameter } from '../support/run-servers.ts';
 import { runOperationCrash } from './operation-crash-run.ts';
 
-/** In kinds of operation that chance picks; `npm run test:crash:operations` kills 200 times, in all kinds. */
-const KILLS = Number(process.env.OPERATION_KILLS ?? 3);
+/** In each kind of operation twice or more; `npm run test:crash:operations` kills 200 times. */
+const KILLS = Number(process.env.OPERATION_KILLS ?? 20);
 /** Nodes that share an engine wait for seven seconds until they continue what another one left. */
 const KILLS_SHARED = Math.ceil(KILLS / 10);
 
