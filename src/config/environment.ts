@@ -94,14 +94,17 @@ interface Target {
 }
 
 function findTarget(variable: string): Target | null {
+  // Before the variable as it stands: the name of a header may be anything, `authorization_FILE` too.
+  if (variable.endsWith(FROM_FILE)) {
+    const secret = walk(variable.slice(0, -FROM_FILE.length));
+    if (secret?.schema.secret !== undefined) return { ...secret, fromFile: true };
+  }
   const direct = walk(variable);
   if (direct !== null) return { ...direct, fromFile: false };
   const renamed = RENAMED.find(({ from }) => variableName(from) === variable);
-  if (renamed !== undefined)
-    return { path: renamed.from, schema: schemaAt(renamed.to) ?? {}, fromFile: false };
-  if (!variable.endsWith(FROM_FILE)) return null;
-  const secret = walk(variable.slice(0, -FROM_FILE.length));
-  return secret?.schema.secret === undefined ? null : { ...secret, fromFile: true };
+  return renamed === undefined
+    ? null
+    : { path: renamed.from, schema: schemaAt(renamed.to) ?? {}, fromFile: false };
 }
 
 function walk(variable: string): { path: Path; schema: OptionSchema } | null {

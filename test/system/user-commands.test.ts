@@ -10,7 +10,7 @@ import { Folder, type Program } from './program.ts';
 
 const PAGE = readFileSync(fileURLToPath(new URL('../../docs/operate/security.md', import.meta.url)), 'utf8');
 const CONFIG = `http: { users: { test1: test1 } }
-namespaces: { N: { url: "sqlite::memory:" }, orders: { url: "sqlite::memory:" } }
+namespaces: { N: { url: "sqlite::memory:" }, jobs: { url: "sqlite::memory:" } }
 `;
 
 describe('quayside user', () => {

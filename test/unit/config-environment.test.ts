@@ -73,6 +73,14 @@ describe('The environment', () => {
     const closed = await load(null, env);
     assert.equal(closed.config.http.users.a?.password, 'long secret ');
     assert.deepEqual(closed.warnings, []);
+    const headers = await configOf('tracing: { otlp: "http://x" }', {
+      QUAYSIDE_TRACING__HEADERS__authorization_FILE: 'secret',
+      'QUAYSIDE_TRACING__HEADERS__x-token': 'in the variable',
+    });
+    assert.deepEqual(headers.tracing?.headers, {
+      authorization: 'long secret ',
+      'x-token': 'in the variable',
+    });
     await chmod(join(folder, 'secret'), 0o644);
     assert.match((await load(null, env)).warnings.join(), /PASSWORD_FILE.*chmod 600/);
   });
