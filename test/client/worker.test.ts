@@ -87,14 +87,18 @@ for (const engine of CLIENT_ENGINES) {
     it('renews the lease while the handler runs', async () => {
       const queue = client.queue('N/renewed');
       await queue.insert('x');
-      const leaseMs = 600;
+      // A busy machine may be late with a renewal, which comes after a third of it.
+      const leaseMs = 1_500;
       const worker = new Worker(
         queue,
         async (job) => {
-          const first = job.leaseUntil.getTime();
-          // The first lease is over by then.
-          while (job.leaseUntil.getTime() < first + leaseMs) await turn();
-          assert.equal(job.signal.aborted, false);
+          const ends = new Set([job.leaseUntil.getTime()]);
+          while (ends.size < 3) {
+            // Without its lease it would run for ever.
+            job.signal.throwIfAborted();
+            await turn();
+            ends.add(job.leaseUntil.getTime());
+          }
         },
         { leaseMs },
       );
