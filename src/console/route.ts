@@ -1,4 +1,5 @@
 import { computed, signal } from '@preact/signals';
+import type { QueueNamed } from './remote/live.ts';
 
 /** An address in the console: the parts of its path, decoded, and its query. */
 export interface PageAddress {
@@ -44,6 +45,10 @@ export function href(parts: readonly string[], query: QueryMembers = {}): string
 
 export function queueHref(ns: string, queue: string, query: QueryMembers = {}): string {
   return href(['q', ns, queue], query);
+}
+
+export function elementHref({ ns, queue }: QueueNamed, id: string, group: string | null = null): string {
+  return href(['q', ns, queue, 'e', id], { group });
 }
 
 export function go(to: string): void {

@@ -18,13 +18,14 @@ const PAGES = [
   ['#/q/jobs/orders', 'Last failure'],
   ['#/q/jobs/orders/consumers', 'Nobody waits'],
   ['#/q/jobs/orders/options', 'the namespace'],
-  ['#/q/jobs/orders/try', 'Insert, with curl'],
+  ['#/q/jobs/orders/try', 'with TypeScript'],
+  ['#/q/jobs/orders/watch/1?dead=__deadletter__', 'no more, and no dead letter'],
   ['#/dead-letters', 'smtp 550'],
   ['#/operations', 'Operations'],
   ['#/clients', 'Sessions of STOMP'],
   ['#/users', 'signIn'],
   ['#/exchanges', 'large'],
-  ['#/x/route', 'env.msg.payload'],
+  ['#/x/route', '1 loop, window'],
   ['#/x/route/edit', 'empty: every element'],
 ] as const;
 

@@ -64,6 +64,64 @@ export function queuePages(opened: () => OpenedConsole): void {
     ]);
   });
 
+  it('watches what becomes of a dead letter that is redriven', async () => {
+    await opened().insert('jobs', 'retried', '1');
+    await opened().fail('jobs', 'retried', 'smtp 451');
+    const list = await opened().request(
+      'GET',
+      '/q/jobs/__deadletter__/elements?where=env.msg.hdrs["x-dl-reason"]==="smtp 451"',
+    );
+    const { elements } = (await list.json()) as { elements: { id: string }[] };
+    const page = await opened().page(`#/q/jobs/__deadletter__/e/${elements[0]?.id}`);
+    await page.getByRole('button', { name: 'Redrive …' }).click();
+    await page.getByRole('button', { name: 'Redrive 1 element of __deadletter__' }).click();
+    await page.getByText('1 element of __deadletter__ redriven').waitFor();
+    await page.getByRole('dialog').getByRole('button', { name: 'Close' }).last().click();
+    const seen = page.getByLabel('What became of it').locator('li');
+    await seen.filter({ hasText: 'It is ready in retried' }).waitFor();
+    await opened().fail('jobs', 'retried', 'smtp 452');
+    await seen.filter({ hasText: 'It is a dead letter again: smtp 452' }).waitFor();
+    const again = (await seen.locator('a').last().getAttribute('href')) ?? '';
+    await opened().request('DELETE', `/q/jobs/__deadletter__/${again.split('/').at(-1)}`);
+    await seen.filter({ hasText: 'no more, and no dead letter' }).waitFor();
+  });
+
+  it('says which groups of a stream an element waits for that another has finished', async () => {
+    const put = await opened().request('PUT', '/q/events/signups', { body: '1' });
+    const { id } = (await put.json()) as { id: string };
+    await (await opened().request('GET', '/q/events/signups?group=billing')).arrayBuffer();
+    const page = await opened().page(`#/q/events/signups/e/${id}?group=billing`);
+    const groups = page.getByLabel('Groups that it waits for');
+    await groups.getByRole('heading', { name: 'Group billing has finished it' }).waitFor();
+    await groups.getByRole('link', { name: 'shipping' }).click();
+    await page.getByText('Why is it not delivered now?').waitFor();
+  });
+
+  it('keeps columns of choice and saved views of the list of queues', async () => {
+    await opened().insert('N', 'viewed', '1');
+    const page = await opened().page('#/queues?filter=viewed&sort=-ready');
+    await page.getByRole('link', { name: 'viewed' }).waitFor();
+    const heads = page.locator('table.rows thead th');
+    assert.equal(await heads.filter({ hasText: /^Depth$/ }).count(), 0);
+    await page.getByRole('button', { name: 'Columns' }).click();
+    await page.getByLabel('Depth', { exact: true }).check();
+    await heads.filter({ hasText: /^Depth$/ }).waitFor();
+    await page.keyboard.press('Escape');
+    await page.getByRole('button', { name: 'Saved views' }).click();
+    await page.getByLabel('Name of this view').fill('Mine');
+    await page.getByRole('button', { name: 'Save', exact: true }).click();
+    await page.goto(`${opened().server.url}/console/#/queues`);
+    await page.reload();
+    await heads.filter({ hasText: /^Depth$/ }).waitFor();
+    await page.getByRole('button', { name: 'Saved views' }).click();
+    await page.getByRole('link', { name: 'Mine' }).click();
+    await page.waitForURL('**/#/queues?filter=viewed&sort=-ready');
+    await page.getByRole('link', { name: 'viewed' }).waitFor();
+    await page.getByRole('button', { name: 'Saved views' }).click();
+    await page.getByRole('button', { name: 'Remove view Mine' }).click();
+    assert.equal(await page.getByRole('link', { name: 'Mine' }).count(), 0);
+  });
+
   it('exports a queue, and imports its file into another, which leaves out what is there', async () => {
     for (const body of ['"a"', '"b"', '"c"']) await opened().insert('N', 'exported', body);
     const page = await opened().page('#/q/N/exported');

@@ -1,4 +1,5 @@
 import { useSignal } from '@preact/signals';
+import { ApiError } from '../api.ts';
 import { bytes, exact, relative, several } from '../format.ts';
 import {
   downloadUrl,
@@ -7,11 +8,13 @@ import {
   readElement,
   type WholeElement,
 } from '../remote/elements.ts';
+import { groupsWith } from '../remote/groups.ts';
 import { type AlarmPicture, alarms, clock, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import type { BulkAction } from '../remote/operations.ts';
 import { queueConsumers } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
-import { address, go, queueHref } from '../route.ts';
+import { firstIdOf } from '../remote/watched.ts';
+import { address, elementHref, go, href, queueHref } from '../route.ts';
 import { may, session } from '../session.ts';
 import { BodyView } from '../ui/body-view.tsx';
 import { Crumbs } from '../ui/crumbs.tsx';
@@ -56,7 +59,8 @@ export function ElementPageOf({ of, id }: { readonly of: QueueNamed; readonly id
   const element = known.value;
   const state = element?.whole?.state ?? element?.listed?.state ?? null;
   const headers = element?.whole?.headers ?? Object.entries(element?.listed?.headers ?? {});
-  const isDeadLetter = headers.some(([name]) => name === 'x-dl-from-queue');
+  const leftQueue = headers.find(([name]) => name === 'x-dl-from-queue')?.[1];
+  const isDeadLetter = leftQueue !== undefined;
   return (
     <>
       <div>
@@ -99,6 +103,9 @@ export function ElementPageOf({ of, id }: { readonly of: QueueNamed; readonly id
         </div>
       </div>
       {known.error !== null && <Failure error={known.error} retry={known.reload} />}
+      {known.error instanceof ApiError && known.error.code === 'element-not-found' && (
+        <OtherGroups of={of} id={id} group={group} />
+      )}
       {element === null && known.isLoading && <Loading what="Looking at the element" />}
       {element !== null && (
         <div class="element">
@@ -140,7 +147,9 @@ export function ElementPageOf({ of, id }: { readonly of: QueueNamed; readonly id
           onClose={(hasChanged) => {
             const done = action.value;
             action.value = null;
-            if (hasChanged && (done === 'delete' || done === 'move' || done === 'redrive'))
+            if (hasChanged && done === 'redrive' && isDeadLetter)
+              go(href(['q', ns, leftQueue, 'watch', firstIdOf(id, headers)], { dead: queue }));
+            else if (hasChanged && (done === 'delete' || done === 'move' || done === 'redrive'))
               go(queueHref(ns, queue));
             else if (hasChanged) known.reload();
           }}
@@ -158,6 +167,38 @@ export function ElementPageOf({ of, id }: { readonly of: QueueNamed; readonly id
         />
       )}
     </>
+  );
+}
+
+/** An element that one group of a stream has finished may still wait for others. */
+function OtherGroups({
+  of,
+  id,
+  group,
+}: {
+  readonly of: QueueNamed;
+  readonly id: string;
+  readonly group: string | null;
+}) {
+  const waiting = useResource(`${keyOf(of)} ${id}`, (signal) => groupsWith(of, id, signal));
+  if (waiting.value === null || waiting.value.length === 0) return null;
+  return (
+    <section class="card why-card" aria-label="Groups that it waits for">
+      <Icon name="ok" />
+      <div>
+        <h2>{group === null ? 'The first group' : `Group ${group}`} has finished it, or never had it</h2>
+        <p>
+          It waits for{' '}
+          {waiting.value.map((one, i) => (
+            <span key={one}>
+              {i > 0 && ', '}
+              <a href={elementHref(of, id, one)}>{one}</a>
+            </span>
+          ))}
+          .
+        </p>
+      </div>
+    </section>
   );
 }
 

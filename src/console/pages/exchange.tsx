@@ -1,5 +1,5 @@
 import { useSignal } from '@preact/signals';
-import { count, named } from '../format.ts';
+import { count, named, several } from '../format.ts';
 import {
   changeExchange,
   type ExchangeDeclared,
@@ -135,7 +135,11 @@ function ExchangeActions({
   );
 }
 
-function Destinations({ record: { src, dst, stats, loops } }: { readonly record: ExchangeDetails }) {
+function Destinations({
+  record: { src, dst, stats, loops, opts, wsize, pending_acks },
+}: {
+  readonly record: ExchangeDetails;
+}) {
   return (
     <section class="card">
       <header>
@@ -147,6 +151,13 @@ function Destinations({ record: { src, dst, stats, loops } }: { readonly record:
           {count(stats.put_back)}
         </span>
       </header>
+      <p class="body muted">
+        {several(opts.parallel ?? 1, 'loop')}, window {count(wsize)}:{' '}
+        {several(Object.keys(pending_acks).length, 'element')} in progress on this node.{' '}
+        {opts.reserve === true
+          ? 'Elements are reserved until they are forwarded.'
+          : 'Elements are popped: those in progress are lost if this node dies.'}
+      </p>
       {loops.length > 0 && (
         <p class="bar">
           <Icon name="refresh" /> In a cycle: {loops[0]?.join(' → ')}

@@ -23,12 +23,14 @@ import type { PageProps } from './page.tsx';
 import { QueueConsumers } from './queue-consumers.tsx';
 import { QueueOptionsTab } from './queue-options.tsx';
 import { TryIt } from './try-it.tsx';
+import { WatchedElement } from './watched-element.tsx';
 
-/** A queue, and what belongs to it: `/q/N/orders`, `/q/N/orders/e/ID`, and its tabs such as `/q/N/orders/consumers`. */
+/** A queue, and what belongs to it: `/q/N/orders`, `/q/N/orders/e/ID`, `/q/N/orders/watch/ID`, and its tabs such as `/q/N/orders/consumers`. */
 export function QueuePages({ rest }: PageProps) {
   const [ns = '', queue = '', tab = 'elements', id] = rest;
   const of: QueueNamed = { ns, queue };
   if (tab === 'e' && id !== undefined) return <ElementPageOf of={of} id={id} />;
+  if (tab === 'watch' && id !== undefined) return <WatchedElement source={of} firstId={id} />;
   return (
     <>
       <QueueHead of={of} />

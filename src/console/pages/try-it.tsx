@@ -8,6 +8,7 @@ import { act } from '../ui/toasts.tsx';
 /** Lines to paste into a shell or a program, with this server's address in them. */
 export function TryIt({ of: { ns, queue } }: { readonly of: QueueNamed }) {
   const url = new URL(`q/${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`, BASE).href;
+  const server = BASE.href.replace(/\/$/, '');
   const user = session.value?.user ?? 'USER';
   const quoted = `'${url.replaceAll("'", '%27')}'`;
   const destination = `/q/${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`;
@@ -28,6 +29,14 @@ export function TryIt({ of: { ns, queue } }: { readonly of: QueueNamed }) {
       <Snippet
         title="Look, without taking"
         text={`curl -u '${user}' ${quoted.slice(0, -1)}/elements?limit=10'`}
+      />
+      <Snippet
+        title="Insert and work, with TypeScript"
+        text={`import { Quayside, Worker } from 'quayside/client';\n\nconst quayside = new Quayside({ url: ${JSON.stringify(server)}, auth: { user: ${JSON.stringify(user)}, password: '…' } });\nconst queue = quayside.queue(${JSON.stringify(`${ns}/${queue}`)});\nawait queue.insert({ hello: 'world' });\n\nconst worker = new Worker(queue, async (job) => console.log(job.data));`}
+      />
+      <Snippet
+        title="Insert and reserve, with Python"
+        text={`from quayside import Quayside\n\nclient = Quayside(${JSON.stringify(server)}, auth=(${JSON.stringify(user)}, "…"))\nqueue = client.queue(${JSON.stringify(`${ns}/${queue}`)})\nqueue.insert({"hello": "world"})\n\nwith queue.reserve(wait=30) as job:\n    print(job.data)`}
       />
       <Snippet
         title="Insert, with STOMP"

@@ -16,6 +16,9 @@ export interface ExchangeDetails {
     readonly hidden?: true;
   }[];
   readonly opts: ExchangeDeclared['consumer'];
+  readonly wsize: number;
+  /** By their ids, those that are in progress on the node that answers. */
+  readonly pending_acks: Readonly<Record<string, unknown>>;
   readonly stopped: boolean | null;
   readonly version?: string;
   readonly stats: {

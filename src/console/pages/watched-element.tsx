@@ -1,0 +1,108 @@
+import { useSignal } from '@preact/signals';
+import { useEffect } from 'preact/hooks';
+import { count, named, several } from '../format.ts';
+import { clock, type QueueNamed } from '../remote/live.ts';
+import { useResource } from '../remote/resource.ts';
+import { type RedrivenElement, type Whereabouts, whereIs } from '../remote/watched.ts';
+import { address, elementHref, queueHref } from '../route.ts';
+import { Crumbs } from '../ui/crumbs.tsx';
+import { Failure, Loading } from '../ui/states.tsx';
+import { When } from '../ui/when.tsx';
+
+const LOOK_EVERY_MS = 2_000;
+
+interface WatchedMoment {
+  readonly at: number;
+  readonly text: string;
+  /** Of the element's page; null: it is nowhere, or not found. */
+  readonly href: string | null;
+}
+
+/** What becomes of a dead letter that was redriven: `/q/NS/QUEUE/watch/FIRST-ID?dead=QUEUE` */
+export function WatchedElement({
+  source,
+  firstId,
+}: {
+  readonly source: QueueNamed;
+  readonly firstId: string;
+}) {
+  const { ns } = source;
+  const dead = address.value.query.get('dead') ?? '';
+  const redriven: RedrivenElement = { firstId, source, deadLetters: { ns, queue: dead } };
+  const found = useResource(firstId, (signal) => whereIs(redriven, signal), LOOK_EVERY_MS);
+  const seen = useSignal<readonly WatchedMoment[]>([]);
+  useEffect(() => {
+    if (found.value === null) return;
+    const moment = momentOf(found.value, redriven);
+    if (seen.peek().at(-1)?.text === moment.text) return;
+    seen.value = [...seen.peek(), moment];
+  }, [found.value]);
+  return (
+    <>
+      <div>
+        <Crumbs of={source} />
+        <div class="page-head">
+          <h1 class="grow mono element-id">{firstId}</h1>
+        </div>
+      </div>
+      {found.error !== null && <Failure error={found.error} retry={found.reload} />}
+      <section class="card" aria-label="What became of it">
+        <header>
+          <h2 class="grow">What became of it</h2>
+          <span class="muted">looked for every 2 s, while refreshing is on</span>
+        </header>
+        {seen.value.length === 0 && found.isLoading && <Loading what="Looking for it" />}
+        <ol class="timeline body" aria-live="polite">
+          {seen.value.map(({ at, text, href }, i) => (
+            <li key={i}>
+              <span class="muted">
+                <When at={at} />
+              </span>
+              <span>{href === null ? text : <a href={href}>{text}</a>}</span>
+            </li>
+          ))}
+        </ol>
+        <p class="body muted">
+          What happens between two looks is not seen.{' '}
+          <a href={queueHref(ns, dead)}>Back to the dead letters</a>
+        </p>
+      </section>
+    </>
+  );
+}
+
+function momentOf(found: Whereabouts, { source, deadLetters }: RedrivenElement): WatchedMoment {
+  const at = clock.peek();
+  if (found.kind === 'gone')
+    return {
+      at,
+      text: `It is in ${named(source.queue)} no more, and no dead letter: it was consumed, moved or removed`,
+      href: null,
+    };
+  if (found.kind === 'behind')
+    return {
+      at,
+      text: `It is not among the first ${count(found.looked)} elements of ${named(source.queue)}, and no dead letter`,
+      href: null,
+    };
+  const { element } = found;
+  if (found.kind === 'dead letter') {
+    const reason = element.headers['x-dl-reason'];
+    return {
+      at,
+      text: `It is a dead letter again${reason === undefined ? '' : `: ${reason}`}`,
+      href: elementHref(deadLetters, element.id),
+    };
+  }
+  const { state, holder, tries } = element;
+  const failed = tries === 0 ? '' : `, after ${several(tries, 'failed try', 'failed tries')}`;
+  const by =
+    holder === null
+      ? ''
+      : ` by ${holder.user ?? 'an exchange'}${holder.tid === null ? '' : `, tid ${holder.tid}`}`;
+  return {
+    at,
+    text: `It is ${state} in ${named(source.queue)}${by}${failed}`,
+    href: elementHref(source, element.id, found.group),
+  };
+}

@@ -1,0 +1,76 @@
+import { get, path } from '../api.ts';
+import type { ElementPage, ListedElement } from './elements.ts';
+import { groupsOf } from './groups.ts';
+import type { QueueNamed } from './live.ts';
+
+/** Pages of a queue that are looked through for one element. The server looks at up to 10,000 elements for each. */
+const MAX_PAGES = 5;
+
+/** An element that was redriven: its id is a new one in each queue, the one that it had first stays with it. */
+export interface RedrivenElement {
+  readonly firstId: string;
+  readonly source: QueueNamed;
+  readonly deadLetters: QueueNamed;
+}
+
+/** Where such an element is now. */
+export type Whereabouts =
+  | {
+      readonly kind: 'source' | 'dead letter';
+      readonly element: ListedElement;
+      readonly group: string | null;
+    }
+  /** `looked`: the search ended there, and the queue is longer. */
+  | { readonly kind: 'behind'; readonly looked: number }
+  | { readonly kind: 'gone' };
+
+/** What the server keeps the first id in. */
+const ORIGIN = 'x-ks-origin-id';
+
+/** @returns the id that an element had first */
+export function firstIdOf(id: string, headers: readonly (readonly [string, string])[]): string {
+  return headers.find(([name]) => name === ORIGIN)?.[1] ?? id;
+}
+
+/** First where it comes from, then where it would go to: one that becomes a dead letter in between is found. */
+export async function whereIs(redriven: RedrivenElement, signal: AbortSignal): Promise<Whereabouts> {
+  const { source, deadLetters, firstId } = redriven;
+  let behind: SearchResult | null = null;
+  for (const group of await groupsOf(source, signal)) {
+    const found = await search(source, group, firstId, signal);
+    if (found.element !== null) return { kind: 'source', element: found.element, group };
+    if (!found.isWhole) behind = found;
+  }
+  const dead = await search(deadLetters, null, firstId, signal);
+  if (dead.element !== null) return { kind: 'dead letter', element: dead.element, group: null };
+  return behind === null ? { kind: 'gone' } : { kind: 'behind', looked: behind.looked };
+}
+
+interface SearchResult {
+  readonly element: ListedElement | null;
+  readonly looked: number;
+  readonly isWhole: boolean;
+}
+
+async function search(
+  { ns, queue }: QueueNamed,
+  group: string | null,
+  firstId: string,
+  signal: AbortSignal,
+): Promise<SearchResult> {
+  const where = `env => env.msg.hdrs[${JSON.stringify(ORIGIN)}] === ${JSON.stringify(firstId)}`;
+  let after: string | null = null;
+  let looked = 0;
+  for (let pages = 0; pages < MAX_PAGES; pages += 1) {
+    const page: ElementPage = await get<ElementPage>(path('q', ns, queue, 'elements'), {
+      query: { where, group, body: 'none', limit: 1, after },
+      signal,
+    });
+    looked += page.looked;
+    const [element] = page.elements;
+    if (element !== undefined) return { element, looked, isWhole: true };
+    if (page.next === null) return { element: null, looked, isWhole: true };
+    after = page.next;
+  }
+  return { element: null, looked, isWhole: false };
+}
