@@ -80,6 +80,11 @@ export class CommandContext implements AsyncDisposable {
     if (this.io.stderr.isTTY) this.io.stderr.write(`\r\x1b[2K${text}`);
   }
 
+  /** What the output does not say, such as what is missing in it. */
+  warn(text: string): void {
+    this.io.stderr.write(`quayside: ${printable(text)}\n`);
+  }
+
   endProgress(): void {
     this.progress('');
   }

@@ -1,4 +1,4 @@
-import type { Codec, Element, ElementState, Name } from '../client/index.ts';
+import type { Codec, Element, ElementState, Name, SelectorFailure } from '../client/index.ts';
 import { type CommandContext, CommandUsageError, EXIT_CODES, printable, tableOf } from './context.ts';
 
 /** Lines of one insert. */
@@ -144,7 +144,9 @@ export async function browse(
 ): Promise<number> {
   const rows: Record<string, unknown>[] = [];
   let shown = 0;
-  for await (const element of context.client.queue(name).browse(flags)) {
+  const onSelectorError = ({ failed, error }: SelectorFailure): void =>
+    context.warn(`${failed} left out, since the selector threw, first for ${error.id}: ${error.message}`);
+  for await (const element of context.client.queue(name).browse({ ...flags, onSelectorError })) {
     const { state, insertedAt, reason, holder } = element;
     const { data, ...record } = recordOf(element);
     const row = { id: record.id, state, tries: record.tries, mature: record.mature, reason, data };

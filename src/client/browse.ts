@@ -13,6 +13,15 @@ export interface BrowseOptions extends CallOptions {
   readonly where?: string;
   /** On a stream: the group whose deliveries are meant. */
   readonly group?: string;
+  /** Called for each page with elements that are left out because the selector threw for them. */
+  readonly onSelectorError?: (failure: SelectorFailure) => void;
+}
+
+/** Elements of a page for which the selector threw. */
+export interface SelectorFailure {
+  readonly failed: number;
+  /** For the first of them. */
+  readonly error: { readonly id: string; readonly message: string };
 }
 
 /** An element that somebody looked at. */
@@ -72,7 +81,7 @@ class ReceivedBrowsed<T> extends ReceivedBase<T> implements BrowsedElement<T> {
 export async function* browsePages<T>(
   wire: QueueWire,
   codec: DataCodec,
-  { state, where, group, ...options }: BrowseOptions,
+  { state, where, group, onSelectorError, ...options }: BrowseOptions,
 ): AsyncGenerator<BrowsedElement<T>, void, void> {
   const query = new URLSearchParams({ body: 'full' });
   if (state !== undefined) query.set('state', state);
@@ -80,7 +89,13 @@ export async function* browsePages<T>(
   if (group !== undefined) query.set('group', group);
   for (;;) {
     const { text } = await wire.get(`/elements?${query}`, options);
-    const page = JSON.parse(text) as { elements: BrowsedRecord[]; next: string | null };
+    const page = JSON.parse(text) as {
+      elements: BrowsedRecord[];
+      next: string | null;
+      failed: number;
+      error: SelectorFailure['error'] | null;
+    };
+    if (page.error) onSelectorError?.({ failed: page.failed, error: page.error });
     for (const record of page.elements)
       yield new ReceivedBrowsed<T>(record, await decodedRecord(codec, record));
     if (page.next === null) return;

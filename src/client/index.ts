@@ -1,5 +1,11 @@
 /** The client library, `quayside/client`: `fetch` is all that it needs. */
-export type { BrowsedElement, BrowsedHolder, BrowseOptions, ElementState } from './browse.ts';
+export type {
+  BrowsedElement,
+  BrowsedHolder,
+  BrowseOptions,
+  ElementState,
+  SelectorFailure,
+} from './browse.ts';
 export type { Codec, SchemaInput, SchemaOutput, StandardSchema, ValidationResult } from './codec.ts';
 export type { Element } from './element.ts';
 export {

@@ -102,6 +102,9 @@ describe('The command line', () => {
         ['text', { lang: 'en' }],
       ],
     );
+    const none = await quayside(['browse', 'N/orders', '--where', 'env.msg.nothing.here']);
+    assert.deepEqual([none.code, none.stdout], [0, '']);
+    assert.match(none.stderr, /^quayside: \d left out, since the selector threw, first for \S+: .*undefined/);
     const [taken] = json(await quayside(['get', 'N/orders'])) as { data: unknown }[];
     assert.deepEqual(taken?.data, { order: 1 });
     const [reserved] = json(await quayside(['reserve', 'N/orders', '--lease', '60'])) as {
