@@ -49,6 +49,21 @@ export function complaints(opened: () => OpenedConsole): void {
     await page.getByRole('link', { name: 'only-one' }).waitFor();
   });
 
+  it('fits a window of 1024 pixels, and of 390', async () => {
+    for (const width of [1024, 390]) {
+      const page = await opened().page('#/queues', { width });
+      for (const where of ['#/queues', '#/q/jobs/orders']) {
+        await page.goto(`${opened().server.url}/console/${where}`);
+        await page.locator('table.rows tbody a').first().waitFor();
+        const isWider = '({ scrollWidth, clientWidth }) => scrollWidth > clientWidth';
+        const wider = await page.evaluate(
+          `[...document.querySelectorAll('html, .table-frame, .facts dd')].filter(${isWider}).map(({ outerHTML }) => outerHTML.slice(0, 80))`,
+        );
+        assert.deepEqual(wider, [], `${where} at ${width} px`);
+      }
+    }
+  });
+
   it('helps to copy lines where the browser gives pages no clipboard, as without TLS', async () => {
     const page = await opened().page('#/q/jobs/orders/try');
     await page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })");

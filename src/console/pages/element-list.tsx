@@ -419,7 +419,7 @@ function columnsOf({ ns, queue }: QueueNamed, group: string | null): readonly Ta
     {
       id: 'id',
       title: 'Id',
-      width: 'minmax(9rem, 1.2fr)',
+      width: 'minmax(8rem, 1.2fr)',
       cell: ({ id }) => (
         <a class="mono" href={href(['q', ns, queue, 'e', id], { group })}>
           {id}
@@ -461,7 +461,7 @@ function columnsOf({ ns, queue }: QueueNamed, group: string | null): readonly Ta
       isMinor: true,
       cell: (one) => bytes(one.bytes),
     },
-    { id: 'at', title: 'When', width: 'minmax(8rem, 1fr)', cell: (element) => <Due element={element} /> },
+    { id: 'at', title: 'When', width: 'minmax(7rem, 1fr)', cell: (element) => <Due element={element} /> },
   ];
 }
 

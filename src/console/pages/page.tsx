@@ -38,7 +38,8 @@ export function PageOf() {
     <>
       <h1>There is no such page</h1>
       <p>
-        The address names {[first, ...rest].join(' / ')}. <a href={href([])}>Go to the overview.</a>
+        No page has the address <bdi>{[first, ...rest].join(' / ')}</bdi>.{' '}
+        <a href={href([])}>Go to the overview.</a>
       </p>
     </>
   );

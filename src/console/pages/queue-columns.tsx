@@ -9,7 +9,8 @@ import { Spark } from '../ui/spark.tsx';
 import { Badge } from '../ui/states.tsx';
 import type { TableColumn } from '../ui/table.tsx';
 
-const NUMBER = { isNumber: true, isSortable: true, width: 'minmax(5rem, 0.6fr)' } as const;
+/** All columns that are shown if nothing is chosen fit a window of 1024 pixels. */
+const NUMBER = { isNumber: true, isSortable: true, width: 'minmax(4.5rem, 0.6fr)' } as const;
 
 /** Of the list of queues. Those that can be sorted are called as the server calls them. */
 const COLUMNS: readonly TableColumn<QueueOfPage>[] = [
@@ -17,7 +18,7 @@ const COLUMNS: readonly TableColumn<QueueOfPage>[] = [
     id: 'name',
     title: 'Queue',
     isSortable: true,
-    width: 'minmax(10rem, 3fr)',
+    width: 'minmax(9.5rem, 3fr)',
     cell: ({ ns, queue, paused }) => (
       <span class="name">
         <a href={queueHref(ns, queue)} title={queue}>
@@ -31,13 +32,14 @@ const COLUMNS: readonly TableColumn<QueueOfPage>[] = [
       </span>
     ),
   },
-  { id: 'ns', title: 'Namespace', isMinor: true, width: 'minmax(6rem, 1fr)', cell: ({ ns }) => ns },
+  { id: 'ns', title: 'Namespace', isMinor: true, width: 'minmax(5.5rem, 1fr)', cell: ({ ns }) => ns },
   { ...NUMBER, id: 'ready', title: 'Ready', cell: ({ size }) => shortCount(size) },
   {
     ...NUMBER,
     isMinor: true,
     id: 'scheduled',
     title: 'Scheduled',
+    width: 'minmax(6.25rem, 0.6fr)',
     cell: ({ schedSize }) => shortCount(schedSize),
   },
   {
@@ -45,6 +47,7 @@ const COLUMNS: readonly TableColumn<QueueOfPage>[] = [
     isMinor: true,
     id: 'reserved',
     title: 'Reserved',
+    width: 'minmax(6rem, 0.6fr)',
     cell: ({ resvSize }) => shortCount(resvSize),
   },
   { ...NUMBER, isMinor: true, id: 'depth', title: 'Depth', cell: ({ totalSize }) => shortCount(totalSize) },
@@ -55,13 +58,27 @@ const COLUMNS: readonly TableColumn<QueueOfPage>[] = [
     width: 'minmax(7rem, 0.6fr)',
     cell: (queue) => <Age queue={queue} />,
   },
-  { ...NUMBER, isMinor: true, id: 'in', title: 'In/s', cell: ({ insert }) => rate(insert) },
-  { ...NUMBER, isMinor: true, id: 'out', title: 'Out/s', cell: ({ take }) => rate(take) },
+  {
+    ...NUMBER,
+    isMinor: true,
+    id: 'in',
+    title: 'In/s',
+    width: 'minmax(4rem, 0.6fr)',
+    cell: ({ insert }) => rate(insert),
+  },
+  {
+    ...NUMBER,
+    isMinor: true,
+    id: 'out',
+    title: 'Out/s',
+    width: 'minmax(4.25rem, 0.6fr)',
+    cell: ({ take }) => rate(take),
+  },
   {
     id: 'trend',
     title: 'Depth, 5 min',
     isMinor: true,
-    width: '8rem',
+    width: 'minmax(6rem, 0.6fr)',
     cell: (queue) => <Spark samples={samples.get(keyOf(queue))} now={clock.value} />,
   },
 ];
