@@ -51,7 +51,7 @@ export function Shell({
         <RefreshChoice />
         <Menu
           title="Appearance and time"
-          className="quiet square wide-only"
+          className="quiet square"
           label={<Icon name={theme.value === 'dark' ? 'moon' : 'sun'} />}
         >
           <Choices

@@ -43,14 +43,16 @@ export function refreshing(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Refresh: Every 60 s' }).waitFor();
   });
 
-  it('shows all times in UTC if that is chosen', async () => {
+  it('shows all times in UTC if that is chosen, on a phone as well', async () => {
     await opened().insert('N', 'zoned', '1');
-    const page = await opened().page('#/q/N/zoned');
+    const page = await opened().page('#/q/N/zoned', { width: 390 });
     const moment = page.locator('table.rows time').first();
     assert.match((await moment.getAttribute('title')) ?? '', / [+−]\d\d:\d\d$/);
     await page.getByRole('button', { name: 'Appearance and time' }).click();
     await page.getByRole('button', { name: 'UTC' }).click();
     await page.locator('table.rows time[title$=" UTC"]').first().waitFor();
+    const overflow = await page.evaluate('document.documentElement.scrollWidth - innerWidth');
+    assert.ok(Number(overflow) <= 0, `the page is ${overflow} px too wide`);
   });
 }
 
