@@ -249,8 +249,9 @@ export class ApiTokens implements Service {
     }
     if (this.#nextExpiry === Number.POSITIVE_INFINITY) return;
     this.#expiryTimer = this.#options.clock.after(this.#nextExpiry - now, () => {
-      this.#onEnded();
+      // In this order: what expires while sessions are looked at has a timer of its own.
       this.#watchExpiry();
+      this.#onEnded();
     });
   }
 

@@ -4,7 +4,7 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
   { file: `src/access/${file}`, search, replace },
 ];
 
-/** Bugs of logins: each lets strangers guess, or lets them lock users out. */
+/** Bugs of logins and tokens: each lets strangers in or lets them lock users out, or gives a token more than it is for. */
 export const ACCESS: readonly Mutant[] = [
   {
     name: 'failures of a name in one network keep other names there out',
@@ -144,5 +144,51 @@ export const ACCESS: readonly Mutant[] = [
     name: 'a user may revoke the tokens of others',
     suite: 'API tokens',
     edits: edit('api-tokens.ts', 'token === undefined || !isVisible(token, caller)', 'token === undefined'),
+  },
+  {
+    name: 'a token outlives its owner',
+    suite: 'API tokens in the server',
+    edits: edit('api-tokens.ts', 'token === undefined || !token.hasOwner', 'token === undefined'),
+  },
+  {
+    name: 'sessions of a revoked token continue',
+    suite: 'API tokens in the server',
+    edits: edit(
+      'password-authenticator.ts',
+      'return this.#tokens.isLive(user) ? user : null;',
+      'return user;',
+    ),
+  },
+  {
+    name: 'nobody looks at sessions when a token expires',
+    suite: 'API tokens that expire',
+    edits: edit('api-tokens.ts', '      this.#onEnded();\n    });', '    });'),
+  },
+  {
+    name: 'only the first of several tokens that expire ends its sessions',
+    suite: 'API tokens that expire',
+    edits: edit(
+      'api-tokens.ts',
+      '      this.#watchExpiry();\n      this.#onEnded();',
+      '      this.#onEnded();',
+    ),
+  },
+  {
+    name: 'a token that expires while sessions are looked at for another one does not end its own',
+    suite: 'API tokens that expire',
+    edits: edit(
+      'api-tokens.ts',
+      '      this.#watchExpiry();\n      this.#onEnded();',
+      '      this.#onEnded();\n      this.#watchExpiry();',
+    ),
+  },
+  {
+    name: 'a token whose timer is late does not end its sessions if another one is created',
+    suite: 'API tokens that expire',
+    edits: edit(
+      'api-tokens.ts',
+      ' && endsAt < this.#nextExpiry) this.#watchExpiry();',
+      ') this.#watchExpiry();',
+    ),
   },
 ];

@@ -103,6 +103,8 @@ export const SUITES = {
     files: ['test/engines/redis-database.redis.test.ts'],
     pattern: 'as the server has no such one',
   },
+  'API tokens that expire': { files: ['test/unit/access-tokens.test.ts'], pattern: null },
+  'API tokens in the server': { files: ['test/system/tokens.test.ts'], pattern: null },
   logins: { files: ['test/unit/access-logins.test.ts'], pattern: null },
   'API tokens': { files: ['test/http/tokens.test.ts'], pattern: null },
   'client addresses': { files: ['test/unit/http-client-address.test.ts'], pattern: null },

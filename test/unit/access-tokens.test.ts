@@ -1,0 +1,67 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { ApiTokens } from '../../src/access/api-tokens.ts';
+import type { Engine } from '../../src/engine/engine.ts';
+import { openMemory } from '../engines/sqlite.ts';
+import { plain, SILENT_LOG } from '../support/broker.ts';
+import { FakeClock } from '../support/clock.ts';
+
+const yes = (): boolean => true;
+const OWNER = { name: 'ann', isAdministrator: true, may: yes, maySee: yes, maySeeBodies: yes };
+
+describe('API tokens that expire', () => {
+  let engine: Engine;
+  let clock: FakeClock;
+  let tokens: ApiTokens;
+
+  beforeEach(async () => {
+    clock = new FakeClock();
+    engine = await openMemory({ namespaces: [plain('N')] }, clock);
+    tokens = new ApiTokens({
+      namespaces: [{ name: 'N', definitions: engine.definitions }],
+      ownerNamed: () => OWNER,
+      clock,
+      log: SILENT_LOG,
+    });
+    await tokens.start();
+  });
+  afterEach(async () => {
+    await tokens.stop();
+    await engine.stop();
+  });
+
+  const expiringIn = (ms: number): Promise<unknown> =>
+    tokens.create(OWNER, { name: 'x', rights: null, expiresAt: clock.now() + ms });
+
+  it('are each reported for their sessions, also one whose timer is late while another token is created', async () => {
+    let reports = 0;
+    tokens.onEnded(() => {
+      reports += 1;
+    });
+    await expiringIn(1000);
+    // The first one has expired, and its timer has not fired yet.
+    clock.setWallTime(clock.now() + 1000);
+    await expiringIn(5000);
+    clock.advance(1000);
+    assert.equal(reports, 1);
+    await expiringIn(2000);
+    clock.advance(2000);
+    assert.equal(reports, 2);
+    clock.advance(2000);
+    assert.equal(reports, 3);
+  });
+
+  it('are reported if they expire while the sessions of another one are looked at', async () => {
+    let reports = 0;
+    tokens.onEnded(() => {
+      reports += 1;
+      clock.setWallTime(clock.now() + 1);
+    });
+    await expiringIn(1000);
+    await expiringIn(1001);
+    clock.advance(1000);
+    assert.equal(reports, 1);
+    clock.advance(1);
+    assert.equal(reports, 2);
+  });
+});
