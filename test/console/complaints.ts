@@ -57,7 +57,7 @@ export function complaints(opened: () => OpenedConsole): void {
         await page.locator('table.rows tbody a').first().waitFor();
         const isWider = '({ scrollWidth, clientWidth }) => scrollWidth > clientWidth';
         const wider = await page.evaluate(
-          `[...document.querySelectorAll('html, .table-frame, .facts dd')].filter(${isWider}).map(({ outerHTML }) => outerHTML.slice(0, 80))`,
+          `[...document.querySelectorAll('html, .table-frame, .facts dd, table.rows th')].filter(${isWider}).map(({ outerHTML }) => outerHTML.slice(0, 80))`,
         );
         assert.deepEqual(wider, [], `${where} at ${width} px`);
       }

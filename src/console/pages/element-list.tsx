@@ -448,7 +448,7 @@ function columnsOf({ ns, queue }: QueueNamed, group: string | null): readonly Ta
     {
       id: 'reason',
       title: 'Last failure',
-      width: 'minmax(6rem, 1fr)',
+      width: 'minmax(7rem, 1fr)',
       isMinor: true,
       cell: ({ reason, headers }) => reason ?? headers['x-dl-reason'] ?? '–',
     },

@@ -18,7 +18,7 @@ const COLUMNS: readonly TableColumn<QueueOfPage>[] = [
     id: 'name',
     title: 'Queue',
     isSortable: true,
-    width: 'minmax(9.5rem, 3fr)',
+    width: 'minmax(8.25rem, 3fr)',
     cell: ({ ns, queue, paused }) => (
       <span class="name">
         <a href={queueHref(ns, queue)} title={queue}>
@@ -32,7 +32,7 @@ const COLUMNS: readonly TableColumn<QueueOfPage>[] = [
       </span>
     ),
   },
-  { id: 'ns', title: 'Namespace', isMinor: true, width: 'minmax(5.5rem, 1fr)', cell: ({ ns }) => ns },
+  { id: 'ns', title: 'Namespace', isMinor: true, width: 'minmax(6.25rem, 1fr)', cell: ({ ns }) => ns },
   { ...NUMBER, id: 'ready', title: 'Ready', cell: ({ size }) => shortCount(size) },
   {
     ...NUMBER,
@@ -78,7 +78,7 @@ const COLUMNS: readonly TableColumn<QueueOfPage>[] = [
     id: 'trend',
     title: 'Depth, 5 min',
     isMinor: true,
-    width: 'minmax(6rem, 0.6fr)',
+    width: 'minmax(7.25rem, 0.8fr)',
     cell: (queue) => <Spark samples={samples.get(keyOf(queue))} now={clock.value} />,
   },
 ];
