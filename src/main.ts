@@ -38,7 +38,7 @@ async function run(command: ServerCommand, version: string): Promise<number> {
   const passwords = { input: process.stdin, ask: process.stderr };
   switch (command.command) {
     case 'print-config':
-      return print(showConfig((await load()).config));
+      return print(await showConfig((await load()).config));
     case 'hash-password': {
       const { hashPasswordCommand } = await import('./app/passwords.ts');
       return hashPasswordCommand(passwords, process.stdout);
@@ -98,5 +98,8 @@ function ownVersion(): string {
 }
 
 function isNodeRecent(version: string): boolean {
-  return version.localeCompare(OLDEST_NODE, 'en', { numeric: true }) >= 0;
+  const oldest = OLDEST_NODE.split('.').map(Number);
+  const own = version.split('.').map((part) => Number.parseInt(part, 10));
+  const at = oldest.findIndex((part, i) => part !== own[i]);
+  return at < 0 || (own[at] ?? 0) > (oldest[at] ?? 0);
 }

@@ -1,5 +1,6 @@
 import type { Name } from '../client/index.ts';
-import { type CommandContext, EXIT_CODES } from './context.ts';
+import type { CommandContext } from './context.ts';
+import { EXIT_CODES } from './exit-codes.ts';
 
 export interface BenchFlags {
   readonly count: number;

@@ -3,17 +3,7 @@ import { homedir } from 'node:os';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
 import { ConnectionError, Quayside, QuaysideError, TimeoutError } from '../client/index.ts';
-
-/** What `docs/cli.md` promises. */
-export const EXIT_CODES = {
-  done: 0,
-  failed: 1,
-  usage: 2,
-  nothing: 3,
-  notAllowed: 4,
-  unavailable: 5,
-  outcomeUnknown: 6,
-} as const;
+import { EXIT_CODES } from './exit-codes.ts';
 
 /** The parts of a process that a command uses. */
 export interface CommandIo {

@@ -1,5 +1,6 @@
 import type { Codec, Element, ElementState, Name, SelectorFailure } from '../client/index.ts';
-import { type CommandContext, CommandUsageError, EXIT_CODES, printable, tableOf } from './context.ts';
+import { type CommandContext, CommandUsageError, printable, tableOf } from './context.ts';
+import { EXIT_CODES } from './exit-codes.ts';
 
 /** Lines of one insert. */
 const LINES_AT_ONCE = 1_000;

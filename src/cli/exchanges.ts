@@ -1,4 +1,5 @@
-import { type CommandContext, CommandUsageError, EXIT_CODES } from './context.ts';
+import { type CommandContext, CommandUsageError } from './context.ts';
+import { EXIT_CODES } from './exit-codes.ts';
 import { getJson } from './queues.ts';
 
 /** `list`, or one of the verbs on the exchange with that id. */

@@ -1,13 +1,7 @@
 import { Command, CommanderError, InvalidArgumentError } from 'commander';
 import type { Name } from '../client/index.ts';
-import {
-  CommandContext,
-  type CommandIo,
-  type ConnectionFlags,
-  EXIT_CODES,
-  exitCodeOf,
-  printable,
-} from './context.ts';
+import type { CommandContext, CommandIo, ConnectionFlags } from './context.ts';
+import { EXIT_CODES } from './exit-codes.ts';
 import { addRights, RIGHTS_HELP } from './rights.ts';
 import { addServerCommands, type ServerCommands } from './server-commands.ts';
 
@@ -49,6 +43,8 @@ export function commandTree(io: CommandIo): Command {
 }
 
 async function runClientCommand(flags: ConnectionFlags, io: CommandIo, run: CommandAction): Promise<number> {
+  // Only here: a start of the server needs no client.
+  const { CommandContext, exitCodeOf, printable } = await import('./context.ts');
   try {
     await using context = new CommandContext(flags, io);
     return await run(context);

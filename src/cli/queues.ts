@@ -1,7 +1,8 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ElementState, Name } from '../client/index.ts';
-import { type CommandContext, CommandUsageError, EXIT_CODES } from './context.ts';
+import { type CommandContext, CommandUsageError } from './context.ts';
 import { placeOf, queuePath } from './elements.ts';
+import { EXIT_CODES } from './exit-codes.ts';
 
 /** Between two reads of an operation's progress. */
 const PROGRESS_MS = 250;

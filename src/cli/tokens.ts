@@ -1,4 +1,5 @@
-import { type CommandContext, EXIT_CODES } from './context.ts';
+import type { CommandContext } from './context.ts';
+import { EXIT_CODES } from './exit-codes.ts';
 import { getJson } from './queues.ts';
 
 export interface TokenFlags {

@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { type CommandContext, CommandUsageError, EXIT_CODES, printable, tableOf } from './context.ts';
+import { type CommandContext, CommandUsageError, printable, tableOf } from './context.ts';
+import { EXIT_CODES } from './exit-codes.ts';
 
 /** What the server sorts by, in the order in which a key goes through them. */
 const SORTS = ['depth', 'ready', 'scheduled', 'reserved', 'age', 'in', 'out', 'name'] as const;

@@ -1,6 +1,7 @@
 import type { Name } from '../client/index.ts';
-import { type CommandContext, EXIT_CODES } from './context.ts';
+import type { CommandContext } from './context.ts';
 import { queuePath } from './elements.ts';
+import { EXIT_CODES } from './exit-codes.ts';
 
 /** Lines of one import request; a request has a minute to arrive. */
 const LINES_AT_ONCE = 5_000;

@@ -1,7 +1,7 @@
 import { readFileSync, statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { resolve } from 'node:path';
-import { parseDocument, type YAMLError } from 'yaml';
+import type { Document, YAMLError } from 'yaml';
 import { ConfigError, type ConfigProblem, type Path, pathText } from './problem.ts';
 import { entrySchema, isTree, type OptionSchema, type Tree } from './schema.ts';
 
@@ -26,15 +26,33 @@ export async function readConfigFile(file: string): Promise<Tree> {
   return parseConfig(file, text);
 }
 
-function parseConfig(file: string, text: string): Tree {
-  const document = parseDocument(text);
-  const error = document.errors[0] ?? document.warnings[0];
-  if (error !== undefined) throw wrongFile(file, `is not YAML: ${describe(error)}`, QUOTE);
-  const content: unknown = toValue(file, document);
+async function parseConfig(file: string, text: string): Promise<Tree> {
+  const content = generatedJson(text) ?? (await parseYaml(file, text));
   if (content === null) return {};
   if (!isTree(content))
     throw wrongFile(file, 'holds no options', 'Write a map, such as "http: { port: 3444 }"');
   return content;
+}
+
+/**
+ * The value of a text that is character for character what `JSON.stringify` writes, and so has no key twice; null for any other.
+ * The YAML parser, of 72 modules, is a sixth of the modules that a start loads.
+ */
+function generatedJson(text: string): unknown {
+  try {
+    const value: unknown = JSON.parse(text);
+    return [JSON.stringify(value), JSON.stringify(value, null, 2)].includes(text.trimEnd()) ? value : null;
+  } catch {
+    return null;
+  }
+}
+
+async function parseYaml(file: string, text: string): Promise<unknown> {
+  const { parseDocument } = await import('yaml');
+  const document = parseDocument(text);
+  const error = document.errors[0] ?? document.warnings[0];
+  if (error !== undefined) throw wrongFile(file, `is not YAML: ${describe(error)}`, QUOTE);
+  return toValue(file, document);
 }
 
 /** What is wrong and where. The rest of the parser's message may quote the file, secrets included. */
@@ -44,7 +62,7 @@ function describe({ message, linePos }: YAMLError): string {
   return at === undefined ? what : `${what}, at line ${at.line}, column ${at.col}`;
 }
 
-function toValue(file: string, document: ReturnType<typeof parseDocument>): unknown {
+function toValue(file: string, document: Document.Parsed): unknown {
   try {
     return document.toJS({ maxAliasCount: MAX_ALIASES });
   } catch {

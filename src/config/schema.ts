@@ -1,4 +1,3 @@
-import { stringify } from 'yaml';
 import { MASK, maskUrl } from '../util/mask.ts';
 import { type Config, Options } from './options.ts';
 import type { Path } from './problem.ts';
@@ -143,7 +142,8 @@ function describeOne(schema: OptionSchema, help: string, path: readonly string[]
 }
 
 /** What is in force, as YAML that could be a configuration file, secrets masked. */
-export function showConfig(config: Config): string {
+export async function showConfig(config: Config): Promise<string> {
+  const { stringify } = await import('yaml');
   return stringify(masked(ROOT, config), { lineWidth: 0 });
 }
 

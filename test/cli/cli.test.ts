@@ -10,7 +10,7 @@ import { text } from 'node:stream/consumers';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { EXIT_CODES } from '../../src/cli/context.ts';
+import { EXIT_CODES } from '../../src/cli/exit-codes.ts';
 import { runProgram } from '../../src/cli/program.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
 import { NO_SERVER } from './no-server.ts';

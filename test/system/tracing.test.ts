@@ -213,8 +213,8 @@ describe('A server with tracing', () => {
       'QUAYSIDE_TRACING__HEADERS__x-token': tracing.headers['x-token'],
     };
     const { config } = await loadConfig({ file: null, env, cwd: '/' });
-    assert.match(showConfig(config), /x-token: ['"]?\*\*\*/);
-    for (const text of [server.output, showConfig(config)]) assert.ok(!text.includes('Canary'), text);
+    assert.match(await showConfig(config), /x-token: ['"]?\*\*\*/);
+    for (const text of [server.output, await showConfig(config)]) assert.ok(!text.includes('Canary'), text);
   });
 
   it('drops and counts spans that its queue has no place for, and sends again once the collector is back', async () => {
