@@ -305,6 +305,7 @@ export class Server implements Service {
       metricsText: (viewer) => metrics.text(viewer),
       sessions: () => sessions.flatMap(({ server }) => server.describeSessions()),
       ready: () => this.#readiness.report(),
+      engines: () => this.#readiness.engines(),
       backUp: (name) => backups.make(name),
       upgrades,
       ...(tracing !== null && { tracer: tracing.tracer }),

@@ -5,6 +5,7 @@ import { Networks } from '../access/networks.ts';
 import type { Authenticator, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { SessionInfo } from '../broker/consumer.ts';
+import type { DiskUsage } from '../engine/engine.ts';
 import type { EventPublisher } from '../events/publisher.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { BulkOperations } from '../operations/operations.ts';
@@ -87,6 +88,18 @@ export interface ReadyReport {
   readonly checks: Readonly<Record<string, string>>;
 }
 
+/** An engine as this node sees it now. */
+export interface EngineReport {
+  /** Its masked URL. */
+  readonly engine: string;
+  readonly type: string;
+  readonly state: 'healthy' | 'slow' | 'unavailable';
+  /** How long it took to answer a ping; null: it did not answer. */
+  readonly pingMs: number | null;
+  /** Null: it has no files on this machine, or they cannot be looked at now. */
+  readonly disk: DiskUsage | null;
+}
+
 /** What a backup holds; the same is its manifest. */
 export interface BackupReport {
   readonly name: string;
@@ -124,6 +137,8 @@ export interface HttpParts {
   /** The STOMP and AMQP sessions of this node; not given: there are none. */
   readonly sessions?: () => readonly SessionInfo[];
   readonly ready: () => Promise<ReadyReport>;
+  /** The engines of this node, each URL once. */
+  readonly engines: () => Promise<readonly EngineReport[]>;
   /** Backs up all engines that can, under that name, or that of the time. */
   readonly backUp: (name: string | null) => Promise<BackupReport>;
   /** Of the program; shown in `/openapi.json`. */

@@ -74,6 +74,9 @@ describe('The console in a browser', () => {
     const concerns = page.locator('.concerns li');
     await concerns.filter({ hasText: 'held' }).getByText('Paused; 1 element ready').waitFor();
     await concerns.filter({ hasText: '__deadletter__' }).getByText('Dead letters came').waitFor();
+    const engine = page.getByRole('region', { name: 'Namespaces' }).locator('tr', { hasText: 'jobs' });
+    await engine.getByText(/^Healthy|Slow$/).waitFor();
+    await engine.getByText(/\d [KMGT]iB free/).waitFor();
     const figure = page.getByRole('link', { name: /^Dead letters \d/ });
     await figure.getByText('3', { exact: true }).waitFor();
     await opened.insert('jobs', 'mails', '{"mail":3}');

@@ -17,7 +17,12 @@ import {
 } from '../../src/events/pictures.ts';
 import { EventPublisher } from '../../src/events/publisher.ts';
 import { Exchanges } from '../../src/exchange/exchanges.ts';
-import { HTTP_DEFAULTS, type HttpOptions, type ReadyReport } from '../../src/http/options.ts';
+import {
+  type EngineReport,
+  HTTP_DEFAULTS,
+  type HttpOptions,
+  type ReadyReport,
+} from '../../src/http/options.ts';
 import { HttpServer } from '../../src/http/server.ts';
 import { Metrics } from '../../src/metrics/metrics.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
@@ -96,6 +101,7 @@ export class Harness {
   readonly server: HttpServer;
   readonly log: readonly LogLine[];
   readiness: ReadyReport = { ready: true, checks: { 'sqlite:test': 'ok' } };
+  engines: readonly EngineReport[] = [];
   readonly #sandbox: SelectorSandbox;
   readonly #clients: QueueClient[] = [];
   readonly #queue: { made: number } = { made: 0 };
@@ -205,6 +211,7 @@ export class Harness {
       metricsText: (viewer) => metrics.text(viewer),
       ...(options.sessions !== undefined && { sessions: options.sessions }),
       ready: async () => this.readiness,
+      engines: async () => this.engines,
       backUp: () => Promise.reject(new QuaysideError('backup-conflict', 'This harness has no files.')),
       version: VERSION,
     });

@@ -60,6 +60,20 @@ describe('Requests in general', () => {
     harness().readiness = { ready: true, checks: {} };
   });
 
+  it('an engine is shown with the namespaces that it serves, and not if it serves none that the user sees', async () => {
+    const [url = ''] = harness().broker.namespaces()[0]?.engineUrls ?? [];
+    const healthy = { type: 'sqlite', state: 'healthy', pingMs: 1, disk: null } as const;
+    harness().engines = [
+      { engine: url, ...healthy },
+      { engine: 'redis://elsewhere', ...healthy },
+    ];
+    const answer = await harness().client().request('GET', '/engines');
+    const namespaces = harness()
+      .broker.namespaces()
+      .map(({ name }) => name);
+    assert.deepEqual(jsonOf(answer), [{ engine: url, namespaces, ...healthy }]);
+  });
+
   it('an error of the spec is byte-exact, and problem details for a client that accepts them', async () => {
     const client = harness().client();
     const queue = harness().queue();

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
 import { Readiness } from '../../src/app/readiness.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { FakeClock } from '../support/clock.ts';
@@ -39,5 +40,28 @@ describe('Readiness', () => {
     clock.advance(PROBE_MS - 100);
     assert.deepEqual(await report, { ready: false, checks: { node: 'ok', [URL]: 'does not answer' } });
     assert.equal(clock.pending, 0);
+  });
+
+  it('tells slow engines from healthy ones, and shows the disk of those that have files here', async () => {
+    const clock = new FakeClock();
+    const readiness = new Readiness(clock);
+    const usage = { fileBytes: 1, freeBytes: 2, minFreeBytes: 3 };
+    const quick = { type: 'sqlite', ping: async () => {}, disk: async () => usage } as unknown as Engine;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const late = { type: 'redis', ping: () => promise } as unknown as Engine;
+    const away = { type: 'redis', ping: () => Promise.reject(new Error('away')) } as unknown as Engine;
+    readiness.watch('sqlite:N.db', quick);
+    readiness.watch(URL, { ...late, ping: async () => {} } as Engine);
+    readiness.watch(URL, late);
+    readiness.watch('redis://gone', away);
+    const engines = readiness.engines();
+    await turn();
+    clock.advance(300);
+    resolve();
+    assert.deepEqual(await engines, [
+      { engine: 'redis://gone', type: 'redis', state: 'unavailable', pingMs: null, disk: null },
+      { engine: URL, type: 'redis', state: 'slow', pingMs: 300, disk: null },
+      { engine: 'sqlite:N.db', type: 'sqlite', state: 'healthy', pingMs: 0, disk: usage },
+    ]);
   });
 });

@@ -1,8 +1,9 @@
 import { useComputed } from '@preact/signals';
 import { messageOf } from '../api.ts';
-import { count, duration, named, rate, several, shortCount } from '../format.ts';
+import { bytes, count, duration, named, rate, several, shortCount } from '../format.ts';
 import { type Concern, concerns, RULE, reasonOf } from '../remote/attention.ts';
 import { type DeadLetterQueue, deadLetters } from '../remote/dead-letters.ts';
+import { type EngineInfo, readEngines } from '../remote/engines.ts';
 import {
   type AlarmPicture,
   alarms,
@@ -36,6 +37,7 @@ export function Overview() {
   // Once: to look into 20,000 dead letters takes a second of the server. How many there are is among what it sends.
   const dead = useResource('dead-letters', deadLetters);
   const history = useResource('history', sumHistory, 15_000);
+  const engines = useResource('engines', readEngines, 15_000);
   if (!isComplete.value) return <Loading what="Reading what holds" />;
   return (
     <>
@@ -48,7 +50,7 @@ export function Overview() {
       <Concerns />
       <HistoryCharts history={history.value} />
       <div class="columns">
-        <Namespaces />
+        <Namespaces engines={engines.value ?? []} />
         <Nodes />
       </div>
     </>
@@ -280,7 +282,7 @@ function ConcernRow({ concern }: { readonly concern: Concern }) {
   );
 }
 
-function Namespaces() {
+function Namespaces({ engines }: { readonly engines: readonly EngineInfo[] }) {
   const rows = useComputed(() => {
     version.value;
     const byNamespace = Map.groupBy(queues, ([, { ns }]) => ns);
@@ -302,7 +304,15 @@ function Namespaces() {
             title: 'Namespace',
             cell: ({ name }) => <a href={href(['queues'], { filter: `ns:${name}` })}>{name}</a>,
           },
-          { title: 'Engine', cell: ({ name }) => <EngineState alarm={alarmOf(name)} /> },
+          {
+            title: 'Engine',
+            cell: ({ name }) => (
+              <EngineState
+                alarm={alarmOf(name)}
+                engines={engines.filter(({ namespaces: of }) => of.includes(name))}
+              />
+            ),
+          },
           { title: 'Queues', isNumber: true, cell: ({ queues: of }) => count(of) },
           { title: 'Ready', isNumber: true, cell: ({ ready }) => shortCount(ready) },
           { title: 'In/s', isNumber: true, cell: ({ in: inserted }) => rate(inserted) },
@@ -313,10 +323,37 @@ function Namespaces() {
   );
 }
 
-function EngineState({ alarm }: { readonly alarm: AlarmPicture | undefined }) {
-  if (alarm === undefined) return <Badge level="good">Healthy</Badge>;
-  if (alarm.alarm === 'disk-nearly-full') return <Badge level="warn">Disk nearly full</Badge>;
-  return <Badge level="bad">Unavailable</Badge>;
+function EngineState({
+  alarm,
+  engines,
+}: {
+  readonly alarm: AlarmPicture | undefined;
+  readonly engines: readonly EngineInfo[];
+}) {
+  const [level, text] = healthOf(alarm, engines);
+  const free = engines.flatMap(({ disk }) => (disk === null ? [] : [disk.freeBytes]));
+  return (
+    <>
+      <Badge level={level} title={engines.map(engineText).join('\n')}>
+        {text}
+      </Badge>
+      {free.length > 0 && <span class="muted"> {bytes(Math.min(...free))} free</span>}
+    </>
+  );
+}
+
+/** Of the engines of one namespace. An alarm comes at once, while the engines are read every 15 s. */
+function healthOf(
+  alarm: AlarmPicture | undefined,
+  engines: readonly EngineInfo[],
+): readonly ['good' | 'warn' | 'bad', string] {
+  if (alarm?.alarm === 'disk-nearly-full') return ['warn', 'Disk nearly full'];
+  if (alarm !== undefined) return ['bad', 'Unavailable'];
+  return engines.some(({ state }) => state === 'slow') ? ['warn', 'Slow'] : ['good', 'Healthy'];
+}
+
+function engineText({ engine, pingMs }: EngineInfo): string {
+  return `${engine} ${pingMs === null ? 'does not answer' : `answers in ${pingMs} ms`}`;
 }
 
 function Nodes() {

@@ -5,7 +5,7 @@ import { openApi } from '../openapi.ts';
 import { NODE_CHECK, type ReadyReport } from '../options.ts';
 import { flag, type QueryParameter } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
-import { Moment, named } from '../schemas.ts';
+import { Count, Moment, named, orNull } from '../schemas.ts';
 
 const Live = named('Live', Type.Object({ status: Type.Literal('live') }));
 
@@ -28,6 +28,20 @@ const Nodes = Type.Array(
           there: Type.String(),
         }),
       ),
+    }),
+  ),
+);
+
+const Engines = Type.Array(
+  named(
+    'Engine',
+    Type.Object({
+      engine: Type.String({ description: 'Its URL, without secrets.' }),
+      type: Type.String({ description: 'The first half of the type of its queues, as in `sqlite:simple`.' }),
+      namespaces: Type.Array(Type.String()),
+      state: Type.Union([Type.Literal('healthy'), Type.Literal('slow'), Type.Literal('unavailable')]),
+      pingMs: orNull(Type.Integer({ minimum: 0 })),
+      disk: orNull(Type.Object({ fileBytes: Count, freeBytes: Count, minFreeBytes: Count })),
     }),
   ),
 );
@@ -171,6 +185,22 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
       handle: (call) => call.value(shownNodes(call)),
     }),
     route({
+      id: 'listEngines',
+      methods: ['GET', 'HEAD'],
+      path: '/engines',
+      summary: 'List the engines of this node: whether each replies, and the space that it has',
+      access: 'user',
+      responses: [
+        {
+          status: 200,
+          description: 'Those that serve a namespace which the user may see.',
+          contentType: 'application/json',
+          schema: Engines,
+        },
+      ],
+      handle: async (call) => call.value(await shownEngines(call)),
+    }),
+    route({
       id: 'metrics',
       methods: ['GET', 'HEAD'],
       path: '/metrics',
@@ -197,13 +227,31 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
   ];
 }
 
-/** Of the node itself, and of the engines of namespaces that the user may know of: a URL shows where they are. */
+/** Of the node itself, and of the engines that are shown. */
 function shownChecks(call: HttpCall, checks: ReadyReport['checks']): ReadyReport['checks'] {
-  const shown = new Set([NODE_CHECK]);
+  const shown = namespacesByEngine(call);
+  return Object.fromEntries(
+    Object.entries(checks).filter(([part]) => part === NODE_CHECK || shown.has(part)),
+  );
+}
+
+async function shownEngines(call: HttpCall): Promise<object[]> {
+  const shown = namespacesByEngine(call);
+  const engines = await call.front.parts.engines();
+  return engines.flatMap(({ engine, type, ...rest }) => {
+    const namespaces = shown.get(engine);
+    return namespaces === undefined ? [] : [{ engine, type, namespaces, ...rest }];
+  });
+}
+
+/** The namespaces that the user may know of, by the engines that serve them: a URL shows where these are. */
+function namespacesByEngine(call: HttpCall): Map<string, string[]> {
+  const byEngine = new Map<string, string[]>();
   for (const { name, engineUrls } of call.front.parts.broker.namespaces()) {
-    if (call.user.maySee(name)) for (const url of engineUrls) shown.add(url);
+    if (!call.user.maySee(name)) continue;
+    for (const url of new Set(engineUrls)) byEngine.set(url, [...(byEngine.get(url) ?? []), name]);
   }
-  return Object.fromEntries(Object.entries(checks).filter(([part]) => shown.has(part)));
+  return byEngine;
 }
 
 /** Nodes, with those of their namespaces that the user may know of. */
