@@ -13,7 +13,7 @@ const OK = 'ok';
 const STATES = ['unavailable', 'slow', 'healthy'] as const;
 
 /** What an engine replied to a ping. */
-interface Reply {
+interface PingReply {
   /** `ok`, or what is wrong. */
   readonly check: string;
   readonly tookMs: number;
@@ -81,7 +81,7 @@ export class Readiness {
     };
   }
 
-  async #ping(engine: Engine): Promise<Reply> {
+  async #ping(engine: Engine): Promise<PingReply> {
     const { promise: late, resolve } = Promise.withResolvers<string>();
     const cancel = this.#clock.after(PING_MS, () => resolve('does not answer'));
     const startedAt = this.#clock.monotonic();

@@ -5,7 +5,6 @@ import { Networks } from '../access/networks.ts';
 import type { Authenticator, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { SessionInfo } from '../broker/consumer.ts';
-import type { DiskUsage } from '../engine/engine.ts';
 import type { EventPublisher } from '../events/publisher.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { BulkOperations } from '../operations/operations.ts';
@@ -96,8 +95,12 @@ export interface EngineReport {
   readonly state: 'healthy' | 'slow' | 'unavailable';
   /** How long it took to answer a ping; null: it did not answer. */
   readonly pingMs: number | null;
-  /** Null: it has no files on this machine, or they cannot be looked at now. */
-  readonly disk: DiskUsage | null;
+  /** Bytes of its files, and of the space that their disk has; null: it has none on this machine, or they cannot be looked at now. */
+  readonly disk: {
+    readonly fileBytes: number;
+    readonly freeBytes: number;
+    readonly minFreeBytes: number;
+  } | null;
 }
 
 /** What a backup holds; the same is its manifest. */

@@ -1,9 +1,8 @@
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
-import { fileURLToPath } from 'node:url';
 import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core';
-import { build } from 'vite';
+import { needDebian } from '../support/python.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
 
 export const ADMIN = { user: 'admin', password: 'secret' };
@@ -26,8 +25,11 @@ function configOf(namespaces: Namespaces): Record<string, unknown> {
   return { http: { users }, namespaces };
 }
 
-/** Debian's; `scripts/debian-packages.sh chromium` installs it. */
-const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium';
+/**
+ * Debian's Chromium without the parts for a window, which take more than half of its processor time;
+ * `scripts/debian-packages.sh chromium-headless-shell` installs it.
+ */
+const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium-headless-shell';
 const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
 
 /** A real server with the console built from the sources, and a browser. */
@@ -46,8 +48,8 @@ export class OpenedConsole {
 
   /** @param namespaces on SQLite if they are not given */
   static async open(namespaces = NAMESPACES): Promise<OpenedConsole> {
-    const configFile = fileURLToPath(new URL('../../vite.config.ts', import.meta.url));
-    await build({ configFile, logLevel: 'error' });
+    await import('../../scripts/console.ts');
+    if (process.env.CHROMIUM === undefined) needDebian('chromium-headless-shell');
     const [server, browser] = await Promise.all([
       ServerInProcess.start({ config: configOf(namespaces) }),
       chromium.launch({ executablePath: CHROMIUM, args: process.getuid?.() === 0 ? ['--no-sandbox'] : [] }),

@@ -6,7 +6,7 @@ import { freshSeed, type Random, seededRandom } from '../support/random.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
 /** `npm run test:crash:batches` kills two hundred times. */
-const KILLS = Number(process.env.BATCH_KILLS ?? 20);
+const KILLS = Number(process.env.BATCH_KILLS ?? 5);
 const PRODUCERS = 4;
 const LINES = 50;
 /** After one batch more was stored. */
