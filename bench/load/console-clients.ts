@@ -25,7 +25,11 @@ export interface ConsoleClientsCount {
 
 const EVENTS = '/events?kinds=queues,exchanges,nodes,operations,alarms';
 /** What a page reads when it is opened, what it reads again, and how often; `console/pages/` has the same. */
-const OVERVIEW = { first: ['/dead-letters', '/history'], paths: ['/history'], everyMs: 15_000 };
+const OVERVIEW = {
+  first: ['/dead-letters', '/history', '/engines'],
+  paths: ['/history', '/engines'],
+  everyMs: 15_000,
+};
 const LIST = { first: [], paths: ['/queues?sort=name&order=asc&limit=100&offset=0'], everyMs: 10_000 };
 const AUTHORIZATION = `Basic ${Buffer.from('test1:test1').toString('base64')}`;
 const COMPLETE = Buffer.from('event: complete');
@@ -54,28 +58,27 @@ async function answerTo(request: ConsoleClientsRequest): Promise<ConsoleClientsC
     return counted;
   }
   const { count } = request;
-  await Promise.all(Array.from({ length: count }, (_, i) => open(i, count)));
+  for (let i = 0; i < count; i++) await open(i, count);
   return { requests, eventBytes };
 }
 
-/** Resolves when its stream has sent everything. People open consoles at different times: so do their timers. */
+/** Resolves when its page is complete. People open consoles at different times, and so do their timers begin. */
 async function open(number: number, count: number): Promise<void> {
   const { first, paths, everyMs } = number % 2 === 0 ? OVERVIEW : LIST;
   const client = new QueueClient({ url });
-  const read = (some: readonly string[]): void => {
-    for (const path of some) {
-      requests += 1;
-      client.request('GET', path).then(({ status, body }) => {
-        if (status !== 200) throw new Error(`${path}: ${status} ${body.toString()}`);
-      }, fail);
-    }
+  const read = async (path: string): Promise<void> => {
+    requests += 1;
+    const { status, body } = await client.request('GET', path);
+    if (status !== 200) throw new Error(`${path}: ${status} ${body.toString()}`);
+  };
+  const readAgain = (): void => {
+    for (const path of paths) read(path).catch(fail);
   };
   let timer: NodeJS.Timeout | undefined;
-  read(first);
   const start = setTimeout(
     () => {
-      read(paths);
-      timer = setInterval(() => read(paths), everyMs);
+      readAgain();
+      timer = setInterval(readAgain, everyMs);
     },
     (everyMs * number) / count,
   );
@@ -88,7 +91,7 @@ async function open(number: number, count: number): Promise<void> {
     stream.close();
     client.close();
   });
-  await stream.complete;
+  await Promise.all([stream.complete, ...first.map(read)]);
 
   function fail(error: unknown): void {
     if (!isClosed) throw error;
