@@ -57,22 +57,28 @@ export class LogSink {
   }
 
   #startWriting(): void {
-    this.#writing ??= this.#writeAll().finally(() => {
-      this.#writing = null;
-    });
+    if (this.#lines.length === 0 && this.#rest.length === 0) return;
+    this.#writing ??= this.#writeAll();
   }
 
   async #writeAll(): Promise<void> {
     for (;;) {
       if (this.#rest.length === 0) {
-        if (this.#lines.length === 0) return;
+        if (this.#lines.length === 0) {
+          // Here and not in a `finally` behind this function: a line that came between the two would wait for the next one.
+          this.#writing = null;
+          return;
+        }
         this.#rest = Buffer.from(this.#nextChunk());
       }
       try {
         const { bytesWritten } = await writeTo(this.#fd, this.#rest);
         this.#rest = this.#rest.subarray(bytesWritten);
       } catch (error) {
-        if ((error as NodeJS.ErrnoException).code !== 'EAGAIN') return;
+        if ((error as NodeJS.ErrnoException).code !== 'EAGAIN') {
+          this.#writing = null;
+          return;
+        }
         await new Promise<void>((resolve) => this.#clock.after(RETRY_MS, resolve));
       }
     }

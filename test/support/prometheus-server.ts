@@ -1,9 +1,10 @@
-import { type ChildProcess, spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
+import { spawnOwned } from './owned-process.ts';
 import { freePort } from './redis-servers.ts';
 
 /** One series of the result of a query. */
@@ -42,7 +43,7 @@ export class PrometheusServer {
       `--storage.tsdb.path=${path.join(folder, 'data')}`,
       `--web.listen-address=127.0.0.1:${port}`,
     ];
-    const child = spawn('prometheus', args, { stdio: ['ignore', 'ignore', 'pipe'] });
+    const child = spawnOwned('prometheus', args, { stdio: ['ignore', 'ignore', 'pipe'] });
     const server = new PrometheusServer(folder, child, `http://127.0.0.1:${port}`);
     let log = '';
     for await (const line of createInterface({ input: child.stderr })) {

@@ -1,4 +1,4 @@
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { type ChildProcess, execFileSync } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { connect, createServer } from 'node:net';
@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { spawnOwned } from './owned-process.ts';
 
 const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
 const READY_MS = 20_000;
@@ -36,7 +37,7 @@ export class ReverseProxy {
     const file = join(folder, `${kind}.conf`);
     writeFileSync(file, kind === 'nginx' ? nginxFile(folder, config) : `${config}\n`);
     const args = kind === 'nginx' ? ['-p', folder, '-c', file, '-e', 'stderr'] : ['-db', '-f', file];
-    const child = spawn(program, args, { stdio: ['ignore', 'pipe', 'pipe'] });
+    const child = spawnOwned(program, args, { stdio: ['ignore', 'pipe', 'pipe'] });
     const proxy = new ReverseProxy(child, folder);
     let output = '';
     for (const stream of [child.stdout, child.stderr]) {

@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict';
-import { execFileSync, spawn } from 'node:child_process';
+import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
 import path from 'node:path';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
+import { spawnOwned } from './owned-process.ts';
 
 const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
 /** Debian's modules belong to Debian's Python; another one may come first in PATH. */
@@ -32,7 +33,7 @@ export async function run(
   env: Readonly<Record<string, string>> = {},
   cwd = PYTHON_SDK,
 ): Promise<string> {
-  const child = spawn(program, args, {
+  const child = spawnOwned(program, args, {
     cwd,
     env: { ...process.env, PYTHONDONTWRITEBYTECODE: '1', PYTHONWARNINGS: 'error::ResourceWarning', ...env },
     stdio: ['ignore', 'pipe', 'pipe'],

@@ -1,9 +1,11 @@
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { type ChildProcess, execFile, execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { spawnOwned } from './owned-process.ts';
 
 /** A Redis server that a test started. */
 export interface RedisServer {
@@ -44,6 +46,8 @@ const PROGRAM = process.env.TEST_REDIS_SERVER ?? 'redis-server';
 const READY_MS = 20_000;
 const MOST_TRIES = 3;
 const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
+
+const run = promisify(execFile);
 
 /** What runs now and must not outlive this process. Only what was started here is ever ended. */
 const running = new Set<OwnServer>();
@@ -86,7 +90,8 @@ export async function startCluster(...options: readonly string[]): Promise<Redis
     ),
   );
   const addresses = servers.map(({ port }) => `${HOST}:${port}`);
-  redisCli('--cluster', 'create', ...addresses, '--cluster-replicas', '1', '--cluster-yes');
+  // Not `redisCli`: it takes seconds, in which this process must serve what else it has begun.
+  await run('redis-cli', ['--cluster', 'create', ...addresses, '--cluster-replicas', '1', '--cluster-yes']);
   await Promise.all(servers.map((server) => until(() => isInCluster(server), 'the cluster to be ready')));
   await Promise.all(servers.slice(0, 3).map(streams));
   return {
@@ -195,7 +200,7 @@ class OwnServer implements RedisServer {
   }
 
   async start(): Promise<void> {
-    const child = spawn(PROGRAM, this.#args, { stdio: 'ignore' });
+    const child = spawnOwned(PROGRAM, this.#args, { stdio: 'ignore' });
     const ended = new Promise<void>((resolve) => child.once('exit', () => resolve()));
     // A test that ends leaves no process waiting for it.
     child.unref();

@@ -1,10 +1,11 @@
-import { type ChildProcess, spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { get } from 'node:http';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
+import { spawnOwned } from './owned-process.ts';
 import { COMPILE_CACHE, SERVER_ARGS } from './server-command.ts';
 
 export interface ServerOptions {
@@ -118,7 +119,7 @@ export class ServerProcess {
     if (this.#child !== null) throw new Error('The server is already running.');
     this.#port = null;
     const args = [...(this.#options.nodeArgs ?? []), ...SERVER_ARGS, '--config', this.configFile];
-    const child = spawn(process.execPath, args, {
+    const child = spawnOwned(process.execPath, args, {
       cwd: this.folder,
       env: { NODE_COMPILE_CACHE: COMPILE_CACHE, ...process.env, ...this.#options.env },
       stdio: ['ignore', 'pipe', 'pipe'],

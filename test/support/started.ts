@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
+
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
+import { spawnOwned } from './owned-process.ts';
 
 /** A server that was started by a command, as what it printed describes it. */
 export interface Started {
@@ -19,7 +20,7 @@ export async function start(
   args: readonly string[],
   options: object = {},
 ): Promise<Started> {
-  const server = spawn(command, args, { ...options, stdio: ['ignore', 'pipe', 'inherit'] });
+  const server = spawnOwned(command, args, { ...options, stdio: ['ignore', 'pipe', 'inherit'] });
   const ended = once(server, 'close');
   let [url, pid, password] = ['', 0, null as string | null];
   for await (const line of createInterface({ input: server.stdout })) {

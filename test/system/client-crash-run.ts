@@ -1,4 +1,4 @@
-import { type ChildProcess, spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { type AddressInfo, createServer } from 'node:net';
 import { createInterface } from 'node:readline';
@@ -6,6 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { Quayside } from '../../src/client/index.ts';
 import { AUTH } from '../client/server.ts';
 import { reached } from '../cluster/nodes.ts';
+import { spawnOwned } from '../support/owned-process.ts';
 import { type Random, seededRandom } from '../support/random.ts';
 import { COMPILE_CACHE } from '../support/server-command.ts';
 import { ServerProcess } from '../support/server-process.ts';
@@ -102,7 +103,7 @@ class ClientCrashRun implements AsyncDisposable {
   }
 
   #startWorker(): void {
-    const worker = spawn(process.execPath, [WORKER, this.#url, QUEUE, String(LEASE_MS)], {
+    const worker = spawnOwned(process.execPath, [WORKER, this.#url, QUEUE, String(LEASE_MS)], {
       env: { NODE_COMPILE_CACHE: COMPILE_CACHE, ...process.env },
       stdio: ['ignore', 'pipe', 'inherit'],
     });

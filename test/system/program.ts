@@ -1,8 +1,9 @@
-import { type ChildProcess, spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { spawnOwned } from '../support/owned-process.ts';
 import { COMPILE_CACHE, SERVER_ARGS } from '../support/server-command.ts';
 
 /** Only for a test that would otherwise hang; nothing is measured with it. */
@@ -86,7 +87,7 @@ export class Program {
     { env, input = '', nodeArgs = [], errorTo, umask }: ProgramOptions,
   ) {
     const ownUmask = umask === undefined ? null : process.umask(umask);
-    this.#child = spawn(process.execPath, [...nodeArgs, ...SERVER_ARGS, ...args], {
+    this.#child = spawnOwned(process.execPath, [...nodeArgs, ...SERVER_ARGS, ...args], {
       cwd,
       env: { NODE_COMPILE_CACHE: COMPILE_CACHE, ...process.env, ...env },
       stdio: ['pipe', 'pipe', errorTo ?? 'pipe'],

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { execFileSync, spawn } from 'node:child_process';
+import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -15,6 +15,7 @@ import { AmqpNode } from '../amqp/node.ts';
 import { StompClient } from '../stomp/client.ts';
 import { StompNode, TestAuthenticator, until } from '../stomp/node.ts';
 import { makeCertificate } from '../support/certificate.ts';
+import { spawnOwned } from '../support/owned-process.ts';
 
 /** Asks for each login with its address, and remembers that. */
 class Witness extends TestAuthenticator {
@@ -241,7 +242,9 @@ listen quayside
   server one 127.0.0.1:${target} send-proxy-v2
 `,
   );
-  const child = spawn('/usr/sbin/haproxy', ['-db', '-f', file], { stdio: ['ignore', 'ignore', 'inherit'] });
+  const child = spawnOwned('/usr/sbin/haproxy', ['-db', '-f', file], {
+    stdio: ['ignore', 'ignore', 'inherit'],
+  });
   const exited = once(child, 'exit');
   const isUp = async (): Promise<boolean> => {
     const socket = connect(port, '127.0.0.1');

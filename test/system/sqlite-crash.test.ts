@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict';
-import { type ChildProcessByStdio, spawn } from 'node:child_process';
+import type { ChildProcessByStdio } from 'node:child_process';
 import { once } from 'node:events';
 import { DatabaseSync } from 'node:sqlite';
 import type { Readable } from 'node:stream';
 import { it } from 'node:test';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyTexts } from '../support/elements.ts';
+import { spawnOwned } from '../support/owned-process.ts';
 import { freshSeed, seededRandom } from '../support/random.ts';
 
 const CALLER = new URL('../engines/sqlite-caller.ts', import.meta.url).pathname;
@@ -50,7 +51,7 @@ interface Kill {
 /** Starts the inserting process, kills it, and answers the numbers that it printed. */
 async function runAndKill({ path }: SqliteFolder, first: number, when: Kill): Promise<number[]> {
   const { afterAnswers = Number.POSITIVE_INFINITY, afterMs } = when;
-  const owner: ChildProcessByStdio<null, Readable, null> = spawn(
+  const owner: ChildProcessByStdio<null, Readable, null> = spawnOwned(
     process.execPath,
     [CALLER, path, 'insert', String(first)],
     { stdio: ['ignore', 'pipe', 'inherit'] },

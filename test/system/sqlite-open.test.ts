@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { type ChildProcess, spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import {
   appendFileSync,
@@ -17,6 +17,7 @@ import { checkSqliteVersion } from '../../src/engines/sqlite/worker/open.ts';
 import { SCHEMA_VERSION } from '../../src/engines/sqlite/worker/schema.ts';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { spawnOwned } from '../support/owned-process.ts';
 
 const CALLER = new URL('../engines/sqlite-caller.ts', import.meta.url).pathname;
 
@@ -204,7 +205,7 @@ async function fill(folder: SqliteFolder): Promise<void> {
 
 /** Another process that holds the file, once it has said so. */
 async function startOwner({ path }: SqliteFolder): Promise<ChildProcess> {
-  const owner = spawn(process.execPath, [CALLER, path], { stdio: ['pipe', 'pipe', 'inherit'] });
+  const owner = spawnOwned(process.execPath, [CALLER, path], { stdio: ['pipe', 'pipe', 'inherit'] });
   await once(owner.stdout, 'data');
   return owner;
 }

@@ -1,4 +1,4 @@
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { type ChildProcess, execFileSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -6,6 +6,7 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { Mailbox } from '../../stomp/foreign/client.ts';
 import { type ClientIdentity, writeCertificate } from '../../support/certificate.ts';
+import { spawnOwned } from '../../support/owned-process.ts';
 
 // Libraries of other languages run in a process of their own, a driver around them. Every line that goes to it is
 // a verb and its words; every line that comes back is `ok` or `error`, and words. Bodies are in hexadecimal; `-` is
@@ -197,7 +198,7 @@ export class DrivenClient {
   readonly #exited: Promise<void>;
 
   constructor(program: string, words: readonly string[], more: Readonly<Record<string, string>> = {}) {
-    const child = spawn(program, words, {
+    const child = spawnOwned(program, words, {
       stdio: ['pipe', 'pipe', 'inherit'],
       timeout: LEFT_BEHIND_MS,
       env: { ...process.env, ...more },

@@ -1,6 +1,7 @@
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { type ChildProcess, execFileSync } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
+import { spawnOwned } from '../../support/owned-process.ts';
 import {
   type ForeignClient,
   type ForeignLibrary,
@@ -57,7 +58,7 @@ class DrivenClient implements ForeignClient {
   readonly #exited: Promise<void>;
 
   constructor(interpreter: string, script: string) {
-    const process = spawn(interpreter, [script], {
+    const process = spawnOwned(interpreter, [script], {
       stdio: ['pipe', 'pipe', 'inherit'],
       timeout: LEFT_BEHIND_MS,
     });
