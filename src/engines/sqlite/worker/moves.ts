@@ -121,26 +121,31 @@ export function move(
 ): 'done' | 'not-found' {
   const content = soundContent(store, row);
   if (content === null) return 'not-found';
-  const { contentEncoding, headers: own } = fromMore(content.more);
-  const replaced = new Map<string, string | null>();
-  for (let i = 0; i < headers.length; i += 2) replaced.set(headers[i] ?? '', headers[i + 1] ?? null);
-  const kept: string[] = [];
-  for (let i = 0; i < own.length; i += 2) {
-    if (!replaced.has(own[i] ?? '')) kept.push(own[i] ?? '', own[i + 1] ?? '');
-  }
-  for (const [name, value] of replaced) if (value !== null) kept.push(name, value);
   const { dueAt, expiresAt } = row;
   const facts = { dueAt, tries: tries ?? row.tries, expiresAt, reason: null };
   store.rows.remove(subscription, row);
   insertOne(store, target, {
     ...content,
-    more: toMore(contentEncoding, kept),
+    more: headers.length === 0 ? content.more : withHeaders(content.more, headers),
     ...facts,
     groups,
     extra: null,
   });
   store.affected(target);
   return 'done';
+}
+
+/** @param replaced names and values; null: the header goes */
+function withHeaders(more: string | null, replaced: readonly (string | null)[]): string | null {
+  const { contentEncoding, headers } = fromMore(more);
+  const values = new Map<string, string | null>();
+  for (let i = 0; i < replaced.length; i += 2) values.set(replaced[i] ?? '', replaced[i + 1] ?? null);
+  const kept: string[] = [];
+  for (let i = 0; i < headers.length; i += 2) {
+    if (!values.has(headers[i] ?? '')) kept.push(headers[i] ?? '', headers[i + 1] ?? '');
+  }
+  for (const [name, value] of values) if (value !== null) kept.push(name, value);
+  return toMore(contentEncoding, kept);
 }
 
 /** An expired delivery goes to the dead-letter queue if there is one, else away. */

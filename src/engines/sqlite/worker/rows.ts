@@ -32,6 +32,8 @@ export interface DeliveryRow extends NewDelivery {
   readonly leaseUntil: number | null;
   /** Of the last reservation; 0 or null: nobody. */
   readonly owner: number | null;
+  /** If it was read with the delivery, as `contentOf` returns it. */
+  readonly content?: ElementRow | null;
 }
 
 /** A new reservation. */
@@ -75,8 +77,30 @@ export type Joined = [
 
 const LEASE_UNTIL = 11;
 
+/** A delivery's own fields, then its content. */
+type Whole = [
+  seq: number,
+  element: number | null,
+  subscription: number,
+  dueAt: number,
+  tries: number,
+  crc: number,
+  expiresAt: number | null,
+  reason: string | null,
+  token: string | null,
+  leaseUntil: number | null,
+  owner: number | null,
+  type: string | null,
+  more: string | null,
+  contentCrc: number | null,
+  body: Uint8Array | null,
+  insertedAt: number,
+];
+
 const DELIVERY =
   'seq, element, subscription, due_at AS dueAt, tries, crc, expires_at AS expiresAt, reason, token, lease_until AS leaseUntil, owner';
+const WHOLE =
+  'd.seq, d.element, d.subscription, d.due_at, d.tries, d.crc, d.expires_at, d.reason, d.token, d.lease_until, d.owner, ifnull(d.type, e.type), ifnull(d.more, e.more), ifnull(d.content_crc, e.crc), ifnull(d.body, e.body), ifnull(d.inserted_at, e.inserted_at)';
 const TAKEN =
   'd.seq, d.element, d.due_at, d.tries, d.crc, d.expires_at, d.reason, ifnull(d.type, e.type), ifnull(d.more, e.more), ifnull(d.content_crc, e.crc)';
 // The number of no element is null, so an element is looked up only if the content is not in the row.
@@ -139,6 +163,8 @@ const SQL = {
 const JOINED_SQL = {
   joinedPlain: `SELECT ${SCANNED} ${FROM} WHERE d.seq = ? AND d.subscription = ?`,
   joinedShared: `SELECT ${SCANNED} ${FROM} WHERE d.element = ? AND d.subscription = ?`,
+  wholePlain: `SELECT ${WHOLE} ${FROM} WHERE d.seq = ? AND d.subscription = ?`,
+  wholeShared: `SELECT ${WHOLE} ${FROM} WHERE d.element = ? AND d.subscription = ?`,
   ready: `SELECT ${TAKEN}, ifnull(d.body, e.body) ${FROM}
        WHERE d.subscription = ? AND d.lease_until IS NULL AND d.due_at <= ? ORDER BY d.due_at, d.seq LIMIT ${BOUND}`,
 } as const;
@@ -285,7 +311,8 @@ export class Rows {
   }
 
   /** Content of a delivery; null if a fault of the disk took it. */
-  contentOf({ seq, element }: DeliveryRow): ElementRow | null {
+  contentOf({ seq, element, content }: DeliveryRow): ElementRow | null {
+    if (content !== undefined) return content;
     const row = element === null ? this.#sql.content.get(seq) : this.#sql.sharedContent.get(element);
     return row === undefined || row.crc === null || row.body === null ? null : (row as unknown as ElementRow);
   }
@@ -322,6 +349,20 @@ export class Rows {
   find(subscription: Subscription, element: number): DeliveryRow | null {
     const statement = subscription.group === PLAIN_GROUP ? this.#sql.findPlain : this.#sql.findShared;
     return (statement.get(element, subscription.id) as unknown as DeliveryRow | undefined) ?? null;
+  }
+
+  /** The same with its content, in one statement: two take a bulk move a fifth more processor time. */
+  findWhole({ id, group }: Subscription, element: number): DeliveryRow | null {
+    const statement = group === PLAIN_GROUP ? this.#joined.wholePlain : this.#joined.wholeShared;
+    const row = statement.get(element, id) as unknown as Whole | undefined;
+    if (row === undefined) return null;
+    const [seq, of, subscription, dueAt, tries, crc, expiresAt, reason, token, leaseUntil, owner, ...rest] =
+      row;
+    const [type, more, contentCrc, body, insertedAt] = rest;
+    const content =
+      contentCrc === null || body === null ? null : { type, more, crc: contentCrc, body, insertedAt };
+    const facts = { dueAt, tries, expiresAt, reason };
+    return { seq, element: of, subscription, ...facts, crc, token, leaseUntil, owner, content };
   }
 
   /** Deliveries of these elements, in the order of pages: by state, then in delivery order. Null is no element. */
