@@ -235,7 +235,14 @@ export class EventPublisher implements Service, QueueFollower {
   }
 
   #flushSoon(): void {
-    if (this.#cancelFlush !== null || this.#collection === null || this.#isClosed) return;
+    if (this.#collection === null || this.#isClosed) return;
+    if (this.#collection.isDue) {
+      // Nodes and exchanges are read, and sent, before the queues are: the full picture does not wait for the next update.
+      this.#cancelFlush?.();
+      this.#flush();
+      return;
+    }
+    if (this.#cancelFlush !== null) return;
     const { clock } = this.#parts;
     const inMs = Math.max(0, this.#flushableAt - clock.monotonic());
     this.#cancelFlush = clock.after(inMs, () => {
@@ -253,6 +260,7 @@ export class EventPublisher implements Service, QueueFollower {
   /** One update for each subscriber who is not behind; those who are get theirs when they have read. */
   #flush(): void {
     const collection = this.#collection;
+    this.#cancelFlush = null;
     if (collection === null) return;
     this.#flushedAt = this.#parts.clock.monotonic();
     this.#costMs = 0;
@@ -421,6 +429,11 @@ class EventCollection {
   /** Whether everything was read, and may be sent. */
   get isPublished(): boolean {
     return this.#isPublished;
+  }
+
+  /** Whether everything was read for the first time, and nobody was sent that yet. */
+  get isDue(): boolean {
+    return !this.#isPublished && this.#unread.size === 0;
   }
 
   start(): void {

@@ -131,6 +131,16 @@ describe('GET /events', () => {
       assert.match(listener.lastEventId, /^[0-9a-z.]+-\d+$/);
     }));
 
+  it('sends the full picture once every queue was read, without waiting for the next update', () =>
+    withEvents(async (events) => {
+      await events.harness.client().insert('N', 'orders', 'a');
+      const listener = events.listen();
+      // Nodes and exchanges are sent at once: the queues, which are read later, do not wait for the update that follows.
+      const ms = await events.until(() => listener.isComplete, 10);
+      assert.ok(ms < 100, `${ms} ms of the server's clock until the picture was full`);
+      assert.equal(listener.queue('N', 'orders')?.size, 1);
+    }));
+
   it('tells of a queue that keeps changing twice a second at most, and its latest counts', () =>
     withEvents(async (events) => {
       const client = events.harness.client();
