@@ -24,7 +24,7 @@ const NO_PROGRAM = ['', 'text'];
 const ELSEWHERE: Readonly<Record<string, string>> = {
   'get-started/first-worker.md js': 'test/client/docs.test.ts',
   'get-started/first-worker.md sh': 'test/install/package.test.ts',
-  'get-started/ sh yaml': 'test/system/readme.test.ts',
+  'get-started/ sh yaml': 'test/ci/readme.test.ts',
   'migrate/ js python sh ts yaml': 'test/system/migrate.test.ts',
   'operate/backup.md sh': 'test/system/backup-servers.test.ts',
   'operate/alerts.md yaml': 'test/system/prometheus.test.ts',

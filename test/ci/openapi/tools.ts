@@ -1,7 +1,7 @@
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { installTools } from '../../scripts/install-tools.ts';
+import { installTools } from '../../../scripts/install-tools.ts';
 
 const run = promisify(execFile);
 
