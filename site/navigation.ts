@@ -122,6 +122,7 @@ export const SECTIONS: readonly Section[] = [
       'adr/0017-console-sessions',
       'adr/0018-migration',
       'adr/0019-api-tokens',
+      'adr/0020-questions-between-nodes',
     ),
   },
   { title: 'Releases', pages: ['CHANGELOG.md'] },

@@ -6,6 +6,7 @@ import type { Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
 import { type Difference, nodeText } from './agreement.ts';
 import type { NodeInfo } from './cluster.ts';
+import type { PendingConsumer } from './consumer.ts';
 import {
   checkMigration,
   Migration,
@@ -15,6 +16,7 @@ import {
 } from './migration.ts';
 import { Namespace, type Shared } from './namespace.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
+import { Questions } from './questions.ts';
 import { SeriesLimit } from './queue-series.ts';
 import { Sweeper } from './sweeper.ts';
 import { shuttingDown, WaitingLimit, type WaitingLimits } from './waiting-limit.ts';
@@ -36,6 +38,9 @@ type Writable<Node extends ServingNode> = Omit<Node, 'namespaces' | 'conflicts'>
   readonly conflicts: ServingNode['conflicts'][number][];
 };
 
+/** Some 15,000 consumers of a queue that wait on one node; `waiting.total` is 10,000 by default. */
+const MAX_CONSUMER_BYTES = 4 * 1_048_576;
+
 const UNNAMED = { host: '', pid: 0, version: '' };
 
 /** A node, and which namespaces it serves as far as this one knows. */
@@ -51,6 +56,8 @@ interface ServingNode extends NodeInfo {
  * The engines are started before it and stopped after it.
  */
 export class Broker implements Service {
+  /** What nodes ask each other. */
+  readonly questions: Questions;
   readonly #waitingLimit: WaitingLimit;
   readonly #namespaces = new Map<string, Namespace>();
   readonly #sweepers = new Map<Storage, Sweeper>();
@@ -64,7 +71,22 @@ export class Broker implements Service {
     this.#waitingLimit = new WaitingLimit(options.waiting);
     const id = Math.floor(options.random() * 2 ** 48).toString(36);
     this.#self = { id, startedAt: options.clock.now(), ...(options.node ?? UNNAMED) };
+    this.questions = new Questions({
+      self: id,
+      clock: options.clock,
+      log: options.log,
+      channels: () => this.namespaces(),
+    });
     const parts: Shared = {
+      questions: this.questions,
+      askWhoWaits: this.questions.register<QueueKey, PendingConsumer>({
+        name: 'queue-consumers',
+        maxBytes: MAX_CONSUMER_BYTES,
+        reply: ({ ns, name }) => {
+          const rows = this.namespace(ns).visit(name).consumers();
+          return { total: rows.length, rows };
+        },
+      }),
       clock: options.clock,
       random: options.random,
       log: options.log,
@@ -114,8 +136,14 @@ export class Broker implements Service {
 
   async #stop(): Promise<void> {
     this.drain();
+    this.questions.stop();
     await Promise.all([...this.#namespaces.values()].map((namespace) => namespace.stop()));
     await Promise.all([...this.#sweepers.values()].map((sweeper) => sweeper.stop()));
+  }
+
+  /** Id of this node, as in `nodes`. */
+  get nodeId(): string {
+    return this.#self.id;
   }
 
   /** How many calls of users wait on this node. */
@@ -126,6 +154,15 @@ export class Broker implements Service {
   /** In the order of the configuration. */
   namespaces(): Namespace[] {
     return [...this.#namespaces.values()];
+  }
+
+  /** The names of the namespaces that each engine serves, by its masked URL. */
+  namespacesByEngine(): Map<string, string[]> {
+    const byEngine = new Map<string, string[]>();
+    for (const { name, engineUrls } of this.namespaces()) {
+      for (const url of new Set(engineUrls)) byEngine.set(url, [...(byEngine.get(url) ?? []), name]);
+    }
+    return byEngine;
   }
 
   /** This node and those that share namespaces with it, the oldest first. */

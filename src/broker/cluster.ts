@@ -1,7 +1,7 @@
 import type { JsonValue } from '../engine/definitions.ts';
 import type { ReadySignal, Signaller } from '../engine/signaller.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
-import type { PendingConsumer } from './consumer.ts';
+import type { MessagePart } from './questions.ts';
 import { MANY } from './wait-queue.ts';
 
 /** A node as others see it. */
@@ -53,24 +53,19 @@ type Content =
       readonly first: boolean;
     }
   | { readonly kind: 'gone' }
-  | { readonly kind: 'who-waits'; readonly queue: string; readonly question: number }
-  | ({ readonly kind: 'waits'; readonly to: string } & PartOfReply);
-
-interface PartOfReply {
-  readonly question: number;
-  readonly consumers: readonly PendingConsumer[];
-  readonly isLast: boolean;
-}
+  | { readonly kind: 'message'; readonly to: readonly string[]; readonly part: MessagePart };
 
 /** What other nodes cause on this one. */
 export interface ClusterListener {
   /** Another node stored or returned so many elements, or `MANY`. */
   onReady(queue: string, count: number): void;
   onCancel(queue: string, tid: string, owner: string | null): void;
-  /** The calls that wait on this node. */
-  pendingConsumers(queue: string): PendingConsumer[];
   /** Another node is there, or configures something else than before. */
   onPeer(peer: Peer): void;
+  /** Another node stops. */
+  onGone(node: string): void;
+  /** Another node asks this one, or answers it. */
+  onMessage(from: string, part: MessagePart): void;
 }
 
 interface ClusterOptions {
@@ -90,30 +85,19 @@ const PRESENCE_MS = 2_000;
 const SILENT_MS = 3.5 * PRESENCE_MS;
 /** Every live node has published its presence within this, even if one signal was lost. */
 export const ALL_SEEN_MS = 2 * PRESENCE_MS + 500;
-/** A list that some node does not complete within this is returned without it. */
-const REPLY_MS = 1_000;
-/** Of consumers in one signal: PostgreSQL carries 8,000 bytes at once, in which this JSON is a string. */
-const MAX_CONSUMER_BYTES = 3_000;
-
-/** A list of consumers that is being gathered. */
-interface Question {
-  readonly missing: Set<string>;
-  readonly found: PendingConsumer[];
-  readonly done: () => void;
-}
+/** Nodes that one signal names: PostgreSQL carries 8,000 bytes at once, most of which a part of a message takes. */
+const MAX_RECEIVERS = 100;
 
 /**
  * The nodes that serve one namespace, and the signals between them. Nothing correct depends on them: they wake consumers
- * early, and name the nodes to query for a list and those to wait for.
+ * early, and name the nodes to ask and those to wait for.
  */
 export class Cluster {
   readonly #options: ClusterOptions;
   readonly #peers = new Map<string, Peer & { readonly seenAt: number }>();
-  readonly #questions = new Map<number, Question>();
   /** Elements that became eligible here in this turn, per queue: one signal each, not one an element. */
   readonly #ready = new Map<string, number>();
   #lastReady = 0;
-  #lastQuestion = 0;
   #startedAt = 0;
   #isAlone: boolean;
   #timer: CancelTimer | null = null;
@@ -153,7 +137,6 @@ export class Cluster {
     this.#peers.clear();
     this.#unsubscribe?.();
     this.#unsubscribe = null;
-    for (const { done } of this.#questions.values()) done();
   }
 
   /** The other nodes that serve this namespace. */
@@ -186,22 +169,11 @@ export class Cluster {
     this.#publish({ kind: 'cancel', queue, tid, owner });
   }
 
-  /** The calls that wait on other nodes. Resolves without those of a node that does not reply in time. */
-  async consumersElsewhere(queue: string): Promise<readonly PendingConsumer[]> {
-    const peers = this.peers();
-    if (peers.length === 0) return [];
-    this.#lastQuestion += 1;
-    const question = this.#lastQuestion;
-    const { promise, resolve } = Promise.withResolvers<void>();
-    const found: PendingConsumer[] = [];
-    const missing = new Set(peers.map(({ info }) => info.id));
-    this.#questions.set(question, { missing, found, done: resolve });
-    const cancel = this.#options.clock.after(REPLY_MS, resolve);
-    this.#publish({ kind: 'who-waits', queue, question });
-    await promise;
-    cancel();
-    this.#questions.delete(question);
-    return found;
+  /** Sends a part of a question or an answer to other nodes of the namespace. */
+  send(to: readonly string[], part: MessagePart): void {
+    for (let at = 0; at < to.length; at += MAX_RECEIVERS) {
+      this.#publish({ kind: 'message', to: to.slice(at, at + MAX_RECEIVERS), part });
+    }
   }
 
   #repeatPresence(): void {
@@ -248,17 +220,11 @@ export class Cluster {
         break;
       case 'gone':
         this.#peers.delete(signal.from);
-        for (const question of this.#questions.values()) noteReply(question, signal.from);
+        listener.onGone(signal.from);
         break;
-      case 'who-waits':
-        this.#reply(signal.from, signal.question, listener.pendingConsumers(signal.queue));
+      case 'message':
+        if (signal.to.includes(self.id)) listener.onMessage(signal.from, signal.part);
         break;
-      case 'waits': {
-        const question = signal.to === self.id ? this.#questions.get(signal.question) : undefined;
-        question?.found.push(...signal.consumers);
-        if (question !== undefined && signal.isLast) noteReply(question, signal.from);
-        break;
-      }
     }
   }
 
@@ -277,36 +243,4 @@ export class Cluster {
     for (const [id, { seenAt }] of this.#peers) if (seenAt < now - SILENT_MS) this.#peers.delete(id);
     this.#isAlone = this.#isLocal || (this.#peers.size === 0 && now - this.#startedAt >= ALL_SEEN_MS);
   }
-
-  #reply(to: string, question: number, consumers: readonly PendingConsumer[]): void {
-    const parts = inParts(consumers);
-    for (const [at, some] of parts.entries()) {
-      this.#publish({ kind: 'waits', to, question, consumers: some, isLast: at === parts.length - 1 });
-    }
-  }
-}
-
-/** A node has completed its part of a list, or is gone. */
-function noteReply({ missing, done }: Question, id: string): void {
-  missing.delete(id);
-  if (missing.size === 0) done();
-}
-
-/** As many in each part as a signal carries; one empty part if there are none. */
-function inParts(consumers: readonly PendingConsumer[]): PendingConsumer[][] {
-  const parts: PendingConsumer[][] = [];
-  let part: PendingConsumer[] = [];
-  let bytes = 0;
-  for (const consumer of consumers) {
-    const own = Buffer.byteLength(JSON.stringify(consumer));
-    if (part.length > 0 && bytes + own > MAX_CONSUMER_BYTES) {
-      parts.push(part);
-      part = [];
-      bytes = 0;
-    }
-    part.push(consumer);
-    bytes += own;
-  }
-  parts.push(part);
-  return parts;
 }

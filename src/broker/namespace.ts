@@ -16,6 +16,7 @@ import type { Consumer, PendingConsumer } from './consumer.ts';
 import { Meter } from './meter.ts';
 import type { Migration } from './migration.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
+import type { Ask, MessagePart, QuestionChannel, Questions } from './questions.ts';
 import { Queue } from './queue.ts';
 import { type OwnOptions, parseOptions, QueueOptionsTable, showOptions } from './queue-options.ts';
 import type { SeriesLimit } from './queue-series.ts';
@@ -34,6 +35,8 @@ export interface Shared {
   readonly seriesLimit: SeriesLimit;
   /** This node, as the others see it. */
   readonly self: NodeInfo;
+  readonly questions: Questions;
+  readonly askWhoWaits: Ask<QueueKey, PendingConsumer>;
   /** Another node serves one of the namespaces. */
   readonly noteNode: (node: NodeInfo) => void;
   readonly makeTid: () => string;
@@ -46,7 +49,7 @@ const REREAD_MS = 60_000;
  * One namespace: what its queues share, the consumers that wait on this node, and copies of the names, pause flags and options
  * that the engine knows.
  */
-export class Namespace implements ClusterListener {
+export class Namespace implements ClusterListener, QuestionChannel {
   readonly name: string;
   readonly isStream: boolean;
   readonly defaultGroups: readonly GroupName[];
@@ -429,9 +432,15 @@ export class Namespace implements ClusterListener {
     this.#cluster.cancel(name, tid, owner);
   }
 
-  /** The calls that wait for a queue on other nodes; without those of a node that does not reply in time. */
-  consumersElsewhere({ name }: QueueKey): Promise<readonly PendingConsumer[]> {
-    return this.#cluster.consumersElsewhere(name);
+  /** The calls that wait for a queue on all nodes; without those of a node that does not reply in time. */
+  async consumersOfAllNodes(queue: QueueKey): Promise<readonly PendingConsumer[]> {
+    const { nodes } = await this.#shared.askWhoWaits(queue, this);
+    return nodes.flatMap(({ rows }) => rows);
+  }
+
+  /** Part of a question or a reply, to other nodes. */
+  send(to: readonly string[], part: MessagePart): void {
+    this.#cluster.send(to, part);
   }
 
   /** The URLs, masked, of the engines that it needs: for elements, signals and statistics. */
@@ -488,13 +497,17 @@ export class Namespace implements ClusterListener {
     this.visit(queue).cancelHere(tid, owner);
   }
 
-  pendingConsumers(queue: string): PendingConsumer[] {
-    return this.visit(queue).consumers();
-  }
-
   onPeer(peer: Peer): void {
     this.#agreement.noteNode(peer);
     this.#shared.noteNode(peer.info);
+  }
+
+  onGone(node: string): void {
+    this.#shared.questions.onGone(node);
+  }
+
+  onMessage(from: string, part: MessagePart): void {
+    this.#shared.questions.onMessage(this, from, part);
   }
 
   #rereadLater(): void {

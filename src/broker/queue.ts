@@ -586,10 +586,8 @@ export class Queue {
 
   /** Those of all nodes, in the order in which they came. */
   async allConsumers(): Promise<PendingConsumer[]> {
-    const here = this.consumers();
-    const elsewhere = await this.namespace.consumersElsewhere(this.key);
-    if (elsewhere.length === 0) return here;
-    return [...here, ...elsewhere].sort((a, b) => (a.since < b.since ? -1 : a.since > b.since ? 1 : 0));
+    const all = await this.namespace.consumersOfAllNodes(this.key);
+    return [...all].sort((a, b) => (a.since < b.since ? -1 : a.since > b.since ? 1 : 0));
   }
 
   /**

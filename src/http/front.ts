@@ -15,6 +15,7 @@ import { HttpCall } from './call.ts';
 import { checkCsrfToken, findSession, isConsolePage, isOfConsole, namesCsrfToken } from './console-cookie.ts';
 import { readHead } from './head.ts';
 import { ServerResponse as Response } from './node-http.ts';
+import { NodeLists } from './node-lists.ts';
 import type { HttpParts } from './options.ts';
 import type { HttpRequest } from './request.ts';
 import { INERT, isRight, type Route } from './route.ts';
@@ -55,7 +56,7 @@ export class Front {
   readonly router: Router;
   /** How long requests took, from their head to their response being written, by operation. */
   readonly requestTimes: ReadonlyMap<string, Histogram>;
-  readonly auditTrail = new AuditTrail();
+  readonly nodeLists: NodeLists;
   /** The headers of responses that are no route's. */
   readonly inertHeaders: readonly string[];
   readonly #listings = new ConcurrencyLimit({
@@ -88,6 +89,7 @@ export class Front {
         `Exports and imports run ${EXPORTS_PER_USER} at a time for each user, ${EXPORTS} in all; retry later.`,
       ),
   });
+  readonly #auditTrail = new AuditTrail();
   readonly #origins: ReadonlySet<string>;
   readonly #startedAt: string;
   readonly #waitingReads = new WeakMap<Socket, number>();
@@ -98,6 +100,7 @@ export class Front {
   /** @param table of routes */
   constructor(parts: HttpParts, table: readonly Route[]) {
     this.parts = parts;
+    this.nodeLists = new NodeLists(parts, this.#auditTrail);
     const secured = (headers: readonly string[]) =>
       parts.options.tls === null ? headers : [...headers, ...HSTS];
     const routes = table.map((route) => ({
@@ -402,7 +405,7 @@ export class Front {
     const { namespace = null, queue = null, ...rest } = params;
     log.info({ ...params, event: 'admin', action, user, ...call.audited }, 'an operator acted');
     const at = new Date(clock.now()).toISOString();
-    this.auditTrail.add({
+    this.#auditTrail.add({
       at,
       user,
       action,

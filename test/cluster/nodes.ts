@@ -2,15 +2,24 @@ import { QueueClient } from '../support/http-client.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
 /** A namespace `N` of jobs, whose leases are short, and a stream `events`. */
-function configOn(url: string, options: object): Record<string, unknown> {
+function configOn(
+  url: string,
+  options: object,
+  { namespaces, ...more }: MoreConfig,
+): Record<string, unknown> {
   return {
     http: { users: { test1: 'test1' } },
     namespaces: {
       N: { url, lease: LEASE_SECONDS, ...options },
       events: { url, variant: 'stream', groups: ['a', 'b'] },
+      ...namespaces,
     },
+    ...more,
   };
 }
+
+/** Options in addition to those that all tests have. */
+type MoreConfig = Readonly<Record<string, object>>;
 
 /** How long the reservations of a node that died are held. */
 export const LEASE_SECONDS = 3;
@@ -19,16 +28,23 @@ export const LEASE_SECONDS = 3;
 export class Nodes {
   readonly #url: string;
   readonly #options: object;
+  readonly #more: MoreConfig;
   readonly #nodes: { readonly server: ServerProcess; readonly client: QueueClient }[] = [];
 
-  private constructor(url: string, options: object) {
+  private constructor(url: string, options: object, more: MoreConfig) {
     this.#url = url;
     this.#options = options;
+    this.#more = more;
   }
 
   /** @param options of the namespace `N` */
-  static async start(url: string, count: number, options: object = {}): Promise<Nodes> {
-    const nodes = new Nodes(url, options);
+  static async start(
+    url: string,
+    count: number,
+    options: object = {},
+    more: MoreConfig = {},
+  ): Promise<Nodes> {
+    const nodes = new Nodes(url, options, more);
     try {
       await Promise.all(Array.from({ length: count }, () => nodes.add()));
     } catch (error) {
@@ -52,7 +68,7 @@ export class Nodes {
 
   /** One more node, which may find the engine by a URL of its own; answers its place. */
   async add(url = this.#url): Promise<number> {
-    const server = await ServerProcess.start({ config: configOn(url, this.#options) });
+    const server = await ServerProcess.start({ config: configOn(url, this.#options, this.#more) });
     return this.#nodes.push({ server, client: new QueueClient({ url: () => server.url }) }) - 1;
   }
 

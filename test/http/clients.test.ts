@@ -19,6 +19,7 @@ async function read<T>(client: QueueClient, path: string): Promise<T> {
 
 interface Waiting {
   readonly node: string;
+  readonly missing: readonly string[];
   readonly total: number;
   readonly consumers: readonly { readonly ns: string; readonly queue: string; readonly tid: string }[];
 }
@@ -44,13 +45,15 @@ describe('GET /consumers', () => {
       ['N/a/t1', 'jobs/b/t2', 'N/c/t3'],
     );
     const [first] = all.consumers;
+    const [self] = await read<{ id: string }[]>(harness().client(), '/nodes');
     assert.deepEqual(first, {
+      node: self?.id,
       ns: 'N',
       queue: 'a',
       ...jsonOf<object[]>(await harness().client().consumers('N', 'a'))[0],
     });
-    const [self] = await read<{ id: string }[]>(harness().client(), '/nodes');
     assert.equal(all.node, self?.id);
+    assert.deepEqual(all.missing, [], 'a node that is alone waits for nobody');
     const ids = async (path: string, credentials = 'test1:test1'): Promise<[number, string[]]> => {
       const { total, consumers } = await read<Waiting>(harness().client(credentials), path);
       return [total, consumers.map(({ tid }) => tid)];
@@ -93,8 +96,17 @@ describe('GET /sessions', () => {
   const harness = sharedHarness({ users: USERS, sessions: () => sessions });
 
   it('lists sessions with their consumers, as far as the user may see them', async () => {
-    const list = async (credentials: string, query = ''): Promise<readonly SessionInfo[]> =>
-      (await read<{ sessions: SessionInfo[] }>(harness().client(credentials), `/sessions${query}`)).sessions;
+    const { nodeId } = harness().broker;
+    const list = async (credentials: string, query = ''): Promise<readonly object[]> => {
+      const answer = await read<{ sessions: (SessionInfo & { node: string })[] }>(
+        harness().client(credentials),
+        `/sessions${query}`,
+      );
+      return answer.sessions.map(({ node, ...session }) => {
+        assert.equal(node, nodeId);
+        return session;
+      });
+    };
     const [amqp, stomp] = sessions;
     assert.deepEqual(await list('test1:test1'), [stomp, amqp]);
     assert.deepEqual(await list('test1:test1', '?limit=1'), [stomp]);
@@ -125,8 +137,8 @@ describe('GET /audit', () => {
     await admin.resume('jobs', 'b');
     const forbidden = await harness().client('worker:x').pause('N', 'a');
     assert.equal(forbidden.status, 403);
-    const lines = (credentials: string, query = ''): Promise<Line[]> =>
-      read<Line[]>(harness().client(credentials), `/audit${query}`);
+    const lines = async (credentials: string, query = ''): Promise<readonly Line[]> =>
+      (await read<{ lines: Line[] }>(harness().client(credentials), `/audit${query}`)).lines;
     const all = await lines('test1:test1');
     assert.deepEqual(
       all.map(({ user, action, namespace, queue }) => [user, action, namespace, queue]),
@@ -147,8 +159,8 @@ describe('GET /audit', () => {
   it('keeps the last thousand', async () => {
     const admin = harness().client();
     for (let i = 0; i < 1_001; i += 1) await admin.resume('N', 'many');
-    const lines = await read<Line[]>(admin, '/audit');
-    assert.equal(lines.length, 1_000);
+    const { total, lines } = await read<{ total: number; lines: Line[] }>(admin, '/audit');
+    assert.deepEqual([total, lines.length], [1_000, 1_000]);
     assert.ok(lines.every(({ action }) => action === 'resume'));
   });
 });

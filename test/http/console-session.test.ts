@@ -182,10 +182,12 @@ describe('A session of the console', () => {
     const client = stranger();
     const [one, other] = [await signedIn(client, 'support'), await signedIn(client, 'support')];
     const foreign = await signedIn(client);
-    const list = async (headers: HeaderFields): Promise<readonly OwnSession[]> =>
-      jsonOf(
-        await client.request('GET', '/console/sessions', { headers: { ...headers, 'user-agent': 'B' } }),
-      );
+    const list = async (headers: HeaderFields): Promise<readonly OwnSession[]> => {
+      const answer = await client.request('GET', '/console/sessions', {
+        headers: { ...headers, 'user-agent': 'B' },
+      });
+      return jsonOf<{ sessions: OwnSession[] }>(answer).sessions;
+    };
     const seen = await list(one);
     const ids = seen.map(({ id }) => id);
     assert.equal(seen.filter(({ isThis }) => isThis).length, 1);

@@ -71,7 +71,9 @@ describe('Requests in general', () => {
     const namespaces = harness()
       .broker.namespaces()
       .map(({ name }) => name);
-    assert.deepEqual(jsonOf(answer), [{ engine: url, namespaces, ...healthy }]);
+    const node = harness().broker.nodeId;
+    const engines = [{ engine: url, namespaces, ...healthy, node }];
+    assert.deepEqual(jsonOf(answer), { node, missing: [], total: 1, engines });
   });
 
   it('an error of the spec is byte-exact, and problem details for a client that accepts them', async () => {

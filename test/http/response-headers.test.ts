@@ -33,7 +33,8 @@ describe('The first headers of a response', () => {
   before(async () => {
     const log = { ...SILENT_LOG, debug: () => {}, error: () => {}, isLevelEnabled: () => false };
     const events = { drain: () => {} };
-    const parts = { options: { ...HTTP_DEFAULTS, port: 0 }, clock: systemClock, log, events };
+    const broker = { questions: { register: () => {} } };
+    const parts = { options: { ...HTTP_DEFAULTS, port: 0 }, clock: systemClock, log, events, broker };
     server = new HttpServer(parts as unknown as HttpParts, ROUTES);
     await server.start();
     url = `http://127.0.0.1:${server.address.port}`;

@@ -28,6 +28,7 @@ export async function startWebSocketPort(given: WebSocketPortOptions): Promise<H
     log: { ...SILENT_LOG, warn: log, error: log, debug: () => {}, isLevelEnabled: () => false },
     clock,
     events: { drain: () => {} },
+    broker: { questions: { register: () => {} } },
     authenticator: {
       recall: () => null,
       login: () => new Promise(() => {}),

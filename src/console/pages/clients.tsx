@@ -1,47 +1,75 @@
+import { call, path } from '../api.ts';
 import { count } from '../format.ts';
-import { type ClientsOfNode, clientsOfNode } from '../remote/clients.ts';
+import {
+  type Consumers,
+  clients,
+  type NamedConsumer,
+  type SessionOfClient,
+  type Sessions,
+} from '../remote/clients.ts';
 import { useResource } from '../remote/resource.ts';
+import { MissingNodes, nodeColumn } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
 import { Empty, Failure, Loading } from '../ui/states.tsx';
+import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 
-/** Who is connected to the node that answers, and who waits where. */
+/** Who is connected to any node, and who waits where. */
 export function Clients() {
-  const clients = useResource('clients', clientsOfNode, 5_000);
+  const { value, error, isLoading, reload } = useResource('clients', clients, 5_000);
   return (
     <>
       <h1>Clients</h1>
-      {clients.error !== null && <Failure error={clients.error} retry={clients.reload} />}
-      {clients.value === null && clients.isLoading && <Loading />}
-      {clients.value !== null && <WaitingNow consumers={clients.value.consumers} />}
-      {clients.value !== null && <Sessions sessions={clients.value.sessions} />}
+      {error !== null && <Failure error={error} retry={reload} />}
+      {value === null && isLoading && <Loading />}
+      {value !== null && <WaitingNow waiting={value.consumers} reload={reload} />}
+      {value !== null && <SessionList list={value.sessions} />}
     </>
   );
 }
 
-function WaitingNow({ consumers }: Pick<ClientsOfNode, 'consumers'>) {
+function WaitingNow({ waiting, reload }: { readonly waiting: Consumers; readonly reload: () => void }) {
+  const { consumers } = waiting;
+  const cancel = ({ ns, queue, tid }: NamedConsumer): Promise<void> =>
+    act(async () => {
+      await call(path('q', ns, queue, 'consumer', tid), { method: 'DELETE' });
+      reload();
+      return `The calls of ${tid} are cancelled`;
+    });
   return (
     <section class="card">
       <header>
         <h2>Waiting now</h2>
       </header>
+      <MissingNodes missing={waiting.missing} />
       {consumers.length === 0 ? (
         <Empty title="Nobody waits for an element" icon="clients">
-          A consumer appears here while its get, reserve or subscription waits for an element on this node.
+          A consumer appears here while its get, reserve or subscription waits for an element.
         </Empty>
       ) : (
         <PlainTable
           label="Waiting now"
           isLow
           rows={consumers}
-          keyOf={({ ns, queue, tid }) => JSON.stringify([ns, queue, tid])}
+          keyOf={({ node, ns, queue, tid }) => JSON.stringify([node, ns, queue, tid])}
           columns={[
             { title: 'Queue', cell: ({ ns, queue }) => <QueueLink ns={ns} queue={queue} /> },
             { title: 'User', cell: ({ user }) => user ?? 'an exchange' },
             { title: 'Protocol', cell: ({ protocol }) => protocol },
             { title: 'From', cell: ({ address }) => address ?? '–' },
+            ...nodeColumn<NamedConsumer>(waiting),
             { title: 'Since', cell: ({ since }) => <When at={since} /> },
+            {
+              title: 'Actions',
+              isTitleHidden: true,
+              isNumber: true,
+              cell: (consumer) => (
+                <button type="button" onClick={() => void cancel(consumer)}>
+                  Cancel
+                </button>
+              ),
+            },
           ]}
         />
       )}
@@ -49,14 +77,16 @@ function WaitingNow({ consumers }: Pick<ClientsOfNode, 'consumers'>) {
   );
 }
 
-function Sessions({ sessions }: Pick<ClientsOfNode, 'sessions'>) {
+function SessionList({ list }: { readonly list: Sessions }) {
+  const { sessions } = list;
   return (
     <section class="card">
       <header>
         <h2>Sessions of STOMP and AMQP</h2>
       </header>
+      <MissingNodes missing={list.missing} />
       {sessions.length === 0 ? (
-        <Empty title="No client has a session on this node" icon="clients">
+        <Empty title="No client has a session" icon="clients">
           STOMP and AMQP clients appear here while they are connected. The page of a queue has lines to try,
           under Try it.
         </Empty>
@@ -71,6 +101,7 @@ function Sessions({ sessions }: Pick<ClientsOfNode, 'sessions'>) {
             { title: 'Protocol', cell: ({ protocol }) => protocol },
             { title: 'User', cell: ({ user }) => user },
             { title: 'From', cell: ({ address }) => address ?? '–' },
+            ...nodeColumn<SessionOfClient>(list),
             { title: 'Since', cell: ({ since }) => <When at={since} /> },
             {
               title: 'Consumes: unacknowledged of window',

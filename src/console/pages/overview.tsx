@@ -26,6 +26,7 @@ import { may, namespaces } from '../session.ts';
 import { HistoryCharts, RangeChoice } from '../ui/history-charts.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Menu } from '../ui/menu.tsx';
+import { MissingNodes, nodeName } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { Badge, Empty, Loading } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
@@ -50,7 +51,7 @@ export function Overview() {
       <Concerns />
       <HistoryCharts history={history.value} />
       <div class="columns">
-        <Namespaces engines={engines.value ?? []} />
+        <Namespaces engines={engines.value?.engines ?? []} missing={engines.value?.missing ?? []} />
         <Nodes />
       </div>
     </>
@@ -282,7 +283,13 @@ function ConcernRow({ concern }: { readonly concern: Concern }) {
   );
 }
 
-function Namespaces({ engines }: { readonly engines: readonly EngineInfo[] }) {
+function Namespaces({
+  engines,
+  missing,
+}: {
+  readonly engines: readonly EngineInfo[];
+  readonly missing: readonly string[];
+}) {
   const rows = useComputed(() => {
     version.value;
     const byNamespace = Map.groupBy(queues, ([, { ns }]) => ns);
@@ -295,6 +302,7 @@ function Namespaces({ engines }: { readonly engines: readonly EngineInfo[] }) {
       <header>
         <h2>Namespaces</h2>
       </header>
+      <MissingNodes missing={missing} />
       <PlainTable
         label="Namespaces"
         rows={rows.value}
@@ -342,18 +350,23 @@ function EngineState({
   );
 }
 
-/** Of the engines of one namespace. An alarm comes at once, while the engines are read every 15 s. */
+/** Of the engines of one namespace, as all nodes see them. An alarm comes at once, while the engines are read every 15 s. */
 function healthOf(
   alarm: AlarmPicture | undefined,
   engines: readonly EngineInfo[],
 ): readonly ['good' | 'warn' | 'bad', string] {
   if (alarm?.alarm === 'disk-nearly-full') return ['warn', 'Disk nearly full'];
   if (alarm !== undefined) return ['bad', 'Unavailable'];
+  const away = engines.filter(({ state }) => state === 'unavailable');
+  if (away.length > 0) {
+    return ['bad', away.length < engines.length ? 'Unavailable to a node' : 'Unavailable'];
+  }
   return engines.some(({ state }) => state === 'slow') ? ['warn', 'Slow'] : ['good', 'Healthy'];
 }
 
-function engineText({ engine, pingMs }: EngineInfo): string {
-  return `${engine} ${pingMs === null ? 'does not answer' : `answers in ${pingMs} ms`}`;
+function engineText({ engine, node, pingMs }: EngineInfo): string {
+  const answer = pingMs === null ? 'does not answer' : `answers in ${pingMs} ms`;
+  return nodes.size < 2 ? `${engine} ${answer}` : `${engine} ${answer}, as ${nodeName(node)} sees it`;
 }
 
 function Nodes() {

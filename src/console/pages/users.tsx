@@ -1,7 +1,8 @@
-import { changesOnNode, endSession, ownSessions } from '../remote/clients.ts';
+import { type ChangeLine, changes, endSession, type OwnSession, ownSessions } from '../remote/clients.ts';
 import { useResource } from '../remote/resource.ts';
 import { type AccessRight, namespaces, session } from '../session.ts';
 import { Icon } from '../ui/icon.tsx';
+import { MissingNodes, nodeColumn } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { Badge, Empty, Failure, Loading } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
@@ -89,15 +90,15 @@ function OwnSessions() {
     <section class="card">
       <header>
         <h2 class="grow">Your sessions of the console</h2>
-        <span class="muted">that this node has served</span>
       </header>
       {sessions.error !== null && <Failure error={sessions.error} retry={sessions.reload} />}
       {sessions.value === null && sessions.isLoading && <Loading />}
+      {sessions.value !== null && <MissingNodes missing={sessions.value.missing} />}
       {sessions.value !== null && (
         <PlainTable
           label="Your sessions of the console"
           isLow
-          rows={sessions.value}
+          rows={sessions.value.sessions}
           keyOf={({ id }) => id}
           columns={[
             {
@@ -109,6 +110,7 @@ function OwnSessions() {
               ),
             },
             { title: 'Browser', cell: ({ browser }) => <bdi>{browser ?? '–'}</bdi> },
+            ...nodeColumn<OwnSession>(sessions.value),
             { title: 'Signed in', cell: ({ startedAt }) => <When at={startedAt} /> },
             { title: 'Last used', cell: ({ usedAt }) => <When at={usedAt} /> },
             { title: 'Ends unless used', cell: ({ expiresAt }) => <When at={expiresAt} /> },
@@ -131,24 +133,25 @@ function OwnSessions() {
 }
 
 function Changes() {
-  const changes = useResource('audit', changesOnNode, 10_000);
+  const { value, error, isLoading, reload } = useResource('audit', changes, 10_000);
   return (
     <section class="card">
       <header>
         <h2 class="grow">Who changed what</h2>
-        <span class="muted">on this node, the latest first</span>
+        <span class="muted">the latest first</span>
       </header>
-      {changes.error !== null && <Failure error={changes.error} retry={changes.reload} />}
-      {changes.value === null && changes.isLoading && <Loading />}
-      {changes.value?.length === 0 && (
-        <Empty title="Nothing was changed since this node started" icon="users">
+      {error !== null && <Failure error={error} retry={reload} />}
+      {value === null && isLoading && <Loading />}
+      {value !== null && <MissingNodes missing={value.missing} />}
+      {value?.lines.length === 0 && (
+        <Empty title="Nothing was changed since the nodes started" icon="users">
           Those who manage a namespace see its changes here, and everybody their own.
         </Empty>
       )}
-      {changes.value !== null && changes.value.length > 0 && (
+      {value !== null && value.lines.length > 0 && (
         <PlainTable
           label="Who changed what"
-          rows={changes.value}
+          rows={value.lines}
           keyOf={(_, at) => String(at)}
           columns={[
             { title: 'When', cell: ({ at }) => <When at={at} /> },
@@ -157,6 +160,7 @@ function Changes() {
             { title: 'Namespace', cell: ({ namespace }) => namespace ?? '–' },
             { title: 'Queue', cell: ({ queue }) => <bdi>{queue ?? '–'}</bdi> },
             { title: 'From', className: 'mono', cell: ({ address }) => address ?? '–' },
+            ...nodeColumn<ChangeLine>(value),
           ]}
         />
       )}

@@ -1,8 +1,10 @@
 import { call, get, path } from '../api.ts';
+import type { OfNodes } from './node-lists.ts';
 import type { WaitingConsumer } from './queue-status.ts';
 
-/** A STOMP or AMQP session of the node that answers. */
+/** A STOMP or AMQP session. */
 export interface SessionOfClient {
+  readonly node: string;
   readonly id: string;
   readonly protocol: string;
   readonly user: string;
@@ -18,6 +20,7 @@ export interface SessionOfClient {
 }
 
 export interface ChangeLine {
+  readonly node: string;
   readonly at: string;
   readonly user: string;
   readonly action: string;
@@ -26,35 +29,49 @@ export interface ChangeLine {
   readonly queue: string | null;
 }
 
-interface NamedConsumer extends WaitingConsumer {
+export interface NamedConsumer extends WaitingConsumer {
+  readonly node: string;
   readonly ns: string;
   readonly queue: string;
 }
 
-/** What one node knows of its clients. */
-export interface ClientsOfNode {
+export interface Sessions extends OfNodes {
   readonly sessions: readonly SessionOfClient[];
+}
+
+export interface Consumers extends OfNodes {
   readonly consumers: readonly NamedConsumer[];
+}
+
+interface Clients {
+  readonly sessions: Sessions;
+  readonly consumers: Consumers;
 }
 
 const LIMIT = 200;
 
-export async function clientsOfNode(signal: AbortSignal): Promise<ClientsOfNode> {
+/** Who is connected to any node, and who waits where. */
+export async function clients(signal: AbortSignal): Promise<Clients> {
   const request = { query: { limit: LIMIT }, signal };
-  const [{ sessions }, { consumers }] = await Promise.all([
-    get<Pick<ClientsOfNode, 'sessions'>>('sessions', request),
-    get<Pick<ClientsOfNode, 'consumers'>>('consumers', request),
+  const [sessions, consumers] = await Promise.all([
+    get<Sessions>('sessions', request),
+    get<Consumers>('consumers', request),
   ]);
   return { sessions, consumers };
 }
 
-/** Who changed what on the node that answers, the latest first, as far as the user may see it. */
-export function changesOnNode(signal: AbortSignal): Promise<readonly ChangeLine[]> {
-  return get<readonly ChangeLine[]>('audit', { query: { limit: LIMIT }, signal });
+export interface ChangeList extends OfNodes {
+  readonly lines: readonly ChangeLine[];
+}
+
+/** Who changed what on any node, the latest first, as far as the user may see it. */
+export function changes(signal: AbortSignal): Promise<ChangeList> {
+  return get<ChangeList>('audit', { query: { limit: LIMIT }, signal });
 }
 
 /** A session of the console of the user who signed in. */
 export interface OwnSession {
+  readonly node: string;
   readonly id: string;
   readonly startedAt: string;
   readonly usedAt: string;
@@ -64,9 +81,13 @@ export interface OwnSession {
   readonly isThis: boolean;
 }
 
-/** Those that the node which answers has served, the latest used first. */
-export function ownSessions(signal: AbortSignal): Promise<readonly OwnSession[]> {
-  return get<readonly OwnSession[]>('console/sessions', { signal });
+export interface OwnSessions extends OfNodes {
+  readonly sessions: readonly OwnSession[];
+}
+
+/** The latest used first. */
+export function ownSessions(signal: AbortSignal): Promise<OwnSessions> {
+  return get<OwnSessions>('console/sessions', { signal });
 }
 
 export async function endSession(id: string): Promise<void> {

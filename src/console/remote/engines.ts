@@ -1,7 +1,9 @@
 import { get } from '../api.ts';
+import type { OfNodes } from './node-lists.ts';
 
-/** An engine as the node that answered sees it. */
+/** An engine as a node sees it. */
 export interface EngineInfo {
+  readonly node: string;
   readonly engine: string;
   readonly type: string;
   readonly namespaces: readonly string[];
@@ -14,7 +16,9 @@ export interface EngineInfo {
   } | null;
 }
 
-/** The engines of the namespaces that the user may see. */
-export function readEngines(signal: AbortSignal): Promise<readonly EngineInfo[]> {
-  return get<readonly EngineInfo[]>('engines', { signal });
+/** The engines of the namespaces that the user may see, once for each node. */
+export function readEngines(
+  signal: AbortSignal,
+): Promise<OfNodes & { readonly engines: readonly EngineInfo[] }> {
+  return get('engines', { signal });
 }

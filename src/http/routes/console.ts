@@ -18,7 +18,7 @@ import { rareHeader } from '../head.ts';
 import { readJson } from '../json-body.ts';
 import { isoTime } from '../ndjson.ts';
 import { type Route, route } from '../route.ts';
-import { Moment, named, orNull } from '../schemas.ts';
+import { listOfNodes, Moment, named, orNull } from '../schemas.ts';
 import { checkNoToken } from './tokens.ts';
 
 /**
@@ -67,10 +67,13 @@ const NOT_BUILT =
 
 const CREDENTIALS_BYTES = 4_096;
 
-const OwnSessions = Type.Array(
+const OwnSessions = listOfNodes(
+  'OwnConsoleSessions',
+  'sessions',
   named(
     'OwnConsoleSession',
     Type.Object({
+      node: Type.String({ description: 'Id of the node that served it last, as in `/nodes`.' }),
       id: Type.String({ description: 'Names the session; it signs in nowhere.' }),
       startedAt: Moment,
       usedAt: Moment,
@@ -236,26 +239,26 @@ export function consoleRoutes(folder: string): readonly Route[] {
       id: 'consoleSessions',
       methods: ['GET', 'HEAD'],
       path: SESSIONS_PATH,
-      summary: 'List the own sessions of the console that this node has served, the latest used first',
+      summary: 'List the own sessions of the console that any node has served, the latest used first',
       access: 'user',
       responses: [
         { status: 200, description: 'They.', contentType: 'application/json', schema: OwnSessions },
       ],
       problems: ['forbidden'],
-      handle(call) {
+      async handle(call) {
         checkNoToken(call);
-        const own = sessionsOf(call).seenOf(call.user.name);
-        call.value(
-          own.map(({ id, startedAt, usedAt, expiresAt, address, browser }) => ({
-            id,
-            startedAt: isoTime(startedAt),
-            usedAt: isoTime(usedAt),
-            expiresAt: isoTime(expiresAt),
-            address,
-            browser,
-            isThis: id === call.session?.id,
-          })),
-        );
+        const { rows, ...list } = await call.front.nodeLists.consoleSessions(call.user);
+        const sessions = rows.map(({ node, id, startedAt, usedAt, expiresAt, address, browser }) => ({
+          node,
+          id,
+          startedAt: isoTime(startedAt),
+          usedAt: isoTime(usedAt),
+          expiresAt: isoTime(expiresAt),
+          address,
+          browser,
+          isThis: id === call.session?.id,
+        }));
+        call.value({ ...list, sessions });
       },
     }),
     route({

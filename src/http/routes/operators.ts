@@ -5,7 +5,7 @@ import { openApi } from '../openapi.ts';
 import { NODE_CHECK, type ReadyReport } from '../options.ts';
 import { flag, type QueryParameter } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
-import { Count, Moment, named, orNull } from '../schemas.ts';
+import { Count, listOfNodes, Moment, NodeOfRow, named, orNull } from '../schemas.ts';
 
 const Live = named('Live', Type.Object({ status: Type.Literal('live') }));
 
@@ -32,10 +32,13 @@ const Nodes = Type.Array(
   ),
 );
 
-const Engines = Type.Array(
+const Engines = listOfNodes(
+  'Engines',
+  'engines',
   named(
     'Engine',
     Type.Object({
+      node: NodeOfRow,
       engine: Type.String({ description: 'Its URL, without secrets.' }),
       type: Type.String({ description: 'The first half of the type of its queues, as in `sqlite:simple`.' }),
       namespaces: Type.Array(Type.String()),
@@ -188,7 +191,7 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
       id: 'listEngines',
       methods: ['GET', 'HEAD'],
       path: '/engines',
-      summary: 'List the engines of this node: whether each replies, and the space that it has',
+      summary: 'List the engines as each node sees them: whether each replies, and the space that it has',
       access: 'user',
       responses: [
         {
@@ -198,7 +201,10 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
           schema: Engines,
         },
       ],
-      handle: async (call) => call.value(await shownEngines(call)),
+      async handle(call) {
+        const { rows, ...list } = await call.front.nodeLists.engines(call.user);
+        call.value({ ...list, engines: rows });
+      },
     }),
     route({
       id: 'metrics',
@@ -227,31 +233,12 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
   ];
 }
 
-/** Of the node itself, and of the engines that are shown. */
-function shownChecks(call: HttpCall, checks: ReadyReport['checks']): ReadyReport['checks'] {
-  const shown = namespacesByEngine(call);
-  return Object.fromEntries(
-    Object.entries(checks).filter(([part]) => part === NODE_CHECK || shown.has(part)),
-  );
-}
-
-async function shownEngines(call: HttpCall): Promise<object[]> {
-  const shown = namespacesByEngine(call);
-  const engines = await call.front.parts.engines();
-  return engines.flatMap(({ engine, type, ...rest }) => {
-    const namespaces = shown.get(engine);
-    return namespaces === undefined ? [] : [{ engine, type, namespaces, ...rest }];
-  });
-}
-
-/** The namespaces that the user may know of, by the engines that serve them: a URL shows where these are. */
-function namespacesByEngine(call: HttpCall): Map<string, string[]> {
-  const byEngine = new Map<string, string[]>();
-  for (const { name, engineUrls } of call.front.parts.broker.namespaces()) {
-    if (!call.user.maySee(name)) continue;
-    for (const url of new Set(engineUrls)) byEngine.set(url, [...(byEngine.get(url) ?? []), name]);
-  }
-  return byEngine;
+/** Of the node itself, and of the engines with a namespace that the user may know of: a URL shows where these are. */
+function shownChecks({ user, front }: HttpCall, checks: ReadyReport['checks']): ReadyReport['checks'] {
+  const byEngine = front.parts.broker.namespacesByEngine();
+  const isShown = (part: string): boolean =>
+    part === NODE_CHECK || byEngine.get(part)?.some((name) => user.maySee(name)) === true;
+  return Object.fromEntries(Object.entries(checks).filter(([part]) => isShown(part)));
 }
 
 /** Nodes, with those of their namespaces that the user may know of. */

@@ -1,0 +1,286 @@
+import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { BrokerLog } from './ports.ts';
+
+/** What one node returns to a question. */
+export interface ReplyRows<Row extends object> {
+  /** How many there are, also those that are left out of `rows`. */
+  readonly total: number;
+  readonly rows: readonly Row[];
+}
+
+/** The same, with the node. */
+export interface NodeRows<Row extends object> extends ReplyRows<Row> {
+  /** Id of the node, as in `/nodes`. */
+  readonly node: string;
+}
+
+/** What the nodes returned to a question. */
+export interface Gathered<Row extends object> {
+  /** This node first. */
+  readonly nodes: readonly NodeRows<Row>[];
+  /** Ids of the nodes that did not reply in time, or could not. */
+  readonly missing: readonly string[];
+}
+
+interface Question<Params extends object, Row extends object> {
+  readonly name: string;
+  /** Of JSON: rows beyond it are left out of a reply to another node. Each 3,600 bytes are a signal. */
+  readonly maxBytes: number;
+  /** How this node replies, to itself or to another node. @param asker id of the node that asks */
+  reply(params: Params, asker: string): ReplyRows<Row> | Promise<ReplyRows<Row>>;
+}
+
+/**
+ * Asks this node and all others.
+ * @param within only those that serve this namespace; not given: all that share one with this node
+ * @throws what the reply of this node throws
+ */
+export type Ask<Params extends object, Row extends object> = (
+  params: Params,
+  within?: QuestionChannel,
+) => Promise<Gathered<Row>>;
+
+/** The signals of one namespace, by which nodes ask each other. */
+export interface QuestionChannel {
+  /** The other nodes that serve the namespace. */
+  peers(): readonly { readonly id: string }[];
+  send(to: readonly string[], part: MessagePart): void;
+}
+
+/** Part of a question or of a reply, whose JSON may be longer than what a signal carries. */
+export interface MessagePart {
+  readonly type: 'question' | 'reply';
+  /** Number of the question at the node that asks. */
+  readonly question: number;
+  /** Which part it is, from 0, of how many. */
+  readonly at: number;
+  readonly of: number;
+  /** Base64, so that its length in a signal does not depend on the content. */
+  readonly text: string;
+}
+
+interface QuestionsOptions {
+  /** Id of this node. */
+  readonly self: string;
+  readonly clock: Clock;
+  readonly log: BrokerLog;
+  /** The namespaces of this node, in the order of the configuration. */
+  readonly channels: () => readonly QuestionChannel[];
+}
+
+/** A node that has not replied after this long is missing. */
+const REPLY_MS = 1_000;
+/** Of each part: with the names of the nodes and of the namespace it fits into the 7,800 bytes of a signal of PostgreSQL. */
+const PART_BYTES = 3_600;
+const MAX_QUESTION_BYTES = 65_536;
+/** Questions whose first parts are here; the parts of further ones are dropped. */
+const MAX_PARTIAL_QUESTIONS = 100;
+
+interface PendingReply {
+  readonly channel: QuestionChannel;
+  readonly message: PartialMessage;
+}
+
+/** A question of this node that others have not all replied to. */
+interface PendingQuestion {
+  /** By the id of the node. */
+  readonly awaited: Map<string, PendingReply>;
+  /** Null: the node could not reply. */
+  readonly replies: Map<string, ReplyRows<object> | null>;
+  readonly done: () => void;
+}
+
+interface WireQuestion {
+  readonly name: string;
+  readonly params: object;
+}
+
+/**
+ * What nodes ask each other, and the one way to do so: for lists that speak of all nodes. A question is a signal, and so may be
+ * lost: a node that does not reply within a second is named, and the others count.
+ */
+export class Questions {
+  readonly #options: QuestionsOptions;
+  readonly #questions = new Map<string, Question<object, object>>();
+  readonly #pending = new Map<number, PendingQuestion>();
+  /** Questions of other nodes of which parts have arrived, by node and number. */
+  readonly #partial = new Map<string, { readonly message: PartialMessage; readonly cancel: CancelTimer }>();
+  #lastQuestion = 0;
+  #isStopped = false;
+
+  constructor(options: QuestionsOptions) {
+    this.#options = options;
+  }
+
+  /** Makes a question known on this node. All nodes do, so that each can ask and reply. */
+  register<Params extends object, Row extends object>(question: Question<Params, Row>): Ask<Params, Row> {
+    const { name } = question;
+    if (this.#questions.has(name)) throw new Error(`The question ${name} is registered already.`);
+    this.#questions.set(name, question as unknown as Question<object, object>);
+    const { self } = this.#options;
+    return async (params, within) => {
+      const elsewhere = this.#askOthers({ name, params }, question.maxBytes, within);
+      const here = await question.reply(params, self);
+      const { replies, missing } = await elsewhere;
+      const others = [...replies].map(([node, reply]) => ({ node, ...(reply as ReplyRows<Row>) }));
+      return { nodes: [{ node: self, ...here }, ...others], missing };
+    };
+  }
+
+  /** Ends the questions of this node: those who wait get what is there. */
+  stop(): void {
+    this.#isStopped = true;
+    for (const { done } of [...this.#pending.values()]) done();
+    for (const { cancel } of this.#partial.values()) cancel();
+    this.#partial.clear();
+  }
+
+  /** A part of a question or of a reply came from another node. */
+  onMessage(channel: QuestionChannel, from: string, part: MessagePart): void {
+    if (this.#isStopped) return;
+    if (part.type === 'question') this.#onQuestion(channel, from, part);
+    else this.#onReply(channel, from, part);
+  }
+
+  /** Another node stops: nobody waits for it, and it is not missing. */
+  onGone(node: string): void {
+    for (const { awaited, done } of [...this.#pending.values()]) {
+      if (awaited.delete(node) && awaited.size === 0) done();
+    }
+  }
+
+  async #askOthers(
+    question: WireQuestion,
+    maxBytes: number,
+    within: QuestionChannel | undefined,
+  ): Promise<{
+    readonly replies: ReadonlyMap<string, ReplyRows<object>>;
+    readonly missing: readonly string[];
+  }> {
+    const awaited = new Map<string, PendingReply>();
+    // A node is asked once, by the first namespace that it shares, however many there are.
+    for (const channel of within === undefined ? this.#options.channels() : [within]) {
+      for (const { id } of channel.peers()) {
+        if (!awaited.has(id)) awaited.set(id, { channel, message: new PartialMessage(maxBytes) });
+      }
+    }
+    if (awaited.size === 0 || this.#isStopped) return { replies: new Map(), missing: [] };
+    this.#lastQuestion += 1;
+    const number = this.#lastQuestion;
+    const { promise, resolve: done } = Promise.withResolvers<void>();
+    const replies = new Map<string, ReplyRows<object> | null>();
+    this.#pending.set(number, { awaited, replies, done });
+    const cancel = this.#options.clock.after(REPLY_MS, done);
+    const byChannel = Map.groupBy(awaited, ([, { channel }]) => channel);
+    for (const [channel, nodes] of byChannel) {
+      this.#send(
+        channel,
+        nodes.map(([id]) => id),
+        'question',
+        number,
+        question,
+      );
+    }
+    await promise;
+    cancel();
+    this.#pending.delete(number);
+    const failed = [...replies].filter(([, reply]) => reply === null).map(([id]) => id);
+    const found = [...replies].flatMap(([id, reply]) => (reply === null ? [] : [[id, reply] as const]));
+    return { replies: new Map(found), missing: [...awaited.keys(), ...failed] };
+  }
+
+  #onQuestion(channel: QuestionChannel, from: string, part: MessagePart): void {
+    const key = JSON.stringify([from, part.question]);
+    let partial = this.#partial.get(key);
+    if (partial === undefined) {
+      if (this.#partial.size >= MAX_PARTIAL_QUESTIONS) return;
+      // After that nobody waits for the reply.
+      const cancel = this.#options.clock.after(REPLY_MS, () => this.#partial.delete(key));
+      partial = { message: new PartialMessage(MAX_QUESTION_BYTES), cancel };
+      this.#partial.set(key, partial);
+    }
+    const question = partial.message.add(part);
+    if (question === null) return;
+    partial.cancel();
+    this.#partial.delete(key);
+    void this.#replyToNode(channel, from, part.question, question as WireQuestion);
+  }
+
+  #onReply(channel: QuestionChannel, from: string, part: MessagePart): void {
+    const pending = this.#pending.get(part.question);
+    const reply = pending?.awaited.get(from);
+    if (pending === undefined || reply?.channel !== channel) return;
+    const whole = reply.message.add(part);
+    if (whole === null) return;
+    const { total, rows } = whole as Partial<ReplyRows<object>>;
+    const isReply = typeof total === 'number' && Array.isArray(rows);
+    pending.replies.set(from, isReply ? { total, rows } : null);
+    pending.awaited.delete(from);
+    if (pending.awaited.size === 0) pending.done();
+  }
+
+  /** A node that cannot reply says so, or others would wait for it. */
+  async #replyToNode(
+    channel: QuestionChannel,
+    to: string,
+    number: number,
+    { name, params }: WireQuestion,
+  ): Promise<void> {
+    const question = this.#questions.get(name);
+    let reply: object = {};
+    try {
+      if (question !== undefined) {
+        const { total, rows } = await question.reply(params, to);
+        reply = { total, rows: upToBytes(rows, question.maxBytes) };
+      }
+    } catch (error) {
+      this.#options.log.warn({ err: error, question: name, node: to }, 'a question of another node failed');
+    }
+    if (!this.#isStopped) this.#send(channel, [to], 'reply', number, reply);
+  }
+
+  #send(
+    channel: QuestionChannel,
+    to: readonly string[],
+    type: MessagePart['type'],
+    question: number,
+    message: object,
+  ): void {
+    const bytes = Buffer.from(JSON.stringify(message));
+    const of = Math.max(1, Math.ceil(bytes.length / PART_BYTES));
+    for (let at = 0; at < of; at += 1) {
+      const text = bytes.subarray(at * PART_BYTES, (at + 1) * PART_BYTES).toString('base64');
+      channel.send(to, { type, question, at, of, text });
+    }
+  }
+}
+
+/** The parts of one message, which may arrive in any order. */
+class PartialMessage {
+  readonly #maxParts: number;
+  readonly #texts = new Map<number, string>();
+
+  constructor(maxBytes: number) {
+    // What stands around the rows takes a part as well.
+    this.#maxParts = Math.ceil(maxBytes / PART_BYTES) + 1;
+  }
+
+  /** The message, once it is whole; null before, and if it is too long. */
+  add({ at, of, text }: MessagePart): object | null {
+    if (of > this.#maxParts) return null;
+    this.#texts.set(at, text);
+    if (this.#texts.size < of) return null;
+    const bytes = Array.from({ length: of }, (_, i) => Buffer.from(this.#texts.get(i) ?? '', 'base64'));
+    return JSON.parse(Buffer.concat(bytes).toString()) as object;
+  }
+}
+
+/** The first of the rows, as many as come to so many bytes of JSON. */
+function upToBytes<Row extends object>(rows: readonly Row[], maxBytes: number): Row[] {
+  let bytes = 0;
+  const end = rows.findIndex((row) => {
+    bytes += Buffer.byteLength(JSON.stringify(row)) + 1;
+    return bytes > maxBytes;
+  });
+  return end === -1 ? [...rows] : rows.slice(0, end);
+}

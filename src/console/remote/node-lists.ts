@@ -1,0 +1,7 @@
+/** What a list of all nodes has in addition to its rows. */
+export interface OfNodes {
+  /** Id of the node that answered. */
+  readonly node: string;
+  /** Ids of the nodes that did not reply: what they know is not in the list. */
+  readonly missing: readonly string[];
+}

@@ -1,0 +1,42 @@
+import { nodes, version } from '../remote/live.ts';
+import type { OfNodes } from '../remote/node-lists.ts';
+import type { PlainColumn } from './plain-table.tsx';
+import { Badge } from './states.tsx';
+
+/** What a node is called: its machine, and its process if several run there. */
+export function nodeName(id: string): string {
+  const node = nodes.get(id);
+  if (node === undefined) return id;
+  const isOnlyOne = [...nodes.values()].filter(({ host }) => host === node.host).length === 1;
+  return isOnlyOne ? node.host : `${node.host} (${node.pid})`;
+}
+
+/** The column that names the node of each row; none if there is one node. */
+export function nodeColumn<Row extends { readonly node: string }>({
+  node: self,
+}: OfNodes): PlainColumn<Row>[] {
+  version.value;
+  if (nodes.size < 2) return [];
+  return [
+    {
+      title: 'Node',
+      cell: ({ node }) => (
+        <>
+          <bdi title={node}>{nodeName(node)}</bdi> {node === self && <Badge level="accent">this one</Badge>}
+        </>
+      ),
+    },
+  ];
+}
+
+/** Says which nodes did not answer, if any. */
+export function MissingNodes({ missing }: Pick<OfNodes, 'missing'>) {
+  version.value;
+  if (missing.length === 0) return null;
+  return (
+    <p class="muted" role="status">
+      <Badge level="warn">Not complete</Badge> {missing.map(nodeName).join(', ')} did not answer: what{' '}
+      {missing.length === 1 ? 'it knows' : 'they know'} is not shown.
+    </p>
+  );
+}

@@ -1,0 +1,283 @@
+import type { SeenSession } from '../access/console-sessions.ts';
+import type { User } from '../access/user.ts';
+import type { Broker } from '../broker/broker.ts';
+import type { PendingConsumer, SessionInfo } from '../broker/consumer.ts';
+import type { Ask, Questions } from '../broker/questions.ts';
+import { QuaysideError } from '../model/errors.ts';
+import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
+import type { AuditLine, AuditTrail } from './audit-trail.ts';
+import type { EngineReport, HttpParts } from './options.ts';
+
+/** The most rows of a list. */
+export const MAX_ROWS = 1_000;
+/** Some thousand rows of a node. */
+const MAX_REPLY_BYTES = 262_144;
+/** A node that does not reply makes each list wait for a second. */
+const LISTS_PER_USER = 4;
+const MAX_WAITING_LISTS = 16;
+
+/** For whom a list is made: what decides which rows are in it. */
+export interface ListViewer {
+  readonly name: string;
+  readonly isAdministrator: boolean;
+  manages(namespace: string): boolean;
+  sees(namespace: string): boolean;
+}
+
+/** A viewer in a question. Namespaces that the node which asks does not serve are an administrator's alone. */
+interface ViewerRights {
+  readonly name: string;
+  readonly isAdministrator: boolean;
+  readonly manages: readonly string[];
+  readonly sees: readonly string[];
+}
+
+interface ListQuestion {
+  readonly viewer: ViewerRights;
+  readonly limit: number;
+}
+
+/** A list as all nodes made it together. */
+export interface ListOfNodes<Row extends object> {
+  /** Id of the node that answers. */
+  readonly node: string;
+  /** Ids of the nodes that did not reply. */
+  readonly missing: readonly string[];
+  /** How many rows there are, also beyond the limit. */
+  readonly total: number;
+  readonly rows: readonly (Row & { readonly node: string })[];
+}
+
+/** A consumer that waits, with its queue. */
+export interface QueuedConsumer extends PendingConsumer {
+  readonly ns: string;
+  readonly queue: string;
+}
+
+/** An engine with the namespaces that it serves. */
+export interface NamedEngine extends EngineReport {
+  readonly namespaces: readonly string[];
+}
+
+interface NodeListParts<Row extends object> {
+  readonly name: string;
+  /** The rows of this node. @param asker id of the node that asks */
+  readonly rows: (viewer: ListViewer, asker: string) => readonly Row[] | Promise<readonly Row[]>;
+  /** What a viewer sees of a row; none: nothing. */
+  readonly shown: (row: Row, viewer: ListViewer) => readonly Row[];
+  readonly compare: (a: Row, b: Row) => number;
+}
+
+/** The user as a viewer of lists. @param only rows of this namespace; null: all */
+export function viewerOf(user: User, only: string | null = null): ListViewer {
+  const isListed = (namespace: string): boolean => only === null || namespace === only;
+  return {
+    name: user.name,
+    isAdministrator: only === null && user.isAdministrator,
+    manages: (namespace) => isListed(namespace) && user.may('manage', namespace),
+    sees: (namespace) => isListed(namespace) && user.maySee(namespace),
+  };
+}
+
+/**
+ * Rows of one kind of all nodes. Each node leaves out what the viewer may not see, so that it sends nothing else and its limit
+ * is one of visible rows. The node that asks does so again: it knows the user, and has to trust nobody's rights.
+ */
+class NodeList<Row extends object> {
+  readonly #parts: NodeListParts<Row>;
+  readonly #ask: Ask<ListQuestion, Row>;
+
+  constructor(questions: Questions, parts: NodeListParts<Row>) {
+    this.#parts = parts;
+    this.#ask = questions.register<ListQuestion, Row>({
+      name: parts.name,
+      maxBytes: MAX_REPLY_BYTES,
+      reply: async ({ viewer, limit }, asker) => {
+        const rows = await this.#rowsOf(viewerWith(viewer), asker);
+        return { total: rows.length, rows: rows.slice(0, limit) };
+      },
+    });
+  }
+
+  async read(viewer: ListViewer, namespaces: readonly string[], limit: number): Promise<ListOfNodes<Row>> {
+    const { compare, shown } = this.#parts;
+    const { nodes, missing } = await this.#ask({ viewer: rightsOf(viewer, namespaces), limit });
+    let total = 0;
+    const rows = nodes.flatMap((reply) => {
+      const { node } = reply;
+      const visible = reply.rows.flatMap((row) => shown(row, viewer)).map((row) => ({ ...row, node }));
+      total += reply.total - reply.rows.length + visible.length;
+      return visible;
+    });
+    return { node: nodes[0]?.node ?? '', missing, total, rows: rows.sort(compare).slice(0, limit) };
+  }
+
+  async #rowsOf(viewer: ListViewer, asker: string): Promise<Row[]> {
+    const { rows, shown, compare } = this.#parts;
+    return (await rows(viewer, asker)).flatMap((row) => shown(row, viewer)).sort(compare);
+  }
+}
+
+/** The lists of operators, each of all nodes. */
+export class NodeLists {
+  readonly #broker: Broker;
+  readonly #consumers: NodeList<QueuedConsumer>;
+  readonly #sessions: NodeList<SessionInfo>;
+  readonly #audit: NodeList<AuditLine>;
+  readonly #engines: NodeList<NamedEngine>;
+  readonly #consoleSessions: NodeList<SeenSession>;
+  readonly #turns = new ConcurrencyLimit({
+    perKey: LISTS_PER_USER,
+    maxWaiting: MAX_WAITING_LISTS,
+    rejection: () =>
+      new QuaysideError(
+        'overloaded',
+        `Lists of all nodes are made ${LISTS_PER_USER} at a time for each user, and ${MAX_WAITING_LISTS} are waiting; retry later.`,
+      ),
+  });
+
+  constructor({ broker, sessions, engines, consoleSessions }: HttpParts, auditTrail: AuditTrail) {
+    this.#broker = broker;
+    const { questions } = broker;
+    this.#consumers = new NodeList(questions, {
+      name: 'consumers',
+      rows: (viewer, asker) => waitingFor(broker, viewer, asker),
+      shown: (consumer, viewer) => (viewer.manages(consumer.ns) ? [consumer] : []),
+      compare: bySince,
+    });
+    this.#sessions = new NodeList(questions, {
+      name: 'sessions',
+      rows: () => sessions?.() ?? [],
+      shown: shownSession,
+      compare: bySince,
+    });
+    this.#audit = new NodeList(questions, {
+      name: 'audit',
+      rows: () => auditTrail.lines(),
+      shown: shownLine,
+      compare: (a, b) => Date.parse(b.at) - Date.parse(a.at),
+    });
+    this.#engines = new NodeList(questions, {
+      name: 'engines',
+      rows: async () => withNamespaces(broker, await engines()),
+      shown: shownEngine,
+      compare: () => 0,
+    });
+    this.#consoleSessions = new NodeList(questions, {
+      name: 'console-sessions',
+      rows: ({ name }) => consoleSessions?.seenOf(name) ?? [],
+      shown: (session) => [session],
+      compare: (a, b) => b.usedAt - a.usedAt,
+    });
+  }
+
+  /** Calls that wait, the longest first. */
+  consumers(user: User, ns: string | null, limit: number): Promise<ListOfNodes<QueuedConsumer>> {
+    return this.#read(this.#consumers, viewerOf(user, ns), limit);
+  }
+
+  /** Sessions of STOMP and AMQP, the longest first. */
+  sessions(user: User, limit: number): Promise<ListOfNodes<SessionInfo>> {
+    return this.#read(this.#sessions, viewerOf(user), limit);
+  }
+
+  /** Who changed what, the latest first. */
+  audit(user: User, limit: number): Promise<ListOfNodes<AuditLine>> {
+    return this.#read(this.#audit, viewerOf(user), limit);
+  }
+
+  /** The engines as each node sees them, those of this node first. */
+  engines(user: User): Promise<ListOfNodes<NamedEngine>> {
+    return this.#read(this.#engines, viewerOf(user), MAX_ROWS);
+  }
+
+  /** The sessions of the console of a user, the latest used first; one that several nodes have served as the last of them saw it. */
+  async consoleSessions(user: User): Promise<ListOfNodes<SeenSession>> {
+    const list = await this.#read(this.#consoleSessions, viewerOf(user), MAX_ROWS);
+    const rows = [...Map.groupBy(list.rows, ({ id }) => id).values()].flatMap((same) => same.slice(0, 1));
+    return { ...list, total: list.total - list.rows.length + rows.length, rows };
+  }
+
+  #read<Row extends object>(
+    list: NodeList<Row>,
+    viewer: ListViewer,
+    limit: number,
+  ): Promise<ListOfNodes<Row>> {
+    const namespaces = this.#broker.namespaces().map(({ name }) => name);
+    return this.#turns.run(viewer.name, () => list.read(viewer, namespaces, limit));
+  }
+}
+
+function rightsOf(viewer: ListViewer, namespaces: readonly string[]): ViewerRights {
+  const { name, isAdministrator } = viewer;
+  return {
+    name,
+    isAdministrator,
+    manages: isAdministrator ? [] : namespaces.filter((namespace) => viewer.manages(namespace)),
+    sees: isAdministrator ? [] : namespaces.filter((namespace) => viewer.sees(namespace)),
+  };
+}
+
+function viewerWith({ name, isAdministrator, manages, sees }: ViewerRights): ListViewer {
+  return {
+    name,
+    isAdministrator,
+    manages: (namespace) => isAdministrator || manages.includes(namespace),
+    sees: (namespace) => isAdministrator || sees.includes(namespace),
+  };
+}
+
+/**
+ * Who waits on this node. For another node in the namespaces that both serve: a cancel reaches no others, and of those on SQLite
+ * each node has its own, though their names are the same.
+ */
+function waitingFor(broker: Broker, viewer: ListViewer, asker: string): QueuedConsumer[] {
+  return broker
+    .namespaces()
+    .filter(({ name }) => viewer.manages(name))
+    .filter((namespace) => asker === broker.nodeId || namespace.peers().some(({ id }) => id === asker))
+    .flatMap((namespace) => {
+      const ns = namespace.name;
+      return [...namespace.waitingOfUsers().keys()].flatMap((queue) =>
+        namespace
+          .visit(queue)
+          .consumers()
+          .map((consumer) => ({ ns, queue, ...consumer })),
+      );
+    });
+}
+
+/** Users see their own sessions whole; of others, consumers in namespaces where they have `manage`. */
+function shownSession(session: SessionInfo, viewer: ListViewer): readonly SessionInfo[] {
+  if (viewer.isAdministrator || session.user === viewer.name) return [session];
+  const consumers = session.consumers.filter(({ ns }) => viewer.manages(ns));
+  return consumers.length === 0 ? [] : [{ ...session, consumers }];
+}
+
+/** Administrators see everything; others what they did, and what they might have done, too. */
+function shownLine(line: AuditLine, viewer: ListViewer): readonly AuditLine[] {
+  const { user, namespace } = line;
+  const isShown =
+    viewer.isAdministrator || user === viewer.name || (namespace !== null && viewer.manages(namespace));
+  return isShown ? [line] : [];
+}
+
+/** A URL shows where namespaces are: it is for those who may see one of them. */
+function shownEngine(engine: NamedEngine, viewer: ListViewer): readonly NamedEngine[] {
+  const namespaces = engine.namespaces.filter((namespace) => viewer.sees(namespace));
+  return namespaces.length === 0 ? [] : [{ ...engine, namespaces }];
+}
+
+function withNamespaces(broker: Broker, engines: readonly EngineReport[]): NamedEngine[] {
+  const byEngine = broker.namespacesByEngine();
+  return engines.map(({ engine, type, ...rest }) => ({
+    engine,
+    type,
+    namespaces: byEngine.get(engine) ?? [],
+    ...rest,
+  }));
+}
+
+function bySince(a: { readonly since: string }, b: { readonly since: string }): number {
+  return Date.parse(a.since) - Date.parse(b.since);
+}
