@@ -1,4 +1,4 @@
-import type { Storage, Usage } from '../engine/storage.ts';
+import type { RequestKey, Storage, Usage } from '../engine/storage.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
@@ -76,10 +76,15 @@ export class Capacity {
   /**
    * Calls `store` if there is capacity for the elements that it adds: at once, or if that is to be read first, afterwards.
    * @param leaving how many leave in the same step; what does not grow may be full
+   * @param request the key of all elements, which is stored once
    * @throws QuaysideError `namespace-full` or `queue-full`
    */
-  admit<T>(elements: readonly NewElement[], store: () => Promise<T>, leaving = 0): Promise<T> {
-    const whole = amountOf(elements);
+  admit<T>(
+    elements: readonly NewElement[],
+    store: () => Promise<T>,
+    { leaving = 0, request = null }: { leaving?: number; request?: RequestKey | null } = {},
+  ): Promise<T> {
+    const whole = amountOf(elements, request);
     if (whole.elements <= leaving) return store();
     return this.admitAmount({ elements: whole.elements - leaving, bytes: whole.bytes }, store);
   }
@@ -217,18 +222,22 @@ export function queueCapacity(
 }
 
 /** What some elements add, as `Storage.usage` counts it: in a stream an element counts once for each group. */
-function amountOf(elements: readonly NewElement[]): Amount {
+function amountOf(elements: readonly NewElement[], request: RequestKey | null): Amount {
   let deliveries = 0;
-  let bytes = 0;
+  let bytes = request === null ? 0 : keyBytes(request.key);
   for (const { body, headers, groups, contentType, dedupKey } of elements) {
     const count = groups.length === 1 ? 1 : new Set(groups).size;
     deliveries += count;
     bytes += ELEMENT_BYTES + (count - 1) * DELIVERY_BYTES + body.byteLength + (contentType?.length ?? 0);
     for (const text of headers) bytes += text.length;
-    // The key stands in a table and in its index.
-    if (dedupKey !== null) bytes += 2 * dedupKey.length + DELIVERY_BYTES;
+    if (dedupKey !== null) bytes += keyBytes(dedupKey);
   }
   return { elements: deliveries, bytes };
+}
+
+/** A key stands in a table and in its index. */
+function keyBytes(key: string): number {
+  return 2 * key.length + DELIVERY_BYTES;
 }
 
 function sum(a: Amount, b: Amount): Amount {

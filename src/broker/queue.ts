@@ -5,6 +5,7 @@ import {
   type OnRepeat,
   type QueueCounts,
   type ReleaseAction,
+  type RequestKey,
   type ScanOptions,
   type ScanPage,
   SETTLED,
@@ -117,30 +118,38 @@ export class Queue {
   /**
    * Stores elements, all or none, and returns their ids (spec 4.1, Insert).
    * @param onRepeat called for each element whose dedup key was seen with the same content; see `NewElement.dedupKey`
+   * @param request a key of all elements, in place of keys of their own; see `InsertOptions.request`
    * @throws QuaysideError `namespace-full`; `queue-full`; `idempotency-mismatch` if a key was seen with other content, with the
-   * element's place as `index` if there are several
+   * element's place as `index` if there are several and the key is not that of the request
    */
   insert(
     given: readonly NewElement[],
     onRepeat: ((index: number) => void) | null = null,
+    request: RequestKey | null = null,
   ): Promise<ElementId[]> {
     const { namespace } = this;
     const { capacity, meter, isAlone } = namespace;
     const { ttlMs } = this.settings;
     const elements = ttlMs === null ? given : given.map((element) => this.expiring(element, ttlMs));
     const bound = this.namespace.capacityOf(this);
-    const repeats = elements.some(({ dedupKey }) => dedupKey !== null) ? new Repeats() : null;
+    const hasKeys = request !== null || elements.some(({ dedupKey }) => dedupKey !== null);
+    const repeats = hasKeys ? new Repeats() : null;
     const signal = isAlone ? null : this.#signal;
     let isSent = false;
     const insert = (): Promise<ElementId[]> => {
       isSent = true;
       // The namespace may move to another engine before it has capacity.
-      return namespace.storage.insert(this.key, elements, signal, repeats?.note);
+      return namespace.storage.insert(this.key, elements, {
+        signal,
+        onRepeat: repeats?.note ?? null,
+        request,
+      });
     };
-    const store = bound === null ? insert : (): Promise<ElementId[]> => bound.admit(elements, insert);
+    const store =
+      bound === null ? insert : (): Promise<ElementId[]> => bound.admit(elements, insert, { request });
     let stored: Promise<ElementId[]>;
     try {
-      stored = capacity === null ? store() : capacity.admit(elements, store);
+      stored = capacity === null ? store() : capacity.admit(elements, store, { request });
     } catch (error) {
       return meter.observe('insert', Promise.reject(error));
     }
@@ -151,7 +160,7 @@ export class Queue {
     return meter.observe('insert', stored, (ids) => {
       if (repeats !== null && repeats.mismatched !== null) {
         meter.count('insert', 'idempotency-mismatch');
-        throw mismatch(elements, repeats.mismatched, this.key);
+        throw mismatch(elements, repeats.mismatched, request, this.key);
       }
       this.#noteStored(repeats === null ? elements : repeats.without(elements));
       if (onRepeat !== null && repeats !== null) for (const index of repeats.indices) onRepeat(index);
@@ -226,7 +235,7 @@ export class Queue {
       );
       const going = moves.filter(({ from = this }) => from.namespace === ns).length;
       const inner = call;
-      call = () => capacity.admit(coming, inner, going);
+      call = () => capacity.admit(coming, inner, { leaving: going });
     }
     for (const [queue, coming] of byTarget(moves)) {
       const bound = queue.namespace.capacityOf(queue);
@@ -234,7 +243,7 @@ export class Queue {
       const { ns, name } = queue.key;
       const going = moves.filter(({ from = this }) => from.key.ns === ns && from.key.name === name).length;
       const inner = call;
-      call = () => bound.admit(coming, inner, going);
+      call = () => bound.admit(coming, inner, { leaving: going });
     }
     return call();
   }
@@ -645,11 +654,21 @@ class Repeats {
   }
 }
 
-function mismatch(elements: readonly NewElement[], index: number, { name }: QueueKey): QuaysideError {
-  const key = quote(keyOfUser(elements[index]?.dedupKey ?? ''));
+function mismatch(
+  elements: readonly NewElement[],
+  index: number,
+  request: RequestKey | null,
+  { name }: QueueKey,
+): QuaysideError {
+  const key = quote(keyOfUser(request?.key ?? elements[index]?.dedupKey ?? ''));
+  const before = `${key} came before to queue ${quote(name)} with other content or parameters`;
+  if (request !== null) {
+    const message = `The request's key ${before}. Use a new key for a new request.`;
+    return new QuaysideError('idempotency-mismatch', message);
+  }
   return new QuaysideError(
     'idempotency-mismatch',
-    `Key ${key} came before to queue ${quote(name)} with other content or parameters. Use a new key for a new element.`,
+    `Key ${before}. Use a new key for a new element.`,
     elements.length === 1 ? {} : { extra: { index } },
   );
 }

@@ -2,14 +2,17 @@ import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '
 import { DELIVERY_STATES } from '../model/element.ts';
 import { contentFingerprint } from '../model/fingerprint.ts';
 import type { QueueKey } from '../model/names.ts';
-import type { ReadySignal, Signaller } from './signaller.ts';
+import { isKeySeen } from './request-keys.ts';
+import type { Signaller } from './signaller.ts';
 import {
   type FinishAction,
   type GroupCounts,
+  type InsertOptions,
   type OnRepeat,
   type PurgeStep,
   type QueueCounts,
   type QueueOptions,
+  type RequestKey,
   type ScanOptions,
   type ScanPage,
   SETTLED,
@@ -104,20 +107,35 @@ export class MigratingStorage implements Storage {
   insert(
     queue: QueueKey,
     elements: readonly NewElement[],
-    signal?: ReadySignal | null,
-    onRepeat: OnRepeat | null = null,
+    options: InsertOptions = {},
   ): Promise<ElementId[]> {
+    const { request = null } = options;
+    if (request !== null) {
+      return this.#inOrder(this.#hasSeenRequest(queue, request), (isSeen) =>
+        (isSeen ? this.#from : this.#to).insert(queue, elements, options),
+      );
+    }
     const hasKeys = elements.some(({ dedupKey }) => dedupKey !== null);
-    if (!hasKeys && this.#pending === 0) return this.#to.insert(queue, elements, signal, onRepeat);
+    if (!hasKeys && this.#pending === 0) return this.#to.insert(queue, elements, options);
     const seen = hasKeys ? this.#seenBefore(queue, elements) : NOTHING_SEEN;
-    return this.#inOrder(seen, (before) => this.#insertUnseen(queue, elements, before, { signal, onRepeat }));
+    return this.#inOrder(seen, (before) => this.#insertUnseen(queue, elements, before, options));
+  }
+
+  /** Whether the old engine stored the elements of a request with that key: then it has all of them. */
+  async #hasSeenRequest(queue: QueueKey, request: RequestKey): Promise<boolean> {
+    let isSeen = false;
+    const onRepeat = (): void => {
+      isSeen = true;
+    };
+    await this.#from.insert(queue, [], { request, onRepeat });
+    return isSeen;
   }
 
   async #insertUnseen(
     queue: QueueKey,
     elements: readonly NewElement[],
     seen: ReadonlyMap<number, SeenElement>,
-    { signal, onRepeat }: { signal: ReadySignal | null | undefined; onRepeat: OnRepeat | null },
+    { signal = null, onRepeat = null }: InsertOptions,
   ): Promise<ElementId[]> {
     const notes = [...seen].map(([index, { isSame }]) => ({ index, isSame }));
     const other = notes.find(({ isSame }) => !isSame);
@@ -128,9 +146,12 @@ export class MigratingStorage implements Storage {
     const places = elements.flatMap((_, index) => (seen.has(index) ? [] : [index]));
     const unseen = places.map((index) => elements[index] as NewElement);
     let isRejected = false;
-    const ids = await this.#to.insert(queue, unseen, signal, (place, isSame) => {
-      isRejected ||= !isSame;
-      notes.push({ index: places[place] ?? place, isSame });
+    const ids = await this.#to.insert(queue, unseen, {
+      signal,
+      onRepeat: (place, isSame) => {
+        isRejected ||= !isSame;
+        notes.push({ index: places[place] ?? place, isSame });
+      },
     });
     notes.sort((a, b) => a.index - b.index);
     for (const { index, isSame } of notes) if (!isRejected || !isSame) onRepeat?.(index, isSame);
@@ -148,7 +169,7 @@ export class MigratingStorage implements Storage {
     const known = new Set<string>();
     await Promise.all(
       [...keys].map(async (key) => {
-        if (await this.#isSeen(queue, key)) known.add(key);
+        if (await isKeySeen(this.#from, queue, key)) known.add(key);
       }),
     );
     const seen = new Map<number, SeenElement>();
@@ -156,35 +177,14 @@ export class MigratingStorage implements Storage {
       elements.map(async (element, index) => {
         if (element.dedupKey === null || !known.has(element.dedupKey)) return;
         let isSame = true;
-        const [id = ''] = await this.#from.insert(queue, [element], null, (_, same) => {
+        const onRepeat: OnRepeat = (_, same) => {
           isSame = same;
-        });
+        };
+        const [id = ''] = await this.#from.insert(queue, [element], { onRepeat });
         seen.set(index, { id, isSame });
       }),
     );
     return seen;
-  }
-
-  /**
-   * Whether the old engine has seen a key. The port has no operation for that, but promises to store nothing of an insert whose elements contradict
-   * each other, and to name the first that contradicts: the first of two if the key was seen, otherwise the second. A key that was seen without
-   * a fingerprint contradicts none, and both are repeats.
-   */
-  async #isSeen(queue: QueueKey, dedupKey: string): Promise<boolean> {
-    const probe = { ...PROBE, dedupKey };
-    let isSeen = false;
-    await this.#from.insert(
-      queue,
-      [
-        { ...probe, fingerprint: 'probe 1' },
-        { ...probe, fingerprint: 'probe 2' },
-      ],
-      null,
-      (index) => {
-        isSeen ||= index === 0;
-      },
-    );
-    return isSeen;
   }
 
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
@@ -452,18 +452,6 @@ interface SeenElement {
 const RETURN = { kind: 'release', delayMs: 0, countTry: false } as const;
 
 const NOTHING_SEEN: Promise<ReadonlyMap<number, SeenElement>> = Promise.resolve(new Map());
-
-/** Never stored. */
-const PROBE: Omit<NewElement, 'dedupKey'> = {
-  body: new Uint8Array(0),
-  contentType: null,
-  contentEncoding: null,
-  headers: [],
-  matureAt: null,
-  delayMs: 0,
-  tries: 0,
-  groups: [],
-};
 
 type KeyedInsert = NonNullable<FinishAction['inserts']>[number];
 

@@ -63,17 +63,8 @@ export interface Storage {
    * Stores elements, all or none. Returns their ids. Delivery order among equal maturities is the order
    * of insertion: the array's within a call, the calls' between them. See `NewElement.dedupKey` for repeats. If the key of an
    * element was seen with other content, in this call or before, none of the call is stored, and there are no ids.
-   * @param signal only if `insertSignaller` is not null: published when they are stored, once for calls that share a
-   *   round trip. After a call that failed it may have been published, too.
-   * @param onRepeat called before the promise resolves, for each element that is not stored since its key was seen; if one
-   *   came with other content, at least for the first of these
    */
-  insert(
-    queue: QueueKey,
-    elements: readonly NewElement[],
-    signal?: ReadySignal | null,
-    onRepeat?: OnRepeat | null,
-  ): Promise<ElementId[]>;
+  insert(queue: QueueKey, elements: readonly NewElement[], options?: InsertOptions): Promise<ElementId[]>;
 
   /**
    * Takes up to `count` eligible deliveries of a group, by maturity, then by insertion; with `ids`, those of them that
@@ -146,6 +137,34 @@ export const LEASE_EXPIRED = 'lease-expired';
 export const EXPIRED = 'expired';
 /** A reason is cut to this many bytes of UTF-8, at a character. */
 export const MAX_REASON_BYTES = 1024;
+
+export interface InsertOptions {
+  /**
+   * Only if `insertSignaller` is not null: published when the elements are stored, once for calls that share a
+   * round trip. After a call that failed it may have been published, too.
+   */
+  readonly signal?: ReadySignal | null;
+  /**
+   * Called before the promise resolves, for each element that is not stored since its key was seen; if one came with other
+   * content, at least for the first of these.
+   */
+  readonly onRepeat?: OnRepeat | null;
+  /** A key of the whole call, in place of keys of its elements. */
+  readonly request?: RequestKey | null;
+}
+
+/**
+ * A call whose key the queue has seen, within the window in which it remembers keys of elements, stores nothing and returns the
+ * ids of the first one: all its elements are repeats. If the first one had another fingerprint, there are no ids, and
+ * at least the element 0 is reported. A call without elements only looks: it does not store its key, and reports the element 0 if the
+ * key was seen.
+ */
+export interface RequestKey {
+  /** Differs from the keys of all elements. */
+  readonly key: string;
+  /** Of all elements, with their number and order: `RequestFingerprint`. */
+  readonly fingerprint: string;
+}
 
 /**
  * @param index of the element in the call

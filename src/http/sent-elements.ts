@@ -30,7 +30,7 @@ export interface SentElements {
  * @throws QuaysideError `invalid-header`
  */
 export function elementsReader(head: RequestHead, bodyLimit: number): (body: Buffer) => SentElements {
-  const { contentType, contentEncoding, elementHeaders, idempotencyKey } = head;
+  const { contentType, contentEncoding, elementHeaders } = head;
   const type = contentType?.split(';', 1)[0]?.trim().toLowerCase() ?? null;
   if (contentType === null || (type !== NDJSON && type !== MULTIPART)) {
     const given = contentType === null ? 'is missing' : `cannot be ${quote(contentType)}`;
@@ -39,10 +39,6 @@ export function elementsReader(head: RequestHead, bodyLimit: number): (body: Buf
   if (contentEncoding !== null && contentEncoding.toLowerCase() !== 'identity') {
     const what = `Content-Encoding ${quote(contentEncoding)} is not supported here`;
     throw invalidHeader('content-encoding', `${what}; each element names its own.`);
-  }
-  if (idempotencyKey !== null) {
-    const where = 'Give each its own: key in a line, Idempotency-Key in a part.';
-    throw invalidHeader('idempotency-key', `Idempotency-Key is for one element. ${where}`);
   }
   if (elementHeaders.length > 0) {
     const where = 'Give each its own: headers in a line, x-ks-hdr-* in a part.';

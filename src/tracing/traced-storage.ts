@@ -1,6 +1,6 @@
-import type { ReadySignal, Signaller } from '../engine/signaller.ts';
+import type { Signaller } from '../engine/signaller.ts';
 import type {
-  OnRepeat,
+  InsertOptions,
   PurgeStep,
   QueueCounts,
   QueueOptions,
@@ -66,14 +66,9 @@ export class TracedStorage implements Storage {
     this.insertSignaller = storage.insertSignaller;
   }
 
-  insert(
-    queue: QueueKey,
-    elements: readonly NewElement[],
-    signal?: ReadySignal | null,
-    onRepeat?: OnRepeat | null,
-  ): Promise<ElementId[]> {
+  insert(queue: QueueKey, elements: readonly NewElement[], options?: InsertOptions): Promise<ElementId[]> {
     const span = this.#begin('insert', 'send', queue, contextsOf(elements));
-    const inserting = this.#storage.insert(queue, elements, signal, onRepeat);
+    const inserting = this.#storage.insert(queue, elements, options);
     return this.#observe(span, inserting, (ids) => noteMessages(span, ids));
   }
 

@@ -159,12 +159,12 @@ describe('Options of a queue that are read again and are the same', () => {
     const sent = Promise.withResolvers<void>();
     const confirmed = Promise.withResolvers<void>();
     const engine = engineWith(opened.engine, (real) => ({
-      insert: async (key, elements, signal, onRepeat) => {
+      insert: async (key, elements, options) => {
         if (elements.some(({ body }) => body.toString() === 'slow')) {
           sent.resolve();
           await confirmed.promise;
         }
-        return real.insert(key, elements, signal, onRepeat);
+        return real.insert(key, elements, options);
       },
     }));
     const broker = brokerOn([{ policy: POLICY, engine }], opened.clock);

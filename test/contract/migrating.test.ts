@@ -12,6 +12,7 @@ import { byToken, DEAD_LETTERS, MAX_TRIES, NAMESPACES, type Reserved } from './f
 import { batchContract } from './storage/batch.ts';
 import { browseContract } from './storage/browse.ts';
 import { insertContract } from './storage/insert.ts';
+import { requestKeyContract } from './storage/request-key.ts';
 import { scanContract } from './storage/scan.ts';
 import { settleContract } from './storage/settle.ts';
 import { takeContract } from './storage/take.ts';
@@ -29,6 +30,7 @@ const OLD = migratingEngine('old');
 describe('Storage port: migrating, elements in the new engine', () => {
   batchContract(NEW.open);
   insertContract(NEW.open);
+  requestKeyContract(NEW);
 });
 
 describe('Storage port: migrating, elements in the old engine', () => {
@@ -117,7 +119,7 @@ describe('a queue in two engines', () => {
     const [known, bare] = await old().insert(queue, [element('a', 'known', 'A'), element('b', 'bare', null)]);
     const repeats: [number, boolean][] = [];
     const insert = (...elements: ReturnType<typeof element>[]): Promise<ElementId[]> =>
-      engines.storage.insert(queue, elements, null, (...repeat) => repeats.push(repeat));
+      engines.storage.insert(queue, elements, { onRepeat: (...repeat) => repeats.push(repeat) });
     const given = [element('new', 'new', 'N'), element('a', 'known', 'A'), element('b', 'bare', 'B')];
     const ids = await insert(...given);
     assert.deepEqual(ids.slice(1), [known, bare]);
@@ -131,6 +133,30 @@ describe('a queue in two engines', () => {
     assert.deepEqual(await insert(element('more', 'more', 'M'), element('other', 'known', 'O')), []);
     assert.deepEqual(repeats, [[1, false]]);
     assert.deepEqual(await sizes(queue), [2, 1]);
+  });
+
+  it('knows the keys of requests that the old engine has seen, with all their elements', async () => {
+    const queue = newQueue();
+    const elements = newElements('a', 'b');
+    const request = { key: ':user:k', fingerprint: 'same content' };
+    const first = await old().insert(queue, elements, { request });
+    const repeats: [number, boolean][] = [];
+    const onRepeat = (...repeat: [number, boolean]): void => void repeats.push(repeat);
+    assert.deepEqual(await engines.storage.insert(queue, elements, { request, onRepeat }), first);
+    assert.deepEqual(repeats.splice(0), [
+      [0, true],
+      [1, true],
+    ]);
+    const other = { ...request, fingerprint: 'other content' };
+    assert.deepEqual(await engines.storage.insert(queue, newElements('c'), { request: other, onRepeat }), []);
+    assert.deepEqual(repeats.splice(0), [[0, false]]);
+    assert.deepEqual(await sizes(queue), [2, 0]);
+    const unseen = { ...request, key: ':user:new' };
+    const ids = await engines.storage.insert(queue, elements, { request: unseen, onRepeat });
+    assert.deepEqual(await sizes(queue), [2, 2]);
+    assert.deepEqual(await engines.storage.insert(queue, elements, { request: unseen, onRepeat }), ids);
+    assert.equal(repeats.length, 2);
+    assert.deepEqual(await sizes(queue), [2, 2]);
   });
 
   it('does not let an insert overtake one whose key is being looked up', async () => {

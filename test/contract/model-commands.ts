@@ -53,7 +53,9 @@ async function insert(
   const elements = given.map((content) => elementFor(queue, content, current));
   const repeats = new Map<number, boolean>();
   const { storage } = world.opened.engine;
-  const ids = await storage.insert(queue, elements, null, (index, isSame) => repeats.set(index, isSame));
+  const ids = await storage.insert(queue, elements, {
+    onRepeat: (index, isSame) => repeats.set(index, isSame),
+  });
   const mismatch = current.mismatchIn(queue, elements);
   if (mismatch !== null) {
     assert.deepEqual(ids, [], 'nothing is stored if one has the key of other content');

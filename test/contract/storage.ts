@@ -15,6 +15,7 @@ import { optionsContract } from './storage/options.ts';
 import { purgeContract } from './storage/purge.ts';
 import { reasonContract } from './storage/reason.ts';
 import { removeContract } from './storage/remove.ts';
+import { requestKeyContract } from './storage/request-key.ts';
 import { retryDelayContract } from './storage/retry-delay.ts';
 import { scanContract } from './storage/scan.ts';
 import { settleContract } from './storage/settle.ts';
@@ -35,6 +36,7 @@ export function storageContract(engine: EngineUnderTest, boundsGroups = true): v
   const { name, open } = engine;
   describe(`Storage port: ${name}`, () => {
     insertContract(open);
+    requestKeyContract(engine);
     takeContract(open);
     settleContract(open);
     leaseContract(open);

@@ -89,7 +89,7 @@ describe('calls of the Redis engine on a bad network', () => {
       times += 1;
       if (times === 2) heardTwice.resolve();
     });
-    await withAnswerLost(() => far.storage.insert(queue, newElements('x'), signal));
+    await withAnswerLost(() => far.storage.insert(queue, newElements('x'), { signal }));
     await heardTwice.promise;
     assert.deepEqual(said, ['1'], 'the same message twice');
   });

@@ -207,7 +207,7 @@ for (const { name, url } of servers) {
       };
       const repeats: [number, boolean][] = [];
       const insert = (...elements: NewElement[]): Promise<string[]> =>
-        storage.insert(queue, elements, null, (index, isSame) => repeats.push([index, isSame]));
+        storage.insert(queue, elements, { onRepeat: (index, isSame) => repeats.push([index, isSame]) });
       const [first] = await insert(keyed('a'));
       assert.deepEqual((await insert(newElement({ body: 'other' }), keyed('a'))).slice(1), [first]);
       assert.deepEqual(repeats.splice(0), [[1, true]]);
@@ -221,6 +221,32 @@ for (const { name, url } of servers) {
       );
       assert.deepEqual(repeats, [[2, false]]);
       assert.deepEqual(bodyTexts((await pop(queue)).deliveries), ['a', 'other', 'next']);
+    });
+
+    it('stores the elements of a request with a key once', async () => {
+      const queue = freshQueue();
+      const repeats: [number, boolean][] = [];
+      const insert = (fingerprint: string, ...bodies: string[]): Promise<string[]> =>
+        storage.insert(queue, newElements(...bodies), {
+          request: { key: ':user:k', fingerprint },
+          onRepeat: (index, isSame) => repeats.push([index, isSame]),
+        });
+      assert.deepEqual(await insert('same'), []);
+      const first = await insert('same', 'a', 'b');
+      assert.deepEqual(repeats.splice(0), []);
+      assert.deepEqual(await insert('same', 'a', 'b'), first);
+      assert.deepEqual(repeats.splice(0), [
+        [0, true],
+        [1, true],
+      ]);
+      assert.deepEqual(await insert('other', 'a', 'c'), []);
+      assert.deepEqual(
+        repeats.splice(0).filter(([, isSame]) => !isSame),
+        [[0, false]],
+      );
+      assert.deepEqual(await insert('same'), []);
+      assert.deepEqual(repeats, [[0, true]]);
+      assert.deepEqual(bodyTexts((await pop(queue)).deliveries), ['a', 'b']);
     });
 
     it('counts, pages and purges', async () => {

@@ -219,6 +219,83 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(await drain(client, 'N', queue), ['i', 'j']);
     });
 
+    it('a request with a key is stored once, and a repeat returns the same ids', async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      const headers = { 'idempotency-key': 'import 17' };
+      const lines = [
+        { json: { a: 1 } },
+        { text: 'b', delay: 0.001 },
+        { base64: 'Yw==', headers: { x: 'y' } },
+      ];
+      const first = await client.insertLines('N', queue, lines, { headers });
+      assert.deepEqual([first.headers['x-ks-repeated'], inserted(first).repeated], [undefined, undefined]);
+      // The same elements, written in another way.
+      const again = await client.insertLines(
+        'N',
+        queue,
+        ['', '{ "json": {"a":1}}', '{"delay":0.001,"text":"b"}', '{"headers":{"X":"y"},"base64":"Yw=="}'],
+        { headers },
+      );
+      assert.deepEqual(inserted(again), { ids: inserted(first).ids, repeated: [0, 1, 2] });
+      assert.equal(headerOf(again, 'x-ks-repeated'), 'true');
+      assert.equal(jsonOf<{ stats: { put: number } }>(await client.status('N', queue)).stats.put, 3);
+      await harness().passTime(2);
+      assert.deepEqual((await drain(client, 'N', queue)).sort(), ['b', 'c', '{"a":1}']);
+    });
+
+    it('the key of a request is refused with other content, and nothing is stored', async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      const headers = { 'idempotency-key': 'k' };
+      const lines = [{ text: 'ab' }, { text: 'c', headers: { x: '1' } }];
+      inserted(await client.insertLines('N', queue, lines, { headers }));
+      const others = [
+        [{ text: 'a' }, { text: 'bc', headers: { x: '1' } }],
+        [{ text: 'ab' }],
+        [...lines, { text: 'd' }],
+        [...lines].reverse(),
+        [{ text: 'ab' }, { text: 'c', headers: { x: '2' } }],
+        [{ text: 'ab' }, { text: 'c', headers: { x: '1' }, tries: 1 }],
+        [{ text: 'ab' }, { text: 'c', headers: { x: '1' }, ttl: 60 }],
+      ];
+      for (const other of others) {
+        const { code, detail, line } = problem(await client.insertLines('N', queue, other, { headers }), 422);
+        assert.deepEqual([code, line], ['idempotency-mismatch', undefined], JSON.stringify(other));
+        assert.match(detail, /^The request's key "k" came before/);
+      }
+      const query = { delay: 60 };
+      assert.equal((await client.insertLines('N', queue, lines, { headers, query })).status, 422);
+      assert.deepEqual(await drain(client, 'N', queue), ['ab', 'c']);
+    });
+
+    it('the key of a request is that of no element and of no other queue', async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      const headers = { 'idempotency-key': 'k' };
+      inserted(await client.insertLines('N', queue, [{ text: 'a' }], { headers }));
+      assert.equal((await client.insert('N', queue, 'b', { headers })).status, 200);
+      assert.equal(problem(await client.insertLines('N', queue, [{ text: 'x', key: 'k' }]), 422).line, 1);
+      inserted(await client.insertLines('N', queue, [{ text: 'c', key: 'other' }]));
+      const elsewhere = await client.insertLines('N', harness().queue(), [{ text: 'd' }], { headers });
+      assert.equal(inserted(elsewhere).repeated, undefined);
+      assert.deepEqual(await drain(client, 'N', queue), ['a', 'b', 'c']);
+    });
+
+    it('parts have one key in the head of the request as well', async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      const headers = { 'idempotency-key': 'k' };
+      const insert = (content: string) =>
+        client.insertMany('N', queue, multipart(['', 'a'], ['x-ks-hdr-a: 1\r\n', content]), TYPE, {
+          headers,
+        });
+      const { ids } = inserted(await insert('b'));
+      assert.deepEqual(inserted(await insert('b')), { ids, repeated: [0, 1] });
+      problem(await insert('c'), 422);
+      assert.deepEqual(await drain(client, 'N', queue), ['a', 'b']);
+    });
+
     it('one call settles in every way, and says how each ended', async () => {
       const client = harness().client();
       const queue = harness().queue();
@@ -510,7 +587,7 @@ describe('Insert many: what a body may be', () => {
 
   it('what is of one element cannot be given for the request', async () => {
     const rows = [
-      [{ 'idempotency-key': 'k' }, 'idempotency-key'],
+      [{ 'idempotency-key': 'k'.repeat(256) }, 'idempotency-key'],
       [{ 'x-ks-hdr-a': '1' }, 'x-ks-hdr-*'],
       [{ 'content-encoding': 'gzip' }, 'content-encoding'],
       [{ 'content-type': 'application/json' }, 'content-type'],
@@ -523,6 +600,18 @@ describe('Insert many: what a body may be', () => {
       );
       assert.deepEqual([answer.code, answer.parameter], ['invalid-header', parameter]);
     }
+  });
+
+  it('a request has a key, or its elements have keys, and not both', async () => {
+    const headers = { 'idempotency-key': 'k' };
+    const line = await refused((client, queue) =>
+      client.insertLines('N', queue, [{ text: 'a' }, { text: 'b', key: 'own' }], { headers }),
+    );
+    assert.deepEqual([line.code, line.parameter, line.line], ['invalid-parameter', 'key', 2]);
+    assert.match(line.detail, /^Line 2: key "own" cannot be given in addition/);
+    const body = multipart(['idempotency-key: own\r\n', 'a']);
+    const part = await refused((client, queue) => client.insertMany('N', queue, body, TYPE, { headers }));
+    assert.deepEqual([part.code, part.parameter, part.part], ['invalid-parameter', 'idempotency-key', 1]);
   });
 
   it('parts are stored byte for byte, with the headers of a single insert', async () => {

@@ -232,12 +232,13 @@ describe('Elements of several users', () => {
   it('the same idempotency key of two users is two keys', async () => {
     const queue = harness().queue();
     for (const name of ['a', 'b']) {
-      await harness()
-        .client(`${name}:pw`)
-        .insert('N', queue, name, { headers: { 'idempotency-key': 'x' } });
+      const client = harness().client(`${name}:pw`);
+      const headers = { 'idempotency-key': 'x' };
+      await client.insert('N', queue, name, { headers });
+      await client.insertLines('N', queue, [{ text: name }], { headers });
     }
     const status = await harness().client('a:pw').status('N', queue);
-    assert.equal(jsonOf<{ totalSize: number }>(status).totalSize, 2);
+    assert.equal(jsonOf<{ totalSize: number }>(status).totalSize, 4);
   });
 });
 

@@ -11,8 +11,8 @@ export const MIGRATE: readonly Mutant[] = [
     suite: 'joined engines',
     edits: edit(
       'engine/migrating-storage.ts',
-      'if (!hasKeys && this.#pending === 0) return this.#to.insert(queue, elements, signal, onRepeat);',
-      'if (!hasKeys && this.#pending === 0) return this.#from.insert(queue, elements, signal, onRepeat);',
+      'if (!hasKeys && this.#pending === 0) return this.#to.insert(queue, elements, options);',
+      'if (!hasKeys && this.#pending === 0) return this.#from.insert(queue, elements, options);',
     ),
   },
   {

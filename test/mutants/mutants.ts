@@ -12,6 +12,7 @@ import { OPERATIONS } from './operations.ts';
 import { POSTGRES } from './postgres.ts';
 import { REDIS } from './redis.ts';
 import { REDIS_DRIVER } from './redis-driver.ts';
+import { REQUEST_KEYS } from './request-keys.ts';
 import { SQLITE } from './sqlite.ts';
 import { STOMP } from './stomp.ts';
 import { TRACING } from './tracing.ts';
@@ -78,6 +79,23 @@ export const SUITES = {
   'postgres housekeeping': { files: ['test/engines/housekeeping.postgres.test.ts'], pattern: null },
   'postgres dead entries': { files: ['test/engines/dead-entries.postgres.test.ts'], pattern: null },
   'postgres watermark': { files: ['test/engines/watermark.postgres.test.ts'], pattern: null },
+  'request keys on SQLite': {
+    files: ['test/contract/engines.test.ts'],
+    pattern: 'port: sqlite::memory: the key of a request',
+  },
+  'request keys on Redis': {
+    files: ['test/contract/engines.test.ts'],
+    pattern: 'port: redis the key of a request',
+  },
+  'request keys on PostgreSQL': {
+    files: ['test/contract/engines.test.ts'],
+    pattern: 'port: postgres the key of a request',
+  },
+  'request keys over HTTP': {
+    files: ['test/http/batches.test.ts'],
+    pattern: 'sqlite::memory: .*request with a key|sqlite::memory: the key of a request|has a key, or its',
+  },
+  'keys of users': { files: ['test/http/elements.test.ts'], pattern: 'idempotency key of two users' },
   'redis batches': { files: ['test/engines/redis-batches.test.ts'], pattern: null },
   'redis outbox': { files: ['test/engines/redis-outbox.redis.test.ts'], pattern: null },
   'redis calls': { files: ['test/engines/redis-calls.redis.test.ts'], pattern: 'bad network' },
@@ -216,6 +234,7 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   postgres: POSTGRES,
   redis: REDIS,
   'redis-driver': REDIS_DRIVER,
+  'request-keys': REQUEST_KEYS,
   access: ACCESS,
   broker: BROKER,
   nodes: NODES,

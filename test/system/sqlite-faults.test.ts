@@ -402,8 +402,10 @@ describe('a function that an insert calls for repeats', () => {
       const keyed = [newElement({ dedupKey: 'k' })];
       const thrown = new Error('thrown by the caller');
       await storage.insert(QUEUE, keyed);
-      const repeated = storage.insert(QUEUE, keyed, null, () => {
-        throw thrown;
+      const repeated = storage.insert(QUEUE, keyed, {
+        onRepeat: () => {
+          throw thrown;
+        },
       });
       const other = storage.insert(QUEUE, newElements('other'));
       await assert.rejects(repeated, thrown);

@@ -1,5 +1,6 @@
-import type { ReadySignal } from '../../engine/signaller.ts';
+import { isRequestSeen, withRequestKeys } from '../../engine/request-keys.ts';
 import type {
+  InsertOptions,
   OnRepeat,
   PurgeStep,
   QueueCounts,
@@ -117,12 +118,18 @@ export class PostgresStorage implements Storage {
     return this.#batcher.submit(QUEUES_OPERATION, ns, null);
   }
 
-  insert(
+  async insert(
     key: QueueKey,
     elements: readonly NewElement[],
-    _signal?: ReadySignal | null,
-    onRepeat: OnRepeat | null = null,
+    { onRepeat = null, request = null }: InsertOptions = {},
   ): Promise<ElementId[]> {
+    if (request === null) return this.#insert(key, elements, onRepeat);
+    if (elements.length > 0) return this.#insert(key, withRequestKeys(elements, request), onRepeat);
+    if (await isRequestSeen(this, key, request)) onRepeat?.(0, true);
+    return [];
+  }
+
+  #insert(key: QueueKey, elements: readonly NewElement[], onRepeat: OnRepeat | null): Promise<ElementId[]> {
     const queue = this.#context.registry.queue(key);
     const isWhole = hasFingerprints(elements);
     const size = { bytes: weigh(elements), rows: elements.length, isAlone: isWhole };

@@ -1,7 +1,8 @@
 import { randomBytes } from 'node:crypto';
-import type { ReadySignal, Signaller } from '../../engine/signaller.ts';
+import { isRequestSeen, withRequestKeys } from '../../engine/request-keys.ts';
+import type { Signaller } from '../../engine/signaller.ts';
 import type {
-  OnRepeat,
+  InsertOptions,
   PurgeStep,
   QueueCounts,
   ScanOptions,
@@ -78,8 +79,18 @@ export class ListStorage implements Storage {
   async insert(
     queue: QueueKey,
     elements: readonly NewElement[],
-    signal: ReadySignal | null = null,
-    onRepeat: OnRepeat | null = null,
+    { request = null, ...options }: InsertOptions = {},
+  ): Promise<ElementId[]> {
+    if (request === null) return this.#insert(queue, elements, options);
+    if (elements.length > 0) return this.#insert(queue, withRequestKeys(elements, request), options);
+    if (await isRequestSeen(this, queue, request)) options.onRepeat?.(0, true);
+    return [];
+  }
+
+  async #insert(
+    queue: QueueKey,
+    elements: readonly NewElement[],
+    { signal = null, onRepeat = null }: InsertOptions,
   ): Promise<ElementId[]> {
     if (elements.length === 0) return [];
     const { batchers, keys, dedupWindowMs: windowMs } = this.#parts;
@@ -159,7 +170,7 @@ export class ListStorage implements Storage {
 function check({ matureAt, delayMs, groups, expiresAt }: NewElement, now: number): void {
   if (expiresAt != null) throw notSupported('an expiry');
   if (matureAt === null ? delayMs > 0 : matureAt > now) throw notSupported('a maturity');
-  if (groups.length !== 1 || groups[0] !== PLAIN_GROUP) throw notSupported('consumer groups');
+  if (groups.some((group) => group !== PLAIN_GROUP)) throw notSupported('consumer groups');
 }
 
 function notSupported(what: string): QuaysideError {

@@ -1,7 +1,7 @@
 import { isBeyond, limitedGroups } from '../../engine/group-limit.ts';
-import type { ReadySignal, Signaller } from '../../engine/signaller.ts';
+import type { Signaller } from '../../engine/signaller.ts';
 import type {
-  OnRepeat,
+  InsertOptions,
   PurgeStep,
   QueueCounts,
   QueueOptions,
@@ -100,14 +100,16 @@ export class RedisStorage implements Storage {
   async insert(
     queue: QueueKey,
     elements: readonly NewElement[],
-    signal: ReadySignal | null = null,
-    onRepeat: OnRepeat | null = null,
+    { signal = null, onRepeat = null, request = null }: InsertOptions = {},
   ): Promise<ElementId[]> {
-    if (elements.length === 0) return [];
+    const isEmpty = elements.length === 0;
+    if (isEmpty && request === null) return [];
     const room = this.#parts.policies.room(queue);
     // Before anything is sent: what is rejected creates no queue.
     if (room.limit !== null && isBeyond(room.limit, elements)) throw groupsRejected(room);
-    const call = insertCall(elements, this.#parts.dedupWindowMs, room, onRepeat);
+    const call = insertCall(elements, { windowMs: this.#parts.dedupWindowMs, room, onRepeat, request });
+    // Nothing is stored, and no queue made, by a look at a key.
+    if (isEmpty) return this.#batchers.call(queue, INSERT, call);
     return this.#batchers.call(queue, INSERT, call, {
       join: 'insert',
       stores: true,

@@ -29,8 +29,15 @@ export interface Operations {
   /** Options as JSON text, that of null if there are none any more; null: what is stored stays. */
   declare(queues: readonly QueueName[], options: string | null): null;
   queues(ns: string): string[];
-  /** Per element {@link ElementFields}. Returns repeats (index, 1 or 0 for the same content, …) or null, then ids. */
-  insert(queue: QueueName, elements: Fields): [repeats: number[] | null, ids: string[]];
+  /**
+   * Per element {@link ELEMENT_FIELDS}. Returns repeats (index, 1 or 0 for the same content, …) or null, then ids.
+   * @param request the key of the whole call
+   */
+  insert(
+    queue: QueueName,
+    elements: Fields,
+    request: readonly [key: string, fingerprint: string] | null,
+  ): [repeats: number[] | null, ids: string[]];
   take(
     queue: QueueName,
     group: string,

@@ -1,8 +1,7 @@
-import type { ReadySignal } from '../../engine/signaller.ts';
 import {
   type GroupCounts,
+  type InsertOptions,
   MAX_REASON_BYTES,
-  type OnRepeat,
   type PurgeStep,
   type QueueCounts,
   type QueueOptions,
@@ -33,6 +32,7 @@ import {
   type Fields,
   fromMore,
   nameOf,
+  type Operations,
   type PackedBodies,
   type QueueName,
   SCANNED_FIELDS,
@@ -89,14 +89,13 @@ export class SqliteStorage implements Storage {
   insert(
     queue: QueueKey,
     elements: readonly NewElement[],
-    _signal?: ReadySignal | null,
-    onRepeat: OnRepeat | null = null,
+    { onRepeat = null, request = null }: InsertOptions = {},
   ): Promise<ElementId[]> {
-    const write = (bodies: BodyWriter): [queue: QueueName, elements: Fields] => {
+    const write = (bodies: BodyWriter): Parameters<Operations['insert']> => {
       const fields: Fields = [];
       const now = this.#time.now();
       for (const element of elements) this.#writeElement(element, now, bodies, fields);
-      return [nameOf(queue), fields];
+      return [nameOf(queue), fields, request && [request.key, request.fingerprint]];
     };
     if (onRepeat === null) return this.#client.call('insert', write, ([, ids]) => ids);
     // Not where the reply is read: what the caller's function throws is the caller's alone.

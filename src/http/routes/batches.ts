@@ -2,15 +2,16 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { momentIn } from '../../broker/engine-time.ts';
 import { EXPIRY, needs, needsExpiry } from '../../broker/needs.ts';
 import type { Queue, SettleItem, SettleOutcome, SettleResult } from '../../broker/queue.ts';
-import { userKey } from '../../model/dedup-key.ts';
+import { requestKey, userKey } from '../../model/dedup-key.ts';
 import type { GroupName, NewElement } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import { contentFingerprint } from '../../model/fingerprint.ts';
+import { contentFingerprint, RequestFingerprint } from '../../model/fingerprint.ts';
 import { LIMITS } from '../../model/limits.ts';
+import { quote } from '../../util/quote.ts';
 import { type Properties, type Schema, Type } from '../../util/schema.ts';
 import { errorIn, type GivenElement, tooMany } from '../batch.ts';
 import type { HttpCall } from '../call.ts';
-import { MAX_KEY_LENGTH } from '../idempotency-key.ts';
+import { idempotencyKeyOf, MAX_KEY_LENGTH } from '../idempotency-key.ts';
 import { readJson } from '../json-body.ts';
 import { MULTIPART } from '../multipart.ts';
 import { NDJSON } from '../ndjson.ts';
@@ -64,7 +65,8 @@ const InsertedMany = named(
     ids: Type.Array(Type.String(), { description: 'In the order of the elements.' }),
     repeated: Type.Optional(
       Type.Array(Type.Integer({ minimum: 0 }), {
-        description: 'Places in `ids`, from 0, of elements whose key was seen before: they were not stored.',
+        description:
+          'Places in `ids`, from 0, of elements whose key, or that of the request, was seen before: they were not stored.',
       }),
     ),
   }),
@@ -139,9 +141,25 @@ export const batchRoutes: readonly Route[] = [
         name: 'content-type',
         description: `\`${NDJSON}\`, or \`${MULTIPART}\` with its boundary.`,
       },
+      {
+        name: 'idempotency-key',
+        description:
+          'A key of the whole request, in place of keys of its elements: a request of the same user with the same key and content stores nothing and returns the first ids; with other content it is refused.',
+      },
     ],
     responses: [
-      { status: 200, description: 'All are stored.', contentType: 'application/json', schema: InsertedMany },
+      {
+        status: 200,
+        description: 'All are stored.',
+        contentType: 'application/json',
+        schema: InsertedMany,
+        headers: [
+          {
+            name: 'x-ks-repeated',
+            description: '`true` if the key of the request was seen before: nothing was stored.',
+          },
+        ],
+      },
     ],
     problems: [
       'invalid-body',
@@ -155,11 +173,12 @@ export const batchRoutes: readonly Route[] = [
     handle(call, defaults) {
       const { bodyLimit, batchBytes } = call.front.parts.options;
       const read = elementsReader(call.head, bodyLimit);
+      const key = idempotencyKeyOf(call.head);
       call.queue.groups(defaults.groups);
       rejectIfLonger(call, batchBytes);
       return call.front.readLargeInTurn(call, async () => {
         const body = await wholeBody(call, batchBytes);
-        if (body !== null) await insertMany(call, read(body), defaults);
+        if (body !== null) await insertMany(call, read(body), { defaults, key });
       });
     },
   }),
@@ -202,14 +221,16 @@ interface Defaults {
   readonly groups: readonly GroupName[] | null;
 }
 
+/** @param key the idempotency key of the request */
 async function insertMany(
   call: HttpCall,
   { place, elements }: SentElements,
-  defaults: Defaults,
+  { defaults, key }: { defaults: Defaults; key: string | null },
 ): Promise<void> {
   const { queue, user } = call;
   const { batchCount } = call.front.parts.options;
-  const make = elementMaker(queue, user.name, defaults);
+  const fingerprint = key === null ? null : new RequestFingerprint();
+  const make = elementMaker(queue, user.name, { defaults, fingerprint });
   const batch: NewElement[] = [];
   /** Where each of them stood. */
   const numbers: number[] = [];
@@ -217,6 +238,7 @@ async function insertMany(
   for (const { number, element } of elements) {
     if (batch.length === batchCount) throw errorIn(place, number, tooMany('elements', batchCount));
     try {
+      if (key !== null && element.key !== null) throw secondKey(place, element.key);
       batch.push(make(element));
     } catch (error) {
       throw errorIn(place, number, error);
@@ -231,14 +253,27 @@ async function insertMany(
   const repeated: number[] = [];
   let ids: readonly string[] = [];
   try {
-    if (batch.length > 0) ids = await queue.insert(batch, (index) => repeated.push(index));
+    const request =
+      key === null || fingerprint === null
+        ? null
+        : { key: requestKey(user.name, key), fingerprint: fingerprint.text() };
+    if (batch.length > 0) ids = await queue.insert(batch, (index) => repeated.push(index), request);
   } catch (error) {
-    throw namedByPlace(error, place, numbers);
+    throw key === null ? namedByPlace(error, place, numbers) : error;
   }
   // The port promises ids that need no escape.
   const list = ids.length === 0 ? '' : `"${ids.join('","')}"`;
   const more = repeated.length === 0 ? '' : `,"repeated":[${repeated.sort((a, b) => a - b).join(',')}]`;
-  call.json(200, `{"ids":[${list}]${more}}`);
+  call.json(200, `{"ids":[${list}]${more}}`, key === null || repeated.length === 0 ? undefined : REPEATED);
+}
+
+const REPEATED = ['x-ks-repeated', 'true'] as const;
+
+/** Of an element that has a key of its own in a request with one. */
+function secondKey(place: SentElements['place'], key: string): QuaysideError {
+  const parameter = place === 'line' ? 'key' : 'idempotency-key';
+  const message = `${parameter} ${quote(key)} cannot be given in addition to the Idempotency-Key of the request. Give the request a key, or its elements.`;
+  return new QuaysideError('invalid-parameter', message, { parameter });
 }
 
 /** What is wrong with one of the elements, by the number of its line or part. */
@@ -252,7 +287,11 @@ function namedByPlace(error: unknown, place: SentElements['place'], numbers: rea
 }
 
 /** Makes elements of what was sent. What it returns throws `not-supported` and `invalid-parameter`. */
-function elementMaker(queue: Queue, user: string, defaults: Defaults): (sent: GivenElement) => NewElement {
+function elementMaker(
+  queue: Queue,
+  user: string,
+  { defaults, fingerprint }: { defaults: Defaults; fingerprint: RequestFingerprint | null },
+): (sent: GivenElement) => NewElement {
   const { namespace, key } = queue;
   // One array for all that name none.
   const usual = queue.groups(defaults.groups);
@@ -274,6 +313,7 @@ function elementMaker(queue: Queue, user: string, defaults: Defaults): (sent: Gi
       tries: sent.tries ?? defaults.tries ?? 0,
       groups: sent.groups === null ? usual : queue.groups(sent.groups),
     };
+    fingerprint?.add(content, ttlMs);
     return {
       ...content,
       dedupKey: sent.key === null ? null : userKey(user, sent.key),

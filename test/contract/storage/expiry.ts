@@ -234,7 +234,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       await sweep();
       const repeats: number[] = [];
       const again = newElement({ dedupKey: 'k' });
-      const [second] = await on.storage.insert(queue, [again], null, (index) => repeats.push(index));
+      const [second] = await on.storage.insert(queue, [again], { onRepeat: (index) => repeats.push(index) });
       assert.deepEqual([second, repeats], [first, [0]]);
       assert.deepEqual(await on.pop(queue), []);
     });

@@ -59,10 +59,10 @@ export function insertContract(open: EngineUnderTest['open']): void {
       });
       const signal = { topic: 'ready', say: (count: number) => count };
       await Promise.all([
-        storage.insert(queue, newElements('a', 'b'), signal),
-        storage.insert(queue, newElements('c'), signal),
+        storage.insert(queue, newElements('a', 'b'), { signal }),
+        storage.insert(queue, newElements('c'), { signal }),
       ]);
-      await storage.insert(queue, newElements('d'), signal);
+      await storage.insert(queue, newElements('d'), { signal });
       await heard.promise;
       assert.deepEqual(counts, [3, 1]);
       end();
@@ -158,7 +158,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
       };
       const repeats: (readonly [number, boolean])[] = [];
       const insert = (...elements: NewElement[]): Promise<string[]> =>
-        on.storage.insert(queue, elements, null, (index, isSame) => repeats.push([index, isSame]));
+        on.storage.insert(queue, elements, { onRepeat: (index, isSame) => repeats.push([index, isSame]) });
       const [first] = await insert(element('a'), newElement({ body: 'no key' }));
       assert.equal(repeats.length, 0);
       const ids = await insert(newElement({ body: 'before' }), element('a'), element('a'));
@@ -191,7 +191,9 @@ export function insertContract(open: EngineUnderTest['open']): void {
       };
       const outcomes: (readonly [string, number, boolean])[] = [];
       const insert = (name: string, ...elements: NewElement[]): Promise<string[]> =>
-        on.storage.insert(queue, elements, null, (index, isSame) => outcomes.push([name, index, isSame]));
+        on.storage.insert(queue, elements, {
+          onRepeat: (index, isSame) => outcomes.push([name, index, isSame]),
+        });
       const ids = await Promise.all([
         insert('first', newElement({ body: 'a' }), element('b', 'k')),
         insert('bad', newElement({ body: 'c' }), element('d', 'own'), element('e', 'own')),
@@ -222,7 +224,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
         return plain.dedupKey === null ? plain : { ...plain, fingerprint: 'x'.repeat(22) };
       });
       const repeats: number[] = [];
-      const ids = await on.storage.insert(queue, elements, null, (index) => repeats.push(index));
+      const ids = await on.storage.insert(queue, elements, { onRepeat: (index) => repeats.push(index) });
       // Ten keys, each of them a thousand elements later again.
       assert.equal(new Set(ids).size, 10_000 - 90);
       assert.equal(repeats.length, 90);

@@ -1,14 +1,17 @@
--- insert <count> <columns> <dedup window> [<limit>] [<sizes>], then per element: <content> [<timing>] [<groups>] [<dedup key>]
+-- insert <count> <columns> <dedup window> [<limit>] [<sizes>] [<request keys>], then per element: <content> [<timing>] [<groups>]
+-- [<dedup key>]
 --
--- columns: 't' if timings are given, 'g' if groups are, 'd' if dedup keys are. Groups are joined by commas.
+-- columns: 't' if timings are given, 'g' if groups are, 'd' if dedup keys are, 'r' if request keys are. Groups are joined by commas.
 -- limit: with groups only, see groups.lua.
--- sizes: with groups or dedup keys: how many elements each of the calls has that were joined.
+-- sizes: with groups or keys: how many elements each of the calls has that were joined.
+-- request keys: of each call one that is for all its elements, as a dedup key; '' for none.
 -- timing: '' for an element that is ready now, was never tried and does not expire, else maturity + 1 or 0(6) delay(6)
 -- tries(4) expires at(6).
 -- dedup key: the key, and behind a zero byte the fingerprint(22) of the content, if there is one.
 -- Returns the first number(6), then, if a dedup key may have met an earlier one, or there are groups, of each element
 -- its number(6) and what became of it(1): STORED, REPEATED or MISMATCHED; the number 0 for those of a call of which nothing is
--- stored: its groups do not fit, or it has one that is MISMATCHED.
+-- stored: its groups do not fit, or it has one that is MISMATCHED. Of a call with a request key there is one such record, with the
+-- number of its first element; the others follow that one. A call without elements stores nothing, its key neither.
 
 local function timingOf(text)
   if text == '' then return call.now, 0, NEVER end
@@ -175,20 +178,57 @@ local function insertPlain(q, args, at, count, width)
   return first
 end
 
+-- Stores the elements of a call by `store`, which returns the number of the first one, unless the key of the call was seen before.
+local function putRequest(q, request, window, count, store)
+  local key, fingerprint = splitKey(request)
+  local earlier, seen, before = findRepeat(q, key, window)
+  if earlier then return earlier .. (seen == fingerprint and REPEATED or MISMATCHED) end
+  if count == 0 then return six(0) .. STORED end
+  local first = store()
+  if first ~= six(0) then rememberKey(q, key, first, fingerprint, before) end
+  return first .. STORED
+end
+
+-- Calls of which some have a request key, and none has groups or keys of elements.
+local function insertPlainRequests(q, args, at, columns, sizes, requests, window)
+  local numbers, nextCall, width = {}, 1, #columns
+  for size in string.gmatch(sizes, '%d+') do
+    local count, from = tonumber(size), at
+    if requests[nextCall] ~= '' then
+      numbers[#numbers + 1] = putRequest(q, requests[nextCall], window, count, function()
+        return insertPlain(q, args, from, count, width)
+      end)
+    else
+      local first = fromSix(insertPlain(q, args, from, count, width), 1)
+      for i = 0, count - 1 do numbers[#numbers + 1] = six(first + i) .. STORED end
+    end
+    at, nextCall = at + width * count, nextCall + 1
+  end
+  return sub(numbers[1], 1, 6) .. concat(numbers), at
+end
+
 verbs.insert = function(q, args, at)
   local count, columns, window = tonumber(args[at]), args[at + 1], tonumber(args[at + 2])
   at = at + 3
   local width = 1 + #columns
-  createQueue(q)
+  if count > 0 then createQueue(q) end
   if columns == '' or columns == 't' then return insertPlain(q, args, at, count, width), at + width * count end
   local limit
   if string.find(columns, 'g') then
     limit = args[at]
     at = at + 1
   end
-  local sizes = args[at]
-  local elements, behind = readElements(args, at + 1, count, columns)
-  local numbers, from = {}, 1
+  local sizes, requests = args[at], {}
+  at = at + 1
+  if string.find(columns, 'r') then
+    for _ in string.gmatch(sizes, '%d+') do
+      requests[#requests + 1] = args[at]
+      at = at + 1
+    end
+    if columns == 'r' or columns == 'tr' then return insertPlainRequests(q, args, at, columns, sizes, requests, window) end
+  end
+  local elements, behind = readElements(args, at, count, columns)
+  local numbers, from, nextCall = {}, 1, 1
   if limit then
     for size in string.gmatch(sizes, '%d+') do
       resolveGroups(q, elements, from, from + size - 1, limit)
@@ -200,13 +240,22 @@ verbs.insert = function(q, args, at)
     local upTo = from + size - 1
     -- What the key of a single element holds shows when it is stored.
     if size ~= '1' and string.find(columns, 'd') then findMismatch(q, elements, from, upTo, window) end
-    for i = from, upTo do
-      local element = elements[i]
-      local seq, what = six(0), element.isMismatched and MISMATCHED or STORED
-      if not element.isRejected then seq, what = putOnce(q, element, window) end
-      numbers[i] = seq .. what
+    if (requests[nextCall] or '') ~= '' then
+      numbers[#numbers + 1] = putRequest(q, requests[nextCall], window, tonumber(size), function()
+        if elements[from].isRejected then return six(0) end
+        local first = six(q.seq + 1)
+        for i = from, upTo do putOnce(q, elements[i], window) end
+        return first
+      end)
+    else
+      for i = from, upTo do
+        local element = elements[i]
+        local seq, what = six(0), element.isMismatched and MISMATCHED or STORED
+        if not element.isRejected then seq, what = putOnce(q, element, window) end
+        numbers[#numbers + 1] = seq .. what
+      end
     end
-    from = upTo + 1
+    from, nextCall = upTo + 1, nextCall + 1
   end
   return sub(numbers[1], 1, 6) .. concat(numbers), behind
 end

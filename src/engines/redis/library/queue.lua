@@ -12,7 +12,8 @@
 --   e<seq>      an element: maturity(6) tries(4) as inserted, inserted at(6) expires at(6), then its content
 --   d<gid><seq> a delivery that was reserved once (deliveries.lua)
 --   g<seq>      an element of a stream: what each of its groups does with it (streams.lua)
---   k<key>      a dedup key: seq(6) seen at(6), then the fingerprint(22) of the content if there was one
+--   k<key>      a dedup key: seq(6) seen at(6), then the fingerprint(22) of the content if there was one; that of a request has
+--               the seq of its first element
 --   c<client>   the session of a client: what its last call returned (session.lua)
 --   N, p<number>, o<source><run>   the outbox: the last number, entries, and high-water marks (outbox.lua)
 --

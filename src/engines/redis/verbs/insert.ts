@@ -1,6 +1,6 @@
 import type { NamespacePolicy } from '../../../engine/engine.ts';
 import { type GroupLimit, groupLimitOf } from '../../../engine/group-limit.ts';
-import type { OnRepeat } from '../../../engine/storage.ts';
+import type { OnRepeat, RequestKey } from '../../../engine/storage.ts';
 import { tooManyGroups } from '../../../engine/store-failures.ts';
 import { type ElementId, type NewElement, PLAIN_GROUP } from '../../../model/element.ts';
 import { QuaysideError } from '../../../model/errors.ts';
@@ -17,6 +17,8 @@ export interface InsertCall {
   readonly room: GroupRoom;
   readonly bytes: number;
   readonly onRepeat: OnRepeat | null;
+  /** The key of the whole call with its fingerprint, as a {@link keyText}; '' for none. */
+  readonly request: string;
 }
 
 /** The bound on the groups of a queue. */
@@ -54,16 +56,18 @@ export function encodeElement(element: NewElement): EncodedElement {
     timing: encodeTiming(element),
     content: encodeContent(element),
     groups: groupsText(element.groups),
-    // A key with its fingerprint behind a zero byte, which no key has.
-    dedupKey: dedupKey === null ? '' : fingerprint ? `${dedupKey}\0${fingerprint}` : dedupKey,
+    dedupKey: dedupKey === null ? '' : keyText(dedupKey, fingerprint),
   };
+}
+
+/** A key with its fingerprint behind a zero byte, which no key has. */
+function keyText(key: string, fingerprint: string | null | undefined): string {
+  return fingerprint ? `${key}\0${fingerprint}` : key;
 }
 
 export function insertCall(
   elements: readonly NewElement[],
-  windowMs: number,
-  room: GroupRoom,
-  onRepeat: OnRepeat | null,
+  { request, ...rest }: Pick<InsertCall, 'windowMs' | 'room' | 'onRepeat'> & { request: RequestKey | null },
 ): InsertCall {
   let bytes = 0;
   const encoded = elements.map((element) => {
@@ -71,7 +75,12 @@ export function insertCall(
     bytes += each.content.length;
     return each;
   });
-  return { elements: encoded, windowMs, room, bytes, onRepeat };
+  return {
+    ...rest,
+    elements: encoded,
+    bytes,
+    request: request === null ? '' : keyText(request.key, request.fingerprint),
+  };
 }
 
 const COLUMNS = [
@@ -110,11 +119,14 @@ export const INSERT: Verb<InsertCall, ElementId[]> = {
     const elements = calls.length === 1 ? (calls[0]?.elements ?? []) : calls.flatMap((call) => call.elements);
     // The columns that are sent in addition to the content: those that any element needs.
     const columns = COLUMNS.filter(({ of }) => elements.some((element) => element[of].length > 0));
-    const args: Arg[] = [elements.length, columns.map(({ code }) => code).join(''), calls[0]?.windowMs ?? 0];
+    const hasRequests = calls.some(({ request }) => request !== '');
+    const codes = `${columns.map(({ code }) => code).join('')}${hasRequests ? 'r' : ''}`;
+    const args: Arg[] = [elements.length, codes, calls[0]?.windowMs ?? 0];
     if (columns.some(({ of }) => of === 'groups')) args.push(calls[0]?.room.text ?? '');
-    if (columns.some(({ of }) => of !== 'timing')) {
+    if (hasRequests || columns.some(({ of }) => of !== 'timing')) {
       args.push(calls.map((call) => call.elements.length).join(','));
     }
+    if (hasRequests) for (const { request } of calls) args.push(request);
     for (const element of elements) {
       args.push(element.content);
       for (const { of } of columns) args.push(element[of]);
@@ -124,7 +136,23 @@ export const INSERT: Verb<InsertCall, ElementId[]> = {
   decode({ tag, text }, calls) {
     const first = text.readUIntBE(0, 6);
     let index = 0;
-    return calls.map(({ elements, room, onRepeat }) => {
+    return calls.map(({ elements, room, onRepeat, request }) => {
+      if (request !== '') {
+        const at = 6 + 7 * index;
+        index++;
+        const number = text.readUIntBE(at, 6);
+        const what = text.readUInt8(at + 6);
+        if (elements.length === 0 || what === MISMATCHED) {
+          if (what !== STORED) onRepeat?.(0, what === REPEATED);
+          return [];
+        }
+        if (number === 0) return groupsRejected(room);
+        // Numbers of one call are consecutive.
+        return elements.map((_, place) => {
+          if (what === REPEATED) onRepeat?.(place, true);
+          return elementId(tag, number + place);
+        });
+      }
       let isMismatched = false;
       const ids = elements.map((_, place) => {
         const at = 6 + 7 * index;

@@ -26,7 +26,11 @@ export function insert(
   { received }: Bodies,
   name: QueueName,
   fields: Fields,
+  request: readonly [key: string, fingerprint: string] | null,
 ): [repeats: number[] | null, ids: string[]] {
+  const repeat = request === null ? null : repeatOf(store, name, fields, request);
+  if (repeat !== null) return repeat;
+  if (request !== null && fields.length === 0) return [null, []];
   if (store.names.isLimited(name)) {
     const groups: string[] = [];
     for (let at = 6; at < fields.length; at += ELEMENT_FIELDS) groups.push(fields[at] as string);
@@ -45,10 +49,48 @@ export function insert(
     repeats.push(ids.length, isSame ? 1 : 0);
     isMismatched ||= !isSame;
   };
+  let first: number | null = null;
   for (let at = 0; at < fields.length; at += ELEMENT_FIELDS) {
-    ids.push(store.ids.text(insertOne(store, queue, elementAt(fields, at, received), onRepeat)));
+    const seq = insertOne(store, queue, elementAt(fields, at, received), onRepeat);
+    first ??= seq;
+    ids.push(store.ids.text(seq));
+  }
+  if (request !== null && first !== null) {
+    const [key, fingerprint] = request;
+    store.records.remember(queue, key, { seq: first, fingerprint }, store.now);
   }
   return [repeats, isMismatched ? [] : ids];
+}
+
+/**
+ * The result of a call whose key was seen before; null: it was not. One row is stored for all elements of a call: they got
+ * consecutive numbers, and the same content draws as many again.
+ */
+function repeatOf(
+  { ids, names, records, now }: Store,
+  name: QueueName,
+  fields: Fields,
+  [key, fingerprint]: readonly [key: string, fingerprint: string],
+): [repeats: number[], ids: string[]] | null {
+  const queue = names.find(name);
+  const seen = queue === null ? null : records.seen(queue, key, now);
+  if (seen === null) return null;
+  const isSame = isSameContent(fingerprint, seen.fingerprint);
+  if (fields.length === 0 || !isSame) return [[0, isSame ? 1 : 0], []];
+  const repeats: number[] = [];
+  const repeated: string[] = [];
+  let { seq } = seen;
+  for (let at = 0; at < fields.length; at += ELEMENT_FIELDS) {
+    repeats.push(repeated.length, 1);
+    repeated.push(ids.text(seq));
+    seq += numbersOf(fields[at + 6] as string);
+  }
+  return [repeats, repeated];
+}
+
+/** How many numbers an element draws: one for itself, and one for each of its groups if it has some. */
+function numbersOf(groups: string): number {
+  return groups === '' ? 1 : 1 + groups.split(',').length;
 }
 
 /** The first element whose key was seen with other content, in this call or before; null: none. */

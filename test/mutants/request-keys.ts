@@ -1,0 +1,100 @@
+import type { Edit, Mutant } from './mutants.ts';
+
+const edit = (file: string, search: string, replace: string): readonly Edit[] => [
+  { file: `src/${file}`, search, replace },
+];
+
+/** Bugs of keys of whole requests: elements that are stored twice, lost to a wrong repeat, or named by wrong ids. */
+export const REQUEST_KEYS: readonly Mutant[] = [
+  {
+    name: 'a repeat takes each element for one that drew a single number',
+    suite: 'request keys on SQLite',
+    edits: edit(
+      'engines/sqlite/worker/insert.ts',
+      'seq += numbersOf(fields[at + 6] as string);',
+      'seq += 1;',
+    ),
+  },
+  {
+    name: 'SQLite takes other content under the key of a request for a repeat',
+    suite: 'request keys on SQLite',
+    edits: edit(
+      'engines/sqlite/worker/insert.ts',
+      'if (fields.length === 0 || !isSame) return',
+      'if (fields.length === 0) return',
+    ),
+  },
+  {
+    name: 'Redis takes other content under the key of a request for a repeat',
+    suite: 'request keys on Redis',
+    edits: edit(
+      'engines/redis/library/insert.lua',
+      '(seen == fingerprint and REPEATED or MISMATCHED)',
+      'REPEATED',
+    ),
+  },
+  {
+    name: 'Redis remembers the key of a request whose groups do not fit',
+    suite: 'request keys on Redis',
+    edits: edit(
+      'engines/redis/library/insert.lua',
+      'if first ~= six(0) then rememberKey(',
+      'if first then rememberKey(',
+    ),
+  },
+  {
+    name: 'a look at a key on Redis stores it',
+    suite: 'request keys on Redis',
+    edits: edit(
+      'engines/redis/library/insert.lua',
+      'if count == 0 then return six(0) .. STORED end\n',
+      'if count == 0 then rememberKey(q, key, six(1), fingerprint, before) return six(0) .. STORED end\n',
+    ),
+  },
+  {
+    name: 'all elements of a request have one key on PostgreSQL',
+    suite: 'request keys on PostgreSQL',
+    edits: edit(
+      'engine/request-keys.ts',
+      'dedupKey: keyAt(request, index), fingerprint',
+      'dedupKey: keyAt(request, 0), fingerprint',
+    ),
+  },
+  {
+    name: 'the keys of requests that the old engine has seen are unknown',
+    suite: 'joined engines',
+    edits: edit(
+      'engine/migrating-storage.ts',
+      '(isSeen ? this.#from : this.#to).insert(',
+      'this.#to.insert(',
+    ),
+  },
+  {
+    name: 'headers and parameters do not count for the key of a request',
+    suite: 'request keys over HTTP',
+    edits: edit(
+      'model/fingerprint.ts',
+      'this.#hash.update(facts).update(element.body);',
+      'this.#hash.update(element.body);',
+    ),
+  },
+  {
+    name: 'a request with a key is the insert of an element with that key',
+    suite: 'request keys over HTTP',
+    edits: edit('model/dedup-key.ts', 'return `:${userKey(user, key)}`;', 'return userKey(user, key);'),
+  },
+  {
+    name: 'elements of a request with a key have keys, too, which are ignored',
+    suite: 'request keys over HTTP',
+    edits: edit(
+      'http/routes/batches.ts',
+      'if (key !== null && element.key !== null) throw secondKey(place, element.key);\n',
+      '',
+    ),
+  },
+  {
+    name: 'users share the keys of requests',
+    suite: 'keys of users',
+    edits: edit('http/routes/batches.ts', 'requestKey(user.name, key)', "requestKey('any', key)"),
+  },
+];
