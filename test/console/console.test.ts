@@ -61,7 +61,7 @@ describe('The console in a browser', () => {
     await page.getByRole('button', { name: 'User admin' }).click();
     await page.getByRole('button', { name: 'Sign out' }).click();
     opened.forgetSignIns();
-    await page.getByLabel('User').fill('admin');
+    await page.getByLabel('User', { exact: true }).fill('admin');
     await page.getByLabel('Password').fill('wrong');
     await page.getByRole('button', { name: 'Sign in' }).click();
     await page.getByText('User name and password do not fit').waitFor();
@@ -189,6 +189,9 @@ describe('The console in a browser', () => {
     await tabTo(page, 'Redrive all …');
     await page.keyboard.press('Enter');
     await page.getByText('3 elements match').waitFor();
+    // The text is there while the server still counts.
+    const redrive = { name: 'Redrive 3 elements of __deadletter__', disabled: false };
+    await page.getByRole('button', redrive).waitFor();
     await tabTo(page, 'Redrive 3 elements of __deadletter__');
     await page.keyboard.press('Enter');
     await page.getByText('3 elements of __deadletter__ redriven').waitFor();
