@@ -1,9 +1,12 @@
 import { render } from 'preact';
 import { App } from './app.tsx';
+import { loadFirst, showsStream } from './pages/page.tsx';
 import { follow } from './remote/live.ts';
 import { resume } from './session.ts';
 import './styles/index.css';
 
-follow();
-render(<App />, document.body);
+// What takes a request comes first.
 void resume();
+loadFirst();
+follow(showsStream());
+render(<App />, document.body);

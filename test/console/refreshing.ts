@@ -43,6 +43,19 @@ export function refreshing(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Refresh: Every 60 s' }).waitFor();
   });
 
+  it('asks for what a page shows before it follows all queues', async () => {
+    const page = await opened().page('#/queues');
+    await page.locator('table.rows').waitFor();
+    const asked: string[] = [];
+    page.on('request', (request) => {
+      const { pathname } = new URL(request.url());
+      if (pathname === '/queues' || pathname === '/events') asked.push(pathname);
+    });
+    await page.reload();
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    assert.deepEqual(asked.slice(0, 2), ['/queues', '/events']);
+  });
+
   it('shows all times in UTC if that is chosen, on a phone as well', async () => {
     await opened().insert('N', 'zoned', '1');
     const page = await opened().page('#/q/N/zoned', { width: 390 });

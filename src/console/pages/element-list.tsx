@@ -1,5 +1,5 @@
 import { useComputed, useSignal } from '@preact/signals';
-import { useEffect, useRef } from 'preact/hooks';
+import { useLayoutEffect, useMemo, useRef } from 'preact/hooks';
 import { bytes, count, named, several, shortCount } from '../format.ts';
 import {
   type ElementState,
@@ -8,7 +8,7 @@ import {
   listElements,
   selectorOf,
 } from '../remote/elements.ts';
-import { keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
+import { beforeStream, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import { ACTION_NAMES, type BulkAction, type ElementChoice } from '../remote/operations.ts';
 import { type QueueStatus, queueStatus } from '../remote/queue-status.ts';
 import { address, go, href, setQuery } from '../route.ts';
@@ -97,6 +97,8 @@ export function ElementList({
     return queues.get(keyOf(of)) ?? null;
   });
 
+  const columns = useMemo(() => columnsOf(of, filter.group), [keyOf(of), filter.group]);
+
   const load = async (after: string | null): Promise<void> => {
     stop.current?.abort();
     const abort = new AbortController();
@@ -123,8 +125,8 @@ export function ElementList({
       if (!abort.signal.aborted) list.value = { ...before, isLoading: false, error };
     }
   };
-  useEffect(() => {
-    void load(null);
+  useLayoutEffect(() => {
+    beforeStream(load(null));
     return () => stop.current?.abort();
   }, [keyOf(of), filter.state, filter.group, filter.search]);
 
@@ -209,7 +211,7 @@ export function ElementList({
           rows={elements}
           keyOf={({ id }) => id}
           nameOf={({ id }) => id}
-          columns={columnsOf(of, filter.group)}
+          columns={columns}
           onOpen={({ id }) => go(href(['q', ns, queue, 'e', id], { group: filter.group }))}
           {...(may('manage', ns) && { selection: selectionOf(selected, elements) })}
         />

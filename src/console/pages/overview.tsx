@@ -1,4 +1,4 @@
-import { useComputed } from '@preact/signals';
+import { type ReadonlySignal, useComputed } from '@preact/signals';
 import { messageOf } from '../api.ts';
 import { bytes, count, duration, named, rate, several, shortCount } from '../format.ts';
 import { type Concern, concerns, RULE, reasonOf } from '../remote/attention.ts';
@@ -39,6 +39,10 @@ export function Overview() {
   const dead = useResource('dead-letters', deadLetters);
   const history = useResource('history', sumHistory, 15_000);
   const engines = useResource('engines', readEngines, 15_000);
+  const totals = useComputed(() => {
+    version.value;
+    return totalsByNamespace(queues, clock.value);
+  });
   if (!isComplete.value) return <Loading what="Reading what holds" />;
   return (
     <>
@@ -47,11 +51,15 @@ export function Overview() {
         <RangeChoice />
       </div>
       <Alarms />
-      <Figures dead={dead.value} deadError={dead.error} />
+      <Figures totals={totals} dead={dead.value} deadError={dead.error} />
       <Concerns />
       <HistoryCharts history={history.value} />
       <div class="columns">
-        <Namespaces engines={engines.value?.engines ?? []} missing={engines.value?.missing ?? []} />
+        <Namespaces
+          totals={totals}
+          engines={engines.value?.engines ?? []}
+          missing={engines.value?.missing ?? []}
+        />
         <Nodes />
       </div>
     </>
@@ -112,47 +120,84 @@ function Alarms() {
 }
 
 interface QueueTotals {
-  readonly ready: number;
-  readonly scheduled: number;
-  readonly reserved: number;
-  readonly in: number;
-  readonly out: number;
-  readonly oldestMs: number | null;
-  readonly queues: number;
-  readonly paused: number;
+  ready: number;
+  scheduled: number;
+  reserved: number;
+  in: number;
+  out: number;
+  /** As the server writes it. */
+  oldest: string | null;
+  queues: number;
+  paused: number;
 }
 
-function totalsOf(all: Iterable<readonly [string, QueuePicture]>, now: number): QueueTotals {
-  const sum = { ready: 0, scheduled: 0, reserved: 0, in: 0, out: 0, queues: 0, paused: 0 };
-  let oldest: string | null = null;
+type TotalsByNamespace = ReadonlyMap<string, Readonly<QueueTotals>>;
+
+const NONE: Readonly<QueueTotals> = {
+  ready: 0,
+  scheduled: 0,
+  reserved: 0,
+  in: 0,
+  out: 0,
+  oldest: null,
+  queues: 0,
+  paused: 0,
+};
+
+/** All queues are gone through once an update. */
+function totalsByNamespace(all: ReadonlyMap<string, QueuePicture>, now: number): TotalsByNamespace {
+  const totals = new Map<string, QueueTotals>();
   for (const [key, queue] of all) {
-    const rates = ratesAt(samples.get(key), now);
+    const sum = totals.get(queue.ns) ?? { ...NONE };
+    if (sum.queues === 0) totals.set(queue.ns, sum);
     sum.ready += queue.size;
     sum.scheduled += queue.schedSize;
     sum.reserved += queue.resvSize;
-    sum.in += rates.in;
-    sum.out += rates.out;
     sum.queues += 1;
     if (queue.paused) sum.paused += 1;
-    // Their texts sort as moments do.
-    const since = readySince(queue);
-    if (since !== null && (oldest === null || since < oldest)) oldest = since;
+    sum.oldest = earlier(sum.oldest, readySince(queue));
+    // Queues at rest have no samples.
+    const own = samples.get(key);
+    if (own === undefined) continue;
+    const rates = ratesAt(own, now);
+    sum.in += rates.in;
+    sum.out += rates.out;
   }
-  return { ...sum, oldestMs: oldest === null ? null : Math.max(0, now - Date.parse(oldest)) };
+  return totals;
+}
+
+function sumOf(all: Iterable<Readonly<QueueTotals>>): Readonly<QueueTotals> {
+  const sum = { ...NONE };
+  for (const one of all) {
+    sum.ready += one.ready;
+    sum.scheduled += one.scheduled;
+    sum.reserved += one.reserved;
+    sum.in += one.in;
+    sum.out += one.out;
+    sum.oldest = earlier(sum.oldest, one.oldest);
+    sum.queues += one.queues;
+    sum.paused += one.paused;
+  }
+  return sum;
+}
+
+/** Of moments as text, which sort as moments do. */
+function earlier(a: string | null, b: string | null): string | null {
+  if (a === null || b === null) return a ?? b;
+  return a < b ? a : b;
 }
 
 function Figures({
+  totals,
   dead,
   deadError,
 }: {
+  readonly totals: ReadonlySignal<TotalsByNamespace>;
   readonly dead: readonly DeadLetterQueue[] | null;
   readonly deadError: unknown;
 }) {
-  const totals = useComputed(() => {
-    version.value;
-    return totalsOf(queues, clock.value);
-  });
-  const { ready, scheduled, reserved, in: inserted, out, oldestMs, paused } = totals.value;
+  const { ready, scheduled, reserved, in: inserted, out, oldest, paused } = sumOf(totals.value.values());
+  const oldestMs = oldest === null ? null : Math.max(0, clock.value - Date.parse(oldest));
   const deadCount = dead?.reduce((sum, one) => sum + countNow(one), 0) ?? null;
   return (
     <section class="figures" aria-label="In all">
@@ -284,17 +329,15 @@ function ConcernRow({ concern }: { readonly concern: Concern }) {
 }
 
 function Namespaces({
+  totals,
   engines,
   missing,
 }: {
+  readonly totals: ReadonlySignal<TotalsByNamespace>;
   readonly engines: readonly EngineInfo[];
   readonly missing: readonly string[];
 }) {
-  const rows = useComputed(() => {
-    version.value;
-    const byNamespace = Map.groupBy(queues, ([, { ns }]) => ns);
-    return namespaces().map((name) => ({ name, ...totalsOf(byNamespace.get(name) ?? [], clock.value) }));
-  });
+  const rows = namespaces().map((name) => ({ name, ...(totals.value.get(name) ?? NONE) }));
   const alarmOf = (name: string): AlarmPicture | undefined =>
     [...alarms.values()].find(({ namespaces: of }) => of?.includes(name) === true);
   return (
@@ -305,7 +348,7 @@ function Namespaces({
       <MissingNodes missing={missing} />
       <PlainTable
         label="Namespaces"
-        rows={rows.value}
+        rows={rows}
         keyOf={({ name }) => name}
         columns={[
           {

@@ -25,6 +25,13 @@ const LAZY: Readonly<Record<string, () => Promise<PageComponent>>> = {
   users: async () => (await import('./users.tsx')).Users,
 };
 
+/** Pages that show what the stream of events sends, and read nothing before it. */
+const OF_STREAM: ReadonlySet<string> = new Set(['', 'exchanges', 'operations']);
+
+export function showsStream(): boolean {
+  return OF_STREAM.has(address.peek().parts[0] ?? '');
+}
+
 const loaded = signal<Readonly<Record<string, PageComponent>>>({});
 const failure = signal<unknown>(null);
 
@@ -45,19 +52,25 @@ export function PageOf() {
   );
 }
 
+async function load(name: string): Promise<void> {
+  failure.value = null;
+  try {
+    const page = await LAZY[name]?.();
+    if (page !== undefined) loaded.value = { ...loaded.peek(), [name]: page };
+  } catch (error) {
+    failure.value = error;
+  }
+}
+
+/** The page of the address is loaded while the server is asked who is signed in. */
+export function loadFirst(): void {
+  void load(address.peek().parts[0] ?? '');
+}
+
 function LazyPage({ name, rest }: { readonly name: string; readonly rest: readonly string[] }) {
   const Page = loaded.value[name];
-  const load = async (): Promise<void> => {
-    failure.value = null;
-    try {
-      const page = await LAZY[name]?.();
-      if (page !== undefined) loaded.value = { ...loaded.peek(), [name]: page };
-    } catch (error) {
-      failure.value = error;
-    }
-  };
   useEffect(() => {
-    if (Page === undefined) void load();
+    if (Page === undefined) void load(name);
   }, [name]);
   if (Page !== undefined) return <Page rest={rest} />;
   // After an update of the server the old files are gone; a reload fetches the new ones.

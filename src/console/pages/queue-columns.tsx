@@ -79,7 +79,7 @@ const COLUMNS: readonly TableColumn<QueueOfPage>[] = [
     title: 'Depth, 5 min',
     isMinor: true,
     width: 'minmax(7.25rem, 0.8fr)',
-    cell: (queue) => <Spark samples={samples.get(keyOf(queue))} now={clock.value} />,
+    cell: (queue) => <Trend queue={queue} />,
   },
 ];
 
@@ -88,6 +88,12 @@ const ALWAYS: ReadonlySet<string> = new Set(['name', 'ns']);
 function Age({ queue }: { readonly queue: QueueOfPage }) {
   const age = readyForMs(queue, clock.value);
   return <>{age === null ? '–' : duration(age)}</>;
+}
+
+/** A component of its own, so that the row is not drawn again with each second. */
+function Trend({ queue }: { readonly queue: QueueOfPage }) {
+  const own = samples.get(keyOf(queue));
+  return <Spark samples={own} now={own === undefined ? 0 : clock.value} />;
 }
 
 /** Those that the user has chosen. */

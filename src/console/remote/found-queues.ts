@@ -70,6 +70,16 @@ export function findQueues({ filter, sort, page }: QueueSearch, signal: AbortSig
   return get<FoundQueues>('queues', { query, signal });
 }
 
+/** A row with what it was made of. */
+interface MadeRow {
+  readonly read: QueueOfPage | undefined;
+  readonly picture: QueuePicture | undefined;
+  readonly row: QueueOfPage;
+}
+
+/** By what was listed: a row that has not changed stays the same object, and is not drawn again. */
+const made = new WeakMap<QueueOfPage, MadeRow>();
+
 /**
  * The rows of a list in their order, with the newest that is known of each: what the server sends while it is listened to, else what was
  * read last. Queues that are gone are left out.
@@ -82,8 +92,20 @@ export function withLatest(
   const read = new Map(latest.map((one) => [keyOf(one), one]));
   return listed.flatMap((one) => {
     const key = keyOf(one);
-    const picture = queues.get(key);
+    const picture = isLive ? queues.get(key) : undefined;
     if (isLive && picture === undefined) return [];
-    return [{ ...one, ...read.get(key), ...(isLive ? picture : undefined) }];
+    return [rowOf(one, read.get(key), picture)];
   });
+}
+
+function rowOf(
+  listed: QueueOfPage,
+  read: QueueOfPage | undefined,
+  picture: QueuePicture | undefined,
+): QueueOfPage {
+  const before = made.get(listed);
+  if (before !== undefined && before.read === read && before.picture === picture) return before.row;
+  const row = { ...listed, ...read, ...picture };
+  made.set(listed, { read, picture, row });
+  return row;
 }

@@ -106,7 +106,10 @@ export const isComplete = signal(false);
 export const clock = signal(now());
 
 const isHidden = signal(document.hidden);
-const wanted = computed(() => Boolean(session.value) && refresh.value !== 'paused' && !isHidden.value);
+const isDue = signal(false);
+const wanted = computed(
+  () => Boolean(session.value) && isDue.value && refresh.value !== 'paused' && !isHidden.value,
+);
 const intervalMs = computed(() =>
   refresh.value === 'live' || refresh.value === 'paused' ? 0 : Number(refresh.value) * 1000,
 );
@@ -118,14 +121,33 @@ const MAPS = { queues, exchanges, nodes, operations, alarms } as unknown as Reco
   Map<string, object>
 >;
 
+/** Names have no control characters. */
 export function keyOf({ ns, queue }: QueueNamed): string {
-  return JSON.stringify([ns, queue]);
+  return `${ns}\n${queue}`;
 }
 
 function keyIn(kind: PictureKind, one: Record<string, unknown>): string {
   if (kind === 'queues') return keyOf(one as unknown as QueueNamed);
   if (kind === 'alarms') return JSON.stringify([one.alarm, one.engine, one.ns, one.queue]);
   return String(one.id);
+}
+
+/** The stream begins that late at most after a sign-in, whatever the page still reads. */
+const LATEST_MS = 1_000;
+let firstReadings = 0;
+
+/**
+ * The stream begins when what the first page reads by itself has been read. It begins with all queues: 10,000 of them keep the server and the
+ * browser busy for longer than a page may take.
+ */
+export function beforeStream(reading: Promise<unknown>): void {
+  if (isDue.peek()) return;
+  firstReadings += 1;
+  const end = (): void => {
+    firstReadings -= 1;
+    if (firstReadings === 0) isDue.value = true;
+  };
+  reading.then(end, end);
 }
 
 let hasNews = false;
@@ -166,10 +188,10 @@ function note(kind: PictureKind, pictures: readonly Record<string, unknown>[]): 
 
 function noteSample(key: string, at: number, picture: QueuePicture): void {
   const before = queues.get(key);
+  // Of the first pictures: a queue at rest takes no memory here.
+  if (before === undefined && !isComplete.peek()) return;
   let own = samples.get(key);
   if (own === undefined) {
-    // A queue at rest takes no memory here.
-    if (before === undefined && !isComplete.peek()) return;
     own = [];
     samples.set(key, own);
     if (before !== undefined) addSample(own, at - 1000, before);
@@ -223,8 +245,12 @@ const attempt = signal(0);
 
 const FORGET_EVERY_MS = 60_000;
 
-/** Follows the server until the page is closed. */
-export function follow(): void {
+/**
+ * Follows the server until the page is closed.
+ * @param isAtOnce whether the first page shows what the stream sends, and nothing else before it
+ */
+export function follow(isAtOnce: boolean): void {
+  isDue.value = isAtOnce;
   document.addEventListener('visibilitychange', () => {
     isHidden.value = document.hidden;
   });
@@ -232,8 +258,14 @@ export function follow(): void {
   effect(() => {
     attempt.value;
     if (wanted.value) return listen();
-    connection.value = isHidden.value ? 'resting' : 'paused';
+    connection.value = isHidden.value ? 'resting' : refresh.value === 'paused' ? 'paused' : 'connecting';
     return undefined;
+  });
+  effect(() => {
+    if (!session.value || isDue.value) return undefined;
+    return after(LATEST_MS, () => {
+      isDue.value = true;
+    });
   });
   effect(() => {
     if (!wanted.value) return undefined;

@@ -1,7 +1,8 @@
 import { type Signal, useSignal } from '@preact/signals';
-import { useEffect } from 'preact/hooks';
+import { useLayoutEffect } from 'preact/hooks';
 import { refresh } from '../preferences.ts';
 import { every } from '../timers.ts';
+import { beforeStream } from './live.ts';
 
 /** What a page reads from the server: the last good answer stays while the next one is on its way. */
 export interface Resource<T> {
@@ -33,10 +34,11 @@ export function useResource<T>(
   });
   const turn = useSignal(0);
   const chosen = refresh.value;
-  useEffect(() => {
+  // Before the browser draws: what it draws now has none of it.
+  useLayoutEffect(() => {
     const abort = new AbortController();
     state.value = { ...state.peek(), isLoading: true };
-    read(abort.signal).then(
+    const reading = read(abort.signal).then(
       (value) => {
         if (!abort.signal.aborted) state.value = { value, error: null, isLoading: false };
       },
@@ -44,9 +46,11 @@ export function useResource<T>(
         if (!abort.signal.aborted) state.value = { ...state.peek(), error, isLoading: false };
       },
     );
+    beforeStream(reading);
     return () => abort.abort();
   }, [key, turn.value]);
-  useEffect(() => {
+  // With the words of the interval: what the page says of it holds from then on.
+  useLayoutEffect(() => {
     if (everyMs === 0 || chosen === 'paused') return undefined;
     const ms = chosen === 'live' ? everyMs : Math.max(everyMs, Number(chosen) * 1000);
     return every(ms, () => {

@@ -1,7 +1,8 @@
+import { useSignal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useId, useRef } from 'preact/hooks';
 
-/** A button that opens a panel next to it. Arrow keys move within it, Escape closes it. */
+/** A button that opens a panel next to it, whose content is made when it is first opened. Arrow keys move within it, Escape closes it. */
 export function Menu({
   label,
   title,
@@ -16,6 +17,7 @@ export function Menu({
   const id = useId();
   const panel = useRef<HTMLDivElement>(null);
   const button = useRef<HTMLButtonElement>(null);
+  const wasOpened = useSignal(false);
   const place = (): void => {
     const at = button.current?.getBoundingClientRect();
     const box = panel.current;
@@ -50,6 +52,9 @@ export function Menu({
         popover="auto"
         class="menu"
         onKeyDown={move}
+        onBeforeToggle={() => {
+          wasOpened.value = true;
+        }}
         onToggle={(event) => {
           if (event.newState !== 'open') return;
           place();
@@ -60,7 +65,7 @@ export function Menu({
           if ((event.target as HTMLElement).closest('button, a') !== null) panel.current?.hidePopover();
         }}
       >
-        {children}
+        {wasOpened.value && children}
       </div>
     </>
   );

@@ -1,4 +1,5 @@
 import { useSignal } from '@preact/signals';
+import type { TargetedPointerEvent } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import { exact } from '../format.ts';
 import { zone } from '../preferences.ts';
@@ -12,22 +13,20 @@ const TOP = 8;
 const MARK_PX = 90;
 const ROUND = [1, 2, 2.5, 5, 10];
 
-/** Lines over time as SVG: an hour has sixty points, for which a drawing library would be half of what the page loads. */
-export function Plot({
-  label,
-  times,
-  lines,
-  format,
-  steps,
-}: {
+interface PlotContent {
   readonly label: string;
   readonly times: readonly number[];
   readonly lines: readonly ChartLine[];
   readonly format: (value: number) => string;
   readonly steps: readonly number[] | undefined;
-}) {
-  const width = useSignal(320);
-  const pointed = useSignal<number | null>(null);
+}
+
+/**
+ * Lines over time as SVG: an hour has sixty points, for which a drawing library would be half of what the page loads. They are drawn once
+ * the width of their place is known, which is after the rest of the page.
+ */
+export function Plot(content: PlotContent) {
+  const width = useSignal<number | null>(null);
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {
     const element = box.current;
@@ -38,7 +37,16 @@ export function Plot({
     observer.observe(element);
     return () => observer.disconnect();
   }, []);
-  const right = width.value - 8;
+  return (
+    <div ref={box} class="plot">
+      {width.value !== null && <Lines {...content} width={width.value} />}
+    </div>
+  );
+}
+
+function Lines({ label, times, lines, format, steps, width }: PlotContent & { readonly width: number }) {
+  const pointed = useSignal<number | null>(null);
+  const right = width - 8;
   const bottom = HEIGHT - BOTTOM;
   const largest = Math.max(0, ...lines.flatMap(({ values }) => values.map((value) => value ?? 0)));
   const step = stepOf(largest, steps);
@@ -47,21 +55,23 @@ export function Plot({
   const y = (value: number): number => bottom - (value / top) * (bottom - TOP);
   const every = Math.max(1, Math.ceil(times.length / Math.max(1, Math.floor((right - LEFT) / MARK_PX))));
   const marks = Array.from({ length: Math.round(top / step) + 1 }, (_, i) => i * step);
-  const point = (event: PointerEvent): void => {
-    const left = box.current?.getBoundingClientRect().left ?? 0;
+  const point = (event: TargetedPointerEvent<SVGSVGElement>): void => {
+    const { left } = event.currentTarget.getBoundingClientRect();
     const at = Math.round(((event.clientX - left - LEFT) / (right - LEFT)) * (times.length - 1));
     pointed.value = at >= 0 && at < times.length ? at : null;
   };
   return (
-    <div
-      ref={box}
-      class="plot"
-      onPointerMove={point}
-      onPointerLeave={() => {
-        pointed.value = null;
-      }}
-    >
-      <svg width={width.value} height={HEIGHT} role="img" aria-label={label}>
+    <>
+      <svg
+        width={width}
+        height={HEIGHT}
+        role="img"
+        aria-label={label}
+        onPointerMove={point}
+        onPointerLeave={() => {
+          pointed.value = null;
+        }}
+      >
         {marks.map((value) => (
           <g key={value}>
             <line class="grid" x1={LEFT} x2={right} y1={y(value)} y2={y(value)} />
@@ -97,7 +107,7 @@ export function Plot({
           {lines.map(({ name, values }) => ` · ${name} ${valueText(values[pointed.value ?? 0], format)}`)}
         </p>
       )}
-    </div>
+    </>
   );
 }
 
@@ -131,11 +141,10 @@ function stepOf(largest: number, steps: readonly number[] | undefined): number {
   return power * (ROUND.find((factor) => factor * power >= wanted) ?? 10);
 }
 
-/** Made once: a new one for each mark takes a tenth of the script that the overview needs. */
-const CLOCK = { hour: '2-digit', minute: '2-digit' } as const;
-const LOCAL_TIME = new Intl.DateTimeFormat('en-GB', CLOCK);
-const UTC_TIME = new Intl.DateTimeFormat('en-GB', { ...CLOCK, timeZone: 'UTC' });
-
+/** `14:05` */
 function clockTime(at: number): string {
-  return (zone.value === 'utc' ? UTC_TIME : LOCAL_TIME).format(at);
+  const date = new Date(at);
+  const [hours, minutes] =
+    zone.value === 'utc' ? [date.getUTCHours(), date.getUTCMinutes()] : [date.getHours(), date.getMinutes()];
+  return `${String(hours).padStart(2, '0')}:${String(minutes).padStart(2, '0')}`;
 }

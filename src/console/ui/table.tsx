@@ -1,6 +1,6 @@
 import { signal, useSignal } from '@preact/signals';
 import { Component, type ComponentChildren } from 'preact';
-import { useEffect, useRef } from 'preact/hooks';
+import { useEffect, useMemo, useRef } from 'preact/hooks';
 import { Icon } from './icon.tsx';
 
 export interface TableColumn<Row> {
@@ -58,7 +58,17 @@ export function VirtualTable<Row>({
   readonly selection?: Selection;
   readonly total?: number;
 }) {
-  const columns = isNarrow.value ? all.filter(({ isMinor }) => isMinor !== true) : all;
+  const columns = useSame(isNarrow.value ? all.filter(({ isMinor }) => isMinor !== true) : all);
+  // What rows call is the same for as long as they are there, so that it does not make them be drawn again.
+  const calls = useRef({ onOpen, toggle: selection?.toggle });
+  calls.current = { onOpen, toggle: selection?.toggle };
+  const { open, toggle } = useMemo(
+    () => ({
+      open: (row: Row) => calls.current.onOpen?.(row),
+      toggle: (key: string) => calls.current.toggle?.(key),
+    }),
+    [],
+  );
   const first = useSignal(0);
   const height = useSignal(600);
   const frame = useRef<HTMLDivElement>(null);
@@ -129,8 +139,8 @@ export function VirtualTable<Row>({
                 name={nameOf(row)}
                 columns={columns}
                 isSelected={selection?.keys.has(key)}
-                onOpen={onOpen}
-                onToggle={selection?.toggle}
+                onOpen={open}
+                onToggle={toggle}
                 rowKey={key}
               />
             );
@@ -139,6 +149,14 @@ export function VirtualTable<Row>({
       </table>
     </section>
   );
+}
+
+/** The list of before, if it has the same members. */
+function useSame<T>(list: readonly T[]): readonly T[] {
+  const before = useRef(list);
+  const { current } = before;
+  if (current.length !== list.length || list.some((one, i) => one !== current[i])) before.current = list;
+  return before.current;
 }
 
 interface RowParts<Row> {
@@ -150,8 +168,8 @@ interface RowParts<Row> {
   readonly columns: readonly TableColumn<Row>[];
   /** Undefined: rows are not selected here. */
   readonly isSelected: boolean | undefined;
-  readonly onOpen: ((row: Row) => void) | undefined;
-  readonly onToggle: ((key: string) => void) | undefined;
+  readonly onOpen: (row: Row) => void;
+  readonly onToggle: (key: string) => void;
 }
 
 /** A row that is drawn again only if it has changed: while a table scrolls, most of its rows have not. */
@@ -169,7 +187,7 @@ class TableRow<Row> extends Component<RowParts<Row>> {
         aria-rowindex={at + 2}
         class={isSelected === true ? 'selected' : ''}
         style={{ transform: `translateY(${at * ROW_PX}px)` }}
-        onDblClick={() => onOpen?.(row)}
+        onDblClick={() => onOpen(row)}
       >
         {isSelected !== undefined && (
           <td class="box">
@@ -177,7 +195,7 @@ class TableRow<Row> extends Component<RowParts<Row>> {
               type="checkbox"
               aria-label={`Select ${name}`}
               checked={isSelected}
-              onChange={() => onToggle?.(rowKey)}
+              onChange={() => onToggle(rowKey)}
             />
           </td>
         )}
