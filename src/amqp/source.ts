@@ -40,7 +40,7 @@ export function readSource(source: Terminus | null): SourceRequest {
 function readGroup(filter: Buffer | null): string | null {
   if (filter === null) return null;
   const reader = new ValueReader(filter);
-  const count = reader.open('map')?.count ?? 0;
+  const count = reader.open('map') ?? 0;
   let group: string | null = null;
   for (let at = 0; at < count; at += 2) {
     const name = reader.simple().text;

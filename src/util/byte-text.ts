@@ -6,14 +6,18 @@
 const ASCII = /^[\x00-\x7f]*$/;
 const strictUtf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
+export function isAscii(text: string): boolean {
+  return ASCII.test(text);
+}
+
 /** Text as the bytes of its UTF-8 form. */
 export function bytesOfText(text: string): string {
-  return ASCII.test(text) ? text : Buffer.from(text, 'utf8').toString('latin1');
+  return isAscii(text) ? text : Buffer.from(text, 'utf8').toString('latin1');
 }
 
 /** Bytes as the text that they are in UTF-8; null if they are not UTF-8. */
 export function textOfBytes(bytes: string): string | null {
-  if (ASCII.test(bytes)) return bytes;
+  if (isAscii(bytes)) return bytes;
   try {
     return strictUtf8.decode(Buffer.from(bytes, 'latin1'));
   } catch {

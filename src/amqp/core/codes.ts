@@ -16,6 +16,7 @@ export const CODE = {
   uint: 0x70,
   decimal32: 0x74,
   ulong: 0x80,
+  timestamp: 0x83,
   binary8: 0xa0,
   string8: 0xa1,
   symbol8: 0xa3,

@@ -344,7 +344,7 @@ export function saslMechanismsFrame(mechanisms: readonly string[]): Buffer {
 /** Asks for a response that `sasl-init` did not bring (security, 5.3.3.3). */
 export function saslChallengeFrame(): Buffer {
   return frame(FRAME_TYPE.sasl, 0, SASL.challenge, () => {
-    writer.raw(CODE.binary8, 0);
+    writer.head(CODE.binary8, 0);
     return 1;
   });
 }

@@ -1,7 +1,7 @@
-import { isAscii } from 'node:buffer';
 import { QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
-import { textOfBytes } from '../../util/byte-text.ts';
+import { isAscii, textOfBytes } from '../../util/byte-text.ts';
+import { CODE } from './codes.ts';
 
 /** The simple types of AMQP (types, 1.6), which tell values apart that are kept as text. */
 export type SimpleType =
@@ -36,15 +36,19 @@ export interface SimpleValue {
 /** The nesting of descriptors that is read. */
 const DEEPEST_DESCRIPTOR = 4;
 
-/** Reads values from an encoded message (types, 1.2), each within the bytes that are there. */
+/**
+ * Reads values from an encoded message (types, 1.2), each within the bytes that are there. Numbers and texts are read
+ * where they are: a view of its bytes for each value took a third of what reading a message takes.
+ */
 export class ValueReader {
   readonly #bytes: Buffer;
-  #at: number;
+  #at = 0;
   #end: number;
+  /** Of what contains the open list or map. */
+  #outerEnd = 0;
 
   constructor(bytes: Buffer) {
     this.#bytes = bytes;
-    this.#at = 0;
     this.#end = bytes.length;
   }
 
@@ -54,7 +58,7 @@ export class ValueReader {
 
   /** The descriptor of a section: its number, or the symbol that stands for it. */
   descriptor(): number | string {
-    if (this.#code() !== 0x00) throw broken('a section has no descriptor');
+    if (this.unsigned(1) !== CODE.described) throw broken('a section has no descriptor');
     const { type, text } = this.#descriptor();
     return type === 'ulong' ? Number(text) : text;
   }
@@ -82,33 +86,36 @@ export class ValueReader {
 
   /** As `simple`; skips any other value and returns null. */
   simpleOrNull(): SimpleValue | null {
-    const code = this.#code();
+    const code = this.unsigned(1);
     const read = SIMPLE[code];
     if (read !== undefined) return read(this);
     this.#skipCompound(code, 0);
     return null;
   }
 
-  /** Opens a list or map, and returns how many values are in it; `close` moves to its end. Null: it is null. */
-  open(kind: 'list' | 'map'): { count: number; close: () => void } | null {
-    const code = this.#code();
-    if (code === 0x40) return null;
-    if (kind === 'list' && code === 0x45) return { count: 0, close: () => {} };
-    const isShort = code === (kind === 'list' ? 0xc0 : 0xc1);
-    if (!isShort && code !== (kind === 'list' ? 0xd0 : 0xd1)) throw broken(`a section is no ${kind}`);
-    const size = this.unsigned(isShort ? 1 : 4);
+  /**
+   * Opens a list or map, none within another, and returns how many values are in it; `close` moves to its end. Null: it
+   * is null.
+   */
+  open(kind: 'list' | 'map'): number | null {
+    const code = this.unsigned(1);
+    if (code === CODE.null) return null;
+    const isEmpty = kind === 'list' && code === CODE.list0;
+    const isShort = code === (kind === 'list' ? CODE.list8 : CODE.map8);
+    if (!isEmpty && !isShort && code !== (kind === 'list' ? CODE.list32 : CODE.map32))
+      throw broken(`a section is no ${kind}`);
+    const size = isEmpty ? 0 : this.unsigned(isShort ? 1 : 4);
     const end = this.#at + size;
     if (end > this.#end) throw broken(`a ${kind} ends behind its message`);
-    const count = this.unsigned(isShort ? 1 : 4);
-    const outer = this.#end;
+    const count = isEmpty ? 0 : this.unsigned(isShort ? 1 : 4);
+    this.#outerEnd = this.#end;
     this.#end = end;
-    return {
-      count,
-      close: () => {
-        this.#at = end;
-        this.#end = outer;
-      },
-    };
+    return count;
+  }
+
+  close(): void {
+    this.#at = this.#end;
+    this.#end = this.#outerEnd;
   }
 
   /** The bytes of a binary or string; null if the next value is something else, which stays unread. */
@@ -117,7 +124,7 @@ export class ValueReader {
     const isShort = code === 0xa0 || code === 0xa1;
     if (!isShort && code !== 0xb0 && code !== 0xb1) return null;
     this.#at += 1;
-    const body = this.take(this.unsigned(isShort ? 1 : 4));
+    const body = this.#take(this.unsigned(isShort ? 1 : 4));
     return { body, form: code === 0xa0 || code === 0xb0 ? 'binary' : 'string' };
   }
 
@@ -125,28 +132,36 @@ export class ValueReader {
   encoded(endOf: (bytes: Buffer, at: number) => number | null): Buffer {
     const end = endOf(this.#bytes, this.#at);
     if (end === null || end > this.#end) throw broken('a value is not well-formed, or is nested too deeply');
-    return this.take(end - this.#at);
+    return this.#take(end - this.#at);
   }
 
-  take(length: number): Buffer {
-    const end = this.#at + length;
-    if (end > this.#end) throw broken('a value ends behind its message');
-    const bytes = this.#bytes.subarray(this.#at, end);
-    this.#at = end;
-    return bytes;
+  #take(length: number): Buffer {
+    const from = this.#skip(length);
+    return this.#bytes.subarray(from, this.#at);
   }
 
-  unsigned(width: number): number {
-    return this.take(width).readUIntBE(0, width);
+  /** The next bytes as a text. */
+  text(length: number, read: ReadText): string {
+    const from = this.#skip(length);
+    return read(this.#bytes, from, this.#at);
   }
 
-  #code(): number {
-    return this.unsigned(1);
+  unsigned(width: 1 | 4): number {
+    const from = this.#skip(width);
+    return width === 1 ? (this.#bytes[from] ?? 0) : this.#bytes.readUInt32BE(from);
+  }
+
+  /** Returns where the bytes are that are passed over. */
+  #skip(length: number): number {
+    const from = this.#at;
+    if (from + length > this.#end) throw broken('a value ends behind its message');
+    this.#at = from + length;
+    return from;
   }
 
   /** What follows the code of a described value. It is not described itself, so that nothing here nests without bound. */
   #descriptor(): SimpleValue {
-    const value = SIMPLE[this.#code()]?.(this);
+    const value = SIMPLE[this.unsigned(1)]?.(this);
     if (value?.type === 'ulong' || value?.type === 'symbol') return value;
     throw broken('a descriptor is neither ulong nor symbol');
   }
@@ -155,7 +170,7 @@ export class ValueReader {
     if (code === 0x00) {
       if (depth > DEEPEST_DESCRIPTOR) throw broken('descriptors are nested too deeply');
       this.#descriptor();
-      const inner = this.#code();
+      const inner = this.unsigned(1);
       const read = SIMPLE[inner];
       if (read !== undefined) read(this);
       else this.#skipCompound(inner, depth + 1);
@@ -164,29 +179,30 @@ export class ValueReader {
     if (code === 0x45) return;
     const isShort = code === 0xc0 || code === 0xc1 || code === 0xe0;
     if (!isShort && code !== 0xd0 && code !== 0xd1 && code !== 0xf0) throw broken('a type is unknown');
-    this.take(this.unsigned(isShort ? 1 : 4));
+    this.#skip(this.unsigned(isShort ? 1 : 4));
   }
 }
 
 type Read = (reader: ValueReader) => SimpleValue;
+type ReadText = (bytes: Buffer, from: number, to: number) => string;
 
 const constant = (type: SimpleType, text: string): Read => {
   const value = { type, text };
   return () => value;
 };
 const fixed =
-  (type: SimpleType, width: number, text: (bytes: Buffer) => string): Read =>
-  (reader) => ({ type, text: text(reader.take(width)) });
+  (type: SimpleType, width: number, text: ReadText): Read =>
+  (reader) => ({ type, text: reader.text(width, text) });
 const variable =
-  (type: SimpleType, width: number, text: (bytes: Buffer) => string): Read =>
-  (reader) => ({ type, text: text(reader.take(reader.unsigned(width))) });
+  (type: SimpleType, width: 1 | 4, text: ReadText): Read =>
+  (reader) => ({ type, text: reader.text(reader.unsigned(width), text) });
 
-const u8 = (bytes: Buffer): string => String(bytes.readUInt8());
-const i8 = (bytes: Buffer): string => String(bytes.readInt8());
-const hex = (bytes: Buffer): string => bytes.toString('hex');
-const base64 = (bytes: Buffer): string => bytes.toString('base64');
-const latin1 = (bytes: Buffer): string => bytes.toString('latin1');
-const signed64 = (bytes: Buffer): string => String(bytes.readBigInt64BE());
+const u8: ReadText = (bytes, from) => String(bytes.readUInt8(from));
+const i8: ReadText = (bytes, from) => String(bytes.readInt8(from));
+const hex: ReadText = (bytes, from, to) => bytes.toString('hex', from, to);
+const base64: ReadText = (bytes, from, to) => bytes.toString('base64', from, to);
+const latin1: ReadText = (bytes, from, to) => bytes.toString('latin1', from, to);
+const signed64: ReadText = (bytes, from) => String(bytes.readBigInt64BE(from));
 
 const SIMPLE: Readonly<Record<number, Read>> = {
   64: constant('null', ''),
@@ -200,17 +216,17 @@ const SIMPLE: Readonly<Record<number, Read>> = {
   83: fixed('ulong', 1, u8),
   84: fixed('int', 1, i8),
   85: fixed('long', 1, i8),
-  86: fixed('boolean', 1, (bytes) => String(bytes[0] !== 0)),
-  96: fixed('ushort', 2, (bytes) => String(bytes.readUInt16BE())),
-  97: fixed('short', 2, (bytes) => String(bytes.readInt16BE())),
-  112: fixed('uint', 4, (bytes) => String(bytes.readUInt32BE())),
-  113: fixed('int', 4, (bytes) => String(bytes.readInt32BE())),
-  114: fixed('float', 4, (bytes) => number(bytes.readFloatBE())),
+  86: fixed('boolean', 1, (bytes, from) => String(bytes[from] !== 0)),
+  96: fixed('ushort', 2, (bytes, from) => String(bytes.readUInt16BE(from))),
+  97: fixed('short', 2, (bytes, from) => String(bytes.readInt16BE(from))),
+  112: fixed('uint', 4, (bytes, from) => String(bytes.readUInt32BE(from))),
+  113: fixed('int', 4, (bytes, from) => String(bytes.readInt32BE(from))),
+  114: fixed('float', 4, (bytes, from) => number(bytes.readFloatBE(from))),
   115: fixed('char', 4, char),
   116: fixed('decimal32', 4, hex),
-  128: fixed('ulong', 8, (bytes) => String(bytes.readBigUInt64BE())),
+  128: fixed('ulong', 8, (bytes, from) => String(bytes.readBigUInt64BE(from))),
   129: fixed('long', 8, signed64),
-  130: fixed('double', 8, (bytes) => number(bytes.readDoubleBE())),
+  130: fixed('double', 8, (bytes, from) => number(bytes.readDoubleBE(from))),
   131: fixed('timestamp', 8, signed64),
   132: fixed('decimal64', 8, hex),
   148: fixed('decimal128', 16, hex),
@@ -228,30 +244,31 @@ export function isScalar(value: number): boolean {
   return value < 0xd800 || (value > 0xdfff && value <= 0x10ffff);
 }
 
-function char(bytes: Buffer): string {
-  const value = bytes.readUInt32BE();
+function char(bytes: Buffer, from: number): string {
+  const value = bytes.readUInt32BE(from);
   if (!isScalar(value)) throw broken('a char is no Unicode scalar value');
   return String(value);
 }
 
-function symbol(bytes: Buffer): string {
-  if (!isAscii(bytes)) throw broken('a symbol is not ASCII');
-  return latin1(bytes);
+function symbol(bytes: Buffer, from: number, to: number): string {
+  const text = latin1(bytes, from, to);
+  if (!isAscii(text)) throw broken('a symbol is not ASCII');
+  return text;
 }
 
 function number(value: number): string {
   return Object.is(value, -0) ? '-0' : String(value);
 }
 
-function uuid(bytes: Buffer): string {
-  const text = hex(bytes);
-  return [[0, 8], [8, 12], [12, 16], [16, 20], [20]].map(([from, to]) => text.slice(from, to)).join('-');
+function uuid(bytes: Buffer, from: number, to: number): string {
+  const text = hex(bytes, from, to);
+  return [[0, 8], [8, 12], [12, 16], [16, 20], [20]].map(([start, end]) => text.slice(start, end)).join('-');
 }
 
 /** The bytes themselves; a string that is longer than all headers together may be is rejected later. */
-function utf8(bytes: Buffer): string {
-  const text = latin1(bytes);
-  if (bytes.length <= LIMITS.headerBytes && textOfBytes(text) === null) throw broken('a string is not UTF-8');
+function utf8(bytes: Buffer, from: number, to: number): string {
+  const text = latin1(bytes, from, to);
+  if (text.length <= LIMITS.headerBytes && textOfBytes(text) === null) throw broken('a string is not UTF-8');
   return text;
 }
 

@@ -1,8 +1,12 @@
-import { isAscii } from 'node:buffer';
+import { isAscii } from '../../util/byte-text.ts';
 import { CODE } from './codes.ts';
 import { isScalar, type SimpleType } from './reader.ts';
 
 const INITIAL_BYTES = 4096;
+/** Of the descriptor of a section. */
+const DESCRIPTOR_BYTES = 3;
+/** Texts up to this length are written here; a call of Node costs more, about as much as 40 characters. */
+const SHORT_TEXT = 40;
 
 /**
  * Writes encoded values (types, 1.2) to a buffer that is reused. Strings hold bytes, one character for each, unless
@@ -30,12 +34,10 @@ export class Writer {
     this.#at = 0;
   }
 
-  raw(...octets: readonly number[]): void {
-    this.#ensure(octets.length);
-    for (const octet of octets) {
-      this.#bytes[this.#at] = octet;
-      this.#at += 1;
-    }
+  octet(value: number): void {
+    this.#ensure(1);
+    this.#bytes[this.#at] = value;
+    this.#at += 1;
   }
 
   /** Values that are encoded already. */
@@ -46,19 +48,22 @@ export class Writer {
   }
 
   null(): void {
-    this.raw(CODE.null);
+    this.octet(CODE.null);
   }
 
   boolean(value: boolean): void {
-    this.raw(value ? CODE.true : CODE.false);
+    this.octet(value ? CODE.true : CODE.false);
   }
 
   ubyte(value: number): void {
-    this.raw(CODE.ubyte, value);
+    this.octet(CODE.ubyte);
+    this.octet(value);
   }
 
   ushort(value: number): void {
-    this.raw(CODE.ushort, value >> 8, value & 0xff);
+    this.octet(CODE.ushort);
+    this.octet(value >> 8);
+    this.octet(value & 0xff);
   }
 
   /** A symbol of ASCII, or null. */
@@ -73,14 +78,18 @@ export class Writer {
     else this.#variable(0xa1, value, 'utf8');
   }
 
-  unsigned(value: number, width: number): void {
-    this.#ensure(width);
-    this.#at = this.#bytes.writeUIntBE(value, this.#at, width);
+  /** A number of four bytes, without a code. */
+  unsigned(value: number): void {
+    this.#ensure(4);
+    this.#put(value, this.#at);
+    this.#at += 4;
   }
 
   /** The descriptor of a section. */
   section(code: number): void {
-    this.raw(0x00, 0x53, code);
+    this.octet(CODE.described);
+    this.octet(CODE.smallUlong);
+    this.octet(code);
   }
 
   string(text: string): void {
@@ -96,69 +105,69 @@ export class Writer {
   }
 
   uint(value: number): void {
-    if (value === 0) this.raw(0x43);
-    else if (value < 256) this.raw(0x52, value);
-    else {
-      this.raw(0x70);
-      this.unsigned(value, 4);
+    if (value === 0) this.octet(CODE.uint0);
+    else if (value < 256) {
+      this.octet(CODE.smallUint);
+      this.octet(value);
+    } else {
+      this.octet(CODE.uint);
+      this.unsigned(value);
     }
   }
 
   ulong(value: number): void {
-    if (value < 256) this.raw(CODE.smallUlong, value);
-    else {
-      this.raw(CODE.ulong);
-      this.unsigned(Math.floor(value / 2 ** 32), 4);
-      this.unsigned(value % 2 ** 32, 4);
+    if (value < 256) {
+      this.octet(CODE.smallUlong);
+      this.octet(value);
+    } else {
+      this.octet(CODE.ulong);
+      this.#long(value);
     }
   }
 
-  timestamp(ms: bigint): void {
-    this.raw(0x83);
-    this.#ensure(8);
-    this.#at = this.#bytes.writeBigInt64BE(ms, this.#at);
+  /** @param ms whole, of at most 53 bits */
+  timestamp(ms: number): void {
+    this.octet(CODE.timestamp);
+    this.#long(ms);
   }
 
-  /**
-   * A described list or map of what `write` writes. `write` returns the number of values; nothing is written if that
-   * is 0.
-   */
-  compound(code: number, kind: 'list' | 'map', write: () => number): void {
+  /** Starts a described list or map. Returns its start, for `end`. */
+  begin(code: number, kind: 'list' | 'map'): number {
     const start = this.#at;
     this.section(code);
-    if (this.plain(kind, write) === 0) this.#at = start;
+    this.#open(kind === 'list' ? CODE.list32 : CODE.map32);
+    return start;
   }
 
-  /** As `compound`, also if it is empty. */
+  /** Ends the list or map that began there, of so many values; without any, nothing of it is written. */
+  end(start: number, count: number): void {
+    if (count === 0) this.#at = start;
+    else this.#close(start + DESCRIPTOR_BYTES, count);
+  }
+
+  /** A described list of what `write` writes, which returns the number of values; also if it is empty. */
   list(code: number, write: () => number): void {
     this.section(code);
     this.plain('list', write);
   }
 
-  /** A list or map without a descriptor, also if it is empty. Returns the number of values. */
-  plain(kind: 'list' | 'map', write: () => number): number {
-    this.raw(kind === 'list' ? CODE.list32 : CODE.map32);
-    const sizeAt = this.#at;
-    this.unsigned(0, 4);
-    this.unsigned(0, 4);
-    const count = write();
-    this.#bytes.writeUInt32BE(this.#at - sizeAt - 4, sizeAt);
-    this.#bytes.writeUInt32BE(count, sizeAt + 4);
-    return count;
+  /** The same without a descriptor, or a map. */
+  plain(kind: 'list' | 'map', write: () => number): void {
+    const start = this.#at;
+    this.#open(kind === 'list' ? CODE.list32 : CODE.map32);
+    this.#close(start, write());
   }
 
   /** An array of symbols of ASCII. */
   symbols(symbols: readonly string[]): void {
-    this.raw(CODE.array32);
-    const sizeAt = this.#at;
-    this.unsigned(0, 4);
-    this.unsigned(symbols.length, 4);
-    this.raw(CODE.symbol32);
+    const start = this.#at;
+    this.#open(CODE.array32);
+    this.octet(CODE.symbol32);
     for (const symbol of symbols) {
-      this.unsigned(symbol.length, 4);
+      this.unsigned(symbol.length);
       this.#text(symbol, symbol.length, 'latin1');
     }
-    this.#bytes.writeUInt32BE(this.#at - sizeAt - 4, sizeAt);
+    this.#close(start, symbols.length);
   }
 
   /** A value of a type from its text; returns false, and writes nothing, if the text is not of that type. */
@@ -174,24 +183,63 @@ export class Writer {
   }
 
   fixed(code: number, width: number, write: (bytes: Buffer, at: number) => void): true {
-    this.raw(code);
+    this.octet(code);
     this.#ensure(width);
     write(this.#bytes, this.#at);
     this.#at += width;
     return true;
   }
 
+  /** The code and length of a binary, string or symbol. @param code that of a short one */
+  head(code: number, length: number): void {
+    if (length < 256) {
+      this.octet(code);
+      this.octet(length);
+    } else {
+      this.octet(code + 0x10);
+      this.unsigned(length);
+    }
+  }
+
   #variable(code: number, text: string, encoding: BufferEncoding): void {
-    const length = Buffer.byteLength(text, encoding);
-    const isShort = length < 256;
-    this.raw(isShort ? code : code + 0x10);
-    this.unsigned(length, isShort ? 1 : 4);
+    const length = encoding === 'latin1' ? text.length : Buffer.byteLength(text, encoding);
+    this.head(code, length);
     this.#text(text, length, encoding);
   }
 
   #text(text: string, length: number, encoding: BufferEncoding): void {
     this.#ensure(length);
-    this.#at += this.#bytes.write(text, this.#at, encoding);
+    if (encoding === 'latin1' && length <= SHORT_TEXT) {
+      for (let i = 0; i < length; i++) this.#bytes[this.#at + i] = text.charCodeAt(i);
+      this.#at += length;
+    } else this.#at += this.#bytes.write(text, this.#at, encoding);
+  }
+
+  /** A code, and room for the size and count that `#close` knows. */
+  #open(code: number): void {
+    this.octet(code);
+    this.#ensure(8);
+    this.#at += 8;
+  }
+
+  #close(start: number, count: number): void {
+    const sizeAt = start + 1;
+    this.#put(this.#at - sizeAt - 4, sizeAt);
+    this.#put(count, sizeAt + 4);
+  }
+
+  #long(value: number): void {
+    this.unsigned(Math.floor(value / 2 ** 32));
+    this.unsigned(value);
+  }
+
+  /** The lowest 32 bits of a number. */
+  #put(value: number, at: number): void {
+    const bytes = this.#bytes;
+    bytes[at] = value >>> 24;
+    bytes[at + 1] = value >>> 16;
+    bytes[at + 2] = value >>> 8;
+    bytes[at + 3] = value;
   }
 
   #ensure(more: number): void {
@@ -231,9 +279,9 @@ const hex =
 const done = (_written: undefined): true => true;
 
 const WRITE: Readonly<Record<SimpleType, Write>> = {
-  null: (writer, text) => text === '' && done(void writer.raw(0x40)),
+  null: (writer, text) => text === '' && done(void writer.null()),
   boolean: (writer, text) =>
-    (text === 'true' || text === 'false') && done(void writer.raw(text === 'true' ? 0x41 : 0x42)),
+    (text === 'true' || text === 'false') && done(void writer.boolean(text === 'true')),
   ubyte: whole(0x50, 1, (bytes, value, at) => bytes.writeUInt8(value, at)),
   ushort: whole(0x60, 2, (bytes, value, at) => bytes.writeUInt16BE(value, at)),
   uint: whole(0x70, 4, (bytes, value, at) => bytes.writeUInt32BE(value, at)),
@@ -255,7 +303,7 @@ const WRITE: Readonly<Record<SimpleType, Write>> = {
   uuid: hex(0x98, 16, UUID),
   binary: (writer, text) => BASE64.test(text) && done(void writer.binary(text, 'base64')),
   string: (writer, text) => done(void writer.string(text)),
-  symbol: (writer, text) => isAscii(Buffer.from(text, 'latin1')) && done(void writer.symbol(text)),
+  symbol: (writer, text) => isAscii(text) && done(void writer.symbol(text)),
 };
 
 export function isSimpleType(name: string): name is SimpleType {

@@ -19,7 +19,7 @@ import {
   SHOWN_ANNOTATIONS,
   TYPES_HEADER,
 } from './names.ts';
-import { type Message, type NamedValue, readMessage } from './sections.ts';
+import { FIELD_AT, type Message, type NamedValue, PROPERTY_FIELDS, readMessage } from './sections.ts';
 
 /** The element that a message describes; groups as given, null if none were. */
 type SentElement = Omit<NewElement, 'groups' | 'dedupKey' | 'expiresAt'> & {
@@ -38,34 +38,46 @@ type SentElement = Omit<NewElement, 'groups' | 'dedupKey' | 'expiresAt'> & {
  */
 export function elementOf(bytes: Buffer): SentElement {
   const message = readMessage(bytes);
-  const { body, properties, deliveryCount, ttlMs } = message;
+  const { properties, deliveryCount, ttlMs } = message;
   const draft = new HeaderDraft();
-  const given = new Map<string, string>();
+  const given: MeantValues = {
+    [DELIVERY_TIME_ANNOTATION]: null,
+    [DELIVERY_DELAY_ANNOTATION]: null,
+    [GROUPS_PROPERTY]: null,
+    [NEXT_T_PROPERTY]: null,
+    [DELTA_T_PROPERTY]: null,
+  };
   addAnnotations(message, draft, given);
-  for (const [field, value] of properties) {
-    if (HEADER_FIELDS.has(field))
-      draft.add(field, field === 'user-id' ? shownUser(value) : value, FIELD_TYPES[field]);
-  }
+  addFields(message, draft);
   addApplicationProperties(message, draft, given);
   if (message.form !== 'data') draft.add(BODY_HEADER, { type: 'string', text: message.form });
-  const timeOf = (annotation: string, property: string): [string, string | null] =>
-    given.has(annotation)
-      ? [annotation, given.get(annotation) ?? null]
-      : [property, given.get(property) ?? null];
+  const time = given[DELIVERY_TIME_ANNOTATION] === null ? NEXT_T_PROPERTY : DELIVERY_TIME_ANNOTATION;
+  const delay = given[DELIVERY_DELAY_ANNOTATION] === null ? DELTA_T_PROPERTY : DELIVERY_DELAY_ANNOTATION;
+  const contentType = properties[FIELD_AT.contentType]?.text ?? null;
+  const contentEncoding = properties[FIELD_AT.contentEncoding]?.text ?? null;
   return {
-    body,
-    contentType: checkContentHeader('content-type', properties.get('content-type')?.text ?? null),
-    contentEncoding: checkContentHeader('content-encoding', properties.get('content-encoding')?.text ?? null),
+    body: message.body,
+    contentType: checkContentHeader('content-type', contentType),
+    contentEncoding: checkContentHeader('content-encoding', contentEncoding),
     headers: checkHeaders(draft.finish()),
-    matureAt: moment(...timeOf(DELIVERY_TIME_ANNOTATION, NEXT_T_PROPERTY)),
-    delayMs: delayOf(...timeOf(DELIVERY_DELAY_ANNOTATION, DELTA_T_PROPERTY)),
-    tries: whole('delivery-count', String(deliveryCount), { to: LIMITS.tries, unit: 'a count' }, 0),
+    matureAt: moment(time, given[time]),
+    delayMs: milliseconds(delay, given[delay], 0, 0),
+    tries: deliveryCount === 0 ? 0 : triesOf(deliveryCount),
     // Clients that have no limit send 0, or a moment that is further away than any maturity.
     ttlMs: ttlMs === 0 ? null : ttlMs,
-    expiresAt: expiryOf(properties.get('absolute-expiry-time')),
-    to: addressIn(properties.get('to')),
-    groups: groupsOf(GROUPS_PROPERTY, given.get(GROUPS_PROPERTY) ?? null),
+    expiresAt: expiryOf(properties[FIELD_AT.absoluteExpiryTime]),
+    to: addressIn(properties[FIELD_AT.to]),
+    groups: groupsOf(GROUPS_PROPERTY, given[GROUPS_PROPERTY]),
   };
+}
+
+/** Annotations and application properties with a meaning; null: not given. */
+interface MeantValues {
+  [DELIVERY_TIME_ANNOTATION]: string | null;
+  [DELIVERY_DELAY_ANNOTATION]: string | null;
+  [GROUPS_PROPERTY]: string | null;
+  [NEXT_T_PROPERTY]: string | null;
+  [DELTA_T_PROPERTY]: string | null;
 }
 
 /** The types of fields by default. */
@@ -75,23 +87,18 @@ const FIELD_TYPES: Readonly<Record<string, SimpleType>> = {
   'group-sequence': 'uint',
 };
 
-const MEANT_ANNOTATIONS: ReadonlySet<string> = new Set([DELIVERY_TIME_ANNOTATION, DELIVERY_DELAY_ANNOTATION]);
-const MEANT_PROPERTIES: ReadonlySet<string> = new Set([GROUPS_PROPERTY, NEXT_T_PROPERTY, DELTA_T_PROPERTY]);
-
 /** Gathers element headers, and the spelling and types of what they stand for. */
 class HeaderDraft {
   readonly #flat: string[] = [];
   readonly #types: string[] = [];
-  readonly #names = new Set<string>();
 
   /** @throws QuaysideError `invalid-header` if the name is taken */
   add(name: string, { type, text }: SimpleValue, usual: SimpleType = 'string'): void {
     const lower = name.toLowerCase();
-    if (this.#names.has(lower)) {
+    if (this.#has(lower)) {
       const message = `The message has ${quoteBytes(lower)} twice; names of headers differ in more than the case of letters.`;
       throw new QuaysideError('invalid-header', message, { parameter: lower });
     }
-    this.#names.add(lower);
     this.#flat.push(lower, text);
     if (type !== usual) this.#types.push(`${name}=${type}`);
     else if (name !== lower) this.#types.push(name);
@@ -101,22 +108,37 @@ class HeaderDraft {
     if (this.#types.length > 0) this.#flat.push(TYPES_HEADER, this.#types.join(', '));
     return this.#flat;
   }
+
+  /** A message has few of them, mostly none. */
+  #has(lower: string): boolean {
+    for (let at = 0; at < this.#flat.length; at += 2) if (this.#flat[at] === lower) return true;
+    return false;
+  }
 }
 
-function addAnnotations({ annotations }: Message, draft: HeaderDraft, given: Map<string, string>): void {
+function addAnnotations({ annotations }: Message, draft: HeaderDraft, given: MeantValues): void {
   for (const { name, value } of annotations) {
-    if (MEANT_ANNOTATIONS.has(name)) given.set(name, value.text);
+    if (name === DELIVERY_TIME_ANNOTATION || name === DELIVERY_DELAY_ANNOTATION) given[name] = value.text;
     else if (!SHOWN_ANNOTATIONS.has(name)) draft.add(ANNOTATION_PREFIX + name, value);
+  }
+}
+
+function addFields({ properties }: Message, draft: HeaderDraft): void {
+  for (const [at, value] of properties.entries()) {
+    const field = PROPERTY_FIELDS[at] ?? '';
+    if (value === null || !HEADER_FIELDS.has(field)) continue;
+    draft.add(field, field === 'user-id' ? shownUser(value) : value, FIELD_TYPES[field]);
   }
 }
 
 function addApplicationProperties(
   { applicationProperties }: Message,
   draft: HeaderDraft,
-  given: Map<string, string>,
+  given: MeantValues,
 ): void {
   for (const { name, value } of applicationProperties) {
-    if (MEANT_PROPERTIES.has(name)) given.set(name, value.text);
+    if (name === GROUPS_PROPERTY || name === NEXT_T_PROPERTY || name === DELTA_T_PROPERTY)
+      given[name] = value.text;
     else draft.add(isTaken(name) ? PROPERTY_PREFIX + name : name, value);
   }
 }
@@ -126,16 +148,16 @@ function isTaken(name: NamedValue['name']): boolean {
   return HEADER_FIELDS.has(lower) || lower.startsWith(OWN_PREFIX);
 }
 
-function delayOf(name: string, value: string | null): number {
-  return milliseconds(name, value, 0, 0);
+function triesOf(deliveryCount: number): number {
+  return whole('delivery-count', String(deliveryCount), { to: LIMITS.tries, unit: 'a count' }, 0);
 }
 
-function expiryOf(value: SimpleValue | undefined): number | null {
+function expiryOf(value: SimpleValue | null | undefined): number | null {
   const at = value?.type === 'timestamp' ? Number(value.text) : Number.NaN;
   return at <= LIMITS.matureAt ? Math.max(0, at) : null;
 }
 
-function addressIn(value: SimpleValue | undefined): string | null {
+function addressIn(value: SimpleValue | null | undefined): string | null {
   return value?.type === 'string' ? textOf('to', value.text) : null;
 }
 

@@ -1,4 +1,4 @@
-import { PROPERTY_FIELDS, type PropertyField } from './sections.ts';
+import { FIELD_AT, PROPERTY_FIELDS } from './sections.ts';
 
 // How the parts of a message are named among an element's headers. Fields of its properties keep their names,
 // and so do application properties, so that every protocol reads them; what only AMQP knows begins with `x-amqp-`.
@@ -33,12 +33,9 @@ export const GROUPS_PROPERTY = 'x-ks-groups';
 export const NEXT_T_PROPERTY = 'x-next-t';
 export const DELTA_T_PROPERTY = 'x-delta-t';
 
-/** An element has these two in addition to its headers. */
-const CONTENT_FIELDS: ReadonlySet<string> = new Set(['content-type', 'content-encoding']);
-
-/** Fields that are kept as element headers of their own names, and their places in the section. */
+/** Fields that are kept as element headers of their own names, and their places; an element has the other two in addition. */
 export const HEADER_FIELDS: ReadonlyMap<string, number> = new Map(
-  PROPERTY_FIELDS.map((field: PropertyField, at): [string, number] => [field, at]).filter(
-    ([field]) => !CONTENT_FIELDS.has(field),
+  PROPERTY_FIELDS.map((field, at): [string, number] => [field, at]).filter(
+    ([, at]) => at !== FIELD_AT.contentType && at !== FIELD_AT.contentEncoding,
   ),
 );

@@ -20,7 +20,19 @@ export const PROPERTY_FIELDS = [
   'group-sequence',
   'reply-to-group-id',
 ] as const;
-export type PropertyField = (typeof PROPERTY_FIELDS)[number];
+type PropertyField = (typeof PROPERTY_FIELDS)[number];
+
+/** The places of some of them. */
+export const FIELD_AT = {
+  to: placeOf('to'),
+  contentType: placeOf('content-type'),
+  contentEncoding: placeOf('content-encoding'),
+  absoluteExpiryTime: placeOf('absolute-expiry-time'),
+} as const;
+
+function placeOf(field: PropertyField): number {
+  return PROPERTY_FIELDS.indexOf(field);
+}
 
 /**
  * What the body was written as. An element has bytes only, so what is not `data` is kept in a header. Of `value` (an
@@ -43,9 +55,13 @@ export interface Message {
   /** `delivery-count` of the header section. */
   readonly deliveryCount: number;
   readonly annotations: readonly NamedValue[];
-  readonly properties: ReadonlyMap<PropertyField, SimpleValue>;
+  /** In the order of {@link PROPERTY_FIELDS}. */
+  readonly properties: PropertyFields;
   readonly applicationProperties: readonly NamedValue[];
 }
+
+/** Null, or not there: the field was not given. */
+type PropertyFields = readonly (SimpleValue | null)[];
 
 /** Sections by their descriptors' symbols. */
 const BY_SYMBOL: Readonly<Record<string, number>> = {
@@ -75,43 +91,39 @@ const MAX_NAMES = LIMITS.headerCount + 16;
 export function readMessage(bytes: Buffer): Message {
   const reader = new ValueReader(bytes);
   const draft: Draft = {
-    data: [],
-    lists: [],
-    value: null,
+    form: 'data',
+    body: null,
+    parts: null,
     ttlMs: null,
     deliveryCount: 0,
     annotations: NONE,
-    properties: NO_PROPERTIES,
+    properties: NONE,
     applicationProperties: NONE,
   };
   for (let sections = 0; !reader.isAtEnd; sections++) {
     if (sections >= MAX_SECTIONS) throw broken('it has too many sections');
     readSection(reader, draft);
   }
-  const { data, lists, value, ...rest } = draft;
-  const kinds = [data.length > 0, lists.length > 0, value !== null].filter(Boolean).length;
-  if (kinds > 1) throw broken('it has two kinds of body');
-  if (value !== null) return { ...rest, ...value };
-  if (lists.length > 0) return { ...rest, body: Buffer.concat(lists), form: 'sequence' };
-  const [first] = data;
-  const body = data.length === 1 && first !== undefined ? first : Buffer.concat(data);
-  return { ...rest, body, form: 'data' };
+  const { form, body, parts, ttlMs, deliveryCount, annotations, properties, applicationProperties } = draft;
+  const whole = parts === null ? (body ?? EMPTY) : Buffer.concat(parts);
+  return { body: whole, form, ttlMs, deliveryCount, annotations, properties, applicationProperties };
 }
 
 interface Draft {
-  readonly data: Buffer[];
-  /** Of sequences, encoded. */
-  readonly lists: Buffer[];
-  value: { readonly body: Buffer; readonly form: BodyForm } | null;
+  form: BodyForm;
+  /** The first of its parts; null: none has come. */
+  body: Buffer | null;
+  /** All, if there are several: data, or the encoded lists of sequences. */
+  parts: Buffer[] | null;
   ttlMs: number | null;
   deliveryCount: number;
   annotations: readonly NamedValue[];
-  properties: ReadonlyMap<PropertyField, SimpleValue>;
+  properties: PropertyFields;
   applicationProperties: readonly NamedValue[];
 }
 
-const NONE: readonly NamedValue[] = [];
-const NO_PROPERTIES: ReadonlyMap<PropertyField, SimpleValue> = new Map();
+const NONE: readonly never[] = [];
+const EMPTY = Buffer.alloc(0);
 
 function readSection(reader: ValueReader, draft: Draft): void {
   const descriptor = reader.descriptor();
@@ -132,18 +144,17 @@ function readSection(reader: ValueReader, draft: Draft): void {
     case 0x75: {
       const data = reader.bytesOrNull();
       if (data?.form !== 'binary') throw broken('a data section is not binary');
-      draft.data.push(data.body);
+      addBody(draft, 'data', data.body);
       return;
     }
     case 0x76: {
       const list = reader.encoded(valueEnd);
       if (listsIn(list, 1) === null) throw broken('a sequence is not a list');
-      draft.lists.push(list);
+      addBody(draft, 'sequence', list);
       return;
     }
     case 0x77:
-      if (draft.value !== null) throw broken('it has two bodies');
-      draft.value = readValue(reader);
+      readValue(reader, draft);
       return;
     case 0x71:
     case 0x78:
@@ -155,38 +166,46 @@ function readSection(reader: ValueReader, draft: Draft): void {
   }
 }
 
+function addBody(draft: Draft, form: BodyForm, part: Buffer): void {
+  if (draft.body === null) {
+    draft.form = form;
+    draft.body = part;
+  } else if (form === draft.form && (form === 'data' || form === 'sequence')) {
+    draft.parts ??= [draft.body];
+    draft.parts.push(part);
+  } else throw broken('it has two bodies');
+}
+
 function readHeader(reader: ValueReader, draft: Draft): void {
-  const list = reader.open('list');
-  if (list === null) return;
-  for (let at = 0; at < list.count; at++) {
+  const count = reader.open('list');
+  if (count === null) return;
+  for (let at = 0; at < count; at++) {
     const value = reader.simple();
     if (value.type !== 'uint') continue;
     if (at === TTL_AT) draft.ttlMs = Number(value.text);
     else if (at === DELIVERY_COUNT_AT) draft.deliveryCount = Number(value.text);
   }
-  list.close();
+  reader.close();
 }
 
-function readProperties(reader: ValueReader): ReadonlyMap<PropertyField, SimpleValue> {
-  const list = reader.open('list');
-  if (list === null) return NO_PROPERTIES;
-  if (list.count > PROPERTY_FIELDS.length) throw broken('its properties have too many fields');
-  const properties = new Map<PropertyField, SimpleValue>();
-  for (let at = 0; at < list.count; at++) {
+function readProperties(reader: ValueReader): PropertyFields {
+  const count = reader.open('list');
+  if (count === null) return NONE;
+  if (count > PROPERTY_FIELDS.length) throw broken('its properties have too many fields');
+  const properties: (SimpleValue | null)[] = [];
+  for (let at = 0; at < count; at++) {
     const value = reader.simple();
-    const field = PROPERTY_FIELDS[at];
-    if (field !== undefined && value.type !== 'null') properties.set(field, value);
+    properties.push(value.type === 'null' ? null : value);
   }
-  list.close();
+  reader.close();
   return properties;
 }
 
 /** Pairs of a map; names of application properties are strings, those of annotations symbols. */
 function readMap(reader: ValueReader, names: 'string' | 'symbol'): NamedValue[] {
-  const map = reader.open('map');
-  if (map === null) return [];
-  if (map.count % 2 !== 0) throw broken('a map has a name without a value');
-  const { count } = map;
+  const count = reader.open('map');
+  if (count === null) return [];
+  if (count % 2 !== 0) throw broken('a map has a name without a value');
   if (count > 2 * MAX_NAMES) throw tooManyNames(count / 2);
   const values: NamedValue[] = [];
   for (let at = 0; at < count; at += 2) {
@@ -194,7 +213,7 @@ function readMap(reader: ValueReader, names: 'string' | 'symbol'): NamedValue[] 
     if (name.type !== names) throw broken(`a name is no ${names}`);
     values.push({ name: name.text, value: reader.simple() });
   }
-  map.close();
+  reader.close();
   return values;
 }
 
@@ -203,10 +222,13 @@ function tooManyNames(count: number): QuaysideError {
   return new QuaysideError('invalid-header', message);
 }
 
-function readValue(reader: ValueReader): { body: Buffer; form: BodyForm } {
-  const body = reader.bytesOrNull();
-  if (body !== null) return body;
+function readValue(reader: ValueReader, draft: Draft): void {
+  const simple = reader.bytesOrNull();
+  if (simple !== null) {
+    addBody(draft, simple.form, simple.body);
+    return;
+  }
   const value = reader.encoded(valueEnd);
-  if (value[0] === CODE.null) return { body: Buffer.alloc(0), form: 'null' };
-  return { body: value, form: 'value' };
+  if (value[0] === CODE.null) addBody(draft, 'null', EMPTY);
+  else addBody(draft, 'value', value);
 }

@@ -1,6 +1,7 @@
 import { isUtf8 } from 'node:buffer';
 import type { Delivery } from '../../model/element.ts';
 import { sentValue } from '../../session/values.ts';
+import { CODE } from '../core/codes.ts';
 import type { SimpleType } from '../core/reader.ts';
 import { isSimpleType, Writer } from '../core/writer.ts';
 import { listsIn, valueEnd } from './encoded.ts';
@@ -14,7 +15,7 @@ import {
   PROPERTY_PREFIX,
   TYPES_HEADER,
 } from './names.ts';
-import { MAX_SECTIONS, PROPERTY_FIELDS } from './sections.ts';
+import { FIELD_AT, MAX_SECTIONS, PROPERTY_FIELDS } from './sections.ts';
 
 /** A header as it leaves: its name as AMQP has it, its bytes, and the type that it had when it came. */
 interface Sent {
@@ -25,16 +26,15 @@ interface Sent {
 
 /** Headers, sorted by the section that they go to. */
 interface Sorted {
-  readonly annotations: Sent[];
-  readonly fields: (Sent | undefined)[];
-  readonly properties: Sent[];
-  form: string | null;
+  readonly annotations: readonly Sent[];
+  /** By their places; the content type and encoding are none of them. */
+  readonly fields: readonly (Sent | undefined)[];
+  readonly properties: readonly Sent[];
+  /** Of the body; null: data. */
+  readonly form: string | null;
 }
 
-const CONTENT_TYPE_AT = PROPERTY_FIELDS.indexOf('content-type');
-const CONTENT_ENCODING_AT = PROPERTY_FIELDS.indexOf('content-encoding');
-// biome-ignore lint/suspicious/noControlCharactersInRegex: all of ASCII is meant
-const ASCII = /^[\x00-\x7f]*$/;
+const NO_HEADERS: Sorted = { annotations: [], fields: [], properties: [], form: null };
 
 /** One for all: nothing is written between two turns. */
 const writer = new Writer();
@@ -45,58 +45,82 @@ const writer = new Writer();
  * @param headroom so many bytes are left free in front of it
  */
 export function messageOf(delivery: Delivery, group: string | null, headroom = 0): Buffer {
-  const { body } = delivery;
+  const { headers, body } = delivery;
   writer.reset();
-  const sorted = sort(delivery);
+  const sorted = headers.length === 0 ? NO_HEADERS : sort(headers);
   writeHeader(delivery.tries);
   writeAnnotations(delivery, group, sorted.annotations);
-  writeProperties(sorted);
-  writer.compound(0x74, 'map', () => writeMap(sorted.properties, (name) => writer.string(name)));
+  const unfit = writeProperties(delivery, sorted);
+  writeApplicationProperties(sorted.properties, unfit);
   return writer.finish(headroom, writeBody(sorted.form, body));
 }
 
 function writeHeader(tries: number): void {
-  writer.compound(0x70, 'list', () => {
-    // Everything is kept until it is consumed: durable.
-    writer.raw(0x41);
-    if (tries === 0) return 1;
-    writer.raw(0x40, 0x40, 0x40);
+  const start = writer.begin(0x70, 'list');
+  // Everything is kept until it is consumed: durable.
+  writer.boolean(true);
+  if (tries === 0) writer.end(start, 1);
+  else {
+    for (let field = 1; field < 4; field++) writer.null();
     writer.uint(tries);
-    return 5;
-  });
+    writer.end(start, 5);
+  }
 }
 
 function writeAnnotations({ id, matureAt }: Delivery, group: string | null, more: readonly Sent[]): void {
-  writer.compound(0x72, 'map', () => {
-    writer.symbol(ID_ANNOTATION);
-    writer.string(id);
-    writer.symbol(MATURE_ANNOTATION);
-    writer.timestamp(BigInt(Math.trunc(matureAt)));
-    if (group !== null) {
-      writer.symbol(GROUP_ANNOTATION);
-      writer.string(group);
-    }
-    return (group === null ? 4 : 6) + writeMap(more, (name) => writer.symbol(name));
-  });
+  const start = writer.begin(0x72, 'map');
+  writer.symbol(ID_ANNOTATION);
+  writer.string(id);
+  writer.symbol(MATURE_ANNOTATION);
+  writer.timestamp(Math.trunc(matureAt));
+  if (group !== null) {
+    writer.symbol(GROUP_ANNOTATION);
+    writer.string(group);
+  }
+  for (const sent of more) {
+    writer.symbol(sent.name);
+    writeValue(sent);
+  }
+  writer.end(start, 2 * ((group === null ? 2 : 3) + more.length));
+}
+
+/** Returns the values that do not fit their fields. */
+function writeProperties({ contentType, contentEncoding }: Delivery, { fields }: Sorted): Sent[] | null {
+  let unfit: Sent[] | null = null;
+  let count = fields.length;
+  if (contentType !== null) count = Math.max(count, FIELD_AT.contentType + 1);
+  if (contentEncoding !== null) count = Math.max(count, FIELD_AT.contentEncoding + 1);
+  const start = writer.begin(0x73, 'list');
+  for (let at = 0; at < count; at++) {
+    const sent = fields[at];
+    let text = sent?.text ?? null;
+    if (at === FIELD_AT.contentType) text = contentType;
+    else if (at === FIELD_AT.contentEncoding) text = contentEncoding;
+    if (text !== null && writeField(at, sent?.type ?? 'string', text)) continue;
+    writer.null();
+    const name = PROPERTY_FIELDS[at] ?? '';
+    if (text !== null) unfit = [...(unfit ?? []), { name, text, type: 'string' }];
+  }
+  writer.end(start, count);
+  return unfit;
 }
 
 /** A value that does not fit its field becomes an application property of the same name. */
-function writeProperties({ fields, properties }: Sorted): void {
-  writer.compound(0x73, 'list', () => {
-    for (const [at, sent] of fields.entries()) {
-      if (sent !== undefined && writeField(at, sent)) continue;
-      writer.raw(0x40);
-      if (sent !== undefined && properties.every(({ name }) => name !== sent.name)) {
-        properties.push({ ...sent, type: 'string' });
-      }
-    }
-    return fields.length;
-  });
+function writeApplicationProperties(properties: readonly Sent[], unfit: readonly Sent[] | null): void {
+  const start = writer.begin(0x74, 'map');
+  let count = properties.length;
+  for (const sent of properties) writeProperty(sent);
+  for (const sent of unfit ?? []) {
+    if (properties.some(({ name }) => name === sent.name)) continue;
+    writeProperty(sent);
+    count += 1;
+  }
+  writer.end(start, 2 * count);
 }
 
 const ID_TYPES: ReadonlySet<SimpleType> = new Set(['ulong', 'uuid', 'binary']);
 
-function writeField(at: number, { type, text }: Sent): boolean {
+function writeField(at: number, type: SimpleType, text: string): boolean {
   switch (PROPERTY_FIELDS[at]) {
     case 'message-id':
     case 'correlation-id':
@@ -107,7 +131,7 @@ function writeField(at: number, { type, text }: Sent): boolean {
       return true;
     case 'content-type':
     case 'content-encoding':
-      return ASCII.test(text) && writer.simple('symbol', text);
+      return writer.simple('symbol', text);
     case 'absolute-expiry-time':
     case 'creation-time':
       return writer.simple('timestamp', text);
@@ -118,75 +142,69 @@ function writeField(at: number, { type, text }: Sent): boolean {
   }
 }
 
-function writeMap(values: readonly Sent[], writeName: (name: string) => void): number {
-  for (const { name, text, type } of values) {
-    writeName(name);
-    if (type === 'string' || !writer.simple(type, text)) writer.string(sentValue(text));
-  }
-  return values.length * 2;
+function writeProperty(sent: Sent): void {
+  writer.string(sent.name);
+  writeValue(sent);
+}
+
+function writeValue({ type, text }: Sent): void {
+  if (type === 'string' || !writer.simple(type, text)) writer.string(sentValue(text));
 }
 
 /** Writes the body as it came, if it still can be that. Returns the bytes that follow what is written. */
 function writeBody(form: string | null, body: Uint8Array): Uint8Array | null {
-  const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
-  if (form === 'null' && bytes.length === 0) {
-    writer.section(0x77);
-    writer.null();
-    return null;
-  }
-  if (form === 'value' && valueEnd(bytes, 0) === bytes.length) {
-    writer.section(0x77);
-    return bytes;
-  }
-  const lists = form === 'sequence' ? listsIn(bytes, MAX_SECTIONS) : null;
-  if (lists !== null) {
-    const last = lists.pop() ?? null;
-    for (const list of lists) {
-      writer.section(0x76);
-      writer.encoded(list);
+  if (form !== null) {
+    const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
+    if (form === 'null' && bytes.length === 0) {
+      writer.section(0x77);
+      writer.null();
+      return null;
     }
-    writer.section(0x76);
-    return last;
+    if (form === 'value' && valueEnd(bytes, 0) === bytes.length) {
+      writer.section(0x77);
+      return bytes;
+    }
+    const lists = form === 'sequence' ? listsIn(bytes, MAX_SECTIONS) : null;
+    if (lists !== null) {
+      const last = lists.pop() ?? null;
+      for (const list of lists) {
+        writer.section(0x76);
+        writer.encoded(list);
+      }
+      writer.section(0x76);
+      return last;
+    }
   }
-  const isString = form === 'string' && isUtf8(bytes);
+  const isString = form === 'string' && isUtf8(body);
   writer.section(isString || form === 'binary' ? 0x77 : 0x75);
-  const isShort = bytes.length < 256;
-  const code = isString ? 0xa1 : 0xa0;
-  writer.raw(isShort ? code : code + 0x10);
-  writer.unsigned(bytes.length, isShort ? 1 : 4);
-  return bytes;
+  writer.head(isString ? CODE.string8 : CODE.binary8, body.byteLength);
+  return body;
 }
 
-function sort({ headers, contentType, contentEncoding }: Delivery): Sorted {
-  const sorted: Sorted = { annotations: [], fields: [], properties: [], form: null };
-  if (contentType !== null) setField(sorted, CONTENT_TYPE_AT, 'content-type', contentType);
-  if (contentEncoding !== null) setField(sorted, CONTENT_ENCODING_AT, 'content-encoding', contentEncoding);
+function sort(headers: readonly string[]): Sorted {
+  const annotations: Sent[] = [];
+  const fields: (Sent | undefined)[] = [];
+  const properties: Sent[] = [];
+  let form: string | null = null;
   const spelt = spellings(headers);
-  for (let at = 0; at + 1 < headers.length; at += 2) {
-    const name = headers[at] as string;
-    const text = headers[at + 1] as string;
-    if (name === BODY_HEADER) sorted.form = text;
-    else if (name !== TYPES_HEADER) sortOne(sorted, spelt?.get(name) ?? { name, type: 'string' }, text);
+  for (let i = 0; i + 1 < headers.length; i += 2) {
+    const header = headers[i] as string;
+    const text = headers[i + 1] as string;
+    if (header === BODY_HEADER) form = text;
+    if (header === BODY_HEADER || header === TYPES_HEADER) continue;
+    const { name, type } = spelt?.get(header) ?? { name: header, type: 'string' };
+    const at = HEADER_FIELDS.get(name);
+    if (at !== undefined) {
+      while (fields.length < at) fields.push(undefined);
+      fields[at] = { name, text, type };
+    } else if (name.startsWith(ANNOTATION_PREFIX)) {
+      annotations.push({ name: name.slice(ANNOTATION_PREFIX.length), text, type });
+    } else {
+      const bare = name.startsWith(PROPERTY_PREFIX) ? name.slice(PROPERTY_PREFIX.length) : name;
+      properties.push({ name: bare, text, type });
+    }
   }
-  return sorted;
-}
-
-function setField(sorted: Sorted, at: number, name: string, text: string): void {
-  while (sorted.fields.length < at) sorted.fields.push(undefined);
-  sorted.fields[at] = { name, text, type: 'string' };
-}
-
-function sortOne(sorted: Sorted, { name, type }: Spelling, text: string): void {
-  const at = HEADER_FIELDS.get(name);
-  if (at !== undefined) {
-    while (sorted.fields.length < at) sorted.fields.push(undefined);
-    sorted.fields[at] = { name, text, type };
-  } else if (name.startsWith(ANNOTATION_PREFIX)) {
-    sorted.annotations.push({ name: name.slice(ANNOTATION_PREFIX.length), text, type });
-  } else {
-    const bare = name.startsWith(PROPERTY_PREFIX) ? name.slice(PROPERTY_PREFIX.length) : name;
-    sorted.properties.push({ name: bare, text, type });
-  }
+  return { annotations, fields, properties, form };
 }
 
 /** How a name was written, and its value's type. */
