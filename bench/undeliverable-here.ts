@@ -2,7 +2,8 @@
  * `node bench/undeliverable-here.ts [elements] [bytes]`: how long a node on SQLite in memory takes to move so many reserved
  * elements to the dead-letter queue, as an AMQP client asks for that one by one (`modified`, `undeliverable-here`).
  */
-import { AmqpNode, until } from '../test/amqp/node.ts';
+import { AmqpNode } from '../test/amqp/node.ts';
+import { until } from '../test/support/until.ts';
 
 const [count = 2048, bytes = 1024] = process.argv.slice(2).map(Number);
 const node = await AmqpNode.start();

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { until } from '../support/until.ts';
 import { type AmqpClient, type Ended, type Got, socketOf, type TestReceiver, textOf } from './client.ts';
-import { AmqpNode, stalled, until } from './node.ts';
+import { AmqpNode, stalled } from './node.ts';
 import { KIND } from './raw-client.ts';
 import { attachReceiver, begin, credit, frame, NULL, uint } from './wire.ts';
 

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
-import { AmqpNode, until } from './node.ts';
+import { until } from '../support/until.ts';
+import { AmqpNode } from './node.ts';
 import { conditionOf, KIND, type RawClient, type Said } from './raw-client.ts';
 import {
   AMQP,

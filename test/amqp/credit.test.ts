@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
+import { until } from '../support/until.ts';
 import { type AmqpClient, socketOf, textOf } from './client.ts';
-import { AmqpNode, stalled, until } from './node.ts';
+import { AmqpNode, stalled } from './node.ts';
 import { KIND } from './raw-client.ts';
 import { attachReceiver, frame, NULL, TRUE, uint } from './wire.ts';
 

@@ -2,7 +2,8 @@ import assert from 'node:assert/strict';
 import { afterEach, describe, it } from 'node:test';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import { withoutExpiry } from '../support/engine-with.ts';
-import { AmqpNode, until } from './node.ts';
+import { until } from '../support/until.ts';
+import { AmqpNode } from './node.ts';
 
 const YEAR_9999 = Date.UTC(9999, 11, 31);
 

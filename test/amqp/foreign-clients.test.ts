@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { CertificateAuthority } from '../support/certificate.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
+import { until } from '../support/until.ts';
 import {
   type DrivenClient,
   type ForeignLibrary,
@@ -10,7 +11,7 @@ import {
   startWithCertificate,
   VALUE_KINDS,
 } from './foreign/driven.ts';
-import { AmqpNode, until } from './node.ts';
+import { AmqpNode } from './node.ts';
 
 // Libraries that other people wrote, each put through the same suite.
 

@@ -4,7 +4,8 @@ import { readAccounts } from '../../src/access/account.ts';
 import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
 import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
 import { FakeClock } from '../support/clock.ts';
-import { AmqpNode, until } from './node.ts';
+import { until } from '../support/until.ts';
+import { AmqpNode } from './node.ts';
 import { codeOf, conditionOf, KIND, type RawClient, type Said } from './raw-client.ts';
 import {
   AMQP,

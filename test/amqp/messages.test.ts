@@ -3,8 +3,9 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { after, before, describe, it } from 'node:test';
 import rhea from 'rhea';
+import { until } from '../support/until.ts';
 import { type AmqpClient, Ended } from './client.ts';
-import { AmqpNode, until } from './node.ts';
+import { AmqpNode } from './node.ts';
 
 describe('an AMQP error names the wrong value and what is allowed', () => {
   let node: AmqpNode;

@@ -5,7 +5,7 @@ import { AmqpClient } from './client.ts';
 import { KIND, RawClient } from './raw-client.ts';
 import { AMQP, NULL, open, plain, SASL, uint } from './wire.ts';
 
-export { stalled, TestAuthenticator, until } from '../support/session-node.ts';
+export { stalled, TestAuthenticator } from '../support/session-node.ts';
 
 export interface AmqpNodeOptions extends SessionNodeOptions {
   readonly options?: Partial<AmqpOptions>;

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { until } from '../support/until.ts';
 import { type AmqpClient, textOf } from './client.ts';
-import { AmqpNode, until } from './node.ts';
+import { AmqpNode } from './node.ts';
 
 describe('rhea’s client', () => {
   it('connects again by itself, and goes on with its links', async () => {

@@ -2,8 +2,9 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import rhea from 'rhea';
 import { type ErrorCode, QuaysideError } from '../../src/model/errors.ts';
+import { until } from '../support/until.ts';
 import { type AmqpClient, type TestSender, textOf } from './client.ts';
-import { AmqpNode, until } from './node.ts';
+import { AmqpNode } from './node.ts';
 
 describe('a message of a client that sends', () => {
   let node: AmqpNode;

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { until } from '../support/until.ts';
 import { type AmqpClient, textOf } from './client.ts';
-import { AmqpNode, until } from './node.ts';
+import { AmqpNode } from './node.ts';
 
 /** More than a session may leave unsettled. */
 const COUNT = 2100;

@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { LIMITS } from '../../src/model/limits.ts';
+import { until } from '../support/until.ts';
 import type { AmqpClient, Got, TestReceiver } from './client.ts';
 import { textOf } from './client.ts';
-import { AmqpNode, until } from './node.ts';
+import { AmqpNode } from './node.ts';
 
 describe('an outcome of a client that receives', () => {
   let node: AmqpNode;

@@ -3,6 +3,7 @@ import { describe, it } from 'node:test';
 import type { DefinitionChange, Definitions, JsonValue } from '../../src/engine/definitions.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { EngineUnderTest } from '../engines.ts';
+import { until } from '../support/until.ts';
 import { Fixture } from './fixture.ts';
 
 /** Every promise that the comments of `src/engine/definitions.ts` make. */
@@ -129,13 +130,4 @@ export function definitionsContract(name: string, open: EngineUnderTest['open'])
       assert.equal(seen.length, 3);
     });
   });
-}
-
-/** Watching is a hint that may take a turn or a network's length; the test waits for it, with a limit. */
-async function until(holds: () => boolean): Promise<void> {
-  const end = performance.now() + 10_000;
-  while (!holds()) {
-    assert.ok(performance.now() < end, 'waited ten seconds for a change to be reported');
-    await new Promise((resolve) => setImmediate(resolve));
-  }
 }

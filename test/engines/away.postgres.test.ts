@@ -11,8 +11,9 @@ import { codeOf } from '../support/outcome.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
 import { commit, extend, nextDueAt, purge, remove, rollback, transfer } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
+import { until } from '../support/until.ts';
 import { freshSchema, runSql } from './postgres.ts';
-import { endSessions, openNode, until } from './postgres-node.ts';
+import { endSessions, openNode } from './postgres-node.ts';
 
 /** What the service promises: any call is answered within this time, ms. */
 const ANSWERED_MS = 5_000;

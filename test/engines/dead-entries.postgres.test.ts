@@ -5,8 +5,9 @@ import type { Engine } from '../../src/engine/engine.ts';
 import { FakeClock } from '../support/clock.ts';
 import { newElement } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
+import { until } from '../support/until.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
-import { openNode, until } from './postgres-node.ts';
+import { openNode } from './postgres-node.ts';
 
 /** `npm run test:ci` has a million, as the page of the engine does. */
 const DEAD = Number(process.env.DEAD_ENTRIES ?? 50_000);

@@ -6,8 +6,9 @@ import { codeOf } from '../support/outcome.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
 import { commit } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
+import { until } from '../support/until.ts';
 import { freshSchema, runSql } from './postgres.ts';
-import { endSessions, openNode, sessionsOf, until } from './postgres-node.ts';
+import { endSessions, openNode, sessionsOf } from './postgres-node.ts';
 import { Traffic, type Verdict } from './postgres-traffic.ts';
 
 /** Restarts under load; `npm run test:faults` has five. */

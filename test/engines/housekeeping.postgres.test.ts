@@ -6,8 +6,9 @@ import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { commit } from '../support/settle.ts';
+import { until } from '../support/until.ts';
 import { clockAt, freshSchema, runSql, sharedServer } from './postgres.ts';
-import { openNode, until } from './postgres-node.ts';
+import { openNode } from './postgres-node.ts';
 
 const MEGABYTE = 1024 * 1024;
 const NAMESPACES: readonly NamespacePolicy[] = [

@@ -9,8 +9,9 @@ import { codeOf } from '../support/outcome.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { freshSeed, type Random, seededRandom } from '../support/random.ts';
 import { commit, purge, remove, rollback, transfer } from '../support/settle.ts';
+import { until } from '../support/until.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
-import { endSessions, openNode, until } from './postgres-node.ts';
+import { endSessions, openNode } from './postgres-node.ts';
 
 const NODES = 3;
 const CALLERS_PER_NODE = 8;

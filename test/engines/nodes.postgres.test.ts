@@ -7,8 +7,9 @@ import { followDefinitions } from '../support/followed-definitions.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { commit, purge } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
+import { until } from '../support/until.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
-import { endSessions, openNode, until } from './postgres-node.ts';
+import { endSessions, openNode } from './postgres-node.ts';
 import { Traffic } from './postgres-traffic.ts';
 
 describe('PostgreSQL with several nodes', () => {

@@ -67,8 +67,3 @@ export async function endSessions(
   assert.ok(pids.length > 0, `there is a session of role ${role}`);
   await runSql(server, `SELECT pg_terminate_backend(pid) FROM unnest(ARRAY[${pids.join(',')}]) AS u(pid)`);
 }
-
-/** Asks until it holds; a test that waits for ever is ended by the runner. */
-export async function until(holds: () => Promise<boolean> | boolean): Promise<void> {
-  while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 10));
-}

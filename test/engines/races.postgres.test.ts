@@ -7,8 +7,9 @@ import { Connection } from '../../src/engines/postgres/connection.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
+import { until } from '../support/until.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
-import { openNode, until } from './postgres-node.ts';
+import { openNode } from './postgres-node.ts';
 
 const RESERVE = { group: '', count: 9, leaseMs: 60_000 };
 

@@ -9,8 +9,8 @@ import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { type RedisCluster, type RedisServer, redisCli, startCluster } from '../support/redis-servers.ts';
 import { rollback, transfer } from '../support/settle.ts';
+import { until } from '../support/until.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
-import { until } from './redis-time.ts';
 import { Traffic } from './redis-traffic.ts';
 
 const NAMESPACES = [plain('plain'), plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })];

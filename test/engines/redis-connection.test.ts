@@ -7,7 +7,8 @@ import { Master, NotReplicated } from '../../src/engines/redis/client/master.ts'
 import type { Library } from '../../src/engines/redis/library.ts';
 import type { Settings } from '../../src/engines/redis/settings.ts';
 import { FakeClock } from '../support/clock.ts';
-import { turns, until } from './redis-time.ts';
+import { until } from '../support/until.ts';
+import { turns } from './redis-time.ts';
 
 const LOGIN = { username: null, password: null, db: 0, tls: null };
 

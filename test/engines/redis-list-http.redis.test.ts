@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { setImmediate as turn } from 'node:timers/promises';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { TestEngine } from '../engines.ts';
 import { declare, ExchangeNode, openEngine } from '../exchange/node.ts';
@@ -9,6 +8,7 @@ import { patientSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { type Answer, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { REDIS_LIST } from './redis.ts';
 
 /** What a list cannot do, and the methods that its path still has. */
@@ -237,7 +237,7 @@ describe('exchanges over the list variant of Redis', () => {
     try {
       await node.insert('L', 'again', '1', '2', '3');
       await node.exchanges.create('again', declare('L/again', ['N/again']));
-      await reached(() => node.exchanges.record('again').stats.put_back >= 3);
+      await until(() => node.exchanges.record('again').stats.put_back >= 3);
       assert.equal(node.exchanges.record('again').errors[0]?.message, 'storage-full: planted');
     } finally {
       storage.insert = insert;
@@ -253,7 +253,3 @@ describe('exchanges over the list variant of Redis', () => {
     assert.equal(bodyText(await node.pop('L', '__no_route__')), 'late');
   });
 });
-
-async function reached(condition: () => boolean): Promise<void> {
-  while (!condition()) await turn();
-}

@@ -11,6 +11,7 @@ import { bodyText, bodyTexts, newElement, newElements } from '../support/element
 import { followDefinitions } from '../support/followed-definitions.ts';
 import { redisCli } from '../support/redis-servers.ts';
 import { commit } from '../support/settle.ts';
+import { until } from '../support/until.ts';
 import { freshPrefix, listening, redisEngine, standalone } from './redis.ts';
 
 const NAMESPACES = [plain('plain'), plain('kept', { groups: ['g'], retentionMs: 60_000 })];
@@ -201,7 +202,7 @@ describe('several nodes on one Redis', () => {
     // Without a message.
     redisCli('-p', port, 'HDEL', new Keys(prefix).definitions('queue'), 'lost');
     redisCli('-p', port, 'CLIENT', 'KILL', 'TYPE', 'pubsub');
-    while (read.length < 2) await new Promise(setImmediate);
+    await until(() => read.length >= 2);
     assert.deepEqual(read.sort(), ['-lost', 'kept']);
     cache.stop();
     await stop([own, other]);

@@ -11,8 +11,9 @@ import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { freePort, type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { rollback, transfer } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
+import { until } from '../support/until.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
-import { turns, until } from './redis-time.ts';
+import { turns } from './redis-time.ts';
 
 const SOURCE: QueueKey = { ns: 'plain', name: 'source' };
 const TARGET: QueueKey = { ns: 'plain', name: 'target' };

@@ -1,4 +1,3 @@
-import assert from 'node:assert/strict';
 import type { Engine } from '../../src/engine/engine.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { FakeClock } from '../support/clock.ts';
@@ -82,13 +81,4 @@ export async function passGently<T>(clock: FakeClock, call: Promise<T>): Promise
     clock.advance(5);
   }
   return call;
-}
-
-/** Asks again and again what the world has brought about. @throws after twenty seconds */
-export async function until(holds: () => boolean): Promise<void> {
-  const end = performance.now() + 20_000;
-  while (!holds()) {
-    assert.ok(performance.now() < end, 'waited twenty seconds in vain');
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
 }

@@ -4,8 +4,9 @@ import type { Engine } from '../../src/engine/engine.ts';
 import { newElement } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { commit, extend, nextDueAt, purge, remove, rollback, transfer } from '../support/settle.ts';
+import { until } from '../support/until.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
-import { openNode, until } from './postgres-node.ts';
+import { openNode } from './postgres-node.ts';
 
 /** Elements that wait in a queue of their own, in the way of every plan that reads more than it must. */
 const BYSTANDERS = 20_000;

@@ -10,6 +10,7 @@ import { plain } from '../support/broker.ts';
 import { bodyText } from '../support/elements.ts';
 import { engineWith } from '../support/engine-with.ts';
 import { nextDueAt } from '../support/settle.ts';
+import { until } from '../support/until.ts';
 import { declare, ExchangeNode, header } from './node.ts';
 
 const MAX_TRIES = 2;
@@ -64,20 +65,16 @@ describe('an element whose copies a destination does not take', () => {
     assert.equal(refusals, 0);
   });
 
-  const reached = async (condition: () => boolean | Promise<boolean>): Promise<void> => {
-    while (!(await condition())) await turn();
-  };
-
   for (const to of ['far', 'N']) {
     it(`comes again each 5 s until it does, with no try counted and in no dead letter, in ${to}`, async () => {
       const src = `from-${to}`;
       await node.exchanges.create('x', declare(`N/${src}`, [`${to}/to`], { reserve: true }));
-      await reached(() => Object.keys(node.exchanges.record('x').pending_tids).length === 1);
+      await until(() => Object.keys(node.exchanges.record('x').pending_tids).length === 1);
       refusals = REFUSALS;
       const queue = node.broker.namespace('N').queue(src);
       await node.insert('N', src, 'patient');
       for (let refused = 1; refused <= REFUSALS; refused += 1) {
-        await reached(async () => (await node.broker.namespace('N').visit(src).status(null)).schedSize === 1);
+        await until(async () => (await node.broker.namespace('N').visit(src).status(null)).schedSize === 1);
         const due = await nextDueAt(here.engine.storage, queue.key, '');
         assert.equal(due, here.now() + REQUEUE_MS);
         const page = { group: '', states: ['scheduled'], bodies: true, after: null, limit: 1 } as const;

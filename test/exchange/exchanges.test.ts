@@ -6,6 +6,7 @@ import type { TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import type { TestNamespace } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
+import { until } from '../support/until.ts';
 import { declare, ExchangeNode, header, openEngine } from './node.ts';
 
 type Opened = TestEngine & { namespaces: TestNamespace[] };
@@ -121,7 +122,7 @@ describe('an exchange', () => {
     await node.insert('N', src, 'x');
     await node.pop('N', b);
     // The copy may be served before the exchange learns that its source was finished.
-    await reached(() => node.exchanges.record(id).stats.dst[1]?.matched === 1);
+    await until(() => node.exchanges.record(id).stats.dst[1]?.matched === 1);
     const { stats, errors } = node.exchanges.record(id);
     assert.deepEqual(stats.dst, [
       { matched: 0, skipped: 0, failed: 1 },
@@ -135,7 +136,7 @@ describe('an exchange', () => {
     const { src, a, id } = names();
     await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'env => { while (true); }']]));
     await node.insert('N', src, '1', '2', '3');
-    while (node.exchanges.record(id).stopped !== true) await new Promise(setImmediate);
+    await until(() => node.exchanges.record(id).stopped === true);
     assert.notEqual(node.exchanges.record(id).lastError, null);
     await node.exchanges.delete(id);
     assert.equal(await node.total('N', src), 3);
@@ -168,7 +169,7 @@ describe('an exchange', () => {
       await node.exchanges.create(id, declare(`N/${src}`, [`far/${a}`], { reserve: true }));
       await node.insert('N', src, 'once');
       assert.equal(bodyText(await node.pop('far', a)), 'once');
-      await reached(() => refusals === 0 && node.exchanges.record(id).stats.put_back === 1);
+      await until(() => refusals === 0 && node.exchanges.record(id).stats.put_back === 1);
       while ((await node.total('N', src)) > 0) await here.passTime(5_000);
       assert.equal(await node.total('far', a), 0);
     } finally {
@@ -189,7 +190,7 @@ describe('an exchange', () => {
     try {
       await node.exchanges.create(id, declare(`N/${src}`, [`N/${id}`, `far/${a}`], { reserve: true }));
       await node.insert('N', src, 'x');
-      await reached(() => node.exchanges.record(id).stats.put_back === 1);
+      await until(() => node.exchanges.record(id).stats.put_back === 1);
       const { errors } = node.exchanges.record(id);
       assert.deepEqual(
         errors.map(({ destination, message, count }) => ({ destination, message, count })),
@@ -254,7 +255,7 @@ describe('an exchange', () => {
     await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`, `M/${a}`]));
     await node.insert('N', src, 'x', 'y');
     await node.popMany('N', a, 2);
-    await reached(() => Object.keys(node.exchanges.record(id).pending_acks).length === 0);
+    await until(() => Object.keys(node.exchanges.record(id).pending_acks).length === 0);
     await node.exchanges.stopExchange(id);
     assert.deepEqual(counted('reserve'), reserves.set('ok', (reserves.get('ok') ?? 0) + 2));
     assert.deepEqual(counted('commit'), commits.set('ok', (commits.get('ok') ?? 0) + 2));
@@ -268,7 +269,7 @@ describe('an exchange', () => {
     await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'true']], { wsize: 300, parallel: 3 }));
     await node.pop('N', a);
     await node.exchanges.stopExchange(id);
-    await reached(() => Object.keys(node.exchanges.record(id).pending_acks).length === 0);
+    await until(() => Object.keys(node.exchanges.record(id).pending_acks).length === 0);
     await node.exchanges.delete(id);
     assert.equal((await node.total('N', src)) + (await node.total('N', a)), 1999);
   });
@@ -285,15 +286,15 @@ describe('an exchange', () => {
     const { src, a, id } = names();
     const second = await new ExchangeNode(here.namespaces, here.clock, sandbox).start();
     await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'true']]));
-    await reached(() => second.exchanges.list().some(([known]) => known === id));
+    await until(() => second.exchanges.list().some(([known]) => known === id));
     const bodies = Array.from({ length: 500 }, (_, i) => `${i}`);
     await Promise.all(bodies.map((body, i) => (i % 2 === 0 ? node : second).insert('N', src, body)));
     const got = (await node.popMany('N', a, 500)).map(bodyText);
     assert.deepEqual(got.sort(), bodies.sort());
     await second.exchanges.stopExchange(id);
-    await reached(() => node.exchanges.record(id).stopped === true);
+    await until(() => node.exchanges.record(id).stopped === true);
     await second.exchanges.delete(id);
-    await reached(() => !node.exchanges.list().some(([known]) => known === id));
+    await until(() => !node.exchanges.list().some(([known]) => known === id));
     assert.equal(await node.total('N', a), 0);
     await second.stop();
   });
@@ -373,7 +374,7 @@ describe('an exchange', () => {
     const { src, a, id } = names();
     const declaration = declare(`N/${src}`, [[`N/${a}`, 'true']], { parallel: 2, wsize: 50, reserve: true });
     await node.exchanges.create(id, declaration);
-    await reached(() => Object.keys(node.exchanges.record(id).pending_tids).length === 2);
+    await until(() => Object.keys(node.exchanges.record(id).pending_tids).length === 2);
     const record = node.exchanges.record(id);
     assert.deepEqual(record.src, { q: src, ns: 'N' });
     assert.deepEqual(record.dst, [{ q: a, ns: 'N', selector: 'true' }]);
@@ -387,13 +388,8 @@ describe('an exchange', () => {
 
 /** Resolves when nothing of a queue is reserved and nothing eligible is left. */
 async function settled(node: ExchangeNode, ns: string, queue: string): Promise<void> {
-  for (;;) {
+  await until(async () => {
     const { size, resvSize } = await node.broker.namespace(ns).visit(queue).status(null);
-    if (size === 0 && resvSize === 0) return;
-    await new Promise(setImmediate);
-  }
-}
-
-async function reached(condition: () => boolean): Promise<void> {
-  while (!condition()) await new Promise(setImmediate);
+    return size === 0 && resvSize === 0;
+  });
 }

@@ -4,7 +4,8 @@ import { connect } from 'node:net';
 import { afterEach, describe, it } from 'node:test';
 import type { User } from '../../src/access/user.ts';
 import type { SessionServer } from '../../src/session/server.ts';
-import { type SessionNode, stalled, TestAuthenticator, until } from '../support/session-node.ts';
+import { type SessionNode, stalled, TestAuthenticator } from '../support/session-node.ts';
+import { until } from '../support/until.ts';
 import { DRIVERS, type NodeOptions, type SessionClient, type SessionDriver } from './drivers.ts';
 
 // What every session promises, whatever its protocol and transport: one suite for all.

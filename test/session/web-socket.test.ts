@@ -11,8 +11,9 @@ import { STOMP_WEB_SOCKET } from '../../src/stomp/options.ts';
 import { AmqpClient, textOf } from '../amqp/client.ts';
 import { AmqpNode } from '../amqp/node.ts';
 import { basic } from '../http/harness.ts';
-import { StompNode, type StompNodeOptions, TestAuthenticator, until } from '../stomp/node.ts';
+import { StompNode, type StompNodeOptions, TestAuthenticator } from '../stomp/node.ts';
 import { makeCertificate } from '../support/certificate.ts';
+import { until } from '../support/until.ts';
 import { startWebSocketPort, type WebSocketPortOptions } from '../support/web-socket-port.ts';
 
 const KEY = 'dGhlIHNhbXBsZSBub25jZQ==';

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { until } from '../support/until.ts';
 import type { StompClient } from './client.ts';
-import { StompNode, stalled, until } from './node.ts';
+import { StompNode, stalled } from './node.ts';
 
 describe('A SUBSCRIBE with browser:true', () => {
   let node: StompNode;

@@ -2,7 +2,8 @@ import assert from 'node:assert/strict';
 import { afterEach, describe, it } from 'node:test';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import { withoutExpiry } from '../support/engine-with.ts';
-import { StompNode, until } from './node.ts';
+import { until } from '../support/until.ts';
+import { StompNode } from './node.ts';
 
 describe('x-ks-ttl and x-ks-reason', () => {
   let node: StompNode;

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { FakeClock } from '../support/clock.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
+import { until } from '../support/until.ts';
 import type { ForeignClient, ForeignLibrary, ForeignMessage } from './foreign/client.ts';
 import { LIBRARIES } from './foreign/libraries.ts';
 import { StompNode } from './node.ts';
@@ -55,7 +56,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
 
     const text = ({ body }: ForeignMessage): string => body.toString();
     const empty = (): Promise<void> =>
-      holds(async () => {
+      until(async () => {
         const { ready, scheduled, reserved } = await node.sizes(queue);
         return ready + scheduled + reserved === 0;
       });
@@ -184,13 +185,13 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
           assert.equal(text(await beating.next()), 'alive');
           // Four intervals' worth of line ends: without them it would have been cut after two.
           const { receivedBytes } = counts;
-          await holds(async () => counts.receivedBytes >= receivedBytes + 4);
+          await until(() => counts.receivedBytes >= receivedBytes + 4);
           assert.equal(counts.errors, errorsSoFar());
           // The server falls silent, until the client has had enough.
           const { sessions, connections } = counts;
           rest();
           // Some are back before the server has seen them go.
-          await holds(async () => counts.sessions < sessions || counts.connections > connections);
+          await until(() => counts.sessions < sessions || counts.connections > connections);
           rest = drive(node.clock);
           await beating.recover();
         } finally {
@@ -217,10 +218,6 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
     /** The one ERROR of this suite is the wrong password. */
     const errorsSoFar = (): number => 1;
   });
-}
-
-async function holds(condition: () => Promise<boolean>): Promise<void> {
-  while (!(await condition())) await new Promise(setImmediate);
 }
 
 /** Lets the server's clock go with real time, but never so far at once that a busy machine looks like silence. */

@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict';
 import { STOMP_DEFAULTS, STOMP_WEB_SOCKET, type StompOptions } from '../../src/stomp/options.ts';
 import { StompServer } from '../../src/stomp/server.ts';
-import { openFor, SessionNode, type SessionNodeOptions, stalled, until } from '../support/session-node.ts';
+import { openFor, SessionNode, type SessionNodeOptions, stalled } from '../support/session-node.ts';
+import { until } from '../support/until.ts';
 import { StompClient, type StompVersion } from './client.ts';
 
-export { stalled, TestAuthenticator, until } from '../support/session-node.ts';
+export { stalled, TestAuthenticator } from '../support/session-node.ts';
 
 export interface StompNodeOptions extends SessionNodeOptions {
   readonly options?: Partial<StompOptions>;

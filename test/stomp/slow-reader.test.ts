@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { readSlowly, StompNode, stalled, until } from './node.ts';
+import { until } from '../support/until.ts';
+import { readSlowly, StompNode, stalled } from './node.ts';
 
 describe('clients that read slowly or not at all', () => {
   it('cost no more where large elements come behind small ones, which all come in the end, in order', async () => {

@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
+import { until } from '../support/until.ts';
 import type { StompClient } from './client.ts';
-import { StompNode, until } from './node.ts';
+import { StompNode } from './node.ts';
 
 describe('a subscription', () => {
   let node: StompNode;

@@ -6,8 +6,9 @@ import { after, before, describe, it } from 'node:test';
 import { connect, type TLSSocket } from 'node:tls';
 import { sampleBody } from '../support/bodies.ts';
 import { CertificateAuthority, makeCertificate } from '../support/certificate.ts';
+import { until } from '../support/until.ts';
 import { StompClient } from './client.ts';
-import { readSlowly, StompNode, until } from './node.ts';
+import { readSlowly, StompNode } from './node.ts';
 
 describe('STOMP over TLS', () => {
   const first = makeCertificate();

@@ -12,6 +12,7 @@ import type { EngineUnderTest, TestEngine } from '../engines.ts';
 import { brokerOn, plain } from './broker.ts';
 import { FakeClock } from './clock.ts';
 import { newElement } from './elements.ts';
+import { until } from './until.ts';
 import { startWebSocketPort, type WebSocketPortOptions } from './web-socket-port.ts';
 
 /** Users of the tests: password as the name, rights by namespace or all. */
@@ -266,18 +267,6 @@ export abstract class SessionNode<Server extends SessionServer> {
   async sizes(name: string, ns = 'N'): Promise<{ ready: number; scheduled: number; reserved: number }> {
     const { size, schedSize, resvSize } = await this.broker.namespace(ns).visit(name).status(null);
     return { ready: size, scheduled: schedSize, reserved: resvSize };
-  }
-}
-
-/** What takes longer does not come: the test says so, before a limit of the whole run does. */
-const PATIENCE_MS = 60_000;
-
-/** Resolves when the condition holds; the event loop turns in between. */
-export async function until(condition: () => boolean): Promise<void> {
-  const end = performance.now() + PATIENCE_MS;
-  while (!condition()) {
-    if (performance.now() > end) throw new Error(`Not reached within ${PATIENCE_MS} ms: ${condition}`);
-    await new Promise(setImmediate);
   }
 }
 

@@ -13,9 +13,10 @@ import type { User } from '../../src/access/user.ts';
 import { AmqpClient } from '../amqp/client.ts';
 import { AmqpNode } from '../amqp/node.ts';
 import { StompClient } from '../stomp/client.ts';
-import { StompNode, TestAuthenticator, until } from '../stomp/node.ts';
+import { StompNode, TestAuthenticator } from '../stomp/node.ts';
 import { makeCertificate } from '../support/certificate.ts';
 import { spawnOwned } from '../support/owned-process.ts';
+import { until } from '../support/until.ts';
 
 /** Asks for each login with its address, and remembers that. */
 class Witness extends TestAuthenticator {
