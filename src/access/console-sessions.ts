@@ -1,15 +1,12 @@
 import { createHmac, hash, randomBytes, timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../util/clock.ts';
 import type { Account } from './account.ts';
+import { type EndedSessions, MAX_SESSION_MS } from './ended-sessions.ts';
 import { passwordText } from './password.ts';
 import type { User } from './user.ts';
 
-/** A session ends this long after its sign-in, however much it is used. */
-const MAX_SESSION_MS = 12 * 3_600_000;
 /** A token is replaced when it is this old, or a tenth of the idle time if that is less: not with each request. */
 const MAX_RENEW_MS = 60_000;
-/** Signed-out sessions that are remembered until they would have ended; further ones replace the oldest. */
-const MAX_ENDED = 10_000;
 /** Sessions whose last use is remembered, for their users to see; a further one replaces the one that was seen first. */
 const MAX_SEEN = 10_000;
 const ID_BYTES = 16;
@@ -24,6 +21,7 @@ export interface ConsoleSessionOptions {
   readonly idleMs: number;
   /** What tokens are signed with, the same on all nodes; null: a random one, so that sessions end with the process. */
   readonly secret: string | null;
+  readonly ended: EndedSessions;
 }
 
 /** A session of the console as one of its requests finds it. */
@@ -65,6 +63,14 @@ interface SessionUse {
   usedAt: number;
 }
 
+/** What ends with a session. */
+interface SessionEndings {
+  /** Whether the session has ended. */
+  readonly isOver: () => boolean;
+  readonly name: string;
+  readonly runs: Set<() => void>;
+}
+
 /** What a token says, signed. */
 interface Claims {
   readonly name: string;
@@ -76,24 +82,24 @@ interface Claims {
 
 /**
  * Sessions of the console: signed tokens instead of a table, so that every node with the same secret accepts them (ADR 17).
- * The key of a user's tokens depends on the stored password: another password ends the user's sessions on all nodes.
+ * The key of a user's tokens depends on the stored password: another password ends the user's sessions. What ends them before
+ * their time is in `EndedSessions`.
  */
 export class ConsoleSessions {
   readonly #options: ConsoleSessionOptions;
   readonly #secret: string | Buffer;
   readonly #renewMs: number;
   readonly #keys = new WeakMap<Account, Buffer>();
-  /** Digests of the ids of sessions that were signed out, and when those would have ended by themselves. */
-  readonly #ended = new Map<string, number>();
   /** By the digest of the session's id. */
   readonly #seen = new Map<string, SessionUse>();
   /** What ends with a session, by the digest of its id. */
-  readonly #endings = new Map<string, Set<() => void>>();
+  readonly #endings = new Map<string, SessionEndings>();
 
   constructor(options: ConsoleSessionOptions) {
     this.#options = options;
     this.#secret = options.secret ?? randomBytes(32);
     this.#renewMs = Math.min(MAX_RENEW_MS, options.idleMs / 10);
+    options.ended.onEnded((user) => this.#runEndings(user));
   }
 
   /**
@@ -103,9 +109,9 @@ export class ConsoleSessions {
   open(user: User, origin: SessionOrigin): ConsoleSession | null {
     const account = this.#options.accountNamed(user.name);
     if (account?.user !== user) return null;
-    const now = this.#options.clock.now();
+    const startedAt = this.#options.ended.startOf(user.name, passwordMark(this.#keyOf(account)));
     const id = randomBytes(ID_BYTES).toString('base64url');
-    const claims = { name: user.name, id, startedAt: now, usedAt: now };
+    const claims = { name: user.name, id, startedAt, usedAt: this.#options.clock.now() };
     this.#see(account, claims, () => origin);
     return this.#session(account, claims, true);
   }
@@ -123,10 +129,41 @@ export class ConsoleSessions {
     return this.#session(read.account, isDue ? { ...read.claims, usedAt: now } : read.claims, isDue);
   }
 
-  /** Signs out: this node accepts no token of the session any more. */
-  end(token: string): void {
+  /**
+   * Signs out: this node accepts no token of the session any more, and others as soon as they know. Resolves when it is stored.
+   * @throws QuaysideError as `EndedSessions.end`
+   */
+  async end(token: string): Promise<void> {
     const read = this.#read(token);
-    if (read !== null) this.#end(digest(read.claims.id), read.claims.startedAt);
+    if (read === null) return;
+    const { name, id, startedAt } = read.claims;
+    await this.#end(name, digest(id), startedAt);
+  }
+
+  /**
+   * Signs out a session of a user by its {@link SeenSession} id, whichever node has served it.
+   * @param startedAt null: not known
+   * @throws QuaysideError as `EndedSessions.end`
+   */
+  async endListed(name: string, id: string, startedAt: number | null): Promise<void> {
+    const use = this.#seen.get(id);
+    if (use !== undefined && use.name !== name) return;
+    await this.#end(name, id, use?.startedAt ?? startedAt);
+  }
+
+  /** Signs out all sessions of a user. @throws QuaysideError as `EndedSessions.end` */
+  async endAll(name: string): Promise<void> {
+    await this.#options.ended.endAll(name);
+  }
+
+  /**
+   * The password of an account counts no more, or its user is gone: nodes that have not read that yet end its sessions.
+   * @throws QuaysideError as `EndedSessions.end`
+   */
+  async endPassword(account: Account): Promise<void> {
+    // Another secret: no other node accepts such a session.
+    if (this.#options.secret === null) return;
+    await this.#options.ended.endPassword(account.user.name, passwordMark(this.#keyOf(account)));
   }
 
   /** The sessions of a user that this node has served and that have not ended, the latest used first. */
@@ -139,27 +176,27 @@ export class ConsoleSessions {
     for (const [id, use] of this.#seen) {
       const { startedAt, usedAt, origin } = use;
       const expiresAt = this.#endOf(use);
-      const hasEnded = expiresAt <= now || this.#ended.has(id) || !use.key.equals(key);
+      const hasEnded = expiresAt <= now || !use.key.equals(key) || this.#hasEnded(name, id, use);
       if (use.name === name && !hasEnded) own.push({ id, startedAt, usedAt, expiresAt, ...origin });
     }
     return own.sort((a, b) => b.usedAt - a.usedAt);
   }
 
-  /** Signs out a session of a user by its {@link SeenSession} id, if it is theirs. */
-  endSeen(name: string, id: string): void {
-    const use = this.#seen.get(id);
-    if (use?.name === name) this.#end(id, use.startedAt);
+  async #end(name: string, id: string, startedAt: number | null): Promise<void> {
+    const { ended, secret } = this.#options;
+    // Without a secret that nodes share, a session that this node has served is its own, and so is any if it shares no engine.
+    if (secret === null && (this.#seen.has(id) || !ended.isShared)) ended.endHere(name, id, startedAt);
+    else await ended.end(name, id, startedAt);
   }
 
-  #end(id: string, startedAt: number): void {
-    const now = this.#options.clock.now();
-    for (const [other, endsAt] of this.#ended) {
-      if (endsAt > now && this.#ended.size < MAX_ENDED) break;
-      this.#ended.delete(other);
+  #hasEnded(name: string, id: string, { startedAt, key }: Pick<SessionUse, 'startedAt' | 'key'>): boolean {
+    return this.#options.ended.has(name, { id, startedAt, password: passwordMark(key) });
+  }
+
+  #runEndings(user: string): void {
+    for (const { name, isOver, runs } of [...this.#endings.values()]) {
+      if (name === user && isOver()) for (const run of [...runs]) run();
     }
-    this.#ended.set(id, startedAt + MAX_SESSION_MS);
-    this.#seen.delete(id);
-    for (const run of [...(this.#endings.get(id) ?? [])]) run();
   }
 
   #see(account: Account, { id, name, startedAt }: Claims, origin: () => SessionOrigin): void {
@@ -176,7 +213,7 @@ export class ConsoleSessions {
   }
 
   /**
-   * Calls `run` once, when the session of a token is signed out here, or has lasted as long as one may: for responses that do not
+   * Calls `run` once, when the session of a token is ended on any node, or has lasted as long as one may: for responses that do not
    * end by themselves.
    * @returns a function that prevents it
    */
@@ -187,20 +224,23 @@ export class ConsoleSessions {
       return () => {};
     }
     const { clock } = this.#options;
-    const key = digest(read.claims.id);
-    const endings = this.#endings.get(key) ?? new Set();
-    this.#endings.set(key, endings);
+    const { name, startedAt } = read.claims;
+    const id = digest(read.claims.id);
+    const use = { startedAt, key: this.#keyOf(read.account) };
+    const isOver = (): boolean => this.#hasEnded(name, id, use);
+    const endings = this.#endings.get(id) ?? { name, isOver, runs: new Set() };
+    this.#endings.set(id, endings);
     const forget = (): void => {
       cancelTimer();
-      endings.delete(end);
-      if (endings.size === 0 && this.#endings.get(key) === endings) this.#endings.delete(key);
+      endings.runs.delete(end);
+      if (endings.runs.size === 0 && this.#endings.get(id) === endings) this.#endings.delete(id);
     };
     const end = (): void => {
       forget();
       run();
     };
-    const cancelTimer = clock.after(read.claims.startedAt + MAX_SESSION_MS - clock.now(), end);
-    endings.add(end);
+    const cancelTimer = clock.after(startedAt + MAX_SESSION_MS - clock.now(), end);
+    endings.runs.add(end);
     return forget;
   }
 
@@ -223,8 +263,9 @@ export class ConsoleSessions {
     const account = claims === null ? null : this.#options.accountNamed(claims.name);
     if (claims === null || account === null) return null;
     if (!isEqual(signature, sign(this.#keyOf(account), `session ${body}`))) return null;
-    if (this.#endOf(claims) <= this.#options.clock.now() || this.#ended.has(digest(claims.id))) return null;
-    return { account, claims };
+    if (this.#endOf(claims) <= this.#options.clock.now()) return null;
+    const use = { startedAt: claims.startedAt, key: this.#keyOf(account) };
+    return this.#hasEnded(claims.name, digest(claims.id), use) ? null : { account, claims };
   }
 
   #endOf({ startedAt, usedAt }: Pick<Claims, 'startedAt' | 'usedAt'>): number {
@@ -243,6 +284,11 @@ export class ConsoleSessions {
 
 function sign(key: Buffer, text: string): string {
   return createHmac('sha256', key).update(text).digest('base64url');
+}
+
+/** Names the password of a key in what is stored. Neither the key nor the password can be found from it without `secret`. */
+function passwordMark(key: Buffer): string {
+  return sign(key, 'password');
 }
 
 /** In a time that says nothing about how much of a secret is right. */

@@ -4,6 +4,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { accountChanges } from '../access/account.ts';
 import { ApiTokens } from '../access/api-tokens.ts';
 import { ConsoleSessions } from '../access/console-sessions.ts';
+import { EndedSessions } from '../access/ended-sessions.ts';
 import { KnownLogins } from '../access/known-logins.ts';
 import { PasswordAuthenticator } from '../access/password-authenticator.ts';
 import { loginLost, refusal } from '../access/user.ts';
@@ -77,6 +78,7 @@ interface Running {
   readonly broker: Broker;
   readonly exchanges: Exchanges;
   readonly authenticator: PasswordAuthenticator;
+  readonly consoleSessions: ConsoleSessions;
   readonly events: EventPublisher;
   readonly http: FrontEnd<HttpServer>;
   /** The front ends other than HTTP that have a port. */
@@ -169,7 +171,7 @@ export class Server implements Service {
    */
   async reload(config: Config): Promise<void> {
     if (this.#running === null) return;
-    const { authenticator, broker, exchanges, http, sessions } = this.#running;
+    const { authenticator, broker, consoleSessions, exchanges, http, sessions } = this.#running;
     const { clock, log, errorAt } = this.#parts;
     const { accounts, created, warnings } = await loadUsers(config, errorAt);
     if (created !== null) {
@@ -185,7 +187,8 @@ export class Server implements Service {
     );
     for (const [i, { name }] of listeners.entries())
       messages.push(...dateWarnings(config[name].tls, certificates[i], clock));
-    const changes = accountChanges(authenticator.accounts, accounts);
+    const before = authenticator.accounts;
+    const changes = accountChanges(before, accounts);
     const renew = authenticator.replaceAccounts(accounts);
     this.#renewUsers(this.#running);
     // Consumers of sessions that ended have left their wait queues by now: these wait over HTTP.
@@ -194,6 +197,10 @@ export class Server implements Service {
       return user === null ? loginLost() : refusal(user, 'read', namespace);
     });
     await exchanges.stopUnowned();
+    // Nodes that have not read the users again accept what ended here until they know.
+    const passwords = [...changes.removed, ...changes.changed].flatMap((name) => before.get(name) ?? []);
+    // What cannot be stored now is logged, and stored later.
+    await Promise.all(passwords.map((account) => consoleSessions.endPassword(account).catch(() => {})));
     for (const [i, { server }] of listeners.entries()) {
       const tls = certificates[i];
       if (tls) server.reloadTls(tls);
@@ -280,11 +287,14 @@ export class Server implements Service {
     const { allowedOrigins, metricsWithoutLogin, batchCount, batchBytes } = config.http;
     const many = { batchCount, batchBytes };
     const { enabled, idle, secret = null } = config.console;
+    const ended = new EndedSessions({ namespaces: broker.namespaces(), clock, log });
+    await this.#startParts(ended);
     const consoleSessions = new ConsoleSessions({
       accountNamed: (name) => authenticator.accountNamed(name),
       clock,
       idleMs: idle * 1000,
       secret,
+      ended,
     });
     const httpServer = new HttpServer({
       ...shared,
@@ -314,7 +324,7 @@ export class Server implements Service {
     await this.#startParts(http, ...sessions);
     if (users.created !== null) await saveUsers(config, [users.created.definition], errorAt);
     this.#newAdministrator = users.created;
-    const running = { broker, exchanges, authenticator, events, http, sessions };
+    const running = { broker, exchanges, authenticator, consoleSessions, events, http, sessions };
     this.#running = running;
     tokens.onEnded(() => this.#renewUsers(running));
     this.#readiness.open();

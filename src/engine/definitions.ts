@@ -5,7 +5,7 @@ import { type Listener, Topics } from './topics.ts';
 /**
  * The Definitions port: small durable documents that every node must see alike — pause flags and options of queues,
  * declarations of exchanges, variants of namespaces, where they move, bulk operations and how far they came,
- * API tokens. Dozens to thousands, read often, changed seldom.
+ * API tokens, sessions of the console that were ended. Dozens to thousands, read often, changed seldom.
  *
  * - A change is durable when its promise resolves, and reaches the watchers of every node that shares the
  *   engine. Watching is a hint: if an engine may have missed changes it says so, and the node lists again, as it does
@@ -41,6 +41,7 @@ export const DEFINITION_KINDS = [
   'operation',
   'operation-progress',
   'token',
+  'ended-sessions',
 ] as const;
 export type DefinitionKind = (typeof DEFINITION_KINDS)[number];
 

@@ -207,6 +207,39 @@ describe('A session of the console', () => {
     assert.equal((await client.request('GET', '/console/sessions', { headers: crossSite })).status, 403);
   });
 
+  it('is listed for administrators, who sign it out, alone or with all others of its user', async () => {
+    const client = stranger();
+    const admin = await signedIn(client);
+    const [one, other] = [await signedIn(client, 'support'), await signedIn(client, 'support')];
+    const ask = (method: string, path: string, headers: HeaderFields): Promise<Answer> =>
+      client.request(method, `/console/sessions${path}`, { headers });
+    const { sessions } = jsonOf<{ sessions: OwnSession[] }>(await ask('GET', '?user=support', admin));
+    const mine = jsonOf<{ sessions: OwnSession[] }>(await ask('GET', '', one)).sessions;
+    assert.deepEqual(sessions.map(({ id }) => id).sort(), mine.map(({ id }) => id).sort());
+    const id = mine.find(({ isThis }) => isThis)?.id ?? '';
+    for (const [method, path] of [
+      ['GET', '?user=ops'],
+      ['DELETE', '?user=ops'],
+      ['DELETE', `/${id}?user=ops`],
+    ] as const) {
+      assert.equal((await ask(method, path, one)).status, 403);
+    }
+    assert.equal((await ask('DELETE', `/${'x'.repeat(43)}?user=support`, admin)).status, 204);
+    assert.equal((await session(client, one)).status, 200);
+    assert.equal((await ask('DELETE', `/${id}?user=support`, admin)).status, 204);
+    assert.equal((await session(client, one)).status, 401);
+    assert.equal((await session(client, other)).status, 200);
+    assert.equal((await ask('DELETE', '?user=support', admin)).status, 204);
+    assert.equal((await session(client, other)).status, 401);
+    assert.equal((await session(client, admin)).status, 200);
+    const next = await signedIn(client, 'support');
+    assert.equal((await session(client, next)).status, 200, 'one that begins after that');
+    const [line] = harness().log.filter(
+      ({ fields }) => fields.event === 'admin' && fields.action === 'endConsoleSessions',
+    );
+    assert.deepEqual([line?.fields.user, line?.fields.of], ['ops', 'support']);
+  });
+
   it('is another one after each sign-in, and the one of before has ended', async () => {
     const client = stranger();
     const planted = await signedIn(client);
@@ -416,6 +449,15 @@ describe('The end of a session', () => {
     await harness.passTime(12 * 60 * MINUTE);
     assert.equal((await second).status, 200);
     await subscribers(0);
+  });
+
+  it('comes for streams of events of all sessions that are ended together', async () => {
+    const headers = await signedIn(client);
+    const stream = client.request('GET', '/events', { headers: await signedIn(client) });
+    await harness.until(() => harness.events.counts.subscribers === 1);
+    assert.equal((await client.request('DELETE', '/console/sessions', { headers })).status, 204);
+    assert.equal((await stream).status, 200);
+    assert.equal((await session(client, headers)).status, 401, 'the one that asked ends with them');
   });
 
   it('comes for its renewed cookies as well when it is signed out', async () => {

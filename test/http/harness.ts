@@ -4,6 +4,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { type Account, readAccounts, type UserDefinition } from '../../src/access/account.ts';
 import { ApiTokens, bearerToken } from '../../src/access/api-tokens.ts';
 import { ConsoleSessions } from '../../src/access/console-sessions.ts';
+import { EndedSessions } from '../../src/access/ended-sessions.ts';
 import type { Authenticator, User } from '../../src/access/user.ts';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { SessionInfo } from '../../src/broker/consumer.ts';
@@ -96,6 +97,8 @@ export class Harness {
   readonly exchanges: Exchanges;
   readonly operations: BulkOperations;
   readonly tokens: ApiTokens;
+  readonly ended: EndedSessions;
+  readonly consoleSessions: ConsoleSessions;
   readonly watch: QueueWatch;
   readonly events: EventPublisher;
   readonly server: HttpServer;
@@ -184,6 +187,18 @@ export class Harness {
       events: () => this.events.counts,
       sessions: () => new Map(),
     });
+    this.ended = new EndedSessions({
+      namespaces: this.broker.namespaces(),
+      clock,
+      log: { debug: logAt('debug'), warn: logAt('warn') },
+    });
+    this.consoleSessions = new ConsoleSessions({
+      accountNamed: options.accountNamed ?? ((name) => accounts.get(name) ?? null),
+      clock,
+      idleMs: 1_800_000,
+      secret: options.consoleSecret ?? null,
+      ended: this.ended,
+    });
     this.server = new HttpServer({
       broker: this.broker,
       exchanges: this.exchanges,
@@ -193,12 +208,7 @@ export class Harness {
       authenticator:
         options.authenticator?.(opened, this.tokens) ?? new NamedUsers(accounts, users, this.tokens),
       tokens: this.tokens,
-      consoleSessions: new ConsoleSessions({
-        accountNamed: options.accountNamed ?? ((name) => accounts.get(name) ?? null),
-        clock: opened.clock,
-        idleMs: 1_800_000,
-        secret: options.consoleSecret ?? null,
-      }),
+      consoleSessions: this.consoleSessions,
       options: { ...HTTP_DEFAULTS, port: 0, ...http },
       log: {
         debug: options.logsDebug === true ? logAt('debug') : () => {},
@@ -227,6 +237,7 @@ export class Harness {
       await harness.exchanges.start();
       await harness.operations.start();
       await harness.tokens.start();
+      await harness.ended.start();
       if (options.watches === true) await harness.watch.start();
       await harness.server.start();
       return harness;
@@ -280,6 +291,7 @@ export class Harness {
     await this.server.stop();
     await this.operations.stop();
     await this.tokens.stop();
+    await this.ended.stop();
     await this.events.stop();
     await this.watch.stop();
     await this.exchanges.stop();

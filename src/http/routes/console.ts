@@ -17,6 +17,7 @@ import { ConsoleFiles } from '../console-files.ts';
 import { rareHeader } from '../head.ts';
 import { readJson } from '../json-body.ts';
 import { isoTime } from '../ndjson.ts';
+import { nameOf } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import { listOfNodes, Moment, named, orNull } from '../schemas.ts';
 import { checkNoToken } from './tokens.ts';
@@ -107,6 +108,10 @@ const Session = named(
     }),
   }),
 );
+
+const SESSION_ID = /^[\w-]{43}$/;
+const ENDING_PROBLEMS = ['forbidden', 'invalid-name', 'storage-unavailable', 'outcome-unknown'] as const;
+const ofUser = nameOf('user', 'Of this user, as an administrator; not given: the own ones.');
 
 const pageResponses = [
   {
@@ -233,25 +238,28 @@ export function consoleRoutes(folder: string): readonly Route[] {
           headers: [{ name: 'set-cookie', description: 'Removes the cookie.' }],
         },
       ],
+      problems: ['storage-unavailable', 'outcome-unknown'],
       handle: signOut,
     }),
     route({
       id: 'consoleSessions',
       methods: ['GET', 'HEAD'],
       path: SESSIONS_PATH,
-      summary: 'List the own sessions of the console that any node has served, the latest used first',
+      summary: 'List the sessions of the console of a user that any node has served, the latest used first',
       access: 'user',
+      query: { user: ofUser },
       responses: [
         { status: 200, description: 'They.', contentType: 'application/json', schema: OwnSessions },
       ],
-      problems: ['forbidden'],
-      async handle(call) {
+      problems: ['forbidden', 'invalid-name'],
+      async handle(call, query) {
         checkNoToken(call);
-        const { rows, ...list } = await call.front.nodeLists.consoleSessions(call.user);
+        const { rows, ...list } = await call.front.nodeLists.consoleSessions(userOf(call, query));
         const sessions = rows.map(({ node, id, startedAt, usedAt, expiresAt, address, browser }) => ({
           node,
           id,
-          startedAt: isoTime(startedAt),
+          // After an end of all sessions one begins later than by this clock.
+          startedAt: isoTime(Math.min(startedAt, usedAt)),
           usedAt: isoTime(usedAt),
           expiresAt: isoTime(expiresAt),
           address,
@@ -265,20 +273,61 @@ export function consoleRoutes(folder: string): readonly Route[] {
       id: 'endConsoleSession',
       methods: ['DELETE'],
       path: `${SESSIONS_PATH}/:id`,
-      summary: 'Sign out an own session of the console, on this node',
+      summary: 'Sign out a session of the console of a user, on all nodes',
       access: 'user',
       isAudited: true,
+      query: { user: ofUser },
       responses: [
         { status: 204, description: 'It has ended, or the user has none of this id.', contentType: null },
       ],
-      problems: ['forbidden'],
-      handle(call) {
+      problems: ENDING_PROBLEMS,
+      async handle(call, query) {
         checkNoToken(call);
-        sessionsOf(call).endSeen(call.user.name, call.param('id'));
+        const [name, id] = [userOf(call, query), call.param('id')];
+        const { rows } = await call.front.nodeLists.consoleSessions(name);
+        const known = rows.find((session) => session.id === id);
+        // One that is not listed may be known to a node that this one does not know yet.
+        if (SESSION_ID.test(id)) await sessionsOf(call).endListed(name, id, known?.startedAt ?? null);
+        call.audited = { of: name };
+        call.empty(204);
+      },
+    }),
+    route({
+      id: 'endConsoleSessions',
+      methods: ['DELETE'],
+      path: SESSIONS_PATH,
+      summary: 'Sign out all sessions of the console of a user, on all nodes',
+      access: 'user',
+      isAudited: true,
+      query: { user: ofUser },
+      responses: [
+        {
+          status: 204,
+          description: 'They have ended, that of the request as well if it is of the user.',
+          contentType: null,
+        },
+      ],
+      problems: ENDING_PROBLEMS,
+      async handle(call, query) {
+        checkNoToken(call);
+        const name = userOf(call, query);
+        await sessionsOf(call).endAll(name);
+        call.audited = { of: name };
+        // Its cookie is not renewed.
+        if (call.session?.user.name === name) call.session = null;
         call.empty(204);
       },
     }),
   ];
+}
+
+/** Whose sessions a request is about. @throws QuaysideError `forbidden` */
+function userOf({ user }: HttpCall, query: { readonly user: string | null }): string {
+  if (query.user === null || query.user === user.name) return user.name;
+  if (user.isAdministrator) return query.user;
+  throw new QuaysideError('forbidden', 'Sessions of another user are shown to administrators only.', {
+    parameter: 'user',
+  });
 }
 
 /** Programs are answered as at any path that does not exist. */
@@ -328,7 +377,8 @@ async function signIn(call: HttpCall, payload: unknown): Promise<void> {
   const sessions = sessionsOf(call);
   // Only after a sign-in that succeeded: one that fails must not end the session of the page that is open.
   const before = sessionToken(call);
-  if (before !== null) sessions.end(before);
+  // What cannot be stored now is stored later.
+  if (before !== null) await sessions.end(before).catch(() => {});
   const session = sessions.open(user, originOf(call));
   if (session?.renewedToken == null) throw unauthorized();
   call.front.audit(call, user);
@@ -344,14 +394,14 @@ function basicHeader(name: string, password: string): string {
   return `Basic ${Buffer.from(`${name}:${password}`).toString('base64')}`;
 }
 
-function signOut(call: HttpCall): void {
+async function signOut(call: HttpCall): Promise<void> {
   const { session } = call;
   const token = sessionToken(call);
+  call.session = null;
   if (session !== null && token !== null) {
-    sessionsOf(call).end(token);
+    await sessionsOf(call).end(token);
     call.front.audit(call, session.user);
   }
-  call.session = null;
   call.empty(204, noCookieHeaders(call));
 }
 

@@ -1,0 +1,136 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import { EndedSessions } from '../../src/access/ended-sessions.ts';
+import type { Definitions } from '../../src/engine/definitions.ts';
+import type { Engine } from '../../src/engine/engine.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import { openMemory } from '../engines/sqlite.ts';
+import { plain, SILENT_LOG } from '../support/broker.ts';
+import { FakeClock } from '../support/clock.ts';
+
+const HOUR = 3_600_000;
+
+describe('Ended sessions of the console', () => {
+  let engine: Engine;
+  let clock: FakeClock;
+  let here: EndedSessions;
+  let there: EndedSessions;
+  /** Writes of `here` are rejected while it is set. */
+  let isAway: boolean;
+
+  const node = (definitions: Definitions): EndedSessions =>
+    new EndedSessions({ namespaces: [{ definitions, isShared: true }], clock, log: SILENT_LOG });
+
+  beforeEach(async () => {
+    clock = new FakeClock();
+    isAway = false;
+    engine = await openMemory({ namespaces: [plain('N')] }, clock);
+    const real = engine.definitions;
+    here = node({
+      get: (kind, key) => real.get(kind, key),
+      list: (kind) => real.list(kind),
+      delete: (kind, key, expected) => real.delete(kind, key, expected),
+      watch: (listener) => real.watch(listener),
+      put: (kind, key, value, expected) =>
+        isAway
+          ? Promise.reject(new QuaysideError('storage-unavailable', 'The engine is away.'))
+          : real.put(kind, key, value, expected),
+    });
+    there = node(real);
+    await Promise.all([here.start(), there.start()]);
+  });
+  afterEach(async () => {
+    await Promise.all([here.stop(), there.stop()]);
+    await engine.stop();
+  });
+
+  const marks = (id: string, startedAt = clock.now(), password = 'p') => ({ id, startedAt, password });
+  /** Resolves when a node knows of the end of a session. */
+  async function known(by: EndedSessions, id: string, startedAt?: number): Promise<void> {
+    while (!by.has('ann', marks(id, startedAt))) await turn();
+  }
+
+  it('are known to every node, of one user only, and to one that starts later', async () => {
+    await here.end('ann', 's1', clock.now());
+    assert.ok(here.has('ann', marks('s1')));
+    await known(there, 's1');
+    assert.ok(!there.has('ann', marks('s2')));
+    assert.ok(!there.has('bob', marks('s1')));
+    const late = node(engine.definitions);
+    await late.start();
+    assert.ok(late.has('ann', marks('s1')));
+    await late.stop();
+  });
+
+  it('are all kept if nodes end some at the same time', async () => {
+    const startedAt = clock.now();
+    const ids = Array.from({ length: 20 }, (_, i) => `s${i}`);
+    await Promise.all(ids.map((id, i) => (i % 2 === 0 ? here : there).end('ann', id, startedAt)));
+    for (const by of [here, there]) for (const id of ids) await known(by, id);
+    const late = node(engine.definitions);
+    await late.start();
+    assert.ok(ids.every((id) => late.has('ann', marks(id))));
+    await late.stop();
+  });
+
+  it('never come back when there are more than are remembered one by one', async () => {
+    const began: number[] = [];
+    const alive = marks('alive before them', clock.now());
+    for (let i = 0; i < 150; i += 1) {
+      clock.advance(1000);
+      began.push(clock.now());
+      await here.end('ann', `s${i}`, clock.now());
+    }
+    const stored = (await engine.definitions.get('ended-sessions', 'ann'))?.value;
+    assert.ok(JSON.stringify(stored).length < 10_000, 'what is stored is bounded');
+    await known(there, 's149', began[149]);
+    for (const by of [here, there]) {
+      for (const [i, startedAt] of began.entries())
+        assert.ok(by.has('ann', marks(`s${i}`, startedAt)), `s${i}`);
+      assert.ok(by.has('ann', alive), 'one that began before the oldest ones has ended with them');
+      assert.ok(!by.has('ann', marks('new', clock.now())));
+    }
+  });
+
+  it('count here at once if they cannot be stored, and are stored once they can be', async () => {
+    isAway = true;
+    await assert.rejects(here.end('ann', 's1', clock.now()), { code: 'storage-unavailable' });
+    assert.ok(here.has('ann', marks('s1')));
+    clock.advance(1000);
+    await turn();
+    assert.ok(!there.has('ann', marks('s1')));
+    isAway = false;
+    while (!there.has('ann', marks('s1'))) {
+      clock.advance(1000);
+      await turn();
+    }
+  });
+
+  it('are all of a user, also on a node whose clock is ahead, but not one that begins after that', async () => {
+    const ahead = clock.now() + 30_000;
+    await here.endAll('ann');
+    await known(there, 'any');
+    assert.ok(there.has('ann', marks('other', ahead)));
+    const startedAt = there.startOf('ann', 'p');
+    assert.ok(!here.has('ann', marks('next', startedAt)));
+    assert.ok(!there.has('ann', marks('next', startedAt)));
+  });
+
+  it('are those of a password, and not those of another one', async () => {
+    await here.endPassword('ann', 'p');
+    await known(there, 'any');
+    assert.ok(!there.has('ann', marks('any', clock.now(), 'another')));
+  });
+
+  it('are forgotten when they would have ended by themselves, and their definition at the next start', async () => {
+    const startedAt = clock.now();
+    await here.end('ann', 's1', startedAt);
+    clock.advance(13 * HOUR);
+    const late = node(engine.definitions);
+    await late.start();
+    assert.equal(await engine.definitions.get('ended-sessions', 'ann'), null);
+    assert.ok(!late.has('ann', marks('s1', startedAt)));
+    await late.stop();
+  });
+});
