@@ -4,6 +4,7 @@ import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
+import { Retries } from '../util/retries.ts';
 import type { Service } from '../util/service.ts';
 import { limitedUser } from './account.ts';
 import type { AccessLog } from './password-authenticator.ts';
@@ -59,6 +60,7 @@ const SHAPE = /^qs_[A-Za-z0-9_-]{43}$/;
 const BEARER = /^bearer +(\S+)$/i;
 /** A user's tokens; what is stored is bounded. */
 const MAX_PER_OWNER = 100;
+const REVOKE_AGAIN_MS = 1_000;
 /** The user name with which any token may log in where a name is due; the owner's name does as well. */
 const ANY_OWNER = 'token';
 
@@ -76,6 +78,7 @@ export class ApiTokens implements Service {
   readonly #caches: ReadonlyMap<Definitions, DefinitionsCache>;
   readonly #byId = new Map<string, TokenEntry>();
   readonly #byDigest = new Map<string, TokenEntry>();
+  readonly #revocations: Retries;
   #onEnded: () => void = () => {};
   #expiryTimer: CancelTimer | null = null;
   /** When the timer ends. */
@@ -84,6 +87,12 @@ export class ApiTokens implements Service {
 
   constructor(options: ApiTokensOptions) {
     this.#options = options;
+    this.#revocations = new Retries({
+      clock: options.clock,
+      delayMs: REVOKE_AGAIN_MS,
+      failed: (id, err) =>
+        options.log.warn({ err, id }, 'a token of a user who was removed could not be revoked yet'),
+    });
     const stores = new Set(options.namespaces.map(({ definitions }) => definitions));
     this.#caches = new Map([...stores].map((definitions) => [definitions, this.#cacheOf(definitions)]));
   }
@@ -96,6 +105,7 @@ export class ApiTokens implements Service {
   async stop(): Promise<void> {
     this.#isStopped = true;
     this.#expiryTimer?.();
+    this.#revocations.stop();
     for (const cache of this.#caches.values()) cache.stop();
     await Promise.all([...this.#caches.values()].map((cache) => cache.idle()));
   }
@@ -157,6 +167,23 @@ export class ApiTokens implements Service {
     await token.definitions.delete('token', id, 'any');
     this.#caches.get(token.definitions)?.note(id, null);
     this.#drop(id);
+  }
+
+  /**
+   * Revokes the tokens of a user who was removed, on all nodes: this one knows of the user no more, others may not have read that
+   * yet. Resolves after a try; what fails is tried again.
+   */
+  async revokeOf(owner: string): Promise<void> {
+    const own = [...this.#byId].filter(([, { stored }]) => stored.owner === owner);
+    await Promise.all(
+      own.map(([id, { definitions }]) =>
+        this.#revocations.do(id, async () => {
+          await definitions.delete('token', id, 'any');
+          this.#caches.get(definitions)?.note(id, null);
+          this.#drop(id);
+        }),
+      ),
+    );
   }
 
   /**

@@ -78,6 +78,7 @@ interface Running {
   readonly broker: Broker;
   readonly exchanges: Exchanges;
   readonly authenticator: PasswordAuthenticator;
+  readonly tokens: ApiTokens;
   readonly consoleSessions: ConsoleSessions;
   readonly events: EventPublisher;
   readonly http: FrontEnd<HttpServer>;
@@ -171,7 +172,7 @@ export class Server implements Service {
    */
   async reload(config: Config): Promise<void> {
     if (this.#running === null) return;
-    const { authenticator, broker, consoleSessions, exchanges, http, sessions } = this.#running;
+    const { authenticator, broker, tokens, consoleSessions, exchanges, http, sessions } = this.#running;
     const { clock, log, errorAt } = this.#parts;
     const { accounts, created, warnings } = await loadUsers(config, errorAt);
     if (created !== null) {
@@ -199,8 +200,11 @@ export class Server implements Service {
     await exchanges.stopUnowned();
     // Nodes that have not read the users again accept what ended here until they know.
     const passwords = [...changes.removed, ...changes.changed].flatMap((name) => before.get(name) ?? []);
-    // What cannot be stored now is logged, and stored later.
-    await Promise.all(passwords.map((account) => consoleSessions.endPassword(account).catch(() => {})));
+    await Promise.all([
+      ...changes.removed.map((name) => tokens.revokeOf(name)),
+      // What cannot be stored now is logged, and stored later.
+      ...passwords.map((account) => consoleSessions.endPassword(account).catch(() => {})),
+    ]);
     for (const [i, { server }] of listeners.entries()) {
       const tls = certificates[i];
       if (tls) server.reloadTls(tls);
@@ -324,7 +328,7 @@ export class Server implements Service {
     await this.#startParts(http, ...sessions);
     if (users.created !== null) await saveUsers(config, [users.created.definition], errorAt);
     this.#newAdministrator = users.created;
-    const running = { broker, exchanges, authenticator, consoleSessions, events, http, sessions };
+    const running = { broker, exchanges, authenticator, tokens, consoleSessions, events, http, sessions };
     this.#running = running;
     tokens.onEnded(() => this.#renewUsers(running));
     this.#readiness.open();

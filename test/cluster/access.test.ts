@@ -14,6 +14,10 @@ interface OwnSessions {
   readonly sessions: readonly { readonly id: string; readonly isThis: boolean }[];
 }
 
+interface Token {
+  readonly token: string;
+}
+
 const PASSWORDS = { test1: 'test1', ann: 'pw' };
 
 /** Without a user if the password is null. */
@@ -128,6 +132,21 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       await reload(0, null);
       await isOver(1, next);
       for (const at of [0, 1]) await reload(at, 'pw');
+    });
+
+    it('reject the tokens of a user who was removed as soon as one of them knows, and for good', async () => {
+      const ann = new QueueClient({ url: nodes.server(1).url, credentials: 'ann:pw' });
+      const created = await ann.request('POST', '/tokens', { body: JSON.stringify({ name: 'of ann' }) });
+      ann.close();
+      const { token } = jsonOf<Token>(created);
+      const headers = { authorization: `Bearer ${token}` };
+      const statusAt = async (at: number): Promise<number> =>
+        (await browser(at).request('GET', '/q', { headers })).status;
+      for (const at of [0, 1]) await reached('it is known', async () => (await statusAt(at)) === 200);
+      await reload(0, null);
+      for (const at of [0, 1]) await reached('it is rejected', async () => (await statusAt(at)) === 401);
+      for (const at of [0, 1]) await reload(at, 'pw');
+      for (const at of [0, 1]) assert.equal(await statusAt(at), 401);
     });
   });
 }

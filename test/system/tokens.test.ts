@@ -80,18 +80,38 @@ describe('API tokens in the server', () => {
     assert.ok(!server.stderr.includes(token));
   });
 
-  it('are narrowed with the rights of their owner, end with the owner, and outlast restarts', async () => {
+  it('are narrowed with the rights of their owner, and outlast restarts', async () => {
     const { token } = await created('lasting');
     assert.equal(await insertStatus(token), 200);
     await write({ N: ['read'] });
     await reloaded();
     assert.equal(await insertStatus(token), 403);
-    await write(undefined);
-    await reloaded();
-    assert.equal(await insertStatus(token), 401);
     assert.equal(await server.stop(), 0);
     await write({ N: ['write'] });
     server = await folder.serve(['--config', 'q.json']);
     assert.equal(await insertStatus(token), 200);
+  });
+
+  it('end with their owner for good, and are listed and revoked by administrators if a restart removed the owner', async () => {
+    const removed = await created('of a user who is removed by a reload');
+    const admin = new QueueClient({ url: () => server.url, credentials: 'admin:pw' });
+    const idsOf = async (): Promise<string[]> =>
+      jsonOf<Created[]>(await admin.request('GET', '/tokens')).map(({ id }) => id);
+    await write(undefined);
+    await reloaded();
+    assert.equal(await insertStatus(removed.token), 401);
+    assert.deepEqual(await idsOf(), []);
+    await write({ N: ['write'] });
+    await reloaded();
+    assert.equal(await insertStatus(removed.token), 401, 'another user of that name does not get it');
+    const left = await created('of a user who is removed by a restart');
+    assert.equal(await server.stop(), 0);
+    await write(undefined);
+    server = await folder.serve(['--config', 'q.json']);
+    assert.equal(await insertStatus(left.token), 401);
+    assert.deepEqual(await idsOf(), [left.id]);
+    assert.equal((await admin.request('DELETE', `/tokens/${left.id}`)).status, 204);
+    assert.deepEqual(await idsOf(), []);
+    admin.close();
   });
 });
