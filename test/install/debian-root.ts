@@ -3,6 +3,7 @@ import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { needDebian } from '../support/python.ts';
 
 const run = promisify(execFile);
 
@@ -13,8 +14,12 @@ export interface DebianArchive {
   remove(): Promise<void>;
 }
 
-/** A folder for the run with the root of a small Debian in it, as an archive. mmdebstrap takes what it needs from Debian's mirror. */
+/**
+ * A folder for the run with the root of a small Debian in it, as an archive. mmdebstrap takes what it needs from Debian's mirror.
+ * What else these tests need of this machine's Debian is installed as well.
+ */
 export async function debianArchive(): Promise<DebianArchive> {
+  needDebian('buildah', 'mmdebstrap', 'systemd');
   const folder = await mkdtemp(join(tmpdir(), 'quayside-install-'));
   const archive = join(folder, 'debian.tar');
   await run('mmdebstrap', [

@@ -4,7 +4,7 @@ import { freshSeed } from '../support/random.ts';
 import { runBatchCrash } from './batch-crash-run.ts';
 
 /** `npm run test:crash:batches` kills two hundred times. */
-const KILLS = Number(process.env.BATCH_KILLS ?? 20);
+const KILLS = Number(process.env.BATCH_KILLS ?? 8);
 
 describe('inserts, takes and settlements of many, of a server that is killed under load', () => {
   it(`lose nothing and bring nothing twice in ${KILLS} kills`, async (t) => {
