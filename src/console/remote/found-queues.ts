@@ -82,7 +82,7 @@ const made = new WeakMap<QueueOfPage, MadeRow>();
 
 /**
  * The rows of a list in their order, with the newest that is known of each: what the server sends while it is listened to, else what was
- * read last. Queues that are gone are left out.
+ * read last. Queues that are gone are left out; one that the server has not sent yet is new.
  */
 export function withLatest(
   listed: readonly QueueOfPage[],
@@ -93,7 +93,7 @@ export function withLatest(
   return listed.flatMap((one) => {
     const key = keyOf(one);
     const picture = isLive ? queues.get(key) : undefined;
-    if (isLive && picture === undefined) return [];
+    if (isLive && picture === undefined && made.get(one)?.picture !== undefined) return [];
     return [rowOf(one, read.get(key), picture)];
   });
 }
