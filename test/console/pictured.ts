@@ -30,8 +30,30 @@ export async function fill(opened: OpenedConsole): Promise<void> {
   await declare(opened, 'route-orders', 'incoming', ['orders', 'small']);
   await declare(opened, 'fan-out', 'small', ['archive', 'search', 'incoming']);
   for (let i = 0; i < 20; i += 1) await opened.insert('N', 'incoming', JSON.stringify({ amount: i * 10 }));
+  await operate(opened, { action: 'copy', source: 'webhooks', to: 'archive' });
+  await operate(opened, { action: 'delete', source: 'mails', dryRun: true });
   const taken = await opened.request('GET', '/q/jobs/orders?reserve=true&tid=worker-1');
   await taken.arrayBuffer();
+}
+
+async function operate(
+  opened: OpenedConsole,
+  {
+    action,
+    source,
+    to,
+    dryRun = false,
+  }: { readonly action: string; readonly source: string; readonly to?: string; readonly dryRun?: boolean },
+): Promise<void> {
+  await opened.request('POST', '/operations', {
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({
+      action,
+      source: { ns: 'jobs', queue: source },
+      ...(to !== undefined && { to: { ns: 'jobs', queue: to } }),
+      dryRun,
+    }),
+  });
 }
 
 async function declare(
@@ -73,9 +95,11 @@ export async function pagesToShow(opened: OpenedConsole): Promise<readonly Pictu
     { name: 'queue', where: queue, heading: 'orders', content: [rows, chart] },
     { name: 'element', where: `${queue}/e/${id}`, heading: id, content: ['.why-card', '.tree'] },
     { name: 'consumers', where: `${queue}/consumers`, heading: 'orders', content: ['.empty'] },
+    { name: 'options', where: `${queue}/options`, heading: 'orders', content: [rows] },
+    { name: 'waiting', where: '#/q/N/incoming/consumers', heading: 'incoming', content: [rows] },
     { name: 'try-it', where: `${queue}/try`, heading: 'orders', content: ['.snippet'] },
     { name: 'dead-letters', where: '#/dead-letters', heading: 'Dead letters', content: [rows] },
-    { name: 'operations', where: '#/operations', heading: 'Operations', content: ['.empty'] },
+    { name: 'operations', where: '#/operations', heading: 'Operations', content: [rows] },
     { name: 'clients', where: '#/clients', heading: 'Clients', content: ['.empty'] },
     { name: 'users', where: '#/users', heading: 'Users', content: ['text=signIn'] },
     { name: 'exchanges', where: '#/exchanges', heading: 'Exchanges', content: [rows, '.graph .edge'] },

@@ -172,8 +172,8 @@ export function ElementList({
       </header>
       <header>
         <SearchForm search={filter.search} />
-        <button type="button" class="quiet" onClick={() => void load(null)}>
-          <Icon name="refresh" /> Reload
+        <button type="button" class="quiet" aria-label="Reload" onClick={() => void load(null)}>
+          <Icon name="refresh" /> <span class="wide-only">Reload</span>
         </button>
       </header>
       <ActionBar
@@ -314,7 +314,8 @@ function SearchForm({ search }: { readonly search: string }) {
         name="search"
         data-find
         defaultValue={search}
-        placeholder="Text in id, headers, body; or env.msg.tries > 3"
+        placeholder="Text, or a selector"
+        title="Text in the id, the headers or the body; or a selector, such as env.msg.tries > 3"
         aria-label="Search elements"
         spellcheck={false}
       />
@@ -473,7 +474,8 @@ function Due({ element: { state, mature, insertedAt, holder } }: { readonly elem
   if (state === 'reserved' && holder !== null) {
     return (
       <>
-        until <When at={holder.until} />
+        <span class="roomy-only">until </span>
+        <When at={holder.until} />
       </>
     );
   }

@@ -133,7 +133,7 @@ function ExchangeTable({
           { title: 'From', cell: ({ src }) => <QueueLink ns={src.ns} queue={src.q} /> },
           {
             title: 'To, with the elements that went there',
-            className: 'destinations',
+            className: 'destinations long',
             cell: ({ dst, stats }) =>
               dst.map(({ q, ns, hidden }, i) => (
                 <div key={i}>

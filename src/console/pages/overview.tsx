@@ -388,7 +388,7 @@ function EngineState({
       <Badge level={level} title={engines.map(engineText).join('\n')}>
         {text}
       </Badge>
-      {free.length > 0 && <span class="muted"> {bytes(Math.min(...free))} free</span>}
+      {free.length > 0 && <span class="muted nowrap"> {bytes(Math.min(...free))} free</span>}
     </>
   );
 }

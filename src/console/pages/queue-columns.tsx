@@ -24,8 +24,9 @@ const COLUMNS: readonly TableColumn<QueueOfPage>[] = [
         <a href={queueHref(ns, queue)} title={queue}>
           {queue}
         </a>
+        <small class="muted narrow-only">{ns}</small>
         {paused && (
-          <Badge level="warn" icon="paused">
+          <Badge level="warn" icon="paused" title="Paused">
             Paused
           </Badge>
         )}

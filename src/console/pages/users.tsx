@@ -109,7 +109,7 @@ function OwnSessions() {
                 </>
               ),
             },
-            { title: 'Browser', cell: ({ browser }) => <bdi>{browser ?? '–'}</bdi> },
+            { title: 'Browser', className: 'long', cell: ({ browser }) => <bdi>{browser ?? '–'}</bdi> },
             ...nodeColumn<OwnSession>(sessions.value),
             { title: 'Signed in', cell: ({ startedAt }) => <When at={startedAt} /> },
             { title: 'Last used', cell: ({ usedAt }) => <When at={usedAt} /> },

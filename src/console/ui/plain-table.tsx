@@ -10,6 +10,9 @@ export interface PlainColumn<Row> {
   readonly className?: string;
 }
 
+/** In a narrow window, rows of tables with more columns have their cells below each other, each with its title. */
+const MAX_NARROW_COLUMNS = 4;
+
 /** A table of few rows. One that is wider or higher than its place scrolls in it. */
 export function PlainTable<Row>({
   label,
@@ -28,7 +31,7 @@ export function PlainTable<Row>({
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
     <section class={`scrolls ${isLow ? 'low' : ''}`} tabIndex={0} aria-label={label}>
-      <table class="plain">
+      <table class={columns.length > MAX_NARROW_COLUMNS ? 'plain stacks' : 'plain'}>
         <thead>
           <tr>
             {columns.map(({ title, isNumber, isTitleHidden }) => (
@@ -41,8 +44,12 @@ export function PlainTable<Row>({
         <tbody>
           {rows.map((row, at) => (
             <tr key={keyOf(row, at)}>
-              {columns.map(({ title, cell, isNumber, className = '' }) => (
-                <td key={title} class={isNumber === true ? `number ${className}` : className}>
+              {columns.map(({ title, cell, isNumber, isTitleHidden, className = '' }) => (
+                <td
+                  key={title}
+                  class={isNumber === true ? `number ${className}` : className}
+                  data-title={isTitleHidden === true ? undefined : title}
+                >
                   {cell(row, at)}
                 </td>
               ))}
