@@ -15,9 +15,9 @@ export interface TakenLine {
   readonly leaseUntil: string | null;
 }
 
-/** An element as a line of an insert. @param key the idempotency key; null: none */
-export function insertLine(encoded: EncodedBody, options: InsertOptions, key: string | null): string {
-  const { delayMs, at, ttlMs, headers, groups } = options;
+/** An element as a line of an insert. @param suffix of its idempotency key, if the caller gave one */
+export function insertLine(encoded: EncodedBody, options: InsertOptions, suffix = ''): string {
+  const { delayMs, at, ttlMs, headers, groups, idempotencyKey } = options;
   const rest = {
     ...('contentType' in encoded && { contentType: encoded.contentType }),
     ...(headers !== undefined && { headers }),
@@ -25,7 +25,7 @@ export function insertLine(encoded: EncodedBody, options: InsertOptions, key: st
     ...(at !== undefined && { mature: at.getTime() / 1000 }),
     ...(ttlMs !== undefined && { ttl: ttlMs / 1000 }),
     ...(groups !== undefined && { groups }),
-    ...(key !== null && { key }),
+    ...(typeof idempotencyKey === 'string' && { key: idempotencyKey + suffix }),
   };
   const members = JSON.stringify(rest).slice(1);
   return `{${bodyMember(encoded)}${members === '}' ? '' : ','}${members}\n`;

@@ -49,8 +49,8 @@ export interface InsertOptions extends CallOptions {
   /** On a stream: the groups that consume it. */
   readonly groups?: readonly string[];
   /**
-   * Two inserts with one key and the same content store one element. Random if not given, so that a repeated request stores
-   * nothing twice; `false`: none, and an insert with an unknown outcome fails.
+   * Two inserts with one key and the same content store one element. If none is given, the request has a random one, so that its
+   * repetition stores nothing twice; `false`: none, and an insert with an unknown outcome fails.
    */
   readonly idempotencyKey?: string | false;
 }

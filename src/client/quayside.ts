@@ -10,7 +10,6 @@ import {
 import { QuaysideError, quoted } from './errors.ts';
 import type { ClientOptions, RawResponse, RequestMethod, RequestOptions } from './options.ts';
 import { closedError, Queue } from './queue.ts';
-import { randomName } from './time.ts';
 import { Tracing } from './tracing.ts';
 import { type ClientRequest, Transport } from './transport.ts';
 import { QueueWire } from './wire.ts';
@@ -26,9 +25,6 @@ export class Quayside implements AsyncDisposable {
   readonly #transport: Transport;
   readonly #tracing: Tracing;
   readonly #wires = new Map<string, QueueWire>();
-  /** Keys of inserts begin with random bits of this client, and end with a count. */
-  readonly #keyPrefix = randomName();
-  #keys = 0;
   #isClosed = false;
 
   constructor(options: ClientOptions = {}) {
@@ -46,10 +42,6 @@ export class Quayside implements AsyncDisposable {
       wire: this.#wireOf(name),
       tracing: this.#tracing,
       codec: schema !== undefined ? checkedBy(schema) : codec !== undefined ? dataCodecOf(codec) : JSON_DATA,
-      nextKey: () => {
-        this.#keys += 1;
-        return `${this.#keyPrefix}-${this.#keys.toString(36)}`;
-      },
       checkOpen: () => {
         if (this.#isClosed) throw closedError();
       },

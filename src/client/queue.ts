@@ -8,7 +8,7 @@ import { HeldReservation, type Reservation } from './reservation.ts';
 import { type QueueStatus, readStatus } from './status.ts';
 import { monotonic } from './time.ts';
 import type { Tracing } from './tracing.ts';
-import { type QueueWire, timeIn } from './wire.ts';
+import { kindOfKey, type QueueWire, timeIn } from './wire.ts';
 
 /** What the objects for queues share with their client. */
 export interface QueueContext {
@@ -16,8 +16,6 @@ export interface QueueContext {
   readonly wire: QueueWire;
   readonly codec: DataCodec;
   readonly tracing: Tracing;
-  /** An idempotency key that no other insert has. */
-  readonly nextKey: () => string;
   /** @throws StoppedError once the client is closed */
   readonly checkOpen: () => void;
 }
@@ -44,11 +42,9 @@ export class Queue<T, In = T> {
   async insert(data: In, options: InsertOptions = {}): Promise<{ id: string }> {
     const { checkOpen, codec, wire, tracing } = this.#context;
     checkOpen();
-    const key = this.#keyOf(options);
     return wire.during(() =>
       tracing.insert(this.name, options, async (traced) => {
-        const line = insertLine(await codec.encode(data), traced, key);
-        return { id: await wire.insert(line, key !== null, traced) };
+        return { id: await wire.insert(insertLine(await codec.encode(data), traced), traced) };
       }),
     );
   }
@@ -57,12 +53,11 @@ export class Queue<T, In = T> {
   async insertMany(data: readonly In[], options: InsertOptions = {}): Promise<{ ids: string[] }> {
     const { checkOpen, codec, wire } = this.#context;
     checkOpen();
-    const key = this.#keyOf(options);
     if (data.length === 0) return { ids: [] };
     return wire.during(async () => {
       const bodies = await Promise.all(data.map((one) => codec.encode(one)));
-      const lines = bodies.map((body, at) => insertLine(body, options, key === null ? null : `${key}-${at}`));
-      return { ids: [...(await wire.insertAll(lines, key !== null, options))] };
+      const lines = bodies.map((body, at) => insertLine(body, options, `-${at}`));
+      return { ids: [...(await wire.insertAll(lines, kindOfKey(options), options))] };
     });
   }
 
@@ -126,11 +121,6 @@ export class Queue<T, In = T> {
   /** For the worker, which takes and settles in its own way. */
   static contextOf(queue: Queue<unknown, never>): QueueContext {
     return queue.#context;
-  }
-
-  #keyOf({ idempotencyKey }: InsertOptions): string | null {
-    if (idempotencyKey === false) return null;
-    return idempotencyKey ?? this.#context.nextKey();
   }
 }
 

@@ -58,9 +58,7 @@ export function random(): number {
   return value / 2 ** 32;
 }
 
-/** 128 random bits as hexadecimal digits. */
+/** 128 random bits as letters and digits. */
 export function randomName(): string {
-  return [...crypto.getRandomValues(new Uint8Array(16))]
-    .map((byte) => byte.toString(16).padStart(2, '0'))
-    .join('');
+  return Array.from(crypto.getRandomValues(new Uint32Array(4)), (bits) => bits.toString(36)).join('');
 }

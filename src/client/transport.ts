@@ -1,6 +1,6 @@
 import { type CallOutcome, ConnectionError, QuaysideError, StoppedError, TimeoutError } from './errors.ts';
 import type { CallOptions, ClientOptions, Credentials, RequestMethod, RetryOptions } from './options.ts';
-import { after, monotonic, random, sleep } from './time.ts';
+import { after, monotonic, random, randomName, sleep } from './time.ts';
 
 export interface ClientRequest {
   readonly method: RequestMethod;
@@ -8,6 +8,8 @@ export interface ClientRequest {
   readonly path: string;
   readonly body?: string | Uint8Array | ReadableStream<Uint8Array> | undefined;
   readonly contentType?: string;
+  /** Kept in all attempts; false: none. */
+  readonly idempotencyKey?: string | false;
   /** Whether the request may be sent again after an attempt whose outcome is unknown. */
   readonly isRepeatable: boolean;
   /** How long the server may wait before it answers. */
@@ -54,6 +56,8 @@ export class Transport {
   readonly #fetch: typeof fetch;
   readonly #retry: Required<RetryOptions>;
   readonly #closed = new AbortController();
+  readonly #keyPrefix = randomName();
+  #keys = 0;
 
   constructor(options: ClientOptions) {
     const url = new URL(options.url ?? environment('QUAYSIDE_URL') ?? 'http://127.0.0.1:3444');
@@ -66,6 +70,12 @@ export class Transport {
     // A browser's `fetch` must be called on its window.
     this.#fetch = options.fetch ?? ((input, init) => globalThis.fetch(input, init));
     this.#retry = options.retry === false ? { ...RETRY, attempts: 1 } : { ...RETRY, ...options.retry };
+  }
+
+  /** An idempotency key that no other request has: random bits of this client, and a count. */
+  nextKey(): string {
+    this.#keys += 1;
+    return `${this.#keyPrefix}-${this.#keys.toString(36)}`;
   }
 
   /** Ends all requests with {@link StoppedError}. */
@@ -152,6 +162,7 @@ export class Transport {
     const headers: Record<string, string> = { accept: 'application/x-ndjson, application/problem+json' };
     const authorization = await this.#authorization();
     if (authorization !== null) headers.authorization = authorization;
+    if (request.idempotencyKey) headers['idempotency-key'] = request.idempotencyKey;
     const init: RequestInit = { method: request.method, headers, signal, redirect: 'error' };
     if (request.body === undefined) return init;
     headers['content-type'] = request.contentType ?? 'application/json';

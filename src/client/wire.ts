@@ -1,7 +1,7 @@
 import { RequestBatcher } from './batcher.ts';
 import { QuaysideError } from './errors.ts';
 import { idsIn } from './lines.ts';
-import type { CallOptions } from './options.ts';
+import type { CallOptions, InsertOptions } from './options.ts';
 import type { ClientResponse, Transport } from './transport.ts';
 
 /** An element under a lease, as settlements name it. */
@@ -36,13 +36,16 @@ const MAX_REASON_LENGTH = 1_000;
 const LONE_SURROGATES = /\p{Surrogate}/gu;
 const NDJSON = 'application/x-ndjson';
 
+/** Idempotency keys that the caller gave, each in its line; one of the client for a request; or none, and nothing is repeated. */
+type KeyKind = 'own' | 'random' | 'none';
+
 /** The requests of one queue; all objects of a client for that queue share them. */
 export class QueueWire {
   /** From the server's root. */
   readonly path: string;
   readonly #transport: Transport;
-  readonly #keyed: RequestBatcher<string, string>;
-  readonly #unkeyed: RequestBatcher<string, string>;
+  /** A request has a key, or its lines have keys. */
+  readonly #inserts: { [K in KeyKind]?: RequestBatcher<string, string> } = {};
   readonly #settlements: RequestBatcher<SettleRequest, SettleResponse>;
   #calls = 0;
   #onIdle: (() => void)[] = [];
@@ -50,10 +53,6 @@ export class QueueWire {
   constructor(transport: Transport, path: string) {
     this.path = path;
     this.#transport = transport;
-    const batchOf = (isRepeatable: boolean) =>
-      new RequestBatcher<string, string>(LIMITS, (lines) => this.#insertEach(lines, isRepeatable));
-    this.#keyed = batchOf(true);
-    this.#unkeyed = batchOf(false);
     this.#settlements = new RequestBatcher(LIMITS, (items) => this.#settleEach(items));
   }
 
@@ -78,14 +77,16 @@ export class QueueWire {
   }
 
   /** One line, in a request with others. Returns the element's id. */
-  insert(line: string, isKeyed: boolean, options: CallOptions): Promise<string> {
-    return (isKeyed ? this.#keyed : this.#unkeyed).add(line, line.length, options);
+  insert(line: string, options: InsertOptions): Promise<string> {
+    const kind = kindOfKey(options);
+    this.#inserts[kind] ??= new RequestBatcher(LIMITS, (lines) => this.#insertEach(lines, kind));
+    return this.#inserts[kind].add(line, line.length, options);
   }
 
   /** Lines of which all are stored, or none. */
   async insertAll(
     lines: readonly string[],
-    isRepeatable: boolean,
+    kind: KeyKind,
     options?: CallOptions,
   ): Promise<readonly string[]> {
     const { text } = await this.#transport.send({
@@ -93,7 +94,8 @@ export class QueueWire {
       path: `${this.path}/elements`,
       body: lines.join(''),
       contentType: NDJSON,
-      isRepeatable,
+      idempotencyKey: kind === 'random' && this.#transport.nextKey(),
+      isRepeatable: kind !== 'none',
       options,
     });
     return idsIn(text);
@@ -144,16 +146,16 @@ export class QueueWire {
 
   /**
    * The server stores all lines of a request or none, and names the line that it rejects: that one fails, and the others are sent
-   * again without it.
+   * again without it, as another request.
    */
-  async #insertEach(lines: readonly string[], isRepeatable: boolean): Promise<(string | Error)[]> {
+  async #insertEach(lines: readonly string[], kind: KeyKind): Promise<(string | Error)[]> {
     const results: (string | Error)[] = [];
     let left = lines.map((line, index) => ({ line, index }));
     while (left.length > 0) {
       try {
         const ids = await this.insertAll(
           left.map(({ line }) => line),
-          isRepeatable,
+          kind,
         );
         left.forEach(({ index }, at) => {
           results[index] = ids[at] as string;
@@ -191,6 +193,11 @@ export class QueueWire {
     });
     return responses;
   }
+}
+
+export function kindOfKey({ idempotencyKey: key }: InsertOptions): KeyKind {
+  if (key === false) return 'none';
+  return key == null ? 'random' : 'own';
 }
 
 function itemOf(request: SettleRequest): object {

@@ -169,6 +169,28 @@ describe('The client', () => {
     assert.deepEqual(await queue.insertMany([]), { ids: [] });
   });
 
+  it('sends one key for the inserts of a request, the same in each attempt, unless the caller gave keys', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/keys');
+    watched.loseResponses(2);
+    const ids = await Promise.all(['a', 'b'].map(async (data) => (await queue.insert(data)).id));
+    assert.equal(watched.keys.length, 3);
+    assert.equal(new Set(watched.keys).size, 1);
+    watched.loseResponses(1);
+    ids.push(...(await queue.insertMany(['c', 'd'])).ids);
+    const [own, none] = [{ idempotencyKey: 'own' }, { idempotencyKey: false }] as const;
+    for (const options of [own, own, none]) ids.push((await queue.insert('e', options)).id);
+    assert.equal(ids[4], ids[5]);
+    const [first, , , many, again, ...others] = watched.keys;
+    assert.ok(first && many && first !== many && again === many);
+    assert.deepEqual(others, [null, null, null]);
+    const stored = await queue.reserveMany(9);
+    assert.deepEqual(
+      stored.map(({ id }) => id),
+      [...new Set(ids)],
+    );
+  });
+
   it('does not repeat an insert without a key, nor a pop, whose outcome is unknown', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/once');

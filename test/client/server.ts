@@ -39,6 +39,8 @@ export class WatchedClient {
   readonly client: Quayside;
   /** `METHOD /path` of each request that was sent. */
   readonly requests: string[] = [];
+  /** The `Idempotency-Key` of each. */
+  readonly keys: (string | null)[] = [];
   #lost = 0;
   #lostRequests = 0;
 
@@ -59,6 +61,7 @@ export class WatchedClient {
   async #fetch(...[input, init]: Parameters<typeof fetch>): Promise<Response> {
     const { pathname } = new URL(String(input));
     this.requests.push(`${init?.method} ${pathname}`);
+    this.keys.push(new Headers(init?.headers).get('idempotency-key'));
     if (this.#lostRequests > 0) {
       this.#lostRequests -= 1;
       throw new TypeError('fetch failed', { cause: new Error('the request was lost') });

@@ -95,6 +95,10 @@ export const SUITES = {
     files: ['test/http/batches.test.ts'],
     pattern: 'sqlite::memory: .*request with a key|sqlite::memory: the key of a request|has a key, or its',
   },
+  'SDK inserts': {
+    files: ['test/client/client.test.ts'],
+    pattern: 'The client (sends one key|does not repeat)',
+  },
   'keys of users': { files: ['test/http/elements.test.ts'], pattern: 'idempotency key of two users' },
   'redis batches': { files: ['test/engines/redis-batches.test.ts'], pattern: null },
   'redis outbox': { files: ['test/engines/redis-outbox.redis.test.ts'], pattern: null },

@@ -81,7 +81,7 @@ export const REQUEST_KEYS: readonly Mutant[] = [
   {
     name: 'a request with a key is the insert of an element with that key',
     suite: 'request keys over HTTP',
-    edits: edit('model/dedup-key.ts', 'return `:${userKey(user, key)}`;', 'return userKey(user, key);'),
+    edits: edit('model/dedup-key.ts', '{userKey(user, key)}`;', '{userKey(user, key)}`.slice(1);'),
   },
   {
     name: 'elements of a request with a key have keys, too, which are ignored',
@@ -91,6 +91,20 @@ export const REQUEST_KEYS: readonly Mutant[] = [
       'if (key !== null && element.key !== null) throw secondKey(place, element.key);\n',
       '',
     ),
+  },
+  {
+    name: 'the TypeScript SDK sends no key of a request',
+    suite: 'SDK inserts',
+    edits: edit(
+      'client/wire.ts',
+      "idempotencyKey: kind === 'random' &&",
+      "idempotencyKey: kind === 'none' &&",
+    ),
+  },
+  {
+    name: 'the TypeScript SDK repeats inserts without a key',
+    suite: 'SDK inserts',
+    edits: edit('client/wire.ts', "isRepeatable: kind !== 'none',", 'isRepeatable: true,'),
   },
   {
     name: 'users share the keys of requests',

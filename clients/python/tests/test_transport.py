@@ -79,6 +79,7 @@ class CannedServer:
 
     def _read(self, reader: Any) -> bytes | None:
         head = b""
+        key = b""
         length = 0
         while (line := reader.readline()) != b"\r\n":
             if line == b"":
@@ -87,8 +88,10 @@ class CannedServer:
             name, _, value = line.partition(b":")
             if name.lower() == b"content-length":
                 length = int(value)
+            if name.lower() == b"idempotency-key":
+                key = line
         body: bytes = reader.read(length)
-        return head.split(b"\r\n")[0] + b"\n" + body
+        return head.split(b"\r\n")[0] + b"\n" + key + body
 
 
 Call = Callable[[Any], Any]
@@ -132,6 +135,15 @@ class Transports(unittest.TestCase):
         for result, requests in run_both(lambda queue: queue.insert("a"), None, GATEWAY, answer(IDS)):
             self.assertEqual(result, "1")
             self.assertEqual((len(requests), len(set(requests))), (3, 1))
+            self.assertRegex(requests[0], b"\nIdempotency-Key: [0-9a-f]{32}\r\n")
+            self.assertNotIn(b'"key"', requests[0])
+
+    def test_a_key_that_the_caller_names_is_that_of_the_element(self) -> None:
+        for key, expected in (("own", b'"key": "own"'), (False, b'"text"')):
+            call = lambda queue: queue.insert("a", idempotency_key=key)
+            for _, requests in run_both(call, answer(IDS)):
+                self.assertIn(expected, requests[0])
+                self.assertNotIn(b"Idempotency-Key", requests[0])
 
     def test_what_must_not_happen_twice_is_not_repeated(self) -> None:
         calls: list[Call] = [lambda queue: queue.insert("a", idempotency_key=False), lambda queue: queue.pop()]

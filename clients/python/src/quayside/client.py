@@ -131,7 +131,7 @@ class Queue(Generic[T]):
         timeout: float | None = None,
     ) -> list[str]:
         """Inserts all elements or none, and returns their ids. Of several, `-0`, `-1`, … are appended to a key."""
-        keys = protocol.keys_of(idempotency_key, len(data))
+        keys = protocol.line_keys(idempotency_key, len(data))
         lines = [
             protocol.insert_line(
                 self._codec, item, delay=delay, at=at, ttl=ttl, headers=headers, groups=groups, key=key
@@ -140,7 +140,8 @@ class Queue(Generic[T]):
         ]
         if not lines:
             return []
-        request = protocol.insert_request(self._path, lines, keyed=idempotency_key is not False)
+        kind = protocol.key_kind(idempotency_key)
+        request = protocol.insert_request(self._path, lines, kind, protocol.request_key(kind))
         ids: list[str] = responses.document(self._client.send(request, timeout))["ids"]
         return ids
 

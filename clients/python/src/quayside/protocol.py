@@ -23,6 +23,8 @@ from .models import Receipt
 T = TypeVar("T")
 Action = Literal["commit", "rollback", "release", "extend", "bury"]
 IdempotencyKey = str | Literal[False] | None
+#: Keys that the caller named, each in its line; a random one of the request; or none, and nothing is repeated.
+KeyKind = Literal["own", "random", "none"]
 
 DEFAULT_URL = "http://127.0.0.1:3444"
 NDJSON = "application/x-ndjson"
@@ -75,6 +77,8 @@ class Request:
     path: str
     body: bytes = b""
     content_type: str | None = None
+    #: Of the whole request, kept in all attempts.
+    idempotency_key: str | None = None
     #: Seconds for which the server may hold the response back.
     wait: float = 0.0
     #: Whether it may be sent again if nobody knows whether it was applied.
@@ -135,6 +139,8 @@ def head_of(server: Server, request: Request, authorization: str | None) -> dict
     headers = {"Host": server.authority, "Accept": f"{NDJSON}, application/json, application/problem+json"}
     if request.content_type is not None:
         headers["Content-Type"] = request.content_type
+    if request.idempotency_key is not None:
+        headers["Idempotency-Key"] = request.idempotency_key
     if authorization is not None:
         headers["Authorization"] = authorization
     if request.body or request.method != "GET":
@@ -214,17 +220,26 @@ def insert_line(
         raise ValidationError([f"The element cannot be sent: {error}"]) from error
 
 
-def keys_of(key: IdempotencyKey, count: int) -> list[str | None]:
-    """An idempotency key for each element: random ones unless the caller names one."""
+def key_kind(key: IdempotencyKey) -> KeyKind:
     if key is False:
+        return "none"
+    return "random" if key is None else "own"
+
+
+def line_keys(key: IdempotencyKey, count: int) -> list[str | None]:
+    """The keys that the lines of a request have: those that the caller named."""
+    if key is False or key is None:
         return [None] * count
-    if key is None:
-        return [uuid.uuid4().hex for _ in range(count)]
     return [key] if count == 1 else [f"{key}-{index}" for index in range(count)]
 
 
-def insert_request(path: str, lines: Iterable[bytes], keyed: bool) -> Request:
-    return Request("POST", f"{path}/elements", b"\n".join(lines), NDJSON, repeatable=keyed)
+def request_key(kind: KeyKind) -> str | None:
+    return uuid.uuid4().hex if kind == "random" else None
+
+
+def insert_request(path: str, lines: Iterable[bytes], kind: KeyKind, key: str | None) -> Request:
+    body = b"\n".join(lines)
+    return Request("POST", f"{path}/elements", body, NDJSON, idempotency_key=key, repeatable=kind != "none")
 
 
 def take_request(
@@ -247,7 +262,8 @@ def take_request(
     if consumer is not None:
         options["tid"] = consumer
     # A lost response to a reserve costs a lease; one to a pop costs elements, which the caller has to know.
-    return Request("POST", f"{path}/take", json.dumps(options).encode(), "application/json", wait, reserve)
+    body = json.dumps(options).encode()
+    return Request("POST", f"{path}/take", body, "application/json", wait=wait, repeatable=reserve)
 
 
 def settle_request(path: str, settlements: Sequence[Settlement]) -> Request:

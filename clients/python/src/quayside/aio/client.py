@@ -93,8 +93,12 @@ class Queue(Generic[T]):
         self._client = client
         self._codec = codec
         self._path = protocol.queue_path(name)
-        self._keyed: Batcher[bytes, str] = Batcher(lambda lines: self._insert_lines(lines, True))
-        self._unkeyed: Batcher[bytes, str] = Batcher(lambda lines: self._insert_lines(lines, False))
+        #: A request has a key, or its lines have keys.
+        self._inserts: dict[protocol.KeyKind, Batcher[bytes, str]] = {
+            "own": Batcher(lambda lines: self._insert_lines(lines, "own")),
+            "random": Batcher(lambda lines: self._insert_lines(lines, "random")),
+            "none": Batcher(lambda lines: self._insert_lines(lines, "none")),
+        }
         self._settlements: Batcher[Settlement, datetime | None] = Batcher(
             lambda settlements: self.settle(settlements, None)
         )
@@ -112,11 +116,11 @@ class Queue(Generic[T]):
         timeout: float | None = None,
     ) -> str:
         """Inserts one element and returns its id. Repeated if the outcome is unknown: the key makes that safe."""
-        (key,) = protocol.keys_of(idempotency_key, 1)
+        (key,) = protocol.line_keys(idempotency_key, 1)
         line = protocol.insert_line(
             self._codec, data, delay=delay, at=at, ttl=ttl, headers=headers, groups=groups, key=key
         )
-        batcher = self._unkeyed if key is None else self._keyed
+        batcher = self._inserts[protocol.key_kind(idempotency_key)]
         return await within(timeout, batcher.submit(line, len(line)))
 
     async def insert_many(
@@ -132,14 +136,17 @@ class Queue(Generic[T]):
         timeout: float | None = None,
     ) -> list[str]:
         """Inserts all elements or none, and returns their ids. Of several, `-0`, `-1`, … are appended to a key."""
-        keys = protocol.keys_of(idempotency_key, len(data))
+        keys = protocol.line_keys(idempotency_key, len(data))
         lines = [
             protocol.insert_line(
                 self._codec, item, delay=delay, at=at, ttl=ttl, headers=headers, groups=groups, key=key
             )
             for item, key in zip(data, keys)
         ]
-        return await self._send_lines(lines, idempotency_key is not False, timeout) if lines else []
+        if not lines:
+            return []
+        kind = protocol.key_kind(idempotency_key)
+        return await self._send_lines(lines, kind, protocol.request_key(kind), timeout)
 
     async def pop(
         self,
@@ -255,18 +262,24 @@ class Queue(Generic[T]):
         until = responses.moment(record["leaseUntil"])
         return Reservation(responses.content_of(record), self._codec, self, receipt, until)
 
-    async def _send_lines(self, lines: Sequence[bytes], keyed: bool, timeout: float | None) -> list[str]:
-        response = await self._client.send(protocol.insert_request(self._path, lines, keyed), timeout)
+    async def _send_lines(
+        self, lines: Sequence[bytes], kind: protocol.KeyKind, key: str | None, timeout: float | None
+    ) -> list[str]:
+        response = await self._client.send(protocol.insert_request(self._path, lines, kind, key), timeout)
         ids: list[str] = responses.document(response)["ids"]
         return ids
 
-    async def _insert_lines(self, lines: Sequence[bytes], keyed: bool) -> list[str | Exception]:
+    async def _insert_lines(
+        self, lines: Sequence[bytes], kind: protocol.KeyKind
+    ) -> list[str | Exception]:
         """Inserts elements of several callers. One that is rejected does not fail the others."""
+        # Kept without the rejected line: nothing is stored under it, and if an attempt was, the others are not stored twice.
+        key = protocol.request_key(kind)
         results: dict[int, str | Exception] = {}
         rest = list(range(len(lines)))
         while rest:
             try:
-                ids = await self._send_lines([lines[index] for index in rest], keyed, None)
+                ids = await self._send_lines([lines[index] for index in rest], kind, key, None)
             except QuaysideError as error:
                 if error.line is None:
                     raise
