@@ -191,4 +191,92 @@ export const ACCESS: readonly Mutant[] = [
       ') this.#watchExpiry();',
     ),
   },
+  {
+    name: 'sessions that ended come back when there are more than are remembered one by one',
+    suite: 'ended sessions',
+    edits: edit(
+      'ended-sessions.ts',
+      '        list.delete(name);\n        ends.before = Math.max(ends.before, before);',
+      '        list.delete(name);',
+    ),
+  },
+  {
+    name: 'the end of a session that could not be stored is not stored later',
+    suite: 'ended sessions',
+    edits: edit(
+      'ended-sessions.ts',
+      '          errors.push(error);\n          throw error;',
+      '          errors.push(error);',
+    ),
+  },
+  {
+    name: 'the end of all sessions leaves those of a node whose clock is ahead',
+    suite: 'ended sessions',
+    edits: edit('ended-sessions.ts', 'CLOCK_SKEW_MS = 60_000', 'CLOCK_SKEW_MS = 1'),
+  },
+  {
+    name: 'the end of a password ends the sessions of the next one',
+    suite: 'ended sessions',
+    edits: edit(
+      'ended-sessions.ts',
+      'startedAt < Math.max(ends.before, ends.passwords.get(password) ?? 0)',
+      "startedAt < Math.max(ends.before, password === '' ? 0 : 0, ...ends.passwords.values())",
+    ),
+  },
+  {
+    name: 'ended sessions are stored for ever',
+    suite: 'ended sessions',
+    edits: edit('ended-sessions.ts', 'if (before <= since) list.delete(name);', ''),
+  },
+  {
+    name: 'a write of two nodes at once fails',
+    suite: 'ended sessions',
+    edits: edit('ended-sessions.ts', "error.code !== 'definition-conflict'", 'error.code'),
+  },
+  {
+    name: 'nobody can sign in for a while after the end of all sessions of a user',
+    suite: 'console sessions',
+    edits: edit(
+      'console-sessions.ts',
+      'this.#options.ended.startOf(user.name, passwordMark(this.#keyOf(account)))',
+      'this.#options.clock.now()',
+    ),
+  },
+  {
+    name: 'users list and end the sessions of others',
+    suite: 'console sessions',
+    edits: [
+      {
+        file: 'src/http/routes/console.ts',
+        search: 'if (user.isAdministrator) return query.user;',
+        replace: 'return query.user;',
+      },
+    ],
+  },
+  {
+    name: 'streams of events outlast the end of all sessions',
+    suite: 'console sessions',
+    edits: edit('console-sessions.ts', 'options.ended.onEnded((user) => this.#runEndings(user));', ''),
+  },
+  {
+    name: 'a sign-out counts on one node alone',
+    suite: 'access on several nodes',
+    edits: edit('console-sessions.ts', 'else await ended.end(', 'else ended.endHere('),
+  },
+  {
+    name: 'nodes that have not read the users again accept sessions with the old password',
+    suite: 'access on several nodes',
+    edits: edit('console-sessions.ts', 'if (this.#options.secret === null) return;', 'return;'),
+  },
+  {
+    name: 'tokens of a user who was removed count again with the next user of that name',
+    suite: 'API tokens in the server',
+    edits: [
+      {
+        file: 'src/app/server.ts',
+        search: '      ...changes.removed.map((name) => tokens.revokeOf(name)),\n',
+        replace: '',
+      },
+    ],
+  },
 ];

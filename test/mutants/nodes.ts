@@ -4,7 +4,7 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
   { file: `src/${file}`, search, replace },
 ];
 
-/** Bugs of what nodes know of each other, and of what metrics say. */
+/** Bugs of what nodes know of each other and ask each other, and of what metrics say. */
 export const NODES: readonly Mutant[] = [
   {
     name: 'nodes see no difference in what they configure',
@@ -27,5 +27,84 @@ export const NODES: readonly Mutant[] = [
     edits: edit('broker/record.ts', 'Math.max(0, ageMs)', 'Math.abs(ageMs)').concat(
       edit('broker/record.ts', 'if (ready === 0 || nextMatureAt === null)', 'if (nextMatureAt === null)'),
     ),
+  },
+  {
+    name: 'a node that does not reply is not named',
+    suite: 'questions between nodes',
+    edits: edit('broker/questions.ts', 'missing: [...awaited.keys(), ...failed]', 'missing: failed'),
+  },
+  {
+    name: 'a node that cannot reply makes others wait',
+    suite: 'questions between nodes',
+    edits: edit(
+      'broker/questions.ts',
+      "if (!this.#isStopped) this.#send(channel, [to], 'reply'",
+      "if ('rows' in reply) this.#send(channel, [to], 'reply'",
+    ),
+  },
+  {
+    name: 'a node that stops is waited for',
+    suite: 'questions between nodes',
+    edits: edit('broker/questions.ts', 'if (awaited.delete(node) && awaited.size === 0) done();', ''),
+  },
+  {
+    name: 'parts of a message are joined in the order in which they came',
+    suite: 'questions between nodes',
+    edits: edit(
+      'broker/questions.ts',
+      'this.#texts.set(at, text);',
+      'this.#texts.set(this.#texts.size, text);',
+    ),
+  },
+  {
+    name: 'a reply has all rows, however many',
+    suite: 'questions between nodes',
+    edits: edit('broker/questions.ts', 'upToBytes(rows, question.maxBytes)', 'rows'),
+  },
+  {
+    name: 'a reply to an earlier question counts for the next one',
+    suite: 'questions between nodes',
+    edits: edit(
+      'broker/questions.ts',
+      'const pending = this.#pending.get(part.question);',
+      'const pending = [...this.#pending.values()].at(-1);',
+    ),
+  },
+  {
+    name: 'what another node sends is shown whatever the user may see',
+    suite: 'rights in lists of nodes',
+    edits: edit(
+      'http/node-lists.ts',
+      'reply.rows.flatMap((row) => shown(row, viewer)).map(',
+      'reply.rows.map(',
+    ),
+  },
+  {
+    name: 'a node sends rows that the user may not see',
+    suite: 'rights in lists of nodes',
+    edits: edit(
+      'http/node-lists.ts',
+      'manages: (namespace) => isAdministrator || manages.includes(namespace)',
+      'manages: (namespace) => isAdministrator || manages.length >= 0 || namespace',
+    ),
+  },
+  {
+    name: 'the limit of a list counts rows that the user may not see',
+    suite: 'rights in lists of nodes',
+    edits: edit('http/node-lists.ts', 'rows: rows.slice(0, limit) };', 'rows: rows.slice(1, limit + 1) };'),
+  },
+  {
+    name: 'calls that wait in a namespace of one node alone are listed by others',
+    suite: 'lists of nodes',
+    edits: edit(
+      'http/node-lists.ts',
+      'asker === broker.nodeId || namespace.peers().some(({ id }) => id === asker)',
+      "asker !== '' && namespace",
+    ),
+  },
+  {
+    name: 'a session of the console that two nodes served is listed twice',
+    suite: 'lists of nodes',
+    edits: edit('http/node-lists.ts', 'same.slice(0, 1)', 'same'),
   },
 ];
