@@ -41,7 +41,6 @@ export type { DeliveryRef, ReleaseAction, SettleAction, SettleItem, SettleOutcom
 const ONE_GET_UNDONE = { get: -1 } as const;
 const ONE_RESERVE_UNDONE = { reserve: -1 } as const;
 const ONE_COMMIT = { commit: 1 } as const;
-const ONE_ROLLBACK = { rollback: 1 } as const;
 
 /** The action of a commit. One object for all, so that a commit allocates only its item. */
 export const FINISH = Object.freeze({ kind: 'finish' }) satisfies SettleAction;
@@ -467,19 +466,21 @@ export class Queue {
     const { meter, stats, defaultGroup } = this.namespace;
     let released = 0;
     let hasDied = false;
-    for (let i = 0; i < items.length; i += 1) {
+    for (let i = 0, count = 1; i < items.length; i += count) {
       const item = items[i] as SettleItem;
       const { outcome, until } = results[i] ?? SETTLED['not-found'];
-      meter.count(settleOperation(item), countedAs(outcome));
+      count = 1;
+      while (results[i + count] === results[i] && isAlike(item, items[i + count])) count += 1;
+      meter.count(settleOperation(item), countedAs(outcome), count);
       if (!isSettled(outcome)) continue;
       const { action, from } = item;
       const group = item.group ?? defaultGroup;
       if (action.kind === 'extend') this.namespace.leaseEndsAt(until ?? 0);
       else if (action.kind === 'release') {
-        stats.add(this.key, group, action.countTry ? ONE_ROLLBACK : ONE_RESERVE_UNDONE);
-        if (outcome === 'done') released += 1;
-      } else if (action.kind === 'dead-letter') stats.add(this.key, group, ONE_ROLLBACK);
-      else if (from === 'reserved') stats.add(this.key, group, ONE_COMMIT);
+        stats.add(this.key, group, action.countTry ? { rollback: count } : { reserve: -count });
+        if (outcome === 'done') released += count;
+      } else if (action.kind === 'dead-letter') stats.add(this.key, group, { rollback: count });
+      else if (from === 'reserved') stats.add(this.key, group, { commit: count });
       else this.namespace.activity.note(this.key.name);
       hasDied ||= outcome === 'dead-lettered';
     }
@@ -696,13 +697,20 @@ function* runsOf(elements: readonly NewElement[]): Generator<{ element: NewEleme
   }
 }
 
+/** Whether both settle in the same way; then they are counted in one go. */
+function isAlike({ action, group, from }: SettleItem, other: SettleItem | undefined): boolean {
+  return other?.action === action && other.group === group && other.from === from;
+}
+
 /** What some settlements are, each kind once. */
 function operationsOf(items: readonly SettleItem[]): [Operation, ...Operation[]] {
   const first = settleOperation(items[0]);
-  if (items.length <= 1) return [first];
-  const operations = new Set([first]);
-  for (const item of items) operations.add(settleOperation(item));
-  return [first, ...[...operations].slice(1)];
+  const operations: [Operation, ...Operation[]] = [first];
+  for (const item of items) {
+    const operation = settleOperation(item);
+    if (operation !== first && !operations.includes(operation)) operations.push(operation);
+  }
+  return operations;
 }
 
 function storedIn({ queue, element }: QueueMove['inserts'][number]): {

@@ -1,5 +1,5 @@
 import type { GroupCounts, TakeResult } from '../engine/storage.ts';
-import type { Delivery, GroupName } from '../model/element.ts';
+import { type Delivery, type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { Backoff } from '../util/backoff.ts';
 import type { CancelTimer } from '../util/clock.ts';
@@ -26,8 +26,6 @@ const CLOCK_SKEW_RETRY_MS = 20;
 export const MANY = Number.POSITIVE_INFINITY;
 
 const NOTHING_MORE: readonly Delivery[] = Object.freeze([]);
-const ONE_GET = { get: 1 } as const;
-const ONE_RESERVE = { reserve: 1 } as const;
 
 /** Neighbours in the wait queue whose requests are alike, and so are served by one `take`. */
 interface SharedTake {
@@ -384,13 +382,16 @@ export class WaitQueue {
     return delivered.length;
   }
 
+  /** They are of one group, so they are counted in one go. */
   #noteServed({ request }: Consumer, deliveries: readonly Delivery[]): void {
     const { stats, meter } = this.#ns;
-    for (const { group, lease } of deliveries) {
-      stats.add(this.#queue.key, group, request.leaseMs === null ? ONE_GET : ONE_RESERVE);
-      if (lease !== null) this.#ns.leaseEndsAt(lease.until);
-    }
-    meter.count(takeOperation(request.leaseMs), 'ok', deliveries.length);
+    const count = deliveries.length;
+    const group = deliveries[0]?.group ?? PLAIN_GROUP;
+    stats.add(this.#queue.key, group, request.leaseMs === null ? { get: count } : { reserve: count });
+    let endsAt = Number.POSITIVE_INFINITY;
+    for (const { lease } of deliveries) if (lease !== null && lease.until < endsAt) endsAt = lease.until;
+    if (endsAt < Number.POSITIVE_INFINITY) this.#ns.leaseEndsAt(endsAt);
+    meter.count(takeOperation(request.leaseMs), 'ok', count);
   }
 
   /** Returns false if the sink throws: a bug of its front end, which must not affect other consumers. */

@@ -151,7 +151,8 @@ export class SqliteStorage implements Storage {
         let details: SettleDetails[] | null = null;
         const fields: Fields = [];
         const now = this.#time.now();
-        for (const [index, { queue, id, group, from, token, owner, action }] of items.entries()) {
+        for (let index = 0; index < items.length; index++) {
+          const { queue, id, group, from, token, owner, action } = items[index] as SettleItem;
           const isWaiting = from === 'waiting';
           const user = token === null ? ownerNumber(owner) : 0;
           const name = queue === last ? null : nameOf(queue);
