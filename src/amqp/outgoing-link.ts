@@ -103,9 +103,10 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
     if (one === undefined) return;
     const action = this.#actionFor(state, isSettled, one.tries);
     if (action === null) return;
-    this.settle([one]);
+    const settled = [one];
+    this.settle(settled);
     const ticket = isSettled ? this.#settledTicket : { link: this, deliveryId };
-    this.#connection.settles.add(this.queue, [one], action, ticket);
+    this.#connection.settles.add(this.queue, settled, action, ticket);
   }
 
   protected override get free(): number {

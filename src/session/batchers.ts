@@ -76,7 +76,8 @@ export interface SettleHost<Ticket> {
 /** The elements of several frames, and where those of each frame end. */
 interface SettleBatch<Ticket> {
   readonly items: SettleItem[];
-  readonly frames: { readonly end: number; readonly ticket: Ticket | null }[];
+  /** Those next to each other with the same ticket are one. */
+  readonly frames: { end: number; readonly ticket: Ticket | null }[];
 }
 
 /** Gathers the settlements of one turn of the event loop, so that each queue gets one call for each kind. */
@@ -99,7 +100,9 @@ export class SettleBatcher<Ticket> {
       batches.set(queue, batch);
     }
     for (const one of settled) batch.items.push(queue.item(one, action));
-    batch.frames.push({ end: batch.items.length, ticket });
+    const last = batch.frames.at(-1);
+    if (last?.ticket === ticket) last.end = batch.items.length;
+    else batch.frames.push({ end: batch.items.length, ticket });
   }
 
   /** Settles what was gathered. To be called at the end of each turn. */

@@ -322,7 +322,7 @@ describe('An AMQP connection', () => {
     );
     for (let i = 0; i < count; i++) {
       const id = (2 ** 32 - 5 + i) % 2 ** 32;
-      assert.equal((await client.until(KIND.transfer)).readUInt32BE(17), id);
+      assert.equal((await client.until(KIND.transfer)).readUInt32BE(20), id);
     }
     client.write(disposition(2 ** 32 - 5, 14));
     await until(() => node.server.counts.unacknowledged === 0);

@@ -392,7 +392,7 @@ describe('The endpoint of a session, of what it sends', () => {
   it('goes on where the ids wrap at 2^32: transfers, deliveries and their dispositions', () => {
     const firstId = 2 ** 32 - 3;
     const driver = receiving(10, firstId).sendMessages(6);
-    const ids = driver.frames.map((bytes) => idOf(bytes, 17));
+    const ids = driver.frames.map((bytes) => idOf(bytes, 20));
     assert.deepEqual(ids, [2 ** 32 - 3, 2 ** 32 - 2, 2 ** 32 - 1, 0, 1, 2]);
     driver.receive(disposition(2 ** 32 - 1, 1));
     assert.deepEqual(

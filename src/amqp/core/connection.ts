@@ -490,9 +490,9 @@ export class ConnectionEndpoint implements SessionHost {
     }
     session.countTransfer();
     const deliveryId = fields.uint('delivery-id');
-    const tag = fields.binary('delivery-tag');
-    if (tag !== null && tag.length > MAX_TAG_BYTES) {
-      throw invalidField(`A delivery-tag has ${tag.length} bytes. Allowed: at most ${MAX_TAG_BYTES}.`);
+    const tagBytes = fields.binaryLength('delivery-tag');
+    if (tagBytes > MAX_TAG_BYTES) {
+      throw invalidField(`A delivery-tag has ${tagBytes} bytes. Allowed: at most ${MAX_TAG_BYTES}.`);
     }
     const format = fields.uint('message-format');
     const isSettled = fields.boolean('settled') === 1;
@@ -510,7 +510,7 @@ export class ConnectionEndpoint implements SessionHost {
     const isFirst = endpoint.begunId === -1;
     if (isFirst) {
       if (deliveryId === ABSENT) throw invalidField('A delivery has no delivery-id.');
-      if (tag === null) throw invalidField('A delivery has no delivery-tag.');
+      if (tagBytes === ABSENT) throw invalidField('A delivery has no delivery-tag.');
       if (format > 0) throw notImplemented(`message-format ${format} is not known. Allowed: 0.`);
       // Behind a `detach` of this side it is discarded: the client may not have seen that yet.
       if (endpoint.credit <= 0 && !endpoint.isDetachSent) {

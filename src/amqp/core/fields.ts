@@ -190,6 +190,13 @@ export class Fields {
     return this.#variable(name, CODE.binary8, CODE.binary32, 'binary');
   }
 
+  /** Skips a `binary`. Returns its length, or `ABSENT`. */
+  binaryLength(name: string): number {
+    const { code, at } = this;
+    if (code !== CODE.binary8 && code !== CODE.binary32) return this.#absent(name, code, 'binary');
+    return this.skip() - at - (code === CODE.binary8 ? 2 : 5);
+  }
+
   /** A `string`; null if it is absent. */
   string(name: string): string | null {
     return this.#variable(name, CODE.string8, CODE.string32, 'string')?.toString('utf8') ?? null;

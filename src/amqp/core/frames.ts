@@ -287,12 +287,14 @@ export function dispositionFrame(
   });
 }
 
-/** What the head of a transfer needs at most; a message has this much room in front of it. */
-export const TRANSFER_HEAD_BYTES = 40;
+/** Of the list that a transfer is: count, handle, delivery-id, delivery-tag, message-format, settled, more. */
+const TRANSFER_LIST_BYTES = 1 + 5 + 5 + 6 + 1 + 1 + 1;
+/** The head of a transfer; a message has this much room in front of it, so that it need not be copied behind it. */
+export const TRANSFER_HEAD_BYTES = HEADER_BYTES + 5 + TRANSFER_LIST_BYTES;
 
 /**
- * Writes the head of a transfer (transport, 2.7.5) into the room of `TRANSFER_HEAD_BYTES` in front of its payload,
- * which ends at `end`. The delivery's id is its tag, too. Returns the start of the frame.
+ * Writes the head of a transfer (transport, 2.7.5) in front of its payload, which ends at `end`. The delivery's id is its
+ * tag, too.
  */
 export function writeTransferHead(
   bytes: Buffer,
@@ -300,25 +302,17 @@ export function writeTransferHead(
   { channel, handle, deliveryId }: { channel: number; handle: number; deliveryId: number },
   isSettled: boolean,
   hasMore: boolean,
-): number {
-  const handleBytes = handle < 256 ? 2 : 5;
-  const listBytes = 1 + handleBytes + 5 + 6 + 1 + 1 + 1;
-  const start = TRANSFER_HEAD_BYTES - HEADER_BYTES - 5 - listBytes;
-  writeHeader(bytes, start, end - start, FRAME_TYPE.amqp, channel);
-  let next = start + HEADER_BYTES;
+): void {
+  writeHeader(bytes, 0, end, FRAME_TYPE.amqp, channel);
+  let next = HEADER_BYTES;
   bytes[next++] = CODE.described;
   bytes[next++] = CODE.smallUlong;
   bytes[next++] = PERFORMATIVE.transfer;
   bytes[next++] = CODE.list8;
-  bytes[next++] = listBytes;
+  bytes[next++] = TRANSFER_LIST_BYTES;
   bytes[next++] = 6;
-  if (handleBytes === 2) {
-    bytes[next++] = CODE.smallUint;
-    bytes[next++] = handle;
-  } else {
-    bytes[next++] = CODE.uint;
-    next = bytes.writeUInt32BE(handle, next);
-  }
+  bytes[next++] = CODE.uint;
+  next = bytes.writeUInt32BE(handle, next);
   bytes[next++] = CODE.uint;
   next = bytes.writeUInt32BE(deliveryId, next);
   bytes[next++] = CODE.binary8;
@@ -327,7 +321,6 @@ export function writeTransferHead(
   bytes[next++] = CODE.uint0;
   bytes[next++] = isSettled ? CODE.true : CODE.false;
   bytes[next++] = hasMore ? CODE.true : CODE.false;
-  return start;
 }
 
 /** Security, 5.3.3.1. */

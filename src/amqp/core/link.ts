@@ -1,4 +1,5 @@
 import type { WriteObserver } from '../../session/outstanding.ts';
+import { NOTHING } from './fields.ts';
 import {
   attachFrame,
   type DistributionMode,
@@ -211,12 +212,13 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
 
   /** The delivery has ended, or was aborted. Returns what was kept of it. */
   endDelivery(): Buffer {
+    this.begunId = -1;
     const parts = this.#parts;
     const [first] = parts;
-    if (parts.length > 0) this.#parts = [];
+    if (parts.length === 0) return NOTHING;
+    this.#parts = [];
     this.#begunBytes = 0;
     this.begunCost = 0;
-    this.begunId = -1;
     return parts.length === 1 && first !== undefined ? first : Buffer.concat(parts);
   }
 }

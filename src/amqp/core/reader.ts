@@ -59,6 +59,11 @@ export class ValueReader {
   /** The descriptor of a section: its number, or the symbol that stands for it. */
   descriptor(): number | string {
     if (this.unsigned(1) !== CODE.described) throw broken('a section has no descriptor');
+    // The form that almost all clients use.
+    if (this.#bytes[this.#at] === CODE.smallUlong) {
+      this.#at += 1;
+      return this.unsigned(1);
+    }
     const { type, text } = this.#descriptor();
     return type === 'ulong' ? Number(text) : text;
   }

@@ -285,8 +285,8 @@ export class SessionEndpoint {
     this.#nextDeliveryId = next(deliveryId);
     if (isSettled) this.#advanceOldest();
     else this.#remember(deliveryId, endpoint);
-    this.#enqueue({ endpoint, deliveryId, observer, bytes, isSettled, at: TRANSFER_HEAD_BYTES });
-    if (this.#queue.length === 1) this.#pump();
+    const departure = { endpoint, deliveryId, observer, bytes, isSettled, at: TRANSFER_HEAD_BYTES };
+    if (this.#queue.length > 0 || !this.#transfer(departure)) this.#enqueue(departure);
   }
 
   /**
@@ -378,7 +378,7 @@ export class SessionEndpoint {
 
   #pump(): void {
     for (let first = this.#queue.first; first !== undefined; first = this.#queue.first) {
-      if (first.bytes !== null && !this.#transfer(first)) return;
+      if (first.bytes !== null && !this.#transferQueued(first)) return;
       // Out of the queue before it is written: what cannot be written must not be tried again.
       this.#queue.shift();
       if (first.endpoint.lastWaiting === first) first.endpoint.lastWaiting = null;
@@ -390,6 +390,13 @@ export class SessionEndpoint {
     endpoint.queued -= advance;
     endpoint.deliveryCount = (endpoint.deliveryCount + advance) >>> 0;
     this.writeFlow({ ...endpoint.linkFlow(), drain: isDrained || endpoint.isDraining });
+  }
+
+  #transferQueued(departure: Departure): boolean {
+    const { at } = departure;
+    const isWhole = this.#transfer(departure);
+    this.#host.countQueued(at - departure.at);
+    return isWhole;
   }
 
   /** Sends what the client's window has room for; returns whether that was the rest of the message. */
@@ -406,17 +413,17 @@ export class SessionEndpoint {
       }
       const end = Math.min(bytes.length, at + maxPayload);
       departure.at = end;
-      this.#host.countQueued(at - end);
       // Only in front of the first part is there room for a head.
       const frame = isFirst ? bytes : Buffer.allocUnsafe(TRANSFER_HEAD_BYTES + end - at);
       if (!isFirst) bytes.copy(frame, TRANSFER_HEAD_BYTES, at, end);
       const head = { channel: this.channel, handle: endpoint.ownHandle, deliveryId };
       const hasMore = end < bytes.length;
       const frameEnd = TRANSFER_HEAD_BYTES + end - at;
-      const start = writeTransferHead(frame, frameEnd, head, isSettled, hasMore);
+      writeTransferHead(frame, frameEnd, head, isSettled, hasMore);
       this.#remoteWindow -= 1;
       this.#nextOutgoingId = next(this.#nextOutgoingId);
-      this.#host.send(frame.subarray(start, frameEnd), hasMore ? null : observer);
+      const sent = frame.length === frameEnd ? frame : frame.subarray(0, frameEnd);
+      this.#host.send(sent, hasMore ? null : observer);
       if (!hasMore) return true;
     }
     return false;

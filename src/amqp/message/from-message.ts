@@ -40,19 +40,11 @@ export function elementOf(bytes: Buffer): SentElement {
   const message = readMessage(bytes);
   const { properties, deliveryCount, ttlMs } = message;
   const draft = new HeaderDraft();
-  const given: MeantValues = {
-    [DELIVERY_TIME_ANNOTATION]: null,
-    [DELIVERY_DELAY_ANNOTATION]: null,
-    [GROUPS_PROPERTY]: null,
-    [NEXT_T_PROPERTY]: null,
-    [DELTA_T_PROPERTY]: null,
-  };
+  const given: MeantValues = { time: null, delay: null, groups: null, nextT: null, deltaT: null };
   addAnnotations(message, draft, given);
   addFields(message, draft);
   addApplicationProperties(message, draft, given);
   if (message.form !== 'data') draft.add(BODY_HEADER, { type: 'string', text: message.form });
-  const time = given[DELIVERY_TIME_ANNOTATION] === null ? NEXT_T_PROPERTY : DELIVERY_TIME_ANNOTATION;
-  const delay = given[DELIVERY_DELAY_ANNOTATION] === null ? DELTA_T_PROPERTY : DELIVERY_DELAY_ANNOTATION;
   const contentType = properties[FIELD_AT.contentType]?.text ?? null;
   const contentEncoding = properties[FIELD_AT.contentEncoding]?.text ?? null;
   return {
@@ -60,24 +52,30 @@ export function elementOf(bytes: Buffer): SentElement {
     contentType: checkContentHeader('content-type', contentType),
     contentEncoding: checkContentHeader('content-encoding', contentEncoding),
     headers: checkHeaders(draft.finish()),
-    matureAt: moment(time, given[time]),
-    delayMs: milliseconds(delay, given[delay], 0, 0),
+    matureAt:
+      given.time === null
+        ? moment(NEXT_T_PROPERTY, given.nextT)
+        : moment(DELIVERY_TIME_ANNOTATION, given.time),
+    delayMs:
+      given.delay === null
+        ? milliseconds(DELTA_T_PROPERTY, given.deltaT, 0, 0)
+        : milliseconds(DELIVERY_DELAY_ANNOTATION, given.delay, 0, 0),
     tries: deliveryCount === 0 ? 0 : triesOf(deliveryCount),
     // Clients that have no limit send 0, or a moment that is further away than any maturity.
     ttlMs: ttlMs === 0 ? null : ttlMs,
     expiresAt: expiryOf(properties[FIELD_AT.absoluteExpiryTime]),
     to: addressIn(properties[FIELD_AT.to]),
-    groups: groupsOf(GROUPS_PROPERTY, given[GROUPS_PROPERTY]),
+    groups: groupsOf(GROUPS_PROPERTY, given.groups),
   };
 }
 
 /** Annotations and application properties with a meaning; null: not given. */
 interface MeantValues {
-  [DELIVERY_TIME_ANNOTATION]: string | null;
-  [DELIVERY_DELAY_ANNOTATION]: string | null;
-  [GROUPS_PROPERTY]: string | null;
-  [NEXT_T_PROPERTY]: string | null;
-  [DELTA_T_PROPERTY]: string | null;
+  time: string | null;
+  delay: string | null;
+  groups: string | null;
+  nextT: string | null;
+  deltaT: string | null;
 }
 
 /** The types of fields by default. */
@@ -118,13 +116,15 @@ class HeaderDraft {
 
 function addAnnotations({ annotations }: Message, draft: HeaderDraft, given: MeantValues): void {
   for (const { name, value } of annotations) {
-    if (name === DELIVERY_TIME_ANNOTATION || name === DELIVERY_DELAY_ANNOTATION) given[name] = value.text;
+    if (name === DELIVERY_TIME_ANNOTATION) given.time = value.text;
+    else if (name === DELIVERY_DELAY_ANNOTATION) given.delay = value.text;
     else if (!SHOWN_ANNOTATIONS.has(name)) draft.add(ANNOTATION_PREFIX + name, value);
   }
 }
 
 function addFields({ properties }: Message, draft: HeaderDraft): void {
-  for (const [at, value] of properties.entries()) {
+  for (let at = 0; at < properties.length; at++) {
+    const value = properties[at] ?? null;
     const field = PROPERTY_FIELDS[at] ?? '';
     if (value === null || !HEADER_FIELDS.has(field)) continue;
     draft.add(field, field === 'user-id' ? shownUser(value) : value, FIELD_TYPES[field]);
@@ -137,8 +137,9 @@ function addApplicationProperties(
   given: MeantValues,
 ): void {
   for (const { name, value } of applicationProperties) {
-    if (name === GROUPS_PROPERTY || name === NEXT_T_PROPERTY || name === DELTA_T_PROPERTY)
-      given[name] = value.text;
+    if (name === GROUPS_PROPERTY) given.groups = value.text;
+    else if (name === NEXT_T_PROPERTY) given.nextT = value.text;
+    else if (name === DELTA_T_PROPERTY) given.deltaT = value.text;
     else draft.add(isTaken(name) ? PROPERTY_PREFIX + name : name, value);
   }
 }

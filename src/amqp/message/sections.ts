@@ -92,7 +92,8 @@ export function readMessage(bytes: Buffer): Message {
   const reader = new ValueReader(bytes);
   const draft: Draft = {
     form: 'data',
-    body: null,
+    body: EMPTY,
+    hasBody: false,
     parts: null,
     ttlMs: null,
     deliveryCount: 0,
@@ -104,23 +105,16 @@ export function readMessage(bytes: Buffer): Message {
     if (sections >= MAX_SECTIONS) throw broken('it has too many sections');
     readSection(reader, draft);
   }
-  const { form, body, parts, ttlMs, deliveryCount, annotations, properties, applicationProperties } = draft;
-  const whole = parts === null ? (body ?? EMPTY) : Buffer.concat(parts);
-  return { body: whole, form, ttlMs, deliveryCount, annotations, properties, applicationProperties };
+  if (draft.parts !== null) draft.body = Buffer.concat(draft.parts);
+  return draft;
 }
 
-interface Draft {
-  form: BodyForm;
-  /** The first of its parts; null: none has come. */
-  body: Buffer | null;
-  /** All, if there are several: data, or the encoded lists of sequences. */
+/** A message of which some sections were read. */
+type Draft = { -readonly [K in keyof Message]: Message[K] } & {
+  hasBody: boolean;
+  /** Of the body, if it has several: data, or the encoded lists of sequences. */
   parts: Buffer[] | null;
-  ttlMs: number | null;
-  deliveryCount: number;
-  annotations: readonly NamedValue[];
-  properties: PropertyFields;
-  applicationProperties: readonly NamedValue[];
-}
+};
 
 const NONE: readonly never[] = [];
 const EMPTY = Buffer.alloc(0);
@@ -167,9 +161,10 @@ function readSection(reader: ValueReader, draft: Draft): void {
 }
 
 function addBody(draft: Draft, form: BodyForm, part: Buffer): void {
-  if (draft.body === null) {
+  if (!draft.hasBody) {
     draft.form = form;
     draft.body = part;
+    draft.hasBody = true;
   } else if (form === draft.form && (form === 'data' || form === 'sequence')) {
     draft.parts ??= [draft.body];
     draft.parts.push(part);
