@@ -4,6 +4,7 @@ import { MAIN_ENGINES } from '../engines.ts';
 import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { basic, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
+import { linesOf, takeMany } from './takes.ts';
 
 interface Inserted {
   readonly ids: readonly string[];
@@ -867,6 +868,24 @@ describe('Settle many: what a body may be', () => {
       'rollback ok': 2,
       'extend ok': 1,
     });
+  });
+
+  it('each element of one take and of one settlement is counted', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    inserted(
+      await client.insertLines(
+        'N',
+        queue,
+        ['a', 'b', 'c', 'd', 'e'].map((text) => ({ text })),
+      ),
+    );
+    const taken = await takeMany(client, queue, { reserve: true, count: 5, to: 0 });
+    const [a, b, c, d, e] = linesOf(taken).map(({ id }) => id);
+    const body = { commit: [a, 'nobody', b, c], rollback: [d, e] };
+    assert.equal(settled(await client.settleMany('N', queue, body)).length, 6);
+    const { stats } = jsonOf<{ stats: unknown }>(await client.status('N', queue));
+    assert.deepEqual(stats, { put: 5, get: 0, reserve: 5, commit: 3, rollback: 2, deadletter: 0 });
   });
 
   async function counts(client: QueueClient): Promise<Map<string, number>> {

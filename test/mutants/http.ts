@@ -103,8 +103,23 @@ export const HTTP: readonly Mutant[] = [
     suite: 'inserts of many',
     edits: edit(
       'broker/queue.ts',
-      'meter.count(settleOperation(item), countedAs(outcome));',
-      'meter.count(settleOperation(items[0]), countedAs(outcome));',
+      'meter.count(settleOperation(item), countedAs(outcome), count);',
+      'meter.count(settleOperation(items[0]), countedAs(outcome), count);',
     ),
+  },
+  {
+    name: 'settlements of one kind in one call are counted as one',
+    suite: 'inserts of many',
+    edits: edit('broker/queue.ts', '{ commit: count }', '{ commit: 1 }'),
+  },
+  {
+    name: 'what is served together is counted as one',
+    suite: 'inserts of many',
+    edits: edit('broker/wait-queue.ts', '{ reserve: count }', '{ reserve: 1 }'),
+  },
+  {
+    name: 'settlements are counted as the first of them ended',
+    suite: 'inserts of many',
+    edits: edit('broker/queue.ts', 'while (results[i + count] === results[i] && isAlike', 'while (isAlike'),
   },
 ];
