@@ -101,7 +101,8 @@ export class SettleBatcher<Ticket> {
     }
     for (const one of settled) batch.items.push(queue.item(one, action));
     const last = batch.frames.at(-1);
-    if (last?.ticket === ticket) last.end = batch.items.length;
+    // Each of two frames with one receipt id is confirmed. A ticket that is an object, or none, may stand for many frames.
+    if (last?.ticket === ticket && typeof ticket === 'object') last.end = batch.items.length;
     else batch.frames.push({ end: batch.items.length, ticket });
   }
 

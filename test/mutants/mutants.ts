@@ -200,6 +200,7 @@ export const SUITES = {
   WebSocket: { files: ['test/session/web-socket.test.ts'], pattern: null },
   'heart-beats': { files: ['test/session/session.test.ts'], pattern: '/STOMP whose client has promised/' },
   'STOMP frame ends': { files: ['test/stomp/trailing-newline.test.ts'], pattern: null },
+  'STOMP settling': { files: ['test/stomp/settling.test.ts'], pattern: null },
   'STOMP commits': { files: ['test/stomp/commit.test.ts'], pattern: null },
   'STOMP browsing': { files: ['test/stomp/browsing.test.ts'], pattern: null },
   'STOMP slips': { files: ['test/stomp/slips.test.ts'], pattern: null },

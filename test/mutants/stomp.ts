@@ -155,4 +155,9 @@ export const STOMP: readonly Mutant[] = [
       'this.#host.inserted(tickets);\n      await queue.insert(elements);',
     ),
   },
+  {
+    name: 'frames with one receipt id are confirmed once',
+    suite: 'STOMP settling',
+    edits: shared('batchers.ts', " && typeof ticket === 'object'", ''),
+  },
 ];

@@ -94,8 +94,14 @@ describe('Settling over STOMP', () => {
     it('of many messages in one write is one receipt each, when all is done', async () => {
       await node.insert('a', ...Array.from({ length: 50 }, (_, i) => `${i}`));
       const acks = await take('/q/N/a', 50);
-      client.write(Buffer.concat(acks.map((id, i) => client.frame('ACK', { id, receipt: `same ${i % 2}` }))));
-      for (let i = 0; i < 50; i++) await client.expect('RECEIPT');
+      client.write(
+        Buffer.concat(acks.map((id, i) => client.frame('ACK', { id, receipt: `same ${i < 25}` }))),
+      );
+      client.send('DISCONNECT', { receipt: 'last' });
+      const receipts: (string | undefined)[] = [];
+      while (receipts.at(-1) !== 'last')
+        receipts.push((await client.expect('RECEIPT')).headers.get('receipt-id'));
+      assert.deepEqual(receipts, [...Array(25).fill('same true'), ...Array(25).fill('same false'), 'last']);
       assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
     });
 
