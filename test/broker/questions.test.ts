@@ -84,6 +84,12 @@ describe('A question between nodes', () => {
 
   const idOf = (at: number): string => nodes[at]?.broker.nodeId ?? assert.fail();
   const ask = (prefix = 'x'): Promise<Gathered<Row>> => nodes[0]?.ask({ prefix }) ?? assert.fail();
+  /** The answer to a question that nobody has to wait for. */
+  async function answer(prefix?: string): Promise<Gathered<Row>> {
+    const asked = ask(prefix);
+    assert.equal(await isAnswered(asked), true);
+    return asked;
+  }
   /** The text of the rows of each node, in the order of the nodes. */
   const textsOf = (gathered: Gathered<Row>): (readonly string[] | undefined)[] =>
     nodes.map((_, at) => gathered.nodes.find(({ node }) => node === idOf(at))?.rows.map(({ text }) => text));
@@ -98,7 +104,7 @@ describe('A question between nodes', () => {
   }
 
   it('is replied to by all, each asked once however many namespaces they share', async () => {
-    const gathered = await ask('row');
+    const gathered = await answer('row');
     assert.deepEqual(textsOf(gathered), [['row 0'], ['row 1'], ['row 2']]);
     assert.equal(gathered.nodes[0]?.node, idOf(0));
     assert.deepEqual(gathered.missing, []);
@@ -112,7 +118,7 @@ describe('A question between nodes', () => {
     const text = '"\\\u0000ü€😀'.repeat(100);
     rows = (at) => Array.from({ length: 30 }, (_, i) => ({ text: `${at} ${i} ${text}` }));
     const long = '"\\\u0000ü€😀'.repeat(500);
-    const gathered = await ask(long);
+    const gathered = await answer(long);
     assert.deepEqual(
       textsOf(gathered),
       nodes.map((_, at) => rows(at, { prefix: '' }).map((row) => row.text)),
@@ -123,7 +129,7 @@ describe('A question between nodes', () => {
 
   it('is replied to with as many rows as are allowed, and how many there are', async () => {
     rows = () => Array.from({ length: 500 }, (_, i) => ({ text: `${i} ${'x'.repeat(1_000)}` }));
-    const { nodes: replies } = await ask();
+    const { nodes: replies } = await answer();
     for (const { node, total, rows: some } of replies) {
       assert.equal(total, 500);
       if (node === idOf(0)) assert.equal(some.length, 500, 'what nobody has to carry is whole');
@@ -141,7 +147,7 @@ describe('A question between nodes', () => {
       }
     };
     assert.deepEqual(
-      textsOf(await ask('y'.repeat(10_000))),
+      textsOf(await answer('y'.repeat(10_000))),
       nodes.map((_, at) => [`${at}`.repeat(20_000)]),
     );
   });
@@ -160,7 +166,26 @@ describe('A question between nodes', () => {
     assert.deepEqual(textsOf(gathered), [['x 0'], ['x 1'], undefined]);
   });
 
-  it('has the name of one whose reply came in part, and nothing of a reply to another question', async () => {
+  it('has nothing of a reply to an earlier one that comes late', async () => {
+    const late: (() => void)[] = [];
+    carry = (message, deliver) => {
+      if (message.from === idOf(2)) late.push(() => deliver(message));
+      else deliver(message);
+    };
+    const first = ask('first');
+    assert.equal(await isAnswered(first), false);
+    await opened.passTime(1_000);
+    const second = ask('second');
+    assert.equal(await isAnswered(second), false);
+    late.shift()?.();
+    assert.equal(await isAnswered(second), false);
+    late.shift()?.();
+    assert.equal(await isAnswered(second), true);
+    assert.deepEqual(textsOf(await second), [['second 0'], ['second 1'], ['second 2']]);
+    assert.deepEqual(textsOf(await first), [['first 0'], ['first 1'], undefined]);
+  });
+
+  it('has the name of one whose reply came in part, and the next one is whole again', async () => {
     rows = (at) => [{ text: `${at}`.repeat(20_000) }];
     carry = (message, deliver) => {
       if (message.from !== idOf(2) || message.part.at !== 1) deliver(message);
@@ -170,7 +195,7 @@ describe('A question between nodes', () => {
     await opened.passTime(1_000);
     assert.deepEqual((await first).missing, [idOf(2)]);
     rows = (at) => [{ text: `again ${at}` }];
-    assert.deepEqual(textsOf(await ask()), [['again 0'], ['again 1'], ['again 2']]);
+    assert.deepEqual(textsOf(await answer()), [['again 0'], ['again 1'], ['again 2']]);
   });
 
   it('is answered at once if a node fails to reply, and names it', async () => {
@@ -178,9 +203,7 @@ describe('A question between nodes', () => {
       if (at === 1) throw new Error('planted');
       return [{ text: `${at}` }];
     };
-    const asked = ask();
-    assert.equal(await isAnswered(asked), true);
-    const gathered = await asked;
+    const gathered = await answer();
     assert.deepEqual(gathered.missing, [idOf(1)]);
     assert.deepEqual(textsOf(gathered), [['0'], undefined, ['2']]);
   });
