@@ -1,26 +1,63 @@
 import assert from 'node:assert/strict';
 import { after, afterEach, before, describe, it } from 'node:test';
+import { reached } from '../cluster/nodes.ts';
 import { freshSchema, sharedPostgres } from '../engines/postgres.ts';
 import { freshPrefix, sharedRedis } from '../engines/redis.ts';
+import { QueueClient } from '../support/http-client.ts';
 import { withParameter } from '../support/run-servers.ts';
-import { OpenedConsole } from './opened.ts';
+import { ServerProcess } from '../support/server-process.ts';
+import { ADMIN, configOf, OpenedConsole } from './opened.ts';
 
 /** What the pages of queues and dead letters show and do comes from the engine: they are tried on the others, too. */
 describe('The console in a browser, on engines with servers', () => {
   let opened: OpenedConsole;
+  let namespaces: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
 
   before(async () => {
     const [redis, postgres] = await Promise.all([sharedRedis(), sharedPostgres()]);
     const deadLetter = { maxTries: 1 };
-    opened = await OpenedConsole.open({
+    namespaces = {
       redis: { url: withParameter(redis, 'prefix', freshPrefix()), deadLetter },
       postgres: { url: withParameter(postgres, 'schema', freshSchema()), deadLetter },
-    });
+    };
+    opened = await OpenedConsole.open(namespaces);
   });
 
   afterEach(() => opened.check());
 
   after(() => opened?.close());
+
+  it('shows the clients of another node, cancels its calls, and says when the node does not answer', async () => {
+    await using other = await ServerProcess.start({ config: configOf(namespaces) });
+    const client = new QueueClient({ url: other.url, credentials: `${ADMIN.user}:${ADMIN.password}` });
+    const nodes = async (): Promise<number> =>
+      ((await (await opened.request('GET', '/nodes')).json()) as unknown[]).length;
+    try {
+      await reached('two nodes', async () => (await nodes()) === 2);
+      const waiting = client.get('redis', 'waited', { to: 120_000, tid: 'far' });
+      const page = await opened.page('#/clients');
+      const row = page.getByLabel('Waiting now').locator('tbody tr').filter({ hasText: 'waited' });
+      await row.getByText(`(${other.pid})`).waitFor();
+      await row.getByRole('button', { name: 'Cancel' }).click();
+      assert.equal((await waiting).status, 410);
+      await page.getByText('Nobody waits for an element').waitFor();
+      const missing = page.getByText('did not answer: what it knows is not shown').first();
+      // A node that was silent for 7 s, which a busy machine may take to ask, is not there any more: then it is frozen again.
+      await reached('the note of a frozen node', async () => {
+        process.kill(other.pid, 'SIGCONT');
+        await reached('two nodes', async () => (await nodes()) === 2);
+        process.kill(other.pid, 'SIGSTOP');
+        await page.reload();
+        return missing.waitFor({ timeout: 6_000 }).then(
+          () => true,
+          () => false,
+        );
+      });
+    } finally {
+      process.kill(other.pid, 'SIGCONT');
+      client.close();
+    }
+  });
 
   for (const ns of ['redis', 'postgres'] as const) {
     it(`shows a queue by states, searches it and deletes what was found, on ${ns}`, async () => {

@@ -18,7 +18,8 @@ const NAMESPACES: Namespaces = {
   events: { url: 'sqlite:events.db', variant: 'stream', groups: ['billing', 'shipping'] },
 };
 
-function configOf(namespaces: Namespaces): Record<string, unknown> {
+/** Of the server, and of further nodes. */
+export function configOf(namespaces: Namespaces): Record<string, unknown> {
   const reading = { password: READER.password, rights: { jobs: ['read'], N: ['read'] } };
   const admin = { password: ADMIN.password };
   const users = { [ADMIN.user]: admin, ...('jobs' in namespaces && { [READER.user]: reading }) };
