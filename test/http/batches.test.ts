@@ -270,6 +270,29 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(await drain(client, 'N', queue), ['ab', 'c']);
     });
 
+    it('the key of a request is refused if one of many alike elements differs in anything', async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      const headers = { 'idempotency-key': 'k' };
+      const lines = ['a', 'b', 'c'].map((text) => ({ text }));
+      inserted(await client.insertLines('N', queue, lines, { headers }));
+      const differences = [
+        { contentType: 'text/plain' },
+        { contentEncoding: 'gzip' },
+        { headers: { x: '1' } },
+        { mature: 1 },
+        { delay: 1 },
+        { tries: 1 },
+        { ttl: 60 },
+      ];
+      for (const difference of differences) {
+        const other = lines.map((line) => (line.text === 'b' ? { ...line, ...difference } : line));
+        const { code } = problem(await client.insertLines('N', queue, other, { headers }), 422);
+        assert.equal(code, 'idempotency-mismatch', JSON.stringify(difference));
+      }
+      assert.deepEqual(await drain(client, 'N', queue), ['a', 'b', 'c']);
+    });
+
     it('the key of a request is that of no element and of no other queue', async () => {
       const client = harness().client();
       const queue = harness().queue();

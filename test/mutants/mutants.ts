@@ -79,6 +79,10 @@ export const SUITES = {
   'postgres housekeeping': { files: ['test/engines/housekeeping.postgres.test.ts'], pattern: null },
   'postgres dead entries': { files: ['test/engines/dead-entries.postgres.test.ts'], pattern: null },
   'postgres watermark': { files: ['test/engines/watermark.postgres.test.ts'], pattern: null },
+  'contract of inserts on SQLite': {
+    files: ['test/contract/engines.test.ts'],
+    pattern: 'port: sqlite::memory: declare, queues and insert',
+  },
   'request keys on SQLite': {
     files: ['test/contract/engines.test.ts'],
     pattern: 'port: sqlite::memory: the key of a request',

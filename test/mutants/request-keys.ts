@@ -70,13 +70,19 @@ export const REQUEST_KEYS: readonly Mutant[] = [
     ),
   },
   {
+    name: 'an element counts as like the one before although it has another type',
+    suite: 'request keys over HTTP',
+    edits: edit('model/fingerprint.ts', '    a.contentType === b.contentType &&\n', ''),
+  },
+  {
+    name: 'an element counts as like the one before although it expires at another time',
+    suite: 'request keys over HTTP',
+    edits: edit('model/fingerprint.ts', 'this.#last.ttlMs !== ttlMs || ', ''),
+  },
+  {
     name: 'headers and parameters do not count for the key of a request',
     suite: 'request keys over HTTP',
-    edits: edit(
-      'model/fingerprint.ts',
-      'this.#hash.update(facts).update(element.body);',
-      'this.#hash.update(element.body);',
-    ),
+    edits: edit('model/fingerprint.ts', 'facts: JSON.stringify(factsOf(element, ttlMs))', "facts: ''"),
   },
   {
     name: 'a request with a key is the insert of an element with that key',

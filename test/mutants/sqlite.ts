@@ -11,6 +11,22 @@ const inWorker = (file: string, search: string, replace: string): Edit => ({
 /** Bugs of the embedded engine: found by the model, the contract of the ports, or a suite of their own. */
 export const SQLITE: readonly Mutant[] = [
   {
+    name: 'elements of a large call that do not fill a statement are not stored',
+    suite: 'contract of inserts on SQLite',
+    edits: [inWorker('rows.ts', 'while (values.length > 0) this', 'while (values.length < 0) this')],
+  },
+  {
+    name: 'elements of a large call are not counted',
+    suite: 'contract of inserts on SQLite',
+    edits: [
+      inWorker(
+        'rows.ts',
+        '      this.#waitingAdded(subscription, dueAt, now);\n    }\n    while',
+        '    }\n    while',
+      ),
+    ],
+  },
+  {
     name: 'the group is ignored on commit and rollback',
     suite: 'storage model',
     edits: [

@@ -217,6 +217,45 @@ export function insertContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a', 'b', 'f', 'i']);
     });
 
+    it('stores unlike elements of one call each as it was given, in their order', async () => {
+      const queue = on.queue();
+      const now = on.opened.now();
+      const elements = Array.from({ length: 40 }, (_, i) => {
+        const fields: Partial<NewElement>[] = [
+          {},
+          { body: Buffer.alloc(2000 + i, i), contentType: null },
+          { contentEncoding: 'gzip', headers: ['a', `${i}`] },
+          { tries: i, expiresAt: now + DAY_MS },
+        ];
+        return newElement({ body: `${i}`, ...fields[i % fields.length] });
+      });
+      const ids = await on.storage.insert(queue, [
+        ...elements,
+        newElement({ body: 'later', delayMs: 60_000 }),
+      ]);
+      assert.equal(new Set(ids).size, 41);
+      const { ready, scheduled } = await on.storage.counts(queue);
+      assert.deepEqual([ready, scheduled], [40, 1]);
+      const popped = await on.pop(queue);
+      assert.deepEqual(
+        popped.map(({ id }) => id),
+        ids.slice(0, 40),
+      );
+      for (const [i, { body, contentType, contentEncoding, headers, tries }] of popped.entries()) {
+        const given = elements[i] as NewElement;
+        assert.ok(Buffer.from(body).equals(given.body), `body ${i}`);
+        assert.deepEqual(
+          { contentType, contentEncoding, headers: [...headers], tries },
+          {
+            contentType: given.contentType,
+            contentEncoding: given.contentEncoding,
+            headers: given.headers,
+            tries: given.tries,
+          },
+        );
+      }
+    });
+
     it('takes ten thousand elements in one call, keys in between', async () => {
       const queue = on.queue();
       const elements = Array.from({ length: 10_000 }, (_, i) => {

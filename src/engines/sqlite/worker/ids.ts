@@ -48,6 +48,13 @@ export class Ids {
     return this.#epoch * COUNTERS + ++this.#counter;
   }
 
+  /** Draws so many numbers, which follow each other. Returns the first. */
+  draw(count: number): number {
+    const first = this.next();
+    this.#counter += count - 1;
+    return first;
+  }
+
   /** Whether a new epoch should be made durable and begun before the next batch. */
   get nearlySpent(): boolean {
     return this.#counter > COUNTER_MARK;

@@ -49,17 +49,30 @@ export function insert(
     repeats.push(ids.length, isSame ? 1 : 0);
     isMismatched ||= !isSame;
   };
+  const elements: Incoming[] = [];
+  for (let at = 0; at < fields.length; at += ELEMENT_FIELDS) elements.push(elementAt(fields, at, received));
   let first: number | null = null;
-  for (let at = 0; at < fields.length; at += ELEMENT_FIELDS) {
-    const seq = insertOne(store, queue, elementAt(fields, at, received), onRepeat);
-    first ??= seq;
-    ids.push(store.ids.text(seq));
+  if (elements.length > 1 && elements.every(isUsual)) {
+    first = store.ids.draw(elements.length);
+    store.rows.addManyPlain(store.names.subscription(queue, ''), first, elements, store.now);
+    for (let index = 0; index < elements.length; index += 1) ids.push(store.ids.text(first + index));
+  } else {
+    for (const element of elements) {
+      const seq = insertOne(store, queue, element, onRepeat);
+      first ??= seq;
+      ids.push(store.ids.text(seq));
+    }
   }
   if (request !== null && first !== null) {
     const [key, fingerprint] = request;
     store.records.remember(queue, key, { seq: first, fingerprint }, store.now);
   }
   return [repeats, isMismatched ? [] : ids];
+}
+
+/** Whether an element has one delivery and no key of its own, so that it can share a statement with others. */
+function isUsual({ groups, extra }: Incoming): boolean {
+  return groups === '' && extra?.key === undefined;
 }
 
 /**
