@@ -342,6 +342,22 @@ describe('The options of a take of many', () => {
     assert.equal(linesOf(await client.request('POST', path)).length, 1);
   });
 
+  it('of a take from several queues stand in the query or in the body as well: one in the query is not lost', async () => {
+    const queue = harness().queue();
+    const client = harness().client();
+    await insertAll(harness(), queue, 'ab');
+    const body = JSON.stringify({ from: [{ ns: 'N', queue }] });
+    const [line] = linesOf(await client.request('POST', '/take?reserve=1&to=0', { body }));
+    assert.equal(typeof line?.lease, 'string', 'it was reserved, not popped');
+    assert.equal((await statusOf(harness(), queue)).resvSize, 1);
+    const slip = await client.request('POST', '/take?reserv=1', { body });
+    assert.match(jsonOf<Problem>(slip).detail, /Did you mean "reserve"\?/);
+    const twice = await client.request('POST', '/take?to=0', {
+      body: JSON.stringify({ from: [{ ns: 'N', queue }], to: 0 }),
+    });
+    assert.deepEqual([twice.status, jsonOf<{ parameter: string }>(twice).parameter], [400, 'to']);
+  });
+
   it('are checked whole; what is rejected takes nothing', async () => {
     const queue = harness().queue();
     const client = harness().client();
@@ -406,12 +422,16 @@ describe('The options of a take of many', () => {
       [{ from: [{ ...one, ns: 7 }] }, 400, /^from\[0\]\.ns must be a string/],
       [{ from: [{ ...one, wieght: 2 }] }, 400, /^Unknown member from\[0\]\.wieght\. Did you mean "weight"\?/],
       [{ from: [{ ...one, weight: 0 }] }, 400, /^from\[0\]\.weight must be a whole number from 1 to 1000/],
-      [{ from: [{ ...one, group: 'g' }] }, 400, /has plain queues/],
-      [{ from: [{ ...one, queue: '' }] }, 400, /is empty/],
+      [
+        { from: [{ ...one, group: 'g' }] },
+        400,
+        /^from\[0\]\.group: group "g" cannot be used: .* has plain queues/,
+      ],
+      [{ from: [{ ...one, queue: '' }] }, 400, /^The from\[0\]\.queue name "" is empty/],
       [{ from: [one, one] }, 400, /^from\[1\] names the same queue as from\[0\]/],
       [{ from: [one], order: 'random' }, 400, /^order must be "strict" or "fair"/],
       [{ from: [one], group: 'g' }, 400, /^Unknown member group/],
-      [{ from: [one, { ns: 'none', queue }] }, 404, /none/],
+      [{ from: [one, { ns: 'none', queue }] }, 404, /^from\[1\]\.ns: There is no namespace "none"/],
     ];
     for (const [options, status, message] of rejected) {
       const answer = await takeFrom(client, options);

@@ -3,7 +3,7 @@ import type { JointRequest, TakeSource } from '../../broker/joint-take.ts';
 import type { Namespace } from '../../broker/namespace.ts';
 import { needs } from '../../broker/needs.ts';
 import type { Queue } from '../../broker/queue.ts';
-import { invalidParameter } from '../../model/errors.ts';
+import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { type Members, membersOf, wrongMember } from '../../model/members.ts';
 import { checkGroup, checkName } from '../../model/names.ts';
@@ -199,6 +199,7 @@ export const takeRoutes: readonly Route[] = [
     summary: 'Get (pop) or reserve elements of several queues with one blocked call',
     access: 'user',
     body: 'json',
+    query: options,
     request: TakeFromSeveral,
     headers,
     responses: [
@@ -218,10 +219,10 @@ export const takeRoutes: readonly Route[] = [
       'storage-unavailable',
       'outcome-unknown',
     ],
-    handle(call) {
+    handle(call, query) {
       readMany(call, (payload) => {
         const members = membersOf(payload ?? undefined, '', ['from', 'order', ...Object.keys(options)]);
-        const given = readMembers(options, members) as Options;
+        const given = merged(query, readMembers(options, members));
         const { order = 'strict' } = members;
         if (order !== 'strict' && order !== 'fair') throw wrongMember('order', order, '"strict" or "fair"');
         take(call, given, sourcesIn(call, members.from, given), order);
@@ -317,14 +318,15 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
     if (!Number.isInteger(weight) || (weight as number) < 1 || (weight as number) > LIMITS.takeWeight) {
       throw wrongMember(`${path}.weight`, weight, `a whole number from 1 to ${LIMITS.takeWeight}`);
     }
-    const queue = namespace.visit(checkName('queue', name));
+    const queue = namespace.visit(checkName(`${path}.queue`, name));
     const source = {
       queue,
       group: group == null ? null : checkGroup(`${path}.group`, group.trim()),
       leaseMs: leaseIn(queue, given),
       weight: weight as number,
     };
-    const key = JSON.stringify([namespace.name, name, queue.groupOf(source.group)]);
+    const readAs = placed(`${path}.group`, () => queue.groupOf(source.group));
+    const key = JSON.stringify([namespace.name, name, readAs]);
     const earlier = seen.get(key);
     if (earlier !== undefined) {
       throw invalidParameter(path, `${path} names the same queue as from[${earlier}]. Name each once.`);
@@ -343,7 +345,19 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
 /** The namespace, which the user may read. One that they may not see looks like one that does not exist. */
 function namespaceIn(call: HttpCall, { ns }: Members, path: string): Namespace {
   if (typeof ns !== 'string') throw wrongMember(`${path}.ns`, ns, 'a string');
-  const reason = refusal(call.user, 'read', ns);
-  if (reason !== null) throw reason;
-  return call.front.parts.broker.namespace(ns);
+  return placed(`${path}.ns`, () => {
+    const reason = refusal(call.user, 'read', ns);
+    if (reason !== null) throw reason;
+    return call.front.parts.broker.namespace(ns);
+  });
+}
+
+/** What `read` returns; what it throws names the member at `path`, since the request has several of its kind. */
+function placed<T>(path: string, read: () => T): T {
+  try {
+    return read();
+  } catch (error) {
+    if (!(error instanceof QuaysideError)) throw error;
+    throw error.with({ parameter: path, message: `${path}: ${error.message}` });
+  }
 }
