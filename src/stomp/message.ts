@@ -51,12 +51,14 @@ function isFree(name: string): boolean {
 
 let lastAt = Number.NaN;
 let lastTime = '';
+let lastEscaped = '';
 
 /** Elements that were inserted together mature together, so the last answer often fits again. */
 function escapedTime(rules: HeadRules, at: number): string {
   if (at !== lastAt) {
     lastAt = at;
     lastTime = new Date(at).toISOString();
+    lastEscaped = lastTime.replaceAll(':', '\\c');
   }
-  return rules.escapes.size === 0 ? lastTime : lastTime.replaceAll(':', '\\c');
+  return rules.escapes.size === 0 ? lastTime : lastEscaped;
 }

@@ -27,7 +27,25 @@ const COUNTERS = 2 ** 32;
 /** No transaction draws this many numbers, so a counter below the mark never overflows within one. */
 const COUNTER_MARK = COUNTERS - 2 ** 24;
 
-const FORM = /^([0-9a-z]{1,8})-([0-9a-z]{1,7})$/;
+const MAX_DIGITS = 8;
+
+/**
+ * A number in base 36 as `Number.toString` writes it, so that no second text stands for the same number; -1 if it is none.
+ * Read by hand: a regular expression and two `parseInt` took 0.17 of the 7 µs of a take and its commit.
+ */
+function readDigits(text: string, from: number, to: number): number {
+  const length = to - from;
+  if (length < 1 || length > MAX_DIGITS) return -1;
+  if (length > 1 && text[from] === '0') return -1;
+  let number = 0;
+  for (let at = from; at < to; at++) {
+    const code = text.charCodeAt(at);
+    if (code >= 0x30 && code <= 0x39) number = number * 36 + code - 0x30;
+    else if (code >= 0x61 && code <= 0x7a) number = number * 36 + code - 0x57;
+    else return -1;
+  }
+  return number;
+}
 
 export class Ids {
   /** The latest first. */
@@ -74,12 +92,14 @@ export class Ids {
 
   /** The number behind a text, or null where this file never gave that text out. */
   parse(text: string): number | null {
-    const parts = FORM.exec(text.slice(TAG_LENGTH));
-    if (parts === null) return null;
-    const [, epoch = '', counter = ''] = parts;
-    const seq = Number.parseInt(epoch, 36) * COUNTERS + Number.parseInt(counter, 36);
-    // The tag must be that of its epoch. Leading zeros and a counter past its range would make a second text for the same number.
-    return Number.isSafeInteger(seq) && this.text(seq) === text ? seq : null;
+    const dash = text.indexOf('-', TAG_LENGTH);
+    const epoch = readDigits(text, TAG_LENGTH, dash);
+    const counter = readDigits(text, dash + 1, text.length);
+    if (epoch < 0 || counter < 0 || counter >= COUNTERS) return null;
+    const seq = epoch * COUNTERS + counter;
+    // The tag must be that of its epoch.
+    const prefix = epoch === this.#epoch ? this.#prefix : this.#prefixOf(epoch);
+    return Number.isSafeInteger(seq) && text.startsWith(prefix) ? seq : null;
   }
 
   #prefixOf(epoch: number): string {
