@@ -112,7 +112,10 @@ export class MigratingStorage implements Storage {
     const { request = null } = options;
     if (request !== null) {
       return this.#inOrder(this.#hasSeenRequest(queue, request), (isSeen) =>
-        (isSeen ? this.#from : this.#to).insert(queue, elements, options),
+        // The signal is one of the new engine, and a repeat stores nothing.
+        isSeen
+          ? this.#from.insert(queue, elements, { ...options, signal: null })
+          : this.#to.insert(queue, elements, options),
       );
     }
     const hasKeys = elements.some(({ dedupKey }) => dedupKey !== null);

@@ -43,6 +43,11 @@ export const REQUEST_KEYS: readonly Mutant[] = [
     ),
   },
   {
+    name: 'elements that travel with a request that has a key get the id of the first of their call',
+    suite: 'request keys on Redis',
+    edits: edit('engines/redis/library/insert.lua', 'six(first + i) .. STORED', 'six(first) .. STORED'),
+  },
+  {
     name: 'a look at a key on Redis stores it',
     suite: 'request keys on Redis',
     edits: edit(
@@ -65,8 +70,8 @@ export const REQUEST_KEYS: readonly Mutant[] = [
     suite: 'joined engines',
     edits: edit(
       'engine/migrating-storage.ts',
-      '(isSeen ? this.#from : this.#to).insert(',
-      'this.#to.insert(',
+      '? this.#from.insert(queue, elements, { ...options, signal: null })',
+      '? this.#to.insert(queue, elements, options)',
     ),
   },
   {

@@ -119,6 +119,28 @@ export function requestKeyContract({
       );
     });
 
+    it('works for calls that travel together and have nothing but content and timing', async () => {
+      const queue = on.queue();
+      const timed = [newElement({ body: 'b', tries: 1 }), newElement({ body: 'late', delayMs: 60_000 })];
+      const [first, keyed, repeat, other, last] = await Promise.all([
+        on.storage.insert(queue, newElements('a')),
+        insert(on.storage, queue, timed, requestOf('k')),
+        insert(on.storage, queue, timed, requestOf('k')),
+        insert(on.storage, queue, newElements('x'), requestOf('k', 'other')),
+        on.storage.insert(queue, newElements('c', 'd')),
+      ]);
+      assert.deepEqual([keyed.repeats, repeat], [[], { ids: keyed.ids, repeats: allOf(keyed) }]);
+      assert.deepEqual(other, { ids: [], repeats: [[0, false]] });
+      const popped = await on.pop(queue);
+      assert.deepEqual(bodyTexts(popped), ['a', 'b', 'c', 'd']);
+      assert.deepEqual(
+        popped.map(({ id }) => id),
+        [...first, ...keyed.ids.slice(0, 1), ...last],
+      );
+      const { scheduled } = await on.storage.counts(queue);
+      assert.equal(scheduled, 1);
+    });
+
     it('is looked for by a call without elements, which stores nothing', async () => {
       const queue = on.queue();
       assert.deepEqual(await insert(on.storage, queue, [], requestOf('k')), { ids: [], repeats: [] });
