@@ -15,7 +15,7 @@ const QUEUES = Number(process.env.CONSOLE_QUEUES ?? 110);
 const PAGES = [
   ['#/', 'Needs attention'],
   ['#/queues', 'orders'],
-  ['#/q/jobs/orders', 'Last failure'],
+  ['#/q/jobs/orders', 'that match'],
   ['#/q/jobs/orders/consumers', 'Nobody waits'],
   ['#/q/jobs/orders/options', 'the namespace'],
   ['#/q/jobs/orders/try', 'with TypeScript'],
@@ -433,6 +433,18 @@ describe('The console in a browser', () => {
   queuePages(() => opened);
   refreshing(() => opened);
 
+  it('shows all of a page and of its tables in a window of 390 pixels', async () => {
+    const page = await opened.page('#/', { width: 390 });
+    const wide: string[] = [];
+    for (const [where, text] of PAGES) {
+      await page.goto(`${opened.server.url}/console/${where}`);
+      await page.locator('#page').getByText(text).first().waitFor();
+      const found = (await page.evaluate(WIDER_THAN_THEIR_PLACE)) as string[];
+      wide.push(...found.map((one) => `${where} ${one}`));
+    }
+    assert.deepEqual(wide, []);
+  });
+
   for (const theme of ['light', 'dark'] as const) {
     it(`has nothing on any page that keeps people from using it, ${theme}`, async () => {
       const page = await opened.page('#/', { theme });
@@ -446,6 +458,11 @@ describe('The console in a browser', () => {
     });
   }
 });
+
+/** The page, and the tables in it, of which a part is seen only by scrolling sideways. */
+const WIDER_THAN_THEIR_PLACE = `[document.documentElement, ...document.querySelectorAll('.table-frame, .scrolls:has(table)')]
+  .filter((one) => one.scrollWidth > one.clientWidth)
+  .map((one) => one.getAttribute('aria-label') ?? one.localName)`;
 
 /** Presses Tab until the focus is on what is called so. */
 async function tabTo(page: Page, name: string): Promise<void> {
