@@ -90,7 +90,7 @@ export async function pagesToShow(opened: OpenedConsole): Promise<readonly Pictu
   const rows = 'tbody tr';
   const chart = '.plot svg';
   return [
-    { name: 'overview', where: '#/', heading: 'Overview', content: ['.concerns li', chart] },
+    { name: 'overview', where: '#/', heading: 'Overview', content: ['.alarms', '.concerns li', chart] },
     { name: 'queues', where: '#/queues', heading: 'Queues', content: [rows] },
     { name: 'queue', where: queue, heading: 'orders', content: [rows, chart] },
     { name: 'element', where: `${queue}/e/${id}`, heading: id, content: ['.why-card', '.tree'] },
