@@ -417,6 +417,8 @@ describe('The console in a browser', () => {
     await page.getByRole('button', { name: 'Refresh: Paused' }).waitFor();
     await page.reload();
     await page.getByRole('button', { name: 'Refresh: Paused' }).waitFor();
+    // What holds was read once.
+    await page.getByRole('heading', { name: 'Needs attention' }).waitFor();
   });
 
   it('shows what it needs for the overview in 40 KiB', async () => {

@@ -107,9 +107,9 @@ export const clock = signal(now());
 
 const isHidden = signal(document.hidden);
 const isDue = signal(false);
-const wanted = computed(
-  () => Boolean(session.value) && isDue.value && refresh.value !== 'paused' && !isHidden.value,
-);
+/** A console that is opened while refreshing is paused reads once what holds. */
+const isPaused = computed(() => refresh.value === 'paused' && isComplete.value);
+const wanted = computed(() => Boolean(session.value) && isDue.value && !isPaused.value && !isHidden.value);
 const intervalMs = computed(() =>
   refresh.value === 'live' || refresh.value === 'paused' ? 0 : Number(refresh.value) * 1000,
 );
@@ -258,7 +258,7 @@ export function follow(isAtOnce: boolean): void {
   effect(() => {
     attempt.value;
     if (wanted.value) return listen();
-    connection.value = isHidden.value ? 'resting' : refresh.value === 'paused' ? 'paused' : 'connecting';
+    connection.value = isHidden.value ? 'resting' : isPaused.value ? 'paused' : 'connecting';
     return undefined;
   });
   effect(() => {
