@@ -456,6 +456,7 @@ describe('The end of a session', () => {
     const stream = client.request('GET', '/events', { headers: await signedIn(client) });
     await harness.until(() => harness.events.counts.subscribers === 1);
     assert.equal((await client.request('DELETE', '/console/sessions', { headers })).status, 204);
+    assert.equal(harness.events.counts.subscribers, 0);
     assert.equal((await stream).status, 200);
     assert.equal((await session(client, headers)).status, 401, 'the one that asked ends with them');
   });

@@ -428,9 +428,9 @@ function Nodes() {
         columns={[
           {
             title: 'Host',
-            cell: ({ host, isSelf }) => (
+            cell: ({ id, isSelf }) => (
               <>
-                {host} {isSelf && <Badge level="accent">this one</Badge>}
+                {nodeName(id)} {isSelf && <Badge level="accent">this one</Badge>}
               </>
             ),
           },

@@ -34,7 +34,7 @@ export function MissingNodes({ missing }: Pick<OfNodes, 'missing'>) {
   version.value;
   if (missing.length === 0) return null;
   return (
-    <p class="muted" role="status">
+    <p class="body muted" role="status">
       <Badge level="warn">Not complete</Badge> {missing.map(nodeName).join(', ')} did not answer: what{' '}
       {missing.length === 1 ? 'it knows' : 'they know'} is not shown.
     </p>
