@@ -1,4 +1,4 @@
-import { quoted, ValidationError, type ValidationIssue } from './errors.ts';
+import { invalid, quoted, ValidationError, type ValidationIssue } from './errors.ts';
 
 /** How data become a body, and back. */
 export interface Codec<T> {
@@ -49,10 +49,19 @@ const JSON_TYPE = /^application\/(?:[^;]*\+)?json *(?:;|$)/i;
 export const JSON_DATA: DataCodec = {
   encode(data) {
     if (data instanceof Uint8Array) return { body: data, contentType: 'application/octet-stream' };
-    const json = JSON.stringify(data);
+    let json: string | undefined;
+    let cause: unknown;
+    try {
+      json = JSON.stringify(data);
+    } catch (error) {
+      cause = error;
+    }
     if (json !== undefined) return { json };
-    const message = `${typeof data} cannot be sent as JSON. Allowed: what JSON.stringify takes, or a Uint8Array.`;
-    throw new ValidationError(message, [{ message }]);
+    const why = cause instanceof Error ? ` (${cause.message})` : '';
+    throw invalid(
+      `${typeof data} cannot be sent as JSON${why}. Allowed: what JSON.stringify takes, or a Uint8Array.`,
+      cause,
+    );
   },
   decode({ text, bytes, contentType }) {
     if (text === null) return bytes;
@@ -60,8 +69,10 @@ export const JSON_DATA: DataCodec = {
       try {
         return JSON.parse(text);
       } catch (cause) {
-        const message = `The body ${quoted(text)} is not JSON, although its content type is ${quoted(contentType)}.`;
-        throw new ValidationError(message, [{ message }], { cause });
+        throw invalid(
+          `The body ${quoted(text)} is not JSON, although its content type is ${quoted(contentType)}.`,
+          cause,
+        );
       }
     }
     return contentType?.toLowerCase().startsWith('text/') ? text : bytes;
@@ -75,8 +86,10 @@ export function dataCodecOf<T>(codec: Codec<T>): DataCodec {
       try {
         return codec.decode(bytes, contentType);
       } catch (cause) {
-        const message = `The codec does not decode the body: ${cause instanceof Error ? cause.message : String(cause)}`;
-        throw new ValidationError(message, [{ message }], { cause });
+        throw invalid(
+          `The codec does not decode the body: ${cause instanceof Error ? cause.message : String(cause)}`,
+          cause,
+        );
       }
     },
   };

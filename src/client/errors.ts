@@ -72,7 +72,7 @@ export interface ValidationIssue {
   readonly path?: readonly (PropertyKey | { readonly key: PropertyKey })[] | undefined;
 }
 
-/** Data that a schema does not accept, or a body that does not decode. */
+/** An argument that cannot be sent, data that a schema does not accept, or a body that does not decode. */
 export class ValidationError extends QuaysideError {
   readonly issues: readonly ValidationIssue[];
 
@@ -81,6 +81,23 @@ export class ValidationError extends QuaysideError {
     this.name = 'ValidationError';
     this.issues = issues;
   }
+}
+
+export function invalid(message: string, cause?: unknown): ValidationError {
+  return new ValidationError(message, [{ message }], { cause });
+}
+
+/** As the server has it: ten years. */
+const MAX_MS = 315_360_000_000;
+
+/**
+ * Milliseconds that the server accepts. They are checked here because a request carries the calls of others, too, which it rejects as a
+ * whole, and because NaN becomes null in JSON, which means that nothing was given.
+ * @throws ValidationError
+ */
+export function checkedMs(name: string, ms: number, min = 0): number {
+  if (typeof ms === 'number' && ms >= min && ms <= MAX_MS) return ms;
+  throw invalid(`${name} is ${ms}. Allowed: milliseconds from ${min} to ${MAX_MS}.`);
 }
 
 const MAX_QUOTED = 64;

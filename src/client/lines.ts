@@ -1,5 +1,5 @@
 import type { EncodedBody } from './codec.ts';
-import { QuaysideError } from './errors.ts';
+import { checkedMs, invalid } from './errors.ts';
 import type { InsertOptions } from './options.ts';
 
 /** An element as a line of a take, as the server writes it. */
@@ -21,14 +21,20 @@ export function insertLine(encoded: EncodedBody, options: InsertOptions, suffix 
   const rest = {
     ...('contentType' in encoded && { contentType: encoded.contentType }),
     ...(headers !== undefined && { headers }),
-    ...(delayMs !== undefined && { delay: delayMs / 1000 }),
-    ...(at !== undefined && { mature: at.getTime() / 1000 }),
-    ...(ttlMs !== undefined && { ttl: ttlMs / 1000 }),
+    ...(delayMs !== undefined && { delay: checkedMs('delayMs', delayMs) / 1000 }),
+    ...(at !== undefined && { mature: momentOf(at) / 1000 }),
+    ...(ttlMs !== undefined && { ttl: checkedMs('ttlMs', ttlMs) / 1000 }),
     ...(groups !== undefined && { groups }),
     ...(typeof idempotencyKey === 'string' && { key: idempotencyKey + suffix }),
   };
   const members = JSON.stringify(rest).slice(1);
   return `{${bodyMember(encoded)}${members === '}' ? '' : ','}${members}\n`;
+}
+
+function momentOf(at: Date): number {
+  const ms = at.getTime();
+  if (Number.isNaN(ms)) throw invalid('at is an invalid date. Allowed: a Date with a time.');
+  return ms;
 }
 
 const LONE_SURROGATE = /\p{Surrogate}/u;
@@ -38,10 +44,7 @@ function bodyMember(encoded: EncodedBody): string {
   const { body } = encoded;
   if (typeof body === 'string' && !LONE_SURROGATE.test(body)) return `"text":${JSON.stringify(body)}`;
   if (typeof body !== 'string') return `"base64":"${base64Of(body)}"`;
-  throw new QuaysideError(
-    'invalid-data',
-    'The codec returned text with a lone surrogate, which has no UTF-8.',
-  );
+  throw invalid('The codec returned text with a lone surrogate, which has no UTF-8.');
 }
 
 /** The ids of an insert's response. */

@@ -7,7 +7,7 @@ import {
   type SchemaOutput,
   type StandardSchema,
 } from './codec.ts';
-import { QuaysideError, quoted } from './errors.ts';
+import { invalid, QuaysideError, quoted } from './errors.ts';
 import type { ClientOptions, RawResponse, RequestMethod, RequestOptions } from './options.ts';
 import { closedError, Queue } from './queue.ts';
 import { Tracing } from './tracing.ts';
@@ -85,6 +85,7 @@ export class Quayside implements AsyncDisposable {
 }
 
 function clientRequest(method: RequestMethod, path: string, options: RequestOptions): ClientRequest {
+  if (!path.startsWith('/')) throw invalid(`The path ${quoted(path)} does not begin with "/".`);
   const { body, contentType = 'application/json', isRepeatable = method === 'GET', ...call } = options;
   return { method, path, body, contentType, isRepeatable, options: call };
 }

@@ -1,7 +1,7 @@
 import { type BrowsedElement, type BrowseOptions, browsePages } from './browse.ts';
 import type { DataCodec } from './codec.ts';
 import { decodedBy, type Element, ReceivedBase } from './element.ts';
-import { StoppedError } from './errors.ts';
+import { checkedMs, StoppedError } from './errors.ts';
 import { insertLine, type TakenLine, takenLines } from './lines.ts';
 import type { CallOptions, InsertOptions, ReserveOptions, TakeOptions } from './options.ts';
 import { HeldReservation, type Reservation } from './reservation.ts';
@@ -148,11 +148,12 @@ async function takeLines(context: QueueContext, request: TakeRequest): Promise<T
   const body = {
     count,
     ...(isReserve && { reserve: true }),
-    ...(leaseMs !== undefined && { lease: Math.round(leaseMs) }),
+    ...(leaseMs !== undefined && { lease: checkedMs('leaseMs', Math.round(leaseMs), 1) }),
     ...(group !== undefined && { group }),
     ...(consumer !== undefined && { tid: consumer }),
   };
-  const endsAt = monotonic() + waitMs;
+  const endsAt =
+    monotonic() + (waitMs === Number.POSITIVE_INFINITY ? waitMs : checkedMs('waitMs', Math.max(0, waitMs)));
   for (;;) {
     context.checkOpen();
     const pollMs = Math.ceil(Math.min(MAX_POLL_MS, Math.max(0, endsAt - monotonic())));

@@ -1,5 +1,5 @@
 import { type Decoded, type Element, ReceivedBase } from './element.ts';
-import { LeaseLostError, QuaysideError } from './errors.ts';
+import { checkedMs, LeaseLostError, QuaysideError } from './errors.ts';
 import type { TakenLine } from './lines.ts';
 import type { CallOptions, RollbackOptions } from './options.ts';
 import { after, type CancelTimer, monotonic, wallTime } from './time.ts';
@@ -92,7 +92,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
 
   async rollback({ delayMs, reason, ...options }: RollbackOptions = {}): Promise<void> {
     const receipt = this.#receipt;
-    const delay = delayMs === undefined ? {} : { delay: Math.round(delayMs) };
+    const delay = delayMs === undefined ? {} : { delay: checkedMs('delayMs', Math.round(delayMs)) };
     const why = reason === undefined || reason === '' ? {} : { reason };
     await this.#settle({ action: 'rollback', receipt, ...delay, ...why }, options);
   }
@@ -107,7 +107,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
 
   async extend(leaseMs?: number, options?: CallOptions): Promise<Date> {
     if (!this.isHeld) throw this.#overError();
-    const lease = leaseMs === undefined ? {} : { lease: Math.round(leaseMs) };
+    const lease = leaseMs === undefined ? {} : { lease: checkedMs('leaseMs', Math.round(leaseMs), 1) };
     const { outcome, until, serverTime } = await this.#wire.settle(
       { action: 'extend', receipt: this.#receipt, ...lease },
       options,

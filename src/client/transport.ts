@@ -1,4 +1,12 @@
-import { type CallOutcome, ConnectionError, QuaysideError, StoppedError, TimeoutError } from './errors.ts';
+import {
+  type CallOutcome,
+  ConnectionError,
+  invalid,
+  QuaysideError,
+  quoted,
+  StoppedError,
+  TimeoutError,
+} from './errors.ts';
 import type { CallOptions, ClientOptions, Credentials, RequestMethod, RetryOptions } from './options.ts';
 import { after, monotonic, random, randomName, sleep } from './time.ts';
 
@@ -60,7 +68,7 @@ export class Transport {
   #keys = 0;
 
   constructor(options: ClientOptions) {
-    const url = new URL(options.url ?? environment('QUAYSIDE_URL') ?? 'http://127.0.0.1:3444');
+    const url = serverUrl(options.url ?? environment('QUAYSIDE_URL') ?? 'http://127.0.0.1:3444');
     this.#authorization = authorizationOf(url, options.auth);
     url.username = '';
     url.password = '';
@@ -185,6 +193,18 @@ export class Transport {
     const closed = this.#closed.signal;
     return sleep(delayMs, signal === undefined ? closed : AbortSignal.any([signal, closed]));
   }
+}
+
+function serverUrl(given: string | URL): URL {
+  try {
+    const url = new URL(given);
+    if (/^https?:$/.test(url.protocol)) return url;
+  } catch {
+    // Rejected below, by a message that names it.
+  }
+  // What stands before an @ may be a password.
+  const shown = quoted(String(given).replace(/.*@/, '***@'));
+  throw invalid(`The url ${shown} names no server. Allowed: one such as "http://127.0.0.1:3444".`);
 }
 
 /** A variable of the environment; a browser has none. */

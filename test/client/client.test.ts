@@ -8,6 +8,7 @@ import {
   LeaseLostError,
   Quayside,
   QuaysideError,
+  type Reservation,
   StoppedError,
   TimeoutError,
   ValidationError,
@@ -153,6 +154,72 @@ describe('The client', () => {
     assert.equal((results[1] as PromiseRejectedResult).reason.code, 'invalid-parameter');
     assert.equal((results[4] as PromiseRejectedResult).reason.code, 'idempotency-mismatch');
     assert.equal((await queue.status()).total, 3);
+  });
+
+  it('rejects one settlement of many that share a request, and stores the others', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/one bad settlement');
+    for (const settle of [
+      (job: Reservation<unknown>) => job.rollback({ delayMs: Number.NaN }),
+      (job: Reservation<unknown>) => job.rollback({ delayMs: -1 }),
+      (job: Reservation<unknown>) => job.rollback({ delayMs: 2 ** 50 }),
+      (job: Reservation<unknown>) => job.extend(0),
+    ]) {
+      await queue.insertMany([1, 2, 3]);
+      const [first, second, third] = await queue.reserveMany(3);
+      assert.ok(first && second && third);
+      const results = await Promise.allSettled([first.commit(), settle(second), third.commit()]);
+      assert.deepEqual(
+        results.map(({ status }) => status),
+        ['fulfilled', 'rejected', 'fulfilled'],
+      );
+      assert.ok((results[1] as PromiseRejectedResult).reason instanceof ValidationError);
+      await second.commit();
+    }
+    assert.equal((await queue.status()).total, 0);
+  });
+
+  it('rejects a length of time or a moment that is not a number: nothing is stored, and nothing at once', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/not a number');
+    const never = new Date('not a date');
+    for (const options of [{ delayMs: Number.NaN }, { ttlMs: Number.NaN }, { at: never }]) {
+      const [name] = Object.keys(options);
+      await assert.rejects(queue.insert(1, options), {
+        code: 'invalid-data',
+        message: RegExp(`^${name} is `),
+      });
+      await assert.rejects(queue.insertMany([1], options), ValidationError);
+    }
+    await assert.rejects(queue.pop({ waitMs: Number.NaN }), ValidationError);
+    await assert.rejects(queue.reserve({ leaseMs: Number.NaN }), ValidationError);
+    assert.equal((await queue.status()).total, 0);
+    assert.equal(await queue.pop({ waitMs: -1 }), undefined);
+  });
+
+  it('says so if data cannot be written as JSON', async () => {
+    await using watched = open();
+    const loop: unknown[] = [];
+    loop.push(loop);
+    for (const data of [1n, loop, undefined]) {
+      await assert.rejects(watched.client.queue('N/no JSON').insert(data), ValidationError);
+    }
+  });
+
+  it('names an address and a path that cannot be used, without a password', async () => {
+    for (const url of ['localhost:3444', 'quayside', 'ftp://127.0.0.1', '']) {
+      assert.throws(() => new Quayside({ url }), {
+        code: 'invalid-data',
+        message: `The url "${url}" names no server. Allowed: one such as "http://127.0.0.1:3444".`,
+      });
+    }
+    assert.throws(() => new Quayside({ url: 'http://ann:secret@a b' }), {
+      message: /^The url "\*\*\*@a b" /,
+    });
+    await using watched = open();
+    await assert.rejects(watched.client.request('GET', 'q'), {
+      message: 'The path "q" does not begin with "/".',
+    });
   });
 
   it('stores all elements of insertMany or none', async () => {
