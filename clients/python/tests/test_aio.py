@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import unittest
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 from unittest import mock
 
-from quayside import Bury, ConnectionError, LeaseLostError, QuaysideError, Retry, Stopped
+from quayside import Bury, ConnectionError, LeaseLostError, QuaysideError, Retry, Stopped, ValidationError
 from quayside.aio import Quayside, Queue, Reservation, Worker
 from quayside.aio.transport import Transport
 from quayside.protocol import Request, Response, Settlement
@@ -71,6 +72,24 @@ class Clients(AioTest):
         self.assertEqual([type(result) for result in results], [type(None), LeaseLostError, type(None)])
         self.assertEqual(len(requests), 1)
         self.assertEqual(await self.taken(), [0])
+
+    async def test_a_settlement_with_a_wrong_argument_does_not_fail_those_that_share_its_request(self) -> None:
+        wrong: list[Callable[[Reservation[Any]], Awaitable[Any]]] = [
+            lambda job: job.rollback(delay=float("nan")),
+            lambda job: job.rollback(delay=-1),
+            lambda job: job.rollback(delay=1e12),
+            lambda job: job.rollback(reason=ValueError("no text")),  # type: ignore[arg-type]
+            lambda job: job.extend(0),
+        ]
+        for settle in wrong:
+            await self.queue.insert_many([1, 2, 3])
+            first, second, third = await self.queue.reserve_many(3)
+            results = await asyncio.gather(
+                first.commit(), settle(second), third.commit(), return_exceptions=True
+            )
+            self.assertEqual([type(result) for result in results], [type(None), ValidationError, type(None)])
+            await second.commit()
+        self.assertEqual((await self.queue.status()).total, 0)
 
     async def test_a_block_commits_or_rolls_back(self) -> None:
         await self.queue.insert_many(["good", "bad"])

@@ -221,6 +221,10 @@ class Failures(ClientTest):
             self.client.queue("orders")
         with self.assertRaisesRegex(ValidationError, "cannot be encoded"):
             self.queue.insert(float("nan"))
+        with self.assertRaisesRegex(ValidationError, "delay=nan must be from 0 to"):
+            self.queue.insert(1, delay=float("nan"))
+        with self.assertRaisesRegex(ValidationError, "ttl=inf must be from 0 to"):
+            self.queue.insert(1, ttl=float("inf"))
         with self.assertRaisesRegex(ValidationError, "wait=-1"):
             self.queue.pop(wait=-1)
 

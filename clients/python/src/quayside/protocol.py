@@ -96,13 +96,24 @@ class Response:
 
 @dataclass(frozen=True)
 class Settlement:
-    """One action on one reservation."""
+    """One action on one reservation.
+
+    What the server would reject is rejected here: it rejects a request as a whole, and settlements of others share it.
+    """
 
     action: Action
     receipt: Receipt
     delay: float | None = None
     lease: float | None = None
     reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.delay is not None:
+            milliseconds("delay", self.delay)
+        if self.lease is not None:
+            milliseconds("lease", self.lease, at_least=1)
+        if self.reason is not None and not isinstance(self.reason, str):
+            raise ValidationError([f"reason={self.reason!r:.64} must be a str."])
 
 
 def server_of(url: str | None) -> Server:
@@ -207,9 +218,12 @@ def insert_line(
         if at.tzinfo is None:
             raise ValidationError([f"at={at.isoformat()} has no time zone. Give it one, such as timezone.utc."])
         line["mature"] = at.timestamp()
-    for name, value in (("delay", delay), ("ttl", ttl), ("key", key)):
-        if value is not None:
-            line[name] = value
+    for name, seconds in (("delay", delay), ("ttl", ttl)):
+        if seconds is not None:
+            milliseconds(name, seconds)
+            line[name] = seconds
+    if key is not None:
+        line["key"] = key
     if headers:
         line["headers"] = dict(headers)
     if groups is not None:
@@ -256,7 +270,7 @@ def take_request(
     if reserve:
         options["reserve"] = True
     if lease is not None:
-        options["lease"] = milliseconds("lease", lease)
+        options["lease"] = milliseconds("lease", lease, at_least=1)
     if group is not None:
         options["group"] = group
     if consumer is not None:
@@ -303,7 +317,7 @@ def browse_request(path: str, **query: str | int | None) -> Request:
     return Request("GET", f"{path}/elements?{urlencode({**given, 'body': 'full'})}")
 
 
-def milliseconds(name: str, seconds: float) -> int:
-    if not 0 <= seconds <= 315_360_000:
-        raise ValidationError([f"{name}={seconds!r} must be from 0 to 315,360,000 seconds."])
-    return round(seconds * 1000)
+def milliseconds(name: str, seconds: float, at_least: int = 0) -> int:
+    if isinstance(seconds, (int, float)) and 0 <= seconds <= 315_360_000 and round(seconds * 1000) >= at_least:
+        return round(seconds * 1000)
+    raise ValidationError([f"{name}={seconds!r:.64} must be from {at_least / 1000:g} to 315,360,000 seconds."])
