@@ -36,6 +36,15 @@ export const EVENTS: readonly Mutant[] = [
     edits: edit('events/publisher.ts', 'this.#parts.watch.follow(null);', ''),
   },
   {
+    name: 'the full picture waits for the next update',
+    suite: 'HTTP events',
+    edits: edit(
+      'events/publisher.ts',
+      'return !this.#isPublished && this.#unread.size === 0;',
+      'return false;',
+    ),
+  },
+  {
     name: 'counts of queues are sent to users without read',
     suite: 'HTTP events',
     edits: edit('events/pictures.ts', "viewer.may('read', ns)", 'viewer.maySee(ns)'),
