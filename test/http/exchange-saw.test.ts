@@ -66,6 +66,11 @@ describe('What a selector saw', () => {
       dst.map(({ logs }) => logs),
       [['got  1 undefined null', '[1]'], ['second'], []],
     );
+    const [whole] = (await tryWith(['env => { console.log(env); console.log(JSON.stringify(env.msg)) }']))
+      .dst;
+    const [text = '', message = ''] = whole?.logs ?? [];
+    assert.deepEqual(JSON.parse(text), { msg: JSON.parse(message), state: {} });
+    assert.deepEqual(Object.keys(JSON.parse(message)), ['id', 'tries', 'mature', 'hdrs', 'payload']);
     const loud = await tryWith(['env => { for (let i = 0; i < 1e3; i += 1) console.log("x".repeat(5000)) }']);
     const [{ logs } = { logs: [] }] = loud.dst;
     assert.equal(logs.length, 51);

@@ -115,7 +115,7 @@ describe('Selectors that try to leave the sandbox', () => {
       assert.equal(await inside('Object.getOwnPropertyNames(env.msg)'), '');
       assert.equal(
         await inside('Object.getOwnPropertyNames(Object.getPrototypeOf(env.msg)).sort()'),
-        'hdrs,id,mature,payload,tries',
+        'hdrs,id,mature,payload,toJSON,tries',
       );
       assert.equal(await inside('env.msg.constructor === Object'), 'true');
       assert.match(await inside('Object.getPrototypeOf(env.msg).payload'), /^! TypeError/);

@@ -165,6 +165,12 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
       this.#payload = given;
     }
 
+    /** For `console.log` and `JSON.stringify`, which pass over the accessors of a prototype. */
+    toJSON(): object {
+      const { id, tries, mature, hdrs, payload } = this;
+      return { id, tries, mature, hdrs, payload };
+    }
+
     /** To be called before each selector. */
     static begin(message: Message, isPure: boolean): void {
       if (!isPure) message.#isMixed = true;
@@ -262,9 +268,10 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
   // A selector that has a message must not come from it to the class, nor leave anything on its prototype.
   deleteProperty(Message.prototype, 'constructor');
   for (const name of ownKeys(Message.prototype)) {
-    const { get, set } = getOwnPropertyDescriptor(Message.prototype, name) ?? {};
+    const { get, set, value } = getOwnPropertyDescriptor(Message.prototype, name) ?? {};
     freeze(get);
     freeze(set);
+    freeze(value);
   }
   freeze(Message.prototype);
 
