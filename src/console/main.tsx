@@ -5,7 +5,7 @@ import { follow } from './remote/live.ts';
 import { resume } from './session.ts';
 import './styles/index.css';
 
-// What takes a request comes first.
+// Requests are sent before anything is rendered.
 void resume();
 loadFirst();
 follow(showsStream());

@@ -431,7 +431,7 @@ class EventCollection {
     return this.#isPublished;
   }
 
-  /** Whether everything was read for the first time, and nobody was sent that yet. */
+  /** Whether the first full picture has been read and not been published yet. */
   get isDue(): boolean {
     return !this.#isPublished && this.#unread.size === 0;
   }

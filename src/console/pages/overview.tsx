@@ -144,7 +144,7 @@ const NONE: Readonly<QueueTotals> = {
   paused: 0,
 };
 
-/** All queues are gone through once an update. */
+/** One pass over all queues for each update. */
 function totalsByNamespace(all: ReadonlyMap<string, QueuePicture>, now: number): TotalsByNamespace {
   const totals = new Map<string, QueueTotals>();
   for (const [key, queue] of all) {

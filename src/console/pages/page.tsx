@@ -25,7 +25,7 @@ const LAZY: Readonly<Record<string, () => Promise<PageComponent>>> = {
   users: async () => (await import('./users.tsx')).Users,
 };
 
-/** Pages that show what the stream of events sends, and read nothing before it. */
+/** Pages whose content comes from the stream of events: it starts at once for them. */
 const OF_STREAM: ReadonlySet<string> = new Set(['', 'exchanges', 'operations']);
 
 export function showsStream(): boolean {

@@ -91,7 +91,7 @@ function Age({ queue }: { readonly queue: QueueOfPage }) {
   return <>{age === null ? '–' : duration(age)}</>;
 }
 
-/** A component of its own, so that the row is not drawn again with each second. */
+/** A component of its own: the clock would make the whole row render each second. */
 function Trend({ queue }: { readonly queue: QueueOfPage }) {
   const own = samples.get(keyOf(queue));
   return <Spark samples={own} now={own === undefined ? 0 : clock.value} />;

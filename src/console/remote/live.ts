@@ -132,12 +132,12 @@ function keyIn(kind: PictureKind, one: Record<string, unknown>): string {
   return String(one.id);
 }
 
-/** The stream begins that late at most after a sign-in, whatever the page still reads. */
+/** The stream starts this long after the sign-in at the latest, whatever the page still reads. */
 const LATEST_MS = 1_000;
 let firstReadings = 0;
 
 /**
- * The stream begins when what the first page reads by itself has been read. It begins with all queues: 10,000 of them keep the server and the
+ * The stream starts when the first page has read its own data. It starts with all queues, and 10,000 of them keep the server and the
  * browser busy for longer than a page may take.
  */
 export function beforeStream(reading: Promise<unknown>): void {

@@ -34,7 +34,7 @@ export function useResource<T>(
   });
   const turn = useSignal(0);
   const chosen = refresh.value;
-  // Before the browser draws: what it draws now has none of it.
+  // A layout effect sends the request before the browser paints the page without its data.
   useLayoutEffect(() => {
     const abort = new AbortController();
     state.value = { ...state.peek(), isLoading: true };
@@ -49,7 +49,7 @@ export function useResource<T>(
     beforeStream(reading);
     return () => abort.abort();
   }, [key, turn.value]);
-  // With the words of the interval: what the page says of it holds from then on.
+  // A layout effect, so that a chosen interval applies as soon as the page names it.
   useLayoutEffect(() => {
     if (everyMs === 0 || chosen === 'paused') return undefined;
     const ms = chosen === 'live' ? everyMs : Math.max(everyMs, Number(chosen) * 1000);

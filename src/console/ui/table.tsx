@@ -59,7 +59,7 @@ export function VirtualTable<Row>({
   readonly total?: number;
 }) {
   const columns = useSame(isNarrow.value ? all.filter(({ isMinor }) => isMinor !== true) : all);
-  // What rows call is the same for as long as they are there, so that it does not make them be drawn again.
+  // Rows get the same callbacks on each render: a new function would make all of them render again.
   const calls = useRef({ onOpen, toggle: selection?.toggle });
   calls.current = { onOpen, toggle: selection?.toggle };
   const { open, toggle } = useMemo(
