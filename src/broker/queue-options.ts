@@ -2,6 +2,7 @@ import type { JsonValue } from '../engine/definitions.ts';
 import type { QueueRule } from '../engine/queue-policy.ts';
 import type { DeadLetterPolicy, QueueOptions, RetryDelay } from '../engine/storage.ts';
 import { DEAD_LETTER_QUEUE } from '../model/dead-letter.ts';
+import { QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { membersOf, wrongMember } from '../model/members.ts';
 import { checkName } from '../model/names.ts';
@@ -186,9 +187,21 @@ export function parseRetryDelay(value: unknown): RetryDelay {
 /** @throws QuaysideError `not-supported` if the queues of the namespace cannot have one of these options */
 export function checkSupported(namespace: Namespace, options: OwnOptions): void {
   const { leaseMs, deadLetter, retryDelay, retentionMs, ttlMs } = options;
-  if (leaseMs !== undefined || deadLetter != null || retryDelay != null) needs(namespace, 'reserve');
-  if (retentionMs != null) needs(namespace, 'tape');
-  if (ttlMs != null) needsExpiry(namespace, EXPIRY);
+  if (leaseMs !== undefined) supported('lease', () => needs(namespace, 'reserve'));
+  if (deadLetter != null) supported('deadLetter', () => needs(namespace, 'reserve'));
+  if (retryDelay != null) supported('retryDelay', () => needs(namespace, 'reserve'));
+  if (retentionMs != null) supported('retention', () => needs(namespace, 'tape'));
+  if (ttlMs != null) supported('ttl', () => needsExpiry(namespace, EXPIRY));
+}
+
+/** What `check` throws names the option, which its own message does not. */
+function supported(option: (typeof NAMES)[number], check: () => void): void {
+  try {
+    check();
+  } catch (error) {
+    if (!(error instanceof QuaysideError)) throw error;
+    throw error.with({ parameter: option, message: `${option} cannot be set. ${error.message}` });
+  }
 }
 
 /** Seconds, read as milliseconds, at least one. */

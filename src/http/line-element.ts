@@ -144,8 +144,11 @@ function momentOf(value: unknown): number | null {
   if (value === null) return null;
   const ms = typeof value === 'number' ? Math.round(value * 1000) : Number.NaN;
   if (ms >= 0 && ms <= LIMITS.matureAt) return ms;
-  const hint = ms > LIMITS.matureAt ? '; this is past the year 5000, so it may be milliseconds' : '';
-  throw wrongMember('mature', value, `unix time in seconds, a number${hint}`);
+  if (!(ms > LIMITS.matureAt)) throw wrongMember('mature', value, 'unix time in seconds, a number from 0');
+  throw invalidParameter(
+    'mature',
+    `mature must be unix time in seconds; ${quote(value)} is past the year 5000, so it may be milliseconds.`,
+  );
 }
 
 /** Seconds as ms. @param fromMs the shortest */

@@ -77,13 +77,13 @@ export function seconds<T>(description: string, mostMs: number, fallback: T): Qu
 
 /** Seconds that something lasts, more than 0, read as milliseconds; null if not given. */
 export function duration(description: string, maxMs: number): QueryParameter<number | null> {
-  const anyLength = seconds(description, maxMs, null);
   return {
-    ...anyLength,
+    description,
     schema: Type.Number({ minimum: 0.001, maximum: maxMs / 1000 }),
+    fallback: null,
     read(name, value) {
-      const ms = anyLength.read(name, value);
-      if (ms === null || ms > 0) return ms;
+      const ms = DECIMAL.test(value) ? Math.round(Number(value) * 1000) : Number.NaN;
+      if (ms > 0 && ms <= maxMs) return ms;
       throw wrongValue(name, value, `seconds from 0.001 to ${maxMs / 1000}, fractions allowed`);
     },
   };

@@ -184,8 +184,12 @@ function parseSet(value: unknown): ElementChange {
   const given = Object.entries(membersOf(headers, 'set.headers', null));
   const removed: string[] = [];
   const written: string[] = [];
-  for (const [name, text] of given) {
-    const path = memberPath('set.headers', name);
+  const seen = new Set<string>();
+  for (const [spelling, text] of given) {
+    const path = memberPath('set.headers', spelling);
+    const name = spelling.toLowerCase();
+    if (seen.has(name)) throw invalidParameter(path, `${path} is given twice; letter case does not count.`);
+    seen.add(name);
     if (text !== null && typeof text !== 'string')
       throw wrongMember(path, text, 'text, or null, which removes it');
     if (text === null) removed.push(bytesOfText(name));

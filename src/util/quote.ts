@@ -14,7 +14,10 @@ const INVISIBLE = /[\p{C}\p{Zl}\p{Zp}]/gu;
  * stands in double quotes; a part that was left out shows as `…` behind them. Never pass a secret.
  */
 export function quote(value: unknown): string {
-  if (typeof value === 'object' && value !== null) return Array.isArray(value) ? 'an array' : 'an object';
+  if (typeof value === 'object' && value !== null) {
+    const empty = Object.keys(value).length === 0 ? 'empty ' : '';
+    return `an ${empty}${Array.isArray(value) ? 'array' : 'object'}`;
+  }
   if (typeof value !== 'string') return String(value);
   // A body of megabytes must not be escaped only to be cut.
   const start = value.slice(0, 2 * MAX_QUOTED);

@@ -457,7 +457,7 @@ describe('Insert many: what a body may be', () => {
     const rows: readonly (readonly [object | string, string, string | undefined, RegExp])[] = [
       ['{"text":', 'invalid-body', undefined, /^Line 2: It is not JSON: /],
       ['"text"', 'invalid-body', undefined, /^Line 2: It is "text", not a JSON object\.$/],
-      [[], 'invalid-body', undefined, /an array, not a JSON object/],
+      [[], 'invalid-body', undefined, /an empty array, not a JSON object/],
       ['null', 'invalid-body', undefined, /null, not a JSON object/],
       [{}, 'invalid-parameter', 'json', /^Line 2: There is no body\. Give one of json, text and base64\.$/],
       [{ text: null }, 'invalid-parameter', 'json', /There is no body/],
@@ -766,7 +766,7 @@ describe('Settle many: what a body may be', () => {
     const rows: readonly (readonly [object, string, RegExp])[] = [
       [[], '', /^The body must be a JSON object/],
       [{ comit: [] }, 'comit', /Did you mean "commit"\?/],
-      [{ rollback: {} }, 'rollback', /an array, not an object/],
+      [{ rollback: {} }, 'rollback', /an array, not an empty object/],
       [{ rollback: null }, 'rollback', /an array, not null/],
       [{ rollback: [7] }, 'rollback[0]', /a JSON object, not 7/],
       [{ rollback: [{}] }, 'rollback[0].id', /is missing/],

@@ -5,6 +5,8 @@ import { AUTHORIZATION, closingRequest, exchange, rawRequest } from './raw.ts';
 
 const get = (target: string, ...headers: string[]): Buffer => closingRequest('GET', target, headers);
 const put = (...headers: string[]): Buffer => closingRequest('PUT', '/q/N/q', headers, 'body');
+const many = (line: string): Buffer =>
+  closingRequest('POST', '/q/N/q/elements', ['content-type: application/x-ndjson'], line);
 const create = (body: string): Buffer => closingRequest('PUT', '/x/x', [], body);
 
 /** What was sent, and the whole sentence that it is answered with. */
@@ -63,6 +65,31 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
     'a maturity in milliseconds',
     closingRequest('PUT', '/q/N/q?mature=1800000000000'),
     'mature cannot be "1800000000000"; give unix time in seconds; this is past the year 5000, so it may be milliseconds.',
+  ],
+  [
+    'a time to live that is too long',
+    closingRequest('PUT', '/q/N/q?ttl=315360001'),
+    'ttl cannot be "315360001"; give seconds from 0.001 to 315360000, fractions allowed.',
+  ],
+  [
+    'a maturity in milliseconds in a line',
+    many('{"text":"a","mature":1800000000000}'),
+    'Line 1: mature must be unix time in seconds; 1800000000000 is past the year 5000, so it may be milliseconds.',
+  ],
+  [
+    'a maturity before 1970 in a line',
+    many('{"text":"a","mature":-1}'),
+    'Line 1: mature must be unix time in seconds, a number from 0, not -1.',
+  ],
+  [
+    'no groups in a line',
+    many('{"text":"a","groups":[]}'),
+    'Line 1: groups must be an array of 1 to 64 names, not an empty array.',
+  ],
+  [
+    'an option that the namespace has not',
+    closingRequest('PUT', '/q/N/q/options', [], '{"retention":5}'),
+    'retention cannot be set. Queues of namespace N do not support consumer groups.',
   ],
   [
     'a parameter that comes twice',
@@ -134,7 +161,7 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
     'The body has 2001 bytes. At most 2000 are allowed.',
   ],
   ['what is not JSON', create('{"src":x}'), /^The body is not JSON: ".*x.*"\.$/],
-  ['a body that is no object', create('[]'), 'The body must be a JSON object, not an array.'],
+  ['a body that is no object', create('[]'), 'The body must be a JSON object, not an empty array.'],
   [
     'a wrong member',
     create('{"src":{"ns":"N","queue":5},"dst":[{"ns":"N","queue":"b"}],"consumer":{}}'),

@@ -172,6 +172,16 @@ describe('Bulk operations over HTTP', () => {
       [400, 'invalid-parameter', 'set.headers["x-dl-at"]'],
     ],
     [
+      'a header that is the service’s, in upper case',
+      { ...count, action: 'set', set: { headers: { 'X-DL-At': 'x' } } },
+      [400, 'invalid-parameter', 'set.headers["X-DL-At"]'],
+    ],
+    [
+      'a header twice',
+      { ...count, action: 'set', set: { headers: { a: 'x', A: 'y' } } },
+      [400, 'invalid-parameter', 'set.headers.A'],
+    ],
+    [
       'a header that no answer can carry',
       { ...count, action: 'set', set: { headers: { a: 'b\nc' } } },
       [400, 'invalid-header', 'a'],

@@ -174,6 +174,13 @@ describe('API tokens', () => {
         /^expiresAt must be null, or a time to come/,
       ],
       [{ name: 'x', expiresAt: '2000-01-01T00:00:00Z' }, 400, 'invalid-parameter', /a time to come/],
+      [{ name: 'x', expiresAt: '2999-02-29T00:00:00Z' }, 400, 'invalid-parameter', /a time to come/],
+      [
+        { name: 'x', rights: {} },
+        400,
+        'invalid-parameter',
+        /lists of rights by namespace, not an empty object/,
+      ],
     ] as const) {
       const answer = await create(as('ann'), body);
       assert.deepEqual(codeOf(answer), [status, code], JSON.stringify(body));

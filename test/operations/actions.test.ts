@@ -192,7 +192,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
         q,
         ...Array.from({ length: 300 }, (_, i) => ({ body: String(i), headers: ['gone', 'x'] })),
       );
-      const set = { headers: { colour: 'red', gone: null }, tries: 5 };
+      const set = { headers: { Colour: 'red', GONE: null }, tries: 5 };
       const done = await node.run({ action: 'set', source: { ns: 'N', queue: q }, set }, opened);
       assert.deepEqual([done.state, done.changed, done.failed], ['done', 300, 0]);
       const found = await node.elements('N', q);

@@ -146,9 +146,17 @@ function parseToken(call: HttpCall, payload: unknown): NewToken {
 
 function parseExpiry({ front }: HttpCall, value: unknown): number | null {
   if (value === null) return null;
-  const at = typeof value === 'string' && ISO_TIME.test(value) ? Date.parse(value) : Number.NaN;
+  const at = typeof value === 'string' && isMoment(value) ? Date.parse(value) : Number.NaN;
   if (at > front.parts.clock.now()) return at;
   throw wrongMember('expiresAt', value, 'null, or a time to come such as 2030-01-31T00:00:00Z');
+}
+
+/** `Date.parse` reads 31 February as 3 March. */
+function isMoment(text: string): boolean {
+  if (!ISO_TIME.test(text)) return false;
+  const day = text.slice(0, 10);
+  const midnight = Date.parse(`${day}T00:00:00Z`);
+  return !Number.isNaN(midnight) && new Date(midnight).toISOString().startsWith(day);
 }
 
 /** @throws QuaysideError also `forbidden`, for a right that the user does not have */
