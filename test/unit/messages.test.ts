@@ -27,7 +27,8 @@ describe('A value that an error message quotes', () => {
   });
 
   it('is named by its kind if it is an object or an array, and shown as it is otherwise', () => {
-    assert.deepEqual([quote({}), quote([]), quote(null)], ['an object', 'an array', 'null']);
+    assert.deepEqual([quote({ a: 1 }), quote([1]), quote(null)], ['an object', 'an array', 'null']);
+    assert.deepEqual([quote({}), quote([])], ['an empty object', 'an empty array']);
     assert.deepEqual([quote(1.5), quote(true), quote(undefined)], ['1.5', 'true', 'undefined']);
   });
 });
