@@ -1,4 +1,4 @@
-import { quote } from '../util/quote.ts';
+import { quote, quoteBytes } from '../util/quote.ts';
 import type { ElementHeaders } from './element.ts';
 import { QuaysideError } from './errors.ts';
 import { LIMITS } from './limits.ts';
@@ -79,7 +79,7 @@ export function checkContentHeader(
 const MAX_PARAMETER = 64;
 
 function invalidValue(name: string, value: string): QuaysideError {
-  return invalidHeader(name, `${quote(value)} is not allowed, ${VALUE_RULE}`);
+  return invalidHeader(name, `${quoteBytes(value)} is not allowed, ${VALUE_RULE}`);
 }
 
 function invalidHeader(name: string | null, rule: string): QuaysideError {

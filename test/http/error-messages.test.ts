@@ -82,6 +82,11 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
     'Line 1: mature must be unix time in seconds, a number from 0, not -1.',
   ],
   [
+    'a value of a header in a line',
+    many('{"text":"a","headers":{"a":"\\u00fc\\u0001"}}'),
+    /^Line 1: Header "a": "ü\\u0001" is not allowed, /,
+  ],
+  [
     'no groups in a line',
     many('{"text":"a","groups":[]}'),
     'Line 1: groups must be an array of 1 to 64 names, not an empty array.',
