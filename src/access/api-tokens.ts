@@ -8,7 +8,7 @@ import { Retries } from '../util/retries.ts';
 import type { Service } from '../util/service.ts';
 import { limitedUser } from './account.ts';
 import type { AccessLog } from './password-authenticator.ts';
-import type { Right, User } from './user.ts';
+import { loginLost, type Right, type User } from './user.ts';
 
 /** Rights by namespace, as of a user; null: all that the owner has. */
 export type TokenRights = Readonly<Record<string, readonly Right[]>> | null;
@@ -117,7 +117,7 @@ export class ApiTokens implements Service {
 
   /**
    * Creates a token of a user; its rights were checked. Resolves when it is stored. `secret` is not kept anywhere.
-   * @throws QuaysideError `too-many-tokens`, and as `Definitions.put`
+   * @throws QuaysideError `too-many-tokens`; `unauthorized` if the user is removed meanwhile; and as `Definitions.put`
    */
   async create(
     owner: User,
@@ -147,6 +147,11 @@ export class ApiTokens implements Service {
     const version = await definitions.put('token', id, value, null);
     this.#caches.get(definitions)?.note(id, { key: id, value, version });
     this.#keep(id, definitions, stored);
+    if (this.#options.ownerNamed(owner.name) === null) {
+      // Removed while it was stored: the end of the user's tokens has not seen this one.
+      await this.revokeOf(owner.name);
+      throw loginLost();
+    }
     return { record: recordOf(id, this.#byId.get(id) as TokenEntry), secret };
   }
 

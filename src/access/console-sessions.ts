@@ -157,13 +157,16 @@ export class ConsoleSessions {
   }
 
   /**
-   * The password of an account counts no more, or its user is gone: nodes that have not read that yet end its sessions.
+   * The password of an account counts no more, or its user is gone: its sessions end for good, also on nodes that have not read
+   * that yet, and if the same user and password are configured again.
    * @throws QuaysideError as `EndedSessions.end`
    */
   async endPassword(account: Account): Promise<void> {
-    // Another secret: no other node accepts such a session.
-    if (this.#options.secret === null) return;
-    await this.#options.ended.endPassword(account.user.name, passwordMark(this.#keyOf(account)));
+    const { ended, secret } = this.#options;
+    const mark = passwordMark(this.#keyOf(account));
+    // Without a secret that nodes share, no other node accepts such a session.
+    if (secret === null) ended.endPasswordHere(account.user.name, mark);
+    else await ended.endPassword(account.user.name, mark);
   }
 
   /** The sessions of a user that this node has served and that have not ended, the latest used first. */

@@ -130,9 +130,14 @@ export class EndedSessions implements Service {
     return this.#store(user);
   }
 
-  /** The same for all sessions of a user that began with a password. */
-  endPassword(user: string, password: string): Promise<void> {
+  /** As `endHere`, for all sessions of a user that began with a password. */
+  endPasswordHere(user: string, password: string): void {
     this.#merge(user, { sessions: [], passwords: [[password, this.#now()]], before: 0 });
+  }
+
+  /** As `end`, for all sessions of a user that began with a password. */
+  endPassword(user: string, password: string): Promise<void> {
+    this.endPasswordHere(user, password);
     return this.#store(user);
   }
 

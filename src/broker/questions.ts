@@ -26,8 +26,8 @@ interface Question<Params extends object, Row extends object> {
   readonly name: string;
   /** Of JSON: rows beyond it are left out of a reply to another node. Each 3,600 bytes are a signal. */
   readonly maxBytes: number;
-  /** How this node replies, to itself or to another node. @param asker id of the node that asks */
-  reply(params: Params, asker: string): ReplyRows<Row> | Promise<ReplyRows<Row>>;
+  /** How this node replies, to itself or to another node. @param from id of the node that asks */
+  reply(params: Params, from: string): ReplyRows<Row> | Promise<ReplyRows<Row>>;
 }
 
 /**
@@ -72,7 +72,8 @@ interface QuestionsOptions {
 const REPLY_MS = 1_000;
 /** Of each part: with the names of the nodes and of the namespace it fits into the 7,800 bytes of a signal of PostgreSQL. */
 const PART_BYTES = 3_600;
-const MAX_QUESTION_BYTES = 65_536;
+/** The names of some thousand namespaces. */
+const MAX_QUESTION_BYTES = 524_288;
 /** Questions whose first parts are here; the parts of further ones are dropped. */
 const MAX_PARTIAL_QUESTIONS = 100;
 
@@ -265,13 +266,18 @@ class PartialMessage {
     this.#maxParts = Math.ceil(maxBytes / PART_BYTES) + 1;
   }
 
-  /** The message, once it is whole; null before, and if it is too long. */
+  /** The message, once it is whole; null before, and if it is too long or makes no sense, as one of another version may. */
   add({ at, of, text }: MessagePart): object | null {
-    if (of > this.#maxParts) return null;
+    if (of > this.#maxParts || at < 0 || at >= of) return null;
     this.#texts.set(at, text);
     if (this.#texts.size < of) return null;
     const bytes = Array.from({ length: of }, (_, i) => Buffer.from(this.#texts.get(i) ?? '', 'base64'));
-    return JSON.parse(Buffer.concat(bytes).toString()) as object;
+    try {
+      const message: unknown = JSON.parse(Buffer.concat(bytes).toString());
+      return typeof message === 'object' ? message : null;
+    } catch {
+      return null;
+    }
   }
 }
 

@@ -61,8 +61,8 @@ export interface NamedEngine extends EngineReport {
 
 interface NodeListParts<Row extends object> {
   readonly name: string;
-  /** The rows of this node. @param asker id of the node that asks */
-  readonly rows: (viewer: ListViewer, asker: string) => readonly Row[] | Promise<readonly Row[]>;
+  /** The rows of this node. @param from id of the node that asks */
+  readonly rows: (viewer: ListViewer, from: string) => readonly Row[] | Promise<readonly Row[]>;
   /** What a viewer sees of a row; none: nothing. */
   readonly shown: (row: Row, viewer: ListViewer) => readonly Row[];
   readonly compare: (a: Row, b: Row) => number;
@@ -92,8 +92,8 @@ class NodeList<Row extends object> {
     this.#ask = questions.register<ListQuestion, Row>({
       name: parts.name,
       maxBytes: MAX_REPLY_BYTES,
-      reply: async ({ viewer, limit }, asker) => {
-        const rows = await this.#rowsOf(viewerWith(viewer), asker);
+      reply: async ({ viewer, limit }, from) => {
+        const rows = await this.#rowsOf(viewerWith(viewer), from);
         return { total: rows.length, rows: rows.slice(0, limit) };
       },
     });
@@ -103,18 +103,31 @@ class NodeList<Row extends object> {
     const { compare, shown } = this.#parts;
     const { nodes, missing } = await this.#ask({ viewer: rightsOf(viewer, namespaces), limit });
     let total = 0;
+    const unreadable: string[] = [];
     const rows = nodes.flatMap((reply) => {
       const { node } = reply;
-      const visible = reply.rows.flatMap((row) => shown(row, viewer)).map((row) => ({ ...row, node }));
-      total += reply.total - reply.rows.length + visible.length;
-      return visible;
+      try {
+        const visible = reply.rows.flatMap((row) => shown(row, viewer)).map((row) => ({ ...row, node }));
+        total += reply.total - reply.rows.length + visible.length;
+        return visible;
+      } catch {
+        // A node of another version may have other rows: the rest of the list is as good without it.
+        unreadable.push(node);
+        return [];
+      }
     });
-    return { node: nodes[0]?.node ?? '', missing, total, rows: rows.sort(compare).slice(0, limit) };
+    rows.sort(compare);
+    return {
+      node: nodes[0]?.node ?? '',
+      missing: [...missing, ...unreadable],
+      total,
+      rows: rows.slice(0, limit),
+    };
   }
 
-  async #rowsOf(viewer: ListViewer, asker: string): Promise<Row[]> {
+  async #rowsOf(viewer: ListViewer, from: string): Promise<Row[]> {
     const { rows, shown, compare } = this.#parts;
-    return (await rows(viewer, asker)).flatMap((row) => shown(row, viewer)).sort(compare);
+    return (await rows(viewer, from)).flatMap((row) => shown(row, viewer)).sort(compare);
   }
 }
 
@@ -126,7 +139,7 @@ export class NodeLists {
   readonly #audit: NodeList<AuditLine>;
   readonly #engines: NodeList<NamedEngine>;
   readonly #consoleSessions: NodeList<SeenSession>;
-  readonly #turns = new ConcurrencyLimit({
+  readonly #limit = new ConcurrencyLimit({
     perKey: LISTS_PER_USER,
     maxWaiting: MAX_WAITING_LISTS,
     rejection: () =>
@@ -141,7 +154,7 @@ export class NodeLists {
     const { questions } = broker;
     this.#consumers = new NodeList(questions, {
       name: 'consumers',
-      rows: (viewer, asker) => waitingFor(broker, viewer, asker),
+      rows: (viewer, from) => waitingFor(broker, viewer, from),
       shown: (consumer, viewer) => (viewer.manages(consumer.ns) ? [consumer] : []),
       compare: bySince,
     });
@@ -191,10 +204,13 @@ export class NodeLists {
     return this.#read(this.#engines, viewerOf(user), MAX_ROWS);
   }
 
-  /** The sessions of the console of a user, the latest used first; one that several nodes have served as the last of them saw it. */
-  async consoleSessions(name: string): Promise<ListOfNodes<SeenSession>> {
+  /**
+   * The sessions of the console of a user, the latest used first; one that several nodes have served as the last of them saw it.
+   * @param caller who asks for them: the lists of one user never keep an administrator from those of another
+   */
+  async consoleSessions(caller: User, name: string): Promise<ListOfNodes<SeenSession>> {
     const viewer = { name, isAdministrator: false, manages: () => false, sees: () => false };
-    const list = await this.#read(this.#consoleSessions, viewer, MAX_ROWS);
+    const list = await this.#read(this.#consoleSessions, viewer, MAX_ROWS, caller.name);
     const rows = [...Map.groupBy(list.rows, ({ id }) => id).values()].flatMap((same) => same.slice(0, 1));
     return { ...list, total: list.total - list.rows.length + rows.length, rows };
   }
@@ -203,9 +219,10 @@ export class NodeLists {
     list: NodeList<Row>,
     viewer: ListViewer,
     limit: number,
+    caller = viewer.name,
   ): Promise<ListOfNodes<Row>> {
     const namespaces = this.#broker.namespaces().map(({ name }) => name);
-    return this.#turns.run(viewer.name, () => list.read(viewer, namespaces, limit));
+    return this.#limit.run(caller, () => list.read(viewer, namespaces, limit));
   }
 }
 
@@ -232,11 +249,11 @@ function viewerWith({ name, isAdministrator, manages, sees }: ViewerRights): Lis
  * Who waits on this node. For another node in the namespaces that both serve: a cancel reaches no others, and of those on SQLite
  * each node has its own, though their names are the same.
  */
-function waitingFor(broker: Broker, viewer: ListViewer, asker: string): QueuedConsumer[] {
+function waitingFor(broker: Broker, viewer: ListViewer, from: string): QueuedConsumer[] {
   return broker
     .namespaces()
     .filter(({ name }) => viewer.manages(name))
-    .filter((namespace) => asker === broker.nodeId || namespace.peers().some(({ id }) => id === asker))
+    .filter((namespace) => from === broker.nodeId || namespace.peers().some(({ id }) => id === from))
     .flatMap((namespace) => {
       const ns = namespace.name;
       return [...namespace.waitingOfUsers().keys()].flatMap((queue) =>

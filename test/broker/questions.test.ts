@@ -127,6 +127,21 @@ describe('A question between nodes', () => {
     for (const message of messages) assert.ok(Buffer.byteLength(JSON.stringify(message)) < SIGNAL_BYTES);
   });
 
+  it('has a node as missing whose reply is no message that this version knows', async () => {
+    for (const wrong of [{ text: '!' }, { text: 'MQ==' }, { at: 1 }, { of: 0 }]) {
+      carry = (message, deliver) => {
+        const isWrong = message.part.type === 'reply' && message.from === idOf(1);
+        deliver(isWrong ? { ...message, part: { ...message.part, ...wrong } } : message);
+      };
+      const asked = ask('row');
+      assert.equal(await isAnswered(asked), false);
+      await opened.passTime(1_000);
+      const gathered = await asked;
+      assert.deepEqual(gathered.missing, [idOf(1)]);
+      assert.deepEqual(textsOf(gathered), [['row 0'], undefined, ['row 2']]);
+    }
+  });
+
   it('is replied to with as many rows as are allowed, and how many there are', async () => {
     rows = () => Array.from({ length: 500 }, (_, i) => ({ text: `${i} ${'x'.repeat(1_000)}` }));
     const { nodes: replies } = await answer();

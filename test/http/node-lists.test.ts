@@ -101,6 +101,40 @@ describe('A list of all nodes', () => {
     rows = [];
   });
 
+  it('is whole but for a node whose rows this version does not know', async () => {
+    rows = [null as unknown as object];
+    const list = await read(harness.client());
+    assert.deepEqual([list.missing, list.total, list.consumers], [[other.nodeId], 0, []]);
+    rows = [];
+  });
+
+  it('of sessions is made for an administrator although the user makes as many as are allowed', async () => {
+    let questions = 0;
+    other.questions.register({
+      name: 'console-sessions',
+      maxBytes: 100_000,
+      reply: () => {
+        questions += 1;
+        return new Promise<never>(() => {});
+      },
+    });
+    const path = '/console/sessions';
+    const manager = harness.client('manager:x');
+    const own = Array.from({ length: 21 }, () => manager.request('GET', path));
+    assert.equal((await Promise.race(own)).status, 503);
+    const asked = harness.client().request('GET', `${path}?user=manager`);
+    await harness.until(() => questions === 5);
+    await harness.opened.passTime(1_000);
+    const answer = await asked;
+    assert.equal(answer.status, 200, answer.body.toString());
+    assert.deepEqual(jsonOf<List>(answer).missing, [other.nodeId]);
+    for (let made = 9; made <= 21; made += 4) {
+      await harness.until(() => questions === made);
+      await harness.opened.passTime(1_000);
+    }
+    await Promise.all(own);
+  });
+
   it('asks other nodes for no more than the user may see, who may be a token with fewer rights', async () => {
     const manager = harness.client('manager:x');
     await read(manager, '/consumers?limit=7');

@@ -43,6 +43,38 @@ describe('Users that are read again', () => {
     for (const client of clients) client.close();
     assert.equal(await program.stop(), 0);
   });
+
+  for (const [what, secret] of [
+    ['console.secret', 'a secret of at least 32 characters'],
+    ['a secret of the process', null],
+  ] as const) {
+    it(`and are there again find no session of the console from before, with ${what}`, async () => {
+      const configure = (users: object): Promise<unknown> =>
+        folder.write('console.json', {
+          http: { users: { stays: MANAGER, ...users } },
+          ...(secret !== null && { console: { secret } }),
+          namespaces: { N: { url: 'sqlite::memory:' } },
+        });
+      await configure({ ann: READER });
+      const program = await folder.serve(['--config', 'console.json']);
+      const browser = new QueueClient({ url: program.url, credentials: null });
+      const body = JSON.stringify({ user: 'ann', password: 'p' });
+      const { rawHeaders } = await browser.request('POST', '/console/session', { body });
+      const cookie = rawHeaders[rawHeaders.indexOf('set-cookie') + 1]?.split(';')[0] ?? '';
+      const status = async (): Promise<number> =>
+        (await browser.request('GET', '/console/session', { headers: { cookie } })).status;
+      assert.equal(await status(), 200);
+      for (const users of [{}, { ann: READER }]) {
+        await configure(users);
+        const lines = program.logged().length;
+        program.signal('SIGHUP');
+        await program.logs((all) => all.slice(lines).some(({ event }) => event === 'reload'));
+        assert.equal(await status(), 401);
+      }
+      browser.close();
+      assert.equal(await program.stop(), 0);
+    });
+  }
 });
 
 describe('A password in a file', () => {

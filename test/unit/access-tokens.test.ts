@@ -9,17 +9,20 @@ import { FakeClock } from '../support/clock.ts';
 const yes = (): boolean => true;
 const OWNER = { name: 'ann', isAdministrator: true, may: yes, maySee: yes, maySeeBodies: yes };
 
-describe('API tokens that expire', () => {
+describe('API tokens', () => {
   let engine: Engine;
   let clock: FakeClock;
   let tokens: ApiTokens;
+  /** Null: a reload has removed the user. */
+  let owner: typeof OWNER | null;
 
   beforeEach(async () => {
+    owner = OWNER;
     clock = new FakeClock();
     engine = await openMemory({ namespaces: [plain('N')] }, clock);
     tokens = new ApiTokens({
       namespaces: [{ name: 'N', definitions: engine.definitions }],
-      ownerNamed: () => OWNER,
+      ownerNamed: () => owner,
       clock,
       log: SILENT_LOG,
     });
@@ -33,7 +36,7 @@ describe('API tokens that expire', () => {
   const expiringIn = (ms: number): Promise<unknown> =>
     tokens.create(OWNER, { name: 'x', rights: null, expiresAt: clock.now() + ms });
 
-  it('are each reported for their sessions, also one whose timer is late while another token is created', async () => {
+  it('that expire are each reported for their sessions, also one whose timer is late while another token is created', async () => {
     let reports = 0;
     tokens.onEnded(() => {
       reports += 1;
@@ -51,7 +54,7 @@ describe('API tokens that expire', () => {
     assert.equal(reports, 3);
   });
 
-  it('are reported if they expire while the sessions of another one are looked at', async () => {
+  it('that expire while the sessions of another one are looked at are reported', async () => {
     let reports = 0;
     tokens.onEnded(() => {
       reports += 1;
@@ -63,5 +66,15 @@ describe('API tokens that expire', () => {
     assert.equal(reports, 1);
     clock.advance(1);
     assert.equal(reports, 2);
+  });
+
+  it('are not created for a user who is removed while one is stored, also if the name comes back', async () => {
+    const created = expiringIn(1000);
+    owner = null;
+    await tokens.revokeOf(OWNER.name);
+    await assert.rejects(created, { code: 'unauthorized' });
+    owner = OWNER;
+    assert.deepEqual(tokens.list(OWNER), []);
+    assert.deepEqual(await engine.definitions.list('token'), []);
   });
 });

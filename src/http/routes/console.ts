@@ -254,7 +254,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       problems: ['forbidden', 'invalid-name'],
       async handle(call, query) {
         checkNoToken(call);
-        const { rows, ...list } = await call.front.nodeLists.consoleSessions(userOf(call, query));
+        const { rows, ...list } = await call.front.nodeLists.consoleSessions(call.user, userOf(call, query));
         const sessions = rows.map(({ node, id, startedAt, usedAt, expiresAt, address, browser }) => ({
           node,
           id,
@@ -284,7 +284,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       async handle(call, query) {
         checkNoToken(call);
         const [name, id] = [userOf(call, query), call.param('id')];
-        const { rows } = await call.front.nodeLists.consoleSessions(name);
+        const { rows } = await call.front.nodeLists.consoleSessions(call.user, name);
         const known = rows.find((session) => session.id === id);
         // One that is not listed may be known to a node that this one does not know yet.
         if (SESSION_ID.test(id)) await sessionsOf(call).endListed(name, id, known?.startedAt ?? null);
