@@ -27,7 +27,7 @@ const SECTIONS: readonly (readonly [
     'EXIT STATUS',
     [
       ['0', 'done'],
-      ['1', 'failed, for a reason that has no code of its own'],
+      ['1', 'failed, for a reason that has no code of its own; some elements of a bulk operation failed'],
       ['2', 'the command line, or what was sent, is wrong'],
       ['3', 'what was named, or waited for, is not there'],
       ['4', 'not allowed: no credentials, wrong ones, or a right is missing'],

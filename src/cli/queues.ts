@@ -104,7 +104,7 @@ export async function bulk(
   }
   context.endProgress();
   await context.print(record, () => operationText(record));
-  return record.state === 'failed' ? EXIT_CODES.failed : EXIT_CODES.done;
+  return record.state === 'failed' || record.failed > 0 ? EXIT_CODES.failed : EXIT_CODES.done;
 }
 
 interface OperationRow extends Readonly<Record<string, unknown>> {

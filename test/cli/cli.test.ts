@@ -151,6 +151,9 @@ describe('The command line', () => {
     ) as Record<string, unknown>[];
     assert.deepEqual([moved?.state, moved?.changed], ['done', 2]);
     assert.equal((json(await quayside(['operations'])) as unknown[]).length, 2);
+    const redriven = await quayside(['redrive', 'N/to']);
+    assert.match(redriven.stdout, /"failed":2/);
+    assert.equal(redriven.code, 1, 'they come from no queue');
     const refused = await quayside(['purge', 'N/to']);
     assert.equal(refused.code, 2);
     assert.match(refused.stderr, /holds 2/);

@@ -266,7 +266,7 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'nodes that have not read the users again accept sessions with the old password',
     suite: 'access on several nodes',
-    edits: edit('console-sessions.ts', 'if (this.#options.secret === null) return;', 'return;'),
+    edits: edit('console-sessions.ts', 'else await ended.endPassword(', 'else ended.endPasswordHere('),
   },
   {
     name: 'tokens of a user who was removed count again with the next user of that name',

@@ -98,7 +98,7 @@ export const NODES: readonly Mutant[] = [
     suite: 'lists of nodes',
     edits: edit(
       'http/node-lists.ts',
-      'asker === broker.nodeId || namespace.peers().some(({ id }) => id === asker)',
+      'from === broker.nodeId || namespace.peers().some(({ id }) => id === from)',
       "asker !== '' && namespace",
     ),
   },
