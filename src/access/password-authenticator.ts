@@ -187,11 +187,11 @@ export class PasswordAuthenticator implements Authenticator {
     return this.#accounts.get(name) ?? null;
   }
 
-  loginCertified(name: string | null, address: string): User | null {
+  loginWithoutPassword(name: string | null, address: string): User | null {
     const user = name === null ? null : this.userNamed(name);
     if (user !== null) this.#noteAccepted(user, address);
     else {
-      const key = this.#digest(JSON.stringify(['certificate', name, addressBlock(address)]));
+      const key = this.#digest(JSON.stringify(['no password', name, addressBlock(address)]));
       this.#noteFailed(key, name ?? '', address);
     }
     return user;

@@ -63,10 +63,9 @@ export interface Authenticator {
    */
   login(authorization: string, address: string): Promise<User>;
   /**
-   * The user whom a client's certificate names; null if there is none. Counted and logged like a login by password.
+   * The user as whom a client acts that needs no password: its certificate names the user, or SASL ANONYMOUS is served.
+   * Null if there is no such user. Counted and logged like a login by password.
    * @param name null: the certificate does not count, which is a failed login
    */
-  loginCertified(name: string | null, address: string): User | null;
-  /** The user of a name, whether logged in or not; null if there is none. */
-  userNamed(name: string): User | null;
+  loginWithoutPassword(name: string | null, address: string): User | null;
 }

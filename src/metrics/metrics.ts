@@ -138,7 +138,7 @@ function spanFamily(counts: Readonly<SpanCounts>): Family {
 function loginFamily(counts: Readonly<Record<string, number>>): Family {
   return {
     name: 'quayside_logins_total',
-    help: 'Logins that were checked, by password or client certificate, by how that ended; limited: turned away unchecked.',
+    help: 'Logins that were checked, by password, client certificate or SASL ANONYMOUS, by how that ended; limited: turned away unchecked.',
     type: 'counter',
     samples: Object.entries(counts).map(([outcome, value]) => ({ labels: { outcome }, value })),
   };

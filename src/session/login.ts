@@ -39,7 +39,7 @@ export function loginCertified(
   certificate: ClientCertificate,
   address: string,
 ): User {
-  const user = authenticator.loginCertified(certificate.name, address);
+  const user = authenticator.loginWithoutPassword(certificate.name, address);
   if (user !== null) return user;
   if (certificate.name === null) {
     throw new QuaysideError('unauthorized', `A login by client certificate failed: ${certificate.error}.`);

@@ -257,6 +257,31 @@ describe('The login by SASL ANONYMOUS', () => {
     assert.equal(await outcome(client), 1);
     await node.stop();
   });
+
+  it('is counted and logged as a login by password is, also if it fails', async () => {
+    const events: object[] = [];
+    const log = {
+      debug: (fields: object) => void events.push(fields),
+      warn: (fields: object) => void events.push(fields),
+    };
+    const accounts = readAccounts([{ name: 'guest', password: 'guest', rights: null }], ['N']);
+    const authenticator = new PasswordAuthenticator({ accounts, clock: new FakeClock(), log });
+    const node = await AmqpNode.start({ authenticator, options: { anonymousUser: 'guest' } });
+    for (const code of [0, 1]) {
+      const client = await node.stranger();
+      client.write(SASL, saslInit('ANONYMOUS', null));
+      assert.equal(codeOf(await client.until(KIND.outcome)), code);
+      client.socket.destroy();
+      authenticator.replaceAccounts(new Map());
+    }
+    assert.deepEqual(authenticator.counts, { accepted: 1, failed: 1, limited: 0 });
+    const address = '127.0.0.1';
+    assert.deepEqual(events, [
+      { event: 'login', user: 'guest', address },
+      { event: 'login-failed', user: null, address },
+    ]);
+    await node.stop();
+  });
 });
 
 describe('The login by SASL, where logins cannot be checked', () => {
@@ -265,8 +290,7 @@ describe('The login by SASL, where logins cannot be checked', () => {
     const authenticator = {
       recall: () => null,
       login: () => Promise.reject(fault),
-      loginCertified: () => null,
-      userNamed: () => null,
+      loginWithoutPassword: () => null,
     };
     const node = await AmqpNode.start({ authenticator });
     try {

@@ -323,12 +323,8 @@ export class NamedUsers implements Authenticator {
   readonly #users: ReadonlyMap<string, User>;
   readonly #tokens: ApiTokens;
 
-  loginCertified(): null {
+  loginWithoutPassword(): null {
     return null;
-  }
-
-  userNamed(name: string): User | null {
-    return [...this.#users.values()].find((user) => user.name === name) ?? null;
   }
 
   constructor(

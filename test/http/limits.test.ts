@@ -211,8 +211,7 @@ describe('A login that takes its time', () => {
   const authenticator: Authenticator = {
     recall: () => null,
     login: () => login.promise,
-    loginCertified: () => null,
-    userNamed: () => null,
+    loginWithoutPassword: () => null,
   };
   const harness = sharedHarness({ authenticator: () => authenticator });
 

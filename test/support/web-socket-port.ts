@@ -32,8 +32,7 @@ export async function startWebSocketPort(given: WebSocketPortOptions): Promise<H
     authenticator: {
       recall: () => null,
       login: () => new Promise(() => {}),
-      loginCertified: () => null,
-      userNamed: () => null,
+      loginWithoutPassword: () => null,
     },
     upgrades: new Map([[path, new WebSocketListener(server, { ...webSocket, maxMessageBytes })]]),
   };

@@ -90,7 +90,7 @@ export class SaslLogin {
 
   #anonymous(): User {
     const name = this.#anonymousUser ?? '';
-    const user = this.#authenticator.userNamed(name);
+    const user = this.#authenticator.loginWithoutPassword(name, this.#client.address);
     if (user === null) throw unauthorized(`There is no user ${quoteBytes(name)} for SASL ANONYMOUS.`);
     return user;
   }
