@@ -374,10 +374,33 @@ describe('The console in a browser', () => {
     opened.forgetSignIns();
     const other = await opened.page('#/users', { who: READER });
     await other.getByLabel('Your sessions of the console').getByText('this one').waitFor();
-    await other.getByRole('button', { name: 'Sign out' }).first().click();
+    const others = other.getByLabel('Your sessions of the console').locator('tbody');
+    await others.getByRole('button', { name: 'Sign out' }).first().click();
     await other.getByText('The session is signed out').waitFor();
     await page.reload();
     await page.getByRole('heading', { name: 'Sign in to' }).waitFor();
+  });
+
+  it('signs out all sessions of another user, and all own ones, this one too', async () => {
+    opened.forgetSignIns();
+    const reader = await opened.page('#/users', { who: READER });
+    assert.equal(await reader.getByLabel('Of user').count(), 0);
+    const page = await opened.page('#/users');
+    await page.getByLabel('Of user').fill('reader');
+    await page.getByRole('button', { name: 'Show', exact: true }).click();
+    await page.getByLabel('Sessions of the console of reader').getByText('127.0.0.1').first().waitFor();
+    await page.getByRole('button', { name: 'Sign out all …' }).click();
+    await page.getByRole('button', { name: 'Sign out all sessions of reader' }).click();
+    await page.getByText('reader is not signed in').waitFor();
+    await reader.reload();
+    await reader.getByRole('heading', { name: 'Sign in to' }).waitFor();
+    await page.getByLabel('Of user').fill('');
+    await page.getByRole('button', { name: 'Show', exact: true }).click();
+    await page.getByLabel('Your sessions of the console').getByText('this one').waitFor();
+    await page.getByRole('button', { name: 'Sign out all …' }).click();
+    await page.getByRole('button', { name: 'Sign out all sessions of admin' }).click();
+    await page.getByRole('heading', { name: 'Sign in to' }).waitFor();
+    opened.forgetSignIns();
   });
 
   it('works under a path behind a proxy, and its security policy is kept on every page', async () => {

@@ -1,6 +1,15 @@
-import { type ChangeLine, changes, endSession, type OwnSession, ownSessions } from '../remote/clients.ts';
+import { useSignal } from '@preact/signals';
+import {
+  type ChangeLine,
+  type ConsoleSession,
+  changes,
+  consoleSessions,
+  endAllSessions,
+  endSession,
+} from '../remote/clients.ts';
 import { useResource } from '../remote/resource.ts';
-import { type AccessRight, namespaces, session } from '../session.ts';
+import { type AccessRight, namespaces, session, signOut } from '../session.ts';
+import { Dialog } from '../ui/dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { MissingNodes, nodeColumn } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
@@ -22,7 +31,7 @@ export function Users() {
     <>
       <h1>Users</h1>
       <OwnRights />
-      <OwnSessions />
+      <Sessions />
       <Changes />
     </>
   );
@@ -78,27 +87,79 @@ function YesOrNo({ isYes }: { readonly isYes: boolean }) {
   );
 }
 
-function OwnSessions() {
-  const sessions = useResource('sessions', ownSessions, 10_000);
+/** The own sessions of the console; for administrators also those of another user. */
+function Sessions() {
+  const own = session.value?.user ?? '';
+  const user = useSignal(own);
+  const typed = useSignal(own);
+  const isAsking = useSignal(false);
+  const isOwn = user.value === own;
+  const label = isOwn ? 'Your sessions of the console' : `Sessions of the console of ${user.value}`;
+  const { value, error, isLoading, reload } = useResource(
+    `sessions of ${user.value}`,
+    async (signal) => ({ user: user.value, ...(await consoleSessions(user.value, signal)) }),
+    10_000,
+  );
+  // The last answer stays while the next one is on its way: rows of another user must not stand under this one's name.
+  const list = value?.user === user.value ? value : null;
   const end = (id: string): Promise<void> =>
     act(async () => {
-      await endSession(id);
-      sessions.reload();
+      await endSession(user.value, id);
+      reload();
       return 'The session is signed out';
+    });
+  const endAll = (): Promise<void> =>
+    act(async () => {
+      await endAllSessions(user.value);
+      isAsking.value = false;
+      if (isOwn) await signOut();
+      else reload();
+      return `All sessions of ${user.value} are signed out`;
     });
   return (
     <section class="card">
       <header>
-        <h2 class="grow">Your sessions of the console</h2>
+        <h2 class="grow">
+          <bdi>{label}</bdi>
+        </h2>
+        {session.value?.isAdministrator === true && (
+          <form
+            class="row"
+            onSubmit={(event) => {
+              event.preventDefault();
+              user.value = typed.value.trim() || own;
+            }}
+          >
+            <label class="row muted">
+              Of user
+              <input
+                value={typed.value}
+                onInput={({ currentTarget }) => (typed.value = currentTarget.value)}
+              />
+            </label>
+            <button type="submit">Show</button>
+          </form>
+        )}
+        {list !== null && list.sessions.length > 0 && (
+          <button type="button" class="danger" onClick={() => (isAsking.value = true)}>
+            Sign out all …
+          </button>
+        )}
       </header>
-      {sessions.error !== null && <Failure error={sessions.error} retry={sessions.reload} />}
-      {sessions.value === null && sessions.isLoading && <Loading />}
-      {sessions.value !== null && <MissingNodes missing={sessions.value.missing} />}
-      {sessions.value !== null && (
+      {error !== null && <Failure error={error} retry={reload} />}
+      {list === null && isLoading && <Loading />}
+      {list !== null && <MissingNodes missing={list.missing} />}
+      {list?.sessions.length === 0 && (
+        <Empty title={`${user.value} is not signed in`} icon="users">
+          Sessions appear here from the sign-in until they end. Programs that send a password or a token have
+          none.
+        </Empty>
+      )}
+      {list !== null && list.sessions.length > 0 && (
         <PlainTable
-          label="Your sessions of the console"
+          label={label}
           isLow
-          rows={sessions.value.sessions}
+          rows={list.sessions}
           keyOf={({ id }) => id}
           columns={[
             {
@@ -110,7 +171,7 @@ function OwnSessions() {
               ),
             },
             { title: 'Browser', className: 'long', cell: ({ browser }) => <bdi>{browser ?? '–'}</bdi> },
-            ...nodeColumn<OwnSession>(sessions.value),
+            ...nodeColumn<ConsoleSession>(list),
             { title: 'Signed in', cell: ({ startedAt }) => <When at={startedAt} /> },
             { title: 'Last used', cell: ({ usedAt }) => <When at={usedAt} /> },
             { title: 'Ends unless used', cell: ({ expiresAt }) => <When at={expiresAt} /> },
@@ -127,6 +188,24 @@ function OwnSessions() {
             },
           ]}
         />
+      )}
+      {isAsking.value && (
+        <Dialog title={`Sign out all sessions of ${user.value}`} onClose={() => (isAsking.value = false)}>
+          <div class="body">
+            <p>
+              Every session of the console of <bdi>{user.value}</bdi> ends on all nodes
+              {isOwn && ', this one too'}. Passwords and API tokens stay valid.
+            </p>
+            <div class="foot">
+              <button type="button" onClick={() => (isAsking.value = false)}>
+                Cancel
+              </button>
+              <button type="button" class="primary danger" onClick={() => void endAll()}>
+                Sign out all sessions of {user.value}
+              </button>
+            </div>
+          </div>
+        </Dialog>
       )}
     </section>
   );

@@ -69,8 +69,8 @@ export function changes(signal: AbortSignal): Promise<ChangeList> {
   return get<ChangeList>('audit', { query: { limit: LIMIT }, signal });
 }
 
-/** A session of the console of the user who signed in. */
-export interface OwnSession {
+/** A session of the console. */
+export interface ConsoleSession {
   readonly node: string;
   readonly id: string;
   readonly startedAt: string;
@@ -81,15 +81,19 @@ export interface OwnSession {
   readonly isThis: boolean;
 }
 
-export interface OwnSessions extends OfNodes {
-  readonly sessions: readonly OwnSession[];
+export interface ConsoleSessions extends OfNodes {
+  readonly sessions: readonly ConsoleSession[];
 }
 
-/** The latest used first. */
-export function ownSessions(signal: AbortSignal): Promise<OwnSessions> {
-  return get<OwnSessions>('console/sessions', { signal });
+/** Those of a user, the latest used first. Of others for administrators only. */
+export function consoleSessions(user: string, signal: AbortSignal): Promise<ConsoleSessions> {
+  return get<ConsoleSessions>('console/sessions', { query: { user }, signal });
 }
 
-export async function endSession(id: string): Promise<void> {
-  await call(path('console', 'sessions', id), { method: 'DELETE' });
+export async function endSession(user: string, id: string): Promise<void> {
+  await call(path('console', 'sessions', id), { method: 'DELETE', query: { user } });
+}
+
+export async function endAllSessions(user: string): Promise<void> {
+  await call(path('console', 'sessions'), { method: 'DELETE', query: { user } });
 }
