@@ -1,11 +1,11 @@
 import { useSignal } from '@preact/signals';
 import {
   type ChangeLine,
-  type ConsoleSession,
   changes,
   consoleSessions,
   endAllSessions,
   endSession,
+  type ListedSession,
 } from '../remote/clients.ts';
 import { useResource } from '../remote/resource.ts';
 import { type AccessRight, namespaces, session, signOut } from '../session.ts';
@@ -130,8 +130,8 @@ function Sessions() {
               user.value = typed.value.trim() || own;
             }}
           >
-            <label class="row muted">
-              Of user
+            <label class="row">
+              <span class="muted">Of user</span>
               <input
                 value={typed.value}
                 onInput={({ currentTarget }) => (typed.value = currentTarget.value)}
@@ -171,7 +171,7 @@ function Sessions() {
               ),
             },
             { title: 'Browser', className: 'long', cell: ({ browser }) => <bdi>{browser ?? '–'}</bdi> },
-            ...nodeColumn<ConsoleSession>(list),
+            ...nodeColumn<ListedSession>(list),
             { title: 'Signed in', cell: ({ startedAt }) => <When at={startedAt} /> },
             { title: 'Last used', cell: ({ usedAt }) => <When at={usedAt} /> },
             { title: 'Ends unless used', cell: ({ expiresAt }) => <When at={expiresAt} /> },

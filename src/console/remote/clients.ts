@@ -70,7 +70,7 @@ export function changes(signal: AbortSignal): Promise<ChangeList> {
 }
 
 /** A session of the console. */
-export interface ConsoleSession {
+export interface ListedSession {
   readonly node: string;
   readonly id: string;
   readonly startedAt: string;
@@ -81,13 +81,13 @@ export interface ConsoleSession {
   readonly isThis: boolean;
 }
 
-export interface ConsoleSessions extends OfNodes {
-  readonly sessions: readonly ConsoleSession[];
+export interface ListedSessions extends OfNodes {
+  readonly sessions: readonly ListedSession[];
 }
 
 /** Those of a user, the latest used first. Of others for administrators only. */
-export function consoleSessions(user: string, signal: AbortSignal): Promise<ConsoleSessions> {
-  return get<ConsoleSessions>('console/sessions', { query: { user }, signal });
+export function consoleSessions(user: string, signal: AbortSignal): Promise<ListedSessions> {
+  return get<ListedSessions>('console/sessions', { query: { user }, signal });
 }
 
 export async function endSession(user: string, id: string): Promise<void> {
