@@ -1,5 +1,5 @@
 import { X509Certificate } from 'node:crypto';
-import type { Finding } from '../engine/finding.ts';
+import type { Finding } from '../engine/engine.ts';
 import type { Clock } from '../util/clock.ts';
 import type { TlsMaterial } from '../util/sockets.ts';
 

@@ -2,7 +2,7 @@ import { readFileSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { Config } from '../config/options.ts';
 import type { ErrorAt } from '../config/problem.ts';
-import type { Finding } from '../engine/finding.ts';
+import type { Finding } from '../engine/engine.ts';
 import { widerMode } from '../util/files.ts';
 
 // What the machine gives the server: its folder, and the files that it may open.

@@ -2,9 +2,9 @@ import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
+import { isUnknownOutcome, NOT_REACHABLE, unavailable } from './calls.ts';
 import type { EngineLog } from './engine.ts';
 import { type CounterName, type Counters, MAX_COUNTED_GROUPS, type Stats, zeroCounters } from './stats.ts';
-import { isUnknownOutcome, NOT_REACHABLE, unavailable } from './store-failures.ts';
 
 /** How long counts may stay in memory only. A crash loses at most these. */
 const FLUSH_AFTER_MS = 900;

@@ -1,6 +1,6 @@
 import { QuaysideError } from '../model/errors.ts';
 import type { EngineLog } from './engine.ts';
-import { type Listener, Topics } from './topics.ts';
+import { type Listener, Topics } from './signaller.ts';
 
 /**
  * The Definitions port: small durable documents that every node must see alike — pause flags and options of queues,

@@ -2,7 +2,6 @@ import type { GroupName } from '../model/element.ts';
 import type { Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
 import type { Definitions } from './definitions.ts';
-import type { Finding } from './finding.ts';
 import type { QueueRule } from './queue-policy.ts';
 import type { Signaller } from './signaller.ts';
 import type { Stats } from './stats.ts';
@@ -93,4 +92,39 @@ export interface EngineOptions {
 export interface EngineLog {
   info(fields: object, message: string): void;
   warn(fields: object, message: string): void;
+}
+
+/** What a check found that an operator asked for. */
+export interface Finding {
+  readonly level: 'ok' | 'warning' | 'error';
+  /** What was checked: `disk`, or the masked URL of an engine. */
+  readonly check: string;
+  readonly message: string;
+  /** What to do; null: nothing. */
+  readonly hint: string | null;
+}
+
+/** Further apart than this, moments that clients give are not those that the store sees. */
+const MAX_CLOCK_DIFFERENCE_MS = 1_000;
+
+export function finding(
+  check: string,
+  level: Finding['level'],
+  message: string,
+  hint: string | null = null,
+): Finding {
+  return { level, check, message, hint };
+}
+
+/** Compares the clock of a store's server with that of this machine, read at the same moment. */
+export function clockFinding(check: string, server: number, here: number): Finding {
+  const seconds = (Math.abs(server - here) / 1000).toFixed(1);
+  if (Math.abs(server - here) <= MAX_CLOCK_DIFFERENCE_MS)
+    return finding(check, 'ok', `its clock and that of this machine are ${seconds} s apart`);
+  return finding(
+    check,
+    'warning',
+    `its clock is ${seconds} s ${server > here ? 'ahead of' : 'behind'} that of this machine`,
+    'synchronize both clocks (NTP): maturity and leases go by the clock of the server',
+  );
 }

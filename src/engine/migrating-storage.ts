@@ -1,7 +1,14 @@
-import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../model/element.ts';
-import { DELIVERY_STATES } from '../model/element.ts';
+import {
+  DELIVERY_STATES,
+  type Delivery,
+  type DeliveryState,
+  type ElementId,
+  type GroupName,
+  type NewElement,
+} from '../model/element.ts';
 import { contentFingerprint } from '../model/fingerprint.ts';
 import type { QueueKey } from '../model/names.ts';
+import { isUnknownOutcome, unknownOutcome } from './calls.ts';
 import { isKeySeen } from './request-keys.ts';
 import type { Signaller } from './signaller.ts';
 import {
@@ -25,7 +32,6 @@ import {
   type TakeResult,
   type Usage,
 } from './storage.ts';
-import { isUnknownOutcome, unknownOutcome } from './store-failures.ts';
 
 interface MigratingStorageOptions {
   /** The engine that is left. It is used by this process alone, and nobody else stores anything in it. */

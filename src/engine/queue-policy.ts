@@ -1,3 +1,4 @@
+import type { GroupName, NewElement } from '../model/element.ts';
 import { ANY_NAME, bySpecificity } from '../util/name-pattern.ts';
 import type { NamespacePolicy } from './engine.ts';
 import type { DeadLetterPolicy, QueueOptions, RetryDelay } from './storage.ts';
@@ -34,12 +35,6 @@ export function defaultsRules(policy: NamespacePolicy): DefaultsRule[] {
   return [...rules, general];
 }
 
-/** After so many tries more the delay has reached its maximum; for arithmetic that overflows instead of becoming infinite. */
-export function stepsToMax({ firstMs, factor, maxMs }: RetryDelay): number {
-  if (factor === 1 || firstMs >= maxMs) return 0;
-  return Math.ceil(Math.log(maxMs / firstMs) / Math.log(factor)) + 1;
-}
-
 /** Of the part by which jitter shortens a delay: 2^16 divided by the golden ratio, so that neighbours are far apart. */
 const [SPREAD, PER_TRY, PARTS] = [40_503, 30_011, 65_536];
 
@@ -58,4 +53,34 @@ export function retryDelayMs(
   const delay = Math.min(maxMs, firstMs * factor ** (tries - 1));
   const part = (((element % PARTS) * SPREAD + tries * PER_TRY) % PARTS) / PARTS;
   return Math.floor(delay * (1 - jitter * part) + 0.5);
+}
+
+/** How many groups a queue may have in addition to the default ones. */
+export interface GroupLimit {
+  readonly most: number;
+  /** The default groups of the namespace, which always fit and are not counted. */
+  readonly defaults: ReadonlySet<GroupName>;
+}
+
+/** Null if nothing bounds them: on plain queues, and if the policy does not say. */
+export function groupLimitOf(policy: NamespacePolicy | null | undefined): GroupLimit | null {
+  const { groups = null, maxGroups } = policy ?? {};
+  return groups === null || maxGroups === undefined ? null : { most: maxGroups, defaults: new Set(groups) };
+}
+
+/** The groups that are named and that a limit is about, each once. */
+export function limitedGroups(
+  { defaults }: GroupLimit,
+  elements: readonly Pick<NewElement, 'groups'>[],
+): Set<GroupName> {
+  const named = new Set<GroupName>();
+  for (const { groups } of elements) for (const group of groups) if (!defaults.has(group)) named.add(group);
+  return named;
+}
+
+/** Whether elements name more groups than even an empty queue may have: then the store need not be read. */
+export function isBeyond(limit: GroupLimit, elements: readonly Pick<NewElement, 'groups'>[]): boolean {
+  let count = 0;
+  for (const { groups } of elements) count += groups.length;
+  return count > limit.most && limitedGroups(limit, elements).size > limit.most;
 }

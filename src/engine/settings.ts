@@ -1,4 +1,6 @@
 import { readFileSync } from 'node:fs';
+import { type ConnectionOptions, getCACertificates, setDefaultCACertificates } from 'node:tls';
+import { hasRawUserInfo, maskUrl } from '../util/mask.ts';
 
 /** Settings of several engines that exist for tests only, and that no message lists. */
 const FOR_TESTS: readonly string[] = ['faults', 'givenTime'];
@@ -73,4 +75,152 @@ export class EngineSettings<Name extends string> {
   wrong(name: Name, why: string, cause?: unknown): Error {
     return new Error(`${this.#shown}: setting "${name}" ${why}`, { cause });
   }
+}
+
+/** A TCP host, or a folder that holds a Unix socket (it begins with `/`). */
+export interface Host {
+  readonly host: string;
+  readonly port: number;
+}
+
+/** The URL of a server in its parts, percent-decoded. What is missing is null. */
+interface ServerUrl {
+  readonly scheme: string;
+  readonly username: string | null;
+  readonly password: string | null;
+  /** Several are several addresses of one store. */
+  readonly hosts: readonly Host[];
+  /** What follows the hosts: a database. */
+  readonly path: string | null;
+  readonly parameters: Readonly<Record<string, string>>;
+  /** The URL with its credentials masked and without parameters, for messages. */
+  readonly shown: string;
+}
+
+/** How the URLs of an engine look. */
+interface UrlForm {
+  readonly schemes: readonly string[];
+  readonly defaultPort: number;
+  /** For messages. */
+  readonly example: string;
+}
+
+const FORM = /^([a-z]+):\/\/(?:([^/?#]*)@)?([^@/?#]*)(?:\/([^?#]*))?(?:\?([^#]*))?$/;
+const HOST = /^(\[[0-9a-fA-F:.]+\]|[^:[\]]*)(?::(.*))?$/;
+
+/**
+ * Reads `scheme://[user[:password]@]host[:port][,host[:port]…][/path][?parameter=value&…]`. `new URL` cannot: it takes
+ * one host.
+ * @throws Error that says what is wrong, without the credentials
+ */
+export function parseServerUrl(url: string, { schemes, defaultPort, example }: UrlForm): ServerUrl {
+  const [, scheme = '', userInfo = '', authority = '', path = '', query = ''] = FORM.exec(url) ?? [];
+  // What looks like a host or a path may then be part of a password.
+  if (!schemes.includes(scheme) || hasRawUserInfo(url)) {
+    throw new Error(
+      `${maskUrl(url)} is not a URL of this engine; write ${example}, and percent-encode the rest`,
+    );
+  }
+  const shown = maskUrl(url).replace(/\?.*$/s, '');
+  const decode = (text: string): string | null => decoded(text, shown);
+  const colon = userInfo.indexOf(':');
+  const parameters = Object.fromEntries(new URLSearchParams(query));
+  return {
+    scheme,
+    username: decode(colon < 0 ? userInfo : userInfo.slice(0, colon)),
+    password: colon < 0 ? null : decode(userInfo.slice(colon + 1)),
+    hosts: authority.split(',').map((host) => parseHost(host, defaultPort, shown)),
+    path: decode(path),
+    parameters,
+    shown,
+  };
+}
+
+/** @throws Error that says what is wrong */
+function parseHost(text: string, defaultPort: number, shown: string): Host {
+  const [, host = null, port = ''] = HOST.exec(text) ?? [];
+  if (host === null) throw new Error(`${shown}: "${text}" is not a host and port; write host:${defaultPort}`);
+  const name = decoded(host.replace(/^\[|\]$/g, ''), shown) ?? 'localhost';
+  return { host: name, port: parsePort(port, defaultPort, shown) };
+}
+
+/** @throws Error that says what is wrong */
+export function parsePort(text: string, defaultPort: number, shown: string): number {
+  if (text === '') return defaultPort;
+  const port = Number(text);
+  if (/^\d{1,5}$/.test(text) && port >= 1 && port <= 65_535) return port;
+  throw new Error(`${shown}: "${text}" is not a port; write a number from 1 to 65535`);
+}
+
+function decoded(text: string, shown: string): string | null {
+  if (text === '') return null;
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    throw new Error(`${shown}: a % in the URL begins no escape; write %25 for a percent sign`);
+  }
+}
+
+type TlsFiles = Pick<ConnectionOptions, 'ca' | 'cert' | 'key'>;
+
+/**
+ * The PEM files that settings name. If none names an authority, those of the system are trusted.
+ * @throws Error naming the setting and the file
+ */
+export function readTlsFiles<Name extends string>(
+  settings: EngineSettings<Name>,
+  names: Readonly<Record<keyof TlsFiles, Name>>,
+): TlsFiles {
+  const [ca, cert, key] = [settings.file(names.ca), settings.file(names.cert), settings.file(names.key)];
+  if (ca === null) trustSystemAuthorities();
+  return { ...(ca !== null && { ca }), ...(cert !== null && { cert }), ...(key !== null && { key }) };
+}
+
+let areTrusted = false;
+
+/**
+ * Makes TLS clients of this process trust the system's authorities in addition to those that come with Node. Takes a
+ * tenth of a second, so it is for engines that are reached over TLS and name no authority of their own.
+ */
+function trustSystemAuthorities(): void {
+  if (areTrusted) return;
+  areTrusted = true;
+  setDefaultCACertificates([...new Set([...getCACertificates('default'), ...getCACertificates('system')])]);
+}
+
+/** How the TLS settings of an engine's URL are written. */
+interface TlsNames {
+  /** The setting that names a PEM file of authorities: `ca=FILE`. */
+  readonly authority: string;
+  /** What makes the name of a certificate fit. */
+  readonly name: string;
+  /** What the URL says for a server that does not use TLS, and for one that does. */
+  readonly without: string;
+  readonly with: string;
+}
+
+const UNKNOWN_AUTHORITY =
+  /self-signed certificate|unable to (get|verify)|unable to get (local )?issuer|certificate (is not trusted|chain too long)/i;
+const OTHER_NAME = /altnames?|does not match certificate/i;
+const WRONG_TIME = /certificate (has expired|is not yet valid)/i;
+const NO_TLS = /wrong version number|packet length too long|SSL routines|does not support SSL/i;
+const WANTS_TLS = /no (SSL )?encryption|SSL off|requires? (SSL|TLS)/i;
+/** Node's own advice, which is for programs that do not trust the system's authorities. */
+const NODES_ADVICE = /; if the root CA is installed locally.*$/s;
+
+/** An error of a connection with what to do about it after a semicolon; unchanged if TLS is not the reason. */
+export function withTlsHint(message: string, names: TlsNames): string {
+  const hint = hintFor(message, names);
+  return hint === null ? message : `${message.replace(NODES_ADVICE, '')}; ${hint}`;
+}
+
+function hintFor(message: string, names: TlsNames): string | null {
+  if (UNKNOWN_AUTHORITY.test(message)) {
+    return `name the authority's PEM file by ${names.authority} in the URL, or install the authority on this system`;
+  }
+  if (OTHER_NAME.test(message)) return `name the host in the URL as its certificate does${names.name}`;
+  if (WRONG_TIME.test(message)) return "renew the server's certificate, or set the clock";
+  if (NO_TLS.test(message)) return `if this port does not use TLS, write ${names.without}`;
+  if (WANTS_TLS.test(message)) return `the server expects TLS: write ${names.with}`;
+  return null;
 }

@@ -301,7 +301,7 @@ export interface ReleaseAction {
 }
 
 /** The lease of a reservation ends `leaseMs` from now. One that already ended is `lease-lost`. */
-export interface ExtendAction {
+interface ExtendAction {
   readonly kind: 'extend';
   readonly leaseMs: number;
 }
@@ -310,7 +310,7 @@ export interface ExtendAction {
  * Moves the element to its queue's dead-letter queue now, whatever its tries; the outcome is `dead-lettered`. If the queue has
  * none, or is it itself, the element is released without delay: nothing is lost because a policy changed.
  */
-export interface DeadLetterAction {
+interface DeadLetterAction {
   readonly kind: 'dead-letter';
   /** Whether this was a failed try, for `x-dl-tries`, or for the tries of an element that has nowhere to go. */
   readonly countTry: boolean;

@@ -5,7 +5,7 @@ import type { Broker } from '../../src/broker/broker.ts';
 import type { Namespace } from '../../src/broker/namespace.ts';
 import type { QueueReading } from '../../src/broker/queue-series.ts';
 import { type QueueFollower, QueueWatch } from '../../src/broker/queue-watch.ts';
-import { unavailable } from '../../src/engine/store-failures.ts';
+import { unavailable } from '../../src/engine/calls.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { after, before, beforeEach, describe, it } from 'node:test';
+import { unavailable, unknownOutcome } from '../../src/engine/calls.ts';
 import { MigratingStorage } from '../../src/engine/migrating-storage.ts';
 import type { Storage } from '../../src/engine/storage.ts';
-import { unavailable, unknownOutcome } from '../../src/engine/store-failures.ts';
 import type { Delivery, ElementId } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { type JoinedEngines, migratingEngine, openJoined } from '../engines/migrating.ts';

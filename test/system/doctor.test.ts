@@ -7,7 +7,7 @@ import type { AddressInfo } from 'node:net';
 import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import type { Finding } from '../../src/engine/finding.ts';
+import type { Finding } from '../../src/engine/engine.ts';
 import { freshSchema, runSql, sharedServer } from '../engines/postgres.ts';
 import { CertificateAuthority, writeCertificate } from '../support/certificate.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';

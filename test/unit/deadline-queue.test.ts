@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { DeadlineQueue, Expiring } from '../../src/engine/deadline-queue.ts';
+import { DeadlineQueue, Expiring } from '../../src/engine/calls.ts';
 import { FakeClock } from '../support/clock.ts';
 
 const TIMEOUT_MS = 4_500;

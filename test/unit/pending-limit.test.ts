@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { PendingLimit } from '../../src/engine/pending-limit.ts';
+import { PendingLimit } from '../../src/engine/calls.ts';
 
 const MIB = 1024 * 1024;
 

@@ -1,12 +1,14 @@
-import { DeadlineQueue, Expiring } from '../../engine/deadline-queue.ts';
-import { PendingLimit, UNREACHABLE_MS } from '../../engine/pending-limit.ts';
 import {
+  DeadlineQueue,
+  Expiring,
   isUnknownOutcome,
   NOT_REACHABLE,
+  PendingLimit,
   tooManyGroups,
+  UNREACHABLE_MS,
   unavailable,
   unknownOutcome,
-} from '../../engine/store-failures.ts';
+} from '../../engine/calls.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
 import { int4Array } from './arrays.ts';

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import pg from 'pg';
-import type { Host } from '../../engine/server-url.ts';
+import type { Host } from '../../engine/settings.ts';
 import { ConnectionLost, fromDriver, Refused } from './errors.ts';
 import type { Settings } from './settings.ts';
 import { flag, number, type Parameter, type Query, type Row, type Statement, text } from './statement.ts';

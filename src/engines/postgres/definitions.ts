@@ -1,3 +1,4 @@
+import { isUnknownOutcome } from '../../engine/calls.ts';
 import {
   type Definition,
   type DefinitionChange,
@@ -9,7 +10,6 @@ import {
 } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
-import { isUnknownOutcome } from '../../engine/store-failures.ts';
 import type { Side } from './side.ts';
 import { type Query, type Row, type Statement, text } from './statement.ts';
 

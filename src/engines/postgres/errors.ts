@@ -1,5 +1,5 @@
 import pg from 'pg';
-import { refusedByStore } from '../../engine/store-failures.ts';
+import { refusedByStore } from '../../engine/calls.ts';
 import type { QuaysideError } from '../../model/errors.ts';
 
 /** A connection that ended, or never came about. What was under way on it may have been applied. */

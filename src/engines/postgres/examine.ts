@@ -1,5 +1,4 @@
-import type { EngineOptions } from '../../engine/engine.ts';
-import { clockFinding, type Finding } from '../../engine/finding.ts';
+import { clockFinding, type EngineOptions, type Finding } from '../../engine/engine.ts';
 import type { Connection } from './connection.ts';
 import { Link } from './link.ts';
 import type { Settings } from './settings.ts';

@@ -1,6 +1,6 @@
 import { randomInt } from 'node:crypto';
 import type { EngineLog } from '../../engine/engine.ts';
-import { withTlsHint } from '../../engine/tls.ts';
+import { withTlsHint } from '../../engine/settings.ts';
 import { Backoff } from '../../util/backoff.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
 import { Connection } from './connection.ts';

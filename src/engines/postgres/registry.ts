@@ -1,11 +1,11 @@
 import { hash } from 'node:crypto';
 import type { NamespacePolicy } from '../../engine/engine.ts';
-import { type GroupLimit, groupLimitOf } from '../../engine/group-limit.ts';
 import {
   type DefaultsRule,
   defaultsRules,
+  type GroupLimit,
+  groupLimitOf,
   type QueueDefaults,
-  stepsToMax,
 } from '../../engine/queue-policy.ts';
 import type { RetryDelay } from '../../engine/storage.ts';
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
@@ -312,6 +312,12 @@ export function retryArray(retry: RetryDelay | null): Buffer {
   if (retry === null) return Buffer.from('{}');
   const { firstMs, factor, maxMs, jitter } = retry;
   return Buffer.from(`{${[firstMs, factor, maxMs, jitter, stepsToMax(retry)].join(',')}}`);
+}
+
+/** After so many tries more the delay has reached its maximum; for arithmetic that overflows instead of becoming infinite. */
+function stepsToMax({ firstMs, factor, maxMs }: RetryDelay): number {
+  if (factor === 1 || firstMs >= maxMs) return 0;
+  return Math.ceil(Math.log(maxMs / firstMs) / Math.log(factor)) + 1;
 }
 
 /** An array of texts in the form of PostgreSQL's input. */

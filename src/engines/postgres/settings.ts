@@ -1,8 +1,6 @@
 import type { ConnectionOptions } from 'node:tls';
 import type { EngineOptions } from '../../engine/engine.ts';
-import { type Host, parsePort, parseServerUrl } from '../../engine/server-url.ts';
-import { EngineSettings } from '../../engine/settings.ts';
-import { readTlsFiles } from '../../engine/tls.ts';
+import { EngineSettings, type Host, parsePort, parseServerUrl, readTlsFiles } from '../../engine/settings.ts';
 
 /** How much a commit waits for, as PostgreSQL's own setting of that name has it. */
 const SYNCHRONOUS_COMMITS = ['on', 'off', 'local', 'remote_write', 'remote_apply'] as const;

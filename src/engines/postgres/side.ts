@@ -1,6 +1,11 @@
-import { DeadlineQueue, Expiring } from '../../engine/deadline-queue.ts';
-import { isUnreachable } from '../../engine/pending-limit.ts';
-import { NOT_REACHABLE, unavailable, unknownOutcome } from '../../engine/store-failures.ts';
+import {
+  DeadlineQueue,
+  Expiring,
+  isUnreachable,
+  NOT_REACHABLE,
+  unavailable,
+  unknownOutcome,
+} from '../../engine/calls.ts';
 import type { Clock } from '../../util/clock.ts';
 import { TIMEOUT_MS } from './batcher.ts';
 import { ConnectionLost, Refused, refusedError } from './errors.ts';

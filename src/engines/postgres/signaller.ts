@@ -1,8 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import type { JsonValue } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
-import type { Signaller } from '../../engine/signaller.ts';
-import { type Listener, Topics } from '../../engine/topics.ts';
+import { type Listener, type Signaller, Topics } from '../../engine/signaller.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
 import { LogOnChange } from '../../util/log-on-change.ts';
 import type { Link } from './link.ts';

@@ -1,4 +1,4 @@
-import { DeadlineQueue, Expiring } from '../../engine/deadline-queue.ts';
+import { DeadlineQueue, Expiring } from '../../engine/calls.ts';
 import type { JsonValue } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import type { ReadySignal } from '../../engine/signaller.ts';

@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { isUnknownOutcome } from '../../engine/calls.ts';
 import {
   DEFINITION_KINDS,
   type Definition,
@@ -10,7 +11,6 @@ import {
   type JsonValue,
 } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
-import { isUnknownOutcome } from '../../engine/store-failures.ts';
 import { type Arg, asString, type Reply } from './client/connection.ts';
 import type { Executor } from './client/executor.ts';
 import type { Keys } from './keys.ts';

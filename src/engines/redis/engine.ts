@@ -1,8 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
-import type { Engine, EngineOptions } from '../../engine/engine.ts';
-import type { Finding } from '../../engine/finding.ts';
+import type { Engine, EngineOptions, Finding } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import { countDeadLetters, type Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';

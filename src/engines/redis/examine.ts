@@ -1,5 +1,4 @@
-import type { EngineOptions } from '../../engine/engine.ts';
-import { clockFinding, type Finding } from '../../engine/finding.ts';
+import { clockFinding, type EngineOptions, type Finding } from '../../engine/engine.ts';
 import type { ServerFacts } from './client/server-check.ts';
 import { Topology } from './client/topology.ts';
 import type { Settings } from './settings.ts';

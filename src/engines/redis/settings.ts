@@ -1,7 +1,5 @@
 import type { EngineOptions } from '../../engine/engine.ts';
-import { type Host, parseServerUrl } from '../../engine/server-url.ts';
-import { EngineSettings } from '../../engine/settings.ts';
-import { readTlsFiles } from '../../engine/tls.ts';
+import { EngineSettings, type Host, parseServerUrl, readTlsFiles } from '../../engine/settings.ts';
 import type { Tls } from './tls.ts';
 
 export type Address = Host;

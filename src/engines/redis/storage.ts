@@ -1,4 +1,4 @@
-import { isBeyond, limitedGroups } from '../../engine/group-limit.ts';
+import { isBeyond, limitedGroups } from '../../engine/queue-policy.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import type {
   InsertOptions,

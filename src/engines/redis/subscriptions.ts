@@ -1,5 +1,5 @@
 import type { EngineLog } from '../../engine/engine.ts';
-import { type Listener, Topics } from '../../engine/topics.ts';
+import { type Listener, Topics } from '../../engine/signaller.ts';
 import type { RedisConnection } from './client/connection.ts';
 import type { Master } from './client/master.ts';
 import { slotOf } from './client/slots.ts';

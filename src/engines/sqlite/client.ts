@@ -1,6 +1,5 @@
-import { DeadlineQueue, Expiring } from '../../engine/deadline-queue.ts';
+import { DeadlineQueue, Expiring, unavailable, unknownOutcome } from '../../engine/calls.ts';
 import type { EngineLog } from '../../engine/engine.ts';
-import { unavailable, unknownOutcome } from '../../engine/store-failures.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { Clock } from '../../util/clock.ts';
 import {

@@ -1,7 +1,7 @@
 import { connect as connectTcp, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 import { AbstractConnector, Redis, Command as RedisCommand } from 'ioredis';
-import { withTlsHint } from '../../../engine/tls.ts';
+import { withTlsHint } from '../../../engine/settings.ts';
 import type { CancelTimer, Clock } from '../../../util/clock.ts';
 import type { Address, Login } from '../settings.ts';
 import { tlsTo } from '../tls.ts';

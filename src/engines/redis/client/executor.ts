@@ -1,5 +1,5 @@
+import { PendingLimit } from '../../../engine/calls.ts';
 import type { EngineLog } from '../../../engine/engine.ts';
-import { PendingLimit } from '../../../engine/pending-limit.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import type { CancelTimer, Clock } from '../../../util/clock.ts';
 import { type Arg, type Command, CommandLost, type Reply, ReplyError } from './connection.ts';

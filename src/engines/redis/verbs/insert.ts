@@ -1,7 +1,7 @@
+import { tooManyGroups } from '../../../engine/calls.ts';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
-import { type GroupLimit, groupLimitOf } from '../../../engine/group-limit.ts';
+import { type GroupLimit, groupLimitOf } from '../../../engine/queue-policy.ts';
 import type { OnRepeat, RequestKey } from '../../../engine/storage.ts';
-import { tooManyGroups } from '../../../engine/store-failures.ts';
 import { type ElementId, type NewElement, PLAIN_GROUP } from '../../../model/element.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import type { QueueKey } from '../../../model/names.ts';

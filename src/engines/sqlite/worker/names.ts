@@ -1,9 +1,14 @@
 import type { DatabaseSync } from 'node:sqlite';
+import { tooManyGroups } from '../../../engine/calls.ts';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
-import { type GroupLimit, groupLimitOf } from '../../../engine/group-limit.ts';
-import { type DefaultsRule, defaultsRules, type QueueDefaults } from '../../../engine/queue-policy.ts';
+import {
+  type DefaultsRule,
+  defaultsRules,
+  type GroupLimit,
+  groupLimitOf,
+  type QueueDefaults,
+} from '../../../engine/queue-policy.ts';
 import type { QueueOptions } from '../../../engine/storage.ts';
-import { tooManyGroups } from '../../../engine/store-failures.ts';
 import type { GroupName } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import { ruleFor } from '../../../util/name-pattern.ts';

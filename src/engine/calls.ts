@@ -1,0 +1,170 @@
+import { type ErrorCode, QuaysideError } from '../model/errors.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
+
+// What an engine does with each call to its store: it settles in time, it is bounded with all others, and it fails in the words of the ports.
+
+/** A call that has to settle in time. */
+export abstract class Expiring {
+  /** By the monotonic clock. */
+  abstract readonly deadlineAt: number;
+  /** Its neighbours in the queue, which alone sets them. */
+  previous: Expiring | null = null;
+  next: Expiring | null = null;
+
+  /** Its deadline has passed and it is not settled. */
+  abstract expire(): void;
+}
+
+/**
+ * Calls that all have the same time to settle, so that they expire in the order in which they were added. One
+ * timer serves them all. It depends on nothing that a call waits for: whatever is stuck, each call settles.
+ *
+ * A linked list, whose links are cleared on removal: a `Set` leaves tables behind that keep settled calls in memory
+ * until the next full collection, which took a third more processor time per call.
+ */
+export class DeadlineQueue {
+  readonly #clock: Clock;
+  readonly #timeoutMs: number;
+  #first: Expiring | null = null;
+  #last: Expiring | null = null;
+  #cancelTimer: CancelTimer | null = null;
+
+  constructor(clock: Clock, timeoutMs: number) {
+    this.#clock = clock;
+    this.#timeoutMs = timeoutMs;
+  }
+
+  /** The deadline of a call that is made now. */
+  next(): number {
+    return this.#clock.monotonic() + this.#timeoutMs;
+  }
+
+  /** `call.deadlineAt` comes from `next`. */
+  add(call: Expiring): void {
+    call.previous = this.#last;
+    if (this.#last === null) this.#first = call;
+    else this.#last.next = call;
+    this.#last = call;
+    if (this.#cancelTimer === null) this.#arm(call);
+  }
+
+  /** The call is settled. */
+  remove(call: Expiring): void {
+    const { previous, next } = call;
+    if (previous !== null) previous.next = next;
+    else if (this.#first === call) this.#first = next;
+    else return;
+    if (next !== null) next.previous = previous;
+    else this.#last = previous;
+    call.previous = null;
+    call.next = null;
+  }
+
+  /** Expires what is left. */
+  stop(): void {
+    this.#cancelTimer?.();
+    this.#cancelTimer = null;
+    while (this.#first !== null) this.#expire(this.#first);
+  }
+
+  #arm({ deadlineAt }: Expiring): void {
+    const leftMs = Math.max(0, deadlineAt - this.#clock.monotonic());
+    this.#cancelTimer = this.#clock.after(leftMs, () => this.#onTimer());
+  }
+
+  /** Settled calls are gone, so the timer is armed once per timeout at most, not once per call. */
+  #onTimer(): void {
+    this.#cancelTimer = null;
+    const now = this.#clock.monotonic();
+    while (this.#first !== null && this.#first.deadlineAt <= now) this.#expire(this.#first);
+    if (this.#first !== null) this.#arm(this.#first);
+  }
+
+  #expire(call: Expiring): void {
+    this.remove(call);
+    call.expire();
+  }
+}
+
+/** Once a server is unreachable for this long, a call to it is rejected at once: it would most likely wait in vain. */
+export const UNREACHABLE_MS = 2_000;
+/** What unsettled calls may hold together: a server that does not reply gets no more than this. */
+const MAX_BYTES = 64 * 1024 * 1024;
+/** And while there is no connection: most of what gathers then is in vain. */
+const MAX_BYTES_UNREACHABLE = 16 * 1024 * 1024;
+/** What a call holds in addition to its elements. */
+const CALL_BYTES = 500;
+
+const NO_CONNECTION = new Error('There is no connection.');
+const TOO_MUCH = new Error('Too much waits for a reply.');
+
+/** Whether calls to a server that has been unreachable for so long are in vain. */
+export function isUnreachable(downMs: number): boolean {
+  return downMs > UNREACHABLE_MS;
+}
+
+/** The bytes of memory that the unsettled calls of this node hold, and whether one more call may join them. */
+export class PendingLimit {
+  #bytes = 0;
+
+  /**
+   * Why a call is rejected now, as `storage-unavailable`; null: it may join.
+   * @param downMs for how long its server has been unreachable; 0 while it is reachable
+   */
+  rejection(downMs: number): QuaysideError | null {
+    if (isUnreachable(downMs)) return unavailable(NOT_REACHABLE, NO_CONNECTION);
+    if (this.#bytes < (downMs > 0 ? MAX_BYTES_UNREACHABLE : MAX_BYTES)) return null;
+    return unavailable('The store does not reply as fast as it is called; nothing was changed.', TOO_MUCH);
+  }
+
+  add(bytes: number): void {
+    this.#bytes += CALL_BYTES + bytes;
+  }
+
+  /** The call is settled. */
+  remove(bytes: number): void {
+    this.#bytes -= CALL_BYTES + bytes;
+  }
+}
+
+export const NOT_REACHABLE = 'The store is not reachable now; nothing was changed.';
+
+/** When asking again makes sense, ms: about as long as a reconnect, or an election, takes to be noticed. */
+const RETRY_AFTER_MS = 1000;
+
+/** A call that the store refused: nothing of it happened. `isFull`: it had no space for what the call stores. */
+export function refusedByStore(cause: Error, isFull: boolean): QuaysideError {
+  if (isFull) return new QuaysideError('storage-full', 'The store is full; nothing was stored.', { cause });
+  return unavailable('The store refused the change; nothing was changed.', cause);
+}
+
+/** An insert would make more groups than the queue may have: nothing of it was stored. */
+export function tooManyGroups(queue: string, maxGroups: number): QuaysideError {
+  return new QuaysideError(
+    'too-many-groups',
+    `Queue ${queue} has ${maxGroups} consumer groups, its limit; raise maxGroups to add more.`,
+  );
+}
+
+/** A change that was sent and not answered. */
+export function unknownOutcome(cause: Error): QuaysideError {
+  return failure(
+    'outcome-unknown',
+    'The store did not answer in time; the change was made or it was not.',
+    cause,
+  );
+}
+
+/** Whether what failed may have been done all the same. */
+export function isUnknownOutcome(error: unknown): boolean {
+  return error instanceof QuaysideError && error.code === 'outcome-unknown';
+}
+
+/** Nothing was sent, or only a question. */
+export function unavailable(message: string, cause: Error): QuaysideError {
+  return failure('storage-unavailable', message, cause);
+}
+
+function failure(code: ErrorCode, message: string, cause: Error): QuaysideError {
+  return new QuaysideError(code, message, { cause, retryAfterMs: RETRY_AFTER_MS });
+}
