@@ -1,4 +1,4 @@
-import type { WriteObserver } from '../session/outstanding.ts';
+import type { WriteObserver } from '../session/socket-writer.ts';
 import { CHUNK_BYTES, type Chunk, JOINED_BYTES, newChunk, SocketWriter } from '../session/socket-writer.ts';
 
 /** Writes the frames of one AMQP connection. */

@@ -1,6 +1,5 @@
 import type { Delivery } from '../model/element.ts';
 import { COPY, QueueBrowser } from '../session/queue-browser.ts';
-import { bytesOfText } from '../util/byte-text.ts';
 import type { AmqpConnection } from './connection.ts';
 import { TRANSFER_HEAD_BYTES } from './core/frames.ts';
 import { type DeliveryState, SETTLE_MODE, type SenderEndpoint, type SenderHandler } from './core/link.ts';
@@ -12,13 +11,10 @@ import type { SourceRequest } from './source.ts';
  * A link by which a client browses: its source has the distribution mode `copy`. It gets copies of what is ready, in
  * order, as far as its credit goes; what it does with them changes nothing.
  */
-export class BrowsingLink extends QueueBrowser implements AmqpLink, SenderHandler {
+export class BrowsingLink extends QueueBrowser<AmqpConnection> implements AmqpLink, SenderHandler {
   readonly endpoint: SenderEndpoint;
-  readonly #connection: AmqpConnection;
   readonly #source: SourceRequest;
   readonly #isSettled: boolean;
-  /** On a stream: the group that it looks as, as bytes. */
-  readonly #publicGroup: string | null;
 
   /** @throws QuaysideError if the right to browse there is missing, or the source is not what it must be */
   constructor(connection: AmqpConnection, endpoint: SenderEndpoint, source: SourceRequest) {
@@ -27,10 +23,8 @@ export class BrowsingLink extends QueueBrowser implements AmqpLink, SenderHandle
     if (source.group !== null) queue.groups([source.group]);
     super(connection, { namespace, queue, group: source.group });
     this.endpoint = endpoint;
-    this.#connection = connection;
     this.#source = source;
     this.#isSettled = request.sndSettleMode === SETTLE_MODE.settled;
-    this.#publicGroup = namespace.isStream ? bytesOfText(this.group) : null;
     connection.counts.links += 1;
     endpoint.accept(this, {
       source: source.address,
@@ -42,20 +36,19 @@ export class BrowsingLink extends QueueBrowser implements AmqpLink, SenderHandle
   }
 
   checkRight(): void {
-    this.#connection.destinations.find(this.#source.address, 'browse');
+    this.session.destinations.find(this.#source.address, 'browse');
   }
 
-  override async stop(): Promise<void> {
-    if (this.isStopped) return;
-    this.#connection.counts.links -= 1;
-    this.#connection.links.delete(this);
-    const stopped = super.stop();
-    this.#connection.guard(() => this.endpoint.release());
-    await stopped;
+  protected override async release(): Promise<void> {
+    this.session.counts.links -= 1;
+    this.session.links.delete(this);
+    const released = super.release();
+    this.session.guard(() => this.endpoint.release());
+    await released;
   }
 
   onDetach(): void {
-    void this.stop();
+    void this.stop(true);
   }
 
   /** Each flow of the client looks for what has come since. */
@@ -71,18 +64,14 @@ export class BrowsingLink extends QueueBrowser implements AmqpLink, SenderHandle
     return this.endpoint.sendable;
   }
 
-  protected override get showsBodies(): boolean {
-    return this.#connection.destinations.maySeeBodies(this.namespace.name);
-  }
-
   protected override show(delivery: Delivery): number {
-    const bytes = messageOf(delivery, this.#publicGroup, TRANSFER_HEAD_BYTES);
+    const bytes = messageOf(delivery, this.publicGroup, TRANSFER_HEAD_BYTES);
     const error = messageTooLarge(this.endpoint, bytes.length - TRANSFER_HEAD_BYTES, delivery.id);
     if (error !== null) {
-      this.#connection.failLink(this, error);
+      this.session.failLink(this, error);
       return 0;
     }
-    this.#connection.counts.messages += 1;
+    this.session.counts.messages += 1;
     this.endpoint.send(bytes, COPY, this.#isSettled);
     return bytes.length;
   }
@@ -95,6 +84,6 @@ export class BrowsingLink extends QueueBrowser implements AmqpLink, SenderHandle
   }
 
   protected override onFailed(error: unknown): void {
-    this.#connection.failLink(this, error);
+    this.session.failLink(this, error);
   }
 }

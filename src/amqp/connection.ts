@@ -1,9 +1,8 @@
 import { addressBlock } from '../access/networks.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { ClientSession, PAUSE } from '../session/client-session.ts';
-import type { WriteObserver } from '../session/outstanding.ts';
 import type { Arrival } from '../session/server.ts';
-import type { ClientSocket } from '../session/socket-writer.ts';
+import type { ClientSocket, WriteObserver } from '../session/socket-writer.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { parseAddress } from './address.ts';
 import { AmqpWriter } from './amqp-writer.ts';

@@ -1,7 +1,7 @@
 import { momentIn } from '../broker/engine-time.ts';
 import { needsFor } from '../broker/needs.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
-import type { Destination } from '../session/destinations.ts';
+import type { Destination } from '../session/client-session.ts';
 import { maskUrl } from '../util/mask.ts';
 import { quote } from '../util/quote.ts';
 import { parseAddress } from './address.ts';

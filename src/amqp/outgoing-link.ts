@@ -3,7 +3,6 @@ import { FINISH, type ReleaseAction, type SettleAction } from '../broker/queue.t
 import type { Delivery } from '../model/element.ts';
 import { LIMITS } from '../model/limits.ts';
 import { PushConsumer } from '../session/push-consumer.ts';
-import { bytesOfText } from '../util/byte-text.ts';
 import type { AmqpConnection } from './connection.ts';
 import { DESCRIBED } from './core/descriptors.ts';
 import { TRANSFER_HEAD_BYTES } from './core/frames.ts';
@@ -24,12 +23,9 @@ export interface SettleTicket {
  * A link by which a client receives: a consumer of the queue that its source names, with its credit for the window.
  * Settled, it pops; else it reserves, and the client's outcomes settle. An element is known by its delivery's id.
  */
-export class OutgoingLink extends PushConsumer<number> implements AmqpLink, SenderHandler {
+export class OutgoingLink extends PushConsumer<AmqpConnection, number> implements AmqpLink, SenderHandler {
   readonly endpoint: SenderEndpoint;
-  readonly #connection: AmqpConnection;
   readonly #source: SourceRequest;
-  /** On a stream: the group that it reads as, as bytes. */
-  readonly #publicGroup: string | null;
   readonly #settledTicket: SettleTicket = { link: this, deliveryId: null };
   #isDraining = false;
 
@@ -43,9 +39,7 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
     if (source.group !== null) queue.groups([source.group]);
     super(connection, { namespace, queue, group: source.group, isPop, leaseMs: source.leaseMs });
     this.endpoint = endpoint;
-    this.#connection = connection;
     this.#source = source;
-    this.#publicGroup = namespace.isStream ? bytesOfText(this.group) : null;
     connection.counts.links += 1;
     endpoint.accept(this, {
       source: source.address,
@@ -57,17 +51,16 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
   }
 
   checkRight(): void {
-    this.#connection.destinations.find(this.#source.address, 'read');
+    this.session.destinations.find(this.#source.address, 'read');
   }
 
-  override async stop(countTries: boolean): Promise<void> {
-    if (this.isStopped) return;
-    this.#connection.counts.links -= 1;
-    this.#connection.links.delete(this);
-    const stopped = super.stop(countTries);
+  protected override async release(countTries: boolean): Promise<void> {
+    this.session.counts.links -= 1;
+    this.session.links.delete(this);
+    const released = super.release(countTries);
     // Other links of the session may send now.
-    this.#connection.guard(() => this.endpoint.release());
-    await stopped;
+    this.session.guard(() => this.endpoint.release());
+    await released;
   }
 
   /** Takes more if there is room, or what there is if the client drains. */
@@ -106,7 +99,7 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
     const settled = [one];
     this.settle(settled);
     const ticket = isSettled ? this.#settledTicket : { link: this, deliveryId };
-    this.#connection.settles.add(this.queue, settled, action, ticket);
+    this.session.settles.add(this.queue, settled, action, ticket);
   }
 
   protected override get free(): number {
@@ -134,11 +127,11 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
       this.queue.returnUndelivered(delivery);
       return delivery.body.byteLength;
     }
-    const bytes = messageOf(delivery, this.#publicGroup, TRANSFER_HEAD_BYTES);
+    const bytes = messageOf(delivery, this.publicGroup, TRANSFER_HEAD_BYTES);
     const error = messageTooLarge(endpoint, bytes.length - TRANSFER_HEAD_BYTES, delivery.id);
     if (error !== null) {
       this.queue.returnUndelivered(delivery);
-      this.#connection.failLink(this, error);
+      this.session.failLink(this, error);
       return bytes.length;
     }
     const observer = this.track(session.nextDeliveryId, delivery);
@@ -147,7 +140,7 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
   }
 
   protected override onEnded(reason: unknown): void {
-    this.#connection.failLink(this, reason);
+    this.session.failLink(this, reason);
   }
 
   /** What becomes of an element with this outcome (decisions, "AMQP 1.0"). Null: it has none yet. */

@@ -2,7 +2,7 @@ import type { Broker } from '../broker/broker.ts';
 import type { EventCounts } from '../events/publisher.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { BulkOperations } from '../operations/operations.ts';
-import type { SessionCounts } from '../session/counts.ts';
+import type { SessionCounts } from '../session/server.ts';
 import type { SpanCounts } from '../tracing/exporter.ts';
 import type { Clock } from '../util/clock.ts';
 import type { Histogram } from '../util/histogram.ts';

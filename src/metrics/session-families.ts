@@ -1,4 +1,4 @@
-import type { SessionCounts } from '../session/counts.ts';
+import type { SessionCounts } from '../session/server.ts';
 import type { Family } from './family.ts';
 
 const FAMILIES: readonly (Omit<Family, 'samples'> & { readonly of: keyof SessionCounts })[] = [

@@ -1,17 +1,10 @@
 import type { Queue, SettleAction, SettleItem, SettleResult } from '../broker/queue.ts';
 import { isSettled, refusalOf } from '../broker/refusal.ts';
 import type { NewElement } from '../model/element.ts';
-import type { Outstanding } from './outstanding.ts';
-import type { PendingWork } from './pending-work.ts';
+import type { ClientSession } from './client-session.ts';
+import type { Outstanding } from './push-consumer.ts';
 
-/** The session that an {@link InsertBatcher} belongs to. A ticket is what a protocol confirms: a receipt, a delivery. */
-export interface InsertHost<Ticket> {
-  readonly work: PendingWork;
-  inserted(tickets: readonly Ticket[]): void;
-  notInserted(tickets: readonly Ticket[], error: unknown): void;
-  /** Ends the session. */
-  fail(thrown: unknown): void;
-}
+// What the frames of one turn of the event loop ask of the engine. A ticket is what a protocol confirms: a receipt, a delivery.
 
 interface InsertBatch<Ticket> {
   readonly elements: NewElement[];
@@ -21,11 +14,11 @@ interface InsertBatch<Ticket> {
 
 /** Gathers the elements that one turn of the event loop brought, so that each queue gets one insert. */
 export class InsertBatcher<Ticket> {
-  readonly #host: InsertHost<Ticket>;
+  readonly #session: ClientSession<Ticket>;
   readonly #batches = new Map<Queue, InsertBatch<Ticket>>();
 
-  constructor(host: InsertHost<Ticket>) {
-    this.#host = host;
+  constructor(session: ClientSession<Ticket>) {
+    this.#session = session;
   }
 
   /** @param ticket null if the client wants no confirmation */
@@ -44,33 +37,22 @@ export class InsertBatcher<Ticket> {
   flush(): void {
     if (this.#batches.size === 0) return;
     for (const [queue, batch] of this.#batches)
-      this.#insert(queue, batch).catch((error: unknown) => this.#host.fail(error));
+      this.#insert(queue, batch).catch((error: unknown) => this.#session.fail(error));
     this.#batches.clear();
   }
 
   async #insert(queue: Queue, { elements, tickets, bytes }: InsertBatch<Ticket>): Promise<void> {
-    const { work } = this.#host;
+    const { work } = this.#session;
     work.begin(elements.length, bytes);
     try {
       await queue.insert(elements);
-      this.#host.inserted(tickets);
+      this.#session.inserted(tickets);
     } catch (error) {
-      this.#host.notInserted(tickets, error);
+      this.#session.notInserted(tickets, error);
     } finally {
       work.end(elements.length, bytes);
     }
   }
-}
-
-/** The session that a {@link SettleBatcher} belongs to. A ticket is what a protocol confirms; null: nothing. */
-export interface SettleHost<Ticket> {
-  readonly work: PendingWork;
-  /** All elements of that ticket's frame were settled. */
-  settled(ticket: Ticket | null): void;
-  /** Of each of these frames at least one element was not settled. */
-  notSettled(tickets: readonly (Ticket | null)[], error: unknown): void;
-  /** Ends the session. */
-  fail(thrown: unknown): void;
 }
 
 /** The elements of several frames, and where those of each frame end. */
@@ -82,13 +64,13 @@ interface SettleBatch<Ticket> {
 
 /** Gathers the settlements of one turn of the event loop, so that each queue gets one call for each kind. */
 export class SettleBatcher<Ticket> {
-  readonly #host: SettleHost<Ticket>;
+  readonly #session: ClientSession<unknown, Ticket>;
   /** A call of their own: they need no space, and so succeed if a dead letter cannot be stored. */
   readonly #commits = new Map<Queue, SettleBatch<Ticket>>();
   readonly #returns = new Map<Queue, SettleBatch<Ticket>>();
 
-  constructor(host: SettleHost<Ticket>) {
-    this.#host = host;
+  constructor(session: ClientSession<unknown, Ticket>) {
+    this.#session = session;
   }
 
   /** @param settled the elements that one frame is about, at least one */
@@ -110,19 +92,19 @@ export class SettleBatcher<Ticket> {
   flush(): void {
     for (const batches of [this.#commits, this.#returns]) {
       for (const [queue, batch] of batches)
-        this.#settle(queue, batch).catch((error: unknown) => this.#host.fail(error));
+        this.#settle(queue, batch).catch((error: unknown) => this.#session.fail(error));
       batches.clear();
     }
   }
 
   async #settle(queue: Queue, batch: SettleBatch<Ticket>): Promise<void> {
-    const { work } = this.#host;
+    const { work } = this.#session;
     const count = batch.items.length;
     work.begin(count, 0);
     try {
       this.#confirm(queue, batch, await queue.settleAll(batch.items));
     } catch (error) {
-      this.#host.notSettled(
+      this.#session.notSettled(
         batch.frames.map(({ ticket }) => ticket),
         error,
       );
@@ -136,8 +118,8 @@ export class SettleBatcher<Ticket> {
     let from = 0;
     for (const { end, ticket } of frames) {
       const error = firstError(queue, items, results, from, end);
-      if (error !== null) this.#host.notSettled([ticket], error);
-      else this.#host.settled(ticket);
+      if (error !== null) this.#session.notSettled([ticket], error);
+      else this.#session.settled(ticket);
       from = end;
     }
   }

@@ -1,8 +1,8 @@
+import { type PeerCertificate, TLSSocket } from 'node:tls';
 import type { Authenticator, User } from '../access/user.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 import { quote } from '../util/quote.ts';
-import type { ClientCertificate } from './client-certificate.ts';
 
 /** A name and a password as bytes, one character for each. */
 export interface Credentials {
@@ -48,4 +48,36 @@ export function loginCertified(
     'unauthorized',
     `There is no user ${quote(certificate.name)}, whom the client's certificate names.`,
   );
+}
+
+/** What a client proved by a certificate of its own: the name of a user; or why it proved nothing. */
+export type ClientCertificate =
+  | { readonly name: string }
+  /** `isSent`: whether there is a certificate. */
+  | { readonly name: null; readonly error: string; readonly isSent: boolean };
+
+/**
+ * Reads the certificate of a client whose handshake is done. It counts if an authority of the listener signed it and it
+ * is valid now; the user is its common name.
+ */
+export function readClientCertificate(socket: object): ClientCertificate {
+  if (!(socket instanceof TLSSocket))
+    return none('it needs a TLS connection to the listener of its protocol');
+  const { authorized, authorizationError } = socket;
+  // `authorized` alone is true for a session that was resumed without a certificate.
+  const { subject } = (socket.getPeerCertificate() ?? {}) as Partial<PeerCertificate>;
+  if (subject === undefined) return none('the client sent none, or was not asked for one (tls.clientCa)');
+  if (!authorized) return failed(`the client's was not accepted (${authorizationError})`);
+  const name: unknown = subject.CN;
+  if (typeof name !== 'string')
+    return failed("the subject of the client's does not have one common name (CN)");
+  return { name };
+}
+
+function none(error: string): ClientCertificate {
+  return { name: null, error, isSent: false };
+}
+
+function failed(error: string): ClientCertificate {
+  return { name: null, error, isSent: true };
 }

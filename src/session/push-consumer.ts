@@ -1,21 +1,14 @@
-import type { Consumer, ConsumerOrigin, SessionConsumerInfo, Sink } from '../broker/consumer.ts';
-import type { Namespace } from '../broker/namespace.ts';
+import type { Consumer, SessionConsumerInfo, Sink } from '../broker/consumer.ts';
 import type { Queue } from '../broker/queue.ts';
-import { type Delivery, type GroupName, PLAIN_GROUP } from '../model/element.ts';
+import type { Delivery, ElementId, GroupName } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import type { CancelTimer, Clock } from '../util/clock.ts';
-import type { SessionCounts } from './counts.ts';
-import { LeaseRenewer } from './lease-renewer.ts';
-import { Outstanding, PoppedDelivery, returnOutstanding } from './outstanding.ts';
-import type { PageTurns } from './page-turns.ts';
-import type { PendingWork } from './pending-work.ts';
+import type { CancelTimer } from '../util/clock.ts';
+import type { ClientSession } from './client-session.ts';
+import { type ConsumerOptions, MAX_TAKE, SessionConsumer } from './consumer.ts';
+import type { WriteObserver } from './socket-writer.ts';
 
 /** What a consumer takes, checked, and how. */
-export interface ConsumerOptions {
-  readonly namespace: Namespace;
-  readonly queue: Queue;
-  /** As given; null: the namespace's default. */
-  readonly group: GroupName | null;
+export interface PushConsumerOptions extends ConsumerOptions {
   /** Whether it pops; otherwise it reserves. */
   readonly isPop: boolean;
   /**
@@ -25,48 +18,6 @@ export interface ConsumerOptions {
   readonly leaseMs: number | null;
 }
 
-/** Sends elements of a queue to the session's client, for as long as there is room. */
-export interface SessionConsumer {
-  /** There may be room for more. */
-  fill(): void;
-  /**
-   * Sends nothing more, and returns what it holds. Harmless when repeated.
-   * @param countTries whether it is a failed try of each element that the client can have seen
-   */
-  stop(countTries: boolean): Promise<void>;
-  /** As listings show it. */
-  describe(): SessionConsumerInfo;
-}
-
-/** The session that a consumer belongs to. */
-export interface ConsumerSession {
-  /** Its name in the log, which clients know, too. */
-  readonly id: string;
-  readonly clock: Clock;
-  readonly counts: SessionCounts;
-  readonly work: PendingWork;
-  /** Of its consumers that browse. */
-  readonly pageTurns: PageTurns;
-  /** The user's name. */
-  readonly owner: string;
-  readonly origin: ConsumerOrigin;
-  /** Bytes of elements that may be written now. */
-  readonly capacity: number;
-  /** So much waits for the client that no element may be added, by whichever of its consumers. */
-  readonly isFull: boolean;
-  /** All consumers of the session that have not stopped. */
-  readonly consumers: Set<SessionConsumer>;
-  warn(error: unknown, message: string): void;
-  /** Runs a step whose failure ends the session. */
-  guard(step: () => void): void;
-}
-
-/** Elements of one take. */
-export const MAX_TAKE = 256;
-/** The size that an element is assumed to have before the first has come. */
-const FIRST_ESTIMATE_BYTES = 64 * 1024;
-/** Elements of one take may have this many times the bytes that there was capacity for: few takes are all alike. */
-const TOLERANCE = 2;
 /**
  * A window from this size on is filled by halves, so that the engine takes one while the client works on the
  * other: 20 µs an element instead of 26, measured with a window of 256 and a client that acknowledges at once.
@@ -76,6 +27,8 @@ const HALVED_FROM = 64;
 const TOP_UP_MS = 5;
 /** If too many consumers wait, one that had its place tries to come back after this long. */
 const RETRY_MS = 1000;
+/** Checks in each lease, so that every lease is extended while at least half of it is left. */
+const LEASE_CHECKS = 4;
 
 /**
  * A consumer that takes from its queue for as long as its client has room, until it is stopped: a STOMP subscription,
@@ -85,48 +38,41 @@ const RETRY_MS = 1000;
  * The protocol says how many elements the client may hold (`setWindow`, `free`, `minTake`), writes them (`send`,
  * which calls `track`), and calls `settle` with what the client has settled. `start` begins; `fill` is to be called
  * when places became free; `stop` ends it.
+ *
+ * It extends the leases of its outstanding elements for as long as it lives, unless the client chose their length. A
+ * client that was sent a thousand elements works on them one by one; without this the leases of the last ones would
+ * have expired by the time that it comes to them. A node that dies extends nothing, and its leases expire.
  */
-export abstract class PushConsumer<Key = unknown> implements Sink, SessionConsumer {
-  readonly namespace: Namespace;
-  readonly queue: Queue;
+export abstract class PushConsumer<Session extends ClientSession = ClientSession, Key = unknown>
+  extends SessionConsumer<Session>
+  implements Sink
+{
   /** How long it reserves, ms; null: it pops. */
   readonly leaseMs: number | null;
-  protected readonly session: ConsumerSession;
   /** Reserved elements that the client has not settled, in the order of sending. */
   protected readonly outstanding = new Map<Key, Outstanding<Key>>();
-  readonly #group: GroupName | null;
   readonly #tid: string;
-  readonly #leases: LeaseRenewer | null;
-  #isStopped = false;
+  readonly #extendsLeases: boolean;
   #consumer: Consumer | null = null;
   #cancelRetry: CancelTimer | null = null;
   #cancelTopUp: CancelTimer | null = null;
+  #cancelLeaseCheck: CancelTimer | null = null;
   /** Set while it drains. */
   #onDrained: (() => void) | null = null;
-  #estimateBytes = FIRST_ESTIMATE_BYTES;
-  /** What is sent of one take, about. The rest is much larger than was estimated, and returns to the queue. */
-  #maxBytes = 0;
+  /** What is sent of the take that it waits for, about. */
+  #takeBytes = 0;
   #unwritten = 0;
   #window = 0;
 
-  constructor(session: ConsumerSession, { namespace, queue, group, isPop, leaseMs }: ConsumerOptions) {
-    this.session = session;
-    this.namespace = namespace;
-    this.queue = queue;
+  constructor(session: Session, options: PushConsumerOptions) {
+    super(session, options);
+    const { queue, namespace, isPop, leaseMs } = options;
     this.leaseMs = isPop ? null : (leaseMs ?? queue.settings.leaseMs);
-    this.#group = group;
+    this.#extendsLeases = !isPop && leaseMs === null;
     // It begins with the session's name: listings of consumers and of reserved elements show whose it is.
     this.#tid = `${session.id}.${namespace.makeTid()}`;
-    this.#leases =
-      this.leaseMs === null || leaseMs !== null
-        ? null
-        : new LeaseRenewer(queue, this.leaseMs, session, this.outstanding);
-    session.counts.subscriptions += 1;
-    session.consumers.add(this);
   }
 
-  /** How many elements the client may be sent now; 0 or less: none. */
-  protected abstract get free(): number;
   /** Whether a drain ends because no place is free; otherwise places become free without the client's doing more. */
   protected get isUsedUp(): boolean {
     return this.free <= 0;
@@ -146,26 +92,6 @@ export abstract class PushConsumer<Key = unknown> implements Sink, SessionConsum
     return this.#window;
   }
 
-  /** The group that it reads as; on a plain queue the one without a name. */
-  get group(): GroupName {
-    return this.#group ?? this.namespace.defaultGroup;
-  }
-
-  get isStopped(): boolean {
-    return this.#isStopped;
-  }
-
-  describe(): SessionConsumerInfo {
-    return {
-      ns: this.namespace.name,
-      queue: this.queue.key.name,
-      group: this.group === PLAIN_GROUP ? null : this.group,
-      kind: 'take',
-      window: this.#window,
-      unacknowledged: this.outstanding.size,
-    };
-  }
-
   /** Popped elements that the kernel does not have yet. */
   get unwritten(): number {
     return this.#unwritten;
@@ -176,9 +102,13 @@ export abstract class PushConsumer<Key = unknown> implements Sink, SessionConsum
     return this.#consumer?.count ?? 0;
   }
 
+  override describe(): SessionConsumerInfo {
+    return this.describeAs('take', this.#window, this.outstanding.size);
+  }
+
   /** Harmless if it is stopped: its client may not know yet. */
   setWindow(window: number): void {
-    if (this.#isStopped) return;
+    if (this.isStopped) return;
     this.session.counts.window += window - this.#window;
     this.#window = window;
   }
@@ -190,12 +120,12 @@ export abstract class PushConsumer<Key = unknown> implements Sink, SessionConsum
   }
 
   /** Takes more if there is room; if that is little, a moment later. */
-  fill(): void {
+  override fill(): void {
     const { free, minTake } = this;
     if (free <= 0 && this.#consumer === null) {
       if (this.isUsedUp) this.#drained();
     } else if (free >= minTake) this.#take();
-    else if (this.#consumer === null && !this.#isStopped) {
+    else if (this.#consumer === null && !this.isStopped) {
       this.#cancelTopUp ??= this.session.clock.after(TOP_UP_MS, () => {
         this.#cancelTopUp = null;
         this.session.guard(() => this.#take());
@@ -233,21 +163,14 @@ export abstract class PushConsumer<Key = unknown> implements Sink, SessionConsum
     }
   }
 
-  /**
-   * Leaves the wait queue for good and returns what is outstanding. Harmless when repeated.
-   * @param countTries whether it is a failed try of each element that the client can have seen
-   * @returns a promise that resolves when the engine has the elements, or failed to; it never rejects
-   */
-  async stop(countTries: boolean): Promise<void> {
-    if (this.#isStopped) return;
-    this.setWindow(0);
-    this.#isStopped = true;
-    this.session.counts.subscriptions -= 1;
-    this.session.consumers.delete(this);
+  /** Leaves the wait queue for good and returns what is outstanding. */
+  protected override async release(countTries: boolean): Promise<void> {
+    this.session.counts.window -= this.#window;
+    this.#window = 0;
     this.session.guard(() => this.leave());
     this.#cancelRetry?.();
     this.#cancelTopUp?.();
-    this.#leases?.stop();
+    this.#cancelLeaseCheck?.();
     const left = [...this.outstanding.values()];
     this.settle(left);
     if (left.length > 0) await returnOutstanding(this.queue, left, countTries, this.session);
@@ -263,12 +186,12 @@ export abstract class PushConsumer<Key = unknown> implements Sink, SessionConsum
     let bytes = this.send(first);
     let sent = 0;
     for (const delivery of more) {
-      if (bytes >= this.#maxBytes) break;
+      if (bytes >= this.#takeBytes) break;
       bytes += this.send(delivery);
       sent += 1;
     }
     if (sent < more.length) bytes += this.#returnUndelivered(more.slice(sent));
-    this.#estimateBytes = Math.max(bytes / (1 + more.length), this.#estimateBytes / 4);
+    this.learnSize(bytes, 1 + more.length);
     this.fill();
   }
 
@@ -284,7 +207,7 @@ export abstract class PushConsumer<Key = unknown> implements Sink, SessionConsum
    * What observes the write of an element: if it is reserved, it is outstanding from now on.
    * @param key by which the client will settle it
    */
-  protected track(key: Key, delivery: Delivery): Outstanding<Key> | PoppedDelivery {
+  protected track(key: Key, delivery: Delivery): Outstanding<Key> | WriteObserver {
     const { counts, clock } = this.session;
     counts.messages += 1;
     if (delivery.lease === null) {
@@ -294,7 +217,7 @@ export abstract class PushConsumer<Key = unknown> implements Sink, SessionConsum
     const outstanding = new Outstanding(key, delivery, clock.monotonic());
     this.outstanding.set(key, outstanding);
     counts.unacknowledged += 1;
-    this.#leases?.watch();
+    if (this.#extendsLeases) this.#planLeaseCheck();
     return outstanding;
   }
 
@@ -303,7 +226,7 @@ export abstract class PushConsumer<Key = unknown> implements Sink, SessionConsum
   };
 
   #take(): void {
-    if (this.#isStopped || this.#consumer !== null || this.#cancelRetry !== null) return;
+    if (this.isStopped || this.#consumer !== null || this.#cancelRetry !== null) return;
     const count = this.#wanted();
     if (count === 0) return;
     try {
@@ -326,16 +249,18 @@ export abstract class PushConsumer<Key = unknown> implements Sink, SessionConsum
     const { capacity, isFull } = this.session;
     if (free <= 0 || capacity <= 0 || isFull) return 0;
     const max = window < HALVED_FROM ? window : Math.min(MAX_TAKE, Math.ceil(window / 2));
-    return Math.min(max, free, Math.max(1, Math.floor(capacity / this.#estimateBytes)));
+    return Math.min(max, free, this.fitting);
   }
 
   #join(count: number): void {
-    const { owner, origin, capacity } = this.session;
-    this.#maxBytes = capacity * TOLERANCE;
+    const { owner, origin } = this.session;
+    this.#takeBytes = this.maxBytes;
     const timeoutMs = this.#onDrained === null ? null : 0;
-    const { leaseMs } = this;
-    const request = { group: this.#group, leaseMs, count, timeoutMs, tid: this.#tid, owner, from: origin };
-    const consumer = this.queue.get(request, this);
+    const { leaseMs, givenGroup: group } = this;
+    const consumer = this.queue.get(
+      { group, leaseMs, count, timeoutMs, tid: this.#tid, owner, from: origin },
+      this,
+    );
     // One that does not wait may be done already: on a paused queue there is nothing to ask of the engine.
     if (consumer.state !== 'gone') this.#consumer = consumer;
   }
@@ -352,5 +277,125 @@ export abstract class PushConsumer<Key = unknown> implements Sink, SessionConsum
     const then = this.#onDrained;
     this.#onDrained = null;
     then?.();
+  }
+
+  #planLeaseCheck(): void {
+    if (this.#cancelLeaseCheck !== null || this.isStopped || this.leaseMs === null) return;
+    const { leaseMs } = this;
+    this.#cancelLeaseCheck = this.session.clock.after(leaseMs / LEASE_CHECKS, () => {
+      this.#cancelLeaseCheck = null;
+      void this.#extendOldLeases(leaseMs);
+      if (this.outstanding.size > 0) this.#planLeaseCheck();
+    });
+  }
+
+  async #extendOldLeases(leaseMs: number): Promise<void> {
+    const now = this.session.clock.monotonic();
+    const old = [...this.outstanding.values()].filter(
+      ({ leasedAt }) => now - leasedAt >= leaseMs / LEASE_CHECKS,
+    );
+    if (old.length === 0) return;
+    const action = { kind: 'extend', leaseMs } as const;
+    try {
+      const results = await this.queue.settleAll(old.map((one) => this.queue.item(one, action)));
+      for (const [i, result] of results.entries()) {
+        const one = old[i];
+        if (one !== undefined && result.outcome === 'done') one.leasedAt = now;
+      }
+    } catch (error) {
+      this.session.warn(error, 'leases could not be extended; the next check tries again');
+    }
+  }
+}
+
+/**
+ * A reserved element that was sent to a client and is not settled yet.
+ *
+ * - `isSeen`: the client can have seen it, so its return is a failed try.
+ * - `isClaimed`: a settlement of an open transaction is about it; no other may be.
+ */
+export class Outstanding<Key = unknown> implements WriteObserver {
+  /** By which its consumer knows it. */
+  readonly key: Key;
+  readonly id: ElementId;
+  readonly group: GroupName;
+  readonly token: string | null;
+  /** Failed tries before this delivery. */
+  readonly tries: number;
+  /** When its lease began or was last extended, on the monotonic clock. */
+  leasedAt: number;
+  isSeen = false;
+  isClaimed = false;
+
+  constructor(key: Key, { id, group, lease, tries }: Delivery, leasedAt: number) {
+    this.key = key;
+    this.id = id;
+    this.group = group;
+    this.token = lease?.token ?? null;
+    this.tries = tries;
+    this.leasedAt = leasedAt;
+  }
+
+  written(): void {
+    this.isSeen = true;
+  }
+
+  /** Its consumer returns it with everything else that is outstanding. */
+  lost(): void {}
+}
+
+/** A popped element on its way to the client; it is gone from the queue unless it is lost. */
+class PoppedDelivery implements WriteObserver {
+  readonly #queue: Queue;
+  readonly #delivery: Delivery;
+  readonly #onWritten: () => void;
+
+  constructor(queue: Queue, delivery: Delivery, onWritten: () => void) {
+    this.#queue = queue;
+    this.#delivery = delivery;
+    this.#onWritten = onWritten;
+  }
+
+  written(): void {
+    this.#onWritten();
+  }
+
+  lost(): void {
+    this.#queue.returnUndelivered(this.#delivery);
+  }
+}
+
+/**
+ * Returns elements of a client that is gone or has let go of them: at once, or if a try counts and the queue has a retry delay,
+ * after that.
+ * @param countTries whether it is a failed try of each that the client can have seen
+ * @returns a promise that resolves when the engine has them, or failed to; it never rejects, since leases end by
+ * themselves
+ */
+export async function returnOutstanding(
+  queue: Queue,
+  outstanding: readonly Outstanding[],
+  countTries: boolean,
+  session: ClientSession,
+): Promise<void> {
+  const { work } = session;
+  work.begin(outstanding.length, 0);
+  try {
+    const items = outstanding.map((one) =>
+      queue.item(one, {
+        kind: 'release',
+        delayMs: 0,
+        isDefaultDelay: true,
+        countTry: countTries && one.isSeen,
+      }),
+    );
+    await queue.settleAll(items);
+  } catch (error) {
+    session.warn(
+      error,
+      'elements of a client that let go of them could not be returned; their leases will end',
+    );
+  } finally {
+    work.end(outstanding.length, 0);
   }
 }

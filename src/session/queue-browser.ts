@@ -1,17 +1,9 @@
 import type { SessionConsumerInfo } from '../broker/consumer.ts';
-import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
-import { type Delivery, type DeliveryState, type GroupName, PLAIN_GROUP } from '../model/element.ts';
-import type { WriteObserver } from './outstanding.ts';
-import { type ConsumerSession, MAX_TAKE, type SessionConsumer } from './push-consumer.ts';
-
-/** What a client browses, checked. */
-export interface BrowserOptions {
-  readonly namespace: Namespace;
-  readonly queue: Queue;
-  /** As given; null: the namespace's default. */
-  readonly group: GroupName | null;
-}
+import type { Delivery, DeliveryState } from '../model/element.ts';
+import type { ClientSession } from './client-session.ts';
+import { MAX_TAKE, SessionConsumer } from './consumer.ts';
+import type { WriteObserver } from './socket-writer.ts';
 
 type BrowsedPage = Awaited<ReturnType<Queue['scan']>>;
 
@@ -20,10 +12,6 @@ export const COPY: WriteObserver = { written: () => {}, lost: () => {} };
 
 /** What a consumer would get now. */
 const STATES: readonly DeliveryState[] = ['ready'];
-/** The size that an element is assumed to have before the first has come. */
-const FIRST_ESTIMATE_BYTES = 64 * 1024;
-/** Of one page is sent this many times what there was capacity for: few pages are all alike. */
-const TOLERANCE = 2;
 
 /**
  * Shows the ready elements of a queue to a client in delivery order, and changes nothing: a STOMP subscription with
@@ -32,49 +20,23 @@ const TOLERANCE = 2;
  *
  * The protocol says how many elements the client takes (`free`), and writes them (`show`).
  */
-export abstract class QueueBrowser implements SessionConsumer {
-  readonly namespace: Namespace;
-  readonly queue: Queue;
-  protected readonly session: ConsumerSession;
-  readonly #group: GroupName | null;
+export abstract class QueueBrowser<
+  Session extends ClientSession = ClientSession,
+> extends SessionConsumer<Session> {
   /** Behind the last element that was shown. */
   #cursor: string | null = null;
   #isReading = false;
   #isAtEnd = false;
-  #isStopped = false;
-  #estimateBytes = FIRST_ESTIMATE_BYTES;
 
-  constructor(session: ConsumerSession, { namespace, queue, group }: BrowserOptions) {
-    this.session = session;
-    this.namespace = namespace;
-    this.queue = queue;
-    this.#group = group;
-    session.counts.subscriptions += 1;
-    session.consumers.add(this);
-  }
-
-  /** How many elements the client may be shown now. */
-  protected abstract get free(): number;
-  /** Whether the user may see bodies; if not, they are empty. */
-  protected abstract get showsBodies(): boolean;
   /** Writes an element. @returns how many bytes it was, about */
   protected abstract show(delivery: Delivery): number;
   /** All elements that there are were shown, or none of them can be now: `free` is 0. */
   protected abstract onPause(isAtEnd: boolean): void;
   protected abstract onFailed(error: unknown): void;
 
-  /** The group that it looks as; on a plain queue the one without a name. */
-  get group(): GroupName {
-    return this.#group ?? this.namespace.defaultGroup;
-  }
-
-  get isStopped(): boolean {
-    return this.#isStopped;
-  }
-
   /** Shows more, as far as the client has room. */
-  fill(): void {
-    if (this.#isReading || this.#isStopped) return;
+  override fill(): void {
+    if (this.#isReading || this.isStopped) return;
     const { pageTurns, capacity, isFull } = this.session;
     if (this.#isAtEnd || this.free <= 0) {
       pageTurns.skip(this);
@@ -83,19 +45,11 @@ export abstract class QueueBrowser implements SessionConsumer {
     }
     if (!pageTurns.isNext(this) || capacity <= 0 || isFull) return;
     pageTurns.begin(this);
-    const limit = Math.min(this.free, MAX_TAKE, Math.max(1, Math.floor(capacity / this.#estimateBytes)));
-    void this.#read(limit, capacity * TOLERANCE);
+    void this.#read(Math.min(this.free, MAX_TAKE, this.fitting), this.maxBytes);
   }
 
-  describe(): SessionConsumerInfo {
-    return {
-      ns: this.namespace.name,
-      queue: this.queue.key.name,
-      group: this.group === PLAIN_GROUP ? null : this.group,
-      kind: 'browse',
-      window: null,
-      unacknowledged: 0,
-    };
+  override describe(): SessionConsumerInfo {
+    return this.describeAs('browse', null, 0);
   }
 
   /** Looks whether elements have come behind those that were shown. */
@@ -104,35 +58,24 @@ export abstract class QueueBrowser implements SessionConsumer {
     this.fill();
   }
 
-  /** Shows no more. Harmless when repeated. */
-  stop(): Promise<void> {
-    if (!this.#isStopped) {
-      this.#isStopped = true;
-      this.session.pageTurns.leave(this);
-      this.session.counts.subscriptions -= 1;
-      this.session.consumers.delete(this);
-    }
+  protected override release(): Promise<void> {
+    this.session.pageTurns.leave(this);
     return Promise.resolve();
   }
 
   async #read(limit: number, maxBytes: number): Promise<void> {
-    const { session, queue } = this;
+    const { session, queue, givenGroup: group } = this;
     this.#isReading = true;
     session.work.begin(1, 0);
-    const wanted = {
-      states: STATES,
-      group: this.#group,
-      after: this.#cursor,
-      limit,
-      bodies: this.showsBodies,
-    };
+    // If the user may not see bodies, they are empty.
+    const bodies = session.destinations.maySeeBodies(this.namespace.name);
     try {
-      const page = await queue.scan(wanted);
+      const page = await queue.scan({ states: STATES, group, after: this.#cursor, limit, bodies });
       this.#isReading = false;
       session.guard(() => this.#showAll(page, maxBytes));
     } catch (error) {
       this.#isReading = false;
-      if (!this.#isStopped) session.guard(() => this.onFailed(error));
+      if (!this.isStopped) session.guard(() => this.onFailed(error));
     } finally {
       session.work.end(1, 0);
       session.guard(() => session.pageTurns.end());
@@ -144,17 +87,61 @@ export abstract class QueueBrowser implements SessionConsumer {
     let shown = 0;
     for (const delivery of deliveries) {
       // What is left is read again, once there is room.
-      if (this.#isStopped || this.session.isFull || this.free <= 0 || bytes >= maxBytes) break;
+      if (this.isStopped || this.session.isFull || this.free <= 0 || bytes >= maxBytes) break;
       bytes += this.show(delivery);
       shown += 1;
       this.#cursor = delivery.cursor;
     }
-    if (this.#isStopped) return;
-    if (shown > 0) this.#estimateBytes = Math.max(bytes / shown, this.#estimateBytes / 4);
+    if (this.isStopped) return;
+    if (shown > 0) this.learnSize(bytes, shown);
     if (shown === deliveries.length) {
       if (next === null) this.#isAtEnd = true;
       else this.#cursor = next;
     }
     this.fill();
+  }
+}
+
+/**
+ * Lets the browsers of a session read one page at a time, in turn: the elements of a page are in memory together, and the
+ * size of each page depends on the capacity that those before it left.
+ */
+export class PageTurns {
+  /** In the order of their turns. One whose client has no capacity keeps its place. */
+  readonly #waiting = new Set<QueueBrowser>();
+  #isReading = false;
+
+  /** Gives the browser a place in the order, if it has none. @returns whether it may begin; if not, its `fill` is called later */
+  isNext(browser: QueueBrowser): boolean {
+    this.#waiting.add(browser);
+    const [first] = this.#waiting;
+    return first === browser && !this.#isReading;
+  }
+
+  /** The browser that is next reads a page. */
+  begin(browser: QueueBrowser): void {
+    this.#waiting.delete(browser);
+    this.#isReading = true;
+  }
+
+  /** The page was dealt with. */
+  end(): void {
+    this.#isReading = false;
+    this.#callNext();
+  }
+
+  /** The browser wants no page now. */
+  skip(browser: QueueBrowser): void {
+    if (this.#waiting.delete(browser) && !this.#isReading) this.#callNext();
+  }
+
+  /** The browser has stopped. */
+  leave(browser: QueueBrowser): void {
+    this.#waiting.delete(browser);
+  }
+
+  #callNext(): void {
+    const [first] = this.#waiting;
+    first?.fill();
   }
 }

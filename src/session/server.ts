@@ -5,29 +5,70 @@ import {
   type SecureContextOptions,
   type Server as TlsServer,
 } from 'node:tls';
-import type { RenewUser } from '../access/user.ts';
+import { Networks } from '../access/networks.ts';
+import type { Authenticator, RenewUser } from '../access/user.ts';
+import type { Broker } from '../broker/broker.ts';
 import type { SessionInfo } from '../broker/consumer.ts';
 import { shuttingDown } from '../broker/waiting-limit.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { Clock } from '../util/clock.ts';
 import { LineLimit } from '../util/line-limit.ts';
+import type { FrontEndLog } from '../util/log.ts';
 import type { Service } from '../util/service.ts';
 import { TCP_KEEP_ALIVE_MS, TLS_HANDSHAKE_MS, TLS_VERSION, type TlsMaterial } from '../util/sockets.ts';
-import { type ClientCertificate, readClientCertificate } from './client-certificate.ts';
-import { type SessionCounts, zeroCounts } from './counts.ts';
-import type { SessionParts } from './options.ts';
+import type { ClientSession } from './client-session.ts';
+import { type ClientCertificate, readClientCertificate } from './login.ts';
 import { readProxyHeader } from './proxy-header.ts';
 import type { ClientSocket } from './socket-writer.ts';
 
-/** One client's session as its server knows it. */
-export interface ServedSession {
-  /** Resolves when the connection is closed and the engine has answered everything that the session asked. */
-  readonly done: Promise<void>;
-  /** Ends it with an error that the client is sent. */
-  end(reason: QuaysideError): void;
-  /** Users were reloaded: it continues with its user's rights of now, or ends. */
-  renewUser(renew: RenewUser): void;
-  /** As listings show it; null before the login, and at its end. */
-  describe(): SessionInfo | null;
+/**
+ * What every front end with sessions lets an operator set, checked by `config` before. Lengths are in ms, sizes in
+ * bytes.
+ */
+export interface SessionOptions {
+  readonly host: string;
+  /** 0: any free port; see `SessionServer.address`. */
+  readonly port: number;
+  /** The largest body of an element that a client sends. */
+  readonly bodyLimit: number;
+  /** PEM contents; null: plain TCP. */
+  readonly tls: TlsMaterial | null;
+  /** Proxies whose connections begin with a PROXY protocol header. */
+  readonly trustedProxies: Networks;
+  /** Connections kept at once; further ones are closed when they come. */
+  readonly maxSockets: number;
+  /** From the connection to the end of what the client has to send to log in. */
+  readonly loginTimeoutMs: number;
+  /** How long a client may take none of the bytes that wait for it. */
+  readonly stallTimeoutMs: number;
+  /** How long `stop` waits for sessions to end before it cuts their connections. */
+  readonly drainMs: number;
+  /** Whether each connection is logged when it has ended. */
+  readonly logsAccess: boolean;
+}
+
+/** The defaults of the configuration; each protocol has its own port. */
+export const SESSION_DEFAULTS: Omit<SessionOptions, 'port'> = {
+  host: '127.0.0.1',
+  bodyLimit: 1_048_576,
+  tls: null,
+  trustedProxies: new Networks([]),
+  maxSockets: 10_000,
+  loginTimeoutMs: 10_000,
+  stallTimeoutMs: 90_000,
+  drainMs: 10_000,
+  logsAccess: false,
+};
+
+/** What a front end with sessions needs. */
+export interface SessionParts<Options extends SessionOptions = SessionOptions> {
+  readonly broker: Broker;
+  readonly authenticator: Authenticator;
+  readonly options: Options;
+  readonly log: FrontEndLog;
+  readonly clock: Clock;
+  /** Of the program; clients are shown it. */
+  readonly version: string;
 }
 
 /** What a server knows of a connection when it comes. */
@@ -50,7 +91,7 @@ interface LineLimits {
 }
 
 /** Begins the session of a connection. */
-export type OpenSession = (socket: ClientSocket, arrival: Arrival) => ServedSession;
+export type OpenSession = (socket: ClientSocket, arrival: Arrival) => ClientSession;
 
 /** A front end whose clients keep a session: one listener, plain or TLS, and the connections that it took. */
 export class SessionServer implements Service {
@@ -65,7 +106,7 @@ export class SessionServer implements Service {
   readonly #sockets = new Set<ClientSocket>();
   /** Addresses of clients behind trusted proxies, by the address and port of the proxy's connection. */
   readonly #behindProxies = new Map<string, string>();
-  readonly #sessions = new Set<ServedSession>();
+  readonly #sessions = new Set<ClientSession>();
   readonly #startedAt: string;
   readonly #lineLimits: LineLimits;
   #stopping: Promise<void> | null = null;
@@ -285,4 +326,33 @@ export class SessionServer implements Service {
 /** Names a connection among those of one listener, on its raw socket as on that of TLS. */
 function peerOf({ remoteAddress, remotePort }: Socket): string {
   return `${remoteAddress} ${remotePort}`;
+}
+
+/** Numbers of one front end for `/metrics`. Those up to `stalled` are current, the others count from the start. */
+export type SessionCounts = ReturnType<typeof zeroCounts>;
+
+export function zeroCounts() {
+  return {
+    /** Clients that are logged in. */
+    sessions: 0,
+    /** Consumers of all sessions. */
+    subscriptions: 0,
+    /** AMQP only: links in both directions, those of consumers included. */
+    links: 0,
+    /** Reserved elements that were sent and are not settled. */
+    unacknowledged: 0,
+    /** The windows of all subscriptions together. */
+    window: 0,
+    /** Bytes that the kernel does not have yet. */
+    outgoingBytes: 0,
+    /** Connections of which the kernel has not taken all of the last write. */
+    stalled: 0,
+    connections: 0,
+    receivedBytes: 0,
+    frames: 0,
+    /** Elements sent to clients. */
+    messages: 0,
+    /** Sessions that the server ended with an error. */
+    errors: 0,
+  };
 }

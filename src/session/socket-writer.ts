@@ -1,7 +1,14 @@
 import type { Duplex } from 'node:stream';
 import type { CancelTimer, Clock } from '../util/clock.ts';
-import type { SessionCounts } from './counts.ts';
-import type { WriteObserver } from './outstanding.ts';
+import type { SessionCounts } from './server.ts';
+
+/** Learns, once, what became of bytes that were given to a {@link SocketWriter}. */
+export interface WriteObserver {
+  /** The kernel has every byte. */
+  written(): void;
+  /** The kernel does not have all of the bytes, and never will. */
+  lost(): void;
+}
 
 /** A TCP or TLS socket, or a stream that runs over one. */
 export interface ClientSocket extends Duplex {

@@ -2,7 +2,7 @@ import type { Queue, SettleAction, SettleResult } from '../broker/queue.ts';
 import { isSettled, type Refused, refusalOf } from '../broker/refusal.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import type { Outstanding } from '../session/outstanding.ts';
+import type { Outstanding } from '../session/push-consumer.ts';
 import type { Subscription } from './subscription.ts';
 
 /** A SEND of a transaction. */

@@ -1,5 +1,5 @@
 import { LOGIN_BYTES } from '../session/client-session.ts';
-import { SESSION_DEFAULTS, type SessionOptions, type SessionParts } from '../session/options.ts';
+import { SESSION_DEFAULTS, type SessionOptions, type SessionParts } from '../session/server.ts';
 
 /** What an operator may set, checked by `config` before it comes here. Lengths are in ms. */
 export interface StompOptions extends SessionOptions {

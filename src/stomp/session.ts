@@ -1,8 +1,8 @@
 import type { User } from '../access/user.ts';
-import type { ClientCertificate } from '../session/client-certificate.ts';
 import { ClientSession } from '../session/client-session.ts';
+import type { ClientCertificate } from '../session/login.ts';
 import { authenticate, type Credentials, loginCertified } from '../session/login.ts';
-import { returnOutstanding } from '../session/outstanding.ts';
+import { returnOutstanding } from '../session/push-consumer.ts';
 import type { Arrival } from '../session/server.ts';
 import type { ClientSocket } from '../session/socket-writer.ts';
 import { quoteBytes } from '../util/quote.ts';
@@ -143,7 +143,7 @@ export class StompSession extends ClientSession<string, string> {
   }
 
   protected override checkRights(): void {
-    for (const one of [...this.subscriptions.all(), ...this.subscriptions.browsing()]) {
+    for (const one of this.subscriptions.all()) {
       const { options } = one;
       try {
         this.destinations.find(options.destination, one instanceof Subscription ? 'read' : 'browse');

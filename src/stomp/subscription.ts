@@ -1,9 +1,8 @@
 import type { Delivery, ElementId } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { Outstanding } from '../session/outstanding.ts';
-import { type ConsumerOptions, MAX_TAKE, PushConsumer } from '../session/push-consumer.ts';
-import { type BrowserOptions, COPY, QueueBrowser } from '../session/queue-browser.ts';
-import { bytesOfText } from '../util/byte-text.ts';
+import { type ConsumerOptions, MAX_TAKE } from '../session/consumer.ts';
+import { Outstanding, PushConsumer, type PushConsumerOptions } from '../session/push-consumer.ts';
+import { COPY, QueueBrowser } from '../session/queue-browser.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { malformed } from './codec/frame.ts';
 import { browserEnd, messageHead, messageStart } from './message.ts';
@@ -15,23 +14,28 @@ import { unknown } from './values.ts';
 export const ACK_MODES = ['auto', 'client', 'client-individual'] as const;
 export type AckMode = (typeof ACK_MODES)[number];
 
-/** What SUBSCRIBE asks for, checked. */
-export interface SubscriptionOptions extends ConsumerOptions {
-  /** As the client wrote them, in bytes; `id` is null if a client of 1.0 gave none. */
+/** How a client names its subscription, in bytes as it wrote them. */
+interface SubscriptionName {
+  /** Null if a client of 1.0 gave none. */
   readonly id: string | null;
   readonly destination: string;
+}
+
+/** What SUBSCRIBE asks for, checked. */
+export interface SubscriptionOptions extends PushConsumerOptions, SubscriptionName {
   readonly mode: AckMode;
   readonly window: number;
 }
 
+/** What a SUBSCRIBE with `browser:true` asks for, checked. */
+interface BrowsingOptions extends ConsumerOptions, SubscriptionName {}
+
 /** A consumer from its SUBSCRIBE until UNSUBSCRIBE or the end of its session. */
-export class Subscription extends PushConsumer<string> {
+export class Subscription extends PushConsumer<StompSession, string> {
   readonly options: SubscriptionOptions;
   /** Names it in `ack` headers; unique in the session. */
   readonly number: string;
-  readonly #session: StompSession;
   readonly #start: string;
-  readonly #publicGroup: string | null;
   readonly #byElement = new Map<ElementId, Outstanding<string>>();
   #sent = 0;
 
@@ -39,9 +43,7 @@ export class Subscription extends PushConsumer<string> {
     super(session, options);
     this.options = options;
     this.number = number;
-    this.#session = session;
     this.#start = messageStart(session.rules, options.id, options.destination);
-    this.#publicGroup = this.namespace.isStream ? bytesOfText(this.group) : null;
     this.setWindow(options.window);
   }
 
@@ -76,7 +78,7 @@ export class Subscription extends PushConsumer<string> {
   }
 
   protected override send(delivery: Delivery): number {
-    const { rules, writer, acksByHeader } = this.#session;
+    const { rules, writer, acksByHeader } = this.session;
     this.#sent += 1;
     const key = acksByHeader ? this.#sent.toString(36) : delivery.id;
     // If its lease expired and it is sent again, the client holds it by the new delivery only.
@@ -86,23 +88,23 @@ export class Subscription extends PushConsumer<string> {
     const isReserved = tracked instanceof Outstanding;
     if (isReserved) this.#byElement.set(delivery.id, tracked);
     const ack = isReserved && acksByHeader ? `${this.number}-${key}` : null;
-    const head = messageHead({ rules, start: this.#start, group: this.#publicGroup, delivery, ack });
+    const head = messageHead({ rules, start: this.#start, group: this.publicGroup, delivery, ack });
     writer.addMessage(head, delivery.body, tracked);
     return head.length + delivery.body.byteLength;
   }
 
   protected override onEnded(reason: unknown): void {
-    this.#session.fail(reason, { subscription: this.options.id });
+    this.session.fail(reason, { subscription: this.options.id });
   }
 }
 
 /** The subscriptions of one session. */
 export class Subscriptions {
   readonly #session: StompSession;
-  readonly #byId = new Map<string, Subscription>();
+  /** By the id that the client gave it; in 1.0 that may be its destination. */
+  readonly #byId = new Map<string, Subscription | BrowsingSubscription>();
+  /** Those that do not browse, by the number that `ack` headers begin with. */
   readonly #byNumber = new Map<string, Subscription>();
-  /** Those that browse, by the same ids as the others. */
-  readonly #browsing = new Map<string, BrowsingSubscription>();
   #numbers = 0;
 
   constructor(session: StompSession) {
@@ -123,54 +125,50 @@ export class Subscriptions {
   browse(options: BrowsingOptions): void {
     const key = this.#newKey(options);
     const subscription = new BrowsingSubscription(this.#session, options);
-    this.#browsing.set(key, subscription);
+    this.#byId.set(key, subscription);
     subscription.fill();
   }
 
-  browsing(): Iterable<BrowsingSubscription> {
-    return this.#browsing.values();
-  }
-
-  /** By the id that the client gave it; in 1.0 that may be its destination. */
+  /** Undefined also for one that browses. */
   find(key: string): Subscription | undefined {
-    return this.#byId.get(key);
+    const found = this.#byId.get(key);
+    return found instanceof Subscription ? found : undefined;
   }
 
-  /** By the number that `ack` headers begin with. */
   numbered(number: string): Subscription | undefined {
     return this.#byNumber.get(number);
   }
 
-  all(): Iterable<Subscription> {
+  /** All that do not browse. */
+  consuming(): Iterable<Subscription> {
     return this.#byNumber.values();
+  }
+
+  all(): Iterable<Subscription | BrowsingSubscription> {
+    return this.#byId.values();
   }
 
   /** Ends one; resolves when what it held has returned. @throws QuaysideError `malformed-request` */
   close(key: string): Promise<void> {
-    const browsing = this.#browsing.get(key);
-    if (browsing !== undefined) {
-      this.#browsing.delete(key);
-      return browsing.stop();
-    }
     const subscription = this.#byId.get(key);
     if (subscription === undefined) {
-      throw malformed(unknown('subscription', key, [...this.#byId.keys(), ...this.#browsing.keys()]), 'id');
+      throw malformed(unknown('subscription', key, this.#byId.keys()), 'id');
     }
     this.#byId.delete(key);
-    this.#byNumber.delete(subscription.number);
+    if (subscription instanceof Subscription) this.#byNumber.delete(subscription.number);
     return subscription.stop(true);
   }
 
   /** @throws QuaysideError if it is in use, or one more subscription would be too many */
-  #newKey({ id, destination }: Pick<SubscriptionOptions, 'id' | 'destination'>): string {
+  #newKey({ id, destination }: SubscriptionName): string {
     const key = id ?? destination;
-    if (this.#byId.has(key) || this.#browsing.has(key)) {
+    if (this.#byId.has(key)) {
       throw malformed(
         `Subscription ${quoteBytes(key)} exists already. Choose another id, or UNSUBSCRIBE first.`,
         'id',
       );
     }
-    if (this.#byId.size + this.#browsing.size >= STOMP_LIMITS.subscriptions) {
+    if (this.#byId.size >= STOMP_LIMITS.subscriptions) {
       throw new QuaysideError(
         'overloaded',
         `This session has ${STOMP_LIMITS.subscriptions} subscriptions, the most that are allowed.`,
@@ -180,27 +178,16 @@ export class Subscriptions {
   }
 }
 
-/** What a SUBSCRIBE with `browser:true` asks for, checked. */
-interface BrowsingOptions extends BrowserOptions {
-  /** As the client wrote them, in bytes; `id` is null if a client of 1.0 gave none. */
-  readonly id: string | null;
-  readonly destination: string;
-}
-
 /** A subscription that shows what is ready once, as ActiveMQ does: then comes a MESSAGE with `browser:end`. */
-class BrowsingSubscription extends QueueBrowser {
+class BrowsingSubscription extends QueueBrowser<StompSession> {
   readonly options: BrowsingOptions;
-  readonly #session: StompSession;
   readonly #start: string;
-  readonly #publicGroup: string | null;
   #hasEnded = false;
 
   constructor(session: StompSession, options: BrowsingOptions) {
     super(session, options);
     this.options = options;
-    this.#session = session;
     this.#start = messageStart(session.rules, options.id, options.destination);
-    this.#publicGroup = this.namespace.isStream ? bytesOfText(this.group) : null;
   }
 
   /** No credit is agreed on: the client takes what it reads. */
@@ -208,13 +195,9 @@ class BrowsingSubscription extends QueueBrowser {
     return Number.MAX_SAFE_INTEGER;
   }
 
-  protected override get showsBodies(): boolean {
-    return this.#session.destinations.maySeeBodies(this.namespace.name);
-  }
-
   protected override show(delivery: Delivery): number {
-    const { rules, writer, counts } = this.#session;
-    const head = messageHead({ rules, start: this.#start, group: this.#publicGroup, delivery, ack: null });
+    const { rules, writer, counts } = this.session;
+    const head = messageHead({ rules, start: this.#start, group: this.publicGroup, delivery, ack: null });
     counts.messages += 1;
     writer.addMessage(head, delivery.body, COPY);
     return head.length + delivery.body.byteLength;
@@ -223,10 +206,10 @@ class BrowsingSubscription extends QueueBrowser {
   protected override onPause(isAtEnd: boolean): void {
     if (!isAtEnd || this.#hasEnded) return;
     this.#hasEnded = true;
-    this.#session.writer.add(browserEnd(this.#start));
+    this.session.writer.add(browserEnd(this.#start));
   }
 
   protected override onFailed(error: unknown): void {
-    this.#session.fail(error, { subscription: this.options.id });
+    this.session.fail(error, { subscription: this.options.id });
   }
 }

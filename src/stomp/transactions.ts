@@ -1,7 +1,7 @@
 import type { Queue, SettleAction } from '../broker/queue.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import type { Outstanding } from '../session/outstanding.ts';
+import type { Outstanding } from '../session/push-consumer.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { malformed } from './codec/frame.ts';
 import { Commit, type Send, type Settlement } from './commit.ts';

@@ -9,7 +9,7 @@ import {
   type SenderEndpoint,
 } from '../../src/amqp/core/link.ts';
 import { ProtocolError } from '../../src/amqp/core/protocol-error.ts';
-import type { WriteObserver } from '../../src/session/outstanding.ts';
+import type { WriteObserver } from '../../src/session/socket-writer.ts';
 import { type Said, splitFrame } from './raw-client.ts';
 import { attachReceiver, begin, frame, type Performative, str, type Wire } from './wire.ts';
 

@@ -37,8 +37,8 @@ export const AMQP: readonly Mutant[] = [
     suite: 'model through AMQP',
     edits: edit(
       'outgoing-link.ts',
-      'const stopped = super.stop(countTries);',
-      'const stopped = Promise.resolve(countTries);',
+      'const released = super.release(countTries);',
+      'const released = Promise.resolve(countTries);',
     ),
   },
   {

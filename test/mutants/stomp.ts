@@ -59,7 +59,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'what a client saw and gave back is not a failed try',
     suite: 'model through STOMP',
-    edits: shared('outstanding.ts', 'countTry: countTries && one.isSeen', 'countTry: false'),
+    edits: shared('push-consumer.ts', 'countTry: countTries && one.isSeen', 'countTry: false'),
   },
   {
     name: 'an UNSUBSCRIBE forgets what the client holds',
@@ -97,12 +97,12 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a session does not renew the leases of what its client holds',
     suite: 'STOMP subscriptions',
-    edits: shared('lease-renewer.ts', 'if (old.length === 0) return;', 'if (old.length >= 0) return;'),
+    edits: shared('push-consumer.ts', 'if (old.length === 0) return;', 'if (old.length >= 0) return;'),
   },
   {
     name: 'a popped element that the client never saw is lost',
     suite: 'STOMP clients that go away',
-    edits: shared('outstanding.ts', 'this.#queue.returnUndelivered(this.#delivery);', ''),
+    edits: shared('push-consumer.ts', 'this.#queue.returnUndelivered(this.#delivery);', ''),
   },
   {
     name: 'a WebSocket that closes loses what its client sent before',
@@ -144,15 +144,15 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a session that does not read misses heart-beats',
     suite: 'heart-beats',
-    edits: shared('heart-beat.ts', 'this.#isPaused ? graceMs : this', 'this'),
+    edits: shared('client-session.ts', 'this.#isPaused ? graceMs : this', 'this'),
   },
   {
     name: 'a receipt comes before the element is stored',
     suite: 'STOMP conformance',
     edits: shared(
       'batchers.ts',
-      'await queue.insert(elements);\n      this.#host.inserted(tickets);',
-      'this.#host.inserted(tickets);\n      await queue.insert(elements);',
+      'await queue.insert(elements);\n      this.#session.inserted(tickets);',
+      'this.#session.inserted(tickets);\n      await queue.insert(elements);',
     ),
   },
   {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import type { Socket } from 'node:net';
 import { it } from 'node:test';
-import { zeroCounts } from '../../src/session/counts.ts';
+import { zeroCounts } from '../../src/session/server.ts';
 import { StompWriter } from '../../src/stomp/writer.ts';
 import { FakeClock } from '../support/clock.ts';
 

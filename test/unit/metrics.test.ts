@@ -9,7 +9,7 @@ import type { ExchangeOverview } from '../../src/exchange/record.ts';
 import { Metrics, type MetricsSources } from '../../src/metrics/metrics.ts';
 import { QUEUES_SHOWN } from '../../src/metrics/queue-families.ts';
 import { PLAIN_GROUP } from '../../src/model/element.ts';
-import type { SessionCounts } from '../../src/session/counts.ts';
+import type { SessionCounts } from '../../src/session/server.ts';
 import { Histogram } from '../../src/util/histogram.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';

@@ -1,5 +1,5 @@
 import { LIMITS } from '../../model/limits.ts';
-import type { WriteObserver } from '../../session/outstanding.ts';
+import type { WriteObserver } from '../../session/socket-writer.ts';
 import { cutText } from '../../util/cut-text.ts';
 import { quote } from '../../util/quote.ts';
 import { AMQP_LIMITS } from '../limits.ts';

@@ -1,6 +1,6 @@
 import type { Authenticator, User } from '../../access/user.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import type { ClientCertificate } from '../../session/client-certificate.ts';
+import type { ClientCertificate } from '../../session/login.ts';
 import { authenticate, type Credentials, loginCertified } from '../../session/login.ts';
 import { bytesOfText } from '../../util/byte-text.ts';
 import { quote, quoteBytes } from '../../util/quote.ts';

@@ -1,4 +1,4 @@
-import type { WriteObserver } from '../../session/outstanding.ts';
+import type { WriteObserver } from '../../session/socket-writer.ts';
 import { Fifo } from '../../util/fifo.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import {

@@ -3,7 +3,7 @@ import { needsFor } from '../../broker/needs.ts';
 import { type ElementHeaders, type NewElement, NO_HEADERS } from '../../model/element.ts';
 import { checkContentHeader, checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
-import type { Destination } from '../../session/destinations.ts';
+import type { Destination } from '../../session/client-session.ts';
 import { groupsOf, milliseconds, moment, whole } from '../../session/values.ts';
 import type { Frame } from '../codec/frame.ts';
 import { elementHeaderName, HeaderSlips, OWN_HEADERS } from '../element-headers.ts';

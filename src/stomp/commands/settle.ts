@@ -3,7 +3,7 @@ import { needsExpiry } from '../../broker/needs.ts';
 import { FINISH, type ReleaseAction } from '../../broker/queue.ts';
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
-import type { Outstanding } from '../../session/outstanding.ts';
+import type { Outstanding } from '../../session/push-consumer.ts';
 import { milliseconds, moment, textOf } from '../../session/values.ts';
 import { textOfBytes } from '../../util/byte-text.ts';
 import { quoteBytes } from '../../util/quote.ts';
@@ -95,7 +95,7 @@ function candidates(
 }
 
 function* everywhere(session: StompSession, key: string): Iterable<Candidate> {
-  for (const subscription of session.subscriptions.all()) yield { subscription, key };
+  for (const subscription of session.subscriptions.consuming()) yield { subscription, key };
 }
 
 /** A group that is given must be the one of the reserve (spec 4.3); not given, that one is meant. */

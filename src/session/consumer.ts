@@ -1,0 +1,99 @@
+import type { SessionConsumerInfo } from '../broker/consumer.ts';
+import type { Namespace } from '../broker/namespace.ts';
+import type { Queue } from '../broker/queue.ts';
+import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
+import { bytesOfText } from '../util/byte-text.ts';
+import type { ClientSession } from './client-session.ts';
+
+/** What a consumer reads, checked. */
+export interface ConsumerOptions {
+  readonly namespace: Namespace;
+  readonly queue: Queue;
+  /** As given; null: the namespace's default. */
+  readonly group: GroupName | null;
+}
+
+/** Elements of one take or page. */
+export const MAX_TAKE = 256;
+/** The size that an element is assumed to have before the first has come. */
+const FIRST_ESTIMATE_BYTES = 64 * 1024;
+/** Elements of one take may have this many times the bytes that there was capacity for: few takes are all alike. */
+const TOLERANCE = 2;
+
+/** Sends elements of a queue to the session's client, for as long as there is room. */
+export abstract class SessionConsumer<Session extends ClientSession = ClientSession> {
+  readonly namespace: Namespace;
+  readonly queue: Queue;
+  protected readonly session: Session;
+  /** As given; null: the namespace's default. */
+  protected readonly givenGroup: GroupName | null;
+  /** On a stream: the group that it reads as, in bytes; else null. */
+  protected readonly publicGroup: string | null;
+  #isStopped = false;
+  #estimateBytes = FIRST_ESTIMATE_BYTES;
+
+  constructor(session: Session, { namespace, queue, group }: ConsumerOptions) {
+    this.session = session;
+    this.namespace = namespace;
+    this.queue = queue;
+    this.givenGroup = group;
+    this.publicGroup = namespace.isStream ? bytesOfText(this.group) : null;
+    session.counts.subscriptions += 1;
+    session.consumers.add(this);
+  }
+
+  /** There may be room for more. */
+  abstract fill(): void;
+  /** As listings show it. */
+  abstract describe(): SessionConsumerInfo;
+  /** How many elements the client may be sent now; 0 or less: none. */
+  protected abstract get free(): number;
+  /** Ends what it does, and returns what it holds. Called once. @returns a promise that never rejects */
+  protected abstract release(countTries: boolean): Promise<void>;
+
+  /** The group that it reads as; on a plain queue the one without a name. */
+  get group(): GroupName {
+    return this.givenGroup ?? this.namespace.defaultGroup;
+  }
+
+  get isStopped(): boolean {
+    return this.#isStopped;
+  }
+
+  /**
+   * Sends nothing more, and returns what it holds. Harmless when repeated.
+   * @param countTries whether it is a failed try of each element that the client can have seen
+   * @returns a promise that resolves when the engine has the elements, or failed to; it never rejects
+   */
+  async stop(countTries: boolean): Promise<void> {
+    if (this.#isStopped) return;
+    this.#isStopped = true;
+    this.session.counts.subscriptions -= 1;
+    this.session.consumers.delete(this);
+    await this.release(countTries);
+  }
+
+  protected describeAs(
+    kind: SessionConsumerInfo['kind'],
+    window: number | null,
+    unacknowledged: number,
+  ): SessionConsumerInfo {
+    const group = this.group === PLAIN_GROUP ? null : this.group;
+    return { ns: this.namespace.name, queue: this.queue.key.name, group, kind, window, unacknowledged };
+  }
+
+  /** How many elements the client has capacity for, at least one. */
+  protected get fitting(): number {
+    return Math.max(1, Math.floor(this.session.capacity / this.#estimateBytes));
+  }
+
+  /** Of one take so many bytes are sent, about. The rest is much larger than was estimated, and is not sent. */
+  protected get maxBytes(): number {
+    return this.session.capacity * TOLERANCE;
+  }
+
+  /** So many elements had so many bytes. */
+  protected learnSize(bytes: number, count: number): void {
+    this.#estimateBytes = Math.max(bytes / count, this.#estimateBytes / 4);
+  }
+}
