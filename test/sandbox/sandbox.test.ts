@@ -180,6 +180,42 @@ describe('A sandbox', () => {
       assert.match((await verdict('env => env.msg.payload', broken)).error ?? '', /not UTF-8/);
     });
 
+    it('is a property of the message, as are the others: a copy has all of them', async () => {
+      const input = json({ n: 1 }, ['a', 'x']);
+      const whole = { id: 'e1', tries: 0, mature: 1_700_000_000, hdrs: { a: 'x' }, payload: { n: 1 } };
+      for (const copy of [
+        '{ ...env.msg }',
+        'env.msg',
+        'Object.assign({}, env.msg)',
+        'Object.fromEntries(Object.entries(env.msg))',
+        '{ ...Object.freeze(env.msg) }',
+      ]) {
+        const { error } = await verdict(`env => { throw JSON.stringify(${copy}) }`, input);
+        assert.deepEqual(JSON.parse(error ?? ''), whole, copy);
+      }
+      const keys = 'env => { throw Object.keys(env.msg).join() + Object.hasOwn(env.msg, "payload") }';
+      assert.equal((await verdict(keys, input)).error, 'id,tries,mature,hdrs,payloadtrue');
+      const { id, ...rest } = whole;
+      const rested = await verdict(
+        'env => { const { id, ...rest } = env.msg; throw JSON.stringify(rest) }',
+        input,
+      );
+      assert.deepEqual([id, JSON.parse(rested.error ?? '')], ['e1', rest]);
+    });
+
+    it('is stored changed by a selector that begins with a copy of the message', async () => {
+      const [stored, later] = await ask(
+        [
+          'env => { const copy = { ...env.msg }; env.msg.payload = { ...copy.payload, m: 2 }; env.msg.hdrs.b = copy.id; return true }',
+          'env => { env.msg.payload.n += 1; env.msg.id2 = 1; return Object.keys(env.msg).length === 6 }',
+        ],
+        json({ n: 1 }),
+      );
+      assert.deepEqual([textOf(stored?.body), stored?.headers], ['{"n":1,"m":2}', ['b', 'e1']]);
+      assert.deepEqual([later?.accepted, textOf(later?.body)], [true, '{"n":2,"m":2}']);
+      assert.match((await verdict('env => { ({ ...env.msg }); env.msg.id = 1 }')).error ?? '', /^TypeError/);
+    });
+
     it('is nothing of the host', async () => {
       assert.match((await verdict('env => { throw Object.keys(env).join() }')).error ?? '', /^msg,state$/);
     });

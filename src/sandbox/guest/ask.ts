@@ -60,8 +60,8 @@ type Selector = (env: object) => unknown;
  */
 export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): Guest {
   const { parse, stringify } = JSON;
-  const { freeze, getOwnPropertyDescriptor, keys, setPrototypeOf } = Object;
-  const { defineProperty, deleteProperty, ownKeys } = Reflect;
+  const { freeze, getOwnPropertyDescriptor, hasOwn, keys, setPrototypeOf } = Object;
+  const { apply, defineProperty, deleteProperty, ownKeys, preventExtensions } = Reflect;
   const { isInteger, isNaN: isNotNumber } = Number;
   const { now } = Date;
   const JSON_KIND = 0;
@@ -96,7 +96,7 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
     },
   };
 
-  /** `env.msg`: what later destinations see of an element, and what each of them would store. */
+  /** What later destinations see of an element as `env.msg`, and what each of them would store. */
   class Message {
     readonly #at: number;
     readonly #element: Element;
@@ -163,12 +163,6 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
       if (this.#isMixed) this.#isLive = true;
       this.#touched = true;
       this.#payload = given;
-    }
-
-    /** For `console.log` and `JSON.stringify`, which pass over the accessors of a prototype. */
-    toJSON(): object {
-      const { id, tries, mature, hdrs, payload } = this;
-      return { id, tries, mature, hdrs, payload };
     }
 
     /** To be called before each selector. */
@@ -267,13 +261,41 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
   const { begin, keep, seal, undo } = Message;
   // A selector that has a message must not come from it to the class, nor leave anything on its prototype.
   deleteProperty(Message.prototype, 'constructor');
-  for (const name of ownKeys(Message.prototype)) {
-    const { get, set, value } = getOwnPropertyDescriptor(Message.prototype, name) ?? {};
+  const members = ownKeys(Message.prototype).map((name) => {
+    const { get, set } = getOwnPropertyDescriptor(Message.prototype, name) ?? {};
     freeze(get);
     freeze(set);
-    freeze(value);
-  }
+    return { name, get, set };
+  });
   freeze(Message.prototype);
+
+  /** Gives a message its members as properties of its own, of which a copy is made. */
+  const expose = (message: Message): Message => {
+    if (hasOwn(message, 'id')) return message;
+    for (const { name, get, set } of members) {
+      defineProperty(message, name, {
+        get: () => apply(get as () => unknown, message, []),
+        ...(set !== undefined && { set: (value: unknown) => apply(set, message, [value]) }),
+        enumerable: true,
+        configurable: true,
+      });
+    }
+    return message;
+  };
+  /**
+   * `env.msg` is a view of a message: five properties cost 4 µs to make, the view a third of a microsecond, and few
+   * selectors ask which properties there are.
+   */
+  const exposing: ProxyHandler<Message> = {
+    get: (message, name) => message[name as keyof Message],
+    set(message, name, value) {
+      (message as unknown as Record<PropertyKey, unknown>)[name] = value;
+      return true;
+    },
+    ownKeys: (message) => ownKeys(expose(message)),
+    getOwnPropertyDescriptor: (message, name) => getOwnPropertyDescriptor(expose(message), name),
+    preventExtensions: (message) => preventExtensions(expose(message)),
+  };
 
   /** What a selector gave, as a code, or as an extra where it overrides something. @throws TypeError */
   function reduce(given: unknown, at: number): string | Extra {
@@ -345,7 +367,7 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
       if (count > 0 && now() > stopAt) break;
       const message = new Message(count, element);
       current = message;
-      const env = { msg: message, state: {} };
+      const env = { msg: new Proxy(message, exposing), state: {} };
       for (const { step, isPure } of program) {
         const at = codes.length;
         position = at;
