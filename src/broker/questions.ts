@@ -20,6 +20,15 @@ export interface Gathered<Row extends object> {
   readonly nodes: readonly NodeRows<Row>[];
   /** Ids of the nodes that did not reply in time, or could not. */
   readonly missing: readonly string[];
+  /** Why, of those that could not reply. */
+  readonly failures: readonly NodeFailure[];
+}
+
+/** `question-too-long`: no node reads a question of more than 512 KiB. `failed`: the node's log has the error. */
+interface NodeFailure {
+  /** Id of the node. */
+  readonly node: string;
+  readonly error: 'question-too-long' | 'failed';
 }
 
 interface Question<Params extends object, Row extends object> {
@@ -74,6 +83,7 @@ const REPLY_MS = 1_000;
 const PART_BYTES = 3_600;
 /** The names of some thousand namespaces. */
 const MAX_QUESTION_BYTES = 524_288;
+const MAX_QUESTION_PARTS = maxPartsOf(MAX_QUESTION_BYTES);
 /** Questions whose first parts are here; the parts of further ones are dropped. */
 const MAX_PARTIAL_QUESTIONS = 100;
 
@@ -86,8 +96,8 @@ interface PendingReply {
 interface PendingQuestion {
   /** By the id of the node. */
   readonly awaited: Map<string, PendingReply>;
-  /** Null: the node could not reply. */
-  readonly replies: Map<string, ReplyRows<object> | null>;
+  readonly replies: Map<string, ReplyRows<object>>;
+  readonly failures: NodeFailure[];
   readonly done: () => void;
 }
 
@@ -122,9 +132,9 @@ export class Questions {
     return async (params, within) => {
       const elsewhere = this.#askOthers({ name, params }, question.maxBytes, within);
       const here = await question.reply(params, self);
-      const { replies, missing } = await elsewhere;
+      const { replies, missing, failures } = await elsewhere;
       const others = [...replies].map(([node, reply]) => ({ node, ...(reply as ReplyRows<Row>) }));
-      return { nodes: [{ node: self, ...here }, ...others], missing };
+      return { nodes: [{ node: self, ...here }, ...others], missing, failures };
     };
   }
 
@@ -154,50 +164,60 @@ export class Questions {
     question: WireQuestion,
     maxBytes: number,
     within: QuestionChannel | undefined,
-  ): Promise<{
-    readonly replies: ReadonlyMap<string, ReplyRows<object>>;
-    readonly missing: readonly string[];
-  }> {
+  ): Promise<
+    Pick<Gathered<object>, 'missing' | 'failures'> & {
+      readonly replies: ReadonlyMap<string, ReplyRows<object>>;
+    }
+  > {
     const awaited = new Map<string, PendingReply>();
     // A node is asked once, by the first namespace that it shares, however many there are.
     for (const channel of within === undefined ? this.#options.channels() : [within]) {
       for (const { id } of channel.peers()) {
-        if (!awaited.has(id)) awaited.set(id, { channel, message: new PartialMessage(maxBytes) });
+        if (!awaited.has(id)) awaited.set(id, { channel, message: new PartialMessage(maxPartsOf(maxBytes)) });
       }
     }
-    if (awaited.size === 0 || this.#isStopped) return { replies: new Map(), missing: [] };
+    if (awaited.size === 0 || this.#isStopped) return { replies: new Map(), missing: [], failures: [] };
+    const parts = partsOf(question);
+    if (parts.length > MAX_QUESTION_PARTS) {
+      const missing = [...awaited.keys()];
+      const failures = missing.map((node) => ({ node, error: 'question-too-long' }) as const);
+      this.#options.log.warn(
+        { question: question.name, nodes: missing },
+        'a question was too long to be sent to other nodes',
+      );
+      return { replies: new Map(), missing, failures };
+    }
     this.#lastQuestion += 1;
     const number = this.#lastQuestion;
     const { promise, resolve: done } = Promise.withResolvers<void>();
-    const replies = new Map<string, ReplyRows<object> | null>();
-    this.#pending.set(number, { awaited, replies, done });
+    const replies = new Map<string, ReplyRows<object>>();
+    const failures: NodeFailure[] = [];
+    this.#pending.set(number, { awaited, replies, failures, done });
     const cancel = this.#options.clock.after(REPLY_MS, done);
     const byChannel = Map.groupBy(awaited, ([, { channel }]) => channel);
     for (const [channel, nodes] of byChannel) {
-      this.#send(
-        channel,
-        nodes.map(([id]) => id),
-        'question',
-        number,
-        question,
-      );
+      const to = nodes.map(([id]) => id);
+      for (const part of parts) channel.send(to, { type: 'question', question: number, ...part });
     }
     await promise;
     cancel();
     this.#pending.delete(number);
-    const failed = [...replies].filter(([, reply]) => reply === null).map(([id]) => id);
-    const found = [...replies].flatMap(([id, reply]) => (reply === null ? [] : [[id, reply] as const]));
-    return { replies: new Map(found), missing: [...awaited.keys(), ...failed] };
+    return { replies, missing: [...awaited.keys(), ...failures.map(({ node }) => node)], failures };
   }
 
   #onQuestion(channel: QuestionChannel, from: string, part: MessagePart): void {
+    if (part.of > MAX_QUESTION_PARTS) {
+      // Of a version that sends longer ones. One reply to all of its parts.
+      if (part.at === 0) this.#send(channel, from, part.question, { error: 'question-too-long' });
+      return;
+    }
     const key = JSON.stringify([from, part.question]);
     let partial = this.#partial.get(key);
     if (partial === undefined) {
       if (this.#partial.size >= MAX_PARTIAL_QUESTIONS) return;
       // After that nobody waits for the reply.
       const cancel = this.#options.clock.after(REPLY_MS, () => this.#partial.delete(key));
-      partial = { message: new PartialMessage(MAX_QUESTION_BYTES), cancel };
+      partial = { message: new PartialMessage(MAX_QUESTION_PARTS), cancel };
       this.#partial.set(key, partial);
     }
     const question = partial.message.add(part);
@@ -213,9 +233,9 @@ export class Questions {
     if (pending === undefined || reply?.channel !== channel) return;
     const whole = reply.message.add(part);
     if (whole === null) return;
-    const { total, rows } = whole as Partial<ReplyRows<object>>;
-    const isReply = typeof total === 'number' && Array.isArray(rows);
-    pending.replies.set(from, isReply ? { total, rows } : null);
+    const { total, rows, error } = whole as Partial<ReplyRows<object> & NodeFailure>;
+    if (typeof total === 'number' && Array.isArray(rows)) pending.replies.set(from, { total, rows });
+    else pending.failures.push({ node: from, error: error === 'question-too-long' ? error : 'failed' });
     pending.awaited.delete(from);
     if (pending.awaited.size === 0) pending.done();
   }
@@ -228,7 +248,7 @@ export class Questions {
     { name, params }: WireQuestion,
   ): Promise<void> {
     const question = this.#questions.get(name);
-    let reply: object = {};
+    let reply: object = { error: 'failed' };
     try {
       if (question !== undefined) {
         const { total, rows } = await question.reply(params, to);
@@ -237,23 +257,25 @@ export class Questions {
     } catch (error) {
       this.#options.log.warn({ err: error, question: name, node: to }, 'a question of another node failed');
     }
-    if (!this.#isStopped) this.#send(channel, [to], 'reply', number, reply);
+    if (!this.#isStopped) this.#send(channel, to, number, reply);
   }
 
-  #send(
-    channel: QuestionChannel,
-    to: readonly string[],
-    type: MessagePart['type'],
-    question: number,
-    message: object,
-  ): void {
-    const bytes = Buffer.from(JSON.stringify(message));
-    const of = Math.max(1, Math.ceil(bytes.length / PART_BYTES));
-    for (let at = 0; at < of; at += 1) {
-      const text = bytes.subarray(at * PART_BYTES, (at + 1) * PART_BYTES).toString('base64');
-      channel.send(to, { type, question, at, of, text });
-    }
+  #send(channel: QuestionChannel, to: string, question: number, reply: object): void {
+    for (const part of partsOf(reply)) channel.send([to], { type: 'reply', question, ...part });
   }
+}
+
+function partsOf(message: object): Pick<MessagePart, 'at' | 'of' | 'text'>[] {
+  const bytes = Buffer.from(JSON.stringify(message));
+  const of = Math.ceil(bytes.length / PART_BYTES);
+  return Array.from({ length: of }, (_, at) => {
+    return { at, of, text: bytes.subarray(at * PART_BYTES, (at + 1) * PART_BYTES).toString('base64') };
+  });
+}
+
+/** What stands around the rows takes a part as well. */
+function maxPartsOf(maxBytes: number): number {
+  return Math.ceil(maxBytes / PART_BYTES) + 1;
 }
 
 /** The parts of one message, which may arrive in any order. */
@@ -261,9 +283,8 @@ class PartialMessage {
   readonly #maxParts: number;
   readonly #texts = new Map<number, string>();
 
-  constructor(maxBytes: number) {
-    // What stands around the rows takes a part as well.
-    this.#maxParts = Math.ceil(maxBytes / PART_BYTES) + 1;
+  constructor(maxParts: number) {
+    this.#maxParts = maxParts;
   }
 
   /** The message, once it is whole; null before, and if it is too long or makes no sense, as one of another version may. */

@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import type { Queue } from '../broker/queue.ts';
 import type { ScannedDelivery, ScanPage } from '../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState, type ElementId, type GroupName } from '../model/element.ts';
@@ -77,6 +78,8 @@ const MAX_CHUNK_WITH_BODIES = 100;
 /** Of elements that are found by their ids, if their bodies are read: an engine ends other reads at 16 MiB. */
 const MAX_IDS_WITH_BODIES = 16;
 
+const CURSOR_MARK_LENGTH = 8;
+
 /** Starts searches. One for all of a node: it bounds those that run selectors. */
 export class Searches {
   readonly #context: SearchContext;
@@ -108,7 +111,8 @@ export class Searches {
 
   /**
    * One page of a search that is made for it alone, as a request for it is. Of those with a selector a user may have a few at once.
-   * @throws QuaysideError as `open` and `ElementSearch.page`; `overloaded`
+   * @param after the `next` of the page before, as this method returned it; null for the first page
+   * @throws QuaysideError as `open` and `ElementSearch.page`; `invalid-parameter` if `after` is none; `overloaded`
    */
   async page(
     queue: Queue,
@@ -117,16 +121,39 @@ export class Searches {
     after: string | null,
     limit: number,
   ): Promise<SearchPage> {
+    const cursor = after === null ? null : unmarked(after, queue, filter);
     const find = async (): Promise<SearchPage> => {
       const search = await this.open(queue, filter, options);
       try {
-        return await search.page(after, limit);
+        const page = await search.page(cursor, limit);
+        return page.next === null ? page : { ...page, next: marked(page.next, queue, filter) };
       } finally {
         search.close();
       }
     };
     return filter.selector == null ? find() : this.#limit.run(options.payer, find);
   }
+}
+
+/**
+ * A cursor as a client gets it. Engines begin at the start if they cannot read a cursor, so it carries a mark of what it was issued
+ * for: a client that sends another one would page through the queue without end. The mark is no secret.
+ */
+function marked(cursor: string, { key, namespace }: Queue, { group, ids }: ElementFilter): string {
+  const { type, migration, defaultGroup } = namespace;
+  const issuedFor = [key.ns, type, migration?.to ?? null, key.name, group ?? defaultGroup, ids ?? null];
+  const hash = createHash('sha256').update(JSON.stringify([...issuedFor, cursor]));
+  return `${cursor}.${hash.digest('base64url').slice(0, CURSOR_MARK_LENGTH)}`;
+}
+
+/** @throws QuaysideError `invalid-parameter` if it was not issued for such a page */
+function unmarked(after: string, queue: Queue, filter: ElementFilter): string {
+  const cursor = after.slice(0, -1 - CURSOR_MARK_LENGTH);
+  if (marked(cursor, queue, filter) === after) return cursor;
+  throw invalidParameter(
+    'after',
+    `after ${quote(after)} is not the next of a page of queue ${quote(queue.key.name)}. Pass the next of the page before, or leave after out to begin at the first element.`,
+  );
 }
 
 /** Some elements that were read, and the decision about them, which may still be in progress. */

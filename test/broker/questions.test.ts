@@ -220,7 +220,26 @@ describe('A question between nodes', () => {
     };
     const gathered = await answer();
     assert.deepEqual(gathered.missing, [idOf(1)]);
+    assert.deepEqual(gathered.failures, [{ node: idOf(1), error: 'failed' }]);
     assert.deepEqual(textsOf(gathered), [['0'], undefined, ['2']]);
+  });
+
+  it('is answered at once if it is too long for the other nodes, and names them and the reason', async () => {
+    const failures = [1, 2].map((at) => ({ node: idOf(at), error: 'question-too-long' }));
+    const gathered = await answer('x'.repeat(600_000));
+    assert.deepEqual([gathered.missing, gathered.failures], [[idOf(1), idOf(2)], failures]);
+    assert.deepEqual(
+      gathered.nodes.map(({ node }) => node),
+      [idOf(0)],
+    );
+    assert.deepEqual(messages, []);
+    // A node of another version may send it all the same.
+    carry = (message, deliver) => {
+      const isLong = message.part.type === 'question';
+      deliver(isLong ? { ...message, part: { ...message.part, of: 1_000 } } : message);
+    };
+    const refused = await answer();
+    assert.deepEqual([refused.missing, refused.failures], [[idOf(1), idOf(2)], failures]);
   });
 
   it('does not wait for a node that stops, which is not missing', async () => {

@@ -31,15 +31,19 @@ export const NODES: readonly Mutant[] = [
   {
     name: 'a node that does not reply is not named',
     suite: 'questions between nodes',
-    edits: edit('broker/questions.ts', 'missing: [...awaited.keys(), ...failed]', 'missing: failed'),
+    edits: edit(
+      'broker/questions.ts',
+      'missing: [...awaited.keys(), ...failures.map(({ node }) => node)]',
+      'missing: failures.map(({ node }) => node)',
+    ),
   },
   {
     name: 'a node that cannot reply makes others wait',
     suite: 'questions between nodes',
     edits: edit(
       'broker/questions.ts',
-      "if (!this.#isStopped) this.#send(channel, [to], 'reply'",
-      "if ('rows' in reply) this.#send(channel, [to], 'reply'",
+      'if (!this.#isStopped) this.#send(channel, to, number, reply);',
+      "if ('rows' in reply) this.#send(channel, to, number, reply);",
     ),
   },
   {

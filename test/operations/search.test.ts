@@ -3,6 +3,7 @@ import { after, before, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { Queue } from '../../src/broker/queue.ts';
 import { DELIVERY_STATES, type NewElement } from '../../src/model/element.ts';
+import type { QuaysideError } from '../../src/model/errors.ts';
 import {
   type ElementFilter,
   Searches,
@@ -97,6 +98,35 @@ for (const engine of MAIN_ENGINES) {
         assert.equal(found.looked, 1_000);
         assert.ok(found.matches.every(({ body, bytes }) => body.length === 0 && bytes > 0));
       }
+    });
+
+    it('rejects a cursor that was not issued for the queue, and continues behind an element that was taken since', async () => {
+      const [source, other] = [queue(), queue()];
+      await source.insert(newElements('a', 'b', 'c', 'd'));
+      await other.insert(newElements('a', 'b', 'c', 'd'));
+      const page = (of: Queue, cursor: string | null, filter = ALL): Promise<SearchPage> =>
+        searches.page(of, filter, OPTIONS, cursor, 2);
+      const first = await page(source, null);
+      const { next } = first;
+      assert.ok(next !== null);
+      const ready: ElementFilter = { ...ALL, states: ['ready'] };
+      for (const [of, cursor, filter] of [
+        [source, 'nonsense', ALL],
+        [source, '', ALL],
+        [source, `${next}x`, ALL],
+        [source, next.slice(1), ALL],
+        [source, `${next.slice(0, -8)}AAAAAAAA`, ready],
+        [other, next, ALL],
+      ] as const) {
+        await assert.rejects(page(of, cursor, filter), (error: QuaysideError) => {
+          assert.deepEqual([error.code, error.details.parameter], ['invalid-parameter', 'after'], cursor);
+          return /is not the next of a page of queue/.test(error.message);
+        });
+      }
+      assert.deepEqual(bodyTexts((await page(source, next, ready)).matches), ['c', 'd']);
+      const { namespace, key } = source;
+      await namespace.storage.take(key, { group: namespace.defaultGroup, count: 2, leaseMs: null });
+      assert.deepEqual(bodyTexts((await page(source, next)).matches), ['c', 'd']);
     });
 
     it('reads bodies for a selector that looks at the payload, and returns them only if they are wanted', async () => {
