@@ -2,11 +2,12 @@ import type { JsonValue } from '../engine/definitions.ts';
 import type { QueueRule } from '../engine/queue-policy.ts';
 import type { DeadLetterPolicy, QueueOptions, RetryDelay } from '../engine/storage.ts';
 import { DEAD_LETTER_QUEUE } from '../model/dead-letter.ts';
-import { QuaysideError } from '../model/errors.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { membersOf, wrongMember } from '../model/members.ts';
 import { checkName } from '../model/names.ts';
 import { bySpecificity, ruleFor } from '../util/name-pattern.ts';
+import { quote } from '../util/quote.ts';
 import type { Namespace } from './namespace.ts';
 import { EXPIRY, needs, needsExpiry } from './needs.ts';
 
@@ -184,14 +185,28 @@ export function parseRetryDelay(value: unknown): RetryDelay {
   };
 }
 
-/** @throws QuaysideError `not-supported` if the queues of the namespace cannot have one of these options */
-export function checkSupported(namespace: Namespace, options: OwnOptions): void {
+/**
+ * Checks options that are to be stored for a queue.
+ * @throws QuaysideError `invalid-parameter` if it would be its own dead-letter queue: dead letters are never moved where they are;
+ * `not-supported` if the queues of the namespace cannot have one of these options
+ */
+export function checkOptions(namespace: Namespace, name: string, options: OwnOptions): void {
+  checkDeadLetterQueue(name, options);
   const { leaseMs, deadLetter, retryDelay, retentionMs, ttlMs } = options;
   if (leaseMs !== undefined) supported('lease', () => needs(namespace, 'reserve'));
   if (deadLetter != null) supported('deadLetter', () => needs(namespace, 'reserve'));
   if (retryDelay != null) supported('retryDelay', () => needs(namespace, 'reserve'));
   if (retentionMs != null) supported('retention', () => needs(namespace, 'tape'));
   if (ttlMs != null) supported('ttl', () => needsExpiry(namespace, EXPIRY));
+}
+
+/** @throws QuaysideError `invalid-parameter` if a queue, or all that a name without `*` stands for, would be its own dead-letter queue */
+export function checkDeadLetterQueue(name: string, { deadLetter }: OwnOptions): void {
+  if (deadLetter?.queue !== name) return;
+  throw invalidParameter(
+    'deadLetter.queue',
+    `deadLetter.queue is ${quote(name)}, the queue itself. Name another queue, or give deadLetter: null for a queue without dead letters.`,
+  );
 }
 
 /** What `check` throws names the option, which its own message does not. */

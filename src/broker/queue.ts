@@ -29,7 +29,7 @@ import type { Consumer, GetRequest, PendingConsumer, Sink } from './consumer.ts'
 import { momentIn, toLocal } from './engine-time.ts';
 import { type Operation, settleOperation, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
-import { checkSupported, type OptionsRecord, type OwnOptions, type QueueSettings } from './queue-options.ts';
+import { checkOptions, type OptionsRecord, type OwnOptions, type QueueSettings } from './queue-options.ts';
 import { historyLengthMs, INTERVAL_MS, type QueueHistory } from './queue-series.ts';
 import { type QueueRecord, queueRecord } from './record.ts';
 import { countedAs, isSettled, refusalOf } from './refusal.ts';
@@ -516,7 +516,7 @@ export class Queue {
    * @throws QuaysideError `not-supported`
    */
   async storeOptions(options: OwnOptions | null): Promise<void> {
-    if (options !== null) checkSupported(this.namespace, options);
+    if (options !== null) checkOptions(this.namespace, this.key.name, options);
     await this.namespace.writeOptions(this.key, options);
   }
 

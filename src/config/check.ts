@@ -164,6 +164,13 @@ function checkQueueOptions(
   if (options.deadLetter !== undefined) {
     const { queue } = options.deadLetter;
     attempt(() => checkName('queue', queue), [...path, 'deadLetter', 'queue'], 'Choose another name', report);
+    if (queue === pattern) {
+      report(
+        [...path, 'deadLetter', 'queue'],
+        'is the queue itself',
+        'Name another queue, or leave deadLetter out',
+      );
+    }
   }
   checkRetryDelay(options, path, report);
   if (options.retention !== undefined && variant !== 'stream') {

@@ -1,6 +1,11 @@
 import { createHash } from 'node:crypto';
 import type { Broker } from '../broker/broker.ts';
-import { type OptionsRecord, parseOptions, showOptions } from '../broker/queue-options.ts';
+import {
+  checkDeadLetterQueue,
+  type OptionsRecord,
+  parseOptions,
+  showOptions,
+} from '../broker/queue-options.ts';
 import type { Caller } from '../exchange/caller.ts';
 import {
   canonical,
@@ -142,13 +147,15 @@ function parseQueue(ns: string, name: string, value: unknown): DocumentQueue {
   const { paused = false, options = null } = membersOf(value, path, ['paused', 'options']);
   if (typeof paused !== 'boolean') throw wrongMember(memberPath(path, 'paused'), paused, 'true or false');
   if (options === null) return { paused, options };
-  return { paused, options: optionsAt(memberPath(path, 'options'), options) };
+  return { paused, options: optionsAt(memberPath(path, 'options'), name, options) };
 }
 
 /** Options with their defaults filled in, as they are stored. What is wrong with them is named by its place in the document. */
-function optionsAt(path: string, value: unknown): OptionsRecord['stored'] {
+function optionsAt(path: string, queue: string, value: unknown): OptionsRecord['stored'] {
   try {
-    return showOptions(parseOptions(value));
+    const options = parseOptions(value);
+    checkDeadLetterQueue(queue, options);
+    return showOptions(options);
   } catch (error) {
     if (!(error instanceof QuaysideError)) throw error;
     throw error.with({ message: `${path}: ${error.message}`, parameter: path });

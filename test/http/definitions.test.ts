@@ -145,6 +145,10 @@ describe('A document of definitions', () => {
       [{ exchanges: { a: { ...FORWARD, stopped: 1 } } }, 'exchanges.a.stopped'],
       [{ queues: { N: { a: { paused: 'yes' } } } }, 'queues.N.a.paused'],
       [{ queues: { N: { a: { options: { lease: 0 } } } } }, 'queues.N.a.options'],
+      [
+        { queues: { N: { a: { options: { deadLetter: { maxTries: 1, queue: 'a' } } } } } },
+        'queues.N.a.options',
+      ],
     ] as const) {
       const answer = await put(client, document);
       const { code, parameter: named } = jsonOf<{ code: string; parameter: string }>(answer);

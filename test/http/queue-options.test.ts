@@ -108,6 +108,20 @@ describe('Options of a queue', () => {
     });
   }
 
+  it('are not stored if the queue would be its own dead-letter queue', async () => {
+    const client = harness().client();
+    for (const [queue, deadLetter] of [
+      ['failed', { maxTries: 1, queue: 'failed' }],
+      ['__deadletter__', { maxTries: 1 }],
+    ] as const) {
+      const answer = await client.setOptions('N', queue, { deadLetter });
+      assert.deepEqual(problemOf(answer), [400, 'invalid-parameter', 'deadLetter.queue']);
+      assert.match(answer.body.toString(), /the queue itself\. Name another queue/);
+      assert.deepEqual((await shown(client, 'N', queue)).stored, {});
+    }
+    assert.equal((await client.setOptions('N', '__deadletter__', { deadLetter: null })).status, 200);
+  });
+
   it('are not stored with a name that no queue can have', async () => {
     const client = harness().client();
     for (const queue of ['', 'a\u0000', 'x'.repeat(256)]) {

@@ -187,6 +187,18 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
       /control character/,
     ],
     [
+      'a queue that is its own dead-letter queue',
+      'namespaces: { N: { url: "sqlite:x", queues: { failed: { deadLetter: { maxTries: 1, queue: failed } } } } }',
+      'namespaces.N.queues.failed.deadLetter.queue',
+      /the queue itself/,
+    ],
+    [
+      'the usual dead-letter queue as its own',
+      'namespaces: { N: { url: "sqlite:x", queues: { __deadletter__: { deadLetter: { maxTries: 1 } } } } }',
+      'namespaces.N.queues.__deadletter__.deadLetter.queue',
+      /the queue itself/,
+    ],
+    [
       'a retention of plain queues',
       'namespaces: { N: { url: "sqlite:x", queues: { "a-*": { retention: 1 } } } }',
       'namespaces.N.queues.a-*.retention',
