@@ -349,6 +349,10 @@ class TokenUser implements User {
     return this.#token.owner !== null;
   }
 
+  get token(): { readonly name: string; readonly owner: User | null } {
+    return { name: this.#token.stored.name, owner: this.#token.owner };
+  }
+
   get isAdministrator(): boolean {
     return this.#limits === null && this.#token.owner?.isAdministrator === true;
   }

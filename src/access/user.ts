@@ -1,5 +1,4 @@
-import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
-import { quote } from '../util/quote.ts';
+import { missingRight, namespaceNotFound, QuaysideError } from '../model/errors.ts';
 
 /**
  * What a user may do in a namespace (decisions, "Requests in general").
@@ -26,6 +25,8 @@ export interface User {
    * the user's `maskBodies` is set. Decides only what is shown; the right itself is `may('browse', …)`.
    */
   maySeeBodies(namespace: string): boolean;
+  /** The API token with which the user logged in, for errors about rights that it lacks; not given: none. */
+  readonly token?: { readonly name: string; readonly owner: User | null };
 }
 
 /**
@@ -35,10 +36,7 @@ export interface User {
 export function refusal(user: User, right: Right, namespace: string): QuaysideError | null {
   if (user.may(right, namespace)) return null;
   if (!user.maySee(namespace)) return namespaceNotFound(namespace);
-  return new QuaysideError(
-    'forbidden',
-    `User ${quote(user.name)} does not have the right ${right} in namespace ${namespace}.`,
-  );
+  return missingRight(user, right, namespace);
 }
 
 /** The error for a logged-in user whom a reload of the users removed or gave another password. */

@@ -106,3 +106,28 @@ export function namespaceNotFound(name: string): QuaysideError {
     parameter: 'namespace',
   });
 }
+
+/** A user who lacks a right; also by an API token, which may have fewer rights than the user. */
+interface RightsHolder<Right> {
+  readonly name: string;
+  readonly token?: {
+    readonly name: string;
+    readonly owner: { may(right: Right, namespace: string): boolean } | null;
+  };
+}
+
+/** The error for a right that the user, or only the token that the user created, does not have. */
+export function missingRight<Right extends string>(
+  { name, token }: RightsHolder<Right>,
+  right: Right,
+  namespace: string,
+): QuaysideError {
+  const lacks = `does not have the right ${right} in namespace ${namespace}`;
+  if (token?.owner?.may(right, namespace) !== true) {
+    return new QuaysideError('forbidden', `User ${quote(name)} ${lacks}.`);
+  }
+  return new QuaysideError(
+    'forbidden',
+    `Token ${quote(token.name)} ${lacks}, although its user ${quote(name)} has it. Use a token with that right.`,
+  );
+}

@@ -7,7 +7,7 @@ import type { Definition, Definitions } from '../engine/definitions.ts';
 import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import type { Storage } from '../engine/storage.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
-import { QuaysideError } from '../model/errors.ts';
+import { missingRight, QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { quote } from '../util/quote.ts';
@@ -47,6 +47,8 @@ export interface OperationCaller {
   maySee(namespace: string): boolean;
   /** Whether bodies of the namespace's elements may be shown. */
   maySeeBodies(namespace: string): boolean;
+  /** The API token with which the caller logged in; not given: none. */
+  readonly token?: { readonly name: string; readonly owner: Pick<OperationCaller, 'may'> | null };
 }
 
 /** Which operations a list shows; null: all. */
@@ -339,10 +341,7 @@ export class BulkOperations implements Service {
     const ns = found?.operation.request.source.ns;
     if (found === null || ns === undefined || !caller.maySee(ns)) throw notFound(id);
     if (caller.may('manage', ns)) return found;
-    throw new QuaysideError(
-      'forbidden',
-      `User ${quote(caller.name)} does not have the right manage in namespace ${ns}.`,
-    );
+    throw missingRight(caller, 'manage', ns);
   }
 
   #known(id: string): KnownOperation | null {

@@ -71,6 +71,31 @@ describe('API tokens', () => {
     assert.equal((await withToken(admin.token, 'GET', '/definitions')).status, 200);
   });
 
+  it('that lack a right which their user has are named in the error', async () => {
+    const detailOf = (answer: Answer): string => jsonOf<{ detail: string }>(answer).detail;
+    const { token } = await created('ann', { name: 'small', rights: { N: ['read'] } });
+    assert.equal(
+      detailOf(await withToken(token, 'PUT', '/q/N/owned', 'x')),
+      'Token "small" does not have the right write in namespace N, although its user "ann" has it. Use a token with that right.',
+    );
+    assert.equal(
+      detailOf(await withToken(token, 'DELETE', '/q/N/owned')),
+      'User "ann" does not have the right manage in namespace N.',
+    );
+    const limited = await created('admin', { name: 'limited', rights: { N: ['read'] } });
+    assert.match(
+      detailOf(await withToken(limited.token, 'GET', '/definitions')),
+      /^This needs all rights of an administrator, and token "limited" has only some\./,
+    );
+    const operation = { action: 'redrive', source: { ns: 'N', queue: '__deadletter__' } };
+    const started = await as('admin').request('POST', '/operations', { body: JSON.stringify(operation) });
+    assert.match(
+      detailOf(await withToken(limited.token, 'GET', `/operations/${jsonOf<{ id: string }>(started).id}`)),
+      /^Token "limited" does not have the right manage in namespace N, although/,
+    );
+    assert.match(detailOf(await withToken(token, 'GET', '/definitions')), /^This needs an administrator:/);
+  });
+
   it('are passwords as well, of the user "token" or of their owner, but open no session of the console', async () => {
     const { token } = await created('ann', { name: 'password' });
     const statusOf = async (name: string): Promise<number> =>
