@@ -1,10 +1,12 @@
+import { isDeepStrictEqual } from 'node:util';
 import type { Definitions, JsonValue } from '../engine/definitions.ts';
 import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
+import type { FrontEndLog } from '../util/log.ts';
+import { quote } from '../util/quote.ts';
 import { Retries } from '../util/retries.ts';
 import type { Service } from '../util/service.ts';
-import type { AccessLog } from './password-authenticator.ts';
 
 /** A session of the console ends this long after its sign-in, however much it is used. */
 export const MAX_SESSION_MS = 12 * 3_600_000;
@@ -45,7 +47,7 @@ interface EndedSessionsOptions {
   /** The namespaces of this node with the stores of their engines, in the order of the configuration. */
   readonly namespaces: readonly { readonly definitions: Definitions; readonly isShared: boolean }[];
   readonly clock: Clock;
-  readonly log: AccessLog;
+  readonly log: Pick<FrontEndLog, 'warn' | 'error'>;
 }
 
 /**
@@ -147,15 +149,21 @@ export class EndedSessions implements Service {
   }
 
   #cacheOf(definitions: Definitions): DefinitionsCache {
+    const { clock, log } = this.#options;
     return new DefinitionsCache({
       definitions,
       kind: 'ended-sessions',
-      clock: this.#options.clock,
+      clock,
       onRead: (user, definition, hasChanged) => {
-        if (hasChanged && definition !== null) this.#merge(user, storedEnds(definition));
+        if (!hasChanged || definition === null) return;
+        this.#merge(user, storedEnds(definition));
+        if (isWhole(definition)) return;
+        log.error(
+          { user },
+          'stored ends of sessions of the console are not understood, and kept as they are',
+        );
       },
-      onFailedRead: (_, err) =>
-        this.#options.log.warn({ err }, 'sessions of the console that ended could not be read yet'),
+      onFailedRead: (_, err) => log.warn({ err }, 'sessions of the console that ended could not be read yet'),
     });
   }
 
@@ -207,6 +215,8 @@ export class EndedSessions implements Service {
   async #storeIn(definitions: Definitions, cache: DefinitionsCache, user: string): Promise<void> {
     for (;;) {
       const stored = await definitions.get('ended-sessions', user);
+      // A later version of this program, or a hand, wrote more than could be put back.
+      if (stored !== null && !isWhole(stored)) throw notUnderstood(user);
       if (stored !== null) this.#merge(user, storedEnds(stored));
       const ends = this.#users.get(user);
       if (ends === undefined) return;
@@ -226,7 +236,7 @@ export class EndedSessions implements Service {
   async #forgetOld(definitions: Definitions, cache: DefinitionsCache): Promise<void> {
     for (const user of cache.keys()) {
       const definition = cache.get(user);
-      if (definition === null || this.#users.has(user) || isEmpty(storedEnds(definition))) continue;
+      if (definition === null || this.#users.has(user) || !isWhole(definition)) continue;
       const isDeleted = await definitions.delete('ended-sessions', user, definition.version).then(
         () => true,
         // Another node came first, or the next start does it.
@@ -241,9 +251,21 @@ function add(ends: Ends, more: readonly (readonly [string, number])[]): void {
   for (const [name, before] of more) ends.set(name, Math.max(before, ends.get(name) ?? 0));
 }
 
-/** Also of a definition that this version cannot read. */
 function isEmpty({ sessions, passwords, before }: UserEnds | StoredEnds): boolean {
   return [...sessions].length === 0 && [...passwords].length === 0 && before === 0;
+}
+
+/** Whether a definition says nothing but what this version reads. */
+function isWhole({ value }: { readonly value: JsonValue }): boolean {
+  const { sessions, passwords, before } = storedEnds({ value });
+  return isDeepStrictEqual(value, { sessions, passwords, before });
+}
+
+function notUnderstood(user: string): QuaysideError {
+  return new QuaysideError(
+    'storage-unavailable',
+    `What is stored of ended sessions of user ${quote(user)} is not understood by this version, and is kept. The end counts on this node.`,
+  );
 }
 
 /** What this version cannot read is left out. */

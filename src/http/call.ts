@@ -44,6 +44,8 @@ export class HttpCall {
   audited: object | null = null;
   /** The console session whose cookie came with it; null if none did. */
   session: ConsoleSession | null = null;
+  /** What the response sets as the cookie of the console, also if it is an error; '' removes it, null leaves it. */
+  newCookie: string | null = null;
   /** The span of this request; null if there is no tracing. */
   span: Span | null = null;
   #namespace: Namespace | null = null;
@@ -346,8 +348,7 @@ export class HttpCall {
   #headers(elementHeaders?: readonly string[]): string[] {
     const headers = this.front.responseHeaders(this.route);
     if (this.origin !== null) headers.push(...corsHeaders(this.origin, elementHeaders));
-    const renewed = this.session?.renewedToken ?? null;
-    if (renewed !== null) headers.push(...cookieHeaders(this, renewed));
+    if (this.newCookie !== null) headers.push(...cookieHeaders(this, this.newCookie));
     return headers;
   }
 

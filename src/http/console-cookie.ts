@@ -30,20 +30,12 @@ export function sessionToken({ head: { cookie } }: HttpCall): string | null {
 }
 
 /**
- * Sets the cookie. Its path is `/`, since behind a proxy this server does not know under which path browsers see it, and
+ * Sets the cookie; '' makes the browser forget it. Its path is `/`, since behind a proxy this server does not know under which path browsers see it, and
  * the console calls routes outside of `/console/`.
  */
 export function cookieHeaders(call: HttpCall, token: string): string[] {
-  return ['set-cookie', `${SESSION_COOKIE}=${token}; ${attributes(call)}`];
-}
-
-/** Makes the browser forget the cookie. */
-export function noCookieHeaders(call: HttpCall): string[] {
-  return ['set-cookie', `${SESSION_COOKIE}=; ${attributes(call)}; Max-Age=0`];
-}
-
-function attributes({ isSecure }: HttpCall): string {
-  return `Path=/; HttpOnly; SameSite=Strict${isSecure ? '; Secure' : ''}`;
+  const attributes = `Path=/; HttpOnly; SameSite=Strict${call.isSecure ? '; Secure' : ''}`;
+  return ['set-cookie', `${SESSION_COOKIE}=${token}; ${attributes}${token === '' ? '; Max-Age=0' : ''}`];
 }
 
 /**

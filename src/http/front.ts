@@ -349,7 +349,10 @@ export class Front {
     }
     const { authorization } = head;
     const { authenticator, consoleSessions } = this.parts;
-    if (consoleSessions !== undefined) call.session = findSession(call, consoleSessions);
+    if (consoleSessions !== undefined) {
+      call.session = findSession(call, consoleSessions);
+      call.newCookie = call.session?.renewedToken ?? null;
+    }
     // A browser adds Basic credentials that it remembers by itself. The console means its own user, and nobody else if its
     // session has ended.
     if (call.session !== null || authorization === null || namesCsrfToken(call)) {
@@ -380,27 +383,28 @@ export class Front {
     if (call.session !== null) checkCsrfToken(call, call.session, route);
     if (route.body === 'discard') call.request.discard();
     if (route.access === 'administrator' && user?.isAdministrator !== true) {
-      throw new QuaysideError('forbidden', 'This needs an administrator: a user without a list of rights.');
+      throw noAdministrator(user);
     }
     if (params.namespace !== undefined) this.#enter(call, user, match);
     const handling = route.handle(call);
     if (handling !== undefined) handling.catch((error: unknown) => call.fail(error));
-    if (route.isAudited) this.#audit(call, match, handling);
+    if (route.isAudited) this.#audit(call, handling);
   }
 
   /** Logs who changed what (reliability, S19), once it is done. */
-  #audit(call: HttpCall, match: RouteMatch, handling: Promise<void> | void): void {
+  #audit(call: HttpCall, handling: Promise<void> | void): void {
     // The client may have disconnected by the time that it is done.
     call.keepAddress();
-    const note = (): void => this.audit(call, call.user, boundedParams(match));
+    const note = (): void => this.audit(call);
     if (handling === undefined) note();
     else handling.then(note, () => {});
   }
 
-  /** Logs what a user did, and keeps it for those who look who it was. */
-  audit(call: HttpCall, { name: user }: User, params: Readonly<Record<string, string | null>> = {}): void {
+  /** Logs what a user did, and keeps it for those who look who it was. @param user who signed in or out; not given: the call's */
+  audit(call: HttpCall, { name: user }: User = call.user): void {
     const { clock, log } = this.parts;
     const { address } = call;
+    const params = boundedParams(call.match);
     const action = call.match.route.id;
     const { namespace = null, queue = null, ...rest } = params;
     log.info({ ...params, event: 'admin', action, user, ...call.audited }, 'an operator acted');
@@ -488,6 +492,16 @@ function bounded(text: string | null): string | null {
 
 function boundedParams({ params }: RouteMatch): Record<string, string | null> {
   return Object.fromEntries(Object.entries(params).map(([name, value]) => [name, bounded(value ?? null)]));
+}
+
+function noAdministrator(user: User | null): QuaysideError {
+  const { token } = user ?? {};
+  return new QuaysideError(
+    'forbidden',
+    token?.owner?.isAdministrator === true
+      ? `This needs all rights of an administrator, and token ${quote(token.name)} has only some. Use a token without a list of rights.`
+      : 'This needs an administrator: a user without a list of rights.',
+  );
 }
 
 function unauthorized(call: HttpCall): QuaysideError {

@@ -6,6 +6,10 @@ import { after, before, describe, it } from 'node:test';
 import { readAccounts, type UserDefinition } from '../../src/access/account.ts';
 import { Networks } from '../../src/access/networks.ts';
 import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
+import type { Definitions } from '../../src/engine/definitions.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import type { EngineUnderTest } from '../engines.ts';
 import { SILENT_LOG } from '../support/broker.ts';
 import { makeCertificate } from '../support/certificate.ts';
 import { type Answer, headerOf, jsonOf, type QueueClient, queuePath } from '../support/http-client.ts';
@@ -280,6 +284,88 @@ describe('A session of the console', () => {
       ['signIn', 'signOut'],
     );
     assert.doesNotMatch(JSON.stringify(harness().log), /support-password|quayside_session/);
+  });
+});
+
+describe('The end of a session that the engine does not store', () => {
+  /** Writes of definitions wait for it. */
+  let writable = Promise.resolve();
+  const engine: EngineUnderTest = {
+    ...MEMORY_SQLITE,
+    async open(options) {
+      const opened = await MEMORY_SQLITE.open(options);
+      const real = opened.engine.definitions;
+      const definitions: Definitions = {
+        get: (kind, key) => real.get(kind, key),
+        list: (kind) => real.list(kind),
+        put: async (...write) => {
+          await writable;
+          return real.put(...write);
+        },
+        delete: (kind, key, expected) => real.delete(kind, key, expected),
+        watch: (listener) => real.watch(listener),
+      };
+      return { ...opened, engine: Object.create(opened.engine, { definitions: { value: definitions } }) };
+    },
+  };
+  const harness = sharedHarness({ engine, users: USERS, consoleSecret: 'shared by all nodes' });
+  const stranger = (): QueueClient => harness().client(null);
+  const stored = async (user: string): Promise<boolean> =>
+    (await harness().opened.engine.definitions.get('ended-sessions', user)) !== null;
+  const lastAudited = (): unknown =>
+    harness().log.findLast(({ fields }) => fields.event === 'admin')?.fields.action;
+
+  const storedLater = (user: string): Promise<void> =>
+    harness().until(async () => {
+      await harness().passTime(1000);
+      return stored(user);
+    });
+
+  function rejectWrites(): void {
+    writable = Promise.reject(new QuaysideError('storage-unavailable', 'The engine is away.'));
+    writable.catch(() => {});
+  }
+
+  it('counts all the same: the browser forgets the cookie, the audit log has a line, and it is stored later', async () => {
+    const client = stranger();
+    const headers = await signedIn(client);
+    rejectWrites();
+    const answer = await client.request('DELETE', '/console/session', { headers });
+    assert.equal(answer.status, 503);
+    assert.deepEqual([cookieOf(answer), attributesOf(answer).at(-1)], ['quayside_session=', 'Max-Age=0']);
+    assert.equal(lastAudited(), 'signOut');
+    assert.equal((await session(client, headers)).status, 401);
+    await harness().passTime(1000);
+    assert.ok(!(await stored('ops')));
+    writable = Promise.resolve();
+    await storedLater('ops');
+  });
+
+  it('is audited if it is one of a list, or that of all of them', async () => {
+    const client = stranger();
+    for (const [path, action] of [
+      [`/${'x'.repeat(43)}`, 'endConsoleSession'],
+      ['', 'endConsoleSessions'],
+    ] as const) {
+      const headers = await signedIn(client, 'support');
+      rejectWrites();
+      const answer = await client.request('DELETE', `/console/sessions${path}`, { headers });
+      assert.deepEqual([answer.status, answer.headers['set-cookie']], [503, undefined]);
+      assert.equal(lastAudited(), action);
+      writable = Promise.resolve();
+      await storedLater('support');
+    }
+  });
+
+  it('is not waited for by the sign-in that replaces it', async () => {
+    const client = stranger();
+    const { cookie = '', ...headers } = await signedIn(client);
+    const { promise, resolve } = Promise.withResolvers<void>();
+    writable = promise;
+    const answer = await signIn(client, 'ops', undefined, { cookie });
+    assert.equal(answer.status, 200);
+    assert.equal((await session(client, { ...headers, cookie })).status, 401);
+    resolve();
   });
 });
 

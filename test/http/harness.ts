@@ -190,7 +190,7 @@ export class Harness {
     this.ended = new EndedSessions({
       namespaces: this.broker.namespaces(),
       clock,
-      log: { debug: logAt('debug'), warn: logAt('warn') },
+      log: { warn: logAt('warn'), error: logAt('error') },
     });
     this.consoleSessions = new ConsoleSessions({
       accountNamed: options.accountNamed ?? ((name) => accounts.get(name) ?? null),

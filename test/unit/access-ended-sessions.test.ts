@@ -18,13 +18,19 @@ describe('Ended sessions of the console', () => {
   let there: EndedSessions;
   /** Writes of `here` are rejected while it is set. */
   let isAway: boolean;
+  let errors: string[];
 
   const node = (definitions: Definitions): EndedSessions =>
-    new EndedSessions({ namespaces: [{ definitions, isShared: true }], clock, log: SILENT_LOG });
+    new EndedSessions({
+      namespaces: [{ definitions, isShared: true }],
+      clock,
+      log: { ...SILENT_LOG, error: (_, message) => errors.push(message) },
+    });
 
   beforeEach(async () => {
     clock = new FakeClock();
     isAway = false;
+    errors = [];
     engine = await openMemory({ namespaces: [plain('N')] }, clock);
     const real = engine.definitions;
     here = node({
@@ -122,6 +128,26 @@ describe('Ended sessions of the console', () => {
     await here.endPassword('ann', 'p');
     await known(there, 'any');
     assert.ok(!there.has('ann', marks('any', clock.now(), 'another')));
+  });
+
+  it('are not replaced where what is stored is not understood, and are stored once it is', async () => {
+    const { definitions } = engine;
+    const [startedAt, next] = [clock.now(), { sessions: [['s0', clock.now() + 1, 'logout']], before: 0 }];
+    await definitions.put('ended-sessions', 'ann', next, null);
+    await known(here, 's0').catch(() => {});
+    await assert.rejects(here.end('ann', 's1', startedAt), { code: 'storage-unavailable' });
+    assert.ok(here.has('ann', marks('s1')), 'it counts here');
+    const late = node(definitions);
+    await late.start();
+    await late.stop();
+    assert.deepEqual((await definitions.get('ended-sessions', 'ann'))?.value, next);
+    assert.match(errors.at(-1) ?? '', /not understood, and kept/);
+    await definitions.delete('ended-sessions', 'ann', 'any');
+    for (let i = 0; i < 1000 && !there.has('ann', marks('s1')); i += 1) {
+      clock.advance(1000);
+      await turn();
+    }
+    assert.ok(there.has('ann', marks('s1')));
   });
 
   it('are forgotten when they would have ended by themselves, and their definition at the next start', async () => {

@@ -5,14 +5,7 @@ import { membersOf, wrongMember } from '../../model/members.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
-import {
-  cookieHeaders,
-  noCookieHeaders,
-  originOf,
-  SESSION_PATH,
-  SESSIONS_PATH,
-  sessionToken,
-} from '../console-cookie.ts';
+import { originOf, SESSION_PATH, SESSIONS_PATH, sessionToken } from '../console-cookie.ts';
 import { ConsoleFiles } from '../console-files.ts';
 import { rareHeader } from '../head.ts';
 import { readJson } from '../json-body.ts';
@@ -287,9 +280,9 @@ export function consoleRoutes(folder: string): readonly Route[] {
         const { rows } = await call.front.nodeLists.consoleSessions(call.user, name);
         const known = rows.find((session) => session.id === id);
         // One that is not listed may be known to a node that this one does not know yet.
-        if (SESSION_ID.test(id)) await sessionsOf(call).endListed(name, id, known?.startedAt ?? null);
-        call.audited = { of: name };
-        call.empty(204);
+        const startedAt = known?.startedAt ?? null;
+        const end = SESSION_ID.test(id) ? sessionsOf(call).endListed(name, id, startedAt) : Promise.resolve();
+        await respondToEnd(call, name, end);
       },
     }),
     route({
@@ -311,11 +304,9 @@ export function consoleRoutes(folder: string): readonly Route[] {
       async handle(call, query) {
         checkNoToken(call);
         const name = userOf(call, query);
-        await sessionsOf(call).endAll(name);
-        call.audited = { of: name };
         // Its cookie is not renewed.
-        if (call.session?.user.name === name) call.session = null;
-        call.empty(204);
+        if (call.session?.user.name === name) call.newCookie = null;
+        await respondToEnd(call, name, sessionsOf(call).endAll(name));
       },
     }),
   ];
@@ -377,14 +368,13 @@ async function signIn(call: HttpCall, payload: unknown): Promise<void> {
   const sessions = sessionsOf(call);
   // Only after a sign-in that succeeded: one that fails must not end the session of the page that is open.
   const before = sessionToken(call);
-  // What cannot be stored now is stored later.
-  if (before !== null) await sessions.end(before).catch(() => {});
+  // It ends on this node at once. The sign-in does not wait for the engine: what cannot be stored now is stored later.
+  if (before !== null) sessions.end(before).catch(() => {});
   const session = sessions.open(user, originOf(call));
-  if (session?.renewedToken == null) throw unauthorized();
+  if (session === null) throw unauthorized();
   call.front.audit(call, user);
-  // The session that the cookie named until now is none of this response's.
-  call.session = null;
-  call.value(sessionRecord(call, session), cookieHeaders(call, session.renewedToken));
+  call.newCookie = session.renewedToken;
+  call.value(sessionRecord(call, session));
 }
 
 /** As HTTP's own login sends them, so that both have the same rules and limits. */
@@ -397,12 +387,25 @@ function basicHeader(name: string, password: string): string {
 async function signOut(call: HttpCall): Promise<void> {
   const { session } = call;
   const token = sessionToken(call);
-  call.session = null;
+  // Also if the engine cannot store the end now: it counts on this node, and is stored later.
+  call.newCookie = '';
   if (session !== null && token !== null) {
-    await sessionsOf(call).end(token);
+    const stored = sessionsOf(call).end(token);
     call.front.audit(call, session.user);
+    await stored;
   }
-  call.empty(204, noCookieHeaders(call));
+  call.empty(204);
+}
+
+/** The end of sessions counts on this node although the engine cannot store it now, and so it is audited as well. */
+async function respondToEnd(call: HttpCall, of: string, end: Promise<void>): Promise<void> {
+  call.audited = { of };
+  try {
+    await end;
+    call.empty(204);
+  } catch (error) {
+    call.fail(error);
+  }
 }
 
 function sessionRecord(call: HttpCall, { user, csrfToken, expiresAt }: ConsoleSession): object {
