@@ -194,7 +194,7 @@ export async function loadSessionServer(
   parts: SessionFrontEndParts,
 ): Promise<SessionServer> {
   if (name === 'stomp') {
-    const { StompServer } = await import('../stomp/server.ts');
+    const { StompServer } = await import('../stomp/session.ts');
     const { STOMP_DEFAULTS } = await import('../stomp/options.ts');
     const { trailingNewline } = stomp;
     return new StompServer({ ...parts, options: { ...STOMP_DEFAULTS, ...settings, trailingNewline } });

@@ -1,6 +1,6 @@
 import type { ErrorCode, QuaysideError } from '../model/errors.ts';
 import { bytesOfText } from '../util/byte-text.ts';
-import { frameText, type HeadRules } from './codec/frame.ts';
+import { frameText, type HeadRules } from './codec.ts';
 
 /** An error in STOMP. The connection closes after every ERROR: STOMP has no other kind. */
 interface StompError {
@@ -13,8 +13,6 @@ interface StompError {
 
 const WRONG: StompError = { retry: false };
 const LATER: StompError = { retry: true };
-/** It may have taken effect: sent again, it may do so twice. */
-const UNSURE: StompError = { retry: false };
 
 /** Every error code on this wire; `docs/protocols/stomp.md` lists those that can occur. */
 export const STOMP_ERRORS = {
@@ -64,7 +62,8 @@ export const STOMP_ERRORS = {
   'shutting-down': LATER,
   'storage-full': LATER,
   'storage-unavailable': LATER,
-  'outcome-unknown': UNSURE,
+  // It may have taken effect: sent again, it may do so twice.
+  'outcome-unknown': WRONG,
   internal: LATER,
 } as const satisfies Record<ErrorCode, StompError>;
 
@@ -88,7 +87,7 @@ export function errorFrame(rules: HeadRules, error: QuaysideError, subject: Erro
     headers.push('x-ks-retry-after', String(Math.ceil(details.retryAfterMs)));
   }
   if (details.parameter !== undefined)
-    headers.push('x-ks-parameter', bytesOfText(onOneLine(details.parameter)));
+    headers.push('x-ks-parameter', bytesOfText(details.parameter.replace(CONTROL, ' ')));
   if (receipt !== null) headers.push('receipt-id', receipt);
   if (subscription !== null) headers.push('subscription', subscription);
   if (versions !== undefined) headers.push('version', versions.join(','));
@@ -100,7 +99,3 @@ export function errorFrame(rules: HeadRules, error: QuaysideError, subject: Erro
 // A parameter may be a stranger's header name, and STOMP 1.0 has no escapes.
 // biome-ignore lint/suspicious/noControlCharactersInRegex: keeping them off a header line is the purpose
 const CONTROL = /[\u0000-\u001f]/g;
-
-function onOneLine(text: string): string {
-  return text.replace(CONTROL, ' ');
-}

@@ -1,14 +1,17 @@
 import type { User } from '../access/user.ts';
+import { QuaysideError } from '../model/errors.ts';
+import { checkName } from '../model/names.ts';
 import { ClientSession } from '../session/client-session.ts';
-import type { ClientCertificate } from '../session/login.ts';
-import { authenticate, type Credentials, loginCertified } from '../session/login.ts';
+import { authenticate, type ClientCertificate, type Credentials, loginCertified } from '../session/login.ts';
 import { returnOutstanding } from '../session/push-consumer.ts';
-import type { Arrival } from '../session/server.ts';
+import { type Arrival, SessionServer } from '../session/server.ts';
 import type { ClientSocket } from '../session/socket-writer.ts';
+import { textOfBytes } from '../util/byte-text.ts';
 import { quoteBytes } from '../util/quote.ts';
 import {
   CONNECT_RULES,
   type Frame,
+  FrameParser,
   frameText,
   type HeadRules,
   headerOf,
@@ -16,15 +19,22 @@ import {
   RULES,
   VERSIONS,
   type Version,
-} from './codec/frame.ts';
-import { FrameParser } from './codec/parser.ts';
-import { commandOf, commandsOf } from './commands/table.ts';
+} from './codec.ts';
 import { type ErrorSubject, errorFrame } from './errors.ts';
+import { needed } from './headers.ts';
 import { STOMP_LIMITS, type StompParts } from './options.ts';
-import { Subscription, Subscriptions } from './subscription.ts';
+import { send } from './send.ts';
+import { ack, nack } from './settle.ts';
+import { Subscription, Subscriptions, subscribe, unsubscribe } from './subscriptions.ts';
 import { type Transaction, Transactions } from './transactions.ts';
-import { parseDestination } from './values.ts';
 import { StompWriter } from './writer.ts';
+
+/** The STOMP front end. Sessions that the server's stop ends are closed without an ERROR. */
+export class StompServer extends SessionServer {
+  constructor(parts: StompParts) {
+    super('STOMP', parts, (socket, arrival) => new StompSession(parts, socket, arrival));
+  }
+}
 
 /** The session of one STOMP client: executes its frames. A ticket is the id of the receipt that a frame asks for. */
 export class StompSession extends ClientSession<string, string> {
@@ -92,19 +102,18 @@ export class StompSession extends ClientSession<string, string> {
 
   /** COMMIT. */
   async commit(transaction: Transaction, receipt: string | null): Promise<void> {
-    const { size, bytes } = transaction;
+    const { frames, bytes } = transaction;
     this.endTurn();
-    this.work.begin(size + 1, bytes);
-    const commit = transaction.commit();
+    this.work.begin(frames + 1, bytes);
     try {
-      await commit.run();
+      await transaction.commit();
       this.confirm(receipt);
     } catch (error) {
       // Before anything returns: consumers of this session would be sent it again.
       this.fail(error, { receipt });
-      for (const [queue, left] of commit.left) await returnOutstanding(queue, left, true, this);
+      for (const [queue, left] of transaction.left) await returnOutstanding(queue, left, true, this);
     } finally {
-      this.work.end(size + 1, bytes);
+      this.work.end(frames + 1, bytes);
       if (this.isOpen) for (const consumer of this.consumers) consumer.fill();
     }
   }
@@ -265,4 +274,79 @@ function readConnect({ headers }: Frame): ConnectRequest {
 function highestCommon(accepted: string): Version | null {
   const named = accepted.split(',').map((version) => version.trim());
   return VERSIONS.findLast((version) => named.includes(version)) ?? null;
+}
+
+/** What a logged-in client may send. @throws QuaysideError what is answered with ERROR */
+type Command = (session: StompSession, frame: Frame) => void;
+
+/** Every command but CONNECT and STOMP; `docs/protocols/stomp.md` lists the same. */
+export const COMMANDS: Readonly<Record<string, { readonly since: Version; readonly run: Command }>> = {
+  SEND: { since: '1.0', run: send },
+  SUBSCRIBE: { since: '1.0', run: subscribe },
+  UNSUBSCRIBE: { since: '1.0', run: unsubscribe },
+  ACK: { since: '1.0', run: ack },
+  NACK: { since: '1.1', run: nack },
+  BEGIN: { since: '1.0', run: begin },
+  COMMIT: { since: '1.0', run: commit },
+  ABORT: { since: '1.0', run: abort },
+  DISCONNECT: {
+    since: '1.0',
+    run: (session, frame) => session.disconnect(headerOf(frame.headers, 'receipt')),
+  },
+};
+
+/** Names of the commands that a logged-in client of a version may send. */
+function commandsOf(version: Version): string[] {
+  return Object.keys(COMMANDS).filter((name) => commandOf(name, version) !== null);
+}
+
+function commandOf(name: string, version: Version): Command | null {
+  const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;
+  return command === undefined || command.since > version ? null : command.run;
+}
+
+function begin(session: StompSession, frame: Frame): void {
+  session.transactions.begin(transactionIn(frame));
+  session.confirm(headerOf(frame.headers, 'receipt'));
+}
+
+function commit(session: StompSession, frame: Frame): void {
+  const transaction = session.transactions.end(transactionIn(frame));
+  void session.commit(transaction, headerOf(frame.headers, 'receipt'));
+}
+
+function abort(session: StompSession, frame: Frame): void {
+  session.transactions.end(transactionIn(frame)).abort();
+  session.confirm(headerOf(frame.headers, 'receipt'));
+}
+
+function transactionIn({ command, headers: all }: Frame): string {
+  return needed(command, 'transaction', headerOf(all, 'transaction'));
+}
+
+const FORM = /^\/(?:q|queue)\/([^/]+)\/([^/]+)$/;
+
+/** The names of `/q/<namespace>/<queue>`, each percent-decoded. @throws QuaysideError `invalid-name` */
+function parseDestination(bytes: string): { ns: string; name: string } {
+  const [, ns, name] = FORM.exec(bytes) ?? [];
+  if (ns === undefined || name === undefined) {
+    throw invalid(
+      `The destination ${quoteBytes(bytes)} names no queue. Write /q/<namespace>/<queue>, with a / within a name as %2F.`,
+    );
+  }
+  return { ns: checkName('namespace', decoded(ns)), name: checkName('queue', decoded(name)) };
+}
+
+function decoded(part: string): string {
+  const text = textOfBytes(part);
+  try {
+    if (text !== null) return decodeURIComponent(text);
+  } catch {
+    // Said below, as for bytes that are not UTF-8.
+  }
+  throw invalid(`${quoteBytes(part)} in the destination is not percent-encoded UTF-8. Write % as %25.`);
+}
+
+function invalid(message: string): QuaysideError {
+  return new QuaysideError('invalid-name', message, { parameter: 'destination' });
 }

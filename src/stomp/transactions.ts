@@ -1,80 +1,18 @@
-import type { Queue, SettleAction } from '../broker/queue.ts';
+import type { Queue, SettleAction, SettleResult } from '../broker/queue.ts';
+import { isSettled, type Refused, refusalOf } from '../broker/refusal.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Outstanding } from '../session/push-consumer.ts';
 import { quoteBytes } from '../util/quote.ts';
-import { malformed } from './codec/frame.ts';
-import { Commit, type Send, type Settlement } from './commit.ts';
+import { malformed } from './codec.ts';
+import { unknown } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
-import type { Subscription } from './subscription.ts';
-import { unknown } from './values.ts';
-
-/** What a client wants to take effect together, at COMMIT. */
-export class Transaction {
-  readonly #all: Transactions;
-  readonly #sends: Send[] = [];
-  readonly #settlements: Settlement[] = [];
-  #frames = 0;
-  #bytes = 0;
-
-  constructor(all: Transactions) {
-    this.#all = all;
-  }
-
-  /** How many elements it stores and settles. */
-  get size(): number {
-    return this.#sends.length + this.#settlements.length;
-  }
-
-  get bytes(): number {
-    return this.#bytes;
-  }
-
-  /** @throws QuaysideError `overloaded` */
-  send(queue: Queue, element: NewElement): void {
-    this.#reserve(1, element.body.byteLength);
-    // The body is a view of what was read from the socket, and may stay here for long.
-    this.#sends.push({ queue, element: { ...element, body: Buffer.from(element.body) } });
-  }
-
-  /** @throws QuaysideError `overloaded` */
-  settle(subscription: Subscription, settled: readonly Outstanding<string>[], action: SettleAction): void {
-    this.#reserve(settled.length, 0);
-    for (const one of settled) {
-      one.isClaimed = true;
-      this.#settlements.push({ subscription, outstanding: one, action });
-    }
-  }
-
-  /** Drops everything: what it would have settled is still outstanding. */
-  abort(): void {
-    for (const { outstanding } of this.#settlements) outstanding.isClaimed = false;
-    this.#all.release(this.#frames, this.#bytes);
-  }
-
-  /**
-   * What puts everything into effect when it is run. What it settles is not outstanding any more from now on, and its
-   * place among the open transactions is free.
-   */
-  commit(): Commit {
-    for (const { subscription, outstanding } of this.#settlements) subscription.settle([outstanding]);
-    this.#all.release(this.#frames, this.#bytes);
-    return new Commit(this.#sends, this.#settlements);
-  }
-
-  #reserve(frames: number, bytes: number): void {
-    this.#all.reserve(frames, bytes);
-    this.#frames += frames;
-    this.#bytes += bytes;
-  }
-}
+import type { Subscription } from './subscriptions.ts';
 
 /** The open transactions of one session, with bounds on what they hold together. */
 export class Transactions {
   readonly #maxBytes: number;
   readonly #open = new Map<string, Transaction>();
-  #frames = 0;
-  #bytes = 0;
 
   constructor(bodyLimit: number) {
     this.#maxBytes = STOMP_LIMITS.transactionBodies * bodyLimit;
@@ -106,7 +44,7 @@ export class Transactions {
     return transaction;
   }
 
-  /** Takes one out: its id is free again. @throws QuaysideError `malformed-request` */
+  /** Takes one out: its id and its place are free again. @throws QuaysideError `malformed-request` */
   end(id: string): Transaction {
     const transaction = this.find(id);
     this.#open.delete(id);
@@ -118,21 +56,234 @@ export class Transactions {
     this.#open.clear();
   }
 
-  /** Counts what an open transaction holds. @throws QuaysideError `overloaded` */
-  reserve(frames: number, bytes: number): void {
+  /** @throws QuaysideError `overloaded` if an open transaction may not hold so much more */
+  checkRoom(moreFrames: number, moreBytes: number): void {
     const { transactionFrames } = STOMP_LIMITS;
-    if (this.#frames + frames > transactionFrames || this.#bytes + bytes > this.#maxBytes) {
-      throw new QuaysideError(
-        'overloaded',
-        `Open transactions would hold ${this.#frames + frames} frames and ${this.#bytes + bytes} bytes of bodies. Allowed together: ${transactionFrames} and ${this.#maxBytes}.`,
-      );
+    let frames = moreFrames;
+    let bytes = moreBytes;
+    for (const one of this.#open.values()) {
+      frames += one.frames;
+      bytes += one.bytes;
     }
-    this.#frames += frames;
-    this.#bytes += bytes;
+    if (frames <= transactionFrames && bytes <= this.#maxBytes) return;
+    throw new QuaysideError(
+      'overloaded',
+      `Open transactions would hold ${frames} frames and ${bytes} bytes of bodies. Allowed together: ${transactionFrames} and ${this.#maxBytes}.`,
+    );
+  }
+}
+
+/** A SEND of a transaction. */
+interface Send {
+  readonly queue: Queue;
+  readonly element: NewElement;
+}
+
+/** An ACK (a finish) or NACK (a release) of one element. */
+interface Settlement {
+  readonly subscription: Subscription;
+  readonly outstanding: Outstanding<string>;
+  readonly action: SettleAction;
+}
+
+/**
+ * What a client wants to take effect together, at COMMIT. It does in this order: (1) the leases of all elements that it
+ * settles are extended, which shows that the client still holds each. (2) SENDs to engines that hold none of the
+ * acknowledged elements are stored, one call for each queue. (3) In each engine that holds some, all ACKs and all other
+ * SENDs are one call. (4) NACKs, one call for each queue.
+ *
+ * The first step that fails is the last one. So nothing is acknowledged before what is to be stored elsewhere is.
+ */
+export class Transaction {
+  /** How many elements it stores and settles. */
+  frames = 0;
+  bytes = 0;
+  readonly #all: Transactions;
+  /** What is not stored yet, nor part of a call that stores it. */
+  readonly #sends = new Set<Send>();
+  readonly #settlements: Settlement[] = [];
+  readonly #left = new Set<Settlement>();
+  /** Whether anything was stored or settled. */
+  #hasEffect = false;
+
+  constructor(all: Transactions) {
+    this.#all = all;
   }
 
-  release(frames: number, bytes: number): void {
-    this.#frames -= frames;
-    this.#bytes -= bytes;
+  /** @throws QuaysideError `overloaded` */
+  send(queue: Queue, element: NewElement): void {
+    this.#grow(1, element.body.byteLength);
+    // The body is a view of what was read from the socket, and may stay here for long.
+    this.#sends.add({ queue, element: { ...element, body: Buffer.from(element.body) } });
   }
+
+  /** @throws QuaysideError `overloaded` */
+  settle(subscription: Subscription, settled: readonly Outstanding<string>[], action: SettleAction): void {
+    this.#grow(settled.length, 0);
+    for (const one of settled) {
+      one.isClaimed = true;
+      this.#settlements.push({ subscription, outstanding: one, action });
+    }
+  }
+
+  /** Drops everything: what it would have settled is still outstanding. */
+  abort(): void {
+    for (const { outstanding } of this.#settlements) outstanding.isClaimed = false;
+  }
+
+  /**
+   * Puts everything into effect. What it settles is not outstanding any more from now on.
+   * @throws QuaysideError what settling and storing do, where nothing took effect; else `outcome-unknown`
+   */
+  async commit(): Promise<void> {
+    for (const one of this.#settlements) {
+      one.subscription.settle([one.outstanding]);
+      this.#left.add(one);
+    }
+    try {
+      await this.#confirmHeld();
+      await this.#storeElsewhere();
+      await this.#acknowledge();
+      await this.#rollBack();
+    } catch (error) {
+      throw this.#hasEffect && isCertain(error) ? doneInPart(error) : error;
+    }
+  }
+
+  /** After it failed: what is certainly not settled, and outstanding to no client any more. */
+  get left(): ReadonlyMap<Queue, readonly Outstanding[]> {
+    const left = byQueue(this.#settlements.filter((one) => this.#left.has(one)));
+    return new Map(
+      [...left].map(([queue, settlements]) => [queue, settlements.map(({ outstanding }) => outstanding)]),
+    );
+  }
+
+  async #confirmHeld(): Promise<void> {
+    await allEnded(
+      [...byQueue(this.#settlements)].map(async ([queue, settlements]) => {
+        const items = settlements.map(({ subscription, outstanding }) =>
+          queue.item(outstanding, { kind: 'extend', leaseMs: subscription.leaseMs ?? 0 }),
+        );
+        const results = await queue.settleAll(items);
+        for (const [i, settlement] of settlements.entries()) {
+          const outcome = results[i]?.outcome ?? 'not-found';
+          if (!isSettled(outcome)) throw refused(outcome, settlement);
+        }
+      }),
+    );
+  }
+
+  #storeElsewhere(): Promise<void> {
+    return this.#store([...this.#sends].filter(({ queue }) => !this.#isAcknowledgedIn(queue)));
+  }
+
+  async #store(sends: readonly Send[]): Promise<void> {
+    for (const send of sends) this.#sends.delete(send);
+    await allEnded(
+      [...Map.groupBy(sends, ({ queue }) => queue)].map(async ([queue, batch]) => {
+        await queue.insert(batch.map(({ element }) => element));
+        this.#hasEffect = true;
+      }),
+    );
+  }
+
+  /** Whether an ACK is about the engine of `queue`: what is stored in that engine travels with it. */
+  #isAcknowledgedIn(queue: Queue): boolean {
+    return this.#settlements.some(
+      ({ subscription, action }) => action.kind === 'finish' && subscription.queue.sharesEngineWith(queue),
+    );
+  }
+
+  async #acknowledge(): Promise<void> {
+    const acks = new Set(this.#settlements.filter(({ action }) => action.kind === 'finish'));
+    for (const anchor of acks) {
+      const { queue } = anchor.subscription;
+      const together = [...acks].filter(({ subscription }) => subscription.queue.sharesEngineWith(queue));
+      for (const one of together) acks.delete(one);
+      const sends = [...this.#sends].filter((send) => send.queue.sharesEngineWith(queue));
+      for (const send of sends) this.#sends.delete(send);
+      const moves = together.map((one) => ({
+        from: one.subscription.queue,
+        finish: one.outstanding,
+        inserts: one === anchor ? sends : [],
+      }));
+      await this.#settle(together, queue.transfer(moves));
+    }
+    // A namespace that began to move to another engine since the last step shares the old one with no queue any more.
+    await this.#store([...this.#sends]);
+  }
+
+  async #rollBack(): Promise<void> {
+    const nacks = this.#settlements.filter(({ action }) => action.kind !== 'finish');
+    for (const [queue, settlements] of byQueue(nacks)) {
+      const items = settlements.map(({ outstanding, action }) => queue.item(outstanding, action));
+      await this.#settle(settlements, queue.settleAll(items));
+    }
+  }
+
+  /** Waits for a call that settles these. @throws what it does, or how the first was refused */
+  async #settle(
+    settlements: readonly Settlement[],
+    settling: Promise<readonly SettleResult[]>,
+  ): Promise<void> {
+    let refusal: QuaysideError | null = null;
+    try {
+      const results = await settling;
+      for (const [i, settlement] of settlements.entries()) {
+        const outcome = results[i]?.outcome ?? 'not-found';
+        this.#left.delete(settlement);
+        if (isSettled(outcome)) this.#hasEffect = true;
+        else refusal ??= refused(outcome, settlement);
+      }
+    } catch (error) {
+      // What may be settled is left to its lease: returned, it would be delivered again in addition to what was stored for it.
+      if (!isCertain(error)) for (const one of settlements) this.#left.delete(one);
+      throw error;
+    }
+    if (refusal !== null) throw refusal;
+  }
+
+  /** @throws QuaysideError `overloaded` */
+  #grow(frames: number, bytes: number): void {
+    this.#all.checkRoom(frames, bytes);
+    this.frames += frames;
+    this.bytes += bytes;
+  }
+}
+
+/** Waits for all calls. @throws how one of them failed, and if any may have taken effect all the same, how that one did */
+async function allEnded(calls: readonly Promise<void>[]): Promise<void> {
+  const ended = await Promise.allSettled(calls);
+  const failures = ended.flatMap((one) => (one.status === 'rejected' ? [one.reason as unknown] : []));
+  if (failures.length > 0) throw failures.find((failure) => !isCertain(failure)) ?? failures[0];
+}
+
+/** Whether what failed this way has changed nothing. */
+function isCertain(failure: unknown): failure is QuaysideError {
+  return (
+    failure instanceof QuaysideError && failure.code !== 'outcome-unknown' && failure.code !== 'internal'
+  );
+}
+
+function doneInPart(cause: QuaysideError): QuaysideError {
+  return new QuaysideError(
+    'outcome-unknown',
+    `A part of the transaction took effect, and then: ${cause.message}`,
+    { cause },
+  );
+}
+
+function byQueue(settlements: readonly Settlement[]): Map<Queue, Settlement[]> {
+  const groups = new Map<Queue, Settlement[]>();
+  for (const one of settlements) {
+    const { queue } = one.subscription;
+    const group = groups.get(queue);
+    if (group === undefined) groups.set(queue, [one]);
+    else group.push(one);
+  }
+  return groups;
+}
+
+function refused(outcome: Refused, { outstanding, subscription }: Settlement): QuaysideError {
+  return refusalOf(outcome, { id: outstanding.id, group: null }, subscription.queue.key);
 }

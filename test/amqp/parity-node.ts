@@ -2,7 +2,7 @@ import { readAccounts, type UserDefinition } from '../../src/access/account.ts';
 import { AMQP_DEFAULTS } from '../../src/amqp/options.ts';
 import { AmqpServer } from '../../src/amqp/server.ts';
 import { STOMP_DEFAULTS } from '../../src/stomp/options.ts';
-import { StompServer } from '../../src/stomp/server.ts';
+import { StompServer } from '../../src/stomp/session.ts';
 import { Harness, NamedUsers } from '../http/harness.ts';
 import { StompClient } from '../stomp/client.ts';
 import { plain, SILENT_LOG } from '../support/broker.ts';

@@ -209,7 +209,7 @@ export const MIGRATE: readonly Mutant[] = [
   {
     name: 'a transaction forgets what it sends if a namespace begins to move in the middle of it',
     suite: 'STOMP commits',
-    edits: edit('stomp/commit.ts', '    await this.#store([...this.#sends]);\n', ''),
+    edits: edit('stomp/transactions.ts', '    await this.#store([...this.#sends]);\n', ''),
   },
   {
     name: 'a migration ends when the old engine is empty for a moment',

@@ -17,16 +17,12 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a SUBSCRIBE that asks to browse pops',
     suite: 'STOMP browsing',
-    edits: edit(
-      'commands/subscribe.ts',
-      'browses ||= !NO.test(headers[at + 1] as string);',
-      'browses ||= false;',
-    ),
+    edits: edit('subscriptions.ts', 'browses ||= !NO.test(headers[at + 1] as string);', 'browses ||= false;'),
   },
   {
     name: 'a misspelt header of SEND is passed on, and has no effect',
     suite: 'STOMP slips',
-    edits: edit('commands/send.ts', 'if (EXTENSION.test(name)) SLIPS.check(name);', ''),
+    edits: edit('send.ts', 'if (EXTENSION.test(name)) SLIPS.check(name);', ''),
   },
   {
     name: 'every client may say where it connects from',
@@ -37,7 +33,7 @@ export const STOMP: readonly Mutant[] = [
     name: 'a cumulative ACK settles only the message that it names',
     suite: 'model through STOMP',
     edits: edit(
-      'subscription.ts',
+      'subscriptions.ts',
       "if (this.options.mode !== 'client') return [named];",
       'if (named !== undefined) return [named];',
     ),
@@ -46,7 +42,7 @@ export const STOMP: readonly Mutant[] = [
     name: 'a window is never full',
     suite: 'model through STOMP',
     edits: edit(
-      'subscription.ts',
+      'subscriptions.ts',
       'return this.window - this.outstanding.size - this.unwritten;',
       'return this.window - this.unwritten;',
     ),
@@ -54,7 +50,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a window that has room again is not filled',
     suite: 'model through STOMP',
-    edits: edit('commands/settle.ts', 'session.planFill(subscription);', ''),
+    edits: edit('settle.ts', 'session.planFill(subscription);', ''),
   },
   {
     name: 'what a client saw and gave back is not a failed try',
@@ -73,12 +69,12 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'the delay of a NACK is left out',
     suite: 'model through STOMP',
-    edits: edit('commands/settle.ts', 'delayMs: delayOf(subscription, headers),', 'delayMs: 0,'),
+    edits: edit('settle.ts', 'delayMs: delayOf(subscription, headers),', 'delayMs: 0,'),
   },
   {
     name: 'a COMMIT does not look whether the client still holds what it acknowledges',
     suite: 'model through STOMP',
-    edits: edit('commit.ts', 'await this.#confirmHeld();', ''),
+    edits: edit('transactions.ts', 'await this.#confirmHeld();', ''),
   },
   {
     name: 'an ABORT leaves claimed what the transaction acknowledged',
@@ -92,7 +88,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a COMMIT loses the SENDs that go with an ACK',
     suite: 'model through STOMP',
-    edits: edit('commit.ts', 'inserts: one === anchor ? sends : []', 'inserts: []'),
+    edits: edit('transactions.ts', 'inserts: one === anchor ? sends : []', 'inserts: []'),
   },
   {
     name: 'a session does not renew the leases of what its client holds',

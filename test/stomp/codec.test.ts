@@ -5,12 +5,13 @@ import { QuaysideError } from '../../src/model/errors.ts';
 import {
   CONNECT_RULES,
   type Frame,
+  type FrameLimits,
+  FrameParser,
   frameText,
   type HeadRules,
   RULES,
   VERSIONS,
-} from '../../src/stomp/codec/frame.ts';
-import { type FrameLimits, FrameParser } from '../../src/stomp/codec/parser.ts';
+} from '../../src/stomp/codec.ts';
 import { sampleBodies } from '../support/bodies.ts';
 
 const LIMITS: FrameLimits = { headBytes: 1000, headers: 10, bodyBytes: 2_000_000 };

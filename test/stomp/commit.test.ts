@@ -6,7 +6,7 @@ import type { QueueCounts, SettleItem, Storage } from '../../src/engine/storage.
 import { type ErrorCode, QuaysideError } from '../../src/model/errors.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { STOMP_DEFAULTS } from '../../src/stomp/options.ts';
-import { StompServer } from '../../src/stomp/server.ts';
+import { StompServer } from '../../src/stomp/session.ts';
 import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain, SILENT_LOG } from '../support/broker.ts';
 import { openFor } from '../support/session-node.ts';

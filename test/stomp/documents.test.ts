@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { describe, it } from 'node:test';
-import { COMMANDS } from '../../src/stomp/commands/table.ts';
-import { OWN_HEADERS } from '../../src/stomp/element-headers.ts';
 import { STOMP_ERRORS } from '../../src/stomp/errors.ts';
+import { OWN_HEADERS } from '../../src/stomp/headers.ts';
 import { STOMP_DEFAULTS, STOMP_LIMITS } from '../../src/stomp/options.ts';
-import { ACK_MODES } from '../../src/stomp/subscription.ts';
+import { COMMANDS } from '../../src/stomp/session.ts';
+import { ACK_MODES } from '../../src/stomp/subscriptions.ts';
 import { type ServerFrame, StompClient, show } from './client.ts';
 import { LIBRARIES } from './foreign/libraries.ts';
 import { StompNode } from './node.ts';
@@ -55,12 +55,12 @@ describe('docs/protocols/stomp.md and the code', () => {
   });
 
   it('list the same headers of SEND', () => {
-    const read = inSource('commands/send.ts', /case '([a-z-]+)':/g);
+    const read = inSource('send.ts', /headerOf\(headers, '([a-z-]+)'\)/g);
     assert.deepEqual(sorted(names('header of SEND')), sorted([...read, 'x-ks-hdr-*']));
   });
 
   it('list the same headers of SUBSCRIBE, the same modes and the same default window', () => {
-    const read = inSource('commands/subscribe.ts', /\bget\('([a-z-]+)'\)/g, /\? '([a-z-]+)' : 'x-wsize'/g);
+    const read = inSource('subscriptions.ts', /\bget\('([a-z-]+)'\)/g, /\? '([a-z-]+)' : 'x-wsize'/g);
     // It is known by a pattern.
     assert.deepEqual(sorted(names('header of SUBSCRIBE')), sorted([...read, 'browser']));
     const rows = new Map(
@@ -71,10 +71,10 @@ describe('docs/protocols/stomp.md and the code', () => {
   });
 
   it('list the same headers of UNSUBSCRIBE, ACK and NACK', () => {
-    const unsubscribe = inSource('commands/subscribe.ts', /headerOf\(headers, '([a-z-]+)'\)/g);
+    const unsubscribe = inSource('subscriptions.ts', /headerOf\(headers, '([a-z-]+)'\)/g);
     assert.deepEqual(sorted(names('header of UNSUBSCRIBE')), sorted(unsubscribe));
     const settle = inSource(
-      'commands/settle.ts',
+      'settle.ts',
       /headerOf\(headers, '([a-z-]+)'\)/g,
       /'1\.2' \? '([a-z-]+)'/g,
       /'1\.2' \? 'id' : '([a-z-]+)'/g,
@@ -83,7 +83,11 @@ describe('docs/protocols/stomp.md and the code', () => {
   });
 
   it('list the same headers of MESSAGE', () => {
-    const written = inSource('message.ts', /headerLine\(rules, '([a-z-]+)'/g, /(?:\\n|`|\})([a-z-]+):\$\{/g);
+    const written = inSource(
+      'subscriptions.ts',
+      /headerLine\(rules, '([a-z-]+)'/g,
+      /(?:\\n|`|\})([a-z-]+):\$\{/g,
+    );
     assert.deepEqual(sorted(names('header of MESSAGE')), sorted([...written, 'browser', 'x-ks-hdr-*']));
   });
 

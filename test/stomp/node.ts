@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { STOMP_DEFAULTS, STOMP_WEB_SOCKET, type StompOptions } from '../../src/stomp/options.ts';
-import { StompServer } from '../../src/stomp/server.ts';
+import { StompServer } from '../../src/stomp/session.ts';
 import { openFor, SessionNode, type SessionNodeOptions, stalled } from '../support/session-node.ts';
 import { until } from '../support/until.ts';
 import { StompClient, type StompVersion } from './client.ts';

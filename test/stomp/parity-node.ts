@@ -1,6 +1,6 @@
 import { readAccounts, type UserDefinition } from '../../src/access/account.ts';
 import { STOMP_DEFAULTS } from '../../src/stomp/options.ts';
-import { StompServer } from '../../src/stomp/server.ts';
+import { StompServer } from '../../src/stomp/session.ts';
 import { Harness, NamedUsers } from '../http/harness.ts';
 import { plain, SILENT_LOG } from '../support/broker.ts';
 import type { QueueClient } from '../support/http-client.ts';

@@ -1,18 +1,17 @@
-import { engineNow } from '../../broker/engine-time.ts';
-import { needsExpiry } from '../../broker/needs.ts';
-import { FINISH, type ReleaseAction } from '../../broker/queue.ts';
-import { invalidParameter, QuaysideError } from '../../model/errors.ts';
-import { LIMITS } from '../../model/limits.ts';
-import type { Outstanding } from '../../session/push-consumer.ts';
-import { milliseconds, moment, textOf } from '../../session/values.ts';
-import { textOfBytes } from '../../util/byte-text.ts';
-import { quoteBytes } from '../../util/quote.ts';
-import { type Frame, headerOf } from '../codec/frame.ts';
-import { HeaderSlips } from '../element-headers.ts';
-import { STOMP_LIMITS } from '../options.ts';
-import type { StompSession } from '../session.ts';
-import type { Subscription } from '../subscription.ts';
-import { needed } from '../values.ts';
+import { engineNow } from '../broker/engine-time.ts';
+import { needsExpiry } from '../broker/needs.ts';
+import { FINISH, type ReleaseAction } from '../broker/queue.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { LIMITS } from '../model/limits.ts';
+import type { Outstanding } from '../session/push-consumer.ts';
+import { milliseconds, moment, textOf } from '../session/values.ts';
+import { textOfBytes } from '../util/byte-text.ts';
+import { quoteBytes } from '../util/quote.ts';
+import { type Frame, headerOf } from './codec.ts';
+import { HeaderSlips, needed } from './headers.ts';
+import { STOMP_LIMITS } from './options.ts';
+import type { StompSession } from './session.ts';
+import type { Subscription } from './subscriptions.ts';
 
 /** A misspelt group or delay would settle otherwise than the client means. */
 const SLIPS = new HeaderSlips(['x-ks-group', 'x-ks-reason', 'x-next-t', 'x-delta-t']);

@@ -1,18 +1,98 @@
+import { needs } from '../broker/needs.ts';
 import type { Delivery, ElementId } from '../model/element.ts';
-import { QuaysideError } from '../model/errors.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { type ConsumerOptions, MAX_TAKE } from '../session/consumer.ts';
 import { Outstanding, PushConsumer, type PushConsumerOptions } from '../session/push-consumer.ts';
 import { COPY, QueueBrowser } from '../session/queue-browser.ts';
+import { groupOf, milliseconds, sentValue, whole } from '../session/values.ts';
 import { quoteBytes } from '../util/quote.ts';
-import { malformed } from './codec/frame.ts';
-import { browserEnd, messageHead, messageStart } from './message.ts';
+import { type Frame, type HeadRules, headerLine, headerOf, malformed } from './codec.ts';
+import { HeaderSlips, needed, OWN_HEADERS, unknown } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
 import type { StompSession } from './session.ts';
-import { unknown } from './values.ts';
 
 /** `auto` pops; `client` and `client-individual` reserve, the first with acknowledgements that are cumulative. */
 export const ACK_MODES = ['auto', 'client', 'client-individual'] as const;
-export type AckMode = (typeof ACK_MODES)[number];
+type AckMode = (typeof ACK_MODES)[number];
+
+/** A misspelt `ack` would pop what the client means to reserve, and a misspelt `browser` what it means to look at. */
+const SLIPS = new HeaderSlips(['x-wsize', 'x-parallel', 'x-ks-group', 'x-lease'], [], ['ack', 'browser']);
+/** A client that means to browse must not consume: `browser:true` as ActiveMQ and Apollo read it, `activemq.browser:true` as ActiveMQ does too. */
+const BROWSER = /^(?:.*[.-])?browser$/i;
+const NO = /^\s*(?:0|false|no|off)\s*$/i;
+
+/** SUBSCRIBE: a consumer that goes on until UNSUBSCRIBE or the end of the session. */
+export function subscribe(session: StompSession, { headers }: Frame): void {
+  const get = (name: string): string | null => headerOf(headers, name);
+  const destination = needed('SUBSCRIBE', 'destination', get('destination'));
+  // Before 1.1 a subscription was known by its destination, unless the client gave an id.
+  const id = session.version === '1.0' ? get('id') : needed('SUBSCRIBE', 'id', get('id'));
+  let browses = false;
+  for (let at = 0; at + 1 < headers.length; at += 2) {
+    const name = headers[at] as string;
+    if (BROWSER.test(name)) browses ||= !NO.test(headers[at + 1] as string);
+    else SLIPS.check(name);
+  }
+  const selector = get('selector');
+  if (selector) {
+    throw new QuaysideError(
+      'not-supported',
+      `Subscriptions have no selectors, such as ${quoteBytes(selector)}. Leave selector out, or use an exchange.`,
+      { parameter: 'selector' },
+    );
+  }
+  whole('x-parallel', get('x-parallel'), { from: 1, to: STOMP_LIMITS.window, unit: 'a count' }, 1);
+  const { namespace, queue } = session.destinations.find(destination, browses ? 'browse' : 'read');
+  const mode = readMode(get('ack'));
+  const group = groupOf('x-ks-group', get('x-ks-group'));
+  const window = readWindow(get);
+  const leaseMs = readLease(mode, get('x-lease'));
+  const common = { id, destination, namespace, queue, group };
+  if (browses) {
+    // Refused now if the namespace has no groups, not with the first page.
+    if (group !== null) queue.groups([group]);
+    session.subscriptions.browse(common);
+  } else {
+    if (mode !== 'auto') needs(namespace, 'reserve');
+    const options: SubscriptionOptions = { ...common, mode, isPop: mode === 'auto', window, leaseMs };
+    session.subscriptions.open(options);
+  }
+  session.confirm(get('receipt'));
+}
+
+/** UNSUBSCRIBE: what the client holds returns to the queue, and then comes its receipt. */
+export function unsubscribe(session: StompSession, { headers }: Frame): void {
+  const id = headerOf(headers, 'id');
+  const key = session.version === '1.0' ? (id ?? headerOf(headers, 'destination')) : id;
+  const name = session.version === '1.0' ? 'id or destination' : 'id';
+  // What was acknowledged before stays so.
+  session.endTurn();
+  const closing = session.subscriptions.close(needed('UNSUBSCRIBE', name, key));
+  void session.confirmAfter(closing, headerOf(headers, 'receipt'));
+}
+
+function readMode(value: string | null): AckMode {
+  const mode = value === null ? 'auto' : ACK_MODES.find((one) => one === value);
+  if (mode !== undefined) return mode;
+  throw invalidParameter('ack', `Invalid ack ${quoteBytes(value ?? '')}. Allowed: ${ACK_MODES.join(', ')}.`);
+}
+
+function readWindow(get: (name: string) => string | null): number {
+  const { window, defaultWindow } = STOMP_LIMITS;
+  const name = get('x-wsize') === null ? 'prefetch-count' : 'x-wsize';
+  return whole(name, get(name), { from: 1, to: window, unit: 'a count of elements' }, defaultWindow);
+}
+
+function readLease(mode: AckMode, value: string | null): number | null {
+  if (value !== null && mode === 'auto') {
+    throw invalidParameter(
+      'x-lease',
+      `x-lease is ${quoteBytes(value)}, but ack:auto has no lease. Allowed with client and client-individual.`,
+    );
+  }
+  return milliseconds('x-lease', value, 1, null);
+}
 
 /** How a client names its subscription, in bytes as it wrote them. */
 interface SubscriptionName {
@@ -22,7 +102,7 @@ interface SubscriptionName {
 }
 
 /** What SUBSCRIBE asks for, checked. */
-export interface SubscriptionOptions extends PushConsumerOptions, SubscriptionName {
+interface SubscriptionOptions extends PushConsumerOptions, SubscriptionName {
   readonly mode: AckMode;
   readonly window: number;
 }
@@ -212,4 +292,63 @@ class BrowsingSubscription extends QueueBrowser<StompSession> {
   protected override onFailed(error: unknown): void {
     this.session.fail(error, { subscription: this.options.id });
   }
+}
+
+/** What every MESSAGE of a subscription begins with. `id` is null where SUBSCRIBE (of 1.0) gave none. */
+function messageStart(rules: HeadRules, id: string | null, destination: string): string {
+  const subscription = id === null ? '' : headerLine(rules, 'subscription', id);
+  return `MESSAGE\n${subscription}${headerLine(rules, 'destination', destination)}`;
+}
+
+interface MessageHead {
+  readonly rules: HeadRules;
+  /** From {@link messageStart}. */
+  readonly start: string;
+  /** On a stream: the group that reads, as bytes; else null. */
+  readonly group: string | null;
+  readonly delivery: Delivery;
+  /** What ACK will name it by, or null where none is due. */
+  readonly ack: string | null;
+}
+
+/** A MESSAGE up to its body. */
+function messageHead({ rules, start, group, delivery, ack }: MessageHead): string {
+  const { id, contentType, contentEncoding, body, tries, matureAt, headers } = delivery;
+  let head = `${start}message-id:${id}\ncontent-length:${body.byteLength}\nx-tries:${tries}\n`;
+  head += `x-mature:${escapedTime(rules, matureAt)}\n`;
+  if (ack !== null) head += `ack:${ack}\n`;
+  if (group !== null) head += headerLine(rules, 'x-ks-group', group);
+  if (contentType !== null) head += headerLine(rules, 'content-type', sentValue(contentType));
+  if (contentEncoding !== null) head += headerLine(rules, 'content-encoding', sentValue(contentEncoding));
+  for (let at = 0; at + 1 < headers.length; at += 2) {
+    const name = headers[at] as string;
+    const value = sentValue(headers[at + 1] as string);
+    head += headerLine(rules, ELEMENT_HEADER_PREFIX + name, value);
+    if (isFree(name)) head += headerLine(rules, name, value);
+  }
+  return `${head}\n`;
+}
+
+/** What follows the last element that a browsing subscription shows. */
+function browserEnd(start: string): string {
+  return `${start}message-id:\ncontent-length:0\nbrowser:end\n\n`;
+}
+
+/** A header that MESSAGE has not given a meaning. No producer may end what a client browses. */
+function isFree(name: string): boolean {
+  return !OWN_HEADERS.has(name) && name !== 'browser' && !name.startsWith(ELEMENT_HEADER_PREFIX);
+}
+
+let lastAt = Number.NaN;
+let lastTime = '';
+let lastEscaped = '';
+
+/** Elements that were inserted together mature together, so the last answer often fits again. */
+function escapedTime(rules: HeadRules, at: number): string {
+  if (at !== lastAt) {
+    lastAt = at;
+    lastTime = new Date(at).toISOString();
+    lastEscaped = lastTime.replaceAll(':', '\\c');
+  }
+  return rules.escapes.size === 0 ? lastTime : lastEscaped;
 }
