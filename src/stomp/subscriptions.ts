@@ -115,7 +115,7 @@ export class Subscription extends PushConsumer<StompSession, string> {
   readonly options: SubscriptionOptions;
   /** Names it in `ack` headers; unique in the session. */
   readonly number: string;
-  readonly #start: string;
+  readonly #heads: MessageHeads;
   readonly #byElement = new Map<ElementId, Outstanding<string>>();
   #sent = 0;
 
@@ -123,7 +123,7 @@ export class Subscription extends PushConsumer<StompSession, string> {
     super(session, options);
     this.options = options;
     this.number = number;
-    this.#start = messageStart(session.rules, options.id, options.destination);
+    this.#heads = new MessageHeads(session.rules, options, this.publicGroup);
     this.setWindow(options.window);
   }
 
@@ -158,7 +158,7 @@ export class Subscription extends PushConsumer<StompSession, string> {
   }
 
   protected override send(delivery: Delivery): number {
-    const { rules, writer, acksByHeader } = this.session;
+    const { writer, acksByHeader } = this.session;
     this.#sent += 1;
     const key = acksByHeader ? this.#sent.toString(36) : delivery.id;
     // If its lease expired and it is sent again, the client holds it by the new delivery only.
@@ -168,7 +168,7 @@ export class Subscription extends PushConsumer<StompSession, string> {
     const isReserved = tracked instanceof Outstanding;
     if (isReserved) this.#byElement.set(delivery.id, tracked);
     const ack = isReserved && acksByHeader ? `${this.number}-${key}` : null;
-    const head = messageHead({ rules, start: this.#start, group: this.publicGroup, delivery, ack });
+    const head = this.#heads.of(delivery, ack);
     writer.addMessage(head, delivery.body, tracked);
     return head.length + delivery.body.byteLength;
   }
@@ -261,13 +261,13 @@ export class Subscriptions {
 /** A subscription that shows what is ready once, as ActiveMQ does: then comes a MESSAGE with `browser:end`. */
 class BrowsingSubscription extends QueueBrowser<StompSession> {
   readonly options: BrowsingOptions;
-  readonly #start: string;
+  readonly #heads: MessageHeads;
   #hasEnded = false;
 
   constructor(session: StompSession, options: BrowsingOptions) {
     super(session, options);
     this.options = options;
-    this.#start = messageStart(session.rules, options.id, options.destination);
+    this.#heads = new MessageHeads(session.rules, options, this.publicGroup);
   }
 
   /** No credit is agreed on: the client takes what it reads. */
@@ -276,8 +276,8 @@ class BrowsingSubscription extends QueueBrowser<StompSession> {
   }
 
   protected override show(delivery: Delivery): number {
-    const { rules, writer, counts } = this.session;
-    const head = messageHead({ rules, start: this.#start, group: this.publicGroup, delivery, ack: null });
+    const { writer, counts } = this.session;
+    const head = this.#heads.of(delivery, null);
     counts.messages += 1;
     writer.addMessage(head, delivery.body, COPY);
     return head.length + delivery.body.byteLength;
@@ -286,7 +286,7 @@ class BrowsingSubscription extends QueueBrowser<StompSession> {
   protected override onPause(isAtEnd: boolean): void {
     if (!isAtEnd || this.#hasEnded) return;
     this.#hasEnded = true;
-    this.session.writer.add(browserEnd(this.#start));
+    this.session.writer.add(this.#heads.browserEnd());
   }
 
   protected override onFailed(error: unknown): void {
@@ -294,44 +294,55 @@ class BrowsingSubscription extends QueueBrowser<StompSession> {
   }
 }
 
-/** What every MESSAGE of a subscription begins with. `id` is null where SUBSCRIBE (of 1.0) gave none. */
-function messageStart(rules: HeadRules, id: string | null, destination: string): string {
-  const subscription = id === null ? '' : headerLine(rules, 'subscription', id);
-  return `MESSAGE\n${subscription}${headerLine(rules, 'destination', destination)}`;
-}
+/** The heads of the MESSAGEs of one subscription. */
+class MessageHeads {
+  readonly #rules: HeadRules;
+  /** What each begins with. */
+  readonly #start: string;
+  /** On a stream: the line that names the group that reads. */
+  readonly #groupLine: string;
+  /** The content type of the last one, and its line: those of a queue are mostly alike. */
+  #contentType: string | null = null;
+  #contentTypeLine = '';
 
-interface MessageHead {
-  readonly rules: HeadRules;
-  /** From {@link messageStart}. */
-  readonly start: string;
-  /** On a stream: the group that reads, as bytes; else null. */
-  readonly group: string | null;
-  readonly delivery: Delivery;
-  /** What ACK will name it by, or null where none is due. */
-  readonly ack: string | null;
-}
-
-/** A MESSAGE up to its body. */
-function messageHead({ rules, start, group, delivery, ack }: MessageHead): string {
-  const { id, contentType, contentEncoding, body, tries, matureAt, headers } = delivery;
-  let head = `${start}message-id:${id}\ncontent-length:${body.byteLength}\nx-tries:${tries}\n`;
-  head += `x-mature:${escapedTime(rules, matureAt)}\n`;
-  if (ack !== null) head += `ack:${ack}\n`;
-  if (group !== null) head += headerLine(rules, 'x-ks-group', group);
-  if (contentType !== null) head += headerLine(rules, 'content-type', sentValue(contentType));
-  if (contentEncoding !== null) head += headerLine(rules, 'content-encoding', sentValue(contentEncoding));
-  for (let at = 0; at + 1 < headers.length; at += 2) {
-    const name = headers[at] as string;
-    const value = sentValue(headers[at + 1] as string);
-    head += headerLine(rules, ELEMENT_HEADER_PREFIX + name, value);
-    if (isFree(name)) head += headerLine(rules, name, value);
+  /** @param group as bytes; null if the queue is plain */
+  constructor(rules: HeadRules, { id, destination }: SubscriptionName, group: string | null) {
+    const subscription = id === null ? '' : headerLine(rules, 'subscription', id);
+    this.#rules = rules;
+    this.#start = `MESSAGE\n${subscription}${headerLine(rules, 'destination', destination)}`;
+    this.#groupLine = group === null ? '' : headerLine(rules, 'x-ks-group', group);
   }
-  return `${head}\n`;
-}
 
-/** What follows the last element that a browsing subscription shows. */
-function browserEnd(start: string): string {
-  return `${start}message-id:\ncontent-length:0\nbrowser:end\n\n`;
+  /** A MESSAGE up to its body. @param ack what ACK will name it by, or null where none is due */
+  of(
+    { id, contentType, contentEncoding, body, tries, matureAt, headers }: Delivery,
+    ack: string | null,
+  ): string {
+    const rules = this.#rules;
+    let head = `${this.#start}message-id:${id}\ncontent-length:${body.byteLength}\nx-tries:${tries}\n`;
+    head += `x-mature:${escapedTime(rules, matureAt)}\n`;
+    if (ack !== null) head += `ack:${ack}\n`;
+    head += this.#groupLine;
+    if (contentType !== this.#contentType) {
+      this.#contentType = contentType;
+      this.#contentTypeLine =
+        contentType === null ? '' : headerLine(rules, 'content-type', sentValue(contentType));
+    }
+    head += this.#contentTypeLine;
+    if (contentEncoding !== null) head += headerLine(rules, 'content-encoding', sentValue(contentEncoding));
+    for (let at = 0; at + 1 < headers.length; at += 2) {
+      const name = headers[at] as string;
+      const value = sentValue(headers[at + 1] as string);
+      head += headerLine(rules, ELEMENT_HEADER_PREFIX + name, value);
+      if (isFree(name)) head += headerLine(rules, name, value);
+    }
+    return `${head}\n`;
+  }
+
+  /** What follows the last element that a browsing subscription shows. */
+  browserEnd(): string {
+    return `${this.#start}message-id:\ncontent-length:0\nbrowser:end\n\n`;
+  }
 }
 
 /** A header that MESSAGE has not given a meaning. No producer may end what a client browses. */
