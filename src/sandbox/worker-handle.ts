@@ -81,7 +81,7 @@ export class WorkerHandle {
     const worker = new Worker(new URL(entry, import.meta.url), {
       workerData: setup,
       resourceLimits: RESOURCES,
-      env: {},
+      env: compileCache(),
       execArgv: [],
       name: 'selectors',
     });
@@ -107,4 +107,13 @@ export class WorkerHandle {
     void this.terminate();
     this.#events.onLost(error);
   }
+}
+
+/**
+ * All of the environment that the worker has. Without the compile cache that the process has, if any, a worker in the
+ * working tree would strip the types of its files again at each start, which takes half of the start's processor time.
+ */
+function compileCache(): { NODE_COMPILE_CACHE?: string } {
+  const { NODE_COMPILE_CACHE } = process.env;
+  return NODE_COMPILE_CACHE === undefined ? {} : { NODE_COMPILE_CACHE };
 }
