@@ -40,11 +40,11 @@ async function run(command: ServerCommand, version: string): Promise<number> {
     case 'print-config':
       return print(await showConfig((await load()).config));
     case 'hash-password': {
-      const { hashPasswordCommand } = await import('./app/passwords.ts');
+      const { hashPasswordCommand } = await import('./app/user-commands.ts');
       return hashPasswordCommand(passwords, process.stdout);
     }
     case 'reset-admin': {
-      const { resetAdministrator } = await import('./app/passwords.ts');
+      const { resetAdministrator } = await import('./app/user-commands.ts');
       return print(await resetAdministrator(await load()));
     }
     case 'user': {

@@ -94,7 +94,7 @@ const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string
     },
     {
       what: /'acorn'/,
-      only: ['src/sandbox/thread/source.ts', 'src/sandbox/thread/pure.ts'],
+      only: ['src/sandbox/thread/source.ts'],
       why: 'a selector is parsed in the thread that can be ended, never on the main thread',
     },
     {
@@ -110,7 +110,7 @@ const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string
       // The client and the console are loaded without the server's clock.
       only: [
         'src/util/clock.ts',
-        'src/sandbox/thread/deadline.ts',
+        'src/sandbox/thread/selector-thread.ts',
         'src/console/timers.ts',
         'src/client/time.ts',
       ],

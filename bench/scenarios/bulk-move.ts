@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import type { OperationRecord } from '../../src/operations/record.ts';
+import type { OperationRecord } from '../../src/operations/stored.ts';
 import { jsonOf, QueueClient } from '../../test/support/http-client.ts';
 import { ordinaryLoad } from '../load/ordinary.ts';
 import { createServer, fillStopped, NAMESPACE } from '../quayside.ts';

@@ -1,5 +1,5 @@
 import { momentIn } from '../broker/engine-time.ts';
-import { needsFor } from '../broker/needs.ts';
+import { needsFor } from '../broker/queue-options.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { Destination } from '../session/client-session.ts';
 import { maskUrl } from '../util/mask.ts';

@@ -1,5 +1,5 @@
-import { needs } from '../broker/needs.ts';
 import { FINISH, type ReleaseAction, type SettleAction } from '../broker/queue.ts';
+import { needs } from '../broker/queue-options.ts';
 import type { Delivery } from '../model/element.ts';
 import { LIMITS } from '../model/limits.ts';
 import { PushConsumer } from '../session/push-consumer.ts';

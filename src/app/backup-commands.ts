@@ -12,7 +12,7 @@ import { Backups, MANIFEST } from './backups.ts';
 import { CommandFailed } from './command-line.ts';
 import { type EngineParts, loadEngines } from './engines.ts';
 import { callOwnServer, ownAddress } from './own-server.ts';
-import { type PasswordSource, readPassword } from './passwords.ts';
+import { type PasswordSource, readPassword } from './user-commands.ts';
 
 /** What `backup` was given. */
 interface BackupCommand {

@@ -1,5 +1,4 @@
-import { ConfigError } from '../config/problem.ts';
-import { describeOptions } from '../config/schema.ts';
+import { ConfigError, describeOptions } from '../config/schema.ts';
 import { maskText } from '../util/mask.ts';
 
 export const EXIT = { done: 0, failed: 1, configuration: 2 } as const;

@@ -1,13 +1,12 @@
 import { existsSync } from 'node:fs';
 import { statfs } from 'node:fs/promises';
 import type { LoadedConfig } from '../config/load.ts';
-import { ConfigError } from '../config/problem.ts';
+import { ConfigError } from '../config/schema.ts';
 import type { Engine, Finding } from '../engine/engine.ts';
 import { systemClock } from '../util/clock.ts';
 import { maskUrl } from '../util/mask.ts';
-import { materialFindings } from './certificate-dates.ts';
+import { checkDataDir, materialFindings, modeFindings, openFilesFinding } from './checks.ts';
 import { loadEngines, problemOf } from './engines.ts';
-import { checkDataDir, modeFindings, openFilesFinding } from './host-checks.ts';
 import { FRONT_ENDS, readCertificate } from './listeners.ts';
 import { callOwnServer, ownAddress } from './own-server.ts';
 import { serverProcess } from './pid-file.ts';

@@ -7,14 +7,14 @@ import { NETWORK_HINT, NetworkError, Networks } from '../access/networks.ts';
 import type { Authenticator } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Config } from '../config/options.ts';
-import type { ErrorAt } from '../config/problem.ts';
+import type { ErrorAt } from '../config/schema.ts';
 import type { SessionServer } from '../session/server.ts';
 import type { Clock } from '../util/clock.ts';
 import type { FrontEndLog } from '../util/log.ts';
 import type { Service } from '../util/service.ts';
 import type { TlsMaterial } from '../util/sockets.ts';
 import type { UpgradeHandler } from '../util/upgrade.ts';
-import { certificatesIn } from './certificate-dates.ts';
+import { certificatesIn } from './checks.ts';
 
 /** The scheme of each front end's URL, without and with TLS. The configuration has a group of options by each name. */
 const SCHEMES = {

@@ -9,12 +9,11 @@ import { KnownLogins } from '../access/known-logins.ts';
 import { PasswordAuthenticator } from '../access/password-authenticator.ts';
 import { loginLost, refusal } from '../access/user.ts';
 import type { NewAdministrator } from '../access/users-file.ts';
-import { nodeText, VariantConflict } from '../broker/agreement.ts';
-import { Broker } from '../broker/broker.ts';
-import { MigrationTargetMissing } from '../broker/migration.ts';
+import { Broker, MigrationTargetMissing } from '../broker/broker.ts';
+import { nodeText, VariantConflict } from '../broker/cluster.ts';
 import { QueueWatch } from '../broker/queue-watch.ts';
 import type { Config } from '../config/options.ts';
-import { ConfigError, type ErrorAt, type Path, pathText } from '../config/problem.ts';
+import { ConfigError, type ErrorAt, type Path, pathText } from '../config/schema.ts';
 import { Alarms, type WatchedDisk } from '../events/alarms.ts';
 import { ExchangePictures, NodePictures, OperationPictures } from '../events/pictures.ts';
 import { EventPublisher } from '../events/publisher.ts';
@@ -32,11 +31,11 @@ import { type Clock, systemClock } from '../util/clock.ts';
 import type { LeveledLog } from '../util/log.ts';
 import { maskUrl } from '../util/mask.ts';
 import type { Service } from '../util/service.ts';
+import { ServiceStack, withStartError } from '../util/service.ts';
 import type { UpgradeHandler } from '../util/upgrade.ts';
 import { Backups } from './backups.ts';
-import { dateWarnings } from './certificate-dates.ts';
-import { type EngineSet, loadEngines } from './engines.ts';
-import { checkDataDir, DATA_FILES, hostWarnings } from './host-checks.ts';
+import { checkDataDir, DATA_FILES, dateWarnings, hostWarnings } from './checks.ts';
+import { type EngineSet, loadEngines, namespaceSetups } from './engines.ts';
 import {
   FRONT_ENDS,
   FrontEnd,
@@ -45,9 +44,7 @@ import {
   readCertificate,
   readListener,
 } from './listeners.ts';
-import { namespaceSetups } from './namespaces.ts';
 import { Readiness } from './readiness.ts';
-import { ServiceStack, withStartError } from './stack.ts';
 import type { Tracing } from './tracing.ts';
 import { type LoadedUsers, loadUsers, saveUsers, sharedUsersWarnings } from './users.ts';
 

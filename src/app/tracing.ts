@@ -2,7 +2,7 @@ import { validateHeaderName, validateHeaderValue } from 'node:http';
 import { hostname } from 'node:os';
 import type { NamespaceSetup } from '../broker/ports.ts';
 import type { Config } from '../config/options.ts';
-import type { ErrorAt } from '../config/problem.ts';
+import type { ErrorAt } from '../config/schema.ts';
 import type { Storage } from '../engine/storage.ts';
 import type { CollectorAddress } from '../tracing/collector.ts';
 import { SpanExporter } from '../tracing/exporter.ts';

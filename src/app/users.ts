@@ -3,9 +3,9 @@ import { type Account, readAccounts, type UserDefinition, UserDefinitionError } 
 import { looksLikeHash } from '../access/password.ts';
 import { type NewAdministrator, newAdministrator, UsersFile, UsersFileError } from '../access/users-file.ts';
 import type { Config } from '../config/options.ts';
-import { ConfigError, type ErrorAt, pathText } from '../config/problem.ts';
+import { ConfigError, type ErrorAt, pathText } from '../config/schema.ts';
+import { DATA_FILES } from './checks.ts';
 import { LOCAL_SIGNALS } from './engines.ts';
-import { DATA_FILES } from './host-checks.ts';
 
 /** The accounts that a configuration leads to. */
 export interface LoadedUsers {

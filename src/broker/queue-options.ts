@@ -1,15 +1,16 @@
 import type { JsonValue } from '../engine/definitions.ts';
 import type { QueueRule } from '../engine/queue-policy.ts';
 import type { DeadLetterPolicy, QueueOptions, RetryDelay } from '../engine/storage.ts';
-import { DEAD_LETTER_QUEUE } from '../model/dead-letter.ts';
+import type { NewElement } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { membersOf, wrongMember } from '../model/members.ts';
 import { checkName } from '../model/names.ts';
+import { DEAD_LETTER_QUEUE } from '../model/service-headers.ts';
 import { bySpecificity, ruleFor } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
 import type { Namespace } from './namespace.ts';
-import { EXPIRY, needs, needsExpiry } from './needs.ts';
+import type { Capabilities } from './record.ts';
 
 /** What a queue, or a rule for queues, has of its own; null: none, whatever others say. The engine applies its part. */
 export interface OwnOptions extends QueueOptions {
@@ -252,3 +253,41 @@ export function showOptions(options: OwnOptions): ShownOptions & JsonValue {
 function showRetryDelay({ firstMs, factor, maxMs, jitter }: RetryDelay): ShownRetryDelay & JsonValue {
   return { first: firstMs / 1000, factor, max: maxMs / 1000, jitter };
 }
+
+const MEANING: Readonly<Record<keyof Capabilities, string>> = {
+  sched: 'a maturity in the future',
+  reserve: 'reservations',
+  pipeline: 'moves between queues',
+  tape: 'consumer groups',
+  remove: 'remove by id',
+};
+
+/** @throws QuaysideError `not-supported` if the namespace's engine cannot do it */
+export function needs(namespace: Namespace, capability: keyof Capabilities): void {
+  if (namespace.capabilities[capability]) return;
+  throw new QuaysideError(
+    'not-supported',
+    `Queues of namespace ${namespace.name} do not support ${MEANING[capability]}.`,
+  );
+}
+
+/** @throws QuaysideError `not-supported` if the namespace's engine keeps neither expiries nor reasons */
+export function needsExpiry(namespace: Namespace, meaning: string): void {
+  if (namespace.hasExpiry) return;
+  throw new QuaysideError(
+    'not-supported',
+    `Queues of namespace ${namespace.name} do not support ${meaning}.`,
+  );
+}
+
+/** @throws QuaysideError `not-supported` if an element is due later, or expires, and the namespace cannot keep that */
+export function needsFor(
+  namespace: Namespace,
+  { matureAt, delayMs, expiresAt = null }: Pick<NewElement, 'matureAt' | 'delayMs' | 'expiresAt'>,
+): void {
+  if (matureAt !== null || delayMs > 0) needs(namespace, 'sched');
+  if (expiresAt !== null) needsExpiry(namespace, EXPIRY);
+}
+
+/** What `needsExpiry` calls an element's end. */
+export const EXPIRY = 'elements that expire';

@@ -1,9 +1,9 @@
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
 import type { Service } from '../util/service.ts';
+import type { QueueReading } from './activity.ts';
 import { toLocal } from './engine-time.ts';
 import type { Namespace } from './namespace.ts';
-import type { QueueReading } from './queue-series.ts';
 import { readQueue } from './record.ts';
 
 /** Who follows all queues of this node as they change. What it throws is logged, and the poller continues. */

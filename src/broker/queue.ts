@@ -14,7 +14,6 @@ import {
   type SettleOutcome,
   type SettleResult,
 } from '../engine/storage.ts';
-import { keyOfUser } from '../model/dedup-key.ts';
 import {
   type Delivery,
   type ElementId,
@@ -23,16 +22,16 @@ import {
   PLAIN_GROUP,
 } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { keyOfUser } from '../model/fingerprint.ts';
 import type { QueueKey } from '../model/names.ts';
 import { quote } from '../util/quote.ts';
+import { historyLengthMs, INTERVAL_MS, type QueueHistory } from './activity.ts';
 import type { Consumer, GetRequest, PendingConsumer, Sink } from './consumer.ts';
 import { momentIn, toLocal } from './engine-time.ts';
-import { type Operation, settleOperation, takeOperation } from './meter.ts';
+import { countedAs, isSettled, type Operation, refusalOf, settleOperation, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
 import { checkOptions, type OptionsRecord, type OwnOptions, type QueueSettings } from './queue-options.ts';
-import { historyLengthMs, INTERVAL_MS, type QueueHistory } from './queue-series.ts';
 import { type QueueRecord, queueRecord } from './record.ts';
-import { countedAs, isSettled, refusalOf } from './refusal.ts';
 import { MANY, WaitQueue } from './wait-queue.ts';
 
 /** Front ends settle with these types and know nothing of storage. */

@@ -1,8 +1,8 @@
 import { COUNTER_NAMES, type Counters, zeroCounters } from '../engine/stats.ts';
 import type { GroupCounts, QueueCounts, StorageCapabilities } from '../engine/storage.ts';
 import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
+import type { QueueReading, RecentRates } from './activity.ts';
 import type { Queue } from './queue.ts';
-import type { QueueReading, RecentRates } from './queue-series.ts';
 
 /** What a queue can do (spec 2.2): the engine's, and whether several groups read the same element. */
 export interface Capabilities extends Omit<StorageCapabilities, 'expiry'> {

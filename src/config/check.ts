@@ -5,7 +5,7 @@ import { conflictOf } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
 import { type SchemaError, schemaErrors } from '../util/schema.ts';
 import { type Config, type NamespaceConfig, Options, type QueueConfig } from './options.ts';
-import type { Path, Report } from './problem.ts';
+import type { Path, Report } from './schema.ts';
 import { entrySchema, isTree, type OptionSchema, schemaAt, type Tree, typeText } from './schema.ts';
 
 /** Compares a whole tree, defaults filled in, with the declared options. */

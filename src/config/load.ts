@@ -1,19 +1,32 @@
+import { readFileSync, statSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
+import type { Document, YAMLError } from 'yaml';
+import { nearestName } from '../util/did-you-mean.ts';
+import { quote } from '../util/quote.ts';
 import { checkRules, checkTree } from './check.ts';
-import { type EnvironmentSetting, readEnvironment, setIn } from './environment.ts';
-import { type ConfigNotes, readConfigFile, readSecretsOf } from './files.ts';
 import type { Config, NamespaceConfig } from './options.ts';
 import {
   ConfigError,
   type ConfigProblem,
   type ErrorAt,
+  entrySchema,
+  isTree,
+  type OptionSchema,
   type Path,
+  PREFIX,
   pathText,
+  RENAMED,
   type Report,
-} from './problem.ts';
-import { isTree, RENAMED, ROOT, schemaAt, type Tree, withDefaults } from './schema.ts';
+  ROOT,
+  schemaAt,
+  segmentOf,
+  type Tree,
+  variableName,
+  withDefaults,
+} from './schema.ts';
 
-export interface ConfigSources {
+interface ConfigSources {
   /** As given on the command line; null: defaults and environment only. */
   readonly file: string | null;
   readonly env: NodeJS.ProcessEnv;
@@ -184,4 +197,322 @@ function withAbsoluteTls<T extends Pick<Config['http'], 'tls'>>(group: T, base: 
   if (tls === undefined) return group;
   const files = Object.entries(tls).map(([name, file]) => [name, resolve(base, file)]);
   return { ...group, tls: Object.fromEntries(files) };
+}
+
+const FROM_FILE = '_FILE';
+
+/** The port of a person who does not know the two underscores, or of Kubernetes, which writes a URL. */
+const PORT = 'QUAYSIDE_PORT';
+const SERVICE_URL = /^(tcp|udp|sctp):\/\//;
+
+/** Kubernetes sets these for every service in the namespace, one named `quayside` included. */
+const SERVICE_LINK = /^QUAYSIDE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)$/;
+
+/** Of the clients and the commands that call a server, which may be run in the same shell. */
+const OF_CLIENTS: ReadonlySet<string> = new Set([
+  'QUAYSIDE_URL',
+  'QUAYSIDE_USER',
+  'QUAYSIDE_PASSWORD',
+  'QUAYSIDE_TOKEN',
+]);
+
+/** The options of the environment, as found: not yet checked. */
+interface EnvironmentOverlay extends ConfigNotes {
+  readonly settings: readonly EnvironmentSetting[];
+}
+
+interface EnvironmentSetting {
+  readonly variable: string;
+  readonly path: Path;
+  /** Of the option's declared type where the text allows it; else the text, which the check rejects. */
+  readonly value: unknown;
+}
+
+/**
+ * Reads `QUAYSIDE_HTTP__PORT=3444`, `QUAYSIDE_NAMESPACES__jobs__URL=…` and, for secrets,
+ * `QUAYSIDE_HTTP__USERS__test1__PASSWORD_FILE=/run/secrets/test1`. Option names are in capitals with `_`
+ * between words; names that users choose stand as they are.
+ * @param base the folder that relative paths are taken from
+ */
+function readEnvironment(env: NodeJS.ProcessEnv, base: string): EnvironmentOverlay {
+  const settings: EnvironmentSetting[] = [];
+  const problems: ConfigProblem[] = [];
+  const warnings: string[] = [];
+  for (const [variable, text] of Object.entries(env).sort(([a], [b]) => (a < b ? -1 : 1))) {
+    if (!variable.startsWith(PREFIX) || OF_CLIENTS.has(variable) || text === undefined) continue;
+    if (SERVICE_LINK.test(variable)) {
+      if (variable === PORT && !SERVICE_URL.test(text)) warnings.push(portWarning(text));
+      continue;
+    }
+    const target = findTarget(variable);
+    if (target === null) {
+      problems.push(unknownVariable(variable));
+    } else if (target.fromFile) {
+      const secret = { source: variable, file: resolve(base, text), path: target.path };
+      const value = readSecretFile(secret, { problems, warnings });
+      if (value !== null) settings.push({ variable, path: target.path, value });
+    } else {
+      settings.push({ variable, path: target.path, value: convert(target.schema, text) });
+    }
+  }
+  return { settings, problems, warnings };
+}
+
+/** Puts a value into the tree, making the groups above it. */
+function setIn(tree: Tree, path: Path, value: unknown): void {
+  let at = tree;
+  for (const key of path.slice(0, -1)) {
+    const inner = at[key];
+    const group: Tree = isTree(inner) ? inner : {};
+    at[key] = group;
+    at = group;
+  }
+  at[path.at(-1) ?? ''] = value;
+}
+
+interface Target {
+  readonly path: Path;
+  readonly schema: OptionSchema;
+  readonly fromFile: boolean;
+}
+
+function findTarget(variable: string): Target | null {
+  // Before the variable as it stands: the name of a header may be anything, `authorization_FILE` too.
+  if (variable.endsWith(FROM_FILE)) {
+    const secret = walk(variable.slice(0, -FROM_FILE.length));
+    if (secret?.schema.secret !== undefined) return { ...secret, fromFile: true };
+  }
+  const direct = walk(variable);
+  if (direct !== null) return { ...direct, fromFile: false };
+  const renamed = RENAMED.find(({ from }) => variableName(from) === variable);
+  return renamed === undefined
+    ? null
+    : { path: renamed.from, schema: schemaAt(renamed.to) ?? {}, fromFile: false };
+}
+
+function walk(variable: string): { path: Path; schema: OptionSchema } | null {
+  const path: string[] = [];
+  let at = ROOT;
+  for (const segment of variable.slice(PREFIX.length).split('__')) {
+    const entry = entrySchema(at);
+    const key = entry
+      ? segment
+      : Object.keys(at.properties ?? {}).find((name) => segmentOf(name) === segment);
+    const next = entry ?? (key === undefined ? undefined : at.properties?.[key]);
+    if (key === undefined || key === '' || key === '__proto__' || next === undefined) return null;
+    path.push(key);
+    at = next;
+  }
+  return { path, schema: at };
+}
+
+function convert(schema: OptionSchema, text: string): unknown {
+  switch (schema.type) {
+    case 'integer':
+    case 'number':
+      return /^-?\d+(\.\d+)?$/.test(text) ? Number(text) : text;
+    case 'boolean':
+      return text === 'true' ? true : text === 'false' ? false : text;
+    case 'array':
+      if (schema.items?.type === 'object') return parsed(text);
+      return text === '' ? [] : text.split(',').map((item) => item.trim());
+    case 'object':
+      return parsed(text);
+    default:
+      return text;
+  }
+}
+
+function parsed(json: string): unknown {
+  try {
+    return JSON.parse(json);
+  } catch {
+    return json;
+  }
+}
+
+function unknownVariable(variable: string): ConfigProblem {
+  const meant = meantVariable(variable);
+  const hint =
+    meant === null
+      ? 'Take the variable away, or find its name with `npm start -- --help`'
+      : `Did you mean ${meant}?`;
+  return { source: variable, path: '', problem: 'there is no such option', hint };
+}
+
+function portWarning(text: string): string {
+  return `${PORT}=${quote(text)} sets nothing. Did you mean ${variableName(['http', 'port'])}?`;
+}
+
+/** The variable that differs by underscores, case or one letter: `QUAYSIDE_HTTP_PORT` for `QUAYSIDE_HTTP__PORT`. */
+function meantVariable(variable: string): string | null {
+  // The longest first: the name that a user chose may have underscores, an option's own words come before.
+  const known = optionPaths(ROOT, []).sort((a, b) => b.length - a.length);
+  for (const path of known) {
+    const meant = withAnyUnderscores(variable, path);
+    if (meant !== null) return meant;
+  }
+  return nearestName(variable, known.map(variableName));
+}
+
+/** The variable of an option if `variable` is the same but for underscores and case; it may hold names of users. */
+function withAnyUnderscores(variable: string, path: Path): string | null {
+  const parts = path.map((part) => (part.startsWith('<') ? '(.+?)' : segmentOf(part).replaceAll('_', '_*')));
+  const names = new RegExp(`^QUAYSIDE_+${parts.join('_+')}(_+FILE)?$`, 'i').exec(variable);
+  if (names === null) return null;
+  let place = 1;
+  const named = path.map((part) => (part.startsWith('<') ? (names[place++] ?? '') : segmentOf(part)));
+  return PREFIX + named.join('__') + (names[place] === undefined ? '' : FROM_FILE);
+}
+
+/** Of all options; names that users choose are `<name>`. */
+function optionPaths(schema: OptionSchema, path: Path): Path[] {
+  const entry = entrySchema(schema);
+  const inner = entry === undefined ? [] : optionPaths(entry, [...path, '<name>']);
+  const own = Object.entries(schema.properties ?? {}).flatMap(([key, below]) =>
+    optionPaths(below, [...path, key]),
+  );
+  return [...(path.length === 0 ? [] : [path]), ...own, ...inner];
+}
+
+const MAX_ALIASES = 100;
+const QUOTE = 'Mend it there; values with special characters go between single quotes';
+
+/**
+ * Reads a YAML file; JSON is YAML.
+ * @throws ConfigError if it cannot be read, is no YAML, or is no map of options
+ */
+async function readConfigFile(file: string): Promise<Tree> {
+  let text: string;
+  try {
+    text = await readFile(file, 'utf8');
+  } catch (error) {
+    throw wrongFile(
+      file,
+      `cannot be read (${(error as NodeJS.ErrnoException).code})`,
+      'Name a file that this user may read with --config',
+    );
+  }
+  return parseConfig(file, text);
+}
+
+async function parseConfig(file: string, text: string): Promise<Tree> {
+  const content = generatedJson(text) ?? (await parseYaml(file, text));
+  if (content === null) return {};
+  if (!isTree(content))
+    throw wrongFile(file, 'holds no options', 'Write a map, such as "http: { port: 3444 }"');
+  return content;
+}
+
+/**
+ * The value of a text that is character for character what `JSON.stringify` writes, and so has no key twice; null for any other.
+ * The YAML parser, of 72 modules, is a sixth of the modules that a start loads.
+ */
+function generatedJson(text: string): unknown {
+  try {
+    const value: unknown = JSON.parse(text);
+    return [JSON.stringify(value), JSON.stringify(value, null, 2)].includes(text.trimEnd()) ? value : null;
+  } catch {
+    return null;
+  }
+}
+
+async function parseYaml(file: string, text: string): Promise<unknown> {
+  const { parseDocument } = await import('yaml');
+  const document = parseDocument(text);
+  const error = document.errors[0] ?? document.warnings[0];
+  if (error !== undefined) throw wrongFile(file, `is not YAML: ${describe(error)}`, QUOTE);
+  return toValue(file, document);
+}
+
+/** What is wrong and where. The rest of the parser's message may quote the file, secrets included. */
+function describe({ message, linePos }: YAMLError): string {
+  const [what = ''] = message.split(/: | at line |\n/);
+  const [at] = linePos ?? [];
+  return at === undefined ? what : `${what}, at line ${at.line}, column ${at.col}`;
+}
+
+function toValue(file: string, document: Document.Parsed): unknown {
+  try {
+    return document.toJS({ maxAliasCount: MAX_ALIASES });
+  } catch {
+    throw wrongFile(file, 'has an alias (*name) that stands for nothing, or too many of them', QUOTE);
+  }
+}
+
+function wrongFile(file: string, problem: string, hint: string): ConfigError {
+  return new ConfigError([{ source: file, path: '', problem, hint }]);
+}
+
+/** Ends the name of a key that names the file with a secret: `passwordFile` for `password`. */
+const SUFFIX = 'File';
+
+/** What was found while a configuration was read. */
+interface ConfigNotes {
+  readonly problems: ConfigProblem[];
+  readonly warnings: string[];
+}
+
+/** A secret that stands in a file of its own. */
+interface SecretFile {
+  /** What names the file: a configuration file or a variable. */
+  readonly source: string | null;
+  readonly file: string;
+  /** The option that it is for. */
+  readonly path: Path;
+}
+
+/** The secret, without the file's last line end; null, with a problem, if the file cannot be read. */
+function readSecretFile({ source, file, path }: SecretFile, notes: ConfigNotes): string | null {
+  try {
+    const value = readFileSync(file, 'utf8').replace(/\r?\n$/, '');
+    if (process.platform !== 'win32' && (statSync(file).mode & 0o007) !== 0) {
+      notes.warnings.push(`${source}: everybody on this machine may read ${file}; run chmod 600 on it`);
+    }
+    return value;
+  } catch (error) {
+    notes.problems.push({
+      source,
+      path: pathText(path),
+      problem: `the file ${file} cannot be read (${(error as NodeJS.ErrnoException).code})`,
+      hint: 'Name a file that this user may read',
+    });
+    return null;
+  }
+}
+
+/**
+ * Puts the secrets of files into the places of the keys that name them: `password` for `passwordFile`.
+ * @param from where the tree came from, where it stands, and what relative paths are taken from
+ */
+function readSecretsOf(
+  tree: Tree,
+  schema: OptionSchema,
+  from: { readonly source: string | null; readonly path: Path; readonly base: string },
+  notes: ConfigNotes,
+): void {
+  const { source, path, base } = from;
+  for (const [key, own] of Object.entries(schema.properties ?? {})) {
+    const name = key + SUFFIX;
+    if (own.secret === undefined || typeof tree[name] !== 'string') continue;
+    const file = resolve(base, tree[name]);
+    delete tree[name];
+    if (Object.hasOwn(tree, key)) {
+      const problem = `is given by ${name} as well`;
+      notes.problems.push({
+        source,
+        path: pathText([...path, key]),
+        problem,
+        hint: 'Take one of them away',
+      });
+      continue;
+    }
+    // Something stands in for a secret that cannot be read: that it is missing would be a second problem.
+    tree[key] = readSecretFile({ source, file, path: [...path, name] }, notes) ?? 'unread:';
+  }
+  for (const [key, value] of Object.entries(tree)) {
+    const inner = schema.properties?.[key] ?? entrySchema(schema);
+    if (isTree(value) && inner !== undefined)
+      readSecretsOf(value, inner, { ...from, path: [...path, key] }, notes);
+  }
 }

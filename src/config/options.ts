@@ -1,5 +1,5 @@
-import { DEAD_LETTER_QUEUE } from '../model/dead-letter.ts';
 import { LIMITS } from '../model/limits.ts';
+import { DEAD_LETTER_QUEUE } from '../model/service-headers.ts';
 import { type Properties, type Static, Type } from '../util/schema.ts';
 
 /**

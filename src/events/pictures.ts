@@ -1,13 +1,13 @@
 import type { User } from '../access/user.ts';
+import type { QueueReading } from '../broker/activity.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Namespace } from '../broker/namespace.ts';
-import type { QueueReading } from '../broker/queue-series.ts';
 import { shownSizes } from '../broker/record.ts';
+import { idsOf } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
-import { idsOf } from '../exchange/stored.ts';
 import type { BulkOperations, OperationCaller } from '../operations/operations.ts';
-import type { OperationRecord } from '../operations/record.ts';
+import type { OperationRecord } from '../operations/stored.ts';
 
 /** What events are about. */
 export const EVENT_KINDS = ['queues', 'exchanges', 'nodes', 'operations', 'alarms'] as const;

@@ -1,8 +1,8 @@
 import { type RenewUser, RIGHTS, type User } from '../access/user.ts';
+import type { QueueReading } from '../broker/activity.ts';
+import { WaitingLimit, type WaitingLimits } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
-import type { QueueReading } from '../broker/queue-series.ts';
 import type { QueueFollower, QueueWatch } from '../broker/queue-watch.ts';
-import { WaitingLimit, type WaitingLimits } from '../broker/waiting-limit.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';

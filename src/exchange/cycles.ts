@@ -1,5 +1,4 @@
-import type { Caller } from './caller.ts';
-import type { Declaration, QueueName } from './declaration.ts';
+import type { Caller, Declaration, QueueName } from './declaration.ts';
 
 /** A declared exchange, as an edge from its source to its destinations. */
 export interface Edge {

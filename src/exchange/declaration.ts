@@ -5,7 +5,6 @@ import { invalidParameter, type QuaysideError } from '../model/errors.ts';
 import { type Members, membersOf, wrongMember } from '../model/members.ts';
 import { checkName } from '../model/names.ts';
 import { quote } from '../util/quote.ts';
-import type { Caller } from './caller.ts';
 import type { ExchangeContext } from './exchange.ts';
 
 /** An exchange as it was declared (spec 4.2, Create payload). */
@@ -218,4 +217,48 @@ function namespaceAt({ broker }: Pick<ExchangeContext, 'broker'>, ns: string, pa
 /** The rejection of a declaration that names an unknown namespace. */
 export function noNamespace(path: string, ns: string): QuaysideError {
   return invalidParameter(path, `${path}: there is no namespace ${quote(ns)}.`);
+}
+
+/** On whose behalf something about exchanges is requested. */
+export interface Caller {
+  readonly name: string;
+  /** Exchanges are visible to those who may see the namespace of their source. */
+  maySee(namespace: string): boolean;
+}
+
+/** The node itself, which sees all. No user has an empty name. */
+export const NODE: Caller = { name: '', maySee: () => true };
+
+/** In no name that a client may send. */
+const MARK = '\u001f';
+
+/**
+ * Ids of exchanges are unique on the whole server, and one whose source namespace a user may not see must not show by
+ * being taken. So if a user creates an exchange with such an id, it is stored under a key of its own, made of the id and the
+ * namespace of its source. For most exchanges id and key are the same.
+ */
+export function scopedKey(id: string, namespace: string): string {
+  return id + MARK + namespace;
+}
+
+/** The id that the creator of an exchange gave. */
+export function idOf(key: string): string {
+  const end = key.indexOf(MARK);
+  return end < 0 ? key : key.slice(0, end);
+}
+
+/**
+ * The keys by the ids under which a caller who sees all of them knows them: the given ids and, for the second exchange of
+ * an id, `<id>@<namespace of its source>`.
+ * @param keys sorted
+ */
+export function idsOf(keys: readonly string[]): Map<string, string> {
+  const byId = new Map<string, string>();
+  for (const key of keys) {
+    let id = idOf(key);
+    if (byId.has(id)) id = `${id}@${key.slice(id.length + MARK.length)}`;
+    while (byId.has(id)) id += '@';
+    byId.set(id, key);
+  }
+  return byId;
 }

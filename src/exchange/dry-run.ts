@@ -5,13 +5,12 @@ import { checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { memberPath, membersOf, wrongMember } from '../model/members.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
-import { payloadName } from '../sandbox/kinds.ts';
 import type { LogLine } from '../sandbox/protocol.ts';
 import type { SelectorSandbox, SelectorVerdict } from '../sandbox/sandbox.ts';
+import { payloadName } from '../sandbox/sandbox.ts';
 import type { Clock } from '../util/clock.ts';
-import type { Caller } from './caller.ts';
-import type { Declaration } from './declaration.ts';
-import { changed, copiesOf, copyOf, hopsOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
+import type { Caller, Declaration } from './declaration.ts';
+import { changed, copiesOf, copyOf, hopsOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './exchange.ts';
 
 /** An element to try an exchange with: what a selector may know of it. */
 export type Sample = Pick<

@@ -1,29 +1,36 @@
 import type { Broker } from '../broker/broker.ts';
+import type { Consumer } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
-import type { ElementId } from '../model/element.ts';
+import type { Queue, QueueMove } from '../broker/queue.ts';
+import type { Delivery, ElementContent, ElementId, NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import type { SelectorProgram, SelectorSandbox } from '../sandbox/sandbox.ts';
-import type { Clock } from '../util/clock.ts';
+import { COPY_COUNT, EXCHANGE_ERROR, EXCHANGE_NAME, HOP_COUNT } from '../model/service-headers.ts';
+import type {
+  SelectorAnswer,
+  SelectorProgram,
+  SelectorSandbox,
+  SelectorVerdict,
+} from '../sandbox/sandbox.ts';
+import { Backoff } from '../util/backoff.ts';
+import { bytesOfText } from '../util/byte-text.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
+import {
+  CONSUMER_DEFAULTS,
+  cannotReserve,
+  type Declaration,
+  idOf,
+  mustRunSelectors,
+  versionOf,
+} from './declaration.ts';
+import type { InFlightLimit } from './in-flight-limit.ts';
 import {
   continuedCounters,
   DestinationErrors,
   type ExchangeCounters,
   Sightings,
   zeroExchangeCounters,
-} from './activity.ts';
-import {
-  CONSUMER_DEFAULTS,
-  cannotReserve,
-  type Declaration,
-  mustRunSelectors,
-  versionOf,
-} from './declaration.ts';
-import { NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
-import { Forwarder, type Route } from './forwarder.ts';
-import type { InFlightLimit } from './in-flight-limit.ts';
-import { Loop } from './loop.ts';
-import { idOf } from './stored.ts';
+} from './record.ts';
 
 /** What all exchanges of a node share. */
 export interface ExchangeContext {
@@ -241,4 +248,704 @@ function routeOf(
     maxHops,
     maxCopies,
   };
+}
+
+interface LoopOptions {
+  readonly source: Queue;
+  readonly forwarder: Forwarder;
+  readonly clock: Clock;
+  readonly random: () => number;
+  readonly tid: string;
+  /** Whether elements are reserved; else they are popped. */
+  readonly reserves: boolean;
+  /** Elements in flight at once. */
+  readonly window: number;
+  /** How often each element is copied, at most. */
+  readonly copies: number;
+  /** Bounds the bytes of all exchanges, in the name of their owner. */
+  readonly inFlightLimit: InFlightLimit;
+  readonly owner: string;
+}
+
+/** Elements of one round trip: past this the gain of a larger batch was under 3 %, and its lease runs longer. */
+const MAX_BATCH = 256;
+/** Bytes of one round trip, copies included: of large elements fewer are taken at once. */
+const BATCH_BYTES = 4 * 1_048_576;
+/** The size assumed for an element before the first one. */
+const USUAL_BYTES = 4 * 1024;
+
+/**
+ * One loop of an exchange, as a pipeline of three stages: while some batches are being stored, the selectors run for the next,
+ * and the one after is being taken. Batches are sent to be stored in the order in which they were taken, and an engine keeps
+ * the order of calls, so a loop keeps the order of its source. Waiting for each reply cost 40 % of throughput.
+ *
+ * States: `idle` (before start, after stop), `running`, `stopping` (no new batch is taken; those that were taken and not yet
+ * decided are returned undelivered, those in their fan-out finish).
+ */
+class Loop {
+  readonly #options: LoopOptions;
+  #state: 'idle' | 'running' | 'stopping' = 'idle';
+  #consumer: Consumer | null = null;
+  #waitingSince: number | null = null;
+  /** Elements taken and not settled, and since when, ms. */
+  readonly #inFlight = new Map<ElementId, number>();
+  /** What an element weighed lately. */
+  #bytesEach = USUAL_BYTES;
+  /** Resolves when every batch taken so far was sent to be stored. */
+  #sent: Promise<void> = Promise.resolve();
+  /** Batches that are not settled yet. */
+  readonly #open = new Set<Promise<void>>();
+  /** Ends the wait for a batch, with what came. */
+  #endWait: ((batch: Delivery[]) => void) | null = null;
+  /** Between batches after a failed one. */
+  readonly #backoff: Backoff;
+  #endPause: (() => void) | null = null;
+  #onCapacity: (() => void) | null = null;
+  #run: Promise<void> = Promise.resolve();
+
+  constructor(options: LoopOptions) {
+    this.#options = options;
+    this.#backoff = new Backoff(options.random);
+  }
+
+  get tid(): string {
+    return this.#options.tid;
+  }
+
+  /** Since when the loop waits for an element, ms; null while it has something to do. */
+  get waitingSince(): number | null {
+    return this.#waitingSince;
+  }
+
+  /** Elements taken and not settled, and since when, ms. */
+  get inFlight(): ReadonlyMap<ElementId, number> {
+    return this.#inFlight;
+  }
+
+  start(): void {
+    if (this.#state !== 'idle') return;
+    this.#state = 'running';
+    this.#run = this.#loop();
+  }
+
+  async stop(): Promise<void> {
+    if (this.#state === 'running') {
+      this.#state = 'stopping';
+      if (this.#consumer !== null) this.#options.source.leave(this.#consumer);
+      this.#endWait?.([]);
+      this.#endPause?.();
+      this.#onCapacity?.();
+    }
+    await this.#run;
+    this.#state = 'idle';
+  }
+
+  async #loop(): Promise<void> {
+    while (this.#state === 'running') {
+      await this.#capacity();
+      await this.#pauseAfterFailure();
+      if (this.#state !== 'running') break;
+      const batch = await this.#take();
+      if (batch.length === 0) continue;
+      const bytes = this.#weigh(batch);
+      await this.#options.inFlightLimit.enter(this.#options.owner, bytes);
+      this.#pass(batch, bytes);
+    }
+    await this.#allSettled();
+  }
+
+  /** Bytes of a batch with its copies. */
+  #weigh(batch: readonly Delivery[]): number {
+    const bytes = batch.reduce((sum, { body }) => sum + body.byteLength, 0);
+    this.#bytesEach = (this.#bytesEach + bytes / batch.length) / 2;
+    return bytes * this.#options.copies;
+  }
+
+  /** How many elements the next batch is to have. */
+  #batchSize(): number {
+    // After a failure one element is enough to find out whether the destination is available again.
+    if (this.#backoff.isActive) return 1;
+    const { window, copies } = this.#options;
+    const byBytes = Math.max(1, Math.floor(BATCH_BYTES / (this.#bytesEach * copies)));
+    return Math.min(MAX_BATCH, window - this.#inFlight.size, byBytes);
+  }
+
+  /** Waits for a batch; an empty one means that the loop is to check whether it should continue. */
+  #take(): Promise<Delivery[]> {
+    const { source, clock, tid, reserves } = this.#options;
+    const leaseMs = reserves ? source.settings.leaseMs : null;
+    return new Promise((resolve) => {
+      const end = (batch: Delivery[]): void => {
+        this.#consumer = null;
+        this.#waitingSince = null;
+        this.#endWait = null;
+        resolve(batch);
+      };
+      this.#endWait = end;
+      this.#waitingSince = clock.now();
+      const count = this.#batchSize();
+      try {
+        this.#consumer = source.get(
+          { group: null, leaseMs, count, timeoutMs: null, tid, owner: null },
+          {
+            deliver: (first, more) => end([first, ...more]),
+            end: (reason) => {
+              if (reason.code !== 'pop-cancelled') this.#backoff.noteFailure();
+              end([]);
+            },
+          },
+        );
+      } catch (error) {
+        if (!(error instanceof QuaysideError)) throw error;
+        this.#backoff.noteFailure();
+        end([]);
+      }
+    });
+  }
+
+  /** @param bytes as they count in flight */
+  #pass(batch: readonly Delivery[], bytes: number): void {
+    const { forwarder, clock, inFlightLimit, owner } = this.#options;
+    const now = clock.now();
+    for (const { id } of batch) this.#inFlight.set(id, now);
+    const decided = forwarder.decide(batch);
+    // #settle handles a failure; until it does, this keeps the failure from being reported as unhandled.
+    decided.catch(() => {});
+    const before = this.#sent;
+    const { promise: sent, resolve: markSent } = Promise.withResolvers<void>();
+    this.#sent = sent;
+    const settled = this.#settle(batch, before, decided, markSent);
+    this.#open.add(settled);
+    void settled.finally(() => {
+      this.#open.delete(settled);
+      inFlightLimit.leave(owner, bytes);
+    });
+  }
+
+  /** Never rejects. `markSent` lets the next batch be stored. */
+  async #settle(
+    batch: readonly Delivery[],
+    before: Promise<void>,
+    decided: Promise<Decided>,
+    markSent: () => void,
+  ): Promise<void> {
+    try {
+      await before;
+      if (this.#state === 'stopping') {
+        this.#options.source.returnAllUndelivered(batch);
+        return;
+      }
+      const store = await decided;
+      const storing = store();
+      markSent();
+      if (await storing) this.#backoff.reset();
+      else this.#backoff.noteFailure();
+    } catch {
+      // Unforeseen: all of it is returned at once; the loop continues, more slowly.
+      this.#options.source.returnAllUndelivered(batch);
+      this.#backoff.noteFailure();
+    } finally {
+      markSent();
+      for (const { id } of batch) this.#inFlight.delete(id);
+      this.#onCapacity?.();
+    }
+  }
+
+  async #allSettled(): Promise<void> {
+    await Promise.all(this.#open);
+  }
+
+  /** Resolves when the window has capacity again. */
+  async #capacity(): Promise<void> {
+    while (this.#state === 'running' && !this.#hasCapacity()) {
+      await new Promise<void>((resolve) => {
+        this.#onCapacity = resolve;
+      });
+      this.#onCapacity = null;
+    }
+  }
+
+  /** For a full batch, or for half the window if that is less: no batches of one when the window is nearly full. */
+  #hasCapacity(): boolean {
+    const free = this.#options.window - this.#inFlight.size;
+    return free >= Math.min(MAX_BATCH, Math.max(1, Math.floor(this.#options.window / 2)));
+  }
+
+  async #pauseAfterFailure(): Promise<void> {
+    if (!this.#backoff.isActive) return;
+    await this.#allSettled();
+    if (!this.#backoff.isActive || this.#state !== 'running') return;
+    let cancel: CancelTimer | null = null;
+    await new Promise<void>((resolve) => {
+      this.#endPause = resolve;
+      cancel = this.#options.clock.after(this.#backoff.delayMs(), resolve);
+    });
+    this.#endPause = null;
+    (cancel as CancelTimer | null)?.();
+  }
+}
+
+/** The queues that an exchange works with, resolved once. */
+interface Route {
+  readonly id: string;
+  /** The id that users know. */
+  readonly name: string;
+  readonly source: Queue;
+  readonly destinations: readonly { readonly namespace: Namespace; readonly queue: Queue }[];
+  readonly noRoute: Queue;
+  readonly tooManyHops: Queue;
+  readonly maxHops: number;
+  readonly maxCopies: number;
+}
+
+interface ForwarderOptions {
+  readonly route: Route;
+  readonly program: SelectorProgram;
+  readonly counters: ExchangeCounters;
+  readonly errors: DestinationErrors;
+  readonly clock: Clock;
+  readonly log: BrokerLog;
+  readonly sightings: Sightings;
+  /** Per destination, whether elements can come back from it by declared exchanges. Null: from none. */
+  readonly returning: () => readonly boolean[] | null;
+  /** Three different elements in a row overran the sandbox's limits, and not for their payloads. */
+  readonly onStrikes: (error: string) => void;
+}
+
+/** A copy and where it goes; `destination` is null for an unroutable element. */
+interface Copy {
+  readonly queue: Queue;
+  readonly element: NewElement;
+  readonly destination: number | null;
+}
+
+interface Plan {
+  readonly delivery: Delivery;
+  readonly copies: readonly Copy[];
+  readonly unroutable: Unroutable | null;
+}
+
+/**
+ * Stores what was decided and settles the sources. Its calls to the source's engine are made before it returns, so that batches
+ * keep their order. Resolves with false if a destination was unavailable.
+ */
+type Decided = () => Promise<boolean>;
+
+type Unroutable = 'no-route' | 'too-many-hops';
+type Overrun = Extract<SelectorAnswer, { outcome: 'overrun' }>;
+
+/** An element that cannot be forwarded now becomes ready again after this long. */
+const REQUEUE_MS = 5_000;
+
+/**
+ * Decides what happens to a batch of elements, and does it.
+ *
+ * Copies within the source's engine are stored in the same atomic step that finishes the element. Copies to
+ * other engines are stored before it, under keys derived from element, exchange and destination: if the node
+ * dies in between, the next try stores none of them twice. An element that was popped (no lease; its source
+ * cannot reserve, or some destination is in another engine and the exchange was declared without `reserve`) is finished
+ * already: its copies are stored as they are, at most once.
+ */
+class Forwarder {
+  readonly #options: ForwarderOptions;
+  readonly #overruns = new Overruns();
+
+  constructor(options: ForwarderOptions) {
+    this.#options = options;
+  }
+
+  /** Forgets earlier overruns: the exchange was restarted. */
+  restart(): void {
+    this.#overruns.clear();
+  }
+
+  /** Runs the selectors. May run while an earlier batch is still being stored. */
+  async decide(batch: readonly Delivery[]): Promise<Decided> {
+    const { route, program, counters } = this.#options;
+    const lost = batch.filter((delivery) => hopsOf(delivery) >= route.maxHops);
+    const asked = lost.length === 0 ? batch : batch.filter((delivery) => hopsOf(delivery) < route.maxHops);
+    const startedAt = this.#options.clock.monotonic();
+    const answers = await program.select(asked);
+    counters.totals.selectorMs += this.#options.clock.monotonic() - startedAt;
+    const plans: Plan[] = lost.map((delivery) => this.#unroutable(delivery, 'too-many-hops'));
+    const requeued: Delivery[] = [];
+    const returning = this.#options.returning();
+    const unasked: Delivery[] = [];
+    for (const [i, delivery] of asked.entries()) {
+      const answer = answers[i];
+      if (answer?.outcome === 'asked') {
+        this.#overruns.passed(delivery.id);
+        plans.push(this.#plan(delivery, answer.verdicts, returning));
+      } else if (answer?.outcome === 'overrun') {
+        if (this.#gaveUp(delivery, answer)) plans.push(this.#unroutable(delivery, 'no-route', answer.error));
+        else requeued.push(delivery);
+      } else unasked.push(delivery);
+    }
+    this.#options.sightings.add(plans.slice(lost.length));
+    return async () => {
+      if (unasked.length > 0) route.source.returnAllUndelivered(unasked);
+      return this.#carryOut(plans, requeued);
+    };
+  }
+
+  /** Whether an element has failed for good. */
+  #gaveUp({ id }: Delivery, { error, inPayload }: Overrun): boolean {
+    const { isLast, isStrike } = this.#overruns.failed(id, inPayload);
+    if (isStrike) this.#options.onStrikes(error);
+    return isLast;
+  }
+
+  #plan(
+    delivery: Delivery,
+    verdicts: readonly SelectorVerdict[],
+    returning: readonly boolean[] | null,
+  ): Plan {
+    const accepted = verdicts.flatMap((asked, destination) => {
+      const verdict = this.#accepted(destination, asked);
+      return verdict === null ? [] : [{ destination, verdict }];
+    });
+    if (accepted.length === 0) return this.#unroutable(delivery, 'no-route');
+    const hops = hopsOf(delivery);
+    const copies = copiesOf(delivery);
+    const { route } = this.#options;
+    const back = returning === null ? [] : accepted.filter(({ destination }) => returning[destination]);
+    const copiesBack = copies * Math.max(1, back.length);
+    if (back.length > 0 && copiesBack > route.maxCopies) return this.#unroutable(delivery, 'too-many-hops');
+    return {
+      delivery,
+      copies: accepted.flatMap(({ destination, verdict }) => {
+        const queue = route.destinations[destination]?.queue;
+        if (queue === undefined) return [];
+        const history = { hops, copies: returning?.[destination] ? copiesBack : copies };
+        const element = copyOf(changed(delivery, verdict), history, queue.groups(null), null, verdict);
+        return [{ queue, element, destination }];
+      }),
+      unroutable: null,
+    };
+  }
+
+  /** The verdict of a destination's selector if it accepts and the destination can keep the copy; otherwise it is counted. */
+  #accepted(destination: number, asked: SelectorVerdict): SelectorVerdict | null {
+    const { route, counters, errors, clock, log } = this.#options;
+    const own = counters.destinations[destination];
+    const target = route.destinations[destination];
+    if (own === undefined || target === undefined) return null;
+    const verdict = keepable(asked, target.namespace, clock.now());
+    if (verdict.accepted) return verdict;
+    if (verdict.error === null) own.skipped += 1;
+    else {
+      own.failed += 1;
+      errors.add(destination, verdict.error, clock.now(), verdict.place);
+      log.warn({ exchange: route.id, destination, error: verdict.error }, 'a selector failed');
+    }
+    return null;
+  }
+
+  #unroutable(delivery: Delivery, why: Unroutable, error: string | null = null): Plan {
+    const { route } = this.#options;
+    const queue = why === 'no-route' ? route.noRoute : route.tooManyHops;
+    const element = unroutable(delivery, route.name, queue.groups(null), error);
+    return { delivery, copies: [{ queue, element, destination: null }], unroutable: why };
+  }
+
+  /** All calls that can be made now are made before the first wait, so that batches keep their order. */
+  async #carryOut(plans: readonly Plan[], requeued: readonly Delivery[]): Promise<boolean> {
+    // The element may be to blame for what it does to a selector: its tries end in the dead-letter queue.
+    const requeuing = this.#requeue(requeued, true);
+    const isLocal = plans.every((plan) => plan.copies.every((copy) => !this.#isRemote(plan, copy)));
+    const carriedOut = isLocal ? this.#finish(plans) : this.#storeThenFinish(plans);
+    await requeuing;
+    return carriedOut;
+  }
+
+  /** Copies to other engines come first: an element is finished when all of its copies are stored. */
+  async #storeThenFinish(plans: readonly Plan[]): Promise<boolean> {
+    const failed = await this.#storeRemote(plans);
+    const ready = failed.size === 0 ? plans : plans.filter((plan) => !failed.has(plan));
+    await this.#requeue(
+      plans.filter((plan) => failed.has(plan)).map(({ delivery }) => delivery),
+      false,
+    );
+    return (await this.#finish(ready)) && failed.size === 0;
+  }
+
+  /** Stores what goes to other engines, one insert per queue. Returns the plans of which a part failed. */
+  async #storeRemote(plans: readonly Plan[]): Promise<Set<Plan>> {
+    const byQueue = new Map<Queue, (Copy & { plan: Plan })[]>();
+    for (const plan of plans) {
+      for (const [i, copy] of plan.copies.entries()) {
+        if (!this.#isRemote(plan, copy)) continue;
+        const element = { ...copy.element, dedupKey: this.#dedupKey(plan, copy.destination ?? -i - 1) };
+        const group = byQueue.get(copy.queue);
+        if (group === undefined) byQueue.set(copy.queue, [{ ...copy, plan, element }]);
+        else group.push({ ...copy, plan, element });
+      }
+    }
+    const failed = new Set<Plan>();
+    await Promise.all(
+      [...byQueue].map(async ([queue, copies]) => {
+        try {
+          await queue.insert(copies.map(({ element }) => element));
+        } catch (error) {
+          const { route, log } = this.#options;
+          log.warn(
+            { err: error, exchange: route.id, queue: queue.key },
+            'a destination did not store copies',
+          );
+          this.#noteFailure(copies, error);
+          for (const { plan } of copies) failed.add(plan);
+        }
+      }),
+    );
+    return failed;
+  }
+
+  /** Finishes the sources, with what goes to their own engine in the same step. */
+  async #finish(plans: readonly Plan[]): Promise<boolean> {
+    const reserved = plans.filter(({ delivery }) => delivery.lease !== null);
+    for (const plan of plans) if (plan.delivery.lease === null) this.#count(plan);
+    if (reserved.length === 0) return true;
+    const { route, log } = this.#options;
+    try {
+      const results = await route.source.transfer(reserved.map((plan) => this.#move(plan)));
+      for (const [i, plan] of reserved.entries()) if (results[i]?.outcome === 'done') this.#count(plan);
+      return true;
+    } catch (error) {
+      log.warn({ err: error, exchange: route.id }, 'elements could not be forwarded; they are requeued');
+      this.#noteFailure(
+        reserved.flatMap((plan) => plan.copies.filter((copy) => !this.#isRemote(plan, copy))),
+        error,
+      );
+      await this.#requeue(
+        reserved.map(({ delivery }) => delivery),
+        false,
+      );
+      return false;
+    }
+  }
+
+  /** Counts each copy that was not taken; the record shows the last error of a destination, each destination once. */
+  #noteFailure(copies: readonly Copy[], error: unknown): void {
+    const { errors, clock, counters } = this.#options;
+    const known = error instanceof QuaysideError ? error : null;
+    const message = known === null ? 'internal' : `${known.code}: ${known.message}`;
+    for (const { destination } of copies) {
+      const own = destination === null ? undefined : counters.destinations[destination];
+      if (own !== undefined) own.failed += 1;
+    }
+    for (const destination of new Set(copies.map((copy) => copy.destination))) {
+      if (destination !== null) errors.add(destination, message, clock.now());
+    }
+  }
+
+  #move(plan: Plan): QueueMove {
+    const { id, group, lease } = plan.delivery;
+    return {
+      finish: { id, group, token: lease?.token ?? null },
+      inserts: plan.copies.filter((copy) => !this.#isRemote(plan, copy)),
+    };
+  }
+
+  /** Of a popped element every copy is stored by an insert: there is no finish that it could share. */
+  #isRemote({ delivery }: Plan, { queue }: Copy): boolean {
+    return delivery.lease === null || !this.#options.route.source.sharesEngineWith(queue);
+  }
+
+  #dedupKey({ delivery }: Plan, destination: number): string {
+    const { route } = this.#options;
+    return JSON.stringify(['exchange', route.id, destination, route.source.key.ns, delivery.id]);
+  }
+
+  /**
+   * Keeps their order. An unavailable engine is no fault of the element, so that no try is counted then: it would end in the
+   * dead-letter queue after `maxTries` times 5 s.
+   */
+  async #requeue(deliveries: readonly Delivery[], countTry: boolean): Promise<void> {
+    if (deliveries.length === 0) return;
+    this.#options.counters.totals.requeued += deliveries.length;
+    await this.#options.route.source.requeue(deliveries, REQUEUE_MS, countTry);
+  }
+
+  #count({ copies, unroutable }: Plan): void {
+    const { counters } = this.#options;
+    if (unroutable === 'no-route') counters.totals.noRoute += 1;
+    if (unroutable === 'too-many-hops') counters.totals.tooManyHops += 1;
+    for (const { destination } of copies) {
+      const own = destination === null ? undefined : counters.destinations[destination];
+      if (own !== undefined) own.matched += 1;
+    }
+  }
+}
+
+/** Overruns after which an element is given up. */
+const MAX_OF_ELEMENT = 3;
+/** Different elements in a row that overran for their selectors before the exchange is stopped. */
+const STRIKES = 3;
+/** Elements remembered; of more, those that overran longest ago start at zero again. */
+const MAX_ELEMENTS = 10_000;
+
+/** Counts the elements of an exchange that use more of the sandbox than they may, on this node. */
+class Overruns {
+  /** By element, the one that overran last at the end. */
+  readonly #byElement = new Map<ElementId, number>();
+  readonly #inARow = new Set<ElementId>();
+
+  clear(): void {
+    this.#byElement.clear();
+    this.#inARow.clear();
+  }
+
+  passed(id: ElementId): void {
+    this.#inARow.clear();
+    if (this.#byElement.size > 0) this.#byElement.delete(id);
+  }
+
+  /**
+   * An element overran: whether that was its last try, and whether it completes the strikes against the selectors.
+   * @param inPayload its payload is to blame, and not a selector
+   */
+  failed(id: ElementId, inPayload: boolean): { readonly isLast: boolean; readonly isStrike: boolean } {
+    const count = (this.#byElement.get(id) ?? 0) + 1;
+    const isLast = count >= MAX_OF_ELEMENT;
+    this.#byElement.delete(id);
+    if (!isLast) this.#byElement.set(id, count);
+    const [oldest] = this.#byElement.keys();
+    if (this.#byElement.size > MAX_ELEMENTS && oldest !== undefined) this.#byElement.delete(oldest);
+    if (inPayload || this.#inARow.has(id)) return { isLast, isStrike: false };
+    this.#inARow.add(id);
+    return { isLast, isStrike: this.#inARow.size === STRIKES };
+  }
+}
+
+/** Where elements go that no destination accepted, and those that went round too often: in the source's namespace. */
+export const NO_ROUTE = '__no_route__';
+export const TOO_MANY_HOPS = '__too_many_hops__';
+
+/** The element as a destination's selector, and those before it, left it. */
+export function changed(content: ElementContent, verdict: SelectorVerdict): ElementContent {
+  return {
+    body: verdict.body ?? content.body,
+    contentType: content.contentType,
+    contentEncoding: content.contentEncoding,
+    headers: verdict.headers ?? content.headers,
+  };
+}
+
+/** How many exchanges an element has passed. A header that is no count was written by a client, and counts as none. */
+export function hopsOf(element: Pick<ElementContent, 'headers'>): number {
+  return countIn(element, HOP_COUNT) ?? 0;
+}
+
+/** How many copies the original of an element has become, at most, among those that an exchange may take again. */
+export function copiesOf(element: Pick<ElementContent, 'headers'>): number {
+  return countIn(element, COPY_COUNT) ?? 1;
+}
+
+function countIn({ headers }: Pick<ElementContent, 'headers'>, name: string): number | null {
+  for (let i = 0; i < headers.length; i += 2) {
+    if (headers[i] === name) {
+      const count = Number(headers[i + 1]);
+      return Number.isSafeInteger(count) && count > 0 ? count : null;
+    }
+  }
+  return null;
+}
+
+/**
+ * What the destination can store. A copy that is due later needs a maturity; if the destination keeps none, that is a fault of
+ * the selector and counts as no, since trying again would not help.
+ */
+export function keepable(
+  verdict: SelectorVerdict,
+  { name, capabilities }: Pick<Namespace, 'name' | 'capabilities'>,
+  now: number,
+): SelectorVerdict {
+  const { accepted, matureAt, delayMs } = verdict;
+  const isLater = matureAt === null ? (delayMs ?? 0) > 0 : matureAt > now;
+  if (!accepted || !isLater || capabilities.sched) return verdict;
+  const error = `Queues of namespace ${name} do not support a maturity in the future.`;
+  return { ...verdict, accepted: false, error };
+}
+
+/** What a selector may set on the copy that it accepts. */
+interface CopyTiming {
+  /** ms since 1970, or null. */
+  readonly matureAt: number | null;
+  readonly delayMs: number | null;
+  readonly tries: number | null;
+}
+
+const NOW: CopyTiming = { matureAt: null, delayMs: null, tries: null };
+
+/** What a copy carries of the way that its original came. */
+interface CopyHistory {
+  /** Exchanges that the element had passed before. */
+  readonly hops: number;
+  readonly copies: number;
+}
+
+/** A destination's copy: body, type and headers as its selector left them, one hop more, a new start. */
+export function copyOf(
+  content: ElementContent,
+  { hops, copies }: CopyHistory,
+  groups: readonly string[],
+  dedupKey: string | null,
+  timing: CopyTiming = NOW,
+): NewElement {
+  const hopped = withHeader(content.headers, HOP_COUNT, String(hops + 1));
+  const headers = copies === 1 ? hopped : withHeader(hopped, COPY_COUNT, String(copies));
+  return {
+    ...element(content, headers, groups, dedupKey),
+    matureAt: timing.matureAt,
+    delayMs: timing.delayMs ?? 0,
+    tries: timing.tries ?? 0,
+  };
+}
+
+/**
+ * An element that could not be forwarded: unchanged but for the name of the exchange that gave up on it, and the error
+ * that it failed with, if there is one.
+ */
+function unroutable(
+  delivery: Delivery,
+  exchange: string,
+  groups: readonly string[],
+  error: string | null = null,
+): NewElement {
+  const named = withHeader(delivery.headers, EXCHANGE_NAME, bytesOfText(exchange));
+  const headers = error === null ? named : withHeader(named, EXCHANGE_ERROR, printable(error));
+  return element(delivery, headers, groups, null);
+}
+
+function printable(error: string): string {
+  return error.replace(/[^\x20-\x7e]/g, '?').slice(0, 200);
+}
+
+function element(
+  { body, contentType, contentEncoding }: ElementContent,
+  headers: readonly string[],
+  groups: readonly string[],
+  dedupKey: string | null,
+): NewElement {
+  return {
+    body,
+    contentType,
+    contentEncoding,
+    headers,
+    matureAt: null,
+    delayMs: 0,
+    tries: 0,
+    groups,
+    dedupKey,
+  };
+}
+
+function withHeader(headers: readonly string[], name: string, value: string): string[] {
+  const changed: string[] = [];
+  for (let i = 0; i < headers.length; i += 2) {
+    const [own, kept] = [headers[i], headers[i + 1]];
+    if (own !== undefined && own !== name) changed.push(own, kept ?? '');
+  }
+  changed.push(name, value);
+  return changed;
 }

@@ -1,7 +1,9 @@
-import type { DestinationError, ExchangeCounters, LastSeen } from './activity.ts';
-import type { Caller } from './caller.ts';
+import type { Delivery } from '../model/element.ts';
+import type { Place } from '../sandbox/protocol.ts';
+import { payloadName } from '../sandbox/sandbox.ts';
+import type { Clock } from '../util/clock.ts';
 import type { LoopIds } from './cycles.ts';
-import type { Declaration } from './declaration.ts';
+import type { Caller, Declaration } from './declaration.ts';
 import type { Exchange } from './exchange.ts';
 
 /** The exchange record of the spec's 2.4; what follows `stopped` is ours. */
@@ -113,4 +115,147 @@ function pendingAcks(inFlight: Iterable<readonly [string, number]>): ExchangeRec
 
 function iso(at: number): string {
   return new Date(at).toISOString();
+}
+
+/** What an exchange did since this node started it, for the record and for metrics. */
+export interface ExchangeCounters {
+  readonly totals: ExchangeTotals;
+  readonly destinations: readonly DestinationCounters[];
+}
+
+interface ExchangeTotals {
+  noRoute: number;
+  tooManyHops: number;
+  /** Elements that were requeued because a destination, or the sandbox, failed. */
+  requeued: number;
+  /** Wall time in which it waited for its selectors, ms. */
+  selectorMs: number;
+}
+
+export interface DestinationCounters {
+  /** Copies stored. */
+  matched: number;
+  /** The selector rejected the element. */
+  skipped: number;
+  /**
+   * The selector threw, or set what the destination cannot keep, which counts as a rejection; or the destination did
+   * not store the copy, which is counted at each try.
+   */
+  failed: number;
+}
+
+export function zeroExchangeCounters(destinations: number): ExchangeCounters {
+  return {
+    totals: { noRoute: 0, tooManyHops: 0, requeued: 0, selectorMs: 0 },
+    destinations: Array.from({ length: destinations }, zeroDestination),
+  };
+}
+
+/**
+ * The counters of an exchange whose declaration changed: those of before continue, also for elements that are still
+ * in flight as they were declared then. `before` is the former index of each present destination, or null.
+ */
+export function continuedCounters(
+  { totals, destinations }: ExchangeCounters,
+  before: readonly (number | null)[],
+): ExchangeCounters {
+  return {
+    totals,
+    destinations: before.map((i) => (i === null ? undefined : destinations[i]) ?? zeroDestination()),
+  };
+}
+
+function zeroDestination(): DestinationCounters {
+  return { matched: 0, skipped: 0, failed: 0 };
+}
+
+/** A selector, or storing its copy, failed. The last ones are kept, newest first, each message once. */
+interface DestinationError {
+  readonly destination: number;
+  readonly message: string;
+  /** The place in the selector, from 1; null if there is none. */
+  readonly line: number | null;
+  readonly column: number | null;
+  readonly at: string;
+  count: number;
+}
+
+const MAX_ERRORS = 10;
+
+/** The last errors of an exchange, for the record's `errors`. */
+export class DestinationErrors {
+  #errors: DestinationError[] = [];
+
+  add(destination: number, message: string, at: number, place: Place | null = null): void {
+    const known = this.#errors.find(
+      (error) => error.destination === destination && error.message === message,
+    );
+    const count = (known?.count ?? 0) + 1;
+    const others = this.#errors.filter((error) => error !== known);
+    const [line, column] = place ?? [null, null];
+    const error = { destination, message, line, column, at: new Date(at).toISOString(), count };
+    this.#errors = [error, ...others].slice(0, MAX_ERRORS);
+  }
+
+  list(): readonly DestinationError[] {
+    return this.#errors;
+  }
+}
+
+/** How selectors saw an element. */
+interface Sighting {
+  readonly id: string;
+  readonly at: string;
+  readonly payload: 'json' | 'text' | 'bytes';
+  readonly content_type: string;
+  readonly content_encoding: string | null;
+}
+
+/** The last element that selectors judged, and the last one that none of them accepted. */
+interface LastSeen {
+  readonly last: Sighting | null;
+  readonly last_no_route: Sighting | null;
+}
+
+type Seen = Pick<Delivery, 'id' | 'contentType' | 'contentEncoding'> & { readonly at: number };
+
+/** Remembers how selectors saw elements lately: an unexpected content type explains why none accepts. */
+export class Sightings {
+  readonly #clock: Clock;
+  #last: Seen | null = null;
+  #lastNoRoute: Seen | null = null;
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  add(plans: readonly { readonly delivery: Delivery; readonly unroutable: string | null }[]): void {
+    const last = plans.at(-1);
+    if (last === undefined) return;
+    this.#last = this.#seen(last.delivery);
+    const noRoute = plans.findLast(({ unroutable }) => unroutable === 'no-route');
+    if (noRoute !== undefined) this.#lastNoRoute = this.#seen(noRoute.delivery);
+  }
+
+  last(): LastSeen {
+    return {
+      last: this.#last === null ? null : sightingOf(this.#last),
+      last_no_route: this.#lastNoRoute === null ? null : sightingOf(this.#lastNoRoute),
+    };
+  }
+
+  /** Without the body, which is not to be kept alive. */
+  #seen({ id, contentType, contentEncoding }: Delivery): Seen {
+    return { id, contentType, contentEncoding, at: this.#clock.now() };
+  }
+}
+
+function sightingOf({ id, at, contentType, contentEncoding }: Seen): Sighting {
+  return {
+    id,
+    at: new Date(at).toISOString(),
+    payload: payloadName(contentType, contentEncoding),
+    content_type: contentType ?? 'application/octet-stream',
+    content_encoding: contentEncoding,
+  };
 }

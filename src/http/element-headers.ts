@@ -1,6 +1,6 @@
-import { ORIGIN_ID } from '../model/dead-letter.ts';
 import type { Delivery } from '../model/element.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
+import { ORIGIN_ID } from '../model/service-headers.ts';
 
 /**
  * The headers that describe an element, flat: those of the response to a get (spec 2.1), and of a part of `multipart/mixed`.

@@ -1,8 +1,7 @@
 import { LIMITS } from '../model/limits.ts';
 import { membersOf, wrongMember } from '../model/members.ts';
 import { checkGroup } from '../model/names.ts';
-import type { ScannedDelivery } from '../operations/export.ts';
-import type { ExportedElement } from '../operations/import.ts';
+import type { ExportedElement, ScannedDelivery } from '../operations/transfer.ts';
 import { elementOfMembers, objectIn } from './line-element.ts';
 import { bodyMember, isoTime, jsonOfBytes, jsonOfHeaders } from './ndjson.ts';
 

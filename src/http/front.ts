@@ -2,7 +2,7 @@ import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { addressBlock } from '../access/networks.ts';
 import { refusal, type User } from '../access/user.ts';
-import { shuttingDown } from '../broker/waiting-limit.ts';
+import { shuttingDown } from '../broker/consumer.ts';
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';

@@ -1,6 +1,6 @@
 import { isUtf8 } from 'node:buffer';
 import type { Delivery, ElementContent, ElementHeaders } from '../model/element.ts';
-import { payloadName } from '../sandbox/kinds.ts';
+import { payloadName } from '../sandbox/sandbox.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 
 /** The media type of lines of JSON. */

@@ -1,4 +1,3 @@
-import { needs, needsExpiry } from '../broker/needs.ts';
 import {
   FINISH,
   type Queue,
@@ -7,6 +6,7 @@ import {
   type SettleItem,
   type SettleOutcome,
 } from '../broker/queue.ts';
+import { needs, needsExpiry } from '../broker/queue-options.ts';
 import { LIMITS } from '../model/limits.ts';
 import { type Members, membersOf, wrongMember } from '../model/members.ts';
 import { isGroup } from '../model/names.ts';

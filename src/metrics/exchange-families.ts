@@ -1,7 +1,6 @@
-import type { DestinationCounters } from '../exchange/activity.ts';
+import { idOf } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
-import type { ExchangeOverview } from '../exchange/record.ts';
-import { idOf } from '../exchange/stored.ts';
+import type { DestinationCounters, ExchangeOverview } from '../exchange/record.ts';
 import type { Family, MetricSample } from './family.ts';
 
 /** Exchanges with series of their own, by id: see `QUEUES_SHOWN`. */

@@ -1,7 +1,6 @@
 import type { Queue } from '../broker/queue.ts';
 import { countPuts } from '../engine/stats.ts';
 import type { MoveAction, ScannedDelivery, SettleAction, SettleItem } from '../engine/storage.ts';
-import { FROM_QUEUE, MOVE_HEADERS } from '../model/dead-letter.ts';
 import {
   type ElementHeaders,
   type ElementId,
@@ -12,7 +11,7 @@ import {
 import { QuaysideError } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
 import { checkName } from '../model/names.ts';
-import { SERVICE_HEADERS } from '../model/service-headers.ts';
+import { FROM_QUEUE, MOVE_HEADERS, SERVICE_HEADERS } from '../model/service-headers.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 import { quote } from '../util/quote.ts';
 import type { ElementChange, OperationRequest, Route } from './request.ts';

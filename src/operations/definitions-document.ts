@@ -6,7 +6,7 @@ import {
   parseOptions,
   showOptions,
 } from '../broker/queue-options.ts';
-import type { Caller } from '../exchange/caller.ts';
+import type { Caller } from '../exchange/declaration.ts';
 import {
   canonical,
   type Declaration,

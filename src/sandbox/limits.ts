@@ -1,3 +1,6 @@
+import { QuaysideError } from '../model/errors.ts';
+import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
+
 /**
  * What a selector may cost (reliability, section 1). All of it is a parameter, so that a test can make each
  * limit the one that is met first; the values below are the ones in use.
@@ -50,7 +53,51 @@ export const DEFAULT_LIMITS: SandboxLimits = {
   strikes: 3,
 };
 
+/** Characters of JSON that are always converted in no time: the slowest kind takes 5 ms. */
+export const QUICK_TEXT = 1024;
+
 /** What bodies of this size, written out by up to `writers` destinations, add to a budget, ms. */
 export function bodyAllowanceMs(limits: SandboxLimits, bytes: number, writers: number): number {
   return Math.min(limits.bodyMsAtMost, (bytes / 2 ** 20) * limits.bodyMsPerMiB * (1 + writers));
+}
+
+/** Why a selector cannot be used. Line and column count from 1, and are null if nothing points there. */
+export interface SourceProblem {
+  readonly message: string;
+  readonly line: number | null;
+  readonly column: number | null;
+}
+
+/** The error that a client gets for a selector; `path` is where the selector was in what it sent. */
+export function invalidSelector(path: string, problem: SourceProblem): QuaysideError {
+  const { message, line, column } = problem;
+  const where = line === null ? '' : `, line ${line}, column ${column ?? 1}`;
+  return new QuaysideError('invalid-body', `${path}${where}: ${message}`, {
+    parameter: path,
+    ...(line === null ? {} : { extra: { line, column: column ?? 1 } }),
+  });
+}
+
+/** Checks and dry runs in progress, at most: each may keep the one selector worker for a second. */
+const MAX_OF_USER = 2;
+const MAX_IN_ALL = 16;
+/** Creates of one user that wait for their check, at most. */
+const MAX_WAITING_OF_USER = 32;
+
+/**
+ * Bounds the checks and dry runs of selectors that are in progress, by user. They share the selector worker with the
+ * exchanges, and hold what was sent until they end. Rejections are `overloaded`.
+ */
+export function createCheckLimit(): ConcurrencyLimit {
+  return new ConcurrencyLimit({
+    perKey: MAX_OF_USER,
+    total: MAX_IN_ALL,
+    maxWaiting: MAX_WAITING_OF_USER,
+    rejection: () =>
+      new QuaysideError(
+        'overloaded',
+        `Too many selectors are being checked or tried: at most ${MAX_OF_USER} requests of a user at once, and ${MAX_IN_ALL} in all.`,
+        { retryAfterMs: 1000 },
+      ),
+  });
 }

@@ -1,7 +1,6 @@
 import type { Snapshot } from 'quickjs-wasi';
-import type { SandboxLimits } from './limits.ts';
-import type { SourceProblem } from './problem.ts';
-import type { WasmModule } from './wasm.ts';
+import type { WasmModule } from './dispatcher.ts';
+import type { SandboxLimits, SourceProblem } from './limits.ts';
 
 /**
  * What goes between the main thread and the selector worker. Texts and packed buffers rather than object

@@ -1,5 +1,5 @@
+import { isSettled, refusalOf } from '../broker/meter.ts';
 import type { Queue, SettleAction, SettleItem, SettleResult } from '../broker/queue.ts';
-import { isSettled, refusalOf } from '../broker/refusal.ts';
 import type { NewElement } from '../model/element.ts';
 import type { ClientSession } from './client-session.ts';
 import type { Outstanding } from './push-consumer.ts';

@@ -9,7 +9,7 @@ import { Networks } from '../access/networks.ts';
 import type { Authenticator, RenewUser } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { SessionInfo } from '../broker/consumer.ts';
-import { shuttingDown } from '../broker/waiting-limit.ts';
+import { shuttingDown } from '../broker/consumer.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
 import { LineLimit } from '../util/line-limit.ts';

@@ -1,5 +1,5 @@
 import { momentIn } from '../broker/engine-time.ts';
-import { needsFor } from '../broker/needs.ts';
+import { needsFor } from '../broker/queue-options.ts';
 import { type NewElement, NO_HEADERS } from '../model/element.ts';
 import { checkContentHeader, checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';

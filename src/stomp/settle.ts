@@ -1,6 +1,6 @@
 import { engineNow } from '../broker/engine-time.ts';
-import { needsExpiry } from '../broker/needs.ts';
 import { FINISH, type ReleaseAction } from '../broker/queue.ts';
+import { needsExpiry } from '../broker/queue-options.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import type { Outstanding } from '../session/push-consumer.ts';

@@ -1,4 +1,4 @@
-import { needs } from '../broker/needs.ts';
+import { needs } from '../broker/queue-options.ts';
 import type { Delivery, ElementId } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';

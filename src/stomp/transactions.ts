@@ -1,5 +1,5 @@
+import { isSettled, type Refused, refusalOf } from '../broker/meter.ts';
 import type { Queue, SettleAction, SettleResult } from '../broker/queue.ts';
-import { isSettled, type Refused, refusalOf } from '../broker/refusal.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Outstanding } from '../session/push-consumer.ts';

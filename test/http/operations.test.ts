@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { UserDefinition } from '../../src/access/account.ts';
-import type { OperationRecord } from '../../src/operations/record.ts';
+import type { OperationRecord } from '../../src/operations/stored.ts';
 import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { type Harness, sharedHarness } from './harness.ts';
 

@@ -55,12 +55,12 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'a count that began before an element came serves callers that came after it',
     suite: 'joint takes',
-    edits: edit('broker/watchers.ts', ' && this.#countedAt === this.#eligible', ''),
+    edits: edit('broker/wait-queue.ts', ' && this.#countedAt === this.#eligible', ''),
   },
   {
     name: 'a count for callers that left serves callers that came after an element',
     suite: 'joint takes',
-    edits: edit('broker/watchers.ts', '    if (this.#consumers.size === 0) this.#counting = null;\n', ''),
+    edits: edit('broker/wait-queue.ts', '    if (this.#consumers.size === 0) this.#counting = null;\n', ''),
   },
   {
     name: 'a joint take sleeps while an element matures in a queue that it only counted',
@@ -205,18 +205,18 @@ export const EXCHANGE: readonly Mutant[] = [
   {
     name: 'a copy does not count its hop',
     suite: 'exchange graphs',
-    edits: edit('exchange/forward.ts', 'String(hops + 1)', 'String(hops)'),
+    edits: edit('exchange/exchange.ts', 'String(hops + 1)', 'String(hops)'),
   },
   {
     name: 'headers that a selector changed are not stored',
     suite: 'exchange graphs',
-    edits: edit('exchange/forward.ts', 'verdict.headers ?? content.headers', 'content.headers'),
+    edits: edit('exchange/exchange.ts', 'verdict.headers ?? content.headers', 'content.headers'),
   },
   {
     name: 'a retry stores a copy in another engine twice',
     suite: 'exchanges',
     edits: edit(
-      'exchange/forwarder.ts',
+      'exchange/exchange.ts',
       'dedupKey: this.#dedupKey(plan, copy.destination ?? -i - 1)',
       'dedupKey: i < 0 ? this.#dedupKey(plan, i) : null',
     ),

@@ -85,7 +85,7 @@ export const EVENTS: readonly Mutant[] = [
     name: 'a change after a rest is dated back to the last reading',
     suite: 'series of queues',
     edits: edit(
-      'broker/queue-series.ts',
+      'broker/activity.ts',
       'if (changedAt !== null && changedAt > this.#lastAt) this.#store(changedAt, before);',
       '',
     ),
@@ -94,7 +94,7 @@ export const EVENTS: readonly Mutant[] = [
     name: 'samples of queues at rest are kept for ever',
     suite: 'series of queues',
     edits: edit(
-      'broker/queue-series.ts',
+      'broker/activity.ts',
       'if (isSame && at - this.#sameSince > HOUR_MS) this.close();\n    else',
       '',
     ),

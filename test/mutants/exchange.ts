@@ -31,7 +31,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'a payload that is slow to parse counts against the selector',
     suite: 'overruns of exchanges',
     edits: edit(
-      'exchange/forwarder.ts',
+      'exchange/exchange.ts',
       'if (inPayload || this.#inARow.has(id))',
       'if (this.#inARow.has(id))',
     ),
@@ -40,13 +40,13 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'one element that overruns again and again stops the exchange',
     suite: 'overruns of exchanges',
     // biome-ignore lint/suspicious/noTemplateCurlyInString: the text of a source
-    edits: edit('exchange/forwarder.ts', 'this.#inARow.add(id);', 'this.#inARow.add(`${id} ${count}`);'),
+    edits: edit('exchange/exchange.ts', 'this.#inARow.add(id);', 'this.#inARow.add(`${id} ${count}`);'),
   },
   {
     name: 'an element multiplies in a loop without bound',
     suite: 'copies in loops',
     edits: edit(
-      'exchange/forwarder.ts',
+      'exchange/exchange.ts',
       'const copiesBack = copies * Math.max(1, back.length);',
       'const copiesBack = Math.max(1, back.length);',
     ),

@@ -151,7 +151,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'pause flags are not copied to the new engine',
     suite: 'migrations',
     edits: edit(
-      'broker/migration.ts',
+      'broker/broker.ts',
       "for (const kind of ['queue', 'queue-options'] as const) {",
       "for (const kind of ['queue-options'] as const) {",
     ),
@@ -159,11 +159,7 @@ export const MIGRATE: readonly Mutant[] = [
   {
     name: 'options are copied as definitions only, so that the new engine does not apply them',
     suite: 'migrations',
-    edits: edit(
-      'broker/migration.ts',
-      "kind === 'queue-options' ? optionsIn(value) : undefined",
-      'undefined',
-    ),
+    edits: edit('broker/broker.ts', "kind === 'queue-options' ? optionsIn(value) : undefined", 'undefined'),
   },
   {
     name: 'a pause while a namespace moves is forgotten by the new engine',
@@ -178,7 +174,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'a namespace moves to an engine that has elements of its name',
     suite: 'migrations',
     edits: edit(
-      'broker/migration.ts',
+      'broker/broker.ts',
       'if ((await next.storage.usage(source.name, false)).elements > 0) {',
       'if ((await next.storage.usage(target.name, false)).elements > 0) {',
     ),
@@ -186,7 +182,7 @@ export const MIGRATE: readonly Mutant[] = [
   {
     name: 'a namespace moves to one with other groups',
     suite: 'migrations',
-    edits: edit('broker/migration.ts', '  if (groups !== others) throw', '  if (groups === undefined) throw'),
+    edits: edit('broker/broker.ts', '  if (groups !== others) throw', '  if (groups === undefined) throw'),
   },
   {
     name: 'the move is not stored, so that the next start does not join the engines',

@@ -9,12 +9,12 @@ export const NODES: readonly Mutant[] = [
   {
     name: 'nodes see no difference in what they configure',
     suite: 'differences of nodes',
-    edits: edit('broker/agreement.ts', 'there === undefined || there === here', 'there !== null'),
+    edits: edit('broker/cluster.ts', 'there === undefined || there === here', 'there !== null'),
   },
   {
     name: 'another variant starts without waiting for the nodes that are alive',
     suite: 'agreement of nodes',
-    edits: edit('broker/agreement.ts', 'if (before !== null) await this.#refuseIfServed();', ''),
+    edits: edit('broker/cluster.ts', 'if (before !== null) await this.#refuseIfServed();', ''),
   },
   {
     name: 'the counter of an error appears with the first one',

@@ -47,7 +47,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'samples are shown to those who may not browse',
     suite: 'HTTP operations',
     edits: edit(
-      'operations/record.ts',
+      'operations/stored.ts',
       `samples: viewer.may('browse', source.ns) ? (soFar?.samples ?? []) : [],`,
       'samples: soFar?.samples ?? [],',
     ),
@@ -55,7 +55,7 @@ export const OPERATIONS: readonly Mutant[] = [
   {
     name: 'an operation names a target that its viewer may not see',
     suite: 'HTTP operations',
-    edits: edit('operations/record.ts', 'to: viewer.maySee(to.ns) ? shownPlace(to) : null', 'to'),
+    edits: edit('operations/stored.ts', 'to: viewer.maySee(to.ns) ? shownPlace(to) : null', 'to'),
   },
   {
     name: 'an operation is shown to those who may not manage its source',
@@ -137,7 +137,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'elements that arrive after the start are changed',
     suite: 'operations',
     edits: edit(
-      'operations/pages.ts',
+      'operations/run.ts',
       'const insertedBefore = bound + 1 - (olderThanMs ?? 0);',
       'const insertedBefore = bound + 1e6 - (olderThanMs ?? 0);',
     ),
@@ -146,7 +146,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'an age is ignored',
     suite: 'operations',
     edits: edit(
-      'operations/pages.ts',
+      'operations/run.ts',
       'const insertedBefore = bound + 1 - (olderThanMs ?? 0);',
       'const insertedBefore = bound + 1;',
     ),
@@ -155,7 +155,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'only the first of the states is looked at',
     suite: 'operations of many pages',
     edits: edit(
-      'operations/pages.ts',
+      'operations/run.ts',
       'const following = part + 1 < this.#parts.length ? { part: part + 1, after: null } : null;',
       'const following = null;',
     ),
@@ -164,7 +164,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'every second page is skipped',
     suite: 'operations of many pages',
     edits: edit(
-      'operations/pages.ts',
+      'operations/run.ts',
       'next: next === null ? following : { part, after: next },',
       'next: following,',
     ),
@@ -173,7 +173,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'a release takes leases that consumers got after its start',
     suite: 'operations that are taken over',
     edits: edit(
-      'operations/pages.ts',
+      'operations/run.ts',
       '(delivery.holder?.since ?? 0) <= this.#options.bound && !this.#released.has(delivery.id)',
       '!this.#released.has(delivery.id)',
     ),
@@ -182,7 +182,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'a release that is repeated takes a lease that another consumer got since',
     suite: 'operations that are taken over',
     edits: edit(
-      'operations/pages.ts',
+      'operations/run.ts',
       '(one) => untils.get(one.id) === (one.lease?.until ?? null) && !this.#isDelayed(one),',
       '(one) => !this.#isDelayed(one),',
     ),

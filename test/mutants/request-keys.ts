@@ -92,7 +92,7 @@ export const REQUEST_KEYS: readonly Mutant[] = [
   {
     name: 'a request with a key is the insert of an element with that key',
     suite: 'request keys over HTTP',
-    edits: edit('model/dedup-key.ts', '{userKey(user, key)}`;', '{userKey(user, key)}`.slice(1);'),
+    edits: edit('model/fingerprint.ts', '{userKey(user, key)}`;', '{userKey(user, key)}`.slice(1);'),
   },
   {
     name: 'elements of a request with a key have keys, too, which are ignored',

@@ -1,13 +1,11 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { callSize, packElements } from '../../src/sandbox/codec.ts';
+import { loadWasm } from '../../src/sandbox/dispatcher.ts';
 import { DEFAULT_LIMITS } from '../../src/sandbox/limits.ts';
-import { Call, readAnswer } from '../../src/sandbox/thread/call.ts';
-import { Deadline } from '../../src/sandbox/thread/deadline.ts';
-import { VmCache } from '../../src/sandbox/thread/selector-thread.ts';
+import { callSize, packElements } from '../../src/sandbox/sandbox.ts';
+import { Call, Deadline, readAnswer, VmCache } from '../../src/sandbox/thread/selector-thread.ts';
 import { readSelector } from '../../src/sandbox/thread/source.ts';
 import { makeImage, SelectorVm } from '../../src/sandbox/thread/vm.ts';
-import { loadWasm } from '../../src/sandbox/wasm.ts';
 import { element, json } from './elements.ts';
 
 const wasm = await loadWasm();

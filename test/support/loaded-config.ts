@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { after, before } from 'node:test';
 import { type LoadedConfig, loadConfig } from '../../src/config/load.ts';
 import type { Config } from '../../src/config/options.ts';
-import { ConfigError, type ConfigProblem } from '../../src/config/problem.ts';
+import { ConfigError, type ConfigProblem } from '../../src/config/schema.ts';
 
 /** Where the files of this test file are; removed after its last test. */
 export let folder: string;

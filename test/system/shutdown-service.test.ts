@@ -5,10 +5,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, it } from 'node:test';
 import { createServer, type Server } from '../../src/app/server.ts';
-import { ServiceStack } from '../../src/app/stack.ts';
 import { loadConfig } from '../../src/config/load.ts';
 import type { Config } from '../../src/config/options.ts';
-import { ConfigError } from '../../src/config/problem.ts';
+import { ConfigError } from '../../src/config/schema.ts';
+import { ServiceStack } from '../../src/util/service.ts';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
 
 const SILENT = {

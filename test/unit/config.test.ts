@@ -3,8 +3,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, it } from 'node:test';
 import { loadConfig } from '../../src/config/load.ts';
-import { ConfigError } from '../../src/config/problem.ts';
-import { showConfig } from '../../src/config/schema.ts';
+import { ConfigError, showConfig } from '../../src/config/schema.ts';
 import { configOf, folder, problemsOf } from '../support/loaded-config.ts';
 
 describe('The configuration', () => {

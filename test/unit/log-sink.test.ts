@@ -4,7 +4,7 @@ import { closeSync, constants, mkdtempSync, openSync, readSync, rmSync } from 'n
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import { LogSink } from '../../src/app/log-sink.ts';
+import { LogSink } from '../../src/app/log.ts';
 import { systemClock } from '../../src/util/clock.ts';
 
 const LINE = `${'x'.repeat(1023)}\n`;

@@ -1,6 +1,6 @@
 import { MAX_REASON_BYTES } from '../../engine/storage.ts';
-import { deadLetterHeaders } from '../../model/dead-letter.ts';
 import type { ElementContent, ElementHeaders } from '../../model/element.ts';
+import { deadLetterHeaders } from '../../model/service-headers.ts';
 import { bytesOfText } from '../../util/byte-text.ts';
 import { cutText } from '../../util/cut-text.ts';
 import type { Ids } from './ids.ts';

@@ -1,11 +1,10 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { momentIn } from '../../broker/engine-time.ts';
-import { EXPIRY, needs, needsExpiry } from '../../broker/needs.ts';
 import type { Queue, SettleItem, SettleOutcome, SettleResult } from '../../broker/queue.ts';
-import { requestKey, userKey } from '../../model/dedup-key.ts';
+import { EXPIRY, needs, needsExpiry } from '../../broker/queue-options.ts';
 import type { GroupName, NewElement } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import { contentFingerprint, RequestFingerprint } from '../../model/fingerprint.ts';
+import { contentFingerprint, RequestFingerprint, requestKey, userKey } from '../../model/fingerprint.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { quote } from '../../util/quote.ts';
 import { type Properties, type Schema, Type } from '../../util/schema.ts';

@@ -4,12 +4,12 @@ import type { Namespace } from '../../broker/namespace.ts';
 import type { Queue } from '../../broker/queue.ts';
 import { DELIVERY_STATES } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
+import type { SearchPage } from '../../operations/search.ts';
 import {
   type DeadLetterGroup,
   type DeadLetterSummary,
   summarizeDeadLetters,
-} from '../../operations/dead-letters.ts';
-import type { SearchPage } from '../../operations/search.ts';
+} from '../../operations/search.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';

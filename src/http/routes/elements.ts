@@ -1,10 +1,9 @@
 import { momentIn } from '../../broker/engine-time.ts';
-import { EXPIRY, needs, needsExpiry } from '../../broker/needs.ts';
 import type { Queue } from '../../broker/queue.ts';
-import { userKey } from '../../model/dedup-key.ts';
+import { EXPIRY, needs, needsExpiry } from '../../broker/queue-options.ts';
 import type { NewElement } from '../../model/element.ts';
 import { invalidParameter } from '../../model/errors.ts';
-import { contentFingerprint } from '../../model/fingerprint.ts';
+import { contentFingerprint, userKey } from '../../model/fingerprint.ts';
 import { checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { Type } from '../../util/schema.ts';

@@ -1,8 +1,7 @@
 import { refusal } from '../../access/user.ts';
 import { DELIVERY_STATES } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import { exportPages } from '../../operations/export.ts';
-import { QueueImport } from '../../operations/import.ts';
+import { exportPages, QueueImport } from '../../operations/transfer.ts';
 import { Type } from '../../util/schema.ts';
 import { errorIn } from '../batch.ts';
 import type { HttpCall } from '../call.ts';

@@ -1,5 +1,4 @@
 import { refusal } from '../../access/user.ts';
-import type { Namespace } from '../../broker/namespace.ts';
 import {
   historyLengthMs,
   INTERVAL_MS,
@@ -7,9 +6,10 @@ import {
   NO_RATES,
   type QueueReading,
   type Rates,
-} from '../../broker/queue-series.ts';
+  sumOfHistories,
+} from '../../broker/activity.ts';
+import type { Namespace } from '../../broker/namespace.ts';
 import { oldestReadyMs, readQueue, shownSizes } from '../../broker/record.ts';
-import { sumOfHistories } from '../../broker/sum-series.ts';
 import { namespaceNotFound, QuaysideError } from '../../model/errors.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';

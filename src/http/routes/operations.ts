@@ -1,7 +1,7 @@
 import { refusal, type User } from '../../access/user.ts';
 import { DELIVERY_STATES, WAITING_STATES } from '../../model/element.ts';
 import { LIMITS } from '../../model/limits.ts';
-import { deleteQueue, purgeQueue } from '../../operations/delete-queue.ts';
+import { deleteQueue, purgeQueue } from '../../operations/operations.ts';
 import {
   ACTIONS,
   MAX_IDS,

@@ -1,5 +1,5 @@
-import { needs, needsExpiry } from '../../broker/needs.ts';
 import { FINISH, RELEASE, type Receipt } from '../../broker/queue.ts';
+import { needs, needsExpiry } from '../../broker/queue-options.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';

@@ -1,8 +1,8 @@
 import { refusal } from '../../access/user.ts';
 import type { JointRequest, TakeSource } from '../../broker/joint-take.ts';
 import type { Namespace } from '../../broker/namespace.ts';
-import { needs } from '../../broker/needs.ts';
 import type { Queue } from '../../broker/queue.ts';
+import { needs } from '../../broker/queue-options.ts';
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { type Members, membersOf, wrongMember } from '../../model/members.ts';

@@ -6,14 +6,11 @@ import {
   type QuickJSOptions,
 } from 'quickjs-wasi';
 import { LIMITS } from '../../model/limits.ts';
-import { type GuestLimits, type Host, makeGuest } from '../guest/ask.ts';
-import { harden } from '../guest/harden.ts';
-import type { SandboxLimits } from '../limits.ts';
-import type { SourceProblem } from '../problem.ts';
+import type { WasmModule } from '../dispatcher.ts';
+import { type GuestLimits, type Host, harden, makeGuest } from '../guest.ts';
+import { QUICK_TEXT, type SandboxLimits, type SourceProblem } from '../limits.ts';
 import type { Overrun, VmImage } from '../protocol.ts';
-import type { WasmModule } from '../wasm.ts';
-import { QUICK_TEXT } from './call.ts';
-import type { Deadline } from './deadline.ts';
+import type { Deadline } from './selector-thread.ts';
 import { inSelector, type SelectorScript } from './source.ts';
 
 /** A destination as the VM needs it: a script, null for "always", or why it can never be asked. */

@@ -111,7 +111,7 @@ local function headerValue(text)
   return value
 end
 
--- As `deadLetterHeaders` in model/dead-letter.ts.
+-- As `deadLetterHeaders` in model/service-headers.ts.
 local function deadLetterContent(q, seq, from, tries, reason)
   return contentWith(q, seq, {
     'x-dl-from-queue', from, 'x-dl-at', isoTime(call.now), 'x-dl-tries', tostring(tries),

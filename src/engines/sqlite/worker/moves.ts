@@ -1,7 +1,7 @@
 import { retryDelayMs } from '../../../engine/queue-policy.ts';
 import { EXPIRED, LEASE_EXPIRED } from '../../../engine/storage.ts';
-import { deadLetterHeaders } from '../../../model/dead-letter.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
+import { deadLetterHeaders } from '../../../model/service-headers.ts';
 import { bytesOfText } from '../../../util/byte-text.ts';
 import { fromMore, nameOf, toMore } from '../protocol.ts';
 import { elementChecksum } from './checksums.ts';
