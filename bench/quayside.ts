@@ -4,6 +4,7 @@ import type { NewElement } from '../src/model/element.ts';
 import { PLAIN_GROUP } from '../src/model/element.ts';
 import { systemClock } from '../src/util/clock.ts';
 import { queuePath } from '../test/support/http-client.ts';
+import { SERVER_FLAGS } from '../test/support/server-command.ts';
 import { ServerProcess } from '../test/support/server-process.ts';
 import type { BenchContext } from './scenario.ts';
 
@@ -36,7 +37,7 @@ export function createServer(
       waiting: { total: 20_000, perUser: 20_000 },
       ...more,
     },
-    nodeArgs: profileDir === null ? [] : ['--cpu-prof', '--cpu-prof-dir', profileDir],
+    nodeArgs: [...SERVER_FLAGS, ...(profileDir === null ? [] : ['--cpu-prof', '--cpu-prof-dir', profileDir])],
   });
 }
 

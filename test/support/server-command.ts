@@ -5,8 +5,16 @@ import { fileURLToPath } from 'node:url';
 
 const PROJECT = new URL('../../', import.meta.url);
 
-/** What `npm start` gives to Node: flags, and the program with its whole path. */
-export const SERVER_ARGS = argsOf(await readFile(new URL('package.json', PROJECT), 'utf8'));
+const startArgs = argsOf(await readFile(new URL('package.json', PROJECT), 'utf8'));
+
+/** V8's flags of `npm start`, for benches. */
+export const SERVER_FLAGS = startArgs.filter((arg) => arg.startsWith('-'));
+/**
+ * The program of `npm start` with its whole path, and no flags: they change how the garbage collector works, no behaviour, and
+ * with other flags than its own Node compiles its own modules at each start, a fifth of the processor time of a server's start.
+ * `test/system/npm-start.test.ts` has the flags.
+ */
+export const SERVER_ARGS = startArgs.filter((arg) => !arg.startsWith('-'));
 /** Node's own default place. A test that starts many servers compiles the same files once. */
 export const COMPILE_CACHE = join(tmpdir(), 'node-compile-cache');
 
