@@ -198,10 +198,10 @@ export class PasswordAuthenticator implements Authenticator {
   }
 
   recall(authorization: string): User | null {
-    const token = bearerToken(authorization);
-    if (token !== null) return this.#tokens.recall(token);
     const part = credentialsPart(authorization);
-    return part === null ? null : this.#recallKey(this.#digest(part));
+    if (part !== null) return this.#recallKey(this.#digest(part));
+    const token = bearerToken(authorization);
+    return token === null ? null : this.#tokens.recall(token);
   }
 
   async login(authorization: string, address: string): Promise<User> {

@@ -12,7 +12,7 @@ import { cookieHeaders } from './console-cookie.ts';
 import { pushElementHeaders } from './element-headers.ts';
 import { errorHeaders, errorResponse } from './errors.ts';
 import type { Front } from './front.ts';
-import type { RequestHead } from './head.ts';
+import { type RequestHead, UNREAD } from './head.ts';
 import type { HttpRequest } from './request.ts';
 import type { Route } from './route.ts';
 import type { RouteMatch } from './router.ts';
@@ -25,6 +25,9 @@ const JOINED_BYTES = 4_096;
 export const PIECE_LENGTH = 65_536;
 const MAX_LOGGED_PATH = 256;
 const NO_MORE_HEADERS: readonly string[] = [];
+const NO_PARAMS: RouteMatch['params'] = {};
+/** The operation of requests that no route took: without a login, or to a path that does not exist. */
+export const UNMATCHED = 'unmatched';
 
 /** One request on its way to its response. The front fills it in, step by step; then it is the route's. */
 export class HttpCall {
@@ -37,9 +40,17 @@ export class HttpCall {
   search = '';
   /** The allowed origin whose page sent it; null if none did. */
   origin: string | null = null;
-  #head: RequestHead | null = null;
-  #user: User | null = null;
-  #match: RouteMatch | null = null;
+  head: RequestHead = UNREAD;
+  /** Who sent it; null: nobody who is known. */
+  login: User | null = null;
+  /** Null if none took the request. */
+  route: Route | null = null;
+  /** The parameters of the path, percent-decoded. */
+  params: RouteMatch['params'] = NO_PARAMS;
+  /** The namespace of the path, which the user may see. Only of a route whose path has one. */
+  namespace!: Namespace;
+  /** The queue of the path. Only of a route whose path has one. */
+  queue!: Queue;
   /** What the line of an audited route says in addition, once it is done. */
   audited: object | null = null;
   /** The console session whose cookie came with it; null if none did. */
@@ -48,8 +59,6 @@ export class HttpCall {
   newCookie: string | null = null;
   /** The span of this request; null if there is no tracing. */
   span: Span | null = null;
-  #namespace: Namespace | null = null;
-  #queue: Queue | null = null;
   readonly #startedAt: number;
   #peer: string | null = null;
 
@@ -60,25 +69,10 @@ export class HttpCall {
     this.response = response;
   }
 
-  get head(): RequestHead {
-    return present(this.#head);
-  }
-
-  set head(head: RequestHead) {
-    this.#head = head;
-  }
-
   /** The authenticated user. Only for routes that need one. */
   get user(): User {
-    return present(this.#user);
-  }
-
-  set user(user: User | null) {
-    this.#user = user;
-  }
-
-  get isAnonymous(): boolean {
-    return this.#user === null;
+    if (this.login === null) throw new Error('A call was asked for its user, and has none.');
+    return this.login;
   }
 
   /** What log lines say of it: who asked for what, and from where. Without the query, which may hold lease tokens. */
@@ -87,41 +81,9 @@ export class HttpCall {
     return {
       method: this.request.method,
       path: target.split('?', 1)[0]?.slice(0, MAX_LOGGED_PATH),
-      user: this.#user?.name ?? null,
-      // A head that could not be read has no headers to go by.
-      address: this.#head === null ? this.#peerAddress : this.address,
+      user: this.login?.name ?? null,
+      address: this.address,
     };
-  }
-
-  /** Null if none took the request. */
-  get route(): Route | null {
-    return this.#match?.route ?? null;
-  }
-
-  get match(): RouteMatch {
-    return present(this.#match);
-  }
-
-  set match(match: RouteMatch) {
-    this.#match = match;
-  }
-
-  /** The namespace of the path, which the user may see. */
-  get namespace(): Namespace {
-    return present(this.#namespace);
-  }
-
-  set namespace(namespace: Namespace) {
-    this.#namespace = namespace;
-  }
-
-  /** The queue of the path. */
-  get queue(): Queue {
-    return present(this.#queue);
-  }
-
-  set queue(queue: Queue) {
-    this.#queue = queue;
   }
 
   get protocol(): 'http' {
@@ -151,7 +113,7 @@ export class HttpCall {
 
   /** A parameter of the path, percent-decoded. */
   param(name: string): string {
-    return this.match.params[name] ?? '';
+    return this.params[name] ?? '';
   }
 
   /** Whether the connection is lost already. */
@@ -161,15 +123,11 @@ export class HttpCall {
 
   /** Answers `value` as JSON, with 200. */
   value(value: unknown, headers?: readonly string[]): void {
-    this.json(200, JSON.stringify(value), headers);
+    this.text(200, JSON.stringify(value), headers);
   }
 
-  /** Answers JSON that is already text. */
-  json(status: number, text: string, headers?: readonly string[]): void {
-    this.text(status, 'application/json', text, headers);
-  }
-
-  text(status: number, contentType: string, text: string, more?: readonly string[]): void {
+  /** Answers a text, which is JSON if no other type is given. */
+  text(status: number, text: string, more?: readonly string[], contentType = 'application/json'): void {
     const headers = this.#headers();
     const length = Buffer.byteLength(text);
     headers.push('content-type', contentType, 'content-length', String(length));
@@ -270,7 +228,7 @@ export class HttpCall {
     }
     if (this.isGone) return;
     if (!this.response.headersSent) {
-      this.text(200, contentType, '');
+      this.text(200, '', undefined, contentType);
       return;
     }
     this.response.end();
@@ -317,7 +275,7 @@ export class HttpCall {
     more: readonly string[] = NO_MORE_HEADERS,
   ): void {
     const { body } = delivery;
-    linkInsert(this, delivery);
+    if (this.span !== null) linkInsert(this.span, delivery);
     const headers = this.#headers(delivery.headers);
     pushElementHeaders(headers, delivery);
     if (more.length > 0) headers.push(...more);
@@ -346,7 +304,8 @@ export class HttpCall {
 
   /** The headers that every response has, to be added to. */
   #headers(elementHeaders?: readonly string[]): string[] {
-    const headers = this.front.responseHeaders(this.route);
+    const headers = (this.route?.responseHeaders ?? this.front.inertHeaders).slice();
+    if (this.front.isClosing) headers.push('connection', 'close');
     if (this.origin !== null) headers.push(...corsHeaders(this.origin, elementHeaders));
     if (this.newCookie !== null) headers.push(...cookieHeaders(this, this.newCookie));
     return headers;
@@ -361,7 +320,7 @@ export class HttpCall {
       this.request.socket.destroy();
       return;
     }
-    const { status, reason, contentType, body } = errorResponse(error, this.#head?.accept ?? null);
+    const { status, reason, contentType, body } = errorResponse(error, this.head.accept);
     const headers = this.#headers();
     headers.push('content-type', contentType, 'content-length', String(Buffer.byteLength(body)));
     headers.push(...errorHeaders(error, this));
@@ -371,8 +330,8 @@ export class HttpCall {
 
   /** The response is written, whether or not the kernel has all of it yet. */
   #observe(): void {
-    const { front } = this;
-    front.observeTime(this.route, (front.parts.clock.monotonic() - this.#startedAt) / 1000);
+    const seconds = (this.front.parts.clock.monotonic() - this.#startedAt) / 1000;
+    this.front.requestTimes.get(this.route?.id ?? UNMATCHED)?.observe(seconds);
   }
 }
 
@@ -386,9 +345,4 @@ function* joined(pieces: Iterable<string>): Iterable<string> {
     text = '';
   }
   if (text !== '') yield text;
-}
-
-function present<T>(value: T | null): T {
-  if (value === null) throw new Error('A call was asked for what its route does not have.');
-  return value;
 }

@@ -11,14 +11,14 @@ import { LineLimit } from '../util/line-limit.ts';
 import { quote } from '../util/quote.ts';
 import { AuditTrail } from './audit-trail.ts';
 import { checkPage, preflightHeaders } from './browser.ts';
-import { HttpCall } from './call.ts';
+import { HttpCall, UNMATCHED } from './call.ts';
 import { checkCsrfToken, findSession, isConsolePage, isOfConsole, namesCsrfToken } from './console-cookie.ts';
 import { readHead } from './head.ts';
 import { ServerResponse as Response } from './node-http.ts';
 import { NodeLists } from './node-lists.ts';
 import type { HttpParts } from './options.ts';
 import type { HttpRequest } from './request.ts';
-import { INERT, isRight, type Route } from './route.ts';
+import { INERT, type Route } from './route.ts';
 import { isWellEncoded, type RouteMatch, Router } from './router.ts';
 import { traceRequest, withinSpan } from './traced-request.ts';
 
@@ -38,8 +38,6 @@ const EXPORTS = 8;
 
 /** Upper bounds in seconds. The last ones are for gets that wait. */
 const REQUEST_TIME_BUCKETS_S = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5, 10, 60];
-/** The operation of requests that no route took: without a login, or to a path that does not exist. */
-const UNMATCHED = 'unmatched';
 
 /** The characters of a request target, without `#`: everything else is percent-encoded by who follows the RFC. */
 const NOT_OF_A_TARGET = /[^\x21\x22\x24-\x7e]/;
@@ -94,7 +92,8 @@ export class Front {
   readonly #startedAt: string;
   readonly #waitingReads = new WeakMap<Socket, number>();
   readonly #foreignPages: LineLimit;
-  #isClosing = false;
+  /** Set once the server stops: each response from then on ends its connection. */
+  isClosing = false;
   #failures = 0;
 
   /** @param table of routes */
@@ -119,13 +118,8 @@ export class Front {
     this.#startedAt = parts.clock.now().toString(36);
   }
 
-  /** Set once the server stops: each response from then on ends its connection. */
-  get isClosing(): boolean {
-    return this.#isClosing;
-  }
-
   close(): void {
-    this.#isClosing = true;
+    this.isClosing = true;
     // Their responses would not end by themselves.
     this.parts.events.drain();
   }
@@ -133,18 +127,6 @@ export class Front {
   /** After the last request. */
   flushLog(): void {
     this.#foreignPages.flush();
-  }
-
-  /** The first headers of a response, to be added to. @param route null: no route took the request */
-  responseHeaders(route: Route | null): string[] {
-    const headers = (route === null ? this.inertHeaders : route.responseHeaders).slice();
-    if (this.#isClosing) headers.push('connection', 'close');
-    return headers;
-  }
-
-  /** @param route null: none took the request */
-  observeTime(route: Route | null, seconds: number): void {
-    this.requestTimes.get(route?.id ?? UNMATCHED)?.observe(seconds);
   }
 
   /**
@@ -187,28 +169,20 @@ export class Front {
   }
 
   /** Answers a request, now or later. Never throws. */
-  handle(request: HttpRequest, response: ServerResponse): void {
+  readonly handle = (request: HttpRequest, response: ServerResponse): void => {
     const call = new HttpCall(this, request, response);
     if (this.parts.options.logsAccess) this.#logAccess(call);
     const { tracer } = this.parts;
-    if (tracer === undefined) this.#startInTurn(call);
-    else traceRequest(call, tracer, () => this.#startInTurn(call));
-  }
-
-  #startInTurn(call: HttpCall): void {
-    const { request, response } = call;
     // Node gives a response its socket when those in front of it on the connection have left.
-    if (response.socket === null && READ_METHODS.has(request.method)) {
-      this.inTurn(call, () => this.#start(call));
-    } else this.#start(call);
-  }
+    const isBehind = response.socket === null && READ_METHODS.has(request.method);
+    if (tracer !== undefined) {
+      traceRequest(call, tracer, () => (isBehind ? this.#admitInTurn(call) : this.#admit(call)));
+    } else if (isBehind) this.#admitInTurn(call);
+    else this.#admit(call);
+  };
 
-  #start(call: HttpCall): void {
-    try {
-      this.#admit(call);
-    } catch (error) {
-      call.fail(error);
-    }
+  #admitInTurn(call: HttpCall): void {
+    this.inTurn(call, () => this.#admit(call));
   }
 
   /**
@@ -269,7 +243,7 @@ export class Front {
       splitTarget(call, request.url ?? '');
       const handler = this.parts.upgrades?.get(call.path);
       if (handler === undefined) throw this.#noRoute(call);
-      if (this.#isClosing) throw shuttingDown();
+      if (this.isClosing) throw shuttingDown();
       handler.check(request.rawHeaders);
       const { address } = call;
       response.detachSocket(socket);
@@ -316,9 +290,9 @@ export class Front {
     log.debug({ event: 'rejected', code, parameter, ...call.logged }, 'a request was rejected');
   }
 
-  #logForbidden({ message }: QuaysideError, { user, match, address }: HttpCall): void {
-    const by = { user: user.name, address, action: match.route.id };
-    const fields = { ...boundedParams(match), event: 'forbidden', ...by, detail: message };
+  #logForbidden({ message }: QuaysideError, { user, route, params, address }: HttpCall): void {
+    const by = { user: user.name, address, action: route?.id };
+    const fields = { ...boundedParams(params), event: 'forbidden', ...by, detail: message };
     this.parts.log.warn(fields, 'a request without the right was rejected');
   }
 
@@ -335,58 +309,80 @@ export class Front {
 
   /** Authenticates before routing, so that anonymous callers cannot probe paths. */
   #admit(call: HttpCall): void {
-    const { request } = call;
-    const head = readHead(request.rawHeaders, request.httpVersionMinor === 0);
-    call.head = head;
-    splitTarget(call, request.url ?? '');
-    const isOpenPage = this.parts.options.consoleFolder !== null && isConsolePage(request.method, call.path);
-    if (!isOpenPage) call.origin = checkPage(head, this.#origins);
-    const preflight = call.origin === null ? null : preflightHeaders(request);
-    if (preflight !== null) {
-      request.discard();
-      call.empty(204, preflight);
-      return;
-    }
-    const { authorization } = head;
-    const { authenticator, consoleSessions } = this.parts;
-    if (consoleSessions !== undefined) {
-      call.session = findSession(call, consoleSessions);
-      call.newCookie = call.session?.renewedToken ?? null;
-    }
-    // A browser adds Basic credentials that it remembers by itself. The console means its own user, and nobody else if its
-    // session has ended.
-    if (call.session !== null || authorization === null || namesCsrfToken(call)) {
-      this.#dispatch(call, call.session?.user ?? null);
-      return;
-    }
-    const user = authenticator.recall(authorization);
-    if (user !== null) this.#dispatch(call, user);
-    else void this.#login(call, authorization);
-  }
-
-  async #login(call: HttpCall, authorization: string): Promise<void> {
     try {
-      const user = await this.parts.authenticator.login(authorization, call.address);
-      if (!call.isGone) this.#dispatch(call, user);
+      const { request } = call;
+      const head = readHead(request.rawHeaders, request.httpVersionMinor === 0);
+      call.head = head;
+      splitTarget(call, request.url ?? '');
+      const { authorization } = head;
+      // Programs send none of these headers.
+      const isOfBrowser = (head.origin ?? head.fetchSite ?? head.purpose) !== null;
+      if (isOfBrowser && !this.#isOpenPage(call)) call.origin = checkPage(head, this.#origins);
+      const preflight = call.origin === null ? null : preflightHeaders(request);
+      if (preflight !== null) {
+        request.discard();
+        call.empty(204, preflight);
+        return;
+      }
+      const { authenticator, consoleSessions } = this.parts;
+      if (head.cookie !== null && consoleSessions !== undefined) {
+        call.session = findSession(call, consoleSessions);
+        call.newCookie = call.session?.renewedToken ?? null;
+      }
+      if (call.session !== null) call.login = call.session.user;
+      // A browser adds Basic credentials that it remembers by itself. The console means its own user, and nobody else if its
+      // session has ended.
+      else if (authorization !== null && !(head.cookie !== null && namesCsrfToken(call))) {
+        call.login = authenticator.recall(authorization);
+        if (call.login === null) {
+          void this.#logIn(call, authorization);
+          return;
+        }
+      }
+      this.#dispatch(call);
     } catch (error) {
       call.fail(error);
     }
   }
 
-  #dispatch(call: HttpCall, user: User | null): void {
+  /** Whether it asks for a page of the console, which any page may link to. */
+  #isOpenPage({ request, path }: HttpCall): boolean {
+    return this.parts.options.consoleFolder !== null && isConsolePage(request.method, path);
+  }
+
+  async #logIn(call: HttpCall, authorization: string): Promise<void> {
+    try {
+      call.login = await this.parts.authenticator.login(authorization, call.address);
+      if (!call.isGone) this.#dispatch(call);
+    } catch (error) {
+      call.fail(error);
+    }
+  }
+
+  /** Finds the route, checks the right, and enters the namespace and the queue of the path. */
+  #dispatch(call: HttpCall): void {
+    const user = call.login;
     const match = this.router.find(call.request.method ?? '', call.path);
     if (user === null && match?.route.access !== 'open') throw unauthorized(call);
-    call.user = user;
     if (match === null) throw this.#noRoute(call);
     const { route, params } = match;
-    call.match = match;
+    const { namespace, queue } = params;
+    call.route = route;
+    call.params = params;
     if (call.session !== null) checkCsrfToken(call, call.session, route);
     if (route.body === 'discard') call.request.discard();
-    if (route.access === 'administrator' && user?.isAdministrator !== true) {
-      throw noAdministrator(user);
+    if (route.access === 'administrator' && user?.isAdministrator !== true) throw noAdministrator(user);
+    if (namespace !== undefined) {
+      call.namespace = this.parts.broker.namespace(namespace);
+      if (user === null || !user.maySee(namespace)) throw namespaceNotFound(namespace);
+      const reason = route.right === null ? null : refusal(user, route.right, namespace);
+      if (reason !== null) throw reason;
+      if (queue !== undefined) {
+        checkName('queue', queue);
+        call.queue = route.makesQueue ? call.namespace.queue(queue) : call.namespace.visit(queue);
+      }
     }
-    if (params.namespace !== undefined) this.#enter(call, user, match);
-    const handling = route.handle(call);
+    const handling = route.handle(call, route.query.read(call.search));
     if (handling !== undefined) handling.catch((error: unknown) => call.fail(error));
     if (route.isAudited) this.#audit(call, handling);
   }
@@ -404,8 +400,8 @@ export class Front {
   audit(call: HttpCall, { name: user }: User = call.user): void {
     const { clock, log } = this.parts;
     const { address } = call;
-    const params = boundedParams(call.match);
-    const action = call.match.route.id;
+    const params = boundedParams(call.params);
+    const action = call.route?.id ?? UNMATCHED;
     const { namespace = null, queue = null, ...rest } = params;
     log.info({ ...params, event: 'admin', action, user, ...call.audited }, 'an operator acted');
     const at = new Date(clock.now()).toISOString();
@@ -418,19 +414,6 @@ export class Front {
       queue,
       details: { ...rest, ...call.audited },
     });
-  }
-
-  /** Into the namespace and the queue of the path, if the user may. */
-  #enter(call: HttpCall, user: User | null, { route, params }: RouteMatch): void {
-    const { namespace: ns = '', queue } = params;
-    const namespace = this.parts.broker.namespace(ns);
-    if (user === null || !user.maySee(ns)) throw namespaceNotFound(ns);
-    const reason = isRight(route.access) ? refusal(user, route.access, ns) : null;
-    if (reason !== null) throw reason;
-    call.namespace = namespace;
-    if (queue === undefined) return;
-    const name = checkName('queue', queue);
-    call.queue = route.makesQueue ? namespace.queue(name) : namespace.visit(name);
   }
 
   #noRoute({ path, request }: HttpCall): QuaysideError {
@@ -490,7 +473,7 @@ function bounded(text: string | null): string | null {
   return text === null || text.length <= 256 ? text : `${text.slice(0, 256)}…`;
 }
 
-function boundedParams({ params }: RouteMatch): Record<string, string | null> {
+function boundedParams(params: RouteMatch['params']): Record<string, string | null> {
   return Object.fromEntries(Object.entries(params).map(([name, value]) => [name, bounded(value ?? null)]));
 }
 

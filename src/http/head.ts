@@ -31,34 +31,77 @@ export interface RequestHead {
   elementHeaders: ElementHeaders;
 }
 
+/** The head of a request whose head was not read, or could not be. */
+export const UNREAD: RequestHead = {
+  host: null,
+  authorization: null,
+  contentType: null,
+  contentEncoding: null,
+  contentLength: -1,
+  accept: null,
+  prefer: null,
+  cookie: null,
+  idempotencyKey: null,
+  expect: null,
+  ifMatch: null,
+  lastEventId: null,
+  origin: null,
+  fetchSite: null,
+  purpose: null,
+  forwarded: null,
+  forwardedFor: null,
+  isChunked: false,
+  elementHeaders: NO_HEADERS,
+};
+
+type TextField = Exclude<keyof RequestHead, 'contentLength' | 'isChunked' | 'elementHeaders'>;
+
+/** The field of a header, and what joins the values of several lines; null: only one line may be sent. */
+const FIELDS: ReadonlyMap<string, { readonly field: TextField; readonly separator: string | null }> = new Map(
+  [
+    ['host', { field: 'host', separator: null }],
+    ['authorization', { field: 'authorization', separator: null }],
+    ['content-type', { field: 'contentType', separator: null }],
+    ['content-encoding', { field: 'contentEncoding', separator: ', ' }],
+    ['accept', { field: 'accept', separator: ', ' }],
+    ['prefer', { field: 'prefer', separator: ', ' }],
+    ['cookie', { field: 'cookie', separator: '; ' }],
+    ['idempotency-key', { field: 'idempotencyKey', separator: null }],
+    ['expect', { field: 'expect', separator: null }],
+    ['if-match', { field: 'ifMatch', separator: ', ' }],
+    ['last-event-id', { field: 'lastEventId', separator: null }],
+    ['origin', { field: 'origin', separator: null }],
+    ['sec-fetch-site', { field: 'fetchSite', separator: null }],
+    ['sec-purpose', { field: 'purpose', separator: ', ' }],
+    ['purpose', { field: 'purpose', separator: ', ' }],
+    ['forwarded', { field: 'forwarded', separator: ', ' }],
+    ['x-forwarded-for', { field: 'forwardedFor', separator: ', ' }],
+  ] as const,
+);
+
 /**
  * Reads what matters out of Node's flat list of header lines, in one pass. Node's own `headers` would drop
  * repetitions silently, and of two `Authorization` lines take the first, as some proxies take the last.
  * @throws QuaysideError `malformed-request`, `invalid-header`, `expectation-failed`
  */
 export function readHead(raw: readonly string[], isHttp10: boolean): RequestHead {
-  const head: RequestHead = {
-    host: null,
-    authorization: null,
-    contentType: null,
-    contentEncoding: null,
-    contentLength: -1,
-    accept: null,
-    prefer: null,
-    cookie: null,
-    idempotencyKey: null,
-    expect: null,
-    ifMatch: null,
-    lastEventId: null,
-    origin: null,
-    fetchSite: null,
-    purpose: null,
-    forwarded: null,
-    forwardedFor: null,
-    isChunked: false,
-    elementHeaders: NO_HEADERS,
-  };
-  for (let at = 0; at + 1 < raw.length; at += 2) readLine(head, raw[at] as string, raw[at + 1] as string);
+  const head = { ...UNREAD };
+  for (let at = 0; at + 1 < raw.length; at += 2) {
+    const name = raw[at] as string;
+    const value = raw[at + 1] as string;
+    const lower = name.toLowerCase();
+    const known = FIELDS.get(lower);
+    if (known !== undefined) {
+      const before = head[known.field];
+      if (before !== null && known.separator === null) throw sentTwice(lower, before, value);
+      head[known.field] = before === null ? value : before + known.separator + value;
+    } else if (lower.startsWith(ELEMENT_HEADER_PREFIX)) {
+      readElementHeader(head, lower, value);
+    } else if (lower === 'content-length') head.contentLength = Number(value);
+    else if (lower === 'transfer-encoding') head.isChunked = isChunked(value);
+  }
+  head.contentType = checkContentHeader('content-type', head.contentType);
+  head.contentEncoding = checkContentHeader('content-encoding', head.contentEncoding);
   if (isHttp10) {
     if (head.isChunked) {
       throw new QuaysideError(
@@ -80,82 +123,20 @@ export function readHead(raw: readonly string[], isHttp10: boolean): RequestHead
   return head;
 }
 
-/** The length tells most names apart, so that a line costs one comparison or none. */
-function readLine(head: RequestHead, name: string, value: string): void {
-  switch (name.length) {
-    case 4:
-      if (is(name, 'host')) head.host = once(head.host, name, value);
-      return;
-    case 6:
-      if (is(name, 'accept')) head.accept = joined(head.accept, value);
-      else if (is(name, 'prefer')) head.prefer = joined(head.prefer, value);
-      else if (is(name, 'origin')) head.origin = once(head.origin, name, value);
-      else if (is(name, 'cookie')) head.cookie = head.cookie === null ? value : `${head.cookie}; ${value}`;
-      else if (is(name, 'expect')) head.expect = once(head.expect, name, value);
-      return;
-    case 7:
-      if (is(name, 'purpose')) head.purpose = joined(head.purpose, value);
-      return;
-    case 8:
-      if (is(name, 'if-match')) head.ifMatch = joined(head.ifMatch, value);
-      return;
-    case 9:
-      if (is(name, 'forwarded')) head.forwarded = joined(head.forwarded, value);
-      return;
-    case 11:
-      if (is(name, 'sec-purpose')) head.purpose = joined(head.purpose, value);
-      else readElementHeader(head, name, value);
-      return;
-    case 12:
-      if (is(name, 'content-type')) {
-        head.contentType = checkContentHeader('content-type', once(head.contentType, name, value));
-      } else readElementHeader(head, name, value);
-      return;
-    case 13:
-      if (is(name, 'authorization')) head.authorization = once(head.authorization, name, value);
-      else if (is(name, 'last-event-id')) head.lastEventId = once(head.lastEventId, name, value);
-      else readElementHeader(head, name, value);
-      return;
-    case 14:
-      if (is(name, 'content-length')) head.contentLength = Number(value);
-      else if (is(name, 'sec-fetch-site')) head.fetchSite = once(head.fetchSite, name, value);
-      else readElementHeader(head, name, value);
-      return;
-    case 15:
-      if (is(name, 'idempotency-key')) head.idempotencyKey = once(head.idempotencyKey, name, value);
-      else if (is(name, 'x-forwarded-for')) head.forwardedFor = joined(head.forwardedFor, value);
-      else readElementHeader(head, name, value);
-      return;
-    case 16:
-      if (is(name, 'content-encoding')) {
-        head.contentEncoding = checkContentHeader('content-encoding', joined(head.contentEncoding, value));
-      } else readElementHeader(head, name, value);
-      return;
-    case 17:
-      if (is(name, 'transfer-encoding')) head.isChunked = isChunked(value);
-      else readElementHeader(head, name, value);
-      return;
-    default:
-      readElementHeader(head, name, value);
-  }
-}
-
 /** A header that few requests are asked for, all its lines joined; null if not sent. `name` is in lower case. */
 export function rareHeader(raw: readonly string[], name: string): string | null {
   let found: string | null = null;
   for (let at = 0; at + 1 < raw.length; at += 2) {
-    if (is(raw[at] as string, name)) found = joined(found, raw[at + 1] as string);
+    if (raw[at]?.length !== name.length || raw[at]?.toLowerCase() !== name) continue;
+    found = found === null ? (raw[at + 1] as string) : `${found}, ${raw[at + 1]}`;
   }
   return found;
 }
 
-function readElementHeader(head: RequestHead, name: string, value: string): void {
-  if (name.length <= ELEMENT_HEADER_PREFIX.length) return;
-  const first = name.charCodeAt(0);
-  if (first !== 0x78 && first !== 0x58) return;
-  const lower = name.toLowerCase();
-  if (!lower.startsWith(ELEMENT_HEADER_PREFIX)) return;
+/** @param lower the name in lower case */
+function readElementHeader(head: RequestHead, lower: string, value: string): void {
   const short = lower.slice(ELEMENT_HEADER_PREFIX.length);
+  if (short === '') return;
   const headers = head.elementHeaders === NO_HEADERS ? [] : (head.elementHeaders as string[]);
   head.elementHeaders = headers;
   for (let at = 0; at < headers.length; at += 2) {
@@ -182,21 +163,11 @@ function isChunked(codings: string): boolean {
   );
 }
 
-function is(name: string, lower: string): boolean {
-  return name === lower || name.toLowerCase() === lower;
-}
-
-function once(before: string | null, name: string, value: string): string {
-  if (before === null) return value;
-  const lower = name.toLowerCase();
+function sentTwice(lower: string, before: string, value: string): QuaysideError {
   const code = lower === 'host' || lower === 'authorization' ? 'malformed-request' : 'invalid-header';
   // Credentials are never repeated to anyone.
   const values = lower === 'authorization' ? '' : `, as ${quote(before)} and as ${quote(value)}`;
-  throw new QuaysideError(code, `Header ${lower} was sent twice${values}. Send it once.`, {
+  return new QuaysideError(code, `Header ${lower} was sent twice${values}. Send it once.`, {
     parameter: lower,
   });
-}
-
-function joined(before: string | null, value: string): string {
-  return before === null ? value : `${before}, ${value}`;
 }

@@ -91,7 +91,7 @@ export class HttpRequest extends IncomingMessage {
     this.#reader = reader;
     if (this.#size > limit) this.#overflow();
     else if (this.#isComplete) this.#finish();
-    this.#resume();
+    if (this.#isPaused) this.#resume();
   }
 
   /**
@@ -118,7 +118,7 @@ export class HttpRequest extends IncomingMessage {
           const { promise, resolve, reject } = Promise.withResolvers<void>();
           const cancel = clock.after(maxIdleMs, () => reject(idle(maxIdleMs)));
           this.#onChunk = resolve;
-          this.#resume();
+          if (this.#isPaused) this.#resume();
           await promise.finally(cancel);
         }
       }
@@ -137,7 +137,7 @@ export class HttpRequest extends IncomingMessage {
     this.#size = 0;
     this.#reader = null;
     this.#onChunk?.();
-    this.#resume();
+    if (this.#isPaused) this.#resume();
   }
 
   #finish(): void {
@@ -156,7 +156,6 @@ export class HttpRequest extends IncomingMessage {
   }
 
   #resume(): void {
-    if (!this.#isPaused) return;
     this.#isPaused = false;
     this.socket.resume();
   }

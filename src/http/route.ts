@@ -1,4 +1,4 @@
-import type { Right } from '../access/user.ts';
+import { RIGHTS, type Right } from '../access/user.ts';
 import type { ErrorCode } from '../model/errors.ts';
 import type { Schema } from '../util/schema.ts';
 import type { HttpCall } from './call.ts';
@@ -13,11 +13,6 @@ import { type Parameters, type QueryParameter, QueryReader } from './parameters.
  * - a right: a user who has it in the namespace of the path.
  */
 export type Access = 'open' | 'user' | 'administrator' | 'member' | Right;
-
-/** Whether a right in the namespace of the path is asked for, and not only a login. */
-export function isRight(access: Access): access is Right {
-  return access !== 'open' && access !== 'user' && access !== 'administrator' && access !== 'member';
-}
 
 export const METHODS = ['GET', 'HEAD', 'PUT', 'POST', 'PATCH', 'DELETE'] as const;
 export type Method = (typeof METHODS)[number];
@@ -76,6 +71,8 @@ export interface Route {
   readonly path: string;
   readonly summary: string;
   readonly access: Access;
+  /** The right in the namespace of the path that it needs; null: a login is enough, or none is needed. */
+  readonly right: Right | null;
   readonly body: BodyUse;
   /** Whether a use that succeeded is logged with its user: others will wonder about what it changed. */
   readonly isAudited: boolean;
@@ -94,7 +91,7 @@ export interface Route {
   /** Flat pairs that each response of the route begins with, errors included: pages need a policy of their own. */
   readonly responseHeaders: readonly string[];
   /** Answers the call, now or later. What it throws, or its promise rejects with, is answered as an error. */
-  handle(call: HttpCall): Promise<void> | void;
+  handle(call: HttpCall, query: object): Promise<void> | void;
 }
 
 /** A row as it is declared: what is usual may be left out. */
@@ -121,7 +118,7 @@ export interface RouteDefinition<Q extends object> {
 /** Makes a row; ties the types of its parameters to its handler, which the table then forgets. */
 export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
   const {
-    handle,
+    access,
     query,
     body = 'discard',
     isAudited = false,
@@ -134,9 +131,10 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
     responseHeaders = INERT,
     ...rest
   } = definition;
-  const reader = new QueryReader<Q>(query ?? ({} as Parameters<Q>));
   return {
     ...rest,
+    access,
+    right: RIGHTS.find((right) => right === access) ?? null,
     body,
     isAudited,
     makesQueue,
@@ -146,8 +144,7 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
     headers,
     problems,
     responseHeaders,
-    query: reader,
-    handle: (call) => handle(call, reader.read(call.search)),
+    query: new QueryReader<Q>(query ?? ({} as Parameters<Q>)),
   };
 }
 
@@ -168,10 +165,10 @@ const IN_NAMESPACE: readonly ErrorCode[] = ['namespace-not-found', 'storage-unav
 
 /** The error codes that a route shares with all of its kind. */
 export function commonProblemsOf(route: Route): ErrorCode[] {
-  const { access, path, makesQueue } = route;
+  const { access, right, path, makesQueue } = route;
   const codes = [...ALWAYS];
   if (access !== 'open') codes.push(...WITH_LOGIN);
-  if (isRight(access) || access === 'administrator') codes.push('forbidden');
+  if (right !== null || access === 'administrator') codes.push('forbidden');
   if (parametersOf(route).length > 0) codes.push('invalid-parameter');
   if (path.includes(':namespace')) codes.push(...IN_NAMESPACE);
   if (path.includes(':queue')) codes.push('invalid-name');

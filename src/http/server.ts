@@ -1,4 +1,4 @@
-import type { Server, ServerOptions, ServerResponse } from 'node:http';
+import type { Server, ServerOptions } from 'node:http';
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
 import type { Histogram } from '../util/histogram.ts';
@@ -80,7 +80,7 @@ export class HttpServer implements Service {
 
   #listenTo(server: Server<typeof HttpRequest>): void {
     const front = this.#front;
-    const handle = (request: HttpRequest, response: ServerResponse): void => front.handle(request, response);
+    const { handle } = front;
     server.on('request', handle);
     // With these two, Node leaves it to us when to say `100 Continue` and what to say of other expectations.
     server.on('checkContinue', handle);

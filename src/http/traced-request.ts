@@ -31,9 +31,9 @@ export function withinSpan({ span, front }: HttpCall, run: () => void): void {
   else tracer.within(span, run);
 }
 
-/** Links the span of a request, if it has one, with the insert of an element that the request returns. */
-export function linkInsert({ span }: HttpCall, { headers }: Delivery): void {
-  if (span !== null) span.link(contextIn(headers));
+/** Links the span of a request with the insert of an element that the request returns. */
+export function linkInsert(span: Span, { headers }: Delivery): void {
+  span.link(contextIn(headers));
 }
 
 /** By the semantic conventions for HTTP servers. Neither the query, which may hold lease tokens, nor who called. */
@@ -45,7 +45,7 @@ function describe(span: Span, call: HttpCall): void {
   if (route !== null) {
     span.name = `${request.method} ${route.path}`;
     span.set('http.route', route.path);
-    const { namespace, queue } = call.match.params;
+    const { namespace, queue } = call.params;
     if (queue !== undefined) span.set('messaging.destination.name', `${namespace}/${queue}`);
   }
   if (!response.headersSent) {

@@ -15,7 +15,7 @@ const ROUTES = [
     id: 'page',
     path: '/page',
     responseHeaders: ['content-security-policy', OWN_POLICY],
-    handle: (call) => call.text(200, 'text/html', '<p>'),
+    handle: (call) => call.text(200, '<p>', [], 'text/html'),
   }),
   route({
     ...common,

@@ -9,7 +9,7 @@ export const CONSOLE: readonly Mutant[] = [
   {
     name: 'a GET that pops needs no CSRF token',
     suite: 'console sessions',
-    edits: edit('http/routes/elements.ts', "    csrf: 'all',\n", ''),
+    edits: edit('http/routes/takes.ts', "    csrf: 'all',\n", ''),
   },
   {
     name: 'the cookie means its user on an address that was typed',
@@ -43,7 +43,7 @@ export const CONSOLE: readonly Mutant[] = [
   {
     name: 'a console whose session has ended continues as the user of Basic credentials',
     suite: 'console sessions',
-    edits: edit('http/front.ts', ' || namesCsrfToken(call)', ''),
+    edits: edit('http/front.ts', ' && !(head.cookie !== null && namesCsrfToken(call))', ''),
   },
   {
     name: 'a stream of events outlives its session',

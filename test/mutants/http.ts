@@ -43,8 +43,8 @@ export const HTTP: readonly Mutant[] = [
     suite: 'HTTP pipelining',
     edits: edit(
       'http/front.ts',
-      'if (response.socket === null && READ_METHODS.has(request.method))',
-      'if (answer === null)',
+      'const isBehind = response.socket === null && READ_METHODS.has(request.method);',
+      'const isBehind = false;',
     ),
   },
   {
@@ -59,7 +59,7 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'a get of a client that half-closed waits on, and takes an element for one that left',
     suite: 'HTTP half-closed',
-    edits: edit('http/take.ts', "socket.on('end', onEnd);", ''),
+    edits: edit('http/routes/takes.ts', "socket.on('end', onEnd);", ''),
   },
   {
     name: 'listings of one user run at the same time',

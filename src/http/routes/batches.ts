@@ -263,7 +263,7 @@ async function insertMany(
   // The port promises ids that need no escape.
   const list = ids.length === 0 ? '' : `"${ids.join('","')}"`;
   const more = repeated.length === 0 ? '' : `,"repeated":[${repeated.sort((a, b) => a - b).join(',')}]`;
-  call.json(200, `{"ids":[${list}]${more}}`, key === null || repeated.length === 0 ? undefined : REPEATED);
+  call.text(200, `{"ids":[${list}]${more}}`, key === null || repeated.length === 0 ? undefined : REPEATED);
 }
 
 const REPEATED = ['x-ks-repeated', 'true'] as const;
@@ -328,7 +328,7 @@ async function settleMany(call: HttpCall, payload: unknown): Promise<void> {
   const sent: SettleItem[] = [];
   for (const { settle } of batch) if (typeof settle !== 'string') sent.push(settle);
   const results = sent.length === 0 ? [] : await queue.settleAll(sent);
-  call.json(200, `{"results":[${resultsOf(batch, results).join(',')}]}`);
+  call.text(200, `{"results":[${resultsOf(batch, results).join(',')}]}`);
 }
 
 /** @param settled of the items that were sent, in their order */

@@ -324,7 +324,7 @@ function userOf({ user }: HttpCall, query: { readonly user: string | null }): st
 /** Programs are answered as at any path that does not exist. */
 function sendHome(call: HttpCall): void {
   if (call.head.accept?.toLowerCase().includes('text/html') === true) toConsole(call);
-  else if (call.isAnonymous) throw unauthorized();
+  else if (call.login === null) throw unauthorized();
   else throw noSuchFile(call);
 }
 
@@ -341,7 +341,7 @@ async function sendFile(
 ): Promise<void> {
   const built = await files.read();
   if (built === null) {
-    call.text(503, TEXT, NOT_BUILT, ['cache-control', 'no-store', 'retry-after', '5']);
+    call.text(503, NOT_BUILT, ['cache-control', 'no-store', 'retry-after', '5'], TEXT);
     return;
   }
   const file = built.get(name);

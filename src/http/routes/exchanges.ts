@@ -278,7 +278,7 @@ export const exchangeRoutes: readonly Route[] = [
       mustSee(call.user, id, await exchanges.declarationOf(id));
       const record = exchanges.record(id, call.user);
       const { version } = record;
-      call.json(200, JSON.stringify(record), version === undefined ? [] : ['etag', entityTag(version)]);
+      call.text(200, JSON.stringify(record), version === undefined ? [] : ['etag', entityTag(version)]);
     },
   }),
   route({

@@ -205,8 +205,8 @@ async function queuePage(
 }
 
 /** On `/q` a position is written as the ids of the listing are. */
-function cursorOf({ match }: HttpCall, { namespace, queue }: Position): string {
-  return match.params.namespace === undefined ? `${queue}@${namespace}` : queue;
+function cursorOf({ params }: HttpCall, { namespace, queue }: Position): string {
+  return params.namespace === undefined ? `${queue}@${namespace}` : queue;
 }
 
 /** Reads `queue@namespace`. Both may have an `@`, so it is the longest of the namespaces that fits. */

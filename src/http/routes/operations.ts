@@ -171,7 +171,7 @@ export const operationRoutes: readonly Route[] = [
         const { operations } = call.front.parts;
         const id = await operations.create(request, call.user);
         const record = await operations.get(id, call.user);
-        call.json(202, JSON.stringify(record), ['location', `/operations/${id}`]);
+        call.text(202, JSON.stringify(record), ['location', `/operations/${id}`]);
       }),
   }),
   route({

@@ -129,7 +129,7 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
       ],
       problems: ['backup-conflict', 'storage-full', 'storage-unavailable', 'shutting-down'],
       async handle(call, query) {
-        call.json(201, JSON.stringify(await call.front.parts.backUp(query.name)));
+        call.text(201, JSON.stringify(await call.front.parts.backUp(query.name)));
       },
     }),
     route({
@@ -162,9 +162,9 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
         const report = await call.front.parts.ready();
         const isReady = report.ready && !call.front.isClosing;
         const status = isReady ? 'ready' : 'not ready';
-        const shown = call.isAnonymous ? { status } : { status, checks: shownChecks(call, report.checks) };
-        const nodes = query.verbose && !call.isAnonymous ? { nodes: shownNodes(call) } : {};
-        call.json(
+        const shown = call.login === null ? { status } : { status, checks: shownChecks(call, report.checks) };
+        const nodes = query.verbose && !call.login === null ? { nodes: shownNodes(call) } : {};
+        call.text(
           isReady ? 200 : 503,
           JSON.stringify({ ...shown, ...nodes }),
           isReady ? [] : ['retry-after', '1'],
@@ -215,7 +215,7 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
       responses: [{ status: 200, description: 'The metrics.', contentType: METRICS_TYPE }],
       async handle(call) {
         const viewer = metricsWithoutLogin ? EVERYBODY : call.user;
-        call.text(200, METRICS_TYPE, await call.front.parts.metricsText(viewer));
+        call.text(200, await call.front.parts.metricsText(viewer), [], METRICS_TYPE);
       },
     }),
     route({
@@ -227,7 +227,7 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
       responses: [{ status: 200, description: 'The document.', contentType: 'application/json' }],
       handle(call) {
         document ??= JSON.stringify(openApi(routes(), version));
-        call.json(200, document);
+        call.text(200, document);
       },
     }),
   ];

@@ -48,7 +48,7 @@ export const settlementRoutes: readonly Route[] = [
     handle(call, { group, token }) {
       needs(call.namespace, 'reserve');
       call.queue.settle(receipt(call, group, token), FINISH).then(
-        () => call.json(200, '{}'),
+        () => call.text(200, '{}'),
         (error: unknown) => call.fail(error),
       );
     },
@@ -102,9 +102,9 @@ export const settlementRoutes: readonly Route[] = [
         })
         .then(
           ({ outcome }) => {
-            if (!prefersRepresentation(call.head)) call.json(200, '{}');
+            if (!prefersRepresentation(call.head)) call.text(200, '{}');
             else
-              call.json(
+              call.text(
                 200,
                 JSON.stringify({ state: outcome === 'dead-lettered' ? outcome : 'waiting' }),
                 REPRESENTATION,
@@ -127,7 +127,7 @@ export const settlementRoutes: readonly Route[] = [
     handle(call, { group, token }) {
       needs(call.namespace, 'reserve');
       call.queue.settle(receipt(call, group, token), RELEASE).then(
-        () => call.json(200, '{}'),
+        () => call.text(200, '{}'),
         (error: unknown) => call.fail(error),
       );
     },
@@ -160,7 +160,7 @@ export const settlementRoutes: readonly Route[] = [
     async handle(call, { lease, group, token }) {
       needs(call.namespace, 'reserve');
       const until = new Date(await call.queue.extend(receipt(call, group, token), lease)).toISOString();
-      call.json(200, JSON.stringify({ until }), ['x-ks-lease-until', until]);
+      call.text(200, JSON.stringify({ until }), ['x-ks-lease-until', until]);
     },
   }),
 ];

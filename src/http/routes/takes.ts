@@ -1,18 +1,20 @@
 import { refusal } from '../../access/user.ts';
-import type { JointRequest, TakeSource } from '../../broker/joint-take.ts';
+import type { Consumer, GetRequest, Sink } from '../../broker/consumer.ts';
+import { type JointRequest, JointTake, type Portion, type TakeSource } from '../../broker/joint-take.ts';
 import type { Namespace } from '../../broker/namespace.ts';
 import type { Queue } from '../../broker/queue.ts';
 import { needs } from '../../broker/queue-options.ts';
+import type { Delivery } from '../../model/element.ts';
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { type Members, membersOf, wrongMember } from '../../model/members.ts';
 import { checkGroup, checkName } from '../../model/names.ts';
 import { type Schema, Type } from '../../util/schema.ts';
-import { acceptsRather } from '../accept.ts';
-import type { HttpCall } from '../call.ts';
+import { type HttpCall, PIECE_LENGTH } from '../call.ts';
+import { ELEMENT_HEADER_NOTES } from '../element-headers.ts';
 import { parseJson } from '../json-body.ts';
-import { MULTIPART } from '../multipart.ts';
-import { NDJSON } from '../ndjson.ts';
+import { elementPart, MULTIPART, multipartEnd, multipartType, newBoundary } from '../multipart.ts';
+import { elementLine, NDJSON } from '../ndjson.ts';
 import {
   flag,
   group,
@@ -26,7 +28,7 @@ import {
 import { readBody } from '../request.ts';
 import { type Route, route } from '../route.ts';
 import { Count, Moment, named } from '../schemas.ts';
-import { TakeMany } from '../take.ts';
+import { linkInsert } from '../traced-request.ts';
 
 const MAX_BODY_BYTES = 65_536;
 const MILLISECONDS = { to: LIMITS.delayMs, unit: 'milliseconds' } as const;
@@ -154,6 +156,64 @@ const problems = [
 
 export const takeRoutes: readonly Route[] = [
   route({
+    id: 'take',
+    methods: ['GET'],
+    path: '/q/:namespace/:queue',
+    summary: 'Get (pop) or reserve the next element; waits for one',
+    access: 'read',
+    // Only one that waits does, see below.
+    makesQueue: false,
+    csrf: 'all',
+    query: {
+      to: options.to,
+      tid: options.tid,
+      reserve: flag('Reserve the element instead of popping it.'),
+      group: optionsOfQueue.group,
+      lease: whole(
+        "With `reserve`: how long the reservation lasts; not given: the queue's usual length.",
+        { ...MILLISECONDS, from: 1 },
+        null,
+      ),
+    },
+    headers: [
+      { name: 'prefer', description: '`wait=N`, in seconds, stands for `to` where that is not given.' },
+    ],
+    responses: [
+      {
+        status: 200,
+        description: 'The element, as it was inserted.',
+        contentType: '*/*',
+        headers: [
+          { name: 'x-ks-id', description: 'Its id, for commit and rollback.' },
+          { name: 'x-ks-tries', description: 'Failed tries so far.' },
+          { name: 'x-ks-mature', description: 'The maturity by which it was handed out, ISO 8601.' },
+          ...ELEMENT_HEADER_NOTES,
+          { name: 'x-ks-lease', description: 'Of a reserve: the token of this reservation.' },
+          { name: 'x-ks-lease-until', description: 'Of a reserve: when it ends, ISO 8601.' },
+        ],
+      },
+    ],
+    problems: [
+      'pop-cancelled',
+      'pop-timeout',
+      'too-many-consumers',
+      'too-many-queues',
+      'shutting-down',
+      'not-supported',
+    ],
+    handle(call, { to, tid, reserve, group, lease }) {
+      const { namespace, user } = call;
+      if (reserve) needs(namespace, 'reserve');
+      else if (lease !== null)
+        throw invalidParameter('lease', `lease=${lease} needs reserve=1: a pop has no lease.`);
+      const timeoutMs = to ?? preferredWait(call.head);
+      if (timeoutMs !== 0) call.queue = namespace.queue(call.queue.key.name);
+      const leaseMs = reserve ? (lease ?? call.queue.settings.leaseMs) : null;
+      const request = { group, leaseMs, timeoutMs, tid, owner: user.name, from: call };
+      new Take(call, null).waitIn(call.queue, request);
+    },
+  }),
+  route({
     id: 'takeMany',
     methods: ['POST'],
     path: '/q/:namespace/:queue/take',
@@ -274,7 +334,6 @@ function leaseIn(
   throw invalidParameter('lease', `lease=${lease} needs reserve: a pop has no lease.`);
 }
 
-/** @param namesSource whether each element says which queue it is from */
 function take(
   call: HttpCall,
   given: Options,
@@ -285,20 +344,26 @@ function take(
   const count = given.count ?? min;
   if (min > count) throw invalidParameter('min', `min=${min} is more than count=${count}.`);
   const { batchBytes } = call.front.parts.options;
-  const request: JointRequest = {
-    sources,
-    order,
+  const rest = {
     count,
-    min,
     maxBytes: Math.min(batchBytes, LIMITS.takeBytes),
     timeoutMs: waitOf(call, given),
     tid: given.tid,
     owner: call.user.name,
     from: call,
   };
-  const isMultipart = acceptsRather(call.head.accept, MULTIPART, NDJSON);
-  const namesSource = call.match.route.id === 'takeFromSeveral';
-  new TakeMany(call, request, { isMultipart, asJson: given.as === 'json', namesSource }).begin();
+  const take = new Take(call, {
+    isMultipart: prefersParts(call.head.accept),
+    asJson: given.as === 'json',
+    namesSource: call.route?.id === 'takeFromSeveral',
+  });
+  const [source, ...others] = sources;
+  if (source === undefined || others.length > 0 || min > 1) {
+    take.waitInSeveral({ ...rest, sources, order, min });
+    return;
+  }
+  const { queue, group, leaseMs } = source;
+  take.waitIn(queue, { ...rest, group, leaseMs });
 }
 
 function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] {
@@ -360,4 +425,200 @@ function placed<T>(path: string, read: () => T): T {
     if (!(error instanceof QuaysideError)) throw error;
     throw error.with({ parameter: path, message: `${path}: ${error.message}` });
   }
+}
+
+/** How the elements of a take of many are written. */
+interface ManyFormat {
+  readonly isMultipart: boolean;
+  /** Whether bodies of JSON types are values; for lines only. */
+  readonly asJson: boolean;
+  /** Whether each element says which queue it is from. */
+  readonly namesSource: boolean;
+}
+
+/**
+ * A call that waits for elements: is answered once, whole or not at all, and returns what the client did not get.
+ *
+ * States:
+ * - waiting: it waits in one queue or several. If the client disconnects, it leaves and takes nothing. The end of
+ *   the client's half of the connection counts as that: a client that half-closes and one that is gone both send
+ *   a FIN, and only the first write after it would show which it was.
+ * - delivered: the response is written, but the kernel does not have all of it. If the connection closes, each of its
+ *   elements is returned to its place.
+ * - over: written, ended without an element, or disconnected.
+ */
+class Take implements Sink {
+  readonly #call: HttpCall;
+  /** Null: one element, byte for byte. */
+  readonly #format: ManyFormat | null;
+  /** Where it waits if that is one queue, and as whom; it may have been answered already, and leaving twice is harmless. */
+  #queue: Queue | null = null;
+  #consumer: Consumer | null = null;
+  #joint: JointTake | null = null;
+  /** Delivered to this call, and not yet handed over to the kernel. */
+  #unsent: readonly Portion[] = [];
+
+  constructor(call: HttpCall, format: ManyFormat | null) {
+    this.#call = call;
+    this.#format = format;
+  }
+
+  /** Begins to wait. @throws QuaysideError `malformed-request` after the client's end, and as `Queue.get` */
+  waitIn(queue: Queue, request: GetRequest): void {
+    if (isGone(this.#call)) return;
+    this.#queue = queue;
+    this.#consumer = queue.get(request, this);
+    this.#watchClient();
+  }
+
+  /** The same in several queues, or for several elements at once. */
+  waitInSeveral(request: JointRequest): void {
+    if (isGone(this.#call)) return;
+    this.#joint = new JointTake(request, {
+      deliver: (portions) => this.#respond(portions),
+      end: (reason) => this.end(reason),
+    });
+    this.#watchClient();
+  }
+
+  deliver(first: Delivery, more: readonly Delivery[]): void {
+    this.#consumer = null;
+    const deliveries = more.length === 0 ? [first] : [first, ...more];
+    this.#respond([{ queue: this.#queue ?? this.#call.queue, deliveries }]);
+  }
+
+  end(reason: QuaysideError): void {
+    if (reason.code !== 'pop-timeout') {
+      this.#call.fail(reason);
+      return;
+    }
+    const { extra } = reason.details;
+    // A call that gave no tid has one all the same (decisions, "Get and reserve"); which is rarely used.
+    this.#call.fail(reason.with({ extra: { ...extra, tid: extra?.tid ?? this.#call.namespace.makeTid() } }));
+  }
+
+  #watchClient(): void {
+    const { request, response } = this.#call;
+    const { socket } = request;
+    const onEnd = (): void => {
+      // Once elements are being written, a client that half-closed still reads: only the connection's end undoes that.
+      if (response.headersSent || this.#call.isGone) return;
+      this.#abandon();
+      this.#call.fail(halfClosed());
+    };
+    socket.on('end', onEnd);
+    response.on('close', () => {
+      socket.off('end', onEnd);
+      this.#abandon();
+    });
+  }
+
+  /** Stops waiting, and returns what was delivered and not handed over to the kernel. Harmless at any time. */
+  #abandon(): void {
+    if (this.#consumer !== null) this.#queue?.leave(this.#consumer);
+    this.#joint?.leave();
+    const unsent = this.#unsent;
+    this.#unsent = [];
+    for (const { queue, deliveries } of unsent) queue.returnAllUndelivered(deliveries);
+  }
+
+  #respond(portions: readonly Portion[]): void {
+    this.#unsent = portions;
+    const written = (error?: Error | null): void => {
+      if (!error) this.#unsent = [];
+    };
+    try {
+      if (this.#format !== null) this.#writeMany(this.#format, written);
+      else this.#call.element(portions[0]?.deliveries[0] as Delivery, written);
+    } catch (error) {
+      this.#abandon();
+      this.#call.fail(error);
+    }
+  }
+
+  #writeMany(format: ManyFormat, written: (error?: Error | null) => void): void {
+    const { span } = this.#call;
+    if (span !== null) {
+      for (const { deliveries } of this.#unsent) {
+        for (const delivery of deliveries) linkInsert(span, delivery);
+      }
+    }
+    const boundary = newBoundary();
+    const [type, pieces] = format.isMultipart
+      ? [multipartType(boundary), partsOf(this.#unsent, format, boundary)]
+      : [NDJSON, linesOf(this.#unsent, format)];
+    this.#call.pieces(type, pieces, { written }).catch((error: unknown) => {
+      this.#abandon();
+      this.#call.fail(error);
+    });
+  }
+}
+
+/** @throws QuaysideError `malformed-request` if the client ended its half of the connection */
+function isGone({ request: { socket }, isGone }: HttpCall): boolean {
+  if (!isGone && socket.readableEnded) throw halfClosed();
+  return isGone;
+}
+
+function halfClosed(): QuaysideError {
+  return new QuaysideError(
+    'malformed-request',
+    'The client closed its sending side before an element was there. Keep it open until the response has come: nothing tells such a client from one that left.',
+  );
+}
+
+function* linesOf(portions: readonly Portion[], { asJson, namesSource }: ManyFormat): Iterable<string> {
+  let text = '';
+  for (const { queue, deliveries } of portions) {
+    const source = namesSource ? { ns: queue.key.ns, queue: queue.key.name } : null;
+    for (const delivery of deliveries) {
+      text += elementLine(delivery, asJson, source);
+      if (text.length < PIECE_LENGTH) continue;
+      yield text;
+      text = '';
+    }
+  }
+  if (text !== '') yield text;
+}
+
+function* partsOf(
+  portions: readonly Portion[],
+  { namesSource }: ManyFormat,
+  boundary: string,
+): Iterable<Buffer> {
+  let parts: Buffer[] = [];
+  let length = 0;
+  for (const { queue, deliveries } of portions) {
+    const { ns, name } = queue.key;
+    // Names may have any character, and header values may not: they are percent-encoded as in paths.
+    const source = namesSource
+      ? ['x-ks-ns', encodeURIComponent(ns), 'x-ks-queue', encodeURIComponent(name)]
+      : [];
+    for (const delivery of deliveries) {
+      const part = elementPart(boundary, delivery, source);
+      parts.push(part);
+      length += part.length;
+      if (length < PIECE_LENGTH) continue;
+      yield Buffer.concat(parts, length);
+      [parts, length] = [[], 0];
+    }
+  }
+  yield Buffer.concat([...parts, multipartEnd(boundary)]);
+}
+
+const QUALITY = /;\s*q=([0-9.]+)/i;
+
+/** Whether an `Accept` header gives parts a higher quality than lines; a type that it does not name has quality 0. */
+function prefersParts(accept: string | null): boolean {
+  return accept !== null && qualityOf(accept, MULTIPART) > qualityOf(accept, NDJSON);
+}
+
+function qualityOf(accept: string, type: string): number {
+  for (const part of accept.split(',')) {
+    const [name = ''] = part.split(';', 1);
+    if (name.trim().toLowerCase() !== type) continue;
+    const quality = Number(QUALITY.exec(part)?.[1] ?? 1);
+    return Number.isNaN(quality) ? 0 : quality;
+  }
+  return 0;
 }

@@ -84,7 +84,7 @@ export const tokenRoutes: readonly Route[] = [
         checkNoToken(call);
         const { record, secret } = await call.front.parts.tokens.create(call.user, parseToken(call, payload));
         call.audited = { id: record.id };
-        call.json(201, JSON.stringify({ ...shown(record), token: secret }));
+        call.text(201, JSON.stringify({ ...shown(record), token: secret }));
       }),
   }),
   route({
