@@ -2,11 +2,11 @@ import { cpSync, existsSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import type { LoadedConfig } from '../config/load.ts';
 import type { Config } from '../config/options.ts';
-import { checkNotInUse, draftCopy, draftOf, dropDraft, existingFiles } from '../engines/sqlite/restore.ts';
 import { fileOf, MEMORY } from '../engines/sqlite/settings.ts';
+import { restore } from '../engines/sqlite/worker/backup.ts';
 import type { BackupReport } from '../http/options.ts';
 import { systemClock } from '../util/clock.ts';
-import { makeFolder, syncFolder } from '../util/files.ts';
+import { makeFolder } from '../util/files.ts';
 import { quote } from '../util/quote.ts';
 import { Backups, MANIFEST } from './backups.ts';
 import { CommandFailed } from './command-line.ts';
@@ -180,43 +180,14 @@ interface PlannedFile {
 }
 
 /**
- * Puts the files of a backup where the configuration's namespaces have theirs. Everything is copied and checked before
- * the first file gets its place.
+ * Puts the files of a backup where the configuration's namespaces have theirs.
  * @param replacedAt part of the names that files which are in the way are given; null: they are not replaced
  * @throws Error that says what is in the way, or wrong with the backup
  */
 function restoreBackup(folder: string, config: Config, replacedAt: string | null): RestoredFile[] {
   const planned = plan(folder, config);
-  for (const { file } of planned) checkPlace(file, replacedAt !== null);
-  try {
-    for (const { backup, file } of planned) {
-      makeFolder(dirname(file));
-      draftCopy(backup, file);
-    }
-    return planned.map(({ file, namespaces }) => {
-      const kept = existingFiles(file).map((path) => {
-        const aside = path.replace(file, `${file}.replaced-${replacedAt}`);
-        renameSync(path, aside);
-        return aside;
-      });
-      renameSync(draftOf(file), file);
-      syncFolder(dirname(file));
-      return { file, namespaces, kept };
-    });
-  } catch (error) {
-    for (const { file } of planned) dropDraft(file);
-    throw error;
-  }
-}
-
-/** @throws Error if the file may not be replaced, or cannot be as a server has it open */
-function checkPlace(file: string, mayReplace: boolean): void {
-  checkNotInUse(file);
-  const [first] = existingFiles(file);
-  if (first === undefined || mayReplace) return;
-  throw new Error(
-    `${first} is there already. Move it away, or give --replace, which keeps it under another name.`,
-  );
+  const kept = restore(planned, replacedAt);
+  return planned.map(({ file, namespaces }, index) => ({ file, namespaces, kept: kept[index] ?? [] }));
 }
 
 function plan(folder: string, config: Config): PlannedFile[] {

@@ -6,7 +6,7 @@ import { MessageChannel } from 'node:worker_threads';
 import type { Engine, EngineLog } from '../../src/engine/engine.ts';
 import { Faults } from '../../src/engines/sqlite/fault-point.ts';
 import { open } from '../../src/engines/sqlite/index.ts';
-import { TestThread } from '../../src/engines/sqlite/thread.ts';
+import { TestThread } from '../../src/engines/sqlite/settings.ts';
 import { serve } from '../../src/engines/sqlite/worker/serve.ts';
 import type {
   CrashMoment,

@@ -9,19 +9,15 @@ export const REQUEST_KEYS: readonly Mutant[] = [
   {
     name: 'a repeat takes each element for one that drew a single number',
     suite: 'request keys on SQLite',
-    edits: edit(
-      'engines/sqlite/worker/insert.ts',
-      'seq += numbersOf(fields[at + 6] as string);',
-      'seq += 1;',
-    ),
+    edits: edit('engines/sqlite/worker/insert.ts', 'seq += numbersOf(groups);', 'seq += 1;'),
   },
   {
     name: 'SQLite takes other content under the key of a request for a repeat',
     suite: 'request keys on SQLite',
     edits: edit(
       'engines/sqlite/worker/insert.ts',
-      'if (fields.length === 0 || !isSame) return',
-      'if (fields.length === 0) return',
+      'if (elements.length === 0 || !isSame) return',
+      'if (elements.length === 0) return',
     ),
   },
   {

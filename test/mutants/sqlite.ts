@@ -13,7 +13,13 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'elements of a large call that do not fill a statement are not stored',
     suite: 'contract of inserts on SQLite',
-    edits: [inWorker('rows.ts', 'while (values.length > 0) this', 'while (values.length < 0) this')],
+    edits: [
+      inWorker(
+        'rows.ts',
+        'while (values.length > 0) this.#sql.add.',
+        'while (values.length < 0) this.#sql.add.',
+      ),
+    ],
   },
   {
     name: 'elements of a large call are not counted',
@@ -21,8 +27,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'rows.ts',
-        '      this.#waitingAdded(subscription, dueAt, now);\n    }\n    while',
-        '    }\n    while',
+        '      this.#waitingAdded(subscription, dueAt, now);\n      seq++;',
+        '      seq++;',
       ),
     ],
   },
@@ -40,7 +46,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'tries are not raised',
     suite: 'storage model',
-    edits: [inWorker('moves.ts', 'const tries = row.tries + 1;', 'const tries = row.tries;')],
+    edits: [inWorker('settle.ts', 'const tries = row.tries + 1;', 'const tries = row.tries;')],
   },
   {
     name: 'equal maturities are handed out last in, first out',
@@ -73,8 +79,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'sweep.ts',
-        'for (const subscription of queue.subscriptions.values()) if (heldBy(subscription) > 0) return false;',
-        'for (const subscription of queue.subscriptions.values()) if (heldBy(subscription) < 0) return false;',
+        'if (queue.options !== null || heldIn(queue) > 0) return false;',
+        'if (queue.options !== null || heldIn(queue) < 0) return false;',
       ),
     ],
   },
@@ -97,23 +103,23 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'the dead letter comes one try too late',
     suite: 'storage model',
-    edits: [inWorker('moves.ts', 'tries >= (queue.policy', 'tries > (queue.policy')],
+    edits: [inWorker('settle.ts', 'tries >= (queue.policy', 'tries > (queue.policy')],
   },
   {
     name: 'an element put back forgets its tries',
     suite: 'storage model',
     edits: [
       inWorker(
-        'queues.ts',
-        'const facts = { dueAt, tries, expiresAt, reason };',
-        'const facts = { dueAt, tries: tries * 0, expiresAt, reason };',
+        'take.ts',
+        'const row = { ...rest, body: bodyAt(received, ...place) };',
+        'const row = { ...rest, tries: 0, body: bodyAt(received, ...place) };',
       ),
     ],
   },
   {
     name: 'an element put back to two groups is counted twice',
     suite: 'contract',
-    edits: [inWorker('queues.ts', 'rows.markShared(element);', 'rows.hasElement(element);')],
+    edits: [inWorker('take.ts', 'rows.markShared(element);', 'rows.hasElement(element);')],
   },
   {
     name: 'remove takes reserved elements',
@@ -125,7 +131,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'remove takes elements of other queues',
     suite: 'storage model',
-    edits: [inWorker('settle.ts', 'subscription?.queue.id !== queue', 'subscription === null || queue < 0')],
+    edits: [inWorker('settle.ts', 'subscription?.queue !== queue', 'subscription === null || queue.id < 0')],
   },
   {
     name: 'a reserve is not taken off the count of what is ready',
@@ -133,8 +139,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'rows.ts',
-        'this.#sql.reserve.run(token, until, owner, at, holder, seq);\n    this.#waitingRemoved(subscription, dueAt);',
-        'this.#sql.reserve.run(token, until, owner, at, holder, seq + dueAt * 0);',
+        '      this.#waitingRemoved(subscription, dueAt);\n    }\n    while',
+        '    }\n    while',
       ),
     ],
   },
@@ -148,14 +154,14 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a lease that ran out knows no retry delay',
     suite: 'retry delays',
-    edits: [inWorker('moves.ts', 'retryFrom: endedAt,', 'retryFrom: null,')],
+    edits: [inWorker('settle.ts', 'retryFrom: endedAt,', 'retryFrom: null,')],
   },
   {
     name: 'a lease that ran out matures when it was noticed, not when it ended',
     suite: 'storage model',
     edits: [
       inWorker(
-        'moves.ts',
+        'settle.ts',
         'const endedAt = leaseUntil ?? now;',
         'const endedAt = leaseUntil === 0 ? 0 : now;',
       ),
@@ -171,7 +177,9 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'what was rolled back can still be committed',
     suite: 'contract',
-    edits: [inWorker('settle.ts', 'tries: row.tries, token: null,', 'tries: row.tries, token: row.token,')],
+    edits: [
+      inWorker('settle.ts', 'dueAt: moment, tries, token: null,', 'dueAt: moment, tries, token: row.token,'),
+    ],
   },
   {
     name: 'an uncounted rollback loses its place',
@@ -198,8 +206,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'rows.ts',
-        'if (seq === element || this.#sql.anyOfElement.get(element) === undefined)',
-        'if (seq === element || this.#sql.anyOfElement.get(element) !== null)',
+        '(seq === element || this.#sql.anyOfElement.get(element) === undefined)',
+        '(seq === element || this.#sql.anyOfElement.get(element) !== null)',
       ),
     ],
   },
@@ -236,9 +244,9 @@ export const SQLITE: readonly Mutant[] = [
     suite: 'storage model',
     edits: [
       inWorker(
-        'queues.ts',
-        'for (const row of found) rows.remove(subscription, row);',
-        'for (const row of found) if (row.leaseUntil === null) rows.remove(subscription, row);',
+        'rows.ts',
+        'this.remove(subscription, found);',
+        'this.remove(subscription, found.filter((row) => row.leaseUntil === null));',
       ),
     ],
   },
@@ -268,7 +276,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'the counts of a queue are not stored',
     suite: 'storage model with crashes',
-    edits: [inWorker('store.ts', 'this.names.save();', '')],
+    edits: [inWorker('store.ts', 'this.queues.save();', '')],
   },
   {
     name: 'leases are forgotten by a restart',
@@ -285,16 +293,21 @@ export const SQLITE: readonly Mutant[] = [
     suite: 'sqlite reload',
     edits: [
       inWorker(
-        'names.ts',
-        'usedAt: Number(row.used_at), oldestAt: UNKNOWN',
-        'usedAt: Number(row.used_at), oldestAt: known?.oldestAt ?? UNKNOWN',
+        'queues.ts',
+        'this.#byName.clear();',
+        'const before = new Map(this.#byName);\n    this.#byName.clear();',
+      ),
+      inWorker(
+        'queues.ts',
+        '{ options, usedAt, oldestAt: UNKNOWN }',
+        '{ options, usedAt, oldestAt: [...before.values()].find((one) => one.id === id)?.oldestAt ?? UNKNOWN }',
       ),
     ],
   },
   {
     name: 'a queue that a transaction created stays in memory when it is rolled back',
     suite: 'sqlite reload',
-    edits: [inWorker('names.ts', 'queue.subscriptions.clear();\n      this.#forget(queue);', '')],
+    edits: [inWorker('queues.ts', 'this.#byName.clear();', '')],
   },
   {
     name: 'a pop is acknowledged before its fsync',
@@ -441,14 +454,12 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a failed fsync is taken for a passing error',
     suite: 'sqlite faults',
-    edits: [inWorker('faults.ts', '  SQLITE_IOERR,\n  SQLITE_CORRUPT,', '  SQLITE_CORRUPT,')],
+    edits: [inWorker('errors.ts', '  SQLITE_IOERR,\n  SQLITE_CORRUPT,', '  SQLITE_CORRUPT,')],
   },
   {
     name: 'counts stay changed when a transaction is rolled back',
     suite: 'sqlite faults',
-    edits: [
-      inWorker('names.ts', 'for (const { queue } of this.#changed) this.#changedQueues.add(queue);', ''),
-    ],
+    edits: [inWorker('store.ts', 'this.queues.reload();', '')],
   },
   {
     name: 'a batch that waits in the port runs after the store has failed',
@@ -461,21 +472,15 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'rows.ts',
-        'elementChecksum(element ?? seq, type, more, body) === contentCrc',
-        'elementChecksum(element ?? seq, type, more, body) >= -contentCrc',
+        'elementChecksum(elementOf(row), type, more, body) === contentCrc',
+        'elementChecksum(elementOf(row), type, more, body) >= -contentCrc',
       ),
     ],
   },
   {
     name: 'a delivery whose checksum does not fit is handed out',
     suite: 'sqlite damage',
-    edits: [
-      inWorker(
-        'rows.ts',
-        'if (deliveryChecksum(seq, element, id, dueAt, tries, expiresAt) !== crc ||',
-        'if (deliveryChecksum(seq, element, id, dueAt, tries, expiresAt) < -crc ||',
-      ),
-    ],
+    edits: [inWorker('take.ts', 'if (body === null || !isWholeDelivery(row) || ', 'if (body === null || ')],
   },
   {
     name: 'a rollback gives damaged tries a sound checksum',
@@ -489,7 +494,7 @@ export const SQLITE: readonly Mutant[] = [
     suite: 'sqlite damage',
     edits: [
       inWorker(
-        'moves.ts',
+        'settle.ts',
         'isWholeDelivery(found) ? rows.ofElement(element) : [first]',
         'isWholeDelivery(found) || found.seq > 0 ? rows.ofElement(element) : [first]',
       ),
@@ -499,7 +504,11 @@ export const SQLITE: readonly Mutant[] = [
     name: 'an element without its content holds up every batch',
     suite: 'sqlite damage',
     edits: [
-      inWorker('rows.ts', 'return row === undefined || row.crc === null ||', 'return row?.crc === null ||'),
+      inWorker(
+        'rows.ts',
+        'found !== undefined && found.contentCrc !== null &&',
+        'found?.contentCrc !== null &&',
+      ),
     ],
   },
   {
@@ -511,8 +520,8 @@ export const SQLITE: readonly Mutant[] = [
     name: 'indices are left out of the check at the start',
     suite: 'sqlite damage',
     edits: [
-      inWorker('check.ts', 'PRAGMA integrity_check(', 'PRAGMA quick_check('),
-      inWorker('check.ts', '.get()?.integrity_check;', '.get()?.quick_check;'),
+      inWorker('open.ts', 'PRAGMA integrity_check(', 'PRAGMA quick_check('),
+      inWorker('open.ts', '.get()?.integrity_check;', '.get()?.quick_check;'),
     ],
   },
   {

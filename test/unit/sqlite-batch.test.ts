@@ -11,7 +11,7 @@ const PING: Call = ['ping'];
 /** Takes the lease of no element: nothing waits for an fsync. */
 const RESERVE: Call = ['take', QUEUE, '', 1, null, 1000, 0];
 const DECLARE: Call = ['declare', [QUEUE], null];
-const BAD: Call = ['undoTake', QUEUE, ['no id']];
+const BAD: Call = ['undoTake', QUEUE, [{ id: 'no id' }]];
 
 interface OpenStore {
   readonly store: Store;
@@ -25,7 +25,7 @@ function openStore(): OpenStore {
   const warn = (): void => {};
   const db = openDatabase({ ...settings, cacheBytes: 1_000_000 }, warn);
   const options = { policies: [], durability: 'full', dedupWindowMs: 1000 } as const;
-  const store = new Store(db, { ...options, space: null, faults: null, warn });
+  const store = new Store(db, options, { space: null, faults: null, warn });
   const synced: boolean[] = [];
   const begin = store.begin.bind(store);
   store.begin = (needsSync) => {
@@ -61,13 +61,13 @@ describe('a batch of calls in the SQLite engine', () => {
 
   it('sends no bodies that a transaction read which failed', () => {
     const { store, run } = openStore();
-    const { names, rows, ids } = store;
+    const { queues, rows, ids } = store;
     const body = new Uint8Array(100);
     const facts = { dueAt: 1, tries: 0, expiresAt: null, reason: null };
     const content = { type: null, more: null, body };
     store.begin(true);
-    const subscription = names.subscription(names.use(QUEUE, 1), '');
-    for (let i = 0; i < 4; i++) rows.addPlain(subscription, ids.next(), content, facts, 1);
+    const subscription = queues.subscription(queues.use(QUEUE, 1), '');
+    for (let i = 0; i < 4; i++) rows.addPlain(subscription, ids.next(), [{ ...content, ...facts }], 1);
     store.commit();
     const pop: Call = ['take', QUEUE, '', 1, null, null, 0];
     const [result] = run([pop, pop, pop, BAD]);

@@ -13,9 +13,8 @@ import {
   type Reply,
   type ToWorker,
 } from './protocol.ts';
+import type { StartThread, WorkerData } from './settings.ts';
 import type { SteadyTime } from './steady-time.ts';
-import type { StartThread, StoreThread } from './thread.ts';
-import type { WorkerData } from './worker/serve.ts';
 
 /**
  * Batches at the worker at once. Whatever waits there when it is done with a transaction shares the next one, so
@@ -35,61 +34,57 @@ const NOT_IN_TIME = 'The store did not reply in time; nothing was changed.';
 const NO_DEADLINE = Number.POSITIVE_INFINITY;
 const NO_REPLY = new Error('No reply in time.');
 
-/** What a call does with its result, and with one that comes after its deadline. */
-interface Outlet<T> {
+/** What a call was made with. */
+interface CallOptions<T> {
   /** Makes the result for the caller. */
   read(result: unknown, bodies: PackedBodies): T;
-  resolve(result: T): void;
-  reject(error: QuaysideError): void;
+  /** Receives a result that comes after the deadline. */
   readonly onLate: ((result: T) => void) | null;
+  /** Whether it may have changed something: decides the error if its outcome is unknown. */
+  readonly isChange: boolean;
+  readonly deadlineAt: number;
 }
 
 /** A call of the worker: settled by its reply, by its deadline, or by the end of the store. */
-class PendingCall extends Expiring {
+class PendingCall<T = unknown> extends Expiring {
   readonly deadlineAt: number;
-  readonly batch: Batch;
-  /** Whether it may have changed something: decides the error if its outcome is unknown. */
   readonly isChange: boolean;
+  readonly result = Promise.withResolvers<T>();
   isSettled = false;
   readonly #deadlines: DeadlineQueue;
-  readonly #outlet: Outlet<unknown>;
+  readonly #batch: Batch;
+  readonly #options: CallOptions<T>;
 
-  constructor(
-    deadlines: DeadlineQueue,
-    batch: Batch,
-    isChange: boolean,
-    deadlineAt: number,
-    outlet: Outlet<unknown>,
-  ) {
+  constructor(deadlines: DeadlineQueue, batch: Batch, options: CallOptions<T>) {
     super();
     this.#deadlines = deadlines;
-    this.batch = batch;
-    this.isChange = isChange;
-    this.deadlineAt = deadlineAt;
-    this.#outlet = outlet;
+    this.#batch = batch;
+    this.#options = options;
+    this.deadlineAt = options.deadlineAt;
+    this.isChange = options.isChange;
   }
 
   reply(result: unknown, bodies: PackedBodies): void {
-    const { read, resolve, onLate } = this.#outlet;
+    const { read, onLate } = this.#options;
     if (this.isSettled && onLate === null) return;
     const value = read(result, bodies);
     if (this.isSettled) onLate?.(value);
     else {
       this.#settle();
-      resolve(value);
+      this.result.resolve(value);
     }
   }
 
   fail(error: QuaysideError): void {
     if (this.isSettled) return;
     this.#settle();
-    this.#outlet.reject(error);
+    this.result.reject(error);
   }
 
   expire(): void {
-    const isUnknown = this.batch.isSent && this.isChange;
+    const isUnknown = this.#batch.isSent && this.isChange;
     this.fail(isUnknown ? unknownOutcome(NO_REPLY) : unavailable(NOT_IN_TIME, NO_REPLY));
-    this.batch.onExpired();
+    this.#batch.onExpired();
   }
 
   #settle(): void {
@@ -156,7 +151,7 @@ export class WorkerClient {
   readonly #exited = Promise.withResolvers<void>();
   /** A backup that runs. */
   #backup: PromiseWithResolvers<number> | null = null;
-  #worker: StoreThread | null = null;
+  #worker: ReturnType<StartThread> | null = null;
   #opening: Promise<void> | null = null;
   #isOpen = false;
   #isFlushPlanned = false;
@@ -258,14 +253,13 @@ export class WorkerClient {
     }
     const { calls, pending, bodies } = batch;
     calls.push([operation, ...write(bodies)]);
-    const { promise, resolve, reject } = Promise.withResolvers<T>();
-    const outlet = { read, resolve, reject, onLate } as Outlet<unknown>;
-    const call = new PendingCall(this.#deadlines, batch, !READS.has(operation), deadlineAt, outlet);
-    pending.push(call);
+    const options = { read, onLate, isChange: !READS.has(operation), deadlineAt } as CallOptions<T>;
+    const call = new PendingCall(this.#deadlines, batch, options);
+    pending.push(call as PendingCall);
     if (deadlineAt !== NO_DEADLINE && this.#down === null) this.#deadlines.add(call);
     if (this.#down !== null) this.#rejectWaiting(this.#down);
     else this.#planFlush();
-    return promise;
+    return call.result.promise;
   }
 
   readonly #drop = (batch: Batch): void => {

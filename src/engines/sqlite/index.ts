@@ -1,28 +1,27 @@
 // SQLite: one file, owned by one worker thread of this process.
 //
-// Main thread: `storage.ts`, `definitions.ts` and `stats.ts` implement the ports; `client.ts` gathers their calls into
-// batches; `protocol.ts` has the operations, and what crosses the thread border.
-// Worker, in `worker/`: `main.ts` is the thread; `serve.ts` receives messages; `batch.ts` runs the batches that wait in one transaction, and
-// failed ones call by call. `operations.ts` lists the operations, each in the file of its subject: `insert.ts`,
-// `take.ts`, `settle.ts` with `moves.ts` (dead letters, copies), `queues.ts`, `scan.ts`, `sweep.ts`, `records.ts`.
-// Tables and what memory knows of them: `store.ts` (transactions, ids), `names.ts` (queues, subscriptions, policies),
-// `rows.ts` (deliveries, elements, counts, leases). A subscription is one group of one queue.
-// The file: `open.ts`, `schema.ts`, `check.ts` and `log-check.ts` (damage), `space.ts` (full disk, lost files),
-// `backup.ts`; `restore.ts` works on files that no engine has open.
+// Main thread: `storage.ts` and `records.ts` (definitions, statistics) implement the ports; `client.ts` gathers their calls
+// into batches; `protocol.ts` has the operations, and what crosses the thread border.
+// Worker, in `worker/`: `main.ts` is the thread; `serve.ts` receives messages; `batch.ts` lists the operations and runs the
+// batches that wait in one transaction, and failed ones call by call. Each operation is in the file of its subject: `insert.ts`,
+// `take.ts` (with undone takes, scans), `settle.ts` (with dead letters, copies, damaged elements), `sweep.ts` (with purges).
+// Tables and what memory knows of them: `store.ts` (transactions), `ids.ts`, `queues.ts` (names, subscriptions, policies),
+// `rows.ts` (deliveries, elements, counts, leases), `records.ts`. A subscription is one group of one queue.
+// The file: `open.ts`, `schema.ts`, `log-check.ts` (damage), `space.ts` (full disk, lost files), `errors.ts`, and
+// `backup.ts`, which also restores.
+import { stat, statfs } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
-import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
+import type { DiskUsage, Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import { LocalSignaller } from '../../engine/signaller.ts';
 import type { Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
 import { makeFolder } from '../../util/files.ts';
 import { WorkerClient } from './client.ts';
-import { SqliteDefinitions } from './definitions.ts';
-import { diskUsage } from './disk-usage.ts';
-import { MEMORY, readSettings, type Settings } from './settings.ts';
-import { SqliteCounters } from './stats.ts';
+import { SqliteCounters, SqliteDefinitions } from './records.ts';
+import { MEMORY, readSettings } from './settings.ts';
 import { SteadyTime } from './steady-time.ts';
 import { SqliteStorage } from './storage.ts';
 
@@ -43,7 +42,7 @@ class SqliteEngine implements Engine {
   readonly failed: Promise<Error>;
   readonly disk: Engine['disk'];
   readonly backUp?: (file: string) => Promise<number>;
-  readonly #settings: Settings;
+  readonly #file: string;
   readonly #client: WorkerClient;
   readonly #stats: BufferedStats;
   #stopped: Promise<void> | null = null;
@@ -51,16 +50,16 @@ class SqliteEngine implements Engine {
   constructor(options: EngineOptions) {
     const { clock, log } = options;
     this.url = options.url;
-    this.#settings = readSettings(options);
+    const { settings, deadlineClock, startThread } = readSettings(options);
+    const { file, minFreeBytes } = settings;
     const time = new SteadyTime(clock);
-    const { deadlineClock, startThread, ...settings } = this.#settings;
     this.#client = new WorkerClient(deadlineClock, startThread, time, log, {
       ...settings,
       policies: options.namespaces,
       dedupWindowMs: options.dedupWindowMs,
     });
     this.failed = this.#client.failed;
-    const { file, minFreeBytes } = this.#settings;
+    this.#file = file;
     this.disk = file === MEMORY ? undefined : () => diskUsage(file, minFreeBytes);
     if (file !== MEMORY) this.backUp = (to) => this.#client.backUp(to);
     this.storage = new SqliteStorage(this.#client, time);
@@ -71,8 +70,7 @@ class SqliteEngine implements Engine {
   }
 
   async start(): Promise<void> {
-    const { file } = this.#settings;
-    if (file !== MEMORY) makeFolder(dirname(file));
+    if (this.#file !== MEMORY) makeFolder(dirname(this.#file));
     await this.#client.open();
   }
 
@@ -90,4 +88,22 @@ class SqliteEngine implements Engine {
     await this.#stats.stop();
     await this.#client.close();
   }
+}
+
+/** Reads it on the main thread's side: a scrape of metrics does not wait for the thread that has the file. */
+async function diskUsage(file: string, minFreeBytes: number): Promise<DiskUsage> {
+  const [database, log, disk] = await Promise.all([
+    sizeOf(file),
+    sizeOf(`${file}-wal`),
+    statfs(dirname(file)),
+  ]);
+  return { fileBytes: database + log, freeBytes: disk.bavail * disk.bsize, minFreeBytes };
+}
+
+/** 0 for a file that does not exist: the log is removed by a clean stop. */
+function sizeOf(file: string): Promise<number> {
+  return stat(file).then(
+    ({ size }) => size,
+    () => 0,
+  );
 }

@@ -1,9 +1,11 @@
-import { type ElementHeaders, NO_HEADERS } from '../../model/element.ts';
+import type { Counters } from '../../engine/stats.ts';
+import type { PurgeStep, QueueCounts, SettleAction, SweepResult, Usage } from '../../engine/storage.ts';
+import { type DeliveryState, type ElementHeaders, NO_HEADERS } from '../../model/element.ts';
 import type { ErrorCode } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 
 /**
- * What crosses the thread border. Results and arguments are flat arrays of primitives: 64 small elements as objects with
+ * What crosses the thread border. Elements do so as flat arrays of primitives: 64 small ones as objects with
  * a Uint8Array each cost the structured clone 5 to 7 µs an element, flat fields about 2 µs on both sides together.
  */
 export type Field = string | number | null;
@@ -23,14 +25,14 @@ export function keyOf(queue: QueueName): QueueKey {
 
 /**
  * The operations of the worker, with their arguments. A body is an
- * offset and a length within the batch ({@link BodyWriter}); `…Fields` below say what a flat array holds.
+ * offset and a length within the batch ({@link BodyWriter}); the tuples `…Fields` below say what a flat array holds.
  */
 export interface Operations {
   /** Options as JSON text, that of null if there are none any more; null: what is stored stays. */
   declare(queues: readonly QueueName[], options: string | null): null;
   queues(ns: string): string[];
   /**
-   * Per element {@link ELEMENT_FIELDS}. Returns repeats (index, 1 or 0 for the same content, …) or null, then ids.
+   * Per element {@link ElementFields}. Returns repeats (index, 1 or 0 for the same content, …) or null, then ids.
    * @param request the key of the whole call
    */
   insert(
@@ -50,12 +52,11 @@ export interface Operations {
     maxBytes: number | null,
   ): Taken;
   /**
-   * Per item {@link SETTLE_FIELDS}, and its details if any item has some. Returns outcome and end of the lease of each.
+   * Per item {@link SettleFields}, and its details if any item has some. Returns outcome and end of the lease of each.
    * @param needs bits of {@link SETTLE_NEEDS}
    */
   settle(needs: number, items: Fields, details: readonly SettleDetails[] | null): Fields;
-  /** Per delivery {@link UndoneFields}. */
-  undoTake(queue: QueueName, deliveries: Fields): null;
+  undoTake(queue: QueueName, deliveries: readonly UndoneDelivery[]): null;
   scan(
     queue: QueueName,
     group: string,
@@ -65,13 +66,11 @@ export interface Operations {
     limit: number,
     bodies: boolean,
   ): Scanned;
-  purge(queue: QueueName, states: readonly string[] | null): [removed: number, isDone: boolean];
+  purge(queue: QueueName, states: readonly string[] | null): PurgeStep;
   drop(queue: QueueName): boolean;
-  /** Of the queue, then of each group: name, ready, scheduled, reserved, next maturity. */
-  counts(queue: QueueName, group: string | null): Fields;
-  usage(ns: string): [elements: number, bytes: number];
-  /** Namespace and name of each affected queue. */
-  sweep(): [nextAt: number | null, affected: string[]];
+  counts(queue: QueueName, group: string | null): QueueCounts;
+  usage(ns: string): Usage;
+  sweep(): SweepResult;
   definitionGet(kind: string, key: string): DefinitionRow | null;
   definitionList(kind: string): DefinitionRow[];
   /** `expected` as in the port. Returns the new version; null: another write came first. */
@@ -80,8 +79,7 @@ export interface Operations {
   definitionDelete(kind: string, key: string, expected: string): boolean | null;
   /** Per entry: queue, group, one number per counter. */
   statsAdd(entries: Fields): null;
-  /** Per group: name, one number per counter. */
-  statsRead(queue: QueueName): Fields;
+  statsRead(queue: QueueName): StoredCounters[];
   ping(): null;
 }
 
@@ -99,22 +97,66 @@ export const READS: ReadonlySet<Operation> = new Set([
   'ping',
 ]);
 
+/** Those of one group. */
+export type StoredCounters = Counters & { readonly grp: string };
+
 export type DefinitionRow = readonly [key: string, value: string, version: string];
 
-/** content type, further content ({@link toMore}), body offset and length, due at, tries, groups joined by commas, {@link Extra} */
-export const ELEMENT_FIELDS = 8;
-/** The rarer facts of a new element as JSON text, null if it has none of them. */
+/** Cuts a flat array into tuples of one length, which the compiler checks. */
+export function tuplesOf<T extends readonly unknown[]>(fields: Fields, length: T['length']): T[] {
+  const tuples: T[] = [];
+  for (let at = 0; at < fields.length; at += length) {
+    tuples.push(fields.slice(at, at + length) as readonly unknown[] as T);
+  }
+  return tuples;
+}
+
+/** Of a body within its batch, as {@link bodyAt} takes them. */
+type BodyFields = [offset: number, length: number];
+
+/** A new element; `more` as {@link toMore} makes it, groups joined by commas, {@link Extra} as JSON text. */
+export type ElementFields = [
+  type: string | null,
+  more: string | null,
+  ...BodyFields,
+  dueAt: number,
+  tries: number,
+  groups: string,
+  extra: string | null,
+];
+
+/** A new element that a settlement inserts. */
+export type InsertedFields = [queue: QueueName, ...ElementFields];
+
+/** The rarer facts of a new element, null if it has none of them. */
 export interface Extra {
   readonly key?: string;
   readonly fingerprint?: string | null;
   readonly expiresAt?: number | null;
 }
 
-/** id, group, tries, due at, content type, further content, body offset and length, expires at, reason */
-export const UNDONE_FIELDS = 10;
+/** A popped delivery that returns; `type` and `more` as of {@link ElementFields}. */
+export interface UndoneDelivery {
+  readonly id: string;
+  readonly group: string;
+  readonly tries: number;
+  readonly dueAt: number;
+  readonly expiresAt: number | null;
+  readonly reason: string | null;
+  readonly type: string | null;
+  readonly more: string | null;
+  readonly body: BodyFields;
+}
 
-/** id, tries, due at, content type, further content, body offset and length, token */
-export const TAKEN_FIELDS = 8;
+export type TakenFields = [
+  id: string,
+  tries: number,
+  dueAt: number,
+  type: string | null,
+  more: string | null,
+  ...BodyFields,
+  token: string | null,
+];
 /** `lost`: index, expiry and reason of popped deliveries that have one of them: only an undone take needs these. */
 export type Taken = [
   nextDueAt: number | null,
@@ -124,22 +166,45 @@ export type Taken = [
   isCut: boolean,
 ];
 
-/**
- * id, state, tries, due at, lease end, inserted at, expires at, reason, content type, further content, body offset and length,
- * the delivery's own id if it has another one than its element, reserved at, holder
- */
-export const SCANNED_FIELDS = 15;
+export type ScannedFields = [
+  id: string,
+  state: DeliveryState,
+  tries: number,
+  dueAt: number,
+  leaseUntil: number | null,
+  insertedAt: number,
+  expiresAt: number | null,
+  reason: string | null,
+  type: string | null,
+  more: string | null,
+  offset: number | null,
+  bytes: number,
+  /** The delivery's own, if it has another one than its element. */
+  own: string | null,
+  reservedAt: number | null,
+  holder: string | null,
+];
 export type Scanned = [next: string | null, deliveries: Fields];
 
 /** Whether a settle may take space on the disk, and whether it is acknowledged only after an fsync. */
 export const SETTLE_NEEDS = { space: 1, sync: 2 } as const;
 
-/** queue (null: that of the item before), id, group, 1 if it must be waiting, token, number of the owner (0: nobody), kind of the action */
-export const SETTLE_FIELDS = 7;
+export type SettleFields = [
+  /** Null: that of the item before. */
+  queue: QueueName | null,
+  id: string,
+  group: string | null,
+  /** 1 if it must be. */
+  isWaiting: number,
+  token: string | null,
+  /** The number of the user; 0: nobody. */
+  owner: number,
+  kind: SettleAction['kind'],
+];
 
 /**
  * The rest of an action, null if it has none:
- * - `finish`: per insert the queue and {@link ELEMENT_FIELDS}
+ * - `finish`: per insert {@link InsertedFields}
  * - `release`: delay, due at, 1 if the try counts, reason, 1 if the queue's retry delay goes before the delay
  * - `extend`: length of the lease
  * - `dead-letter`: 1 if the try counts, reason

@@ -1,36 +1,81 @@
 import { isAbsolute, join } from 'node:path';
-import type { EngineOptions } from '../../engine/engine.ts';
+import { Worker } from 'node:worker_threads';
+import type { EngineOptions, NamespacePolicy } from '../../engine/engine.ts';
 import { EngineSettings } from '../../engine/settings.ts';
 import { type Clock, systemClock } from '../../util/clock.ts';
 import { Faults } from './fault-point.ts';
-import { type StartThread, startWorker, TestThread } from './thread.ts';
-
-export type Durability = 'full' | 'normal';
-export type FileCheck = 'auto' | 'always' | 'never';
-export type DamagedLog = 'refuse' | 'drop';
+import type { FromWorker, ToWorker } from './protocol.ts';
 
 /** The engine's own settings, checked and with their defaults (`docs/engines/sqlite.md`). */
 export interface Settings {
   /** An absolute path, or ':memory:'. */
   readonly file: string;
   /** `full`: an answer means fsynced. `normal`: a power loss may take the last answers back, kill -9 not. */
-  readonly durability: Durability;
+  readonly durability: 'full' | 'normal';
   /** SQLite's page cache. */
   readonly cacheBytes: number;
   /** Whether the whole file is checked at start; `auto`: if it is small. */
-  readonly check: FileCheck;
+  readonly check: 'auto' | 'always' | 'never';
   /** What a start does if the write-ahead log is damaged before its end. */
-  readonly damagedLog: DamagedLog;
+  readonly damagedLog: 'refuse' | 'drop';
   /** Size of the file kept next to the database for the day when the disk is full; 0: none. */
   readonly ballastBytes: number;
   /** Inserts are refused while less than this is free on the disk. */
   readonly minFreeBytes: number;
   /** For tests: where to fail. Null in a server. */
   readonly faultMemory: SharedArrayBuffer | null;
+}
+
+/** What the worker is given at its start. */
+export interface WorkerData extends Settings {
+  readonly policies: readonly NamespacePolicy[];
+  readonly dedupWindowMs: number;
+  /** When the thread was started. */
+  readonly now: number;
+}
+
+/** Logs on the main side. */
+export type Warn = (fields: object, message: string) => void;
+
+/** What serves a file. A `Worker` is one. */
+interface StoreThread {
+  postMessage(message: ToWorker, transfer?: ArrayBuffer[]): void;
+  on(event: 'message', listener: (message: FromWorker) => void): unknown;
+  on(event: 'error', listener: (error: Error) => void): unknown;
+  on(event: 'exit', listener: () => void): unknown;
+}
+
+export type StartThread = (data: WorkerData) => StoreThread;
+
+/**
+ * Runs the store in the caller's thread: given as the engine's setting `testThread`; the server never sets it. A call can
+ * only be late if the whole process is, so calls expire by a clock that the test owns.
+ */
+export class TestThread {
+  readonly start: StartThread;
+  readonly clock: Clock;
+
+  constructor(start: StartThread, clock: Clock) {
+    this.start = start;
+    this.clock = clock;
+  }
+}
+
+/** How the store is served. */
+interface Serving {
+  readonly settings: Settings;
   /** By which calls expire: the system's, since it is a real thread, on a real disk, that they wait for. */
   readonly deadlineClock: Clock;
   /** A thread of its own, but for tests that have it in theirs. */
   readonly startThread: StartThread;
+}
+
+const startWorker: StartThread = (workerData) =>
+  new Worker(workerModule(), { workerData, name: 'quayside-sqlite' });
+
+/** Next to this module, as TypeScript in the repository and as JavaScript where the package is installed. */
+function workerModule(): URL {
+  return new URL(import.meta.url.endsWith('.ts') ? './worker/main.ts' : './worker/main.js', import.meta.url);
 }
 
 export const MEMORY = ':memory:';
@@ -49,12 +94,12 @@ const NAMES = [
 ] as const;
 
 /** @throws Error naming the setting, for the composition root to report */
-export function readSettings(options: EngineOptions): Settings {
+export function readSettings(options: EngineOptions): Serving {
   const given = new EngineSettings(options.url, NAMES, options.settings);
   const faults = given.value('faults');
   const testThread = given.value('testThread');
   const ofTest = [faults, testThread].find((each) => each instanceof Faults || each instanceof TestThread);
-  return {
+  const settings: Settings = {
     file: fileOf(options),
     durability: given.oneOf('durability', ['full', 'normal']) ?? 'full',
     check: given.oneOf('check', ['auto', 'always', 'never']) ?? 'auto',
@@ -63,6 +108,9 @@ export function readSettings(options: EngineOptions): Settings {
     ballastBytes: given.whole('ballastBytes') ?? 16 * MIB,
     minFreeBytes: given.whole('minFreeBytes') ?? 64 * MIB,
     faultMemory: faults instanceof Faults ? faults.memory : null,
+  };
+  return {
+    settings,
     deadlineClock: ofTest?.clock ?? systemClock,
     startThread: testThread instanceof TestThread ? testThread.start : startWorker,
   };

@@ -1,5 +1,4 @@
 import {
-  type GroupCounts,
   type InsertOptions,
   MAX_REASON_BYTES,
   type PurgeStep,
@@ -28,6 +27,7 @@ import type { WorkerClient } from './client.ts';
 import {
   type BodyWriter,
   bodyAt,
+  type ElementFields,
   type Extra,
   type Fields,
   fromMore,
@@ -35,13 +35,16 @@ import {
   type Operations,
   type PackedBodies,
   type QueueName,
-  SCANNED_FIELDS,
   type Scanned,
+  type ScannedFields,
   SETTLE_NEEDS,
   type SettleDetails,
-  TAKEN_FIELDS,
+  type SettleFields,
   type Taken,
+  type TakenFields,
   toMore,
+  tuplesOf,
+  type UndoneDelivery,
 } from './protocol.ts';
 import type { SteadyTime } from './steady-time.ts';
 
@@ -94,7 +97,7 @@ export class SqliteStorage implements Storage {
     const write = (bodies: BodyWriter): Parameters<Operations['insert']> => {
       const fields: Fields = [];
       const now = this.#time.now();
-      for (const element of elements) this.#writeElement(element, now, bodies, fields);
+      for (const element of elements) fields.push(...this.#fieldsOf(element, now, bodies));
       return [nameOf(queue), fields, request && [request.key, request.fingerprint]];
     };
     if (onRepeat === null) return this.#client.call('insert', write, ([, ids]) => ids);
@@ -134,7 +137,7 @@ export class SqliteStorage implements Storage {
       this.#client.run('undoTake', (bodies) => this.#undone(queue, popped, bodies), failure);
     }
     const write = (): [needs: number, items: Fields, details: SettleDetails[]] => {
-      const items = reserved.flatMap(({ id, group, lease }) => {
+      const items = reserved.flatMap(({ id, group, lease }): SettleFields => {
         return [nameOf(queue), id, group, 0, lease?.token ?? null, 0, 'release'];
       });
       return [0, items, reserved.map(() => [0, null, 0, null, 0])];
@@ -179,16 +182,15 @@ export class SqliteStorage implements Storage {
     queue: QueueKey,
     deliveries: readonly Delivery[],
     bodies: BodyWriter,
-  ): [queue: QueueName, deliveries: Fields] {
-    const fields: Fields = [];
-    for (const delivery of deliveries) {
+  ): [queue: QueueName, deliveries: UndoneDelivery[]] {
+    const undone = deliveries.map((delivery): UndoneDelivery => {
       const { id, group, tries, matureAt, contentType, contentEncoding, headers, body } = delivery;
       const { expiresAt = null, reason = null } = delivery as Partial<Lost>;
-      const more = toMore(contentEncoding, headers);
-      fields.push(id, group, tries, matureAt, contentType, more, bodies.add(body), body.byteLength);
-      fields.push(expiresAt, reason);
-    }
-    return [nameOf(queue), fields];
+      const content = { type: contentType, more: toMore(contentEncoding, headers) };
+      const place: [number, number] = [bodies.add(body), body.byteLength];
+      return { id, group, tries, dueAt: matureAt, expiresAt, reason, ...content, body: place };
+    });
+    return [nameOf(queue), undone];
   }
 
   scan(queue: QueueKey, { group, states, ids, after, limit, bodies }: ScanOptions): Promise<ScanPage> {
@@ -203,11 +205,7 @@ export class SqliteStorage implements Storage {
   }
 
   purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep> {
-    return this.#client.call(
-      'purge',
-      () => [nameOf(queue), states ?? null],
-      ([removed, isDone]) => ({ removed, isDone }),
-    );
+    return this.#client.call('purge', () => [nameOf(queue), states ?? null], same);
   }
 
   drop(queue: QueueKey): Promise<boolean> {
@@ -215,29 +213,15 @@ export class SqliteStorage implements Storage {
   }
 
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
-    return this.#client.call('counts', () => [nameOf(queue), group ?? null], readCounts);
+    return this.#client.call('counts', () => [nameOf(queue), group ?? null], same);
   }
 
   usage(ns: string): Promise<Usage> {
-    return this.#client.call(
-      'usage',
-      () => [ns],
-      ([elements, bytes]) => ({ elements, bytes }),
-    );
+    return this.#client.call('usage', () => [ns], same);
   }
 
   sweep(): Promise<SweepResult> {
-    return this.#client.call(
-      'sweep',
-      () => [],
-      ([nextAt, names]) => {
-        const affected: QueueKey[] = [];
-        for (let at = 0; at < names.length; at += 2) {
-          affected.push({ ns: names[at] ?? '', name: names[at + 1] ?? '' });
-        }
-        return { affected, nextAt };
-      },
-    );
+    return this.#client.call('sweep', () => [], same);
   }
 
   #detailsOf(action: SettleAction, now: number, bodies: BodyWriter): SettleDetails {
@@ -246,8 +230,7 @@ export class SqliteStorage implements Storage {
         if (action.inserts === undefined || action.inserts.length === 0) return null;
         const fields: Fields = [];
         for (const { queue, element } of action.inserts) {
-          fields.push(nameOf(queue));
-          this.#writeElement(element, now, bodies, fields);
+          fields.push(nameOf(queue), ...this.#fieldsOf(element, now, bodies));
         }
         return fields;
       }
@@ -266,22 +249,21 @@ export class SqliteStorage implements Storage {
     }
   }
 
-  /** Writes {@link ELEMENT_FIELDS}. */
-  #writeElement(element: NewElement, now: number, bodies: BodyWriter, fields: Fields): void {
+  #fieldsOf(element: NewElement, now: number, bodies: BodyWriter): ElementFields {
     const { contentType, contentEncoding, headers, body, matureAt, delayMs, tries, groups, dedupKey } =
       element;
     const dueAt = matureAt === null ? now + delayMs : this.#time.fromWall(matureAt);
     const expiresAt = element.expiresAt ?? null;
-    let more: string | null = null;
+    let rarer: string | null = null;
     if (dedupKey !== null || expiresAt !== null) {
       const extra: Extra = {
         ...(dedupKey !== null && { key: dedupKey, fingerprint: element.fingerprint ?? null }),
         ...(expiresAt !== null && { expiresAt: this.#time.fromWall(expiresAt) }),
       };
-      more = JSON.stringify(extra);
+      rarer = JSON.stringify(extra);
     }
-    fields.push(contentType, toMore(contentEncoding, headers), bodies.add(body), body.byteLength);
-    fields.push(dueAt, tries, joined(groups), more);
+    const more = toMore(contentEncoding, headers);
+    return [contentType, more, bodies.add(body), body.byteLength, dueAt, tries, joined(groups), rarer];
   }
 }
 
@@ -316,25 +298,20 @@ function needsOf(action: SettleAction, isWaiting: boolean): number {
 }
 
 function readTaken([, until, lost, fields]: Taken, group: GroupName, bodies: PackedBodies): Delivery[] {
-  const deliveries: Delivery[] = [];
-  for (let at = 0; at < fields.length; at += TAKEN_FIELDS) {
-    const { contentEncoding, headers } = fromMore(fields[at + 4] as string | null);
-    const token = fields[at + 7] as string | null;
-    deliveries.push({
-      id: fields[at] as string,
+  const deliveries = tuplesOf<TakenFields>(fields, 8).map(
+    ([id, tries, matureAt, contentType, more, offset, length, token]): Delivery => ({
+      id,
       group,
-      tries: fields[at + 1] as number,
-      matureAt: fields[at + 2] as number,
-      contentType: fields[at + 3] as string | null,
-      contentEncoding,
-      headers,
-      body: bodyAt(bodies, fields[at + 5] as number, fields[at + 6] as number),
+      tries,
+      matureAt,
+      contentType,
+      ...fromMore(more),
+      body: bodyAt(bodies, offset, length),
       lease: token === null || until === null ? null : { token, until },
-    });
-  }
-  for (let at = 0; lost !== null && at < lost.length; at += 3) {
-    const more = { expiresAt: lost[at + 1] ?? null, reason: lost[at + 2] ?? null } as Lost;
-    Object.assign(deliveries[lost[at] as number] ?? {}, more);
+    }),
+  );
+  for (const [at, expiresAt, reason] of tuplesOf<[number, ...unknown[]]>(lost ?? [], 3)) {
+    Object.assign(deliveries[at] ?? {}, { expiresAt, reason });
   }
   return deliveries;
 }
@@ -345,63 +322,32 @@ function readScanned(
   bodies: PackedBodies,
   byIds: boolean,
 ): ScannedDelivery[] {
-  const deliveries: ScannedDelivery[] = [];
-  for (let at = 0; at < fields.length; at += SCANNED_FIELDS) {
-    const { contentEncoding, headers } = fromMore(fields[at + 9] as string | null);
-    const until = fields[at + 4] as number | null;
-    const offset = fields[at + 10] as number | null;
-    const bytes = fields[at + 11] as number;
-    const id = fields[at] as string;
-    const state = fields[at + 1] as DeliveryState;
-    const moment = fields[at + 3] as number;
-    const own = (fields[at + 12] as string | null) ?? id;
-    deliveries.push({
+  return tuplesOf<ScannedFields>(fields, 15).map((scanned) => {
+    const [id, state, tries, matureAt, until, insertedAt, expiresAt, reason, contentType, ...rest] = scanned;
+    const [more, offset, bytes, own, since, holder] = rest;
+    return {
       id,
       group,
       state,
-      tries: fields[at + 2] as number,
-      matureAt: moment,
+      tries,
+      matureAt,
       lease: until === null ? null : { token: '', until },
-      insertedAt: fields[at + 5] as number,
-      expiresAt: fields[at + 6] as number | null,
-      reason: fields[at + 7] as string | null,
-      contentType: fields[at + 8] as string | null,
-      contentEncoding,
-      headers,
+      insertedAt,
+      expiresAt,
+      reason,
+      contentType,
+      ...fromMore(more),
       body: offset === null ? NO_BODY : bodyAt(bodies, offset, bytes),
       bytes,
-      holder:
-        until === null
-          ? null
-          : {
-              ...readHolder(fields[at + 14] as string | null),
-              since: (fields[at + 13] as number | null) ?? 0,
-            },
-      // As `worker/scan.ts` reads it.
-      cursor: byIds ? null : `${state}.${until ?? moment}.${own}`,
-    });
-  }
-  return deliveries;
+      holder: until === null ? null : { ...readHolder(holder), since: since ?? 0 },
+      // As `worker/take.ts` reads it.
+      cursor: byIds ? null : `${state}.${until ?? matureAt}.${own ?? id}`,
+    };
+  });
 }
 
 function readSettled(results: Fields, at: number): SettleResult {
   const outcome = results[at] as SettleOutcome;
   const until = results[at + 1] as number | null;
   return until === null ? SETTLED[outcome] : { outcome, until };
-}
-
-/** Of the queue, then per group: name, counts. */
-function readCounts(fields: Fields): QueueCounts {
-  const groups = new Map<GroupName, GroupCounts>();
-  for (let at = 5; at < fields.length; at += 5) groups.set(fields[at] as string, groupCounts(fields, at));
-  return { ...groupCounts(fields, 0), groups };
-}
-
-function groupCounts(fields: Fields, at: number): GroupCounts {
-  return {
-    ready: fields[at + 1] as number,
-    scheduled: fields[at + 2] as number,
-    reserved: fields[at + 3] as number,
-    nextMatureAt: fields[at + 4] as number | null,
-  };
 }

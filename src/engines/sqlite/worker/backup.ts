@@ -1,10 +1,23 @@
-import { closeSync, fdatasync, openSync, renameSync, rmSync, statfsSync, statSync } from 'node:fs';
+import {
+  chmodSync,
+  closeSync,
+  copyFileSync,
+  existsSync,
+  fdatasync,
+  openSync,
+  renameSync,
+  rmSync,
+  statfsSync,
+  statSync,
+} from 'node:fs';
 import { dirname } from 'node:path';
 import { backup, DatabaseSync } from 'node:sqlite';
 import { QuaysideError } from '../../../model/errors.ts';
-import { createPrivateFile } from '../../../util/files.ts';
-import { isBusy, isFull, messageOf, sqliteCode } from './faults.ts';
+import { createPrivateFile, makeFolder, PRIVATE_MODE, syncFolder } from '../../../util/files.ts';
+import { isBusy, isFull, messageOf, openError, sqliteCode } from './errors.ts';
 import { markCopy } from './ids.ts';
+import { checkAgree, refuseIfInUse } from './open.ts';
+import { hasSchema } from './schema.ts';
 
 /**
  * Pages copied at a time, on a thread of Node's pool. Statements of this connection wait for a step: 0.5 ms at the
@@ -115,4 +128,100 @@ export class Backup {
       closeSync(descriptor);
     }
   }
+}
+
+/** A file of a backup, and the file of which it takes the place. */
+interface Restored {
+  readonly backup: string;
+  readonly file: string;
+}
+
+/**
+ * Puts backups in the places of files that no process has open. Everything is copied and checked before the first
+ * file gets its place.
+ * @param replacedAt part of the names that files which are in the way are given; null: they are not replaced
+ * @returns per backup, where the files that were in its place are now
+ * @throws Error that says what is in the way, or wrong with a backup
+ */
+export function restore(planned: readonly Restored[], replacedAt: string | null): string[][] {
+  for (const { file } of planned) checkPlace(file, replacedAt !== null);
+  try {
+    for (const { backup, file } of planned) {
+      makeFolder(dirname(file));
+      draftCopy(backup, file);
+    }
+    return planned.map(({ file }) => {
+      const kept = existingFiles(file).map((path) => {
+        const aside = path.replace(file, `${file}.replaced-${replacedAt}`);
+        renameSync(path, aside);
+        return aside;
+      });
+      renameSync(draftOf(file), file);
+      syncFolder(dirname(file));
+      return kept;
+    });
+  } catch (error) {
+    for (const { file } of planned) dropDraft(file);
+    throw error;
+  }
+}
+
+/** @throws Error if the file may not be replaced, or cannot be as a process has it open */
+function checkPlace(file: string, mayReplace: boolean): void {
+  if (existsSync(file)) {
+    try {
+      refuseIfInUse(file);
+    } catch (error) {
+      throw openError(file, error);
+    }
+  }
+  const [first] = existingFiles(file);
+  if (first === undefined || mayReplace) return;
+  throw new Error(
+    `${first} is there already. Move it away, or give --replace, which keeps it under another name.`,
+  );
+}
+
+/** What belongs to a database and must not meet another one. */
+const SUFFIXES = ['', '-wal', '-shm'];
+
+/** Where a copy waits until all of a restore are complete. */
+function draftOf(file: string): string {
+  return `${file}.restoring`;
+}
+
+/** Paths of the database that are there. */
+function existingFiles(file: string): string[] {
+  return SUFFIXES.map((suffix) => file + suffix).filter((path) => existsSync(path));
+}
+
+/**
+ * Copies a backup to a draft next to its target, checks the whole copy, and marks it, so that its first start
+ * gives ids that the lost file never gave.
+ * @throws Error that names the backup, if it is damaged or of another version
+ */
+function draftCopy(backup: string, file: string): void {
+  const draft = draftOf(file);
+  try {
+    for (const suffix of SUFFIXES) rmSync(draft + suffix, { force: true });
+    copyFileSync(backup, draft);
+    chmodSync(draft, PRIVATE_MODE);
+    const db = new DatabaseSync(draft);
+    try {
+      // No file for shared memory, which its close would have to remove.
+      db.exec('PRAGMA locking_mode = EXCLUSIVE');
+      checkAgree(db, '1');
+      hasSchema(db);
+      markCopy(db);
+    } finally {
+      db.close();
+    }
+  } catch (error) {
+    dropDraft(file);
+    throw openError(backup, error);
+  }
+}
+
+function dropDraft(file: string): void {
+  for (const suffix of SUFFIXES) rmSync(draftOf(file) + suffix, { force: true });
 }

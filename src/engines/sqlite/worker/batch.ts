@@ -1,15 +1,63 @@
 import {
   BodyWriter,
   type Call,
+  type Operation,
+  type Operations,
   type PackedBodies,
   READS,
   type Rejection,
   SETTLE_NEEDS,
 } from '../protocol.ts';
-import { isFatal, isFull, isUnreadable, messageOf, Rejected, rejectionOf, StoreLost } from './faults.ts';
-import { endLeases } from './moves.ts';
-import { type Bodies, OPERATIONS } from './operations.ts';
+import { isFatal, isFull, isUnreadable, messageOf, Rejected, rejectionOf, StoreLost } from './errors.ts';
+import { insert } from './insert.ts';
+import { counts, heldIn } from './queues.ts';
+import { endLeases, settle } from './settle.ts';
 import type { Store } from './store.ts';
+import { scan, take, undoTake } from './take.ts';
+
+type Run<O extends Operation> = (
+  store: Store,
+  ...args: Parameters<Operations[O]>
+) => ReturnType<Operations[O]>;
+
+/** What each operation does, within the batch's transaction. */
+const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
+  declare: ({ queues, now }, names, options) => {
+    queues.declare(names, options, now);
+    return null;
+  },
+  queues: ({ queues }, ns) =>
+    queues
+      .in(ns)
+      .map(({ key }) => key.name)
+      .sort(),
+  insert,
+  take,
+  settle,
+  undoTake,
+  scan,
+  purge: ({ rows, now }, name, states) => rows.purge(name, states, now),
+  drop: ({ queues, upkeep }, name) => upkeep.drop(queues.find(name)),
+  counts,
+  usage: ({ queues, upkeep }, ns) => {
+    const elements = queues.in(ns).reduce((sum, queue) => sum + heldIn(queue), 0);
+    return { elements, bytes: upkeep.bytesInUse() };
+  },
+  sweep: (store) => store.upkeep.sweep(store),
+  definitionGet: ({ records }, kind, key) => records.definition(kind, key),
+  definitionList: ({ records }, kind) => records.definitions(kind),
+  definitionPut: ({ records, ids }, kind, key, value, expected) => {
+    const version = ids.next();
+    return records.putDefinition(kind, key, value, expected, version) ? String(version) : null;
+  },
+  definitionDelete: ({ records }, kind, key, expected) => records.deleteDefinition(kind, key, expected),
+  statsAdd: ({ records, now }, entries) => {
+    records.addStats(entries, now);
+    return null;
+  },
+  statsRead: ({ records }, name) => records.stats(name),
+  ping: () => null,
+};
 
 const NO_SPACE: Rejection = {
   code: 'storage-full',
@@ -86,8 +134,9 @@ function halvesOf(parts: readonly Part[]): (readonly Part[])[] {
 /** Leases that have ended by the batch's moment are settled before its calls run. */
 function runCalls(store: Store, { batch, result, from, to }: Part): void {
   store.now = batch.now;
+  store.received = batch.bodies;
+  store.reply = result.bodies;
   endLeases(store);
-  const bodies: Bodies = { received: batch.bodies, reply: result.bodies };
   for (let index = from; index < to; index++) {
     const call = batch.calls[index];
     if (call === undefined) continue;
@@ -98,9 +147,9 @@ function runCalls(store: Store, { batch, result, from, to }: Part): void {
       continue;
     }
     const [operation, ...args] = call;
-    const run = OPERATIONS[operation] as (store: Store, bodies: Bodies, ...args: unknown[]) => unknown;
+    const run = OPERATIONS[operation] as (store: Store, ...args: unknown[]) => unknown;
     try {
-      result.results[index] = run(store, bodies, ...args);
+      result.results[index] = run(store, ...args);
     } catch (error) {
       if (!(error instanceof Rejected)) throw error;
       reject(result, index, error.rejection);

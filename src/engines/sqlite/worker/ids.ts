@@ -13,7 +13,7 @@ import type { DatabaseSync } from 'node:sqlite';
  * follow may have been given before: the file that was lost may have been opened any number of times after the backup.
  * An id is no secret; every verb checks it against the queue it is used with.
  */
-export interface Tag {
+interface Tag {
   /** The first epoch whose ids have it. */
   readonly from: number;
   readonly text: string;
@@ -60,6 +60,12 @@ export class Ids {
     this.#counter = counter;
     this.#epoch = epoch;
     this.#prefix = this.#prefixOf(epoch);
+  }
+
+  /** Of a file that was just opened. */
+  static open(db: DatabaseSync): Ids {
+    const epoch = nextEpoch(db);
+    return new Ids(readTags(db), epoch);
   }
 
   next(): number {
@@ -120,7 +126,7 @@ export function markCopy(db: DatabaseSync): void {
 }
 
 /** Random characters that start every id of the file, by the epochs that have them. */
-export function readTags(db: DatabaseSync): Tag[] {
+function readTags(db: DatabaseSync): Tag[] {
   return db
     .prepare(`SELECT key, value FROM meta WHERE key GLOB '${TAG}*'`)
     .all()

@@ -1,20 +1,20 @@
 import { isSameContent } from '../../../model/fingerprint.ts';
 import {
   bodyAt,
-  ELEMENT_FIELDS,
+  type ElementFields,
   type Extra,
   type Fields,
   type PackedBodies,
   type QueueName,
+  tuplesOf,
 } from '../protocol.ts';
-import type { Queue } from './names.ts';
-import type { Bodies } from './operations.ts';
+import type { Queue } from './queues.ts';
 import type { Seen } from './records.ts';
-import type { NewDelivery, StoredContent } from './rows.ts';
+import type { NewRow } from './rows.ts';
 import type { Store } from './store.ts';
 
 /** A new element. */
-export interface Incoming extends StoredContent, NewDelivery {
+interface Incoming extends NewRow {
   /** Group names joined by commas, which no name has; '' on a plain queue. */
   readonly groups: string;
   readonly extra: Extra | null;
@@ -23,51 +23,49 @@ export interface Incoming extends StoredContent, NewDelivery {
 /** @throws Rejected */
 export function insert(
   store: Store,
-  { received }: Bodies,
   name: QueueName,
   fields: Fields,
   request: readonly [key: string, fingerprint: string] | null,
 ): [repeats: number[] | null, ids: string[]] {
-  const repeat = request === null ? null : repeatOf(store, name, fields, request);
+  const { ids, queues, rows, records, received, now } = store;
+  const elements = tuplesOf<ElementFields>(fields, 8).map((one) => elementOf(one, received));
+  const repeat = request === null ? null : repeatOf(store, name, elements, request);
   if (repeat !== null) return repeat;
-  if (request !== null && fields.length === 0) return [null, []];
-  if (store.names.isLimited(name)) {
-    const groups: string[] = [];
-    for (let at = 6; at < fields.length; at += ELEMENT_FIELDS) groups.push(fields[at] as string);
-    store.names.makeRoom(name, groups);
+  if (request !== null && elements.length === 0) return [null, []];
+  if (queues.isLimited(name)) {
+    queues.makeRoom(
+      name,
+      elements.map(({ groups }) => groups),
+    );
   }
-  const queue = store.names.use(name, store.now);
+  const queue = queues.use(name, now);
   // What the key of a single element holds shows when it is stored.
-  const mismatched = fields.length > ELEMENT_FIELDS ? mismatchedOf(store, queue, fields) : null;
+  const mismatched = elements.length > 1 ? mismatchedOf(store, queue, elements) : null;
   if (mismatched !== null) return [[mismatched, 0], []];
   let repeats: number[] | null = null;
   let isMismatched = false;
-  const ids: string[] = [];
-  const onRepeat = ({ extra }: Incoming, { fingerprint }: Seen): void => {
+  const onRepeat = (index: number, { extra }: Incoming, { fingerprint }: Seen): void => {
     repeats ??= [];
     const isSame = isSameContent(extra?.fingerprint ?? null, fingerprint);
-    repeats.push(ids.length, isSame ? 1 : 0);
+    repeats.push(index, isSame ? 1 : 0);
     isMismatched ||= !isSame;
   };
-  const elements: Incoming[] = [];
-  for (let at = 0; at < fields.length; at += ELEMENT_FIELDS) elements.push(elementAt(fields, at, received));
-  let first: number | null = null;
-  if (elements.length > 1 && elements.every(isUsual)) {
-    first = store.ids.draw(elements.length);
-    store.rows.addManyPlain(store.names.subscription(queue, ''), first, elements, store.now);
-    for (let index = 0; index < elements.length; index += 1) ids.push(store.ids.text(first + index));
+  let numbers: number[];
+  if (elements.length > 0 && elements.every(isUsual)) {
+    const first = ids.draw(elements.length);
+    rows.addPlain(queues.subscription(queue, ''), first, elements, now);
+    numbers = elements.map((_, index) => first + index);
   } else {
-    for (const element of elements) {
-      const seq = insertOne(store, queue, element, onRepeat);
-      first ??= seq;
-      ids.push(store.ids.text(seq));
-    }
+    numbers = elements.map((element, index) =>
+      insertOne(store, queue, element, (seen) => onRepeat(index, element, seen)),
+    );
   }
-  if (request !== null && first !== null) {
+  const [first] = numbers;
+  if (request !== null && first !== undefined) {
     const [key, fingerprint] = request;
-    store.records.remember(queue, key, { seq: first, fingerprint }, store.now);
+    records.remember(queue, key, { seq: first, fingerprint }, now);
   }
-  return [repeats, isMismatched ? [] : ids];
+  return [repeats, isMismatched ? [] : numbers.map((seq) => ids.text(seq))];
 }
 
 /** Whether an element has one delivery and no key of its own, so that it can share a statement with others. */
@@ -80,23 +78,23 @@ function isUsual({ groups, extra }: Incoming): boolean {
  * consecutive numbers, and the same content draws as many again.
  */
 function repeatOf(
-  { ids, names, records, now }: Store,
+  { ids, queues, records, now }: Store,
   name: QueueName,
-  fields: Fields,
+  elements: readonly Incoming[],
   [key, fingerprint]: readonly [key: string, fingerprint: string],
 ): [repeats: number[], ids: string[]] | null {
-  const queue = names.find(name);
+  const queue = queues.find(name);
   const seen = queue === null ? null : records.seen(queue, key, now);
   if (seen === null) return null;
   const isSame = isSameContent(fingerprint, seen.fingerprint);
-  if (fields.length === 0 || !isSame) return [[0, isSame ? 1 : 0], []];
+  if (elements.length === 0 || !isSame) return [[0, isSame ? 1 : 0], []];
   const repeats: number[] = [];
   const repeated: string[] = [];
   let { seq } = seen;
-  for (let at = 0; at < fields.length; at += ELEMENT_FIELDS) {
+  for (const { groups } of elements) {
     repeats.push(repeated.length, 1);
     repeated.push(ids.text(seq));
-    seq += numbersOf(fields[at + 6] as string);
+    seq += numbersOf(groups);
   }
   return [repeats, repeated];
 }
@@ -107,35 +105,36 @@ function numbersOf(groups: string): number {
 }
 
 /** The first element whose key was seen with other content, in this call or before; null: none. */
-function mismatchedOf({ records, now }: Store, queue: Queue, fields: Fields): number | null {
+function mismatchedOf({ records, now }: Store, queue: Queue, elements: readonly Incoming[]): number | null {
   /** By key, the fingerprint with which it came first. */
-  let known: Map<string, string | null> | null = null;
-  for (let at = 0; at < fields.length; at += ELEMENT_FIELDS) {
-    const extra = fields[at + 7] as string | null;
-    const { key, fingerprint = null } = extra === null ? {} : (JSON.parse(extra) as Extra);
+  const known = new Map<string, string | null>();
+  for (const [index, { extra }] of elements.entries()) {
+    const { key, fingerprint = null } = extra ?? {};
     if (key === undefined) continue;
-    known ??= new Map();
     let first = known.get(key);
     if (first === undefined) {
       const seen = records.seen(queue, key, now);
       first = seen === null ? fingerprint : seen.fingerprint;
       known.set(key, first);
     }
-    if (!isSameContent(fingerprint, first)) return at / ELEMENT_FIELDS;
+    if (!isSameContent(fingerprint, first)) return index;
   }
   return null;
 }
 
-export function elementAt(fields: Fields, at: number, bodies: PackedBodies): Incoming {
-  const extra = fields[at + 7] as string | null;
+/** The new element that these fields describe. */
+export function elementOf(
+  [type, more, offset, length, dueAt, tries, groups, extra]: ElementFields,
+  bodies: PackedBodies,
+): Incoming {
   const parsed = extra === null ? null : (JSON.parse(extra) as Extra);
   return {
-    type: fields[at] as string | null,
-    more: fields[at + 1] as string | null,
-    body: bodyAt(bodies, fields[at + 2] as number, fields[at + 3] as number),
-    dueAt: fields[at + 4] as number,
-    tries: fields[at + 5] as number,
-    groups: fields[at + 6] as string,
+    type,
+    more,
+    body: bodyAt(bodies, offset, length),
+    dueAt,
+    tries,
+    groups,
     extra: parsed,
     expiresAt: parsed?.expiresAt ?? null,
     reason: null,
@@ -144,26 +143,26 @@ export function elementAt(fields: Fields, at: number, bodies: PackedBodies): Inc
 
 /** Stores one element, or finds the one that its dedup key already stored. Returns its number. */
 export function insertOne(
-  { ids, names, rows, records, upkeep, now }: Store,
+  { ids, queues, rows, records, upkeep, now }: Store,
   queue: Queue,
   element: Incoming,
-  onRepeat?: (element: Incoming, seen: Seen) => void,
+  onRepeat?: (seen: Seen) => void,
 ): number {
   const { key, fingerprint = null } = element.extra ?? {};
   const seen = key === undefined ? null : records.seen(queue, key, now);
   if (seen !== null) {
-    onRepeat?.(element, seen);
+    onRepeat?.(seen);
     return seen.seq;
   }
   const seq = ids.next();
   if (element.groups === '') {
-    rows.addPlain(names.subscription(queue, ''), seq, element, element, now);
+    rows.addPlain(queues.subscription(queue, ''), seq, [element], now);
   } else {
     const groups = element.groups.split(',');
     rows.addElement(queue, seq, groups.length, element, now);
     // Each delivery has a number of its own behind the element's, and so the element's place among all.
     for (const group of groups) {
-      rows.addShared(names.subscription(queue, group), ids.next(), seq, element, now);
+      rows.addShared(queues.subscription(queue, group), ids.next(), seq, element, now);
     }
     upkeep.added(queue, now);
   }

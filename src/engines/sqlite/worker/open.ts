@@ -1,25 +1,13 @@
 import { copyFileSync, existsSync, rmSync, statSync } from 'node:fs';
 import { DatabaseSync } from 'node:sqlite';
+import { systemClock } from '../../../util/clock.ts';
 import { createPrivateFile, widerMode } from '../../../util/files.ts';
-import { type DamagedLog, type Durability, type FileCheck, MEMORY } from '../settings.ts';
-import { checkFile } from './check.ts';
-import { isBusy, isDamage, messageOf, SQLITE_ERROR, sqliteCode } from './faults.ts';
+import { MEMORY, type Settings, type Warn } from '../settings.ts';
+import { damage, isBusy, OpenError, openError } from './errors.ts';
 import { findLogDamage, holdsCommits } from './log-check.ts';
 import { createSchema } from './schema.ts';
 
-export interface OpenOptions {
-  /** A path, or ':memory:'. */
-  readonly file: string;
-  readonly durability: Durability;
-  readonly cacheBytes: number;
-  readonly check: FileCheck;
-  readonly damagedLog: DamagedLog;
-}
-
-export type Warn = (fields: object, message: string) => void;
-
-/** A file that cannot be served; the message names it and the remedy. */
-export class OpenError extends Error {}
+type OpenSettings = Pick<Settings, 'file' | 'durability' | 'cacheBytes' | 'check' | 'damagedLog'>;
 
 /** Before it, a checkpoint could corrupt the file when two connections met (WAL-reset bug of 3.7.0 to 3.51.2). */
 const OLDEST_SQLITE = '3.51.3';
@@ -43,7 +31,7 @@ export function checkSqliteVersion(version: string): void {
  * Commits wait for their fsync.
  * @throws OpenError
  */
-export function openDatabase(options: OpenOptions, warn: Warn): DatabaseSync {
+export function openDatabase(options: OpenSettings, warn: Warn): DatabaseSync {
   const { file, cacheBytes, check } = options;
   checkSqliteVersion(process.versions.sqlite ?? '0');
   try {
@@ -81,7 +69,7 @@ export function openDatabase(options: OpenOptions, warn: Warn): DatabaseSync {
  * loss may leave such a log: its commits do not wait for the disk.
  * @throws OpenError
  */
-function checkLog({ file, durability, damagedLog }: OpenOptions, warn: Warn): void {
+function checkLog({ file, durability, damagedLog }: OpenSettings, warn: Warn): void {
   const log = `${file}-wal`;
   const isFileThere = (statSync(file, { throwIfNoEntry: false })?.size ?? 0) > 0;
   const damage = findLogDamage(log);
@@ -141,26 +129,66 @@ function warnOfWiderModes(file: string, warn: Warn): void {
   }
 }
 
-/** Why a file cannot be served, by what failed. */
-export function openError(file: string, error: unknown): OpenError {
-  if (error instanceof OpenError) return error;
-  return new OpenError(refusal(file, error), { cause: error });
+/**
+ * Files up to this size are checked whole at each start: 2 ms a MiB, 4 ms with small elements, so at most 0.3 s. It holds
+ * about half a million small elements.
+ */
+const CHECKED_BYTES = 64 * 1024 * 1024;
+
+/** Of a larger file, deliveries are checked for so long, those inserted first. Each takes 2 µs. */
+const CHECK_MS = 500;
+/** Rows between two looks at the clock. */
+const ROWS_A_LOOK = 1000;
+
+/** What else decides which elements are found, and is small whatever the queues hold. */
+const SMALL_TABLES = ['meta', 'definition', 'queue', 'subscription', 'stats', 'damaged'];
+
+/**
+ * Looks for damage that would else show up later, under load: pages that make no sense, and rows that disagree with
+ * their index, which hides their element. Not `quick_check`, which leaves the indexes out: of 400 flipped bits it
+ * found 64, and `integrity_check` 229.
+ *
+ * What is left out of a larger file is checked where it is used: SQLite notices a damaged page when it reads it, and
+ * elements and deliveries have checksums.
+ * @throws Error as SQLite does for a damaged file
+ */
+function checkFile(db: DatabaseSync, file: string, check: Settings['check']): void {
+  // Brings the log in, so that the file is as long as its header says.
+  db.exec('PRAGMA wal_checkpoint(PASSIVE)');
+  const bytes = existsSync(file) ? statSync(file).size : 0;
+  const pages = Number(db.prepare('PRAGMA page_count').get()?.page_count);
+  const pageBytes = Number(db.prepare('PRAGMA page_size').get()?.page_size);
+  if (bytes < pages * pageBytes) throw damage(`${pages * pageBytes - bytes} bytes are missing at its end`);
+  if (check === 'never') return;
+  if (check === 'always' || bytes <= CHECKED_BYTES) checkAgree(db, '1');
+  else checkPart(db);
 }
 
-function refusal(file: string, error: unknown): string {
-  const why = messageOf(error);
-  if (isBusy(error)) {
-    return `SQLite file ${file} is in use by another process; stop that one or give this one a file of its own.`;
+function checkPart(db: DatabaseSync): void {
+  for (const table of SMALL_TABLES) checkAgree(db, table);
+  checkDeliveries(db, systemClock.monotonic() + CHECK_MS);
+}
+
+/** @param what a table, or how many findings are enough @throws Error as SQLite does for a damaged file */
+export function checkAgree(db: DatabaseSync, what: string): void {
+  const found = db.prepare(`PRAGMA integrity_check(${what})`).get()?.integrity_check;
+  if (found !== 'ok') throw damage(String(found));
+}
+
+/** Whether each waiting delivery is in the index that hands it out. */
+function checkDeliveries(db: DatabaseSync, until: number): void {
+  const rows = db.prepare(
+    `SELECT d.seq, d.lease_until IS NOT NULL OR EXISTS (
+              SELECT 1 FROM delivery i INDEXED BY delivery_waiting
+              WHERE i.subscription = d.subscription AND i.due_at = d.due_at AND i.seq = d.seq AND i.lease_until IS NULL)
+     FROM delivery d NOT INDEXED ORDER BY d.seq`,
+  );
+  rows.setReturnArrays(true);
+  let seen = 0;
+  for (const row of rows.iterate()) {
+    const [seq, isFound] = row as unknown as number[];
+    if (isFound !== 1) throw damage(`the delivery of element ${seq} is missing from its index`);
+    seen++;
+    if (seen % ROWS_A_LOOK === 0 && systemClock.monotonic() > until) return;
   }
-  if (isDamage(error)) {
-    return `SQLite file ${file} is damaged or not a database (${why}); restore it from a backup or move it away.`;
-  }
-  // Our statements do not fit its tables.
-  if (sqliteCode(error) === SQLITE_ERROR) {
-    return `SQLite file ${file} has other tables than it should (${why}): it is damaged; restore it from a backup or move it away.`;
-  }
-  if (sqliteCode(error) !== null) {
-    return `SQLite file ${file} cannot be opened (${why}); check that its folder exists, may be written and has space.`;
-  }
-  return `SQLite file ${file} cannot be used: ${why}.`;
 }

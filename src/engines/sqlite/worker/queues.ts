@@ -1,117 +1,336 @@
-import { NO_COUNTS } from '../../../engine/storage.ts';
-import { DELIVERY_STATES, PLAIN_GROUP } from '../../../model/element.ts';
-import { bodyAt, type Fields, type QueueName, UNDONE_FIELDS } from '../protocol.ts';
-import type { Queue, Subscription } from './names.ts';
-import type { Bodies } from './operations.ts';
+import type { DatabaseSync } from 'node:sqlite';
+import { tooManyGroups } from '../../../engine/calls.ts';
+import type { NamespacePolicy } from '../../../engine/engine.ts';
+import {
+  type DefaultsRule,
+  defaultsRules,
+  type GroupLimit,
+  groupLimitOf,
+  type QueueDefaults,
+} from '../../../engine/queue-policy.ts';
+import { type GroupCounts, NO_COUNTS, type QueueCounts, type QueueOptions } from '../../../engine/storage.ts';
+import type { GroupName } from '../../../model/element.ts';
+import type { QueueKey } from '../../../model/names.ts';
+import { ruleFor } from '../../../util/name-pattern.ts';
+import { keyOf, nameOf, type QueueName } from '../protocol.ts';
+import { Rejected } from './errors.ts';
+import { prepareAll, type Statements } from './schema.ts';
 import type { Store } from './store.ts';
 
-/** Deliveries that one step of a purge removes, about: 10 ms. */
-const PURGED_A_STEP = 2000;
-
-export function declare(
-  { names, now }: Store,
-  _: Bodies,
-  queues: readonly QueueName[],
-  options: string | null,
-): null {
-  for (const name of queues) {
-    const queue = names.use(name, now);
-    if (options !== null) names.setOptions(queue, options === 'null' ? null : options);
-  }
-  return null;
+/** What applies to a queue: its own options over those that its namespace has for its name. */
+interface QueuePolicy extends QueueDefaults {
+  /** The default groups, joined by commas; '' on a plain queue. */
+  readonly groups: string;
+  /** How many groups it may have; null: any number. */
+  readonly groupLimit: GroupLimit | null;
 }
 
-/** A step may be of several groups, and is done once it found less than it may remove. */
-export function purge(
-  { names, rows, now }: Store,
-  _: Bodies,
-  name: QueueName,
-  given: readonly string[] | null,
-): [removed: number, isDone: boolean] {
-  const states = DELIVERY_STATES.filter((state) => given === null || given.includes(state));
-  let removed = 0;
-  for (const subscription of names.find(name)?.subscriptions.values() ?? []) {
-    for (const state of states) {
-      const found = rows.inState(subscription, state, now, PURGED_A_STEP - removed);
-      for (const row of found) rows.remove(subscription, row);
-      removed += found.length;
-      if (removed === PURGED_A_STEP) return [removed, false];
-    }
-  }
-  return [removed, true];
+/** A queue, as kept in memory. */
+export interface Queue {
+  readonly id: number;
+  readonly key: QueueKey;
+  readonly subscriptions: Map<GroupName, Subscription>;
+  /** JSON text of `QueueOptions`; null: none. */
+  options: string | null;
+  policy: QueuePolicy;
+  /** When it was last used, to {@link USE_NOTED_MS}. */
+  usedAt: number;
+  /** With a retention: nothing that waits there was inserted before this moment. Infinity: nothing waits; or {@link UNKNOWN}. */
+  oldestAt: number;
 }
+
+/** A bound that was not looked up since the queue was read from the tables. */
+export const UNKNOWN = Number.NEGATIVE_INFINITY;
+
+/** A use is written down if the last one is older: one write an hour for a busy queue. */
+export const USE_NOTED_MS = 3_600_000;
+/** Empty groups that one call evicts. */
+const EVICTED_A_CALL = 1000;
 
 /**
- * The element keeps its number, so it regains its place. If another group still has it, only the delivery
- * is made again. Its age for the retention starts again with its row: the pop forgot it.
+ * One consumer group of one queue, with its counts. These are kept in memory and, with each transaction that changes
+ * them, in its row: reading them costs no scan of ten million elements, not even after a start, which took seconds.
+ *
+ * "Ready" means due at `countedAt`, which follows the clock. Moving it over a time in which nothing is scheduled
+ * is free; else one count over the index range that it passes, so each delayed delivery is counted once in its life.
  */
-export function undoTake(
-  { names, ids, rows, upkeep, now }: Store,
-  { received }: Bodies,
-  name: QueueName,
-  deliveries: Fields,
-): null {
-  const queue = names.use(name, now);
-  for (let at = 0; at < deliveries.length; at += UNDONE_FIELDS) {
-    const [id, group, tries, dueAt, type, more, offset, length, expiresAt, reason] = deliveries.slice(
-      at,
-      at + UNDONE_FIELDS,
-    ) as [
-      string,
-      string,
-      number,
-      number,
-      string | null,
-      string | null,
-      number,
-      number,
-      number | null,
-      string | null,
-    ];
-    const element = ids.parse(id);
-    if (element === null) throw new Error(`undo of the take of an element that this engine never had: ${id}`);
-    const subscription = names.subscription(queue, group);
-    if (rows.find(subscription, element) !== null) continue;
-    const content = { type, more, body: bodyAt(received, offset, length) };
-    const facts = { dueAt, tries, expiresAt, reason };
-    if (group === PLAIN_GROUP) {
-      rows.addPlain(subscription, element, content, facts, now);
-      continue;
-    }
-    if (rows.hasElement(element)) rows.markShared(element);
-    else rows.addElement(queue, element, 1, content, now);
-    // The insert drew a number for each group behind the element's: any that is free is in the same place.
-    let seq = element + 1;
-    while (rows.bySeq(seq) !== null) seq++;
-    rows.addShared(subscription, seq, element, facts, now);
-    upkeep.releasedInto(queue);
-  }
-  return null;
-}
-
-interface Counts {
+export interface Subscription {
+  readonly id: number;
+  readonly queue: Queue;
+  readonly group: GroupName;
+  countedAt: number;
   ready: number;
   scheduled: number;
   reserved: number;
-  nextMatureAt: number | null;
+  /** No scheduled delivery is due before this moment; Infinity if none is scheduled. */
+  scheduledFrom: number;
+  /** No lease ends before this moment; Infinity if none runs; or {@link UNKNOWN}. */
+  leaseEndsFrom: number;
+  /** This transaction changed its counts. */
+  isChanged: boolean;
 }
 
-/** Of one group, or of the queue, with its groups behind it. */
-export function counts(store: Store, _: Bodies, name: QueueName, group: string | null): Fields {
-  const queue = store.names.find(name);
+type SubscriptionRow = Pick<
+  Subscription,
+  'id' | 'group' | 'countedAt' | 'ready' | 'scheduled' | 'reserved'
+> & { readonly queue: number };
+
+const SQL = {
+  queues: 'SELECT id, ns, name, used_at AS usedAt, options FROM queue',
+  subscriptions:
+    'SELECT id, queue, grp AS "group", counted_at AS countedAt, ready, scheduled, reserved FROM subscription',
+  addQueue: 'INSERT INTO queue (ns, name, used_at) VALUES (?, ?, 0) RETURNING id',
+  addSubscription: 'INSERT INTO subscription (queue, grp) VALUES (?, ?) RETURNING id',
+  removeQueue: 'DELETE FROM queue WHERE id = ?',
+  removeSubscription: 'DELETE FROM subscription WHERE id = ?',
+  noteUse: 'UPDATE queue SET used_at = ? WHERE id = ?',
+  setOptions: 'UPDATE queue SET options = ? WHERE id = ?',
+  save: 'UPDATE subscription SET counted_at = ?, ready = ?, scheduled = ?, reserved = ? WHERE id = ?',
+} as const;
+
+/** All queues and subscriptions, in memory. A name reaches SQL only as a bound value. */
+export class Queues {
+  /** Of each namespace, the most specific rule first. */
+  readonly #policies: ReadonlyMap<string, readonly PolicyRule[]>;
+  readonly #byName = new Map<QueueName, Queue>();
+  readonly #subscriptions = new Map<number, Subscription>();
+  /** Those whose counts this transaction changed. */
+  readonly #changed: Subscription[] = [];
+  readonly #sql: Statements<typeof SQL>;
+
+  constructor(db: DatabaseSync, namespaces: readonly NamespacePolicy[]) {
+    this.#sql = prepareAll(db, SQL);
+    this.#policies = new Map(namespaces.map((policy) => [policy.name, policyRules(policy)]));
+    this.reload();
+  }
+
+  /** Reads all of it from the tables: at the start, and after a transaction that failed, so that nothing need be undone. */
+  reload(): void {
+    this.#byName.clear();
+    this.#subscriptions.clear();
+    this.#changed.length = 0;
+    const byId = new Map<number, Queue>();
+    for (const row of this.#sql.queues.all()) {
+      const { id, ns, name, usedAt, options } = row as unknown as QueueKey & Queue;
+      byId.set(id, this.#put(id, { ns, name }, { options, usedAt, oldestAt: UNKNOWN }));
+    }
+    for (const row of this.#sql.subscriptions.all()) {
+      const subscription = row as unknown as SubscriptionRow;
+      const queue = byId.get(subscription.queue);
+      if (queue !== undefined) this.#putSubscription(queue, subscription);
+    }
+  }
+
+  all(): Iterable<Queue> {
+    return this.#byName.values();
+  }
+
+  /** Null if the queue was never written. */
+  find(name: QueueName): Queue | null {
+    return this.#byName.get(name) ?? null;
+  }
+
+  /** The queue of a name, created if it is new, and used now. */
+  use(name: QueueName, now: number): Queue {
+    const queue = this.find(name) ?? this.#create(keyOf(name));
+    this.noteUse(queue, now);
+    return queue;
+  }
+
+  /** The queue is used now: it is not forgotten for a day. */
+  noteUse(queue: Queue, now: number): void {
+    if (now - queue.usedAt < USE_NOTED_MS && now >= queue.usedAt) return;
+    queue.usedAt = now;
+    this.#sql.noteUse.run(now, queue.id);
+  }
+
+  /** @param options as JSON text, that of null if there are none any more; null: what is stored stays */
+  declare(names: readonly QueueName[], options: string | null, now: number): void {
+    for (const name of names) {
+      const queue = this.use(name, now);
+      if (options !== null) this.#setOptions(queue, options === 'null' ? null : options);
+    }
+  }
+
+  #setOptions(queue: Queue, options: string | null): void {
+    queue.options = options;
+    queue.policy = this.#policyOf(queue.key, options);
+    queue.oldestAt = UNKNOWN;
+    this.#sql.setOptions.run(options, queue.id);
+  }
+
+  subscription(queue: Queue, group: GroupName): Subscription {
+    const known = queue.subscriptions.get(group);
+    if (known !== undefined) return known;
+    const id = Number(this.#sql.addSubscription.get(queue.id, group)?.id);
+    return this.#putSubscription(queue, { id, group, countedAt: 0, ready: 0, scheduled: 0, reserved: 0 });
+  }
+
+  subscriptions(): Iterable<Subscription> {
+    return this.#subscriptions.values();
+  }
+
+  /** Null if there is no such subscription. */
+  subscriptionById(id: number): Subscription | null {
+    return this.#subscriptions.get(id) ?? null;
+  }
+
+  /** Removes a queue that holds nothing. */
+  remove(queue: Queue): void {
+    for (const subscription of queue.subscriptions.values()) this.#removeSubscription(subscription);
+    this.#sql.removeQueue.run(queue.id);
+    this.#byName.delete(nameOf(queue.key));
+  }
+
+  #removeSubscription({ queue, group, id }: Subscription): void {
+    this.#sql.removeSubscription.run(id);
+    queue.subscriptions.delete(group);
+    this.#subscriptions.delete(id);
+  }
+
+  /** Those of a namespace. */
+  in(ns: string): Queue[] {
+    return [...this.#byName.values()].filter(({ key }) => key.ns === ns);
+  }
+
+  /**
+   * Sees that a queue has no more groups than its namespace allows once deliveries to these are stored. If it would,
+   * empty groups are evicted: names come from producers and must not pile up.
+   * Called before anything of a call is stored; a queue that was never written stays unknown.
+   * @param named per element, its groups joined by commas
+   * @throws Rejected if even that makes no room
+   */
+  makeRoom(name: QueueName, named: readonly string[]): void {
+    const key = keyOf(name);
+    const limit = this.#policyOf(key, null).groupLimit;
+    if (limit === null) return;
+    const subscriptions: ReadonlyMap<GroupName, Subscription> = this.find(name)?.subscriptions ?? new Map();
+    const groups = new Set<GroupName>();
+    // Elements of one call are mostly for the same groups.
+    for (const joined of new Set(named)) for (const group of joined.split(',')) groups.add(group);
+    let missing = 0;
+    for (const group of groups) if (!subscriptions.has(group) && !limit.defaults.has(group)) missing++;
+    if (missing === 0) return;
+    let counted = subscriptions.size;
+    for (const group of limit.defaults) if (subscriptions.has(group)) counted--;
+    const excess = counted + missing - limit.most;
+    if (excess <= 0) return;
+    const empty: Subscription[] = [];
+    for (const subscription of subscriptions.values()) {
+      const { group } = subscription;
+      if (heldBy(subscription) > 0 || groups.has(group) || limit.defaults.has(group)) continue;
+      if (empty.push(subscription) === EVICTED_A_CALL) break;
+    }
+    if (empty.length < excess) throw new Rejected(tooManyGroups(key.name, limit.most));
+    for (const subscription of empty) this.#removeSubscription(subscription);
+  }
+
+  /** Whether the queues of the namespace have a bound on their groups. */
+  isLimited(name: QueueName): boolean {
+    return (this.find(name)?.policy ?? this.#policyOf(keyOf(name), null)).groupLimit !== null;
+  }
+
+  /** To be called when a subscription's counts change. */
+  changed(subscription: Subscription): void {
+    if (subscription.isChanged) return;
+    subscription.isChanged = true;
+    this.#changed.push(subscription);
+  }
+
+  /** Writes the counts that this transaction changed, one row per subscription; called before its commit. */
+  save(): void {
+    for (const subscription of this.#changed) {
+      const { countedAt, ready, scheduled, reserved, id } = subscription;
+      this.#sql.save.run(countedAt, ready, scheduled, reserved, id);
+      subscription.isChanged = false;
+    }
+    this.#changed.length = 0;
+  }
+
+  #create(key: QueueKey): Queue {
+    const id = Number(this.#sql.addQueue.get(key.ns, key.name)?.id);
+    return this.#put(id, key, { options: null, usedAt: 0, oldestAt: Number.POSITIVE_INFINITY });
+  }
+
+  #put(id: number, key: QueueKey, facts: Pick<Queue, 'options' | 'usedAt' | 'oldestAt'>): Queue {
+    const policy = this.#policyOf(key, facts.options);
+    const queue: Queue = { id, key, subscriptions: new Map(), policy, ...facts };
+    this.#byName.set(nameOf(key), queue);
+    return queue;
+  }
+
+  #putSubscription(queue: Queue, row: Omit<SubscriptionRow, 'queue'>): Subscription {
+    const subscription: Subscription = {
+      ...row,
+      queue,
+      // The first look finds out.
+      scheduledFrom: row.scheduled === 0 ? Number.POSITIVE_INFINITY : UNKNOWN,
+      leaseEndsFrom: row.reserved === 0 ? Number.POSITIVE_INFINITY : UNKNOWN,
+      isChanged: false,
+    };
+    queue.subscriptions.set(row.group, subscription);
+    this.#subscriptions.set(row.id, subscription);
+    return subscription;
+  }
+
+  #policyOf({ ns, name }: QueueKey, options: string | null): QueuePolicy {
+    const policy = ruleFor(this.#policies.get(ns) ?? [], name)?.policy ?? NO_POLICY;
+    return options === null ? policy : { ...policy, ...(JSON.parse(options) as QueueOptions) };
+  }
+}
+
+/** Of namespaces that are not configured: their names come from callers. */
+const NO_POLICY: QueuePolicy = {
+  deadLetter: null,
+  retentionMs: null,
+  retryDelay: null,
+  groups: '',
+  groupLimit: null,
+};
+
+interface PolicyRule {
+  readonly pattern: string;
+  readonly policy: QueuePolicy;
+}
+
+function policyRules(given: NamespacePolicy): PolicyRule[] {
+  const groups = given.groups?.join(',') ?? '';
+  const groupLimit = groupLimitOf(given);
+  return defaultsRules(given).map(({ pattern, ...defaults }: DefaultsRule) => ({
+    pattern,
+    policy: { ...defaults, groups, groupLimit },
+  }));
+}
+
+/** Deliveries, in whatever state. */
+function heldBy({ ready, scheduled, reserved }: Subscription): number {
+  return ready + scheduled + reserved;
+}
+
+/** Deliveries of all groups. */
+export function heldIn({ subscriptions }: Queue): number {
+  let held = 0;
+  for (const subscription of subscriptions.values()) held += heldBy(subscription);
+  return held;
+}
+
+type Counts = { -readonly [K in keyof GroupCounts]: GroupCounts[K] };
+
+/** Of one group, or of the queue with its groups. */
+export function counts(store: Store, name: QueueName, group: string | null): QueueCounts {
+  const queue = store.queues.find(name);
+  const groups = new Map<GroupName, GroupCounts>();
   if (queue === null || group !== null) {
     const subscription = queue?.subscriptions.get(group ?? '');
-    return flat(null, subscription === undefined ? NO_COUNTS : countsOf(store, subscription));
+    return { ...(subscription === undefined ? NO_COUNTS : countsOf(store, subscription)), groups };
   }
-  const groups: [string, Counts][] = [];
-  for (const subscription of queue.subscriptions.values()) {
-    groups.push([subscription.group, countsOf(store, subscription)]);
+  for (const [name, subscription] of queue.subscriptions) {
+    const of = countsOf(store, subscription);
+    if (name === '' || heldBy(subscription) > 0) groups.set(name, of);
   }
-  const shown = groups.filter(([name, of]) => name !== '' && of.ready + of.scheduled + of.reserved > 0);
-  return [
-    ...flat(null, elementCounts(store, queue, groups)),
-    ...shown.flatMap(([name, of]) => flat(name, of)),
-  ];
+  const total = elementCounts(store, queue, [...groups.values()]);
+  groups.delete('');
+  return { ...total, groups };
 }
 
 function countsOf({ rows, now }: Store, subscription: Subscription): Counts {
@@ -124,9 +343,9 @@ function countsOf({ rows, now }: Store, subscription: Subscription): Counts {
  * Elements, each once. The sum over the groups counts an element of several groups several times, so those
  * are read from the table and put right; a queue without them, such as every plain one, costs no scan.
  */
-function elementCounts({ rows, now }: Store, queue: Queue, groups: readonly [string, Counts][]): Counts {
+function elementCounts({ rows, now }: Store, queue: Queue, groups: readonly GroupCounts[]): Counts {
   const total: Counts = { ...NO_COUNTS };
-  for (const [, { ready, scheduled, reserved, nextMatureAt }] of groups) {
+  for (const { ready, scheduled, reserved, nextMatureAt } of groups) {
     total.ready += ready;
     total.scheduled += scheduled;
     total.reserved += reserved;
@@ -144,8 +363,4 @@ function elementCounts({ rows, now }: Store, queue: Queue, groups: readonly [str
     else total.reserved++;
   }
   return total;
-}
-
-function flat(name: string | null, { ready, scheduled, reserved, nextMatureAt }: Counts): Fields {
-  return [name, ready, scheduled, reserved, nextMatureAt];
 }

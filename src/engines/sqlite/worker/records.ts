@@ -1,11 +1,15 @@
 import type { DatabaseSync } from 'node:sqlite';
 import { COUNTER_NAMES, type CounterName, MAX_COUNTED_GROUPS } from '../../../engine/stats.ts';
 import type { GroupName } from '../../../model/element.ts';
-import type { DefinitionRow, Fields, QueueName } from '../protocol.ts';
-import type { Queue } from './names.ts';
-import type { Bodies } from './operations.ts';
-import { prepareAll, prepareArrays, type Statements } from './statements.ts';
-import type { Store } from './store.ts';
+import {
+  type DefinitionRow,
+  type Fields,
+  type QueueName,
+  type StoredCounters,
+  tuplesOf,
+} from '../protocol.ts';
+import type { Queue, Queues } from './queues.ts';
+import { prepareAll, prepareArrays, type Statements } from './schema.ts';
 
 const COLUMNS = COUNTER_NAMES.map((name) => `"${name}"`);
 
@@ -27,6 +31,7 @@ const SQL = {
   deleteDefinition: 'DELETE FROM definition WHERE kind = ? AND key = ?',
   addCounts: `INSERT INTO stats (queue, grp, ${COLUMNS.join(', ')}) VALUES (?, ?, ${PLACES})
               ON CONFLICT (queue, grp) DO UPDATE SET ${SUMS}`,
+  counts: `SELECT grp, ${COLUMNS.join(', ')} FROM stats WHERE queue = ?`,
   forgetCounts: `DELETE FROM stats WHERE queue = :queue AND grp IN (SELECT grp FROM stats WHERE queue = :queue AND grp <> ''
                  ORDER BY ${COLUMNS.join(' + ')} DESC, grp LIMIT -1 OFFSET ${MAX_COUNTED_GROUPS})`,
 } as const;
@@ -36,16 +41,17 @@ const DEFINITIONS = 'SELECT key, value, CAST(version AS TEXT) FROM definition WH
 const ARRAYS_SQL = {
   definition: `${DEFINITIONS} AND key = ?`,
   definitions: `${DEFINITIONS} ORDER BY key`,
-  counts: `SELECT grp, ${COLUMNS.join(', ')} FROM stats WHERE queue = ?`,
 } as const;
 
 /** Small tables that are no elements: dedup keys, definitions, counters. */
 export class Records {
+  readonly #queues: Queues;
   readonly #windowMs: number;
   readonly #sql: Statements<typeof SQL>;
   readonly #arrays: Statements<typeof ARRAYS_SQL>;
 
-  constructor(db: DatabaseSync, windowMs: number) {
+  constructor(db: DatabaseSync, queues: Queues, windowMs: number) {
+    this.#queues = queues;
     this.#windowMs = windowMs;
     this.#sql = prepareAll(db, SQL);
     this.#arrays = prepareArrays(db, ARRAYS_SQL);
@@ -75,79 +81,42 @@ export class Records {
     return this.#arrays.definitions.all(kind) as unknown as DefinitionRow[];
   }
 
-  putDefinition(kind: string, key: string, value: string, version: number): void {
+  /** @param version the new one @returns whether what is stored has the `expected` version, as in the port: if not, nothing changes */
+  putDefinition(kind: string, key: string, value: string, expected: string | null, version: number): boolean {
+    if (expected !== 'any' && (this.definition(kind, key)?.[2] ?? null) !== expected) return false;
     this.#sql.putDefinition.run(kind, key, value, version);
+    return true;
   }
 
-  deleteDefinition(kind: string, key: string): boolean {
+  /** @returns whether there was one; null: it has not the `expected` version, so nothing changes */
+  deleteDefinition(kind: string, key: string, expected: string): boolean | null {
+    const stored = this.definition(kind, key)?.[2] ?? null;
+    if (expected !== 'any' && stored !== expected) return null;
     return this.#sql.deleteDefinition.run(kind, key).changes === 1;
   }
 
-  /** @param counts in the order of `COUNTER_NAMES` */
-  addCounts(queue: Queue, group: GroupName, counts: readonly number[]): void {
-    this.#sql.addCounts.run(queue.id, group, ...counts);
+  /** @param entries per entry: queue, group, one number per counter */
+  addStats(entries: Fields, now: number): void {
+    const streams = new Set<Queue>();
+    type Entry = [name: QueueName, group: string, ...counts: number[]];
+    for (const [name, group, ...counts] of tuplesOf<Entry>(entries, 2 + COUNTER_NAMES.length)) {
+      // Statistics of a namespace that is stored elsewhere, or of another collection, are all that is known of its queues.
+      const queue = this.#queues.use(name, now);
+      if (group !== '') streams.add(queue);
+      this.#sql.addCounts.run(queue.id, group, ...counts);
+    }
+    // The groups that were counted the least are forgotten, if there are too many.
+    for (const { id } of streams) this.#sql.forgetCounts.run({ queue: id });
   }
 
   /** Counts one of what the engine does itself: only it knows when an element is moved to a dead-letter queue. */
   countOne(queue: Queue, group: GroupName, counter: CounterName): void {
-    this.addCounts(
-      queue,
-      group,
-      COUNTER_NAMES.map((name) => (name === counter ? 1 : 0)),
-    );
+    const counts = COUNTER_NAMES.map((name) => (name === counter ? 1 : 0));
+    this.#sql.addCounts.run(queue.id, group, ...counts);
   }
 
-  /** Forgets the groups that were counted the least, if there are too many. */
-  forgetLeastCounted(queue: Queue): void {
-    this.#sql.forgetCounts.run({ queue: queue.id });
+  stats(name: QueueName): StoredCounters[] {
+    const queue = this.#queues.find(name);
+    return queue === null ? [] : (this.#sql.counts.all(queue.id) as unknown as StoredCounters[]);
   }
-
-  counts(queue: Queue): Fields[] {
-    return this.#arrays.counts.all(queue.id) as unknown as Fields[];
-  }
-}
-
-export function definitionPut(
-  { records, ids }: Store,
-  _: Bodies,
-  kind: string,
-  key: string,
-  value: string,
-  expected: string | null,
-): string | null {
-  if (expected !== 'any' && (records.definition(kind, key)?.[2] ?? null) !== expected) return null;
-  const version = ids.next();
-  records.putDefinition(kind, key, value, version);
-  return String(version);
-}
-
-export function definitionDelete(
-  { records }: Store,
-  _: Bodies,
-  kind: string,
-  key: string,
-  expected: string,
-): boolean | null {
-  const stored = records.definition(kind, key)?.[2] ?? null;
-  if (expected !== 'any' && stored !== expected) return null;
-  return records.deleteDefinition(kind, key);
-}
-
-export function statsAdd({ records, names, now }: Store, _: Bodies, entries: Fields): null {
-  const streams = new Set<Queue>();
-  const stride = 2 + COUNTER_NAMES.length;
-  for (let at = 0; at < entries.length; at += stride) {
-    // Statistics of a namespace that is stored elsewhere, or of another collection, are all that is known of its queues.
-    const queue = names.use(entries[at] as QueueName, now);
-    const group = entries[at + 1] as string;
-    if (group !== '') streams.add(queue);
-    records.addCounts(queue, group, entries.slice(at + 2, at + stride) as number[]);
-  }
-  for (const queue of streams) records.forgetLeastCounted(queue);
-  return null;
-}
-
-export function statsRead({ records, names }: Store, _: Bodies, name: QueueName): Fields {
-  const queue = names.find(name);
-  return queue === null ? [] : records.counts(queue).flat();
 }

@@ -1,4 +1,4 @@
-import type { DatabaseSync } from 'node:sqlite';
+import type { DatabaseSync, StatementSync } from 'node:sqlite';
 
 /**
  * The tables. Nothing is released yet, so there is one version and no migration.
@@ -139,4 +139,25 @@ export function hasSchema(db: DatabaseSync): boolean {
 export function createSchema(db: DatabaseSync): void {
   if (hasSchema(db)) return;
   db.exec(`BEGIN IMMEDIATE; ${SCHEMA}; PRAGMA user_version = ${SCHEMA_VERSION}; COMMIT`);
+}
+
+export type Statements<T> = { readonly [K in keyof T]: StatementSync };
+
+/** Prepares statements by name, so that each is written once. */
+export function prepareAll<T extends Readonly<Record<string, string>>>(
+  db: DatabaseSync,
+  sql: T,
+): Statements<T> {
+  const prepared = Object.entries(sql).map(([name, text]) => [name, db.prepare(text)]);
+  return Object.fromEntries(prepared) as Statements<T>;
+}
+
+/** Rows of these are arrays, which are faster to make than objects. */
+export function prepareArrays<T extends Readonly<Record<string, string>>>(
+  db: DatabaseSync,
+  sql: T,
+): Statements<T> {
+  const statements = prepareAll(db, sql);
+  for (const statement of Object.values(statements)) statement.setReturnArrays(true);
+  return statements;
 }

@@ -1,26 +1,14 @@
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
-import type { NamespacePolicy } from '../../../engine/engine.ts';
 import { systemClock } from '../../../util/clock.ts';
 import { Faults } from '../fault-point.ts';
 import { byteLengthOf, type FromWorker, type Reply, type ToWorker } from '../protocol.ts';
-import { MEMORY } from '../settings.ts';
+import { MEMORY, type Warn, type WorkerData } from '../settings.ts';
 import { Backup } from './backup.ts';
 import { runBatches, wholeOf } from './batch.ts';
-import { isFull, messageOf, rejectionOf } from './faults.ts';
-import { type OpenOptions, openDatabase, openError, type Warn } from './open.ts';
+import { isFull, messageOf, openError, rejectionOf } from './errors.ts';
+import { openDatabase } from './open.ts';
 import { Space } from './space.ts';
 import { Store } from './store.ts';
-
-/** What the main side gives at the start. */
-export interface WorkerData extends OpenOptions {
-  readonly policies: readonly NamespacePolicy[];
-  readonly dedupWindowMs: number;
-  /** When the thread was started. */
-  readonly now: number;
-  readonly ballastBytes: number;
-  readonly minFreeBytes: number;
-  readonly faultMemory: SharedArrayBuffer | null;
-}
 
 /** Less is no more than clocks of one machine differ by. */
 const OLDER_CLOCK_MS = 1000;
@@ -46,13 +34,13 @@ export function serve(port: MessagePort, options: WorkerData): void {
 }
 
 function openStore(options: WorkerData, warn: Warn): Store {
-  const { file, ballastBytes, minFreeBytes, policies, durability, dedupWindowMs, faultMemory } = options;
-  const space = file === MEMORY ? null : new Space({ file, ballastBytes, minFreeBytes, warn });
+  const { file, faultMemory } = options;
+  const space = file === MEMORY ? null : new Space(options, warn);
   const faults = faultMemory === null ? null : new Faults(systemClock, faultMemory);
   const open = (): Store => {
     const db = openDatabase(options, warn);
     try {
-      const store = new Store(db, { policies, durability, dedupWindowMs, faults, space, warn });
+      const store = new Store(db, options, { faults, space, warn });
       space?.opened();
       warnOfOlderClock(store, options, warn);
       return store;
@@ -71,9 +59,9 @@ function openStore(options: WorkerData, warn: Warn): Store {
 }
 
 /** Elements keep the moments that the clock showed then; what is ready by them waits until it shows them again. */
-function warnOfOlderClock({ names }: Store, { file, now }: WorkerData, warn: Warn): void {
+function warnOfOlderClock({ queues }: Store, { file, now }: WorkerData, warn: Warn): void {
   let behindMs = 0;
-  for (const { subscriptions } of names.all()) {
+  for (const { subscriptions } of queues.all()) {
     for (const { countedAt } of subscriptions.values()) behindMs = Math.max(behindMs, countedAt - now);
   }
   if (behindMs < OLDER_CLOCK_MS) return;

@@ -1,18 +1,25 @@
-import type { SettleAction, SettleOutcome } from '../../../engine/storage.ts';
+import { retryDelayMs } from '../../../engine/queue-policy.ts';
+import { EXPIRED, LEASE_EXPIRED, type SettleAction, type SettleOutcome } from '../../../engine/storage.ts';
+import { PLAIN_GROUP } from '../../../model/element.ts';
+import { deadLetterHeaders } from '../../../model/service-headers.ts';
+import { bytesOfText } from '../../../util/byte-text.ts';
 import {
-  ELEMENT_FIELDS,
   type Fields,
-  type PackedBodies,
+  fromMore,
+  type InsertedFields,
+  nameOf,
   type QueueName,
-  SETTLE_FIELDS,
   type SettleDetails,
+  type SettleFields,
+  toMore,
+  tuplesOf,
 } from '../protocol.ts';
-import { elementAt, insertOne } from './insert.ts';
-import { deadLetter, failTry, move, setAsideDamaged } from './moves.ts';
-import type { Queue, Subscription } from './names.ts';
-import type { Bodies } from './operations.ts';
-import { type DeliveryRow, isWholeDelivery } from './rows.ts';
+import { insertOne, elementOf as newElementOf } from './insert.ts';
+import type { Queue, Subscription } from './queues.ts';
+import { type DeliveryRow, type ElementRow, elementOf, isWholeContent, isWholeDelivery } from './rows.ts';
 import type { Store } from './store.ts';
+
+// What takes an element out of its state: settlements, leases that end, dead letters, copies to another queue, damage.
 
 type Kind = SettleAction['kind'];
 
@@ -30,73 +37,73 @@ interface Reference {
  */
 export function settle(
   store: Store,
-  { received }: Bodies,
   _needs: number,
-  items: Fields,
+  fields: Fields,
   details: readonly SettleDetails[] | null,
 ): Fields {
+  const items = tuplesOf<SettleFields>(fields, 7);
   if (details !== null) makeRoom(store, items, details);
   const results: Fields = [];
   let queue: Queue | null = null;
-  for (let at = 0; at < items.length; at += SETTLE_FIELDS) {
-    if (items[at] !== null) queue = store.names.find(items[at] as QueueName);
-    const element = store.ids.parse(items[at + 1] as string);
-    const group = items[at + 2] as string | null;
-    const isWaiting = items[at + 3] === 1;
-    const kind = items[at + 6] as Kind;
-    const rest = details?.[at / SETTLE_FIELDS] ?? [];
+  for (const [index, [name, id, group, isWaiting, token, owner, kind]] of items.entries()) {
+    if (name !== null) queue = store.queues.find(name);
+    const element = store.ids.parse(id);
+    const rest = details?.[index] ?? [];
     let outcome: SettleOutcome = 'not-found';
     if (queue !== null && element !== null) {
-      store.names.noteUse(queue, store.now);
+      store.queues.noteUse(queue, store.now);
       const subscription = group === null ? undefined : queue.subscriptions.get(group);
-      if (group === null) outcome = removeWaiting(store, queue.id, element);
-      else if (subscription !== undefined && isWaiting) {
+      if (group === null) outcome = removeWaiting(store, queue, element);
+      else if (subscription !== undefined && isWaiting === 1) {
         outcome = settleWaiting(store, subscription, element, kind, rest);
       } else if (subscription !== undefined) {
-        const reference = { element, token: items[at + 4] as string | null, owner: items[at + 5] as number };
-        outcome = settleReserved(store, subscription, reference, kind, rest);
+        outcome = settleReserved(store, subscription, { element, token, owner }, kind, rest);
       }
     }
-    if (outcome === 'done' && kind === 'finish') insertAll(store, received, rest);
+    if (outcome === 'done' && kind === 'finish') insertAll(store, rest);
     results.push(outcome, outcome === 'done' && kind === 'extend' ? store.now + Number(rest[0]) : null);
   }
   return results;
 }
 
 /** Groups of what is inserted: before anything of the call is changed. */
-function makeRoom({ names }: Store, items: Fields, details: readonly SettleDetails[]): void {
+function makeRoom(
+  { queues }: Store,
+  items: readonly SettleFields[],
+  details: readonly SettleDetails[],
+): void {
   const targets = new Map<QueueName, string[]>();
   const add = (queue: QueueName, groups: string): void => {
     if (groups !== '') targets.set(queue, [...(targets.get(queue) ?? []), groups]);
   };
   for (const [index, rest] of details.entries()) {
-    const kind = items[index * SETTLE_FIELDS + 6];
+    const kind = items[index]?.[6];
     if (rest === null) continue;
     if (kind === 'move') add(rest[0] as QueueName, rest[1] as string);
     if (kind !== 'finish') continue;
-    for (let at = 0; at < rest.length; at += 1 + ELEMENT_FIELDS)
-      add(rest[at] as QueueName, rest[at + 7] as string);
+    for (const [queue, , , , , , , groups] of tuplesOf<InsertedFields>(rest, 9)) {
+      add(queue, groups);
+    }
   }
-  for (const [queue, groups] of targets) names.makeRoom(queue, groups);
+  for (const [queue, groups] of targets) queues.makeRoom(queue, groups);
 }
 
-function insertAll(store: Store, bodies: PackedBodies, inserts: Fields): void {
-  for (let at = 0; at < inserts.length; at += 1 + ELEMENT_FIELDS) {
-    const queue = store.names.use(inserts[at] as QueueName, store.now);
-    insertOne(store, queue, elementAt(inserts, at + 1, bodies));
+function insertAll(store: Store, inserts: Fields): void {
+  for (const [name, ...fields] of tuplesOf<InsertedFields>(inserts, 9)) {
+    insertOne(store, store.queues.use(name, store.now), newElementOf(fields, store.received));
   }
 }
 
 /** Finishes an element for all groups, if none has it reserved. */
-function removeWaiting({ rows, names }: Store, queue: number, element: number): SettleOutcome {
+function removeWaiting({ rows, queues }: Store, queue: Queue, element: number): SettleOutcome {
   const found: [Subscription, DeliveryRow][] = [];
   for (const row of rows.ofElement(element)) {
-    const subscription = names.subscriptionById(row.subscription);
-    if (subscription?.queue.id !== queue) return 'not-found';
+    const subscription = queues.subscriptionById(row.subscription);
+    if (subscription?.queue !== queue) return 'not-found';
     if (row.leaseUntil !== null) return 'reserved';
     found.push([subscription, row]);
   }
-  for (const [subscription, row] of found) rows.remove(subscription, row);
+  for (const [subscription, row] of found) rows.remove(subscription, [row]);
   return found.length === 0 ? 'not-found' : 'done';
 }
 
@@ -160,7 +167,7 @@ function apply(
 ): SettleOutcome {
   const { rows, now } = store;
   if (kind === 'finish') {
-    rows.remove(subscription, row);
+    rows.remove(subscription, [row]);
     return 'done';
   }
   if (kind === 'extend') {
@@ -176,13 +183,9 @@ function apply(
     const [countTry, reason] = rest;
     return deadLetter(store, subscription, row, row.tries + Number(countTry), reason as string | null);
   }
-  if (kind === 'move') {
-    const [to, groups, tries, ...headers] = rest;
-    const target = store.names.use(to as QueueName, now);
-    const copy = { groups: groups as string, tries: tries as number | null, headers: headers as string[] };
-    return move(store, subscription, row, target, copy);
-  }
-  return release(store, subscription, row, rest as Release);
+  return kind === 'move'
+    ? move(store, subscription, row, rest as Move)
+    : release(store, subscription, row, rest as Release);
 }
 
 type Release = [
@@ -205,12 +208,217 @@ function release(
     const retryFrom = isDefault === 1 ? store.now : null;
     return failTry(store, subscription, row, { dueAt: moment, retryFrom, token: null, reason });
   }
-  store.rows.wait(
-    subscription,
-    row,
-    { dueAt: moment, tries: row.tries, token: null, reason: row.reason },
-    store.now,
-  );
-  store.upkeep.releasedInto(subscription.queue);
+  const { tries } = row;
+  return wait(store, subscription, row, { dueAt: moment, tries, token: null, reason: row.reason });
+}
+
+function wait(
+  { rows, upkeep, now }: Store,
+  subscription: Subscription,
+  row: DeliveryRow,
+  facts: Pick<DeliveryRow, 'dueAt' | 'tries' | 'token' | 'reason'>,
+): 'done' {
+  rows.wait(subscription, row, facts, now);
+  upkeep.releasedInto(subscription.queue);
   return 'done';
+}
+
+/**
+ * Ends leases that ran out, each a failed try whose element waits again from the lease's end, or the queue's retry delay
+ * after it. Run before each batch in which one may have ended, so no operation depends on `sweep` being called in time.
+ */
+export function endLeases(store: Store): void {
+  const { rows, queues, now } = store;
+  if (!rows.mayLeaseHaveEnded(now)) return;
+  for (const row of rows.endedLeases(now)) {
+    const subscription = queues.subscriptionById(row.subscription);
+    // One that came before it may have set the element aside as damaged, with the deliveries of all groups.
+    if (subscription === null || rows.bySeq(row.seq) === null) continue;
+    store.affected(subscription.queue);
+    // A try counted on damaged fields would give them a sound checksum.
+    if (!isWholeDelivery(row)) setAsideDamaged(store, row.seq);
+    else {
+      const { token, leaseUntil } = row;
+      const endedAt = leaseUntil ?? now;
+      const failed = { dueAt: endedAt, retryFrom: endedAt, token, reason: LEASE_EXPIRED };
+      failTry(store, subscription, row, failed);
+    }
+  }
+  rows.refreshLeases(now);
+}
+
+/** A try that failed: by a release that counts it, or by a lease that ended. */
+interface FailedTry {
+  /** When the delivery is eligible again, if there is a next try. */
+  readonly dueAt: number;
+  /** The moment from which the queue's retry delay, if it has one, counts in place of `dueAt`; null: it does not. */
+  readonly retryFrom: number | null;
+  /** Kept if the lease ended, so that the late worker may still commit. */
+  readonly token: string | null;
+  readonly reason: string | null;
+}
+
+/** Counts a failed try. The one that reaches the queue's `maxTries` moves the element to the dead-letter queue. */
+function failTry(
+  store: Store,
+  subscription: Subscription,
+  row: DeliveryRow,
+  { dueAt, retryFrom, token, reason }: FailedTry,
+): SettleOutcome {
+  const { queue } = subscription;
+  const tries = row.tries + 1;
+  const to = deadLetterQueue(queue);
+  if (to !== null && tries >= (queue.policy.deadLetter?.maxTries ?? 0)) {
+    return toDeadLetterQueue(store, subscription, row, to, tries, reason);
+  }
+  const { retryDelay } = queue.policy;
+  const retryAt =
+    retryFrom === null || retryDelay === null
+      ? dueAt
+      : retryFrom + retryDelayMs(retryDelay, tries, elementOf(row));
+  return wait(store, subscription, row, { dueAt: retryAt, tries, token, reason });
+}
+
+/** Moves an element to the dead-letter queue whatever its tries. If there is none, it waits again. */
+function deadLetter(
+  store: Store,
+  subscription: Subscription,
+  row: DeliveryRow,
+  tries: number,
+  reason: string | null,
+): SettleOutcome {
+  const to = deadLetterQueue(subscription.queue);
+  if (to !== null) return toDeadLetterQueue(store, subscription, row, to, tries, reason);
+  const last = tries > row.tries ? reason : row.reason;
+  return wait(store, subscription, row, { dueAt: store.now, tries, token: null, reason: last });
+}
+
+/** An expired delivery goes to the dead-letter queue if there is one, else away. */
+export function expire(store: Store, subscription: Subscription, row: DeliveryRow): void {
+  const to = deadLetterQueue(subscription.queue);
+  if (!isWholeDelivery(row)) setAsideDamaged(store, row.seq);
+  else if (to === null) store.rows.remove(subscription, [row]);
+  else toDeadLetterQueue(store, subscription, row, to, row.tries, EXPIRED);
+}
+
+/** Where failed elements of the queue go; null: they stay. Those of the dead-letter queue itself would only move to where they are. */
+function deadLetterQueue({ policy, key }: Queue): string | null {
+  const { deadLetter } = policy;
+  return deadLetter === null || deadLetter.queue === key.name ? null : deadLetter.queue;
+}
+
+/**
+ * Moves a delivery's element to the queue's dead-letter queue: a new element with the same content and some more headers,
+ * for the namespace's default groups, with no tries. In a stream only this group's delivery is finished; the
+ * others continue with the original. An element whose checksum does not fit is set aside instead.
+ */
+function toDeadLetterQueue(
+  store: Store,
+  subscription: Subscription,
+  row: DeliveryRow,
+  to: string,
+  tries: number,
+  reason: string | null,
+): SettleOutcome {
+  const { records, rows, now } = store;
+  const { queue, group } = subscription;
+  const content = soundContent(store, row);
+  if (content === null) return 'not-found';
+  const { contentEncoding, headers } = fromMore(content.more);
+  const deadHeaders = deadLetterHeaders(headers, {
+    from: bytesOfText(queue.key.name),
+    at: now,
+    tries,
+    id: store.ids.text(elementOf(row)),
+    reason,
+  });
+  const target = store.queues.use(nameOf({ ns: queue.key.ns, name: to }), now);
+  const { groups } = queue.policy;
+  const more = toMore(contentEncoding, deadHeaders);
+  const facts = { dueAt: now, tries: 0, expiresAt: null, reason };
+  insertOne(store, target, { ...content, more, ...facts, groups, extra: null });
+  rows.remove(subscription, [row]);
+  records.countOne(queue, group, 'deadletter');
+  records.countOne(target, PLAIN_GROUP, 'put');
+  if (groups !== '') for (const one of groups.split(',')) records.countOne(target, one, 'put');
+  store.affected(target);
+  return 'dead-lettered';
+}
+
+type Move = [to: QueueName, groups: string, tries: number | null, ...headers: (string | null)[]];
+
+/** Finishes a delivery and stores a copy of its element, with its maturity and expiry. */
+function move(
+  store: Store,
+  subscription: Subscription,
+  row: DeliveryRow,
+  [to, groups, tries, ...headers]: Move,
+): SettleOutcome {
+  const target = store.queues.use(to, store.now);
+  const content = soundContent(store, row);
+  if (content === null) return 'not-found';
+  const { dueAt, expiresAt } = row;
+  const more = headers.length === 0 ? content.more : withHeaders(content.more, headers);
+  const facts = { dueAt, tries: tries ?? row.tries, expiresAt, reason: null };
+  store.rows.remove(subscription, [row]);
+  insertOne(store, target, { ...content, more, ...facts, groups, extra: null });
+  store.affected(target);
+  return 'done';
+}
+
+/** @param replaced names and values; null: the header goes */
+function withHeaders(more: string | null, replaced: readonly (string | null)[]): string | null {
+  const { contentEncoding, headers } = fromMore(more);
+  const values = new Map<string, string | null>();
+  for (let i = 0; i < replaced.length; i += 2) values.set(replaced[i] ?? '', replaced[i + 1] ?? null);
+  const kept: string[] = [];
+  for (let i = 0; i < headers.length; i += 2) {
+    if (!values.has(headers[i] ?? '')) kept.push(headers[i] ?? '', headers[i + 1] ?? '');
+  }
+  for (const [name, value] of values) if (value !== null) kept.push(name, value);
+  return toMore(contentEncoding, kept);
+}
+
+/** The content of a delivery, null if it is missing or its checksum does not fit: then the element is set aside. */
+function soundContent(store: Store, row: DeliveryRow): ElementRow | null {
+  const content = store.rows.contentOf(row);
+  if (content !== null && isWholeContent(row, content)) return content;
+  setAsideDamaged(store, row.seq);
+  return null;
+}
+
+/**
+ * Takes a delivery whose checksum, or that of its content, does not fit out of its queue, and keeps its content in the table
+ * `damaged`. It is never handed out as good, does not block what is behind it, and is not lost to a person who can still
+ * make sense of it. A warning names its id and queue. If it is the content that does not fit, it goes for all groups;
+ * a damaged delivery goes alone, since its field `element` may name the element of another.
+ */
+export function setAsideDamaged(store: Store, seq: number): void {
+  const { rows, queues, now } = store;
+  const found = rows.bySeq(seq);
+  const group = queues.subscriptionById(found?.subscription ?? 0)?.group;
+  if (found === null || group === undefined) return;
+  // On a plain queue both have one number.
+  const first = group === PLAIN_GROUP && found.element !== null ? { ...found, element: seq } : found;
+  const element = elementOf(first);
+  const affected = new Set<Queue>();
+  let isKept = false;
+  for (const row of isWholeDelivery(found) ? rows.ofElement(element) : [first]) {
+    const subscription = queues.subscriptionById(row.subscription);
+    if (subscription === null) continue;
+    const { queue } = subscription;
+    affected.add(queue);
+    const content: ElementRow | null = isKept ? null : rows.contentOf(row);
+    if (content !== null) rows.setAside(element, queue.id, content, now);
+    isKept ||= content !== null;
+    rows.remove(subscription, [row]);
+  }
+  // A damaged maturity, or group, was counted as the one that it had before.
+  for (const { subscriptions } of affected) for (const one of subscriptions.values()) rows.recount(one, now);
+  const [queue] = affected;
+  const rest = isKept ? 'kept in the table "damaged"' : 'lost: its content is missing';
+  store.warn(
+    { element: store.ids.text(element), namespace: queue?.key.ns ?? '', queue: queue?.key.name ?? '' },
+    `an element fails its checksum; it was taken out of its queue and ${rest}`,
+  );
 }

@@ -10,16 +10,10 @@ import {
 } from 'node:fs';
 import { dirname } from 'node:path';
 import { openPrivateFile } from '../../../util/files.ts';
-import { StoreLost } from './faults.ts';
+import type { Settings, Warn } from '../settings.ts';
+import { StoreLost } from './errors.ts';
 
-export interface SpaceOptions {
-  readonly file: string;
-  /** Size of the ballast file; 0: none. */
-  readonly ballastBytes: number;
-  /** Inserts stop while less than this is free on the file's disk. */
-  readonly minFreeBytes: number;
-  readonly warn: (fields: object, message: string) => void;
-}
+type SpaceSettings = Pick<Settings, 'file' | 'ballastBytes' | 'minFreeBytes'>;
 
 const TRANSACTIONS_A_LOOK = 5;
 const LOOK_EACH_MS = 1000;
@@ -35,7 +29,8 @@ const SHARE_A_LOOK = 1 / 8;
  * undo themselves: the ballast is made again and inserts go on once there is room for both.
  */
 export class Space {
-  readonly #options: SpaceOptions;
+  readonly #options: SpaceSettings;
+  readonly #warn: Warn;
   readonly #ballast: string;
   /** By path: which file it was when the database was opened. */
   readonly #identities = new Map<string, string | null>();
@@ -45,8 +40,9 @@ export class Space {
   #bytesSinceLook = 0;
   #hasBallast: boolean;
 
-  constructor(options: SpaceOptions) {
+  constructor(options: SpaceSettings, warn: Warn) {
     this.#options = options;
+    this.#warn = warn;
     this.#ballast = `${options.file}.ballast`;
     this.#hasBallast = options.ballastBytes === 0 || ballastSize(this.#ballast) >= options.ballastBytes;
   }
@@ -89,8 +85,8 @@ export class Space {
     if (enough !== this.#tight) return;
     this.#tight = !enough;
     const fields = { file: this.#options.file, freeBytes: free, ballast: this.#hasBallast };
-    if (enough) this.#options.warn(fields, 'the disk has space again: inserts go on');
-    else this.#options.warn(fields, 'the disk is nearly full: inserts are refused, everything else goes on');
+    if (enough) this.#warn(fields, 'the disk has space again: inserts go on');
+    else this.#warn(fields, 'the disk is nearly full: inserts are refused, everything else goes on');
   }
 
   /** SQLite ran out of space. Answers whether giving the ballast up may help: then it is gone. */
@@ -99,7 +95,7 @@ export class Space {
     if (!existsSync(this.#ballast)) return false;
     rmSync(this.#ballast);
     this.#hasBallast = false;
-    this.#options.warn(
+    this.#warn(
       { file: this.#options.file },
       'the disk is full: the ballast file was given up so that elements can still be consumed',
     );

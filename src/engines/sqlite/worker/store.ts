@@ -1,44 +1,39 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
-import type { NamespacePolicy } from '../../../engine/engine.ts';
 import { LeaseTokens } from '../../../model/lease-token.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import type { Faults } from '../fault-point.ts';
-import { nameOf, type QueueName } from '../protocol.ts';
-import type { Durability } from '../settings.ts';
-import { Ids, nextEpoch, readTags } from './ids.ts';
-import { Names, type Queue, UNKNOWN } from './names.ts';
+import { BodyWriter, nameOf, type PackedBodies, type QueueName } from '../protocol.ts';
+import type { Warn, WorkerData } from '../settings.ts';
+import { Ids, nextEpoch } from './ids.ts';
+import { type Queue, Queues, UNKNOWN } from './queues.ts';
 import { Records } from './records.ts';
 import { Rows } from './rows.ts';
 import type { Space } from './space.ts';
 import { Upkeep } from './sweep.ts';
 
-export interface StoreOptions {
-  readonly policies: readonly NamespacePolicy[];
-  readonly durability: Durability;
-  readonly dedupWindowMs: number;
+interface Surroundings {
   /** Null for a store in memory. */
   readonly space: Space | null;
   /** For tests; null in a server. */
   readonly faults: Faults | null;
-  /** Logs on the main side. */
-  readonly warn: (fields: object, message: string) => void;
+  readonly warn: Warn;
 }
 
-/**
- * The open file with everything that the operations need. One transaction at a time; `now` is the moment of the batch
- * that runs.
- */
+/** The open file with everything that the operations need. One transaction at a time. */
 export class Store {
   readonly db: DatabaseSync;
   readonly ids: Ids;
   readonly tokens = new LeaseTokens();
-  readonly names: Names;
+  readonly queues: Queues;
   readonly rows: Rows;
   readonly records: Records;
   readonly upkeep: Upkeep;
   readonly space: Space | null;
-  readonly warn: StoreOptions['warn'];
+  readonly warn: Warn;
+  /** Of the batch that runs: its moment, the bodies that it came with, and those of its results. */
   now = 0;
+  received: PackedBodies = { small: new Uint8Array(0), large: [] };
+  reply = new BodyWriter();
   /** Whether something without a reply may be durable: after a failure nobody knows whether it is. */
   mayBeDurable = false;
   /** Queues that gained eligible elements by themselves since the last `sweep` returned. */
@@ -47,44 +42,59 @@ export class Store {
   #reported: [QueueName, QueueKey][] = [];
   readonly #faults: Faults | null;
   readonly #isDurable: boolean;
-  /** As `openDatabase` leaves it. */
   #isSynced = true;
   readonly #begin: StatementSync;
   readonly #commit: StatementSync;
   readonly #markUnsynced: StatementSync;
+  readonly #countChanges: StatementSync;
+  /** What it returned when the transaction began. */
+  #changes = 0;
   readonly #logPages: StatementSync;
   readonly #checkpoint: StatementSync;
 
-  constructor(db: DatabaseSync, options: StoreOptions) {
+  constructor(
+    db: DatabaseSync,
+    options: Pick<WorkerData, 'policies' | 'durability' | 'dedupWindowMs'>,
+    { space, faults, warn }: Surroundings,
+  ) {
     this.db = db;
-    this.warn = options.warn;
-    this.space = options.space;
-    this.#faults = options.faults;
+    this.warn = warn;
+    this.space = space;
+    this.#faults = faults;
     this.#isDurable = options.durability === 'full';
-    const epoch = this.#nextEpoch();
-    this.ids = new Ids(readTags(db), epoch);
-    this.names = new Names(db, options.policies);
-    this.rows = new Rows(db, this.names);
-    this.records = new Records(db, options.dedupWindowMs);
-    this.upkeep = new Upkeep(db, this.names);
+    // As `openDatabase` leaves it, commits wait for their fsync.
+    this.ids = Ids.open(db);
+    this.queues = new Queues(db, options.policies);
+    this.rows = new Rows(db, this.queues);
+    this.records = new Records(db, this.queues, options.dedupWindowMs);
+    this.upkeep = new Upkeep(db, this.queues);
     this.#begin = db.prepare('BEGIN IMMEDIATE');
     this.#commit = db.prepare('COMMIT');
     this.#markUnsynced = db.prepare('UPDATE unsynced SET transactions = transactions + 1');
+    this.#countChanges = db.prepare('SELECT total_changes() AS n');
     this.#logPages = db.prepare('PRAGMA wal_checkpoint(NOOP)');
     this.#checkpoint = db.prepare('PRAGMA wal_checkpoint(PASSIVE)');
   }
 
   /** @param needsSync whether the transaction is acknowledged only after an fsync, if the engine's mode promises one */
   begin(needsSync: boolean): void {
-    if (this.ids.nearlySpent) this.ids.beginEpoch(this.#nextEpoch());
+    if (this.ids.nearlySpent) {
+      this.#setSync(true);
+      this.ids.beginEpoch(nextEpoch(this.db));
+    }
     this.#setSync(needsSync && this.#isDurable);
     this.#faults?.reach('begin');
     this.#begin.run();
+    if (this.#isMarked) this.#changes = this.#totalChanges();
   }
 
-  #nextEpoch(): number {
-    this.#setSync(true);
-    return nextEpoch(this.db);
+  /** Whether the transaction, if it changes anything, has to say that it is committed without an fsync. */
+  get #isMarked(): boolean {
+    return this.#isDurable && !this.#isSynced;
+  }
+
+  #totalChanges(): number {
+    return Number(this.#countChanges.get()?.n);
   }
 
   /** Whether commits wait for their fsync from now on. */
@@ -96,13 +106,12 @@ export class Store {
   }
 
   commit(): void {
-    this.names.save();
-    if (this.#isDurable && !this.#isSynced && this.names.hasChanges) this.#markUnsynced.run();
+    this.queues.save();
+    if (this.#isMarked && this.#totalChanges() > this.#changes) this.#markUnsynced.run();
     this.#faults?.reach('commit');
     this.mayBeDurable = true;
     this.#commit.run();
     this.#faults?.reach('committed');
-    this.names.committed();
     this.#reported = [];
   }
 
@@ -110,9 +119,8 @@ export class Store {
   rollback(): void {
     // A failure that leaves the store usable, such as a full disk, is one before the commit took effect.
     if (this.db.isTransaction) this.db.exec('ROLLBACK');
-    this.names.reload();
+    this.queues.reload();
     this.rows.refreshLeases(UNKNOWN);
-
     for (const [name, key] of this.#reported) this.#affected.set(name, key);
     this.#reported = [];
   }

@@ -1,8 +1,8 @@
 import type { DatabaseSync } from 'node:sqlite';
-import { expire } from './moves.ts';
-import { heldBy, type Names, type Queue, USE_NOTED_MS } from './names.ts';
-import { momentOf } from './rows.ts';
-import { prepareAll, type Statements } from './statements.ts';
+import type { SweepResult } from '../../../engine/storage.ts';
+import { heldIn, type Queue, type Queues, USE_NOTED_MS } from './queues.ts';
+import { prepareAll, type Statements } from './schema.ts';
+import { expire } from './settle.ts';
 import type { Store } from './store.ts';
 
 /** Elements that expired or passed their retention, and dedup keys past their window, that one call removes. */
@@ -18,33 +18,6 @@ const QUEUES_A_CALL = 200;
 const PAGES_KEPT = 4096;
 /** Pages returned at a time: a few milliseconds, since each may mean moving a page of the file's end. */
 const PAGES_A_CALL = 500;
-
-/** Housekeeping, in bounded steps. Leases that ended were ended before the batch, as before every batch. */
-export function sweep(store: Store): [nextAt: number | null, affected: string[]] {
-  const { now, rows, names, records, upkeep } = store;
-  const expired = rows.expired(now, ROWS_A_CALL);
-  for (const row of expired) {
-    const subscription = names.subscriptionById(row.subscription);
-    if (subscription !== null && rows.bySeq(row.seq) !== null) expire(store, subscription, row);
-  }
-  const old = upkeep.overdue(now, ROWS_A_CALL);
-  for (const element of old) dropWaiting(store, element);
-  const areKeysLeft = records.forgetKeys(now, ROWS_A_CALL);
-  upkeep.forgetUnused(store);
-  const arePagesLeft = upkeep.returnPages(store.space?.isTight ?? false);
-  const isMore = expired.length === ROWS_A_CALL || old.length === ROWS_A_CALL || areKeysLeft || arePagesLeft;
-  const next = [rows.nextLeaseEnd(), rows.nextExpiry(), upkeep.nextAt()].filter((at) => at !== null);
-  const nextAt = isMore ? now : next.length === 0 ? null : Math.min(...next);
-  return [nextAt, store.takeAffected().flatMap(({ ns, name }) => [ns, name])];
-}
-
-/** Reserved deliveries of the element stay until they are settled, and the element with them. */
-function dropWaiting({ rows, names }: Store, element: number): void {
-  for (const row of rows.ofElement(element)) {
-    const subscription = names.subscriptionById(row.subscription);
-    if (row.leaseUntil === null && subscription !== null) rows.remove(subscription, row);
-  }
-}
 
 const SQL = {
   overdue: `SELECT DISTINCT e.seq, e.inserted_at
@@ -64,29 +37,55 @@ const SQL = {
 } as const;
 
 /**
- * What sweeping has of its own: the retention of streams, unused queues, and free pages.
+ * Housekeeping, in bounded steps, and what it has of its own: the retention of streams, unused queues, and free pages.
  *
  * `Queue.oldestAt` says whether a queue may have an element that is past its retention, so that looking costs nothing
  * until something is due.
  */
 export class Upkeep {
   readonly #sql: Statements<typeof SQL>;
-  readonly #names: Names;
+  readonly #queues: Queues;
   readonly #pageBytes: number;
   #forgetAt = Number.NEGATIVE_INFINITY;
   #arePagesReturned = false;
 
-  constructor(db: DatabaseSync, names: Names) {
+  constructor(db: DatabaseSync, queues: Queues) {
     this.#sql = prepareAll(db, SQL);
-    this.#names = names;
+    this.#queues = queues;
     this.#pageBytes = Number(db.prepare('PRAGMA page_size').get()?.page_size);
+  }
+
+  /** One step of it. Leases that ended were ended before the batch, as before every batch. */
+  sweep(store: Store): SweepResult {
+    const { now, rows, queues, records } = store;
+    const expired = rows.expired(now, ROWS_A_CALL);
+    for (const row of expired) {
+      const subscription = queues.subscriptionById(row.subscription);
+      if (subscription !== null && rows.bySeq(row.seq) !== null) expire(store, subscription, row);
+    }
+    const old = this.#overdue(now, ROWS_A_CALL);
+    for (const element of old) this.#dropWaiting(store, element);
+    const areKeysLeft = records.forgetKeys(now, ROWS_A_CALL);
+    this.#forgetUnused(store);
+    const arePagesLeft = this.#returnPages(store.space?.isTight ?? false);
+    const isMore =
+      expired.length === ROWS_A_CALL || old.length === ROWS_A_CALL || areKeysLeft || arePagesLeft;
+    const next = [rows.nextLeaseEnd(), rows.nextExpiry(), this.#nextAt()].filter((at) => at !== null);
+    const nextAt = isMore ? now : next.length === 0 ? null : Math.min(...next);
+    return { nextAt, affected: store.takeAffected() };
+  }
+
+  /** Reserved deliveries of the element stay until they are settled, and the element with them. */
+  #dropWaiting({ rows, queues }: Store, element: number): void {
+    for (const row of rows.ofElement(element)) {
+      const subscription = queues.subscriptionById(row.subscription);
+      if (row.leaseUntil === null && subscription !== null) rows.remove(subscription, [row]);
+    }
   }
 
   /** A waiting element of that age is there now. */
   added(queue: Queue, insertedAt: number): void {
-    if (queue.policy.retentionMs === null || insertedAt >= queue.oldestAt) return;
-    this.#names.changedQueue(queue);
-    queue.oldestAt = insertedAt;
+    if (queue.policy.retentionMs !== null) queue.oldestAt = Math.min(queue.oldestAt, insertedAt);
   }
 
   /** A delivery waits again that may be older than all that waits. */
@@ -95,41 +94,40 @@ export class Upkeep {
   }
 
   /** Waiting elements past their retention, at most `limit`. Called again after they went, it finds the next. */
-  overdue(now: number, limit: number): number[] {
+  #overdue(now: number, limit: number): number[] {
     const found: number[] = [];
-    for (const queue of this.#names.all()) {
+    for (const queue of this.#queues.all()) {
       const { id, oldestAt, policy } = queue;
       if (policy.retentionMs === null || oldestAt > now - policy.retentionMs) continue;
       const last = now - policy.retentionMs;
       for (const { seq } of this.#sql.overdue.all(id, last, limit - found.length)) found.push(Number(seq));
       if (found.length >= limit) break;
-      this.#names.changedQueue(queue);
       // The first element that was inserted after that moment becomes the oldest.
-      queue.oldestAt = momentOf(this.#sql.insertedAfter.get(id, last)) ?? Number.POSITIVE_INFINITY;
+      queue.oldestAt = Number(this.#sql.insertedAfter.get(id, last)?.at ?? Number.POSITIVE_INFINITY);
     }
     return found;
   }
 
   /** When the next element is past its retention, to be called after `overdue`; null if none ever is. */
-  nextAt(): number | null {
+  #nextAt(): number | null {
     let next = Number.POSITIVE_INFINITY;
-    for (const { oldestAt, policy } of this.#names.all()) {
+    for (const { oldestAt, policy } of this.#queues.all()) {
       if (policy.retentionMs !== null) next = Math.min(next, oldestAt + policy.retentionMs);
     }
     return Number.isFinite(next) ? next : null;
   }
 
   /** Forgets queues that nobody needs any more, with their statistics: names must not pile up. */
-  forgetUnused(store: Store): void {
-    const { now, names } = store;
+  #forgetUnused(store: Store): void {
+    const { now, queues } = store;
     if (now < this.#forgetAt) return;
     let left = QUEUES_A_CALL;
-    for (const queue of [...names.all()]) {
+    for (const queue of [...queues.all()]) {
       if (now - queue.usedAt < FORGOTTEN_MS || !this.#isForgettable(store, queue)) continue;
       if (left-- === 0) return;
-      store.records.deleteDefinition('queue', definitionKey(queue));
+      store.records.deleteDefinition('queue', definitionKey(queue), 'any');
       this.#sql.removeStats.run(queue.id);
-      names.remove(queue);
+      queues.remove(queue);
     }
     this.#forgetAt = now + REST_MS;
   }
@@ -137,16 +135,16 @@ export class Upkeep {
   /** Forgets a queue that holds nothing, whatever else is known of it. What was set aside as damaged keeps it. */
   drop(queue: Queue | null): boolean {
     if (queue === null) return true;
-    if (!isEmpty(queue)) return false;
+    if (heldIn(queue) > 0) return false;
     if (Number(this.#sql.hasDamaged.get(queue.id)?.is_needed) === 1) return false;
     this.#sql.removeKeys.run(queue.id);
     this.#sql.removeStats.run(queue.id);
-    this.#names.remove(queue);
+    this.#queues.remove(queue);
     return true;
   }
 
   #isForgettable({ records }: Store, queue: Queue): boolean {
-    if (queue.options !== null || !isEmpty(queue)) return false;
+    if (queue.options !== null || heldIn(queue) > 0) return false;
     if (records.definition('queue', definitionKey(queue))?.[1].includes('"paused":true')) return false;
     return Number(this.#sql.isNeeded.get({ queue: queue.id })?.is_needed) === 0;
   }
@@ -155,7 +153,7 @@ export class Upkeep {
    * Shrinks the file a little (`auto_vacuum = INCREMENTAL`) if a quarter of it is free. Returns whether more is to be done.
    * @param isTight on a full disk: down to the last free page
    */
-  returnPages(isTight: boolean): boolean {
+  #returnPages(isTight: boolean): boolean {
     if (!this.#isWorthWhile(isTight)) return false;
     this.#sql.vacuum.all();
     this.#arePagesReturned = true;
@@ -182,11 +180,6 @@ export class Upkeep {
       this.#pageBytes
     );
   }
-}
-
-function isEmpty(queue: Queue): boolean {
-  for (const subscription of queue.subscriptions.values()) if (heldBy(subscription) > 0) return false;
-  return true;
 }
 
 /** As the broker writes it (`broker/namespace.ts`). */

@@ -1,10 +1,20 @@
+import { DELIVERY_STATES, type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
 import { LIMITS } from '../../../model/limits.ts';
-import { type Fields, type QueueName, TAKEN_FIELDS, type Taken } from '../protocol.ts';
-import { expire, setAsideDamaged } from './moves.ts';
-import type { Subscription } from './names.ts';
-import type { Bodies } from './operations.ts';
-import { isWhole, type Joined } from './rows.ts';
+import {
+  bodyAt,
+  type Fields,
+  type QueueName,
+  type Scanned,
+  type ScannedFields,
+  type Taken,
+  type TakenFields,
+  type UndoneDelivery,
+} from '../protocol.ts';
+import { elementOf, isWholeContent, isWholeDelivery, type ReadyRow, type ScannedRow } from './rows.ts';
+import { expire, setAsideDamaged } from './settle.ts';
 import type { Store } from './store.ts';
+
+// What reads deliveries: takes, whose pops can be undone, and scans.
 
 /** Rows read at a time: enough for speed, few enough that a page of large bodies stays small. */
 const PAGE = 64;
@@ -12,16 +22,13 @@ const PAGE = 64;
  * A call returns no more once its bodies have this many bytes, fewer than `count` or not. The caller sees a `nextDueAt` that
  * has passed and asks again.
  */
-export const MAX_REPLY_BYTES = LIMITS.takeBytes;
+const MAX_REPLY_BYTES = LIMITS.takeBytes;
 /** Expired elements that one call ends; with more of them, the caller asks again. */
 const MAX_EXPIRED = 1000;
-
-const NONE: Taken = [null, null, null, [], false];
 
 /** Pops, or reserves for `leaseMs`, what is eligible. */
 export function take(
   store: Store,
-  { reply }: Bodies,
   name: QueueName,
   group: string,
   count: number,
@@ -31,12 +38,13 @@ export function take(
   holders: string | readonly string[],
   maxBytes: number | null,
 ): Taken {
-  const { names, rows, now } = store;
-  const queue = names.find(name);
-  if (queue !== null) names.noteUse(queue, now);
+  const { queues, rows, reply, now } = store;
+  const queue = queues.find(name);
+  if (queue !== null) queues.noteUse(queue, now);
   const subscription = queue?.subscriptions.get(group);
-  if (subscription === undefined) return NONE;
+  if (subscription === undefined) return [null, null, null, [], false];
   const until = leaseMs === null ? null : now + leaseMs;
+  const elements = ids?.map((id) => store.ids.parse(id)) ?? null;
   const from = reply.byteLength;
   let isCut = false;
   const fields: Fields = [];
@@ -45,11 +53,17 @@ export function take(
   let expired = 0;
   for (let isLast = false; left > 0 && !isLast; ) {
     const limit = Math.min(PAGE, left);
-    const page = ids === null ? rows.ready(subscription, now, limit) : named(store, subscription, ids, now);
+    const page =
+      elements === null
+        ? rows.ready(subscription, now, limit)
+        : rows.named(subscription, elements, now, ['ready']);
     isLast = page.length < limit || ids !== null;
+    const taken: ReadyRow[] = [];
+    const tokens: string[] = [];
+    const places: string[] = [];
     for (const row of page) {
       if (left === 0) break;
-      const [seq, element, dueAt, tries, , expiresAt, reason, type, more, , body] = row;
+      const { seq, dueAt, tries, expiresAt, reason, type, more, body } = row;
       if (reply.byteLength - from >= MAX_REPLY_BYTES || expired === MAX_EXPIRED) {
         isLast = true;
         break;
@@ -60,7 +74,7 @@ export function take(
         expired++;
         continue;
       }
-      if (body === null || !isWhole(subscription, row)) {
+      if (body === null || !isWholeDelivery(row) || !isWholeContent(row, row)) {
         setAsideDamaged(store, seq);
         continue;
       }
@@ -69,32 +83,148 @@ export function take(
         break;
       }
       let token: string | null = null;
-      if (until === null) {
-        rows.removeWaiting(subscription, seq, element, dueAt);
-        if (expiresAt !== null || reason !== null) {
-          lost ??= [];
-          lost.push(fields.length / TAKEN_FIELDS, expiresAt, reason);
-        }
-      } else {
+      if (until !== null) {
         token = store.tokens.text();
-        const holder = typeof holders === 'string' ? holders : (holders[count - left] ?? '');
-        rows.reserve(subscription, seq, dueAt, { token, until, owner, at: now, holder });
+        tokens.push(token);
+        places.push(typeof holders === 'string' ? holders : (holders[count - left] ?? ''));
+      } else if (expiresAt !== null || reason !== null) {
+        lost ??= [];
+        lost.push(count - left, expiresAt, reason);
       }
-      const id = store.ids.text(element ?? seq);
-      fields.push(id, tries, dueAt, type, more, reply.add(body), body.byteLength, token);
+      taken.push(row);
+      const id = store.ids.text(elementOf(row));
+      const offset = reply.add(body);
+      fields.push(...([id, tries, dueAt, type, more, offset, body.byteLength, token] satisfies TakenFields));
       left--;
     }
+    if (until === null) rows.remove(subscription, taken);
+    else rows.reserve(subscription, taken, { until, owner, at: now, tokens, holders: places });
   }
   return [left > 0 && ids === null ? rows.firstDueAt(subscription) : null, until, lost, fields, isCut];
 }
 
-/** The eligible ones of these elements, by maturity, then by insertion. */
-function named(
-  { rows, ids }: Store,
-  subscription: Subscription,
-  texts: readonly string[],
-  now: number,
-): Joined[] {
-  const elements = texts.map((text) => ids.parse(text));
-  return rows.named(subscription, elements, now).flatMap(([row, state]) => (state === 'ready' ? [row] : []));
+/**
+ * The element keeps its number, so it regains its place. If another group still has it, only the delivery
+ * is made again. Its age for the retention starts again with its row: the pop forgot it.
+ */
+export function undoTake(
+  { queues, ids, rows, upkeep, received, now }: Store,
+  name: QueueName,
+  deliveries: readonly UndoneDelivery[],
+): null {
+  const queue = queues.use(name, now);
+  for (const { id, group, body: place, ...rest } of deliveries) {
+    const element = ids.parse(id);
+    if (element === null) throw new Error(`undo of the take of an element that this engine never had: ${id}`);
+    const subscription = queues.subscription(queue, group);
+    if (rows.find(subscription, element) !== null) continue;
+    const row = { ...rest, body: bodyAt(received, ...place) };
+    if (group === PLAIN_GROUP) {
+      rows.addPlain(subscription, element, [row], now);
+      continue;
+    }
+    if (rows.hasElement(element)) rows.markShared(element);
+    else rows.addElement(queue, element, 1, row, now);
+    // The insert drew a number for each group behind the element's: any that is free is in the same place.
+    let seq = element + 1;
+    while (rows.bySeq(seq) !== null) seq++;
+    rows.addShared(subscription, seq, element, row, now);
+    upkeep.releasedInto(queue);
+  }
+  return null;
+}
+
+/** The state, and the moment and number of a page's last row: pages hold together while elements come and go between them. */
+interface Cursor {
+  readonly state: DeliveryState;
+  readonly moment: number;
+  readonly seq: number;
+}
+
+/**
+ * Waiting deliveries come by maturity, then insertion; reserved ones by the end of their lease. A page ends early rather
+ * than growing past {@link MAX_REPLY_BYTES}. What fails its checksum is left out, and set aside by `take`: a scan
+ * changes nothing.
+ */
+export function scan(
+  store: Store,
+  name: QueueName,
+  group: string,
+  given: readonly string[],
+  ids: readonly string[] | null,
+  after: string | null,
+  limit: number,
+  bodies: boolean,
+): Scanned {
+  const { rows, reply, now } = store;
+  const subscription = store.queues.find(name)?.subscriptions.get(group);
+  const states = DELIVERY_STATES.filter((state) => given.includes(state));
+  const fields: Fields = [];
+  if (subscription === undefined) return [null, fields];
+  const hasBodies = bodies || ids !== null;
+  const show = (row: ScannedRow, state: DeliveryState): void => {
+    const isSound = hasBodies ? isWholeContent(row, row) : row.contentCrc !== null;
+    if (isWholeDelivery(row) && isSound) fields.push(...fieldsOf(store, row, state, bodies));
+  };
+  if (ids !== null) {
+    const elements = ids.map((id) => store.ids.parse(id));
+    for (const row of rows.named(subscription, elements, now, states)) show(row, row.state);
+    return [null, fields];
+  }
+  const maxBytes = reply.byteLength + MAX_REPLY_BYTES;
+  const cursor = readCursor(store, after);
+  let left = limit;
+  for (const state of states) {
+    const start = cursor?.state === state ? cursor : { moment: Number.MIN_SAFE_INTEGER, seq: 0 };
+    if (cursor !== null && DELIVERY_STATES.indexOf(state) < DELIVERY_STATES.indexOf(cursor.state)) continue;
+    let { moment, seq } = start;
+    for (const row of rows.page(subscription, state, now, { moment, seq }, left + 1, bodies)) {
+      if (left === 0 || reply.byteLength >= maxBytes) {
+        return [`${state}.${moment}.${seq === 0 ? '' : store.ids.text(seq)}`, fields];
+      }
+      show(row, state);
+      moment = row.leaseUntil ?? row.dueAt;
+      seq = row.seq;
+      left--;
+    }
+  }
+  return [null, fields];
+}
+
+function fieldsOf(
+  { ids, reply }: Store,
+  row: ScannedRow,
+  state: DeliveryState,
+  bodies: boolean,
+): ScannedFields {
+  const { seq, element, tries, dueAt, leaseUntil, insertedAt, expiresAt, reason } = row;
+  const { type, more, body, bytes, reservedAt, holder } = row;
+  const own = element === null || element === seq ? null : ids.text(seq);
+  const offset = bodies && body !== null ? reply.add(body) : null;
+  return [
+    ids.text(elementOf(row)),
+    state,
+    tries,
+    dueAt,
+    leaseUntil,
+    insertedAt ?? 0,
+    expiresAt,
+    reason,
+    type,
+    more,
+    offset,
+    bytes ?? 0,
+    own,
+    reservedAt,
+    holder,
+  ];
+}
+
+/** A text that is none of ours begins at the start, as a client's bookmark from before a restore would. */
+function readCursor({ ids }: Store, after: string | null): Cursor | null {
+  const [given, moment = '', text = ''] = after?.split('.') ?? [];
+  const state = DELIVERY_STATES.find((one) => one === given);
+  const seq = text === '' ? 0 : ids.parse(text);
+  const at = Number(moment);
+  return state === undefined || seq === null || !Number.isSafeInteger(at) ? null : { state, moment: at, seq };
 }

@@ -2,11 +2,11 @@ import { QuaysideError } from '../../../model/errors.ts';
 import type { Rejection } from '../protocol.ts';
 
 /** Primary result codes of SQLite that mean something to us. */
-export const SQLITE_ERROR = 1;
+const SQLITE_ERROR = 1;
 const SQLITE_BUSY = 5;
 const SQLITE_READONLY = 8;
 const SQLITE_IOERR = 10;
-export const SQLITE_CORRUPT = 11;
+const SQLITE_CORRUPT = 11;
 const SQLITE_FULL = 13;
 const SQLITE_CANTOPEN = 14;
 const SQLITE_NOTADB = 26;
@@ -68,7 +68,7 @@ export function isBusy(error: unknown): boolean {
   return sqliteCode(error) === SQLITE_BUSY;
 }
 
-export function isDamage(error: unknown): boolean {
+function isDamage(error: unknown): boolean {
   const code = sqliteCode(error);
   return code === SQLITE_CORRUPT || code === SQLITE_NOTADB;
 }
@@ -83,4 +83,36 @@ export function rejectionOf(error: unknown, takesSpace: boolean): Rejection {
   if (isFull(error) && takesSpace) return { code: 'storage-full', message: 'The disk is full.' };
   if (sqliteCode(error) !== null) return { code: 'storage-unavailable', message: `SQLite: ${message}` };
   return { code: 'internal', message };
+}
+
+/** A file that cannot be served; the message names it and the remedy. */
+export class OpenError extends Error {}
+
+/** Why a file cannot be served, by what failed. */
+export function openError(file: string, error: unknown): OpenError {
+  if (error instanceof OpenError) return error;
+  return new OpenError(refusal(file, error), { cause: error });
+}
+
+function refusal(file: string, error: unknown): string {
+  const why = messageOf(error);
+  if (isBusy(error)) {
+    return `SQLite file ${file} is in use by another process; stop that one or give this one a file of its own.`;
+  }
+  if (isDamage(error)) {
+    return `SQLite file ${file} is damaged or not a database (${why}); restore it from a backup or move it away.`;
+  }
+  // Our statements do not fit its tables.
+  if (sqliteCode(error) === SQLITE_ERROR) {
+    return `SQLite file ${file} has other tables than it should (${why}): it is damaged; restore it from a backup or move it away.`;
+  }
+  if (sqliteCode(error) !== null) {
+    return `SQLite file ${file} cannot be opened (${why}); check that its folder exists, may be written and has space.`;
+  }
+  return `SQLite file ${file} cannot be used: ${why}.`;
+}
+
+/** An error as SQLite throws it for a damaged file. */
+export function damage(what: string): Error {
+  return Object.assign(new Error(what), { errcode: SQLITE_CORRUPT });
 }

@@ -1,3 +1,4 @@
+import type { CounterDeltas, CounterStore, OnStoredCounters } from '../../engine/buffered-stats.ts';
 import {
   type Definition,
   type DefinitionChange,
@@ -8,8 +9,10 @@ import {
   type JsonValue,
 } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
+import { COUNTER_NAMES } from '../../engine/stats.ts';
+import type { QueueKey } from '../../model/names.ts';
 import type { WorkerClient } from './client.ts';
-import type { DefinitionRow } from './protocol.ts';
+import { type DefinitionRow, type Fields, nameOf } from './protocol.ts';
 
 /** The Definitions port over the worker. The file has one owner, so watching is a call in this process. */
 export class SqliteDefinitions implements Definitions {
@@ -71,4 +74,44 @@ export class SqliteDefinitions implements Definitions {
 
 function readDefinition([key, value, version]: DefinitionRow): Definition {
   return { key, value: JSON.parse(value) as JsonValue, version };
+}
+
+/** Counters in the worker's file. Calls keep their order. */
+export class SqliteCounters implements CounterStore {
+  readonly isOrdered = true;
+  readonly #client: WorkerClient;
+
+  constructor(client: WorkerClient) {
+    this.#client = client;
+  }
+
+  write(deltas: readonly CounterDeltas[]): Promise<void> {
+    return this.#client.call(
+      'statsAdd',
+      () => {
+        const fields: Fields = [];
+        for (const { queue, groups } of deltas) {
+          for (const [group, counters] of groups) {
+            fields.push(nameOf(queue), group, ...COUNTER_NAMES.map((name) => counters[name]));
+          }
+        }
+        return [fields];
+      },
+      () => {},
+    );
+  }
+
+  async read(queues: readonly QueueKey[], found: OnStoredCounters): Promise<void> {
+    await Promise.all(
+      queues.map((queue, index) =>
+        this.#client.call(
+          'statsRead',
+          () => [nameOf(queue)],
+          (rows) => {
+            for (const { grp, ...counters } of rows) found(index, grp, counters);
+          },
+        ),
+      ),
+    );
+  }
 }
