@@ -297,19 +297,24 @@ function needsOf(action: SettleAction, isWaiting: boolean): number {
   return takesSpace ? SETTLE_NEEDS.sync | SETTLE_NEEDS.space : SETTLE_NEEDS.sync;
 }
 
+/** By position: {@link tuplesOf} would take 0.2 of the 6 µs of an element that is taken. */
 function readTaken([, until, lost, fields]: Taken, group: GroupName, bodies: PackedBodies): Delivery[] {
-  const deliveries = tuplesOf<TakenFields>(fields, 8).map(
-    ([id, tries, matureAt, contentType, more, offset, length, token]): Delivery => ({
-      id,
+  const deliveries: Delivery[] = [];
+  for (let at = 0; at < fields.length; at += 8) {
+    const { contentEncoding, headers } = fromMore(fields[at + 4] as TakenFields[4]);
+    const token = fields[at + 7] as TakenFields[7];
+    deliveries.push({
+      id: fields[at] as TakenFields[0],
       group,
-      tries,
-      matureAt,
-      contentType,
-      ...fromMore(more),
-      body: bodyAt(bodies, offset, length),
+      tries: fields[at + 1] as TakenFields[1],
+      matureAt: fields[at + 2] as TakenFields[2],
+      contentType: fields[at + 3] as TakenFields[3],
+      contentEncoding,
+      headers,
+      body: bodyAt(bodies, fields[at + 5] as TakenFields[5], fields[at + 6] as TakenFields[6]),
       lease: token === null || until === null ? null : { token, until },
-    }),
-  );
+    });
+  }
   for (const [at, expiresAt, reason] of tuplesOf<[number, ...unknown[]]>(lost ?? [], 3)) {
     Object.assign(deliveries[at] ?? {}, { expiresAt, reason });
   }

@@ -45,8 +45,6 @@ export interface ElementRow extends StoredContent {
   readonly insertedAt: number;
 }
 
-type Content = Pick<WholeRow, 'type' | 'more' | 'contentCrc' | 'body'>;
-
 /** A delivery with its content, which a fault of the disk may have taken. */
 type WholeRow = DeliveryRow & {
   readonly [K in keyof ElementRow]: ElementRow[K] | null;
@@ -646,7 +644,10 @@ export function isWholeDelivery(
 }
 
 /** Whether the checksum of a delivery's content fits. */
-export function isWholeContent(row: Pick<DeliveryRow, 'seq' | 'element'>, content: Content): boolean {
+export function isWholeContent(
+  row: Pick<DeliveryRow, 'seq' | 'element'>,
+  content: Omit<WholeRow, keyof DeliveryRow | 'insertedAt'>,
+): boolean {
   const { type, more, contentCrc, body } = content;
   return body !== null && elementChecksum(elementOf(row), type, more, body) === contentCrc;
 }
