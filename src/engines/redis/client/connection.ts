@@ -137,7 +137,7 @@ export class RedisConnection {
     const redis = this.#redis;
     if (redis.status !== 'ready' || !redis.stream.writable) return Promise.reject(new CommandLost(false));
     if (redis.commandQueue.length === 0) this.#noteAlive();
-    const command = new RedisCommand(name, args as Arg[]);
+    const command = name === CALL ? new FunctionCall(args) : new RedisCommand(name, args as Arg[]);
     return (redis.sendCommand(command) as Promise<Reply>).then(this.#onReply, throwOwn);
   }
 
@@ -338,6 +338,45 @@ function connectorOf(open: () => Promise<Socket>): new () => AbstractConnector {
     }
   };
 }
+
+/**
+ * A call of a function, whose many arguments are encoded in one pass. ioredis makes a list of three texts or buffers of each
+ * and copies that, which took a seventh of the processor time of an insert.
+ */
+class FunctionCall extends RedisCommand {
+  readonly #args: readonly Arg[];
+
+  constructor(args: readonly Arg[]) {
+    super(CALL, []);
+    this.#args = args;
+  }
+
+  override toWritable(): Buffer {
+    let size = FRAME_BYTES;
+    for (const arg of this.#args) {
+      size += FRAME_BYTES;
+      if (typeof arg === 'string') size += MAX_CHARACTER_BYTES * arg.length;
+      else if (typeof arg === 'object') size += arg.length;
+    }
+    const target = Buffer.allocUnsafe(size);
+    let end = target.write(`*${this.#args.length + 1}\r\n$${CALL.length}\r\n${CALL}\r\n`);
+    for (const arg of this.#args) {
+      if (typeof arg === 'object') {
+        end += target.write(`$${arg.length}\r\n`, end, 'latin1');
+        end += arg.copy(target, end);
+        end += target.write('\r\n', end, 'latin1');
+      } else {
+        end += target.write(`$${Buffer.byteLength(`${arg}`)}\r\n${arg}\r\n`, end);
+      }
+    }
+    return target.subarray(0, end);
+  }
+}
+
+const CALL = 'FCALL';
+/** More than what is around an argument, or a number with it. */
+const FRAME_BYTES = 64;
+const MAX_CHARACTER_BYTES = 3;
 
 function throwOwn(error: Error): never {
   if (error.name === 'ReplyError') throw new ReplyError(error.message);
