@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { slotOf } from '../../src/engines/redis/client/slots.ts';
+import { slotOf } from '../../src/engines/redis/client/topology.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import { ownerOf } from '../faults/slots.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';

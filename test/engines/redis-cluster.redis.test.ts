@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
-import { SLOTS, slotOf } from '../../src/engines/redis/client/slots.ts';
+import { SLOTS, slotOf } from '../../src/engines/redis/client/topology.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';

@@ -1,12 +1,16 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
-import { slotOf } from '../../src/engines/redis/client/slots.ts';
-import { decodeContent, encodeContent } from '../../src/engines/redis/content.ts';
-import { elementId, ID_BYTES, writeId } from '../../src/engines/redis/ids.ts';
+import { slotOf } from '../../src/engines/redis/client/topology.ts';
+import {
+  decodeContent,
+  elementId,
+  encodeContent,
+  ID_BYTES,
+  writeId,
+} from '../../src/engines/redis/encoding.ts';
 import { Keys, parseQueueText, queueText } from '../../src/engines/redis/keys.ts';
-import { readSettings, type Settings } from '../../src/engines/redis/settings.ts';
-import { tlsTo } from '../../src/engines/redis/tls.ts';
+import { readSettings, type Settings, tlsTo } from '../../src/engines/redis/settings.ts';
 import { systemClock } from '../../src/util/clock.ts';
 
 function read(url: string, settings: Record<string, unknown> = {}): Settings {

@@ -1,5 +1,5 @@
-import type { Signaller } from '../../src/engine/signaller.ts';
-import { Batchers, type InsertSignals } from '../../src/engines/redis/batcher.ts';
+import { Batchers } from '../../src/engines/redis/batcher.ts';
+import type { RedisSignaller } from '../../src/engines/redis/channels.ts';
 import type { Reply } from '../../src/engines/redis/client/connection.ts';
 import {
   type Executed,
@@ -8,11 +8,13 @@ import {
   type RedisRequest,
 } from '../../src/engines/redis/client/executor.ts';
 import type { Master } from '../../src/engines/redis/client/master.ts';
+import type { Topology } from '../../src/engines/redis/client/topology.ts';
+import type { RedisContext } from '../../src/engines/redis/context.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
-import { readLibrary } from '../../src/engines/redis/library.ts';
 import { Outbox } from '../../src/engines/redis/outbox.ts';
 import { Policies } from '../../src/engines/redis/policies.ts';
 import type { Registry } from '../../src/engines/redis/registry.ts';
+import type { Settings } from '../../src/engines/redis/settings.ts';
 import { RedisStorage } from '../../src/engines/redis/storage.ts';
 import type { Sweeper } from '../../src/engines/redis/sweeper.ts';
 import { plain } from '../support/broker.ts';
@@ -63,49 +65,40 @@ export class StubbedStorage {
 
   constructor() {
     const { clock } = this;
-    const keys = new Keys('test');
-    const policies = new Policies([plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })]);
     const registry = {
       isDeclared: () => true,
       dueIn: () => null,
       tidyLater: () => {},
       noteUse: () => {},
     } as unknown as Registry;
-    const log = { info: () => {}, warn: () => {} };
+    const unreachable = new ExecutionError('storage-unavailable', 'Unreachable.');
     const executor = {
+      library: 'test',
       addPending: () => {},
       removePending: () => {},
-      rejection: () => (this.isReachable ? null : new ExecutionError('storage-unavailable', 'Unreachable.')),
-      execute: (request: RedisRequest) => this.#execute(request),
-    } as unknown as Executor;
-    this.#batchers = new Batchers({
+      rejection: () => (this.isReachable ? null : unreachable),
+      execute: (request: RedisRequest) => ({ done: this.#execute(request), failure: () => unreachable }),
+    } satisfies Partial<Record<keyof Executor, unknown>> as unknown as Executor;
+    const context: RedisContext = {
       clock,
-      log,
-      keys,
-      policies,
-      registry,
+      log: { info: () => {}, warn: () => {} },
+      namespaces: [],
+      dedupWindowMs: 0,
+      settings: { variant: 'simple', givenTime: null } as Settings,
+      keys: new Keys('test'),
+      topology: { isCluster: true } as Topology,
       executor,
-      library: readLibrary(),
-      givenTime: null,
-      client: Buffer.alloc(8),
-      topology: { isCluster: true },
-      isList: false,
-      signals: {} as InsertSignals,
+      policies: new Policies([plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })]),
+    };
+    const signaller = {} as RedisSignaller;
+    this.#batchers = new Batchers({
+      ...context,
+      registry,
+      signaller,
       onReply: (queue, reply, awaitedUntil) => this.#outbox.onReply(queue, reply, awaitedUntil),
     });
-    const batchers = this.#batchers;
-    this.#outbox = new Outbox({ batchers, clock, log, dedupWindowMs: 0, onArrival: () => {} });
-    this.storage = new RedisStorage({
-      executor,
-      keys,
-      isList: false,
-      batchers,
-      registry,
-      sweeper: {} as Sweeper,
-      policies,
-      dedupWindowMs: 0,
-      signaller: {} as Signaller,
-    });
+    this.#outbox = new Outbox(context, this.#batchers, () => {});
+    this.storage = new RedisStorage(this.#batchers, {} as Sweeper);
   }
 
   /** The first call that waits for its reply and has this verb; takes it from the list. */

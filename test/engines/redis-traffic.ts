@@ -1,5 +1,5 @@
 import type { Storage } from '../../src/engine/storage.ts';
-import { slotOf } from '../../src/engines/redis/client/slots.ts';
+import { slotOf } from '../../src/engines/redis/client/topology.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { QueueKey } from '../../src/model/names.ts';

@@ -54,7 +54,7 @@ export const REDIS_DRIVER: readonly Mutant[] = [
   {
     name: 'a server that evicts is used',
     suite: 'redis unfit',
-    edits: [inClient('server-check.ts', "if (policy === 'noeviction') return;", 'if (policy) return;')],
+    edits: [inClient('master.ts', "if (policy === 'noeviction') return;", 'if (policy) return;')],
   },
   {
     name: 'a server that begins to evict is still used',
@@ -69,7 +69,7 @@ export const REDIS_DRIVER: readonly Mutant[] = [
   {
     name: 'a failed SELECT leaves the connection in database 0',
     suite: 'redis database',
-    edits: [inClient('server-check.ts', 'if (db !== 0) await selectDatabase(connection, db);', '')],
+    edits: [inClient('master.ts', 'if (db !== 0) await selectDatabase(connection, db);', '')],
   },
   {
     name: 'each turn has a WAIT of its own, however many a stalled replica holds up',

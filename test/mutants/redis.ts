@@ -230,7 +230,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'the bytes of a namespace leave out the content of its elements',
     suite: 'redis capacity',
-    edits: [inRedis('usage.ts', 'isList ? [list] : [hash, order]', 'isList ? [list] : [order]')],
+    edits: [inRedis('registry.ts', 'isList ? [list] : [hash, order]', 'isList ? [list] : [order]')],
   },
   {
     name: 'a sweep removes an entry that it has just added',

@@ -1,25 +1,17 @@
+import { randomBytes } from 'node:crypto';
 import { DeadlineQueue, Expiring } from '../../engine/calls.ts';
-import type { JsonValue } from '../../engine/definitions.ts';
-import type { EngineLog } from '../../engine/engine.ts';
 import type { ReadySignal } from '../../engine/signaller.ts';
 import type { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
-import type { CancelTimer, Clock } from '../../util/clock.ts';
+import type { CancelTimer } from '../../util/clock.ts';
+import type { RedisSignaller } from './channels.ts';
 import type { Arg, Command } from './client/connection.ts';
-import {
-  DEADLINE_MS,
-  type Executed,
-  ExecutionError,
-  type Executor,
-  type Progress,
-} from './client/executor.ts';
+import { DEADLINE_MS, type Executed, type Execution, ExecutionError } from './client/executor.ts';
 import type { Master } from './client/master.ts';
-import { slotOf } from './client/slots.ts';
-import { type Keys, queueText } from './keys.ts';
-import type { Library } from './library.ts';
-import type { Policies } from './policies.ts';
+import { slotOf } from './client/topology.ts';
+import type { RedisContext } from './context.ts';
+import { queueText } from './keys.ts';
 import type { Registry } from './registry.ts';
-import type { GivenTime } from './settings.ts';
 import { SETTLE_SESSION } from './verbs/read.ts';
 import { POSTPONE, TAKE, UndecodableElements } from './verbs/take.ts';
 import { type LibraryReply, readReply, type Verb } from './verbs/verb.ts';
@@ -52,29 +44,11 @@ export interface Due {
   readonly ms: number;
 }
 
-/** Publishes signals of stored elements. */
-export interface InsertSignals {
-  /** The command to send behind the batch that stores them; null if another server must have it. */
-  follower(topic: string, message: JsonValue): Command | null;
-  /** That batch is done. */
-  onStored(topic: string, message: JsonValue): void;
-}
-
-interface BatcherParts {
-  readonly clock: Clock;
-  readonly log: EngineLog;
-  readonly keys: Keys;
-  readonly executor: Executor;
-  readonly library: Library;
-  readonly givenTime: GivenTime | null;
-  /** 8 random bytes, which name this engine object to the server. */
-  readonly client: Buffer;
-  readonly policies: Policies;
+/** What batches need in addition. */
+interface BatcherContext extends RedisContext {
   readonly registry: Registry;
-  readonly topology: { readonly isCluster: boolean };
-  /** The queues are lists: what is not free has no number, and is sent once (`library/list.lua`). */
-  readonly isList: boolean;
-  readonly signals: InsertSignals;
+  /** Publishes signals of stored elements. */
+  readonly signaller: RedisSignaller;
   /**
    * What a reply says of other queues, before its calls are answered. Returns what the calls that move elements wait for,
    * up to their deadlines. @param awaitedUntil the last of those deadlines; null: there are no such calls
@@ -96,9 +70,14 @@ const SETTLE_AGAIN_MS = 500;
 const CLIENT_BYTES = 8;
 const HEAD_BYTES = CLIENT_BYTES + 6 * 6 + 1;
 
+type AnyVerb = Verb<unknown, unknown>;
+type OnValue = (value: unknown) => void;
+
 /** The batchers of all queues in use. */
 export class Batchers {
-  readonly #parts: BatcherParts;
+  readonly context: BatcherContext;
+  /** What names this engine object to the server. */
+  readonly client = randomBytes(CLIENT_BYTES);
   readonly #deadlines: DeadlineQueue;
   readonly #batchers = new Map<string, Batcher>();
   readonly #scheduled = new Set<Batcher>();
@@ -106,14 +85,10 @@ export class Batchers {
   #isStopped = false;
   /** Numbers of a new batcher start above all that were used, so that a call of an older one stays stale. */
   #highest = 0;
-  readonly #onSettled = (call: PendingCall): void => {
-    this.#deadlines.remove(call);
-    this.#parts.executor.removePending(call.bytes);
-  };
 
-  constructor(parts: BatcherParts) {
-    this.#parts = parts;
-    this.#deadlines = new DeadlineQueue(parts.clock, DEADLINE_MS);
+  constructor(context: BatcherContext) {
+    this.context = context;
+    this.#deadlines = new DeadlineQueue(context.clock, DEADLINE_MS);
   }
 
   /** Calls a verb of a queue. @throws QuaysideError */
@@ -126,13 +101,12 @@ export class Batchers {
     const batcher = this.#batcherOf(queue);
     return new Promise<Value>((resolve, reject) => {
       const rejection = this.#rejection(batcher);
-      if (rejection !== null) {
-        reject(rejection);
-        return;
+      if (rejection !== null) reject(rejection);
+      else {
+        const call = new PendingCall(batcher, verb as AnyVerb, args, options, resolve as OnValue, reject);
+        this.add(call);
+        batcher.enqueue(call);
       }
-      batcher.enqueue(
-        this.newCall(batcher, verb as Verb<unknown, unknown>, args, options, resolve as OnValue, reject),
-      );
     });
   }
 
@@ -146,19 +120,16 @@ export class Batchers {
     });
   }
 
-  newCall(
-    batcher: Batcher,
-    verb: Verb<unknown, unknown>,
-    args: unknown,
-    options: CallOptions,
-    resolve: OnValue,
-    reject: (error: unknown) => void,
-  ): PendingCall {
-    const deadlineAt = this.#deadlines.next();
-    const call = new PendingCall(batcher, verb, args, options, deadlineAt, resolve, reject, this.#onSettled);
-    this.#parts.executor.addPending(call.bytes);
+  /** Its time begins now. */
+  add(call: PendingCall): void {
+    call.deadlineAt = this.#deadlines.next();
+    this.context.executor.addPending(call.bytes);
     this.#deadlines.add(call);
-    return call;
+  }
+
+  onSettled(call: PendingCall): void {
+    this.#deadlines.remove(call);
+    this.context.executor.removePending(call.bytes);
   }
 
   /** Sends the batch of a queue when this turn's calls are all made. */
@@ -199,7 +170,7 @@ export class Batchers {
     const text = queueText(queue);
     let batcher = this.#batchers.get(text);
     if (batcher === undefined) {
-      batcher = new Batcher(queue, this, this.#parts, this.#highest);
+      batcher = new Batcher(queue, this, this.#highest);
       this.#batchers.set(text, batcher);
     }
     return batcher;
@@ -208,7 +179,7 @@ export class Batchers {
   /** Why a call would be in vain now; null: it may succeed. */
   #rejection(batcher: Batcher): QuaysideError | null {
     if (this.#isStopped) return new ExecutionError('storage-unavailable', 'The engine is stopped.');
-    const rejection = this.#parts.executor.rejection(batcher.slot);
+    const rejection = this.context.executor.rejection(batcher.slot);
     // Names come from requests: a batcher that never sent anything must not stay.
     if (rejection !== null && batcher.isUnused) this.forget(batcher);
     return rejection;
@@ -218,23 +189,30 @@ export class Batchers {
 /** Calls that are sent as one call of the library. */
 interface Batch {
   readonly calls: readonly PendingCall[];
+  readonly bundles: readonly Bundle[];
+  /** They only read, or do what is due anyway. */
+  readonly isFree: boolean;
+  readonly creates: boolean;
   /** 0 if it may be repeated. */
   readonly number: number;
   /** The number up to which the outcomes are known. */
   readonly received: number;
-  readonly progress: Progress;
   /** By the monotonic clock. */
   readonly deadlineAt: number;
-  readonly signals: readonly Signal[];
+  /** Published when it is done. */
+  readonly signals: readonly Command[];
+  /** Null until it is sent. */
+  execution: Execution | null;
   /** The name of its queue was made known for it. */
   isDeclared: boolean;
   /** Its calls are settled; what comes later changes nothing here. */
   isOver: boolean;
 }
 
-interface Signal {
-  readonly topic: string;
-  readonly message: JsonValue;
+/** Calls next to each other that one verb serves. */
+interface Bundle {
+  readonly verb: AnyVerb;
+  readonly calls: PendingCall[];
 }
 
 /**
@@ -248,10 +226,11 @@ interface Signal {
 class Batcher {
   readonly queue: QueueKey;
   readonly slot: number;
+  readonly owner: Batchers;
   readonly #keys: readonly string[];
   readonly #policy: Buffer;
-  readonly #owner: Batchers;
-  readonly #parts: BatcherParts;
+  readonly #context: BatcherContext;
+  readonly #isList: boolean;
   readonly #waiting: PendingCall[] = [];
   readonly #firstNumber: number;
   /** The last number used, and the one up to which every outcome is known. */
@@ -265,15 +244,17 @@ class Batcher {
   #retentionMs: number;
   #cancelTimer: CancelTimer | null = null;
 
-  constructor(queue: QueueKey, owner: Batchers, parts: BatcherParts, firstNumber: number) {
+  constructor(queue: QueueKey, owner: Batchers, firstNumber: number) {
+    const { context } = owner;
     this.queue = queue;
-    this.#owner = owner;
-    this.#parts = parts;
-    const { hash, order } = parts.keys.queue(queue);
-    this.#keys = parts.isList ? [parts.keys.list(queue)] : [hash, order];
+    this.owner = owner;
+    this.#context = context;
+    this.#isList = context.settings.variant === 'list';
+    const { hash, order } = context.keys.queue(queue);
+    this.#keys = this.#isList ? [context.keys.list(queue)] : [hash, order];
     this.slot = slotOf(hash);
-    this.#policy = parts.policies.encode(queue);
-    this.#policyRetentionMs = parts.policies.retentionMs(queue);
+    this.#policy = context.policies.encode(queue);
+    this.#policyRetentionMs = context.policies.retentionMs(queue);
     this.#retentionMs = this.#policyRetentionMs;
     this.#firstNumber = firstNumber;
     this.#number = firstNumber;
@@ -282,7 +263,7 @@ class Batcher {
 
   enqueue(call: PendingCall): void {
     this.#waiting.push(call);
-    this.#owner.schedule(this);
+    this.owner.schedule(this);
   }
 
   /** Sends what waits, unless a batch is in flight. Called once a turn, so that the turn's calls go together. */
@@ -302,7 +283,7 @@ class Batcher {
       while (this.#waiting[0]?.isSettled === true) this.#waiting.shift();
     } else {
       const unsent = new ExecutionError('storage-unavailable', 'Redis cannot be reached now.');
-      this.#onError(batch, batch.progress.giveUp?.() ?? unsent);
+      this.#onError(batch, batch.execution?.failure() ?? unsent);
     }
   }
 
@@ -322,23 +303,27 @@ class Batcher {
   }
 
   #send(calls: readonly PendingCall[]): void {
-    const isNumbered = calls[0]?.isFree !== true && !this.#parts.isList;
-    if (isNumbered) this.#number = this.#owner.nextNumber(this.#number);
+    const isFree = calls[0]?.isFree === true;
+    const isNumbered = !isFree && !this.#isList;
+    if (isNumbered) this.#number = this.owner.nextNumber(this.#number);
     let deadlineAt = Number.POSITIVE_INFINITY;
     for (const call of calls) deadlineAt = Math.min(deadlineAt, call.deadlineAt);
     const batch: Batch = {
       calls,
+      bundles: bundlesOf(calls),
+      isFree,
+      creates: calls.some(({ options }) => options.creates === true),
       number: isNumbered ? this.#number : 0,
       received: this.#received,
-      progress: { giveUp: null },
       deadlineAt,
-      signals: signalsOf(calls),
+      signals: this.#signalsOf(calls),
+      execution: null,
       isDeclared: false,
       isOver: false,
     };
     for (const call of calls) call.batch = batch;
     this.#inFlight = batch;
-    const preparing = calls[0]?.isFree === true && !createsQueue(calls) ? null : this.#prepare(batch);
+    const preparing = isFree && !batch.creates ? null : this.#prepare(batch);
     const sending = preparing === null ? this.#execute(batch) : preparing.then(() => this.#execute(batch));
     sending.then(
       (executed) => this.#onExecuted(batch, executed),
@@ -351,36 +336,30 @@ class Batcher {
    * sweep finds the queue. For queues that do not exist nothing is written. Null: nothing is to be done.
    */
   #prepare(batch: Batch): Promise<void> | null {
-    const { registry } = this.#parts;
-    const { calls, deadlineAt } = batch;
-    if (registry.isDeclared(this.queue)) {
-      this.#tidyLater();
-      registry.noteUse(this.queue);
-      return this.#registerDues(calls, deadlineAt);
-    }
-    return this.#makeKnown(batch, createsQueue(calls)).then(async (isKnown) => {
-      if (!isKnown) return;
-      this.#tidyLater();
-      await this.#registerDues(calls, deadlineAt);
-    }, nothingDone);
+    const { registry } = this.#context;
+    if (!registry.isDeclared(this.queue)) return this.#prepareUnknown(batch).catch(nothingDone);
+    this.#tidyLater();
+    registry.noteUse(this.queue);
+    return this.#registerDues(batch);
+  }
+
+  async #prepareUnknown(batch: Batch): Promise<void> {
+    const { registry } = this.#context;
+    if (batch.creates) {
+      await registry.declare([this.queue], batch.deadlineAt);
+      batch.isDeclared = true;
+    } else if (!(await registry.isKnown(this.queue, batch.deadlineAt))) return;
+    this.#tidyLater();
+    await this.#registerDues(batch);
   }
 
   /** What a list remembers ends by itself. */
   #tidyLater(): void {
-    if (!this.#parts.isList) this.#parts.registry.tidyLater(this.queue);
+    if (!this.#isList) this.#context.registry.tidyLater(this.queue);
   }
 
-  /** Returns whether the queue is known. */
-  async #makeKnown(batch: Batch, creates: boolean): Promise<boolean> {
-    const { registry } = this.#parts;
-    if (!creates) return registry.isKnown(this.queue, batch.deadlineAt);
-    await registry.declare([this.queue], batch.deadlineAt);
-    batch.isDeclared = true;
-    return true;
-  }
-
-  #registerDues(calls: readonly PendingCall[], deadlineAt: number): Promise<void> | null {
-    const { registry } = this.#parts;
+  #registerDues({ calls, deadlineAt }: Batch): Promise<void> | null {
+    const { registry } = this.#context;
     let needed: Promise<void>[] | null = null;
     const register = (queue: QueueKey, ms: number): void => {
       const registering = registry.dueIn(queue, ms, deadlineAt);
@@ -393,49 +372,61 @@ class Batcher {
     return needed === null ? null : Promise.all(needed).then(() => {}, nothingDone);
   }
 
+  /** The commands that publish the signals of calls, one for all that have the same. */
+  #signalsOf(calls: readonly PendingCall[]): readonly Command[] {
+    let counts: Map<ReadySignal, number> | null = null;
+    for (const { options, items } of calls) {
+      const signal = options.signal ?? null;
+      if (signal === null) continue;
+      counts ??= new Map();
+      counts.set(signal, (counts.get(signal) ?? 0) + items);
+    }
+    if (counts === null) return NO_SIGNALS;
+    const { signaller } = this.#context;
+    return Array.from(counts, ([signal, count]) => signaller.command(signal.topic, signal.say(count)));
+  }
+
   #execute(batch: Batch): Promise<Executed> {
-    const { executor, library, isList } = this.#parts;
-    const { calls, progress, deadlineAt } = batch;
+    const { executor, topology } = this.#context;
+    const { calls, isFree, deadlineAt } = batch;
     const stores = calls.some(({ options }) => options.stores === true);
-    const run = isList ? library.runList : library.run;
-    const runWhenFull = isList ? library.runListWhenFull : library.runWhenFull;
+    const run = `${executor.library}${this.#isList ? '_list' : ''}`;
     const args: Arg[] = [this.#policy];
     let keys = this.#keys;
-    for (const { verb, calls: joined } of bundlesOf(calls)) {
+    for (const { verb, calls: joined } of batch.bundles) {
       const own = joined.map((call) => call.args);
       if (verb.keys !== undefined) keys = [...keys, ...verb.keys(own)];
       args.push(verb.name);
       for (const arg of verb.encode(own)) args.push(arg);
     }
-    return executor.execute({
+    batch.execution = executor.execute({
       slot: this.slot,
       name: 'FCALL',
       args: (master, mayBeDone) => [
-        stores && !mayBeDone ? run : runWhenFull,
+        stores && !mayBeDone ? run : `${run}_full`,
         keys.length,
         ...keys,
         this.#head(batch, master),
         ...args,
       ],
-      writes: calls.some(({ options, isFree }) => options.waits ?? !isFree),
-      repeatable: !isList || calls[0]?.isFree === true,
-      followers: batch.signals.flatMap(
-        ({ topic, message }) => this.#parts.signals.follower(topic, message) ?? [],
-      ),
-      progress,
+      writes: calls.some(({ options }) => options.waits ?? !isFree),
+      repeatable: !this.#isList || isFree,
+      followers: topology.isCluster ? NO_SIGNALS : batch.signals,
       deadlineAt,
     });
+    return batch.execution.done;
   }
 
   /** What the server must know of this attempt: see `library/session.lua`. */
   #head({ number, received }: Batch, master: Master): Buffer {
-    const { client, givenTime, topology } = this.#parts;
+    const { settings, topology } = this.#context;
+    const givenTime = settings.givenTime?.now();
     const head = Buffer.alloc(HEAD_BYTES);
-    head.set(client);
+    head.set(this.owner.client);
     head.writeUIntBE(number, CLIENT_BYTES, 6);
     head.writeUIntBE(received, CLIENT_BYTES + 6, 6);
-    head.writeUIntBE(givenTime?.now() ?? Math.max(0, master.serverTime), CLIENT_BYTES + 12, 6);
-    head.writeUIntBE(givenTime?.now() ?? 0, CLIENT_BYTES + 18, 6);
+    head.writeUIntBE(givenTime ?? Math.max(0, master.serverTime), CLIENT_BYTES + 12, 6);
+    head.writeUIntBE(givenTime ?? 0, CLIENT_BYTES + 18, 6);
     const { since, excusedUntil } = master.contact;
     head.writeUIntBE(since, CLIENT_BYTES + 24, 6);
     head.writeUIntBE(excusedUntil, CLIENT_BYTES + 30, 6);
@@ -444,7 +435,7 @@ class Batcher {
   }
 
   #onExecuted(batch: Batch, { reply, master }: Executed): void {
-    const { givenTime, signals, log } = this.#parts;
+    const { settings, signaller, log, onReply } = this.#context;
     let read: LibraryReply;
     try {
       read = readReply(reply);
@@ -453,18 +444,18 @@ class Batcher {
       this.#onError(batch, new ExecutionError('outcome-unknown', 'The reply of Redis cannot be decoded.'));
       return;
     }
-    if (givenTime === null) master.noteServerTime(read.now);
-    for (const { topic, message } of batch.signals) signals.onStored(topic, message);
+    if (settings.givenTime === null) master.noteServerTime(read.now);
+    for (const signal of batch.signals) signaller.onStored(signal);
     if (batch.isOver) return;
     batch.isOver = true;
-    const decoded = decodeAll(batch.calls, read);
+    const decoded = decodeAll(batch.bundles, read);
     const failed = decoded.find(({ error }) => error !== null);
     if (failed !== undefined) this.#undoTakes(batch, failed.error);
     else if (batch.number > 0) this.#received = batch.number;
     if (batch.number > 0) this.#keepsPops = batch.calls.some(({ verb }) => verb.name === TAKE.name);
     const registered = this.#afterwards(batch, read);
     const last = batch.calls.findLast(({ options }) => options.moves === true);
-    const moved = this.#parts.onReply(this.queue, read, last?.deadlineAt ?? null);
+    const moved = onReply(this.queue, read, last?.deadlineAt ?? null);
     const both = moved === null ? registered : Promise.all([registered, moved]).then(() => {});
     for (const { calls, values, error } of decoded) {
       for (const [at, call] of calls.entries()) {
@@ -479,17 +470,16 @@ class Batcher {
    * them; sweeps of a queue that was unknown before, or has a retention of its own.
    */
   #afterwards(batch: Batch, { isNew, tag, retentionMs }: LibraryReply): Promise<void> | null {
-    const { registry } = this.#parts;
+    const { registry } = this.#context;
     const current = retentionMs ?? this.#policyRetentionMs;
     const isOtherRetention = current !== this.#retentionMs;
     this.#retentionMs = current;
-    if (tag === '' || (batch.number === 0 && !createsQueue(batch.calls))) return null;
+    if (tag === '' || (batch.number === 0 && !batch.creates)) return null;
     const isKnown = registry.isDeclared(this.queue);
     if (isKnown && !isOtherRetention && (!isNew || batch.isDeclared)) return null;
-    const naming =
-      isNew && createsQueue(batch.calls) && !batch.isDeclared ? registry.declare([this.queue]) : null;
+    const naming = isNew && batch.creates && !batch.isDeclared ? registry.declare([this.queue]) : null;
     if (!isKnown) this.#tidyLater();
-    return Promise.all([naming, this.#registerDues(batch.calls, batch.deadlineAt)]).then(
+    return Promise.all([naming, this.#registerDues(batch)]).then(
       () => {},
       () => registry.forgetDeclared(this.queue),
     );
@@ -501,7 +491,7 @@ class Batcher {
    */
   #undoTakes({ calls, number }: Batch, error: unknown): void {
     const elements = error instanceof UndecodableElements ? error.elements : [];
-    const { log } = this.#parts;
+    const { log } = this.#context;
     const queue = queueText(this.queue);
     if (elements.length === 0) log.warn({ queue, err: error }, 'a reply of Redis cannot be decoded');
     for (const { id, cause } of elements) {
@@ -530,7 +520,7 @@ class Batcher {
 
   #next(): void {
     this.#inFlight = null;
-    this.#owner.schedule(this);
+    this.owner.schedule(this);
   }
 
   /** Calls of one kind from the front, as many as fit; without those that have expired. */
@@ -559,29 +549,29 @@ class Batcher {
    */
   #rest(): void {
     const isUnknown = this.#number !== this.#received;
-    this.#cancelTimer = this.#parts.clock.after(isUnknown ? SETTLE_AGAIN_MS : IDLE_MS, () => {
+    this.#cancelTimer = this.#context.clock.after(isUnknown ? SETTLE_AGAIN_MS : IDLE_MS, () => {
       if (isUnknown || this.#keepsPops) this.enqueue(this.#ownCall(SETTLE_SESSION, undefined));
-      else this.#owner.forget(this);
+      else this.owner.forget(this);
     });
   }
 
   #ownCall<Call>(verb: Verb<Call, undefined>, args: Call): PendingCall {
     const done = (): void => {};
-    return this.#owner.newCall(this, verb as Verb<unknown, unknown>, args, {}, done, done);
+    const call = new PendingCall(this, verb as AnyVerb, args, {}, done, done);
+    this.owner.add(call);
+    return call;
   }
 }
 
-type OnValue = (value: unknown) => void;
-
 /** One call of a verb, from when it is made until its caller has a result. */
 class PendingCall extends Expiring {
-  readonly verb: Verb<unknown, unknown>;
+  readonly verb: AnyVerb;
   readonly args: unknown;
   readonly options: CallOptions;
   readonly isFree: boolean;
   readonly items: number;
   readonly bytes: number;
-  readonly deadlineAt: number;
+  deadlineAt = 0;
   /** The batch in which it is sent; null before. */
   batch: Batch | null = null;
   isSettled = false;
@@ -590,17 +580,14 @@ class PendingCall extends Expiring {
   readonly #batcher: Batcher;
   readonly #resolve: OnValue;
   readonly #reject: (error: unknown) => void;
-  readonly #onSettled: (call: PendingCall) => void;
 
   constructor(
     batcher: Batcher,
-    verb: Verb<unknown, unknown>,
+    verb: AnyVerb,
     args: unknown,
     options: CallOptions,
-    deadlineAt: number,
     resolve: OnValue,
     reject: (error: unknown) => void,
-    onSettled: (call: PendingCall) => void,
   ) {
     super();
     this.verb = verb;
@@ -609,11 +596,9 @@ class PendingCall extends Expiring {
     this.isFree = options.isFree === true;
     this.items = options.items ?? 1;
     this.bytes = options.bytes ?? 0;
-    this.deadlineAt = deadlineAt;
     this.#batcher = batcher;
     this.#resolve = resolve;
     this.#reject = reject;
-    this.#onSettled = onSettled;
   }
 
   reject(error: unknown): void {
@@ -640,7 +625,7 @@ class PendingCall extends Expiring {
   #settle(): boolean {
     if (this.isSettled) return false;
     this.isSettled = true;
-    this.#onSettled(this);
+    this.#batcher.owner.onSettled(this);
     return true;
   }
 }
@@ -654,12 +639,6 @@ class Late extends Expiring {
     this.deadlineAt = deadlineAt;
     this.expire = expire;
   }
-}
-
-/** Calls next to each other that one verb serves. */
-interface Bundle {
-  readonly verb: Verb<unknown, unknown>;
-  readonly calls: PendingCall[];
 }
 
 function bundlesOf(calls: readonly PendingCall[]): Bundle[] {
@@ -681,8 +660,8 @@ interface Decoded {
   readonly error: unknown;
 }
 
-function decodeAll(calls: readonly PendingCall[], { results }: LibraryReply): Decoded[] {
-  return bundlesOf(calls).map(({ verb, calls: joined }, i) => {
+function decodeAll(bundles: readonly Bundle[], { results }: LibraryReply): Decoded[] {
+  return bundles.map(({ verb, calls: joined }, i) => {
     try {
       const own = results[i];
       if (own === undefined) throw new Error('a result of the library is missing');
@@ -697,24 +676,7 @@ function decodeAll(calls: readonly PendingCall[], { results }: LibraryReply): De
   });
 }
 
-function createsQueue(calls: readonly PendingCall[]): boolean {
-  return calls.some(({ options }) => options.creates === true);
-}
-
-const NO_SIGNALS: readonly Signal[] = [];
-
-/** One message for all calls that have the same signal. */
-function signalsOf(calls: readonly PendingCall[]): readonly Signal[] {
-  let counts: Map<ReadySignal, number> | null = null;
-  for (const { options, items } of calls) {
-    const signal = options.signal ?? null;
-    if (signal === null) continue;
-    counts ??= new Map();
-    counts.set(signal, (counts.get(signal) ?? 0) + items);
-  }
-  if (counts === null) return NO_SIGNALS;
-  return Array.from(counts, ([signal, count]) => ({ topic: signal.topic, message: signal.say(count) }));
-}
+const NO_SIGNALS: readonly Command[] = [];
 
 /** Whatever became of the preparation: what was to follow it was not sent. */
 function nothingDone(error: unknown): never {

@@ -7,9 +7,261 @@
 //   outbox.ts       brings elements to queues in other slots of a cluster (library/outbox.lua)
 //   registry.ts     names of queues, and which to sweep when; sweeper.ts goes by it, and forgets unused queues
 //   list.ts         the `list` variant, another Storage
-//   definitions, stats, signaller and subscriptions: the other ports
+//   definitions, stats, channels: the other ports
 // A take: RedisStorage.take → Batchers.call → Batcher.#send → Executor.execute → Master.execute → `take` in library/take.lua
-import type { OpenEngine } from '../../engine/engine.ts';
-import { RedisEngine } from './engine.ts';
+import { BufferedStats } from '../../engine/buffered-stats.ts';
+import type { Definitions } from '../../engine/definitions.ts';
+import {
+  clockFinding,
+  type Engine,
+  type EngineOptions,
+  type Finding,
+  finding,
+  type OpenEngine,
+} from '../../engine/engine.ts';
+import type { Signaller } from '../../engine/signaller.ts';
+import { countDeadLetters } from '../../engine/stats.ts';
+import type { Storage } from '../../engine/storage.ts';
+import { Batchers } from './batcher.ts';
+import { Channels, RedisSignaller } from './channels.ts';
+import { Executor } from './client/executor.ts';
+import type { ServerFacts } from './client/master.ts';
+import { Topology } from './client/topology.ts';
+import type { RedisContext } from './context.ts';
+import { RedisDefinitions } from './definitions.ts';
+import { Keys, parseQueueText } from './keys.ts';
+import { readLibrary } from './library.ts';
+import { ListStorage } from './list.ts';
+import { Outbox } from './outbox.ts';
+import { Policies } from './policies.ts';
+import { Registry } from './registry.ts';
+import { readSettings, type Settings } from './settings.ts';
+import { RedisCounters } from './stats.ts';
+import { RedisStorage } from './storage.ts';
+import { Sweeper } from './sweeper.ts';
 
 export const open: OpenEngine = (options) => new RedisEngine(options);
+
+/** The four ports on Redis, and the connections that they share. */
+class RedisEngine implements Engine {
+  readonly type = 'redis';
+  readonly url: string;
+  readonly storage: Storage;
+  readonly definitions: Definitions;
+  readonly signaller: Signaller;
+  /** Never: a server that is away comes back, and what it lost it lost before it answered. */
+  readonly failed: Promise<Error> = new Promise(() => {});
+  readonly stats: BufferedStats;
+  readonly #context: RedisContext;
+  readonly #channels: Channels;
+  readonly #batchers: Batchers;
+  readonly #outbox: Outbox;
+  #isDurabilityLogged = false;
+  /** Why which server is away, as it was said; empty while all can be reached. */
+  readonly #loggedReasons = new Set<string>();
+  #starting: Promise<void> | null = null;
+  #stopping: Promise<void> | null = null;
+
+  /** @throws Error that names a wrong setting */
+  constructor(options: EngineOptions) {
+    const { clock, log, namespaces, dedupWindowMs } = options;
+    this.url = options.url;
+    const settings = readSettings(options);
+    const library = readLibrary();
+    const topology = new Topology({
+      clock,
+      library,
+      settings,
+      onReady: (facts) => this.#onReady(facts),
+      onDown: (server, reason) => this.#onDown(server, reason),
+    });
+    const context: RedisContext = {
+      clock,
+      log,
+      namespaces,
+      dedupWindowMs,
+      settings,
+      topology,
+      keys: new Keys(settings.prefix, settings.login.db),
+      executor: new Executor({ clock, log, settings, topology }, library.name),
+      policies: new Policies(namespaces),
+    };
+    this.#context = context;
+    const channels = new Channels(context);
+    const signaller = new RedisSignaller(context, channels);
+    const registry = new Registry(context);
+    const stats = new BufferedStats(new RedisCounters(context), clock, log);
+    const batchers = new Batchers({
+      ...context,
+      registry,
+      signaller,
+      onReply: (queue, reply, awaitedUntil) => {
+        if (reply.died !== null) {
+          const target = parseQueueText(reply.died.to);
+          const groups = context.policies.deadLetterGroups(queue);
+          for (const [group, count] of reply.died.counts) {
+            countDeadLetters(stats, { queue, group }, { queue: target, groups }, count);
+          }
+          sweeper.noteAffected(target);
+        }
+        return outbox.onReply(queue, reply, awaitedUntil);
+      },
+    });
+    const definitions = new RedisDefinitions(context, channels);
+    const sweeper = new Sweeper(context, batchers, registry, definitions);
+    const outbox = new Outbox(context, batchers, (queue) => sweeper.noteAffected(queue));
+    this.#channels = channels;
+    this.#batchers = batchers;
+    this.#outbox = outbox;
+    this.signaller = signaller;
+    this.definitions = definitions;
+    this.stats = stats;
+    const StorageOfVariant = settings.variant === 'list' ? ListStorage : RedisStorage;
+    this.storage = new StorageOfVariant(batchers, sweeper);
+  }
+
+  start(): Promise<void> {
+    this.#starting ??= this.#start();
+    return this.#starting;
+  }
+
+  /** What is buffered is flushed, as far as the server answers soon. */
+  stop(): Promise<void> {
+    this.#stopping ??= this.#stop();
+    return this.#stopping;
+  }
+
+  /** @throws QuaysideError `storage-unavailable` */
+  async ping(): Promise<void> {
+    const { topology, executor, keys } = this.#context;
+    const masters = topology.masters();
+    const deadlineAt = executor.deadline();
+    const pings = masters.map((master) => master.execute({ name: 'PING', args: [], writes: false }));
+    const isAnswered = (await Promise.allSettled(pings)).every(({ status }) => status === 'fulfilled');
+    const key = keys.due;
+    // A cluster whose slot map is being refreshed may serve it elsewhere.
+    if (masters.length === 0 || !isAnswered) await executor.read(key, 'EXISTS', [key], deadlineAt);
+  }
+
+  async examine(): Promise<readonly Finding[]> {
+    try {
+      return await examineMasters(this.#context);
+    } catch (error) {
+      throw this.#startError(error);
+    }
+  }
+
+  async #start(): Promise<void> {
+    try {
+      await this.#context.topology.start();
+      await this.#channels.start();
+    } catch (error) {
+      await this.stop();
+      throw this.#startError(error);
+    }
+  }
+
+  #startError(error: unknown): Error {
+    const why = (error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
+    // Some reasons bring a remedy of their own, after a semicolon.
+    const remedy = why.includes('; ') ? '' : "; start Redis there, or correct the namespace's url";
+    return new Error(`${this.#context.settings.shown}: ${why}${remedy}`);
+  }
+
+  async #stop(): Promise<void> {
+    await this.stats.stop();
+    this.#batchers.stop();
+    this.#outbox.stop();
+    this.#channels.stop();
+    this.#context.executor.stop();
+    this.#context.topology.stop();
+  }
+
+  #onDown(server: string, { message }: Error): void {
+    const { log, settings } = this.#context;
+    const why = `${server}: ${message}`;
+    if (this.#loggedReasons.has(why) || this.#stopping !== null) return;
+    this.#loggedReasons.add(why);
+    log.warn({ engine: settings.shown, server, reason: message }, 'Redis cannot be reached');
+  }
+
+  /** Says once what the server's settings mean for what was answered. */
+  #onReady({ appendOnly, appendFsync, replicas }: ServerFacts): void {
+    const { log, settings } = this.#context;
+    const engine = settings.shown;
+    if (this.#loggedReasons.size > 0) {
+      this.#loggedReasons.clear();
+      log.info({ engine }, 'Redis can be reached again');
+    }
+    if (this.#isDurabilityLogged) return;
+    this.#isDurabilityLogged = true;
+    const wait = settings.wait ?? Math.min(1, replicas);
+    const replication =
+      wait === 0 ? 'a failover may lose the last of them' : `${wait} replica has them as well`;
+    const fields = { engine, appendOnly, appendFsync, wait };
+    if (!appendOnly) {
+      log.warn(fields, `Redis keeps no append-only file: a restart loses answered changes; ${replication}.`);
+    } else if (appendFsync === 'always') {
+      log.info(fields, `Changes are on disk when they are answered; ${replication}.`);
+    } else {
+      log.info(fields, `Changes reach the disk about a second after they are answered; ${replication}.`);
+    }
+  }
+}
+
+/**
+ * Reads what the promises of the engine need of each master. Loads no functions into them.
+ * @throws Error as a start does, if they cannot be used
+ */
+async function examineMasters({ clock, settings }: RedisContext): Promise<readonly Finding[]> {
+  const findings = new Map<string, readonly Finding[]>();
+  const topology = new Topology({
+    clock,
+    library: null,
+    settings,
+    onReady: (facts, server) => findings.set(server, findingsOf(facts, server, settings, clock.now())),
+    onDown: () => {},
+  });
+  try {
+    await topology.start();
+  } finally {
+    topology.stop();
+  }
+  return [...findings.values()].flat();
+}
+
+function findingsOf(facts: ServerFacts, check: string, settings: Settings, here: number): readonly Finding[] {
+  return [
+    finding(check, 'ok', `it is version ${facts.version}`),
+    // Another one is a reason not to use the server.
+    finding(check, 'ok', 'its maxmemory-policy is noeviction'),
+    appendOnlyFinding(facts, check),
+    replicasFinding(facts, check, settings),
+    clockFinding(check, facts.now, here),
+  ];
+}
+
+function appendOnlyFinding({ appendOnly, appendFsync }: ServerFacts, check: string): Finding {
+  if (!appendOnly) {
+    const message = 'it keeps no append-only file: a restart loses acknowledged changes';
+    return finding(check, 'warning', message, 'set appendonly yes');
+  }
+  if (appendFsync === 'no') {
+    const message =
+      'its appendfsync is no: a crash of its machine loses many seconds of acknowledged changes';
+    return finding(check, 'warning', message, 'set appendfsync everysec, or always');
+  }
+  const fsync = appendFsync === null ? 'which CONFIG GET does not show' : appendFsync;
+  return finding(check, 'ok', `it keeps an append-only file; its appendfsync is ${fsync}`);
+}
+
+/** The checks of a start let a server pass that acknowledges nothing for lack of replicas: they may still connect. */
+function replicasFinding({ replicas }: ServerFacts, check: string, { wait }: Settings): Finding {
+  const connected = `its connected replicas: ${replicas}`;
+  if (wait !== null && wait > replicas) {
+    const message = `${connected}; wait is ${wait}, so no change is acknowledged`;
+    return finding(check, 'error', message, 'connect the replicas, or lower wait');
+  }
+  const awaited = wait ?? Math.min(1, replicas);
+  return finding(check, 'ok', `${connected}; a change is acknowledged when that many have it: ${awaited}`);
+}

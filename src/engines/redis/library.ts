@@ -26,21 +26,6 @@ const SEPARATE = [
 export interface Library {
   readonly name: string;
   readonly source: string;
-  /** Runs verbs. Rejected, before anything happens, if Redis is out of memory. */
-  readonly run: string;
-  /** The same for verbs that free memory, or need little: allowed if Redis is out of memory. */
-  readonly runWhenFull: string;
-  /** The same two for lists. */
-  readonly runList: string;
-  readonly runListWhenFull: string;
-  readonly putDefinition: string;
-  readonly deleteDefinition: string;
-  readonly addCounters: string;
-  readonly noteUse: string;
-  readonly removeName: string;
-  readonly forgetQueue: string;
-  readonly dropQueue: string;
-  readonly addMoments: string;
 }
 
 export function readLibrary(): Library {
@@ -48,20 +33,5 @@ export function readLibrary(): Library {
     readFileSync(new URL(`./library/${name}.lua`, import.meta.url), 'utf8');
   const text = [...SHARED.map(read), ...SEPARATE.map((name) => `do\n${read(name)}\nend`)].join('\n');
   const name = `quayside_${createHash('sha256').update(text).digest('hex').slice(0, 16)}`;
-  return {
-    name,
-    source: `#!lua name=${name}\n${text.replaceAll('@RUN@', name)}`,
-    run: name,
-    runWhenFull: `${name}_full`,
-    runList: `${name}_list`,
-    runListWhenFull: `${name}_list_full`,
-    putDefinition: `${name}_put`,
-    deleteDefinition: `${name}_delete`,
-    addCounters: `${name}_count`,
-    noteUse: `${name}_use`,
-    removeName: `${name}_unname`,
-    forgetQueue: `${name}_forget`,
-    dropQueue: `${name}_drop`,
-    addMoments: `${name}_moments`,
-  };
+  return { name, source: `#!lua name=${name}\n${text.replaceAll('@RUN@', name)}` };
 }

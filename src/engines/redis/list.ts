@@ -3,6 +3,7 @@ import { isRequestSeen, withRequestKeys } from '../../engine/request-keys.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import type {
   InsertOptions,
+  OnRepeat,
   PurgeStep,
   QueueCounts,
   ScanOptions,
@@ -17,26 +18,22 @@ import type {
 import {
   type Delivery,
   type DeliveryState,
+  type ElementContent,
   type ElementId,
   type GroupName,
   type NewElement,
   PLAIN_GROUP,
 } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
+import { isSameContent } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Batchers } from './batcher.ts';
-import { elementId } from './ids.ts';
+import type { Arg } from './client/connection.ts';
+import { decodeContent, elementId, encodeContent } from './encoding.ts';
+import type { Keys } from './keys.ts';
+import type { Registry } from './registry.ts';
 import type { Sweeper } from './sweeper.ts';
-import { type UsageParts, usage } from './usage.ts';
-import { DROP, encodeItem, LLEN, LPUSH, LRANGE, RPOP, RPUSH } from './verbs/list.ts';
-
-interface ListParts extends UsageParts {
-  /** Of lists: what changes something is sent once. */
-  readonly batchers: Batchers;
-  readonly sweeper: Sweeper;
-  readonly dedupWindowMs: number;
-  readonly signaller: Signaller;
-}
+import type { Verb } from './verbs/verb.ts';
 
 const NOTHING = { deliveries: [], nextDueAt: null, next: null };
 
@@ -55,25 +52,34 @@ export class ListStorage implements Storage {
   readonly undoesLostTakes = false;
   readonly ordersTransfers = true;
   readonly insertSignaller: Signaller;
-  readonly #parts: ListParts;
+  readonly #batchers: Batchers;
+  readonly #registry: Registry;
+  readonly #sweeper: Sweeper;
+  readonly #keys: Keys;
+  readonly #dedupWindowMs: number;
   readonly #tag = randomBytes(6).toString('hex');
   #numbers = 0;
 
-  constructor(parts: ListParts) {
-    this.#parts = parts;
-    this.insertSignaller = parts.signaller;
+  constructor(batchers: Batchers, sweeper: Sweeper) {
+    const { registry, signaller, keys, dedupWindowMs } = batchers.context;
+    this.insertSignaller = signaller;
+    this.#batchers = batchers;
+    this.#registry = registry;
+    this.#sweeper = sweeper;
+    this.#keys = keys;
+    this.#dedupWindowMs = dedupWindowMs;
   }
 
   now(queue?: QueueKey): number {
-    return this.#parts.registry.now(queue);
+    return this.#registry.now(queue);
   }
 
   declare(queues: readonly QueueKey[]): Promise<void> {
-    return this.#parts.registry.declare(queues);
+    return this.#registry.declare(queues);
   }
 
   queues(ns: string): Promise<string[]> {
-    return this.#parts.registry.names(ns);
+    return this.#registry.names(ns);
   }
 
   async insert(
@@ -93,21 +99,21 @@ export class ListStorage implements Storage {
     { signal = null, onRepeat = null }: InsertOptions,
   ): Promise<ElementId[]> {
     if (elements.length === 0) return [];
-    const { batchers, keys, dedupWindowMs: windowMs } = this.#parts;
+    const windowMs = this.#dedupWindowMs;
     const now = this.now(queue);
     let bytes = 0;
     const items = elements.map((element) => {
       check(element, now);
       const id = elementId(this.#tag, ++this.#numbers);
       const { dedupKey, fingerprint } = element;
-      const key = dedupKey === null || windowMs === 0 ? null : keys.listDedup(queue, dedupKey);
+      const key = dedupKey === null || windowMs === 0 ? null : this.#keys.listDedup(queue, dedupKey);
       const item = encodeItem({ ...element, id, matureAt: now });
       bytes += item.length;
       return { id, key, fingerprint: fingerprint ?? '', item };
     });
     const call = { items, windowMs, onRepeat };
     const options = { join: 'lpush', stores: true, creates: true, signal, items: items.length, bytes };
-    return batchers.call(queue, LPUSH, call, options);
+    return this.#batchers.call(queue, LPUSH, call, options);
   }
 
   async take(queue: QueueKey, { group, count, leaseMs, ids, maxBytes }: TakeOptions): Promise<TakeResult> {
@@ -115,7 +121,7 @@ export class ListStorage implements Storage {
     if (ids !== undefined) throw notSupported('takes by id');
     if (group !== PLAIN_GROUP) return NOTHING;
     const call = { count, maxBytes: maxBytes ?? null };
-    return this.#parts.batchers.call(queue, RPOP, call, {
+    return this.#batchers.call(queue, RPOP, call, {
       join: maxBytes === undefined ? 'rpop' : null,
       items: count,
     });
@@ -129,7 +135,7 @@ export class ListStorage implements Storage {
     if (deliveries.length === 0) return;
     const items = deliveries.map((delivery) => encodeItem(delivery)).reverse();
     const bytes = items.reduce((sum, { length }) => sum + length, 0);
-    await this.#parts.batchers.call(queue, RPUSH, items, { creates: true, items: items.length, bytes });
+    await this.#batchers.call(queue, RPUSH, items, { creates: true, items: items.length, bytes });
   }
 
   async scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
@@ -137,32 +143,32 @@ export class ListStorage implements Storage {
     if (ids !== undefined) throw notSupported('scans by id');
     if (!states.includes('ready') || group !== PLAIN_GROUP) return NOTHING;
     const skip = after !== null && /^\d{1,15}$/.test(after) ? Number(after) : 0;
-    return this.#parts.batchers.call(queue, LRANGE, { skip, limit, bodies }, { isFree: true });
+    return this.#batchers.call(queue, LRANGE, { skip, limit, bodies }, { isFree: true });
   }
 
   async purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep> {
     const isMeant = states === undefined || states.includes('ready');
-    const removed = isMeant ? await this.#parts.batchers.call(queue, DROP, undefined) : 0;
+    const removed = isMeant ? await this.#batchers.call(queue, DROP, undefined) : 0;
     return { removed, isDone: true };
   }
 
   drop(queue: QueueKey): Promise<boolean> {
-    return this.#parts.registry.drop(queue);
+    return this.#registry.drop(queue);
   }
 
   async counts(queue: QueueKey, group: GroupName = PLAIN_GROUP): Promise<QueueCounts> {
-    const { count, nextMatureAt } = await this.#parts.batchers.call(queue, LLEN, undefined, { isFree: true });
+    const { count, nextMatureAt } = await this.#batchers.call(queue, LLEN, undefined, { isFree: true });
     const found = group === PLAIN_GROUP ? { ready: count, nextMatureAt } : { ready: 0, nextMatureAt: null };
     return { ...found, scheduled: 0, reserved: 0, groups: new Map() };
   }
 
   usage(ns: string, needsBytes = true): Promise<Usage> {
-    return usage(this.#parts, ns, needsBytes);
+    return this.#registry.usage(ns, needsBytes);
   }
 
   /** Dedup keys end by themselves, and there is no lease. */
   async sweep(): Promise<SweepResult> {
-    await this.#parts.sweeper.forgetUnused();
+    await this.#sweeper.forgetUnused();
     return { affected: [], nextAt: null };
   }
 }
@@ -175,4 +181,150 @@ function check({ matureAt, delayMs, groups, expiresAt }: NewElement, now: number
 
 function notSupported(what: string): QuaysideError {
   return new QuaysideError('not-supported', `Queues of the list variant do not support ${what}.`);
+}
+
+// The verbs: see `library/list.lua`.
+
+interface ListItem {
+  readonly id: ElementId;
+  /** The Redis key of its dedup key. */
+  readonly key: string | null;
+  readonly fingerprint: string;
+  readonly item: Buffer;
+}
+
+interface PushCall {
+  readonly items: readonly ListItem[];
+  readonly windowMs: number;
+  readonly onRepeat: OnRepeat | null;
+}
+
+const LPUSH: Verb<PushCall, ElementId[]> = {
+  name: 'lpush',
+  keys: (calls) => calls.flatMap(({ items }) => items.flatMap(({ key }) => key ?? [])),
+  encode(calls) {
+    const items = calls.flatMap((call) => call.items);
+    const sizes = calls.map((call) => call.items.length).join(',');
+    const args: Arg[] = [calls[0]?.windowMs ?? 0, items.length, sizes];
+    for (const { id, key, fingerprint, item } of items)
+      args.push(key === null ? '' : 1, id + fingerprint, item);
+    return args;
+  },
+  decode({ elements }, calls) {
+    let next = 0;
+    return calls.map(({ items, onRepeat }) => {
+      let isMismatched = false;
+      const ids = items.map(({ id, fingerprint }, index) => {
+        const kept = elements[next++]?.toString('latin1') ?? '';
+        const first = kept.slice(0, ID_LENGTH);
+        if (kept === '') return id;
+        const isSame = isSameContent(kept.slice(ID_LENGTH), fingerprint);
+        if (isSame && first === id) return id;
+        isMismatched ||= !isSame;
+        onRepeat?.(index, isSame);
+        return first;
+      });
+      return isMismatched ? [] : ids;
+    });
+  },
+};
+
+interface PopCall {
+  readonly count: number;
+  readonly maxBytes: number | null;
+}
+
+const CUT = 0x31;
+
+/** Pops of several calls are one: the first call gets the first elements. Those with `maxBytes` are alone. */
+const RPOP: Verb<PopCall, TakeResult> = {
+  name: 'rpop',
+  encode: (calls) => [calls.reduce((sum, { count }) => sum + count, 0), calls[0]?.maxBytes ?? ''],
+  decode({ text, elements }, calls) {
+    const popped = elements.map(decodeItem);
+    const nextDueAt = text.length === 0 ? null : text.readUIntBE(0, 6);
+    return calls.map(({ count }) => {
+      const deliveries = popped.splice(0, count);
+      return {
+        deliveries,
+        nextDueAt: deliveries.length < count ? nextDueAt : null,
+        isCut: text[6] === CUT,
+      };
+    });
+  },
+};
+
+const RPUSH: Verb<readonly Buffer[], undefined> = {
+  name: 'rpush',
+  encode: ([items]) => [items?.length ?? 0, ...(items ?? [])],
+  decode: () => [undefined],
+};
+
+interface RangeCall {
+  readonly skip: number;
+  readonly limit: number;
+  readonly bodies: boolean;
+}
+
+const LRANGE: Verb<RangeCall, ScanPage> = {
+  name: 'lrange',
+  encode: ([call]) => [call?.skip ?? 0, call?.limit ?? 0],
+  decode({ text, elements }, [call]) {
+    const skip = call?.skip ?? 0;
+    const deliveries = elements.map((item, index) => {
+      const delivery = decodeItem(item);
+      return {
+        ...delivery,
+        body: call?.bodies === true ? delivery.body : NO_BODY,
+        bytes: delivery.body.byteLength,
+        state: 'ready' as const,
+        insertedAt: delivery.matureAt,
+        expiresAt: null,
+        reason: null,
+        holder: null,
+        cursor: String(skip + index + 1),
+      };
+    });
+    const isLast = text.toString() === '0';
+    return [{ deliveries, next: isLast ? null : String(skip + deliveries.length) }];
+  },
+};
+
+const LLEN: Verb<undefined, { readonly count: number; readonly nextMatureAt: number | null }> = {
+  name: 'llen',
+  encode: () => [],
+  decode: ({ text }) => [
+    { count: text.readUIntBE(0, 6), nextMatureAt: text.length === 6 ? null : text.readUIntBE(6, 6) },
+  ],
+};
+
+/** Returns how many elements it had. */
+const DROP: Verb<undefined, number> = {
+  name: 'drop',
+  encode: () => [],
+  decode: ({ text }) => [text.readUIntBE(0, 6)],
+};
+
+const ITEM_HEAD = 32;
+const ID_LENGTH = 22;
+const NO_BODY = Buffer.alloc(0);
+
+function encodeItem(fields: ElementContent & Pick<Delivery, 'id' | 'matureAt' | 'tries'>): Buffer {
+  const head = Buffer.alloc(ITEM_HEAD);
+  head.writeUIntBE(fields.matureAt, 0, 6);
+  head.writeUInt32BE(fields.tries, 6);
+  head.write(fields.id, 10, ID_LENGTH, 'latin1');
+  return Buffer.concat([head, encodeContent(fields)]);
+}
+
+function decodeItem(item: Buffer | null): Delivery {
+  if (item === null) throw new Error('a list holds something else than items');
+  return {
+    id: item.toString('latin1', 10, ITEM_HEAD),
+    group: PLAIN_GROUP,
+    matureAt: item.readUIntBE(0, 6),
+    tries: item.readUInt32BE(6),
+    lease: null,
+    ...decodeContent(item, ITEM_HEAD),
+  };
 }

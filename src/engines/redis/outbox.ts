@@ -1,9 +1,9 @@
-import type { EngineLog } from '../../engine/engine.ts';
 import type { QueueKey } from '../../model/names.ts';
-import type { CancelTimer, Clock } from '../../util/clock.ts';
+import type { CancelTimer } from '../../util/clock.ts';
 import type { Batchers, CallOptions } from './batcher.ts';
+import type { RedisContext } from './context.ts';
 import { parseQueueText, queueText } from './keys.ts';
-import { noNumberLeft } from './verbs/insert.ts';
+import { noNumberLeft } from './policies.ts';
 import type { LibraryReply, Prefix, Verb } from './verbs/verb.ts';
 
 /** How long a relay that failed waits: the first time, and at most. Each attempt reads the entries again. */
@@ -33,15 +33,6 @@ const ACKNOWLEDGE: Verb<{ readonly to: string; readonly number: Buffer }, undefi
   decode: () => [undefined],
 };
 
-interface OutboxParts {
-  readonly batchers: Batchers;
-  readonly clock: Clock;
-  readonly log: EngineLog;
-  readonly dedupWindowMs: number;
-  /** Elements came to a queue; perhaps nobody waits for their call any more. */
-  readonly onArrival: (queue: QueueKey) => void;
-}
-
 /**
  * Brings the outbox entries of queues to the queues that they are for: see `library/outbox.lua`. A relay for each source
  * and destination applies the oldest entries at the destination and has the source delete them; the reply to that has
@@ -51,12 +42,21 @@ interface OutboxParts {
  * each other cannot block each other; only callers wait, up to their deadlines.
  */
 export class Outbox {
-  readonly #parts: OutboxParts;
+  readonly #context: Pick<RedisContext, 'clock' | 'log' | 'dedupWindowMs'>;
+  readonly #batchers: Batchers;
+  readonly #onArrival: (queue: QueueKey) => void;
   readonly #relays = new Map<string, Relay>();
   #isStopped = false;
 
-  constructor(parts: OutboxParts) {
-    this.#parts = parts;
+  /** @param onArrival elements came to a queue; perhaps nobody waits for their call any more */
+  constructor(
+    context: Pick<RedisContext, 'clock' | 'log' | 'dedupWindowMs'>,
+    batchers: Batchers,
+    onArrival: (queue: QueueKey) => void,
+  ) {
+    this.#context = context;
+    this.#batchers = batchers;
+    this.#onArrival = onArrival;
   }
 
   /**
@@ -100,13 +100,15 @@ export class Outbox {
           relay.next = null;
           pauseMs = FIRST_PAUSE_MS;
         }
-        await this.#parts.batchers.call(relay.source, ACKNOWLEDGE, { to: relay.to, number }, REPEATABLE);
+        await this.#batchers.call(relay.source, ACKNOWLEDGE, { to: relay.to, number }, REPEATABLE);
         if (relay.next === null) break;
       } catch (error) {
         relay.next = null;
         if (this.#isStopped) return;
-        const { log } = this.#parts;
-        log.warn({ queue: relay.source, err: error }, 'elements could not be brought to their queue yet');
+        this.#context.log.warn(
+          { queue: relay.source, err: error },
+          'elements could not be brought to their queue yet',
+        );
         await this.#pause(relay, pauseMs);
         pauseMs = Math.min(2 * pauseMs, MAX_PAUSE_MS);
       }
@@ -117,13 +119,13 @@ export class Outbox {
 
   /** Returns the number up to which the destination has the entries. */
   async #apply({ waiters, to }: Relay, { tag, prefix: { entries } }: Read): Promise<Buffer> {
-    const { batchers, dedupWindowMs, onArrival } = this.#parts;
     const target = parseQueueText(to);
     const bytes = entries.reduce((sum, { length }) => sum + length, 0);
     const options = { ...REPEATABLE, creates: true, stores: true, bytes };
-    await batchers.call(target, APPLY, { tag, windowMs: dedupWindowMs, entries }, options);
+    const windowMs = this.#context.dedupWindowMs;
+    await this.#batchers.call(target, APPLY, { tag, windowMs, entries }, options);
     const number = entries.at(-1)?.subarray(0, NUMBER_BYTES) ?? NO_NUMBER;
-    onArrival(target);
+    this.#onArrival(target);
     for (const { onApplied } of takeWhile(waiters, (each) => Buffer.compare(each.number, number) <= 0)) {
       onApplied();
     }
@@ -139,13 +141,13 @@ export class Outbox {
   #pause(relay: Relay, ms: number): Promise<void> {
     this.#dropLate(relay);
     return new Promise((resolve) => {
-      relay.cancelPause = this.#parts.clock.after(ms, resolve);
+      relay.cancelPause = this.#context.clock.after(ms, resolve);
     });
   }
 
   /** Those whose deadlines have passed hold the calls that they were for, which are settled. */
   #dropLate({ waiters }: Relay): void {
-    const now = this.#parts.clock.monotonic();
+    const now = this.#context.clock.monotonic();
     takeWhile(waiters, ({ deadlineAt }) => deadlineAt <= now);
   }
 }

@@ -1,12 +1,19 @@
+import { tooManyGroups } from '../../engine/calls.ts';
 import type { NamespacePolicy } from '../../engine/engine.ts';
-import { type DefaultsRule, defaultsRules, type QueueDefaults } from '../../engine/queue-policy.ts';
+import {
+  type DefaultsRule,
+  defaultsRules,
+  type GroupLimit,
+  groupLimitOf,
+  type QueueDefaults,
+} from '../../engine/queue-policy.ts';
 import type { QueueOptions, RetryDelay } from '../../engine/storage.ts';
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
+import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { bytesOfText } from '../../util/byte-text.ts';
 import { ruleFor } from '../../util/name-pattern.ts';
 import { queueText } from './keys.ts';
-import { type GroupRoom, groupRoom } from './verbs/insert.ts';
 
 /** What the namespaces' policies mean for a call of the library: see `library/session.lua`. */
 export class Policies {
@@ -25,7 +32,8 @@ export class Policies {
 
   /** What bounds the groups of a queue. */
   room(queue: QueueKey): GroupRoom {
-    return groupRoom(queue, this.#policies.get(queue.ns));
+    const limit = groupLimitOf(this.#policies.get(queue.ns));
+    return { queue, limit, text: limit === null ? '' : `${limit.most},${[...limit.defaults].join(',')},` };
   }
 
   /** By the namespace, or its rule for the name; 0: none. */
@@ -90,3 +98,20 @@ function encodeRest(deadLetterRetentionMs: number, retryDelay: RetryDelay | null
 function numbersOf({ firstMs, factor, maxMs, jitter }: RetryDelay): number[] {
   return [firstMs, factor, maxMs, jitter];
 }
+
+/** The bound on the groups of a queue. */
+export interface GroupRoom {
+  readonly queue: QueueKey;
+  readonly limit: GroupLimit | null;
+  /** The limit as `library/groups.lua` reads it. */
+  readonly text: string;
+}
+
+/** Why groups do not fit. */
+export function groupsRejected({ queue, limit }: GroupRoom): QuaysideError {
+  return limit === null ? noNumberLeft() : tooManyGroups(queue.name, limit.most);
+}
+
+/** No limit but that of the numbers that groups have. */
+export const noNumberLeft = (): QuaysideError =>
+  new QuaysideError('too-many-groups', 'The queue has 65,535 consumer groups, which is as many as fit.');

@@ -1,9 +1,10 @@
+import type { Usage } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { asString, type Reply } from './client/connection.ts';
 import { DEADLINE_MS, type Executor } from './client/executor.ts';
+import type { RedisContext } from './context.ts';
 import { type Keys, parseQueueText, queueText } from './keys.ts';
-import type { Library } from './library.ts';
-import type { GivenTime } from './settings.ts';
+import type { Settings } from './settings.ts';
 
 /** An entry of a list of queues to sweep: good for one sweep at or after its moment. */
 export interface Entry {
@@ -17,6 +18,9 @@ export interface UnusedName {
   readonly name: string;
   readonly usedAt: number;
 }
+
+/** Queues in which something ends, and those that need housekeeping. */
+type SweepList = 'due' | 'tidy';
 
 /** An entry this close to its moment may be taken by a sweep while a call that relies on it is in flight. */
 const MARGIN_MS = DEADLINE_MS + 1_000;
@@ -32,6 +36,18 @@ const SURELY_KNOWN_MS = 12 * USE_NOTED_MS;
 const CLOCKS_MS = 60_000;
 /** If there are more queues than this, all are forgotten. */
 const MAX_REMEMBERED = 100_000;
+/** Queues whose usage is asked for in one go. */
+const QUEUES_AT_ONCE = 200;
+/** Members of waiting and of reserved deliveries. */
+const COUNTED = [
+  ['[w', '(x'],
+  ['[l', '(m'],
+] as const;
+/**
+ * Redis measures up to this many fields, members or nodes of a key, which takes it 3 ms at most. It takes the rest of a larger
+ * key to be of the same size: measuring all of a million takes half a second, in which it serves nothing else.
+ */
+const SAMPLES = 10_000;
 
 /**
  * What is stored outside the slots of the queues: their names, and which of them must be swept when.
@@ -43,8 +59,7 @@ const MAX_REMEMBERED = 100_000;
 export class Registry {
   readonly #executor: Executor;
   readonly #keys: Keys;
-  readonly #library: Library;
-  readonly #givenTime: GivenTime | null;
+  readonly #settings: Settings;
   /** By queue: when it was made known, or noted as used and found known. */
   readonly #declared = new Map<string, number>();
   /** By queue: when a use was noted last. */
@@ -55,22 +70,16 @@ export class Registry {
   readonly #soon = new Map<string, number>();
   readonly #tidy = new Map<string, number>();
 
-  constructor(parts: {
-    readonly executor: Executor;
-    readonly keys: Keys;
-    readonly library: Library;
-    readonly givenTime: GivenTime | null;
-  }) {
-    this.#executor = parts.executor;
-    this.#keys = parts.keys;
-    this.#library = parts.library;
-    this.#givenTime = parts.givenTime;
+  constructor({ executor, keys, settings }: Pick<RedisContext, 'executor' | 'keys' | 'settings'>) {
+    this.#executor = executor;
+    this.#keys = keys;
+    this.#settings = settings;
   }
 
   /** The time by which entries are compared; with `queue`, that of the server which has it. */
   now(queue?: QueueKey): number {
     const key = queue === undefined ? this.#keys.due : this.#keys.queue(queue).hash;
-    return this.#givenTime?.now() ?? this.#executor.serverTime(key);
+    return this.#settings.givenTime?.now() ?? this.#executor.serverTime(key);
   }
 
   isDeclared(queue: QueueKey): boolean {
@@ -90,7 +99,7 @@ export class Registry {
     await Promise.all(
       Array.from(byNamespace, ([ns, of]) => {
         const names = of.map(({ name }) => name);
-        return this.#use(ns, names, { creates: true, deadlineAt });
+        return this.#use(ns, names, true, deadlineAt);
       }),
     );
     for (const queue of queues) {
@@ -110,7 +119,7 @@ export class Registry {
     const now = this.now();
     remember(this.#used, text, now);
     try {
-      const found = await this.#use(queue.ns, [queue.name], { creates: false, deadlineAt });
+      const found = await this.#use(queue.ns, [queue.name], false, deadlineAt);
       if (found === 1) remember(this.#declared, text, now);
       return found === 1;
     } catch (error) {
@@ -120,15 +129,10 @@ export class Registry {
   }
 
   /** The moments are by the server's clock: a name must never look unused that is about to be used. */
-  #use(
-    ns: string,
-    names: readonly string[],
-    { creates, deadlineAt }: { readonly creates: boolean; readonly deadlineAt: number },
-  ): Promise<Reply> {
-    const key = this.#keys.names(ns);
-    const now = Math.floor(this.#givenTime?.now() ?? 0);
-    const call = [this.#library.noteUse, 1, key, now, creates ? 1 : '', ...names];
-    return this.#executor.write(key, 'FCALL', call, deadlineAt);
+  #use(ns: string, names: readonly string[], creates: boolean, deadlineAt: number): Promise<Reply> {
+    const now = Math.floor(this.#settings.givenTime?.now() ?? 0);
+    const args = [now, creates ? 1 : '', ...names];
+    return this.#executor.call('use', [this.#keys.names(ns)], args, { deadlineAt });
   }
 
   /** Up to `limit` names that were not used for so long. @throws ExecutionError */
@@ -144,7 +148,7 @@ export class Registry {
 
   /** Deletes what is stored of a queue, unless it is not empty. @throws ExecutionError */
   forget(queue: QueueKey): Promise<boolean> {
-    return this.#delete(queue, this.#library.forgetQueue);
+    return this.#delete(queue, 'forget');
   }
 
   /**
@@ -154,24 +158,22 @@ export class Registry {
   async drop(queue: QueueKey): Promise<boolean> {
     const key = this.#keys.names(queue.ns);
     const usedAt = await this.#executor.read(key, 'ZSCORE', [key, queue.name]);
-    if (!(await this.#delete(queue, this.#library.dropQueue))) return false;
+    if (!(await this.#delete(queue, 'drop'))) return false;
     this.forgetDeclared(queue);
     if (usedAt !== null)
       await this.unname(queue.ns, { name: queue.name, usedAt: Number(asString(usedAt)) }, null);
     return true;
   }
 
-  async #delete(queue: QueueKey, by: string): Promise<boolean> {
+  async #delete(queue: QueueKey, by: 'forget' | 'drop'): Promise<boolean> {
     const { hash, order, stats } = this.#keys.queue(queue);
-    const call = [by, 4, hash, order, stats, this.#keys.list(queue)];
-    return (await this.#executor.write(hash, 'FCALL', call)) === 1;
+    return (await this.#executor.call(by, [hash, order, stats, this.#keys.list(queue)], [])) === 1;
   }
 
   /** Makes a queue unknown, or keeps its name for this much longer, unless it was used since. @throws ExecutionError */
   async unname(ns: string, { name, usedAt }: UnusedName, keepMs: number | null): Promise<void> {
-    const key = this.#keys.names(ns);
     const instead = keepMs === null ? '' : usedAt + keepMs;
-    await this.#executor.write(key, 'FCALL', [this.#library.removeName, 1, key, name, usedAt, instead]);
+    await this.#executor.call('unname', [this.#keys.names(ns)], [name, usedAt, instead]);
   }
 
   #isWithin(moment: number | undefined, ms: number): boolean {
@@ -186,6 +188,36 @@ export class Registry {
     return Array.isArray(reply) ? reply.map(asString).sort() : [];
   }
 
+  /**
+   * What the queues of a namespace hold. Memory, unlike a count that is kept, cannot drift: see `library/queue.lua` and
+   * `library/list.lua`. @throws ExecutionError
+   */
+  async usage(ns: string, needsBytes: boolean): Promise<Usage> {
+    const names = await this.names(ns);
+    const isList = this.#settings.variant === 'list';
+    const ask = (key: string, name: string, ...args: (string | number)[]): Promise<Reply> =>
+      this.#executor.read(key, name, args);
+    let elements = 0;
+    let bytes = 0;
+    for (let from = 0; from < names.length; from += QUEUES_AT_ONCE) {
+      const counting: Promise<Reply>[] = [];
+      const measuring: Promise<Reply>[] = [];
+      for (const name of names.slice(from, from + QUEUES_AT_ONCE)) {
+        const { hash, order } = this.#keys.queue({ ns, name });
+        const list = this.#keys.list({ ns, name });
+        if (isList) counting.push(ask(list, 'LLEN', list));
+        else for (const [low, high] of COUNTED) counting.push(ask(order, 'ZLEXCOUNT', order, low, high));
+        if (!needsBytes) continue;
+        for (const key of isList ? [list] : [hash, order]) {
+          measuring.push(ask(key, 'MEMORY', 'USAGE', key, 'SAMPLES', SAMPLES));
+        }
+      }
+      for (const count of await Promise.all(counting)) elements += Number(count);
+      for (const size of await Promise.all(measuring)) bytes += Number(size);
+    }
+    return { elements, bytes: needsBytes ? bytes : null };
+  }
+
   /** Makes sure that the queue is swept by then. Null if there is such an entry already. @throws ExecutionError */
   dueIn(queue: QueueKey, ms: number, deadlineAt: number): Promise<void> | null {
     const now = this.now();
@@ -196,13 +228,11 @@ export class Registry {
     if (!isSoon) return this.addDue(queue, now + ms, deadlineAt);
     // A sweep may take the first entry while the call is in flight; then the second one is left.
     const moments = [now + ms, now + ms + MARGIN_MS];
-    return this.#add(this.#keys.due, queue, moments, deadlineAt).then(() =>
-      remember(this.#soon, text, now + ms),
-    );
+    return this.#add('due', queue, moments, deadlineAt).then(() => remember(this.#soon, text, now + ms));
   }
 
-  async addDue(queue: QueueKey, at: number, deadlineAt = this.#executor.deadline()): Promise<void> {
-    await this.#add(this.#keys.due, queue, [at], deadlineAt);
+  async addDue(queue: QueueKey, at: number, deadlineAt?: number): Promise<void> {
+    await this.#add('due', queue, [at], deadlineAt);
     remember(this.#due, queueText(queue), at);
   }
 
@@ -215,34 +245,12 @@ export class Registry {
   }
 
   addTidy(queue: QueueKey, at: number): Promise<void> {
-    return this.#add(this.#keys.tidy, queue, [at], this.#executor.deadline());
+    return this.#add('tidy', queue, [at]);
   }
 
-  /** Entries whose moment has come, the earliest first. @throws ExecutionError */
-  async entriesBefore(list: 'due' | 'tidy', at: number, limit: number): Promise<Entry[]> {
-    return this.#entries(list, '-inf', at, limit);
-  }
-
-  /** Entries whose moment comes later, the earliest first. @throws ExecutionError */
-  async entriesAfter(list: 'due' | 'tidy', at: number, limit: number): Promise<Entry[]> {
-    return this.#entries(list, `(${at}`, '+inf', limit);
-  }
-
-  /** @throws ExecutionError */
-  async remove(list: 'due' | 'tidy', entries: readonly Entry[]): Promise<void> {
-    if (entries.length === 0) return;
-    const key = this.#keys[list];
-    await this.#executor.write(key, 'ZREM', [key, ...entries.map(({ member }) => member)]);
-  }
-
-  /** The moment is part of the member: each entry is its own. @throws ExecutionError */
-  async #add(key: string, queue: QueueKey, moments: readonly number[], deadlineAt: number): Promise<void> {
-    const entries = moments.flatMap((at) => [Math.floor(at), `${Math.floor(at)}:${queueText(queue)}`]);
-    await this.#executor.write(key, 'FCALL', [this.#library.addMoments, 1, key, ...entries], deadlineAt);
-  }
-
-  async #entries(
-    list: 'due' | 'tidy',
+  /** Up to `limit` entries between two moments, the earliest first. @throws ExecutionError */
+  async entries(
+    list: SweepList,
     from: string | number,
     to: string | number,
     limit: number,
@@ -250,6 +258,24 @@ export class Registry {
     const key = this.#keys[list];
     const reply = await this.#executor.read(key, 'ZRANGE', [key, from, to, 'BYSCORE', 'LIMIT', 0, limit]);
     return Array.isArray(reply) ? reply.map((member) => readEntry(asString(member))) : [];
+  }
+
+  /** @throws ExecutionError */
+  async remove(list: SweepList, entries: readonly Entry[]): Promise<void> {
+    if (entries.length === 0) return;
+    const key = this.#keys[list];
+    await this.#executor.write(key, 'ZREM', [key, ...entries.map(({ member }) => member)]);
+  }
+
+  /** The moment is part of the member: each entry is its own. @throws ExecutionError */
+  async #add(
+    list: SweepList,
+    queue: QueueKey,
+    moments: readonly number[],
+    deadlineAt = this.#executor.deadline(),
+  ): Promise<void> {
+    const entries = moments.flatMap((at) => [Math.floor(at), `${Math.floor(at)}:${queueText(queue)}`]);
+    await this.#executor.call('moments', [this.#keys[list]], entries, { deadlineAt });
   }
 }
 

@@ -1,6 +1,7 @@
+import { isIP } from 'node:net';
+import type { ConnectionOptions } from 'node:tls';
 import type { EngineOptions } from '../../engine/engine.ts';
 import { EngineSettings, type Host, parseServerUrl, readTlsFiles } from '../../engine/settings.ts';
-import type { Tls } from './tls.ts';
 
 export type Address = Host;
 
@@ -124,4 +125,27 @@ function givenTimeOf(given: Given): GivenTime | null {
   const value = given.value('givenTime');
   if (value === null || value instanceof GivenTime) return value;
   throw given.wrong('givenTime', 'is for tests');
+}
+
+/** What connections over TLS have in common. */
+interface Tls {
+  /** Holds a server's name only where the settings give one, which all servers have then. */
+  readonly options: ConnectionOptions;
+  /** The hosts of the URL. */
+  readonly hosts: readonly string[];
+}
+
+/**
+ * The options for a connection to one host, whose name its certificate must have. Clusters and Sentinels announce
+ * addresses that certificates need not have: those of such a server must have the first name in the URL.
+ */
+export function tlsTo(host: string, { options, hosts }: Tls): ConnectionOptions {
+  if (options.servername !== undefined) return options;
+  const isAnnounced = isIP(host) !== 0 && !hosts.includes(host);
+  const name = isAnnounced ? hosts.find(isName) : host;
+  return name !== undefined && isName(name) ? { ...options, servername: name } : options;
+}
+
+function isName(host: string): boolean {
+  return isIP(host) === 0;
 }

@@ -2,9 +2,7 @@ import type { CounterDeltas, CounterStore, OnStoredCounters } from '../../engine
 import { COUNTER_NAMES, type CounterName } from '../../engine/stats.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { type Arg, asString } from './client/connection.ts';
-import type { Executor } from './client/executor.ts';
-import type { Keys } from './keys.ts';
-import type { Library } from './library.ts';
+import type { RedisContext } from './context.ts';
 
 /** Elements come first, and a read may have a write to wait for. */
 const TIMEOUT_MS = 2000;
@@ -12,37 +10,35 @@ const TIMEOUT_MS = 2000;
 /** Counters in a hash per queue. */
 export class RedisCounters implements CounterStore {
   readonly isOrdered = false;
-  readonly #executor: Executor;
-  readonly #keys: Keys;
-  readonly #library: Library;
+  readonly #context: RedisContext;
 
-  constructor({ executor, keys, library }: { executor: Executor; keys: Keys; library: Library }) {
-    this.#executor = executor;
-    this.#keys = keys;
-    this.#library = library;
+  constructor(context: RedisContext) {
+    this.#context = context;
   }
 
   async write(deltas: readonly CounterDeltas[]): Promise<void> {
+    const { executor, keys } = this.#context;
+    const options = { repeatable: false, deadlineAt: executor.deadline(TIMEOUT_MS) };
     await Promise.all(
       deltas.map(({ queue, groups }) => {
-        const key = this.#keys.queue(queue).stats;
-        const args: Arg[] = [this.#library.addCounters, 1, key];
+        const args: Arg[] = [];
         for (const [group, counters] of groups) {
           for (const name of COUNTER_NAMES) {
             if (counters[name] !== 0) args.push(`${name}:${group}`, counters[name]);
           }
         }
-        return this.#executor.writeOnce(key, 'FCALL', args, this.#executor.deadline(TIMEOUT_MS));
+        return executor.call('count', [keys.queue(queue).stats], args, options);
       }),
     );
   }
 
   async read(queues: readonly QueueKey[], found: OnStoredCounters): Promise<void> {
-    const deadlineAt = this.#executor.deadline(TIMEOUT_MS);
+    const { executor, keys } = this.#context;
+    const deadlineAt = executor.deadline(TIMEOUT_MS);
     await Promise.all(
       queues.map(async (queue, index) => {
-        const key = this.#keys.queue(queue).stats;
-        const flat = await this.#executor.read(key, 'HGETALL', [key], deadlineAt);
+        const key = keys.queue(queue).stats;
+        const flat = await executor.read(key, 'HGETALL', [key], deadlineAt);
         if (!Array.isArray(flat)) return;
         for (let i = 0; i < flat.length; i += 2) {
           const field = asString(flat[i]);

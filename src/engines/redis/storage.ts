@@ -29,23 +29,13 @@ import type { QueueKey } from '../../model/names.ts';
 import { holderTexts, ownerNumber } from '../../model/owner.ts';
 import type { Batchers, Due } from './batcher.ts';
 import { queueText } from './keys.ts';
-import type { Policies } from './policies.ts';
+import { type GroupRoom, groupsRejected, type Policies } from './policies.ts';
 import type { Registry } from './registry.ts';
 import type { Sweeper } from './sweeper.ts';
-import { type UsageParts, usage } from './usage.ts';
-import { type GroupRoom, groupsRejected, INSERT, insertCall, ROOM } from './verbs/insert.ts';
+import { INSERT, insertCall, ROOM } from './verbs/insert.ts';
 import { COUNTS, OPTIONS, SCAN } from './verbs/read.ts';
 import { PURGE, SETTLE } from './verbs/settle.ts';
 import { expiryOf, TAKE, UNDO, undoArgs } from './verbs/take.ts';
-
-export interface StorageParts extends UsageParts {
-  readonly batchers: Batchers;
-  readonly policies: Policies;
-  readonly registry: Registry;
-  readonly sweeper: Sweeper;
-  readonly dedupWindowMs: number;
-  readonly signaller: Signaller;
-}
 
 const FREE = { isFree: true } as const;
 /** Deliveries that go in one step: a server that removes a million at once answers nothing else until then. */
@@ -63,38 +53,44 @@ export class RedisStorage implements Storage {
   readonly undoesLostTakes = true;
   readonly ordersTransfers = false;
   readonly insertSignaller: Signaller;
-  readonly #parts: StorageParts;
   readonly #batchers: Batchers;
+  readonly #registry: Registry;
+  readonly #sweeper: Sweeper;
+  readonly #policies: Policies;
+  readonly #dedupWindowMs: number;
 
-  constructor(parts: StorageParts) {
-    this.#parts = parts;
-    this.#batchers = parts.batchers;
-    this.insertSignaller = parts.signaller;
+  constructor(batchers: Batchers, sweeper: Sweeper) {
+    const { registry, signaller, policies, dedupWindowMs } = batchers.context;
+    this.insertSignaller = signaller;
+    this.#batchers = batchers;
+    this.#registry = registry;
+    this.#sweeper = sweeper;
+    this.#policies = policies;
+    this.#dedupWindowMs = dedupWindowMs;
   }
 
   now(queue?: QueueKey): number {
-    return this.#parts.registry.now(queue);
+    return this.#registry.now(queue);
   }
 
   /** What a queue is declared with is stored in it, hence in a call of each. */
   async declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
-    const { registry, policies } = this.#parts;
-    await registry.declare(queues);
+    await this.#registry.declare(queues);
     if (options === undefined) return;
     const deadLetter = options?.deadLetter;
     const deadLetterQueues =
       deadLetter == null ? [] : queues.map(({ ns }) => ({ ns, name: deadLetter.queue }));
     await Promise.all([
-      registry.declare(deadLetterQueues),
+      this.#registry.declare(deadLetterQueues),
       ...queues.map((queue) => {
-        const text = options === null ? '' : policies.encodeOptions(queue, options);
+        const text = options === null ? '' : this.#policies.encodeOptions(queue, options);
         return this.#batchers.call(queue, OPTIONS, text, { stores: true, creates: true });
       }),
     ]);
   }
 
   queues(ns: string): Promise<string[]> {
-    return this.#parts.registry.names(ns);
+    return this.#registry.names(ns);
   }
 
   async insert(
@@ -104,10 +100,10 @@ export class RedisStorage implements Storage {
   ): Promise<ElementId[]> {
     const isEmpty = elements.length === 0;
     if (isEmpty && request === null) return [];
-    const room = this.#parts.policies.room(queue);
+    const room = this.#policies.room(queue);
     // Before anything is sent: what is rejected creates no queue.
     if (room.limit !== null && isBeyond(room.limit, elements)) throw groupsRejected(room);
-    const call = insertCall(elements, { windowMs: this.#parts.dedupWindowMs, room, onRepeat, request });
+    const call = insertCall(elements, { windowMs: this.#dedupWindowMs, room, onRepeat, request });
     // Nothing is stored, and no queue made, by a look at a key.
     if (isEmpty) return this.#batchers.call(queue, INSERT, call);
     return this.#batchers.call(queue, INSERT, call, {
@@ -178,7 +174,7 @@ export class RedisStorage implements Storage {
   /** After the calls that were made before it. */
   async drop(queue: QueueKey): Promise<boolean> {
     await this.counts(queue);
-    return this.#parts.registry.drop(queue);
+    return this.#registry.drop(queue);
   }
 
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
@@ -186,11 +182,11 @@ export class RedisStorage implements Storage {
   }
 
   usage(ns: string, needsBytes = true): Promise<Usage> {
-    return usage(this.#parts, ns, needsBytes);
+    return this.#registry.usage(ns, needsBytes);
   }
 
   sweep(): Promise<SweepResult> {
-    return this.#parts.sweeper.sweep();
+    return this.#sweeper.sweep();
   }
 
   async #settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
@@ -212,7 +208,7 @@ export class RedisStorage implements Storage {
   }
 
   #settleQueue(items: readonly SettleItem[]): Promise<SettleResult[]> {
-    const { policies, dedupWindowMs } = this.#parts;
+    const policies = this.#policies;
     const queue = (items[0] as SettleItem).queue;
     const dues: Due[] = [];
     let bytes = 0;
@@ -236,7 +232,7 @@ export class RedisStorage implements Storage {
     if (deadLetters !== null) dues.push(...this.#retentionOf(deadLetters));
     const options = { join: 'settle', items: items.length, bytes, stores, moves, dues };
     const retentionMs = (to: QueueKey): number => policies.retentionMs(to);
-    const call = { items, windowMs: dedupWindowMs, retentionMs };
+    const call = { items, windowMs: this.#dedupWindowMs, retentionMs };
     const settling = this.#batchers.call(queue, SETTLE, call, options);
     return stores ? settling.then((results) => this.#sweepTargets(items, results)) : settling;
   }
@@ -252,11 +248,11 @@ export class RedisStorage implements Storage {
 
   /** If this fails, there is the entry from before the batch. */
   #sweepSoon(queue: QueueKey): void {
-    this.#parts.registry.addDue(queue, this.now(queue)).catch(() => {});
+    this.#registry.addDue(queue, this.now(queue)).catch(() => {});
   }
 
   #retentionOf(queue: QueueKey): Due[] {
-    const ms = this.#parts.policies.retentionMs(queue);
+    const ms = this.#policies.retentionMs(queue);
     return ms === 0 ? [] : [{ queue, ms }];
   }
 
@@ -276,7 +272,7 @@ export class RedisStorage implements Storage {
   #makeRoom(items: readonly SettleItem[]): Promise<unknown> | null {
     let targets: Map<string, { readonly room: GroupRoom; readonly groups: Set<GroupName> }> | null = null;
     const add = (queue: QueueKey, element: Pick<NewElement, 'groups'>): void => {
-      const room = this.#parts.policies.room(queue);
+      const room = this.#policies.room(queue);
       const named = room.limit === null ? [] : [...limitedGroups(room.limit, [element])];
       if (named.length === 0) return;
       targets ??= new Map();

@@ -3,8 +3,8 @@ import type { NamespacePolicy } from '../../engine/engine.ts';
 import type { SweepResult } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Batchers } from './batcher.ts';
+import type { RedisContext } from './context.ts';
 import { queueText } from './keys.ts';
-import type { Policies } from './policies.ts';
 import type { Entry, Registry, UnusedName } from './registry.ts';
 import { SWEEP, type Swept } from './verbs/read.ts';
 
@@ -24,27 +24,22 @@ const NEEDED_MS = HOUR_MS;
 const REST_MS = 600_000;
 const NAMES_AT_ONCE = 200;
 
-interface SweeperParts {
-  readonly batchers: Batchers;
-  readonly registry: Registry;
-  readonly definitions: Definitions;
-  readonly namespaces: readonly NamespacePolicy[];
-  readonly policies: Policies;
-  readonly dedupWindowMs: number;
-}
-
 /** Ends leases and does the housekeeping for all queues of the engine, by the registry's lists; forgets unused queues. */
 export class Sweeper {
-  readonly #parts: SweeperParts;
+  readonly #context: RedisContext;
+  readonly #batchers: Batchers;
   readonly #registry: Registry;
+  readonly #definitions: Definitions;
   /** Queues that gained elements outside a sweep, until one reports them. */
   readonly #affected = new Map<string, QueueKey>();
   /** When unused queues are looked for again. */
   #forgetAt = Number.NEGATIVE_INFINITY;
 
-  constructor(parts: SweeperParts) {
-    this.#parts = parts;
-    this.#registry = parts.registry;
+  constructor(context: RedisContext, batchers: Batchers, registry: Registry, definitions: Definitions) {
+    this.#context = context;
+    this.#batchers = batchers;
+    this.#registry = registry;
+    this.#definitions = definitions;
   }
 
   /** The next sweep names this queue. */
@@ -53,16 +48,16 @@ export class Sweeper {
   }
 
   #sweepQueue(queue: QueueKey): Promise<Swept> {
-    const { batchers, dedupWindowMs } = this.#parts;
-    return batchers.call(queue, SWEEP, dedupWindowMs, { isFree: true, moves: true });
+    const options = { isFree: true, moves: true };
+    return this.#batchers.call(queue, SWEEP, this.#context.dedupWindowMs, options);
   }
 
   /** See `Storage.sweep`. @throws ExecutionError */
   async sweep(): Promise<SweepResult> {
     const now = this.#registry.now();
     const [due, tidy] = await Promise.all([
-      this.#registry.entriesBefore('due', now, MAX_QUEUES),
-      this.#registry.entriesBefore('tidy', now, MAX_QUEUES),
+      this.#registry.entries('due', '-inf', now, MAX_QUEUES),
+      this.#registry.entries('tidy', '-inf', now, MAX_QUEUES),
     ]);
     const { swept, silent } = await this.#sweepAll([...due, ...tidy]);
     const isSilent = ({ queue }: Entry): boolean => silent.has(queueText(queue));
@@ -125,7 +120,7 @@ export class Sweeper {
   async #nextAt(now: number, { swept, silent }: SweptQueues): Promise<number | null> {
     let next = silent.size > 0 ? now + AGAIN_MS : Number.POSITIVE_INFINITY;
     for (const { found } of swept.values()) next = Math.min(next, found.nextAt ?? next);
-    const later = await this.#registry.entriesAfter('due', now, MAX_QUEUES);
+    const later = await this.#registry.entries('due', `(${now}`, '+inf', MAX_QUEUES);
     const asked = new Set([...swept.keys(), ...silent]);
     for (let from = 0; from < later.length; from += STEP) {
       const step = later.slice(from, from + STEP);
@@ -156,7 +151,7 @@ export class Sweeper {
     const now = this.#registry.now();
     if (now < this.#forgetAt && now >= this.#forgetAt - REST_MS) return;
     this.#forgetAt = now + REST_MS;
-    const steps = this.#parts.namespaces.map((policy) => this.#forgetIn(policy).catch(() => false));
+    const steps = this.#context.namespaces.map((policy) => this.#forgetIn(policy).catch(() => false));
     if ((await Promise.all(steps)).includes(true)) this.#forgetAt = now;
   }
 
@@ -170,8 +165,7 @@ export class Sweeper {
   async #forget({ name: ns }: NamespacePolicy, unused: UnusedName): Promise<void> {
     const queue = { ns, name: unused.name };
     // Dead letters come in the same step in which they die: there is no moment before it to make their queue known.
-    const { policies } = this.#parts;
-    const isNeeded = policies.isDeadLetterQueue(queue) || (await this.#isConfigured(queue));
+    const isNeeded = this.#context.policies.isDeadLetterQueue(queue) || (await this.#isConfigured(queue));
     // What it remembers for a while is removed first.
     if (!isNeeded) await this.#sweepQueue(queue);
     const isForgotten = !isNeeded && (await this.#registry.forget(queue));
@@ -180,14 +174,13 @@ export class Sweeper {
 
   /** A definition that pauses nothing is deleted. One that changes at this moment is a use, which is noted before. */
   async #isConfigured({ ns, name }: QueueKey): Promise<boolean> {
-    const { definitions } = this.#parts;
     // As the broker writes it (`broker/namespace.ts`).
     const key = JSON.stringify([ns, name]);
-    if ((await definitions.get('queue-options', key)) !== null) return true;
-    const definition = await definitions.get('queue', key);
+    if ((await this.#definitions.get('queue-options', key)) !== null) return true;
+    const definition = await this.#definitions.get('queue', key);
     if (definition === null) return false;
     if ((definition.value as { readonly paused?: unknown }).paused === true) return true;
-    await definitions.delete('queue', key, definition.version);
+    await this.#definitions.delete('queue', key, definition.version);
     return false;
   }
 }

@@ -3,8 +3,7 @@ import { connect as connectTls } from 'node:tls';
 import { AbstractConnector, Redis, Command as RedisCommand } from 'ioredis';
 import { withTlsHint } from '../../../engine/settings.ts';
 import type { CancelTimer, Clock } from '../../../util/clock.ts';
-import type { Address, Login } from '../settings.ts';
-import { tlsTo } from '../tls.ts';
+import { type Address, type Login, tlsTo } from '../settings.ts';
 
 export type Arg = string | number | Buffer;
 

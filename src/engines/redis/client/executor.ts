@@ -1,11 +1,10 @@
 import { PendingLimit } from '../../../engine/calls.ts';
-import type { EngineLog } from '../../../engine/engine.ts';
 import { QuaysideError } from '../../../model/errors.ts';
-import type { CancelTimer, Clock } from '../../../util/clock.ts';
+import type { Clock } from '../../../util/clock.ts';
+import type { RedisContext } from '../context.ts';
 import { type Arg, type Command, CommandLost, type Reply, ReplyError } from './connection.ts';
 import { type Master, NotReplicated } from './master.ts';
-import { slotOf } from './slots.ts';
-import type { Topology } from './topology.ts';
+import { slotOf } from './topology.ts';
 
 /** A call of a storage port is answered within this time, ms: with an error if need be. */
 export const DEADLINE_MS = 4_500;
@@ -21,15 +20,8 @@ export interface RedisRequest {
   readonly repeatable: boolean;
   /** Sent behind it, at each attempt. */
   readonly followers?: readonly Command[];
-  /** Set by the executor, for a caller that does not wait for the end. */
-  readonly progress?: Progress;
   /** By the monotonic clock. */
   readonly deadlineAt: number;
-}
-
-export interface Progress {
-  /** What a caller that stops waiting now should throw; null if nothing was attempted. */
-  giveUp: (() => ExecutionError) | null;
 }
 
 export interface Executed {
@@ -48,14 +40,6 @@ export class ExecutionError extends QuaysideError {
   }
 }
 
-interface ExecutorOptions {
-  readonly clock: Clock;
-  readonly topology: Topology;
-  readonly log: EngineLog;
-  /** The store without credentials, for messages. */
-  readonly shown: string;
-}
-
 const FIRST_PAUSE_MS = 10;
 const MAX_PAUSE_MS = 200;
 /** So many redirections are followed at once; servers that point at each other are not chased. */
@@ -66,30 +50,33 @@ const REDIRECTS_AT_ONCE = 3;
  * connections until there is a reply or no time left. Knows of each whether it may have been executed.
  */
 export class Executor {
-  readonly #options: ExecutorOptions;
+  /** The name with which functions of the library begin. */
+  readonly library: string;
+  readonly #context: Pick<RedisContext, 'clock' | 'log' | 'settings' | 'topology'>;
   readonly #pausing = new Set<() => void>();
   readonly #pending = new PendingLimit();
   #isStopped = false;
 
-  constructor(options: ExecutorOptions) {
-    this.#options = options;
-    options.topology.onChange(() => this.#wake());
+  constructor(context: Pick<RedisContext, 'clock' | 'log' | 'settings' | 'topology'>, library: string) {
+    this.#context = context;
+    this.library = library;
+    context.topology.onChange(() => this.#wake());
   }
 
   /** The deadline of a request that is made now, by the monotonic clock. */
   deadline(withinMs = DEADLINE_MS): number {
-    return this.#options.clock.monotonic() + withinMs;
+    return this.#context.clock.monotonic() + withinMs;
   }
 
   /** What the clock of the master shows that has the key, as far as we know. */
   serverTime(key: string): number {
-    const { topology, clock } = this.#options;
+    const { topology, clock } = this.#context;
     return topology.masterOf(slotOf(key))?.serverTime ?? clock.now();
   }
 
   /** Why a request for this slot would be in vain now; null: it may succeed. */
   rejection(slot: number): QuaysideError | null {
-    return this.#pending.rejection(this.#options.topology.masterOf(slot)?.downMs ?? 0);
+    return this.#pending.rejection(this.#context.topology.masterOf(slot)?.downMs ?? 0);
   }
 
   /** Counts a call that waits with so much in memory. */
@@ -107,44 +94,31 @@ export class Executor {
     return this.#command(key, name, args, { writes: false, repeatable: true, deadlineAt });
   }
 
-  /** One that may be executed twice. @throws ExecutionError */
-  write(key: string, name: string, args: readonly Arg[], deadlineAt = this.deadline()): Promise<Reply> {
-    return this.#command(key, name, args, { writes: true, repeatable: true, deadlineAt });
+  /** One that changes something, and may be executed twice. @throws ExecutionError */
+  write(key: string, name: string, args: readonly Arg[]): Promise<Reply> {
+    return this.#command(key, name, args, { writes: true, repeatable: true, deadlineAt: this.deadline() });
   }
 
-  /** One that is never sent twice: without a reply its outcome is unknown. @throws ExecutionError */
-  writeOnce(key: string, name: string, args: readonly Arg[], deadlineAt = this.deadline()): Promise<Reply> {
-    return this.#command(key, name, args, { writes: true, repeatable: false, deadlineAt });
+  /**
+   * Calls a function of the library, by the end of its name.
+   * @param keys of one slot
+   * @param options.repeatable if not, it is never sent twice: without a reply its outcome is unknown
+   * @throws ExecutionError
+   */
+  call(
+    name: string,
+    keys: readonly [string, ...string[]],
+    args: readonly Arg[],
+    { repeatable = true, deadlineAt = this.deadline() }: FunctionOptions = {},
+  ): Promise<Reply> {
+    const call = [`${this.library}_${name}`, keys.length, ...keys, ...args];
+    return this.#command(keys[0], 'FCALL', call, { writes: true, repeatable, deadlineAt });
   }
 
-  /** Settles by the deadline. @throws ExecutionError */
-  async execute(request: RedisRequest): Promise<Executed> {
-    const { clock, topology, shown } = this.#options;
-    const { slot, name, args, writes, followers = [], progress } = request;
-    const execution = new Execution(request, clock, shown);
-    if (progress !== undefined) progress.giveUp = () => execution.failure();
-    try {
-      while (execution.leftMs > 0 && !this.#isStopped) {
-        const { redirect, mayBeDone } = execution;
-        const master = redirect ?? topology.masterOf(slot);
-        execution.redirect = null;
-        if (master === null || master.downMs > 0) {
-          execution.reason = master?.problem?.message ?? execution.reason;
-          await this.#pause(execution);
-          continue;
-        }
-        const command = { name, args: args(master, mayBeDone), writes, asking: redirect !== null, followers };
-        try {
-          const reply = await execution.attempt(master.execute(command));
-          return { reply, master };
-        } catch (error) {
-          if (!(await this.#learn(execution, master, error))) await this.#pause(execution);
-        }
-      }
-      throw execution.failure();
-    } finally {
-      execution.end();
-    }
+  /** Begins to execute a request, which ends by its deadline. */
+  execute(request: RedisRequest): Execution {
+    const { clock, settings } = this.#context;
+    return new Execution(request, clock, settings.shown, (execution) => this.#attempt(execution));
   }
 
   /** Everything fails from now on. */
@@ -162,8 +136,31 @@ export class Executor {
     const slot = slotOf(key);
     const rejection = this.rejection(slot);
     if (rejection !== null) throw rejection;
-    const { reply } = await this.execute({ slot, name, args: () => args, ...options });
+    const { reply } = await this.execute({ slot, name, args: () => args, ...options }).done;
     return reply;
+  }
+
+  /** @throws ExecutionError */
+  async #attempt(execution: Execution): Promise<Executed> {
+    const { topology } = this.#context;
+    const { slot, name, args, writes, followers = [] } = execution.request;
+    while (execution.leftMs > 0 && !this.#isStopped) {
+      const { redirect, mayBeDone } = execution;
+      const master = redirect ?? topology.masterOf(slot);
+      execution.redirect = null;
+      if (master === null || master.downMs > 0) {
+        execution.reason = master?.problem?.message ?? execution.reason;
+        await this.#pause(execution);
+        continue;
+      }
+      const command = { name, args: args(master, mayBeDone), writes, asking: redirect !== null, followers };
+      try {
+        return { reply: await execution.send(master.execute(command)), master };
+      } catch (error) {
+        if (!(await this.#learn(execution, master, error))) await this.#pause(execution);
+      }
+    }
+    throw execution.failure();
   }
 
   /**
@@ -175,7 +172,7 @@ export class Executor {
     if (error instanceof ReplyError) return this.#learnFromReply(execution, master, error.message);
     if (error instanceof NotReplicated) {
       const why = 'did not reach a replica in time; whether it lasts is unknown';
-      throw new ExecutionError('outcome-unknown', `The change on ${this.#options.shown} ${why}.`);
+      throw new ExecutionError('outcome-unknown', `The change on ${this.#context.settings.shown} ${why}.`);
     }
     if (!(error instanceof CommandLost)) throw error;
     execution.mayBeDone ||= writes && error.sent;
@@ -185,7 +182,8 @@ export class Executor {
 
   /** None of these errors changed anything, unless it is one that Redis or our functions did not foresee. */
   async #learnFromReply(execution: Execution, master: Master, message: string): Promise<boolean> {
-    const { topology, log, shown } = this.#options;
+    const { topology, log, settings } = this.#context;
+    const { shown } = settings;
     const [code, second = '', address = ''] = message.split(' ');
     switch (code) {
       case 'MOVED':
@@ -245,7 +243,7 @@ export class Executor {
         this.#pausing.delete(done);
         resolve();
       };
-      const cancel = this.#options.clock.after(Math.min(execution.nextPauseMs(), execution.leftMs), done);
+      const cancel = this.#context.clock.after(Math.min(execution.nextPauseMs(), execution.leftMs), done);
       this.#pausing.add(done);
     });
   }
@@ -255,37 +253,45 @@ export class Executor {
   }
 }
 
-/** What the attempts of one request have come to. */
-class Execution {
+interface FunctionOptions {
+  readonly repeatable?: boolean;
+  readonly deadlineAt?: number;
+}
+
+/** One request, and what its attempts have come to. */
+export class Execution {
+  /** @throws ExecutionError at the deadline, or before */
+  readonly done: Promise<Executed>;
+  readonly request: RedisRequest;
   /** Some attempt may have been executed, although no reply says so. */
   mayBeDone = false;
   /** Where the next attempt goes instead of the master that has the slot. */
   redirect: Master | null = null;
   reason = 'there is no connection';
-  readonly request: RedisRequest;
   readonly #clock: Clock;
   readonly #shown: string;
   readonly #expired = Promise.withResolvers<never>();
-  readonly #cancelTimer: CancelTimer;
   /** A write was sent and has no outcome yet. */
   #isOpen = false;
   #pauseMs = FIRST_PAUSE_MS;
   #redirects = 0;
 
-  constructor(request: RedisRequest, clock: Clock, shown: string) {
+  constructor(
+    request: RedisRequest,
+    clock: Clock,
+    shown: string,
+    attempt: (execution: Execution) => Promise<Executed>,
+  ) {
     this.request = request;
     this.#clock = clock;
     this.#shown = shown;
     this.#expired.promise.catch(() => {});
-    this.#cancelTimer = clock.after(this.leftMs, () => this.#expired.reject(this.failure()));
+    const cancelTimer = clock.after(this.leftMs, () => this.#expired.reject(this.failure()));
+    this.done = attempt(this).finally(cancelTimer);
   }
 
   get leftMs(): number {
     return this.request.deadlineAt - this.#clock.monotonic();
-  }
-
-  end(): void {
-    this.#cancelTimer();
   }
 
   /** @throws ExecutionError at the deadline */
@@ -294,7 +300,7 @@ class Execution {
   }
 
   /** @throws ExecutionError at the deadline */
-  async attempt(reply: Promise<Reply>): Promise<Reply> {
+  async send(reply: Promise<Reply>): Promise<Reply> {
     this.#isOpen = this.request.writes;
     try {
       return await this.inTime(reply);
@@ -314,7 +320,7 @@ class Execution {
     return this.#redirects <= REDIRECTS_AT_ONCE;
   }
 
-  /** The error of a request that is attempted no further. */
+  /** The error of a request that is attempted no further, or waited for no longer. */
   failure(): ExecutionError {
     if (!this.mayBeDone && !this.#isOpen) {
       return new ExecutionError('storage-unavailable', `${this.#shown} cannot be used now: ${this.reason}.`);

@@ -2,9 +2,7 @@ import type { CancelTimer, Clock } from '../../../util/clock.ts';
 import type { Library } from '../library.ts';
 import type { Address, Login, Settings } from '../settings.ts';
 import { ask, asString, type Command, type Reply } from './connection.ts';
-import { Master } from './master.ts';
-import type { ServerFacts } from './server-check.ts';
-import { SLOTS } from './slots.ts';
+import { Master, type ServerFacts } from './master.ts';
 
 interface TopologyOptions {
   readonly clock: Clock;
@@ -215,4 +213,43 @@ function readSlots(reply: Reply, asked: Address): (string | undefined)[] {
 function parseAddress(address: string): Address {
   const colon = address.lastIndexOf(':');
   return { host: address.slice(0, colon), port: Number(address.slice(colon + 1)) };
+}
+
+/** Slots of a cluster, as its specification defines them. */
+export const SLOTS = 16_384;
+
+const CRC16_POLYNOMIAL = 0x1021;
+
+const TABLE = Uint16Array.from({ length: 256 }, (_, byte) => {
+  let crc = byte << 8;
+  for (let bit = 0; bit < 8; bit++) {
+    crc = (crc & 0x8000) !== 0 ? (crc << 1) ^ CRC16_POLYNOMIAL : crc << 1;
+  }
+  return crc;
+});
+
+/** Slots that were asked for before: the same few keys are named at every call. */
+const known = new Map<string, number>();
+const MOST_KNOWN = 10_000;
+
+/** The slot of a key: of its hash tag where it has one that is not empty. */
+export function slotOf(key: string): number {
+  let slot = known.get(key);
+  if (slot === undefined) {
+    slot = computeSlot(key);
+    if (known.size >= MOST_KNOWN) known.clear();
+    known.set(key, slot);
+  }
+  return slot;
+}
+
+function computeSlot(key: string): number {
+  const open = key.indexOf('{');
+  const close = open < 0 ? -1 : key.indexOf('}', open + 1);
+  const hashed = close > open + 1 ? key.slice(open + 1, close) : key;
+  let crc = 0;
+  for (const byte of Buffer.from(hashed)) {
+    crc = ((crc << 8) ^ (TABLE[((crc >> 8) ^ byte) & 0xff] ?? 0)) & 0xffff;
+  }
+  return crc % SLOTS;
 }

@@ -1,17 +1,12 @@
-import { tooManyGroups } from '../../../engine/calls.ts';
-import type { NamespacePolicy } from '../../../engine/engine.ts';
-import { type GroupLimit, groupLimitOf } from '../../../engine/queue-policy.ts';
 import type { OnRepeat, RequestKey } from '../../../engine/storage.ts';
 import { type ElementId, type NewElement, PLAIN_GROUP } from '../../../model/element.ts';
-import { QuaysideError } from '../../../model/errors.ts';
-import type { QueueKey } from '../../../model/names.ts';
 import type { Arg } from '../client/connection.ts';
-import { encodeContent } from '../content.ts';
-import { elementId } from '../ids.ts';
+import { elementId, encodeContent } from '../encoding.ts';
+import { type GroupRoom, groupsRejected } from '../policies.ts';
 import type { Verb } from './verb.ts';
 
 /** The elements of one call, ready to be sent. */
-export interface InsertCall {
+interface InsertCall {
   readonly elements: readonly EncodedElement[];
   readonly windowMs: number;
   readonly room: GroupRoom;
@@ -21,29 +16,7 @@ export interface InsertCall {
   readonly request: string;
 }
 
-/** The bound on the groups of a queue. */
-export interface GroupRoom {
-  readonly queue: QueueKey;
-  readonly limit: GroupLimit | null;
-  /** The limit as `library/groups.lua` reads it. */
-  readonly text: string;
-}
-
-export function groupRoom(queue: QueueKey, policy: NamespacePolicy | undefined): GroupRoom {
-  const limit = groupLimitOf(policy);
-  return { queue, limit, text: limit === null ? '' : `${limit.most},${[...limit.defaults].join(',')},` };
-}
-
-/** Why groups do not fit. */
-export function groupsRejected({ queue, limit }: GroupRoom): QuaysideError {
-  return limit === null ? noNumberLeft() : tooManyGroups(queue.name, limit.most);
-}
-
-/** No limit but that of the numbers that groups have. */
-export const noNumberLeft = (): QuaysideError =>
-  new QuaysideError('too-many-groups', 'The queue has 65,535 consumer groups, which is as many as fit.');
-
-export interface EncodedElement {
+interface EncodedElement {
   readonly timing: Buffer;
   readonly content: Buffer;
   readonly groups: string;

@@ -12,8 +12,7 @@ import {
   type GroupName,
 } from '../../../model/element.ts';
 import { readHolder } from '../../../model/owner.ts';
-import { decodeContent, ELEMENT_HEAD } from '../content.ts';
-import { elementId, encodeIds } from '../ids.ts';
+import { decodeContent, ELEMENT_HEAD, elementId, encodeIds } from '../encoding.ts';
 import { STATE_CODES } from './settle.ts';
 import type { Result, Verb } from './verb.ts';
 

@@ -11,13 +11,14 @@ import { TOKEN_BYTES } from '../../../model/lease-token.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import { OWNER_BYTES, ownerNumber } from '../../../model/owner.ts';
 import type { Arg } from '../client/connection.ts';
-import { ID_BYTES, writeId, writeToken } from '../ids.ts';
+import { ID_BYTES, writeId, writeToken } from '../encoding.ts';
 import { queueText } from '../keys.ts';
-import { encodeElement, groupsText, noNumberLeft } from './insert.ts';
+import { noNumberLeft } from '../policies.ts';
+import { encodeElement, groupsText } from './insert.ts';
 import type { Verb } from './verb.ts';
 
 /** Items of one queue. */
-export interface SettleCall {
+interface SettleCall {
   readonly items: readonly SettleItem[];
   readonly windowMs: number;
   /** By the policy of the queue's namespace; 0: none. */
@@ -143,7 +144,7 @@ function cutReason(reason: string): Buffer {
   return bytes.subarray(0, end);
 }
 
-export interface PurgeCall {
+interface PurgeCall {
   readonly states: readonly DeliveryState[];
   readonly limit: number;
 }

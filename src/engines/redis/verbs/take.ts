@@ -4,12 +4,20 @@ import { QuaysideError } from '../../../model/errors.ts';
 import { LeaseTokens, TOKEN_BYTES } from '../../../model/lease-token.ts';
 import { OWNER_BYTES } from '../../../model/owner.ts';
 import type { Arg } from '../client/connection.ts';
-import { decodeContent, ELEMENT_HEAD, encodeContent } from '../content.ts';
-import { elementId, encodeIds, ID_BYTES, tokenText, writeId } from '../ids.ts';
-import { noNumberLeft } from './insert.ts';
+import {
+  decodeContent,
+  ELEMENT_HEAD,
+  elementId,
+  encodeContent,
+  encodeIds,
+  ID_BYTES,
+  tokenText,
+  writeId,
+} from '../encoding.ts';
+import { noNumberLeft } from '../policies.ts';
 import type { Result, Verb } from './verb.ts';
 
-export interface TakeCall {
+interface TakeCall {
   readonly group: GroupName;
   readonly count: number;
   readonly leaseMs: number | null;
@@ -90,7 +98,7 @@ export const TAKE: Verb<TakeCall, TakeResult> = {
 };
 
 /** A delivery of a take whose content cannot be decoded. */
-export interface Undecodable {
+interface Undecodable {
   readonly id: ElementId;
   /** The member of the sorted set that it had. */
   readonly member: Buffer;

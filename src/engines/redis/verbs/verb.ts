@@ -33,7 +33,7 @@ export interface Prefix {
   readonly entries: readonly Buffer[];
 }
 
-export interface Died {
+interface Died {
   /** The full name of the dead-letter queue. */
   readonly to: string;
   readonly counts: readonly (readonly [group: string, count: number])[];

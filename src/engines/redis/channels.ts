@@ -1,0 +1,226 @@
+import { randomBytes } from 'node:crypto';
+import type { JsonValue } from '../../engine/definitions.ts';
+import { type Listener, type Signaller, Topics } from '../../engine/signaller.ts';
+import { type Command, type RedisConnection, ReplyError } from './client/connection.ts';
+import type { Master } from './client/master.ts';
+import { slotOf, type Topology } from './client/topology.ts';
+import type { RedisContext } from './context.ts';
+
+/**
+ * Signals over publish and subscribe; sharded on a cluster, so that a signal visits one server and not all.
+ * Subscribers of this node are reached without the server, also while it is away.
+ */
+export class RedisSignaller implements Signaller {
+  readonly type = 'redis';
+  readonly #context: RedisContext;
+  readonly #channels: Channels;
+
+  constructor(context: RedisContext, channels: Channels) {
+    this.#context = context;
+    this.#channels = channels;
+  }
+
+  publish(topic: string, message: JsonValue): void {
+    this.#publish(this.command(topic, message));
+  }
+
+  subscribe(topic: string, listener: Listener<JsonValue>): () => void {
+    const channel = this.#context.keys.signalChannel(topic);
+    return this.#channels.subscribe(channel, { sharded: true }, listener);
+  }
+
+  /**
+   * What publishes a message. Behind an insert on the same connection other nodes learn of it when this one does, a round trip
+   * earlier. On a cluster the channel may be another server's, which could be quicker than the one that stores.
+   */
+  command(topic: string, message: JsonValue): Command {
+    const { keys, topology } = this.#context;
+    const args = [keys.signalChannel(topic), this.#channels.textOf(message)];
+    return { name: topology.isCluster ? 'SPUBLISH' : 'PUBLISH', args };
+  }
+
+  /** The batch is done whose signal this is. */
+  onStored(command: Command): void {
+    if (this.#context.topology.isCluster) this.#publish(command);
+    else this.#deliver(command);
+  }
+
+  #publish(command: Command): void {
+    const { topology } = this.#context;
+    const master = topology.masterOf(slotOf(String(command.args[0])));
+    // Not repeated and not waited for: a hint that comes late is worth little.
+    master?.executeLater({ ...command, writes: false }).catch((error) => {
+      if (error instanceof ReplyError) topology.refresh();
+    });
+    this.#deliver(command);
+  }
+
+  #deliver({ args }: Command): void {
+    this.#channels.deliverSoon(String(args[0]), String(args[1]));
+  }
+}
+
+interface Channel {
+  readonly name: string;
+  /** On a cluster: published only to the master of the channel's slot. */
+  readonly sharded: boolean;
+  readonly onGap: () => void;
+  /** When it is subscribed to again, messages may have been missed. */
+  wasSubscribed: boolean;
+}
+
+/**
+ * The channels that this engine subscribes to, over one connection per master that has any of them. Follows slots
+ * when they move, and subscribes again after a lost connection; what was published in between is lost, and
+ * `onGap` says so. What this engine publishes itself does not come back to it.
+ */
+export class Channels {
+  readonly #topology: Topology;
+  readonly #topics: Topics<string>;
+  readonly #channels = new Map<string, Channel>();
+  readonly #subscribers = new Map<Master, Subscriber>();
+  readonly #origin = randomBytes(8).toString('hex');
+  readonly #ownFront = JSON.stringify([this.#origin]).slice(0, -1);
+  #isRunning = false;
+  #isAssignDue = false;
+
+  constructor({ topology, log }: Pick<RedisContext, 'topology' | 'log'>) {
+    this.#topology = topology;
+    this.#topics = new Topics(log);
+    topology.onChange(() => this.#assignSoon());
+  }
+
+  /** Resolves when all channels are subscribed to. @throws Error why one is not */
+  async start(): Promise<void> {
+    this.#isRunning = true;
+    this.#assign();
+    await Promise.all([...this.#subscribers.values()].map(({ connection }) => connection.ready));
+  }
+
+  stop(): void {
+    this.#isRunning = false;
+    for (const { connection } of this.#subscribers.values()) connection.close();
+    this.#subscribers.clear();
+  }
+
+  /**
+   * Subscribes to a channel, from about now on. Returns a function that unsubscribes.
+   * @param options.onGap called when it is subscribed to again: messages may have been missed
+   */
+  subscribe(
+    name: string,
+    { sharded, onGap = () => {} }: { readonly sharded: boolean; readonly onGap?: () => void },
+    listener: Listener<JsonValue>,
+  ): () => void {
+    const unsubscribe = this.#topics.subscribe(name, (text) => {
+      const [, message] = JSON.parse(text) as [string, JsonValue];
+      listener(message);
+    });
+    if (!this.#channels.has(name)) {
+      this.#channels.set(name, { name, sharded, onGap, wasSubscribed: false });
+      this.#assignSoon();
+    }
+    return () => {
+      if (!unsubscribe()) return;
+      this.#channels.delete(name);
+      this.#assignSoon();
+    };
+  }
+
+  /** A message as it is published. */
+  textOf(message: JsonValue): string {
+    return JSON.stringify([this.#origin, message]);
+  }
+
+  /** To subscribers of this engine alone. */
+  deliverSoon(name: string, text: string): void {
+    this.#topics.deliverSoon(name, text);
+  }
+
+  /** Once a turn: with many channels, each pass over all of them takes a while. */
+  #assignSoon(): void {
+    if (this.#isAssignDue) return;
+    this.#isAssignDue = true;
+    setImmediate(() => {
+      this.#isAssignDue = false;
+      this.#assign();
+    });
+  }
+
+  /** Gives each channel to the subscriber at the master that has it. */
+  #assign(): void {
+    if (!this.#isRunning) return;
+    const assigned = Map.groupBy(this.#channels.values(), ({ name }) =>
+      this.#topology.masterOf(slotOf(name)),
+    );
+    for (const [master, { connection }] of this.#subscribers) {
+      if (assigned.has(master)) continue;
+      this.#subscribers.delete(master);
+      connection.close();
+    }
+    for (const [master, channels] of assigned) {
+      if (master === null) continue;
+      let subscriber = this.#subscribers.get(master);
+      if (subscriber === undefined) {
+        subscriber = new Subscriber(master, this.#topology, (name, text) => this.#onMessage(name, text));
+        this.#subscribers.set(master, subscriber);
+      }
+      subscriber.assign(new Set(channels));
+    }
+  }
+
+  #onMessage(name: string, text: string): void {
+    if (!text.startsWith(this.#ownFront)) this.#topics.deliver(name, text);
+  }
+}
+
+/** A connection to one master that only subscribes. */
+class Subscriber {
+  readonly connection: RedisConnection;
+  readonly #topology: Topology;
+  #channels: ReadonlySet<Channel> = new Set();
+  /** What the server was asked for on this connection; null while there is none. */
+  #subscribed: ReadonlySet<Channel> | null = null;
+
+  constructor(master: Master, topology: Topology, onMessage: (name: string, text: string) => void) {
+    this.#topology = topology;
+    this.connection = master.connect({
+      setUp: () => this.#update(new Set()),
+      onDown: () => {
+        this.#subscribed = null;
+      },
+      heartbeat: (connection) => void connection.send('PING', []).catch(() => {}),
+    });
+    this.connection.onMessage(onMessage, () => {
+      topology.refresh();
+      this.connection.reconnect(new Error('a channel has moved to another server'));
+    });
+  }
+
+  /** Subscribes to what is new and unsubscribes from the rest: now, or when it is connected. */
+  assign(channels: ReadonlySet<Channel>): void {
+    this.#channels = channels;
+    if (this.#subscribed === null) return;
+    this.#update(this.#subscribed).catch((error: Error) => this.connection.reconnect(error));
+  }
+
+  async #update(before: ReadonlySet<Channel>): Promise<void> {
+    const channels = this.#channels;
+    this.#subscribed = channels;
+    const added = [...channels].filter((channel) => !before.has(channel));
+    const removed = [...before].filter((channel) => !channels.has(channel));
+    await Promise.all([
+      ...removed.map((channel) => this.#send('unsubscribe', channel)),
+      ...added.map((channel) => this.#send('subscribe', channel)),
+    ]);
+    for (const channel of added) {
+      if (channel.wasSubscribed) channel.onGap();
+      channel.wasSubscribed = true;
+    }
+  }
+
+  #send(command: 'subscribe' | 'unsubscribe', { name, sharded }: Channel): Promise<unknown> {
+    const isSharded = sharded && this.#topology.isCluster;
+    return this.connection.send(isSharded ? `s${command}` : command, [name]);
+  }
+}
