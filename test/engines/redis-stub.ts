@@ -13,10 +13,9 @@ import type { RedisContext } from '../../src/engines/redis/context.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import { Outbox } from '../../src/engines/redis/outbox.ts';
 import { Policies } from '../../src/engines/redis/policies.ts';
-import type { Registry } from '../../src/engines/redis/registry.ts';
+import type { Registry, Sweeper } from '../../src/engines/redis/registry.ts';
 import type { Settings } from '../../src/engines/redis/settings.ts';
 import { RedisStorage } from '../../src/engines/redis/storage.ts';
-import type { Sweeper } from '../../src/engines/redis/sweeper.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 

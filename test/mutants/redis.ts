@@ -206,7 +206,7 @@ export const REDIS: readonly Mutant[] = [
         'const SURELY_KNOWN_MS = 12 * USE_NOTED_MS;',
         'const SURELY_KNOWN_MS = Number.POSITIVE_INFINITY;',
       ),
-      inRedis('batcher.ts', '      registry.noteUse(this.queue);\n', ''),
+      inRedis('batcher.ts', '    registry.noteUse(this.queue);\n', ''),
     ],
   },
   {
@@ -237,7 +237,7 @@ export const REDIS: readonly Mutant[] = [
     suite: 'redis upkeep',
     edits: [
       inRedis(
-        'sweeper.ts',
+        'registry.ts',
         'this.#registry.addDue(queue, Math.max(nextAt, earliest))',
         'this.#registry.addDue(queue, nextAt)',
       ),
@@ -257,7 +257,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a sweep does not return a queue whose lease it ended while it looked for the next one',
     suite: 'redis upkeep',
-    edits: [inRedis('sweeper.ts', 'if (each.released) this.noteAffected(queue);', '')],
+    edits: [inRedis('registry.ts', 'if (each.released) this.noteAffected(queue);', '')],
   },
   {
     name: 'an entry for a sweep counts although the sweep may be before the reserve',

@@ -1,20 +1,71 @@
 import { randomBytes } from 'node:crypto';
 import { DeadlineQueue, Expiring } from '../../engine/calls.ts';
 import type { ReadySignal } from '../../engine/signaller.ts';
-import type { QuaysideError } from '../../model/errors.ts';
+import type { ElementId } from '../../model/element.ts';
+import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { CancelTimer } from '../../util/clock.ts';
 import type { RedisSignaller } from './channels.ts';
-import type { Arg, Command } from './client/connection.ts';
+import type { Arg, Command, Reply } from './client/connection.ts';
 import { DEADLINE_MS, type Executed, type Execution, ExecutionError } from './client/executor.ts';
 import type { Master } from './client/master.ts';
 import { slotOf } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
 import { queueText } from './keys.ts';
-import type { Registry } from './registry.ts';
-import { SETTLE_SESSION } from './verbs/read.ts';
-import { POSTPONE, TAKE, UndecodableElements } from './verbs/take.ts';
-import { type LibraryReply, readReply, type Verb } from './verbs/verb.ts';
+import type { Due, Registry } from './registry.ts';
+
+/** One verb's part of a reply of the library. */
+export interface Result {
+  /** The queue's tag, with which its ids begin; empty if the queue does not exist. */
+  readonly tag: string;
+  readonly text: Buffer;
+  /** Stored values of elements, if the verb returns any. */
+  readonly elements: readonly (Buffer | null)[];
+}
+
+/**
+ * A verb of the library (`library/*.lua`): how calls of it become arguments, and its result theirs. Calls that
+ * follow each other with the same `join` are executed as one.
+ */
+export interface Verb<Call, Value> {
+  readonly name: string;
+  /** Keys in addition to those of the queue. */
+  keys?(calls: readonly Call[]): readonly string[];
+  encode(calls: readonly Call[]): readonly Arg[];
+  /** One value per call, in their order; an error for a call that was rejected. */
+  decode(result: Result, calls: readonly Call[]): readonly (Value | QuaysideError)[];
+}
+
+/** Entries of an outbox for one destination, the oldest first: see `library/outbox.lua`. */
+interface Prefix {
+  /** The full name of the destination, as `queueText` writes it. */
+  readonly to: string;
+  /** The number of the newest entry; zeros if there is none. */
+  readonly last: Buffer;
+  /** None also if the call did not wait for replicas: then they are to be read again. */
+  readonly entries: readonly Buffer[];
+}
+
+interface Died {
+  /** The full name of the dead-letter queue. */
+  readonly to: string;
+  readonly counts: readonly (readonly [group: string, count: number])[];
+}
+
+/** A reply of the library's `run`, taken apart: see `library/session.lua`. */
+export interface LibraryReply {
+  /** The server's time of the call. */
+  readonly now: number;
+  readonly tag: string;
+  /** The call created the queue. */
+  readonly isNew: boolean;
+  readonly results: readonly Result[];
+  /** Deliveries that went to the dead-letter queue; null: none. */
+  readonly died: Died | null;
+  readonly outbox: readonly Prefix[];
+  /** The retention that the queue has by options of its own, 0 for none; null if it has no options. */
+  readonly retentionMs: number | null;
+}
 
 /** What a storage operation says of a call, in addition to the call. */
 export interface CallOptions {
@@ -37,11 +88,6 @@ export interface CallOptions {
   /** Elements or references, and bytes that it sends. */
   readonly items?: number;
   readonly bytes?: number;
-}
-
-export interface Due {
-  readonly queue: QueueKey;
-  readonly ms: number;
 }
 
 /** What batches need in addition. */
@@ -452,7 +498,7 @@ class Batcher {
     const failed = decoded.find(({ error }) => error !== null);
     if (failed !== undefined) this.#undoTakes(batch, failed.error);
     else if (batch.number > 0) this.#received = batch.number;
-    if (batch.number > 0) this.#keepsPops = batch.calls.some(({ verb }) => verb.name === TAKE.name);
+    if (batch.number > 0) this.#keepsPops = batch.calls.some(({ verb }) => verb.name === 'take');
     const registered = this.#afterwards(batch, read);
     const last = batch.calls.findLast(({ options }) => options.moves === true);
     const moved = onReply(this.queue, read, last?.deadlineAt ?? null);
@@ -498,7 +544,7 @@ class Batcher {
       log.warn({ queue, id, err: cause }, 'the content of an element cannot be decoded; it is postponed');
     }
     if (number === 0) return;
-    for (const call of calls) if (call.verb.name === TAKE.name) call.reject(error);
+    for (const call of calls) if (call.verb.name === 'take') call.reject(error);
     const members = elements.map(({ member }) => member);
     if (members.length > 0) this.#waiting.unshift(this.#ownCall(POSTPONE, members));
   }
@@ -683,3 +729,82 @@ function nothingDone(error: unknown): never {
   const why = error instanceof Error ? error.message : String(error);
   throw new ExecutionError('storage-unavailable', why);
 }
+
+const NO_ELEMENTS: readonly (Buffer | null)[] = [];
+
+function readReply(reply: Reply): LibraryReply {
+  const [now, tag, isNew, texts, elements, died, outbox, options] = list(reply);
+  const tagText = bytes(tag).toString('latin1');
+  const elementLists = list(elements);
+  const [retentionMs] = list(options);
+  return {
+    now: Number(now),
+    tag: tagText,
+    isNew: isNew === 1,
+    results: list(texts).map((text, i) => ({
+      tag: tagText,
+      text: bytes(text),
+      elements: Array.isArray(elementLists[i]) ? (elementLists[i] as (Buffer | null)[]) : NO_ELEMENTS,
+    })),
+    died: readDied(list(died)),
+    outbox: list(outbox).map(readPrefix),
+    retentionMs: retentionMs === undefined ? null : Number(retentionMs),
+  };
+}
+
+function readDied([to, ...flat]: readonly Reply[]): Died | null {
+  if (to === undefined) return null;
+  const counts: [string, number][] = [];
+  for (let i = 0; i < flat.length; i += 2) counts.push([bytes(flat[i]).toString(), Number(flat[i + 1])]);
+  return { to: bytes(to).toString(), counts };
+}
+
+function readPrefix(prefix: Reply): Prefix {
+  const [to, last, ...entries] = list(prefix).map(bytes);
+  return { to: bytes(to).toString(), last: bytes(last), entries };
+}
+
+function list(reply: Reply | undefined): readonly Reply[] {
+  if (Array.isArray(reply)) return reply;
+  throw new Error('a reply of the library has the wrong form');
+}
+
+function bytes(reply: Reply | undefined): Buffer {
+  if (Buffer.isBuffer(reply)) return reply;
+  throw new Error('a reply of the library has the wrong form');
+}
+
+/** A delivery of a take whose content cannot be decoded. */
+export interface Undecodable {
+  readonly id: ElementId;
+  /** The member of the sorted set that it had. */
+  readonly member: Buffer;
+  readonly cause: unknown;
+}
+
+const POSTPONE_MS = 60_000;
+
+/** Why a take failed that contains elements which this version cannot decode. */
+export class UndecodableElements extends QuaysideError {
+  readonly elements: readonly Undecodable[];
+
+  constructor(first: Undecodable, elements: readonly Undecodable[]) {
+    const message = `The content of element ${first.id} cannot be decoded; it was returned to its queue and is ready again in ${POSTPONE_MS / 1_000} s.`;
+    super('storage-unavailable', message, { retryAfterMs: 1_000, cause: first.cause });
+    this.elements = elements;
+  }
+}
+
+/** Delays waiting deliveries, so that those behind them can be taken. */
+const POSTPONE: Verb<readonly Buffer[], undefined> = {
+  name: 'postpone',
+  encode: (calls) => [POSTPONE_MS, Buffer.concat(calls.flat())],
+  decode: (_, calls) => calls.map(() => undefined),
+};
+
+/** Settles the client's previous batch, whatever became of it, and returns nothing. */
+const SETTLE_SESSION: Verb<undefined, undefined> = {
+  name: 'settle-session',
+  encode: () => [],
+  decode: () => [undefined],
+};

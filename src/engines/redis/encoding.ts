@@ -1,10 +1,6 @@
 import { type ElementContent, type ElementHeaders, type ElementId, NO_HEADERS } from '../../model/element.ts';
-import { TOKEN_BYTES } from '../../model/lease-token.ts';
 
-// How the values of elements, their ids and tokens are written: see `library/queue.lua`.
-
-/** Bytes before the content in a stored element: see `library/queue.lua`. */
-export const ELEMENT_HEAD = 22;
+// How the content of elements and their ids are written: see `library/queue.lua`.
 
 /**
  * An element's content as one value:
@@ -111,28 +107,3 @@ export function writeId(id: ElementId, target: Buffer, at: number): void {
 }
 
 export const ID_BYTES = TAG_LENGTH + 6;
-
-export function encodeIds(ids: readonly ElementId[]): Buffer {
-  const target = Buffer.allocUnsafe(ids.length * ID_BYTES);
-  for (const [i, id] of ids.entries()) writeId(id, target, i * ID_BYTES);
-  return target;
-}
-
-const TOKEN = /^[A-Za-z0-9_-]{22}$/;
-
-/**
- * The token of a delivery of one take. Its first four bytes are counted up from delivery to delivery, so that one
- * draw of random bits does for a take: all of its reservations belong to one user.
- */
-export function tokenText(first: Buffer, index: number): string {
-  if (index === 0) return first.toString('base64url');
-  const token = Buffer.from(first);
-  token.writeUInt32BE((token.readUInt32BE(0) + index) % 2 ** 32, 0);
-  return token.toString('base64url');
-}
-
-/** Writes a token(16). One that is not ours is written as zeros, which match no reservation (`library/settle.lua`). */
-export function writeToken(token: string | null, target: Buffer, at: number): void {
-  if (token !== null && TOKEN.test(token)) target.write(token, at, TOKEN_BYTES, 'base64url');
-  else target.fill(0, at, at + TOKEN_BYTES);
-}

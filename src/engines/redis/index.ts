@@ -1,11 +1,10 @@
 // Where what happens:
-//   storage.ts      the Storage port: what of a call is sent to which queue
+//   storage.ts      the Storage port: what of a call is sent to which queue, and the verbs: how calls become arguments
 //   batcher.ts      gathers the calls of a queue; one batch in flight; sequence numbers; deadlines
-//   verbs/          how calls become arguments of the library, and its results theirs
 //   client/         sends a batch to the master that has its slot, again until there is a reply; ioredis
 //   library/*.lua   what runs inside Redis; queue.lua describes the keys, session.lua a call and its reply
 //   outbox.ts       brings elements to queues in other slots of a cluster (library/outbox.lua)
-//   registry.ts     names of queues, and which to sweep when; sweeper.ts goes by it, and forgets unused queues
+//   registry.ts     names of queues, and which to sweep when; sweeps go by it, and forget unused queues
 //   list.ts         the `list` variant, another Storage
 //   definitions, stats, channels: the other ports
 // A take: RedisStorage.take → Batchers.call → Batcher.#send → Executor.execute → Master.execute → `take` in library/take.lua
@@ -34,11 +33,10 @@ import { readLibrary } from './library.ts';
 import { ListStorage } from './list.ts';
 import { Outbox } from './outbox.ts';
 import { Policies } from './policies.ts';
-import { Registry } from './registry.ts';
+import { Registry, Sweeper } from './registry.ts';
 import { readSettings, type Settings } from './settings.ts';
 import { RedisCounters } from './stats.ts';
 import { RedisStorage } from './storage.ts';
-import { Sweeper } from './sweeper.ts';
 
 export const open: OpenEngine = (options) => new RedisEngine(options);
 

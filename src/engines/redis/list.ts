@@ -27,13 +27,11 @@ import {
 import { QuaysideError } from '../../model/errors.ts';
 import { isSameContent } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
-import type { Batchers } from './batcher.ts';
+import type { Batchers, Verb } from './batcher.ts';
 import type { Arg } from './client/connection.ts';
 import { decodeContent, elementId, encodeContent } from './encoding.ts';
 import type { Keys } from './keys.ts';
-import type { Registry } from './registry.ts';
-import type { Sweeper } from './sweeper.ts';
-import type { Verb } from './verbs/verb.ts';
+import type { Registry, Sweeper } from './registry.ts';
 
 const NOTHING = { deliveries: [], nextDueAt: null, next: null };
 

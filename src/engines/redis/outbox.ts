@@ -1,10 +1,9 @@
 import type { QueueKey } from '../../model/names.ts';
 import type { CancelTimer } from '../../util/clock.ts';
-import type { Batchers, CallOptions } from './batcher.ts';
+import type { Batchers, CallOptions, LibraryReply, Verb } from './batcher.ts';
 import type { RedisContext } from './context.ts';
 import { parseQueueText, queueText } from './keys.ts';
 import { noNumberLeft } from './policies.ts';
-import type { LibraryReply, Prefix, Verb } from './verbs/verb.ts';
 
 /** How long a relay that failed waits: the first time, and at most. Each attempt reads the entries again. */
 const FIRST_PAUSE_MS = 1_000;
@@ -155,7 +154,7 @@ export class Outbox {
 /** What a reply has of an outbox. */
 interface Read {
   readonly tag: string;
-  readonly prefix: Prefix;
+  readonly prefix: LibraryReply['outbox'][number];
 }
 
 interface Relay {

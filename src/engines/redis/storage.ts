@@ -1,41 +1,48 @@
 import { isBeyond, limitedGroups } from '../../engine/queue-policy.ts';
 import type { Signaller } from '../../engine/signaller.ts';
-import type {
-  InsertOptions,
-  PurgeStep,
-  QueueCounts,
-  QueueOptions,
-  ScanOptions,
-  ScanPage,
-  SettleItem,
-  SettleResult,
-  Storage,
-  StorageCapabilities,
-  SweepResult,
-  TakeOptions,
-  TakeResult,
-  Usage,
+import {
+  type GroupCounts,
+  type InsertOptions,
+  MAX_REASON_BYTES,
+  type OnRepeat,
+  type PurgeStep,
+  type QueueCounts,
+  type QueueOptions,
+  type RequestKey,
+  type ScannedDelivery,
+  type ScanOptions,
+  type ScanPage,
+  SETTLED,
+  type SettleItem,
+  type SettleOutcome,
+  type SettleResult,
+  type Storage,
+  type StorageCapabilities,
+  type SweepResult,
+  type TakeOptions,
+  type TakeResult,
+  type Usage,
 } from '../../engine/storage.ts';
 import {
   DELIVERY_STATES,
   type Delivery,
   type DeliveryState,
+  type ElementContent,
   type ElementId,
   type GroupName,
   type NewElement,
+  PLAIN_GROUP,
 } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
+import { LeaseTokens, TOKEN_BYTES } from '../../model/lease-token.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { holderTexts, ownerNumber } from '../../model/owner.ts';
-import type { Batchers, Due } from './batcher.ts';
+import { holderTexts, OWNER_BYTES, ownerNumber, readHolder } from '../../model/owner.ts';
+import { type Batchers, type Result, type Undecodable, UndecodableElements, type Verb } from './batcher.ts';
+import type { Arg } from './client/connection.ts';
+import { decodeContent, elementId, encodeContent, ID_BYTES, writeId } from './encoding.ts';
 import { queueText } from './keys.ts';
-import { type GroupRoom, groupsRejected, type Policies } from './policies.ts';
-import type { Registry } from './registry.ts';
-import type { Sweeper } from './sweeper.ts';
-import { INSERT, insertCall, ROOM } from './verbs/insert.ts';
-import { COUNTS, OPTIONS, SCAN } from './verbs/read.ts';
-import { PURGE, SETTLE } from './verbs/settle.ts';
-import { expiryOf, TAKE, UNDO, undoArgs } from './verbs/take.ts';
+import { type GroupRoom, groupsRejected, noNumberLeft, type Policies } from './policies.ts';
+import type { Due, Registry, Sweeper } from './registry.ts';
 
 const FREE = { isFree: true } as const;
 /** Deliveries that go in one step: a server that removes a million at once answers nothing else until then. */
@@ -321,3 +328,624 @@ function inPart(settled: readonly PromiseSettledResult<SettleResult[]>[], cause:
     cause,
   });
 }
+
+// The verbs of the library: how calls become arguments, and results theirs.
+
+/** The elements of one call, ready to be sent. */
+interface InsertCall {
+  readonly elements: readonly EncodedElement[];
+  readonly windowMs: number;
+  readonly room: GroupRoom;
+  readonly bytes: number;
+  readonly onRepeat: OnRepeat | null;
+  /** The key of the whole call with its fingerprint, as a {@link keyText}; '' for none. */
+  readonly request: string;
+}
+
+interface EncodedElement {
+  readonly timing: Buffer;
+  readonly content: Buffer;
+  readonly groups: string;
+  readonly dedupKey: string;
+}
+
+function encodeElement(element: NewElement): EncodedElement {
+  const { dedupKey, fingerprint } = element;
+  return {
+    timing: encodeTiming(element),
+    content: encodeContent(element),
+    groups: groupsText(element.groups),
+    dedupKey: dedupKey === null ? '' : keyText(dedupKey, fingerprint),
+  };
+}
+
+/** A key with its fingerprint behind a zero byte, which no key has. */
+function keyText(key: string, fingerprint: string | null | undefined): string {
+  return fingerprint ? `${key}\0${fingerprint}` : key;
+}
+
+function insertCall(
+  elements: readonly NewElement[],
+  { request, ...rest }: Pick<InsertCall, 'windowMs' | 'room' | 'onRepeat'> & { request: RequestKey | null },
+): InsertCall {
+  let bytes = 0;
+  const encoded = elements.map((element) => {
+    const each = encodeElement(element);
+    bytes += each.content.length;
+    return each;
+  });
+  return {
+    ...rest,
+    elements: encoded,
+    bytes,
+    request: request === null ? '' : keyText(request.key, request.fingerprint),
+  };
+}
+
+const COLUMNS = [
+  { code: 't', of: 'timing' },
+  { code: 'g', of: 'groups' },
+  { code: 'd', of: 'dedupKey' },
+] as const;
+
+/** Names joined by commas, which no name has; '' on a plain queue. */
+function groupsText(groups: readonly string[]): string {
+  return groups.length === 1 && groups[0] === PLAIN_GROUP ? '' : groups.join(',');
+}
+
+const READY = Buffer.alloc(0);
+
+/** See `library/insert.lua`. Fractions of a millisecond round up: never early. */
+function encodeTiming({ matureAt, delayMs, tries, expiresAt = null }: NewElement): Buffer {
+  if (matureAt === null && delayMs <= 0 && tries === 0 && expiresAt === null) return READY;
+  const timing = Buffer.allocUnsafe(22);
+  timing.writeUIntBE(matureAt === null ? 0 : Math.max(0, Math.ceil(matureAt)) + 1, 0, 6);
+  timing.writeUIntBE(Math.max(0, Math.ceil(delayMs)), 6, 6);
+  timing.writeUInt32BE(tries, 12);
+  // 0 stands for never. An expiry in 1970 has passed as well a millisecond later.
+  timing.writeUIntBE(expiresAt === null ? 0 : Math.max(1, Math.ceil(expiresAt)), 16, 6);
+  return timing;
+}
+
+/** What `library/insert.lua` returns of an element; a third value is a key that came with other content. */
+const STORED = 0x30;
+const REPEATED = 0x31;
+const MISMATCHED = 0x32;
+
+const INSERT: Verb<InsertCall, ElementId[]> = {
+  name: 'insert',
+  encode(calls) {
+    const elements = calls.length === 1 ? (calls[0]?.elements ?? []) : calls.flatMap((call) => call.elements);
+    // The columns that are sent in addition to the content: those that any element needs.
+    const columns = COLUMNS.filter(({ of }) => elements.some((element) => element[of].length > 0));
+    const hasRequests = calls.some(({ request }) => request !== '');
+    const codes = `${columns.map(({ code }) => code).join('')}${hasRequests ? 'r' : ''}`;
+    const args: Arg[] = [elements.length, codes, calls[0]?.windowMs ?? 0];
+    if (columns.some(({ of }) => of === 'groups')) args.push(calls[0]?.room.text ?? '');
+    if (hasRequests || columns.some(({ of }) => of !== 'timing')) {
+      args.push(calls.map((call) => call.elements.length).join(','));
+    }
+    if (hasRequests) for (const { request } of calls) args.push(request);
+    for (const element of elements) {
+      args.push(element.content);
+      for (const { of } of columns) args.push(element[of]);
+    }
+    return args;
+  },
+  decode({ tag, text }, calls) {
+    const first = text.readUIntBE(0, 6);
+    let index = 0;
+    return calls.map(({ elements, room, onRepeat, request }) => {
+      if (request !== '') {
+        const at = 6 + 7 * index;
+        index++;
+        const number = text.readUIntBE(at, 6);
+        const what = text.readUInt8(at + 6);
+        if (elements.length === 0 || what === MISMATCHED) {
+          if (what !== STORED) onRepeat?.(0, what === REPEATED);
+          return [];
+        }
+        if (number === 0) return groupsRejected(room);
+        // Numbers of one call are consecutive.
+        return elements.map((_, place) => {
+          if (what === REPEATED) onRepeat?.(place, true);
+          return elementId(tag, number + place);
+        });
+      }
+      let isMismatched = false;
+      const ids = elements.map((_, place) => {
+        const at = 6 + 7 * index;
+        const number = text.length === 6 ? first + index : text.readUIntBE(at, 6);
+        const what = text.length === 6 ? STORED : text.readUInt8(at + 6);
+        if (what !== STORED) onRepeat?.(place, what === REPEATED);
+        isMismatched ||= what === MISMATCHED;
+        index++;
+        return number === 0 ? null : elementId(tag, number);
+      });
+      if (isMismatched) return [];
+      return ids.includes(null) ? groupsRejected(room) : (ids as ElementId[]);
+    });
+  },
+};
+
+/** Creates groups, all or none. */
+const ROOM: Verb<{ readonly room: GroupRoom; readonly groups: string }, undefined> = {
+  name: 'room',
+  encode: ([call]) => (call === undefined ? [] : [call.room.text, call.groups]),
+  decode: ({ text }, calls) => calls.map(({ room }) => (text.length > 0 ? groupsRejected(room) : undefined)),
+};
+
+/** Items of one queue. */
+interface SettleCall {
+  readonly items: readonly SettleItem[];
+  readonly windowMs: number;
+  /** By the policy of the queue's namespace; 0: none. */
+  readonly retentionMs: (queue: QueueKey) => number;
+}
+
+/** The outcomes by the digits that `library/queue.lua` gives them. */
+const OUTCOMES: readonly SettleOutcome[] = [
+  'done',
+  'dead-lettered',
+  'not-found',
+  'not-reserved',
+  'lease-lost',
+  'reserved',
+  'token-required',
+];
+const NO_ROOM = 0x21;
+
+const ITEM_BYTES = ID_BYTES + 1 + TOKEN_BYTES + OWNER_BYTES + 2 + 1 + 6;
+const [HAS_TOKEN, FROM_WAITING, COUNTS_TRY, IS_MOMENT, HAS_REASON, IS_DEFAULT] = [1, 2, 4, 8, 16, 32];
+const ACTIONS = { finish: 'f', release: 'r', extend: 'e', 'dead-letter': 'd', move: 'm' } as const;
+const WITH_INSERTS = 't';
+
+/** Settles of one batch, in their order: see `library/settle.lua`. */
+const SETTLE: Verb<SettleCall, SettleResult[]> = {
+  name: 'settle',
+  encode(calls) {
+    const count = calls.reduce((sum, { items }) => sum + items.length, 0);
+    const target = Buffer.allocUnsafe(count * ITEM_BYTES);
+    const groups = new Map<string, number>();
+    const details: Arg[] = [];
+    let endsLeases = false;
+    let at = 0;
+    for (const call of calls) {
+      for (const item of call.items) {
+        endsLeases ||= item.from === 'waiting' || item.action.kind !== 'finish';
+        writeItem(item, groups, target, at);
+        writeDetails(item, call, details);
+        at += ITEM_BYTES;
+      }
+    }
+    const names = [...groups.keys()].map((group) => `${group},`).join('');
+    return [names, target, endsLeases ? '1' : '', ...details];
+  },
+  decode({ text }, calls) {
+    let index = 0;
+    let momentAt = calls.reduce((sum, { items }) => sum + items.length, 0);
+    return calls.map(({ items }) => {
+      let isRejected = false;
+      let isChanged = false;
+      const results = items.map(({ action }): SettleResult => {
+        const digit = text[index++] ?? 0;
+        const outcome = OUTCOMES[digit - 0x30] ?? 'not-found';
+        isRejected ||= digit === NO_ROOM;
+        isChanged ||= outcome === 'done' || outcome === 'dead-lettered';
+        if (outcome !== 'done' || action.kind !== 'extend') return SETTLED[outcome];
+        momentAt += 6;
+        return { outcome, until: text.readUIntBE(momentAt - 6, 6) };
+      });
+      if (!isRejected) return results;
+      if (!isChanged) return noNumberLeft();
+      const message = 'Some were settled; the groups of others do not fit into their queues.';
+      return new QuaysideError('outcome-unknown', message);
+    });
+  },
+};
+
+function writeItem(item: SettleItem, groups: Map<string, number>, target: Buffer, from: number): void {
+  const { action, group, token } = item;
+  let number = 0;
+  if (group !== null) {
+    number = groups.get(group) ?? groups.size + 1;
+    groups.set(group, number);
+  }
+  let flags = token === null ? 0 : HAS_TOKEN;
+  let value = 0;
+  if (item.from === 'waiting') flags |= FROM_WAITING;
+  if (action.kind === 'extend') value = action.leaseMs;
+  if (action.kind === 'release') {
+    if (action.dueAt == null) value = action.delayMs;
+    else [value, flags] = [action.dueAt, flags | IS_MOMENT];
+    if (action.isDefaultDelay) flags |= IS_DEFAULT;
+  }
+  if (action.kind === 'release' || action.kind === 'dead-letter') {
+    if (action.countTry) flags |= COUNTS_TRY;
+    if (action.reason != null) flags |= HAS_REASON;
+  }
+  const hasInserts = action.kind === 'finish' && action.inserts !== undefined;
+  let at = from;
+  writeId(item.id, target, at);
+  at += ID_BYTES;
+  target[at] = flags;
+  writeToken(token, target, at + 1);
+  at += 1 + TOKEN_BYTES;
+  target.writeUIntBE(token === null ? ownerNumber(item.owner) : 0, at, OWNER_BYTES);
+  at += OWNER_BYTES;
+  target.writeUInt16BE(number, at);
+  target.write(hasInserts ? WITH_INSERTS : ACTIONS[action.kind], at + 2, 'latin1');
+  target.writeUIntBE(Math.max(0, Math.ceil(value)), at + 3, 6);
+}
+
+/** What follows the items, for those that need it. */
+function writeDetails({ action }: SettleItem, { windowMs, retentionMs }: SettleCall, details: Arg[]): void {
+  if (action.kind === 'finish' && action.inserts !== undefined) {
+    details.push(windowMs, action.inserts.length);
+    for (const { queue, element } of action.inserts) {
+      const { timing, content, groups, dedupKey } = encodeElement(element);
+      details.push(queueText(queue), retentionMs(queue), timing, content, groups, dedupKey);
+    }
+  } else if (action.kind === 'release' || action.kind === 'dead-letter') {
+    if (action.reason != null) details.push(cutReason(action.reason));
+  } else if (action.kind === 'move') {
+    const { to, groups, tries, headers } = action;
+    details.push(queueText(to), retentionMs(to), groupsText(groups), tries ?? '', JSON.stringify(headers));
+  }
+}
+
+/** At most as many bytes of UTF-8 as are kept, cut at a character. */
+function cutReason(reason: string): Buffer {
+  const bytes = Buffer.from(reason);
+  let end = Math.min(bytes.length, MAX_REASON_BYTES);
+  while (end < bytes.length && ((bytes[end] ?? 0) & 0xc0) === 0x80) end--;
+  return bytes.subarray(0, end);
+}
+
+interface PurgeCall {
+  readonly states: readonly DeliveryState[];
+  readonly limit: number;
+}
+
+const STATE_CODES: Readonly<Record<DeliveryState, string>> = {
+  ready: 'w',
+  scheduled: 's',
+  reserved: 'r',
+};
+
+/** One step: how many went, and whether there may be more. */
+const PURGE: Verb<PurgeCall, { readonly removed: number; readonly isDone: boolean }> = {
+  name: 'purge',
+  encode: ([call]) => [(call?.states ?? []).map((state) => STATE_CODES[state]).join(''), call?.limit ?? 0],
+  decode: ({ text }) => [{ removed: text.readUIntBE(0, 6), isDone: text.readUInt8(6) === 0 }],
+};
+
+const TOKEN = /^[A-Za-z0-9_-]{22}$/;
+
+/**
+ * The token of a delivery of one take. Its first four bytes are counted up from delivery to delivery, so that one
+ * draw of random bits does for a take: all of its reservations belong to one user.
+ */
+function tokenText(first: Buffer, index: number): string {
+  if (index === 0) return first.toString('base64url');
+  const token = Buffer.from(first);
+  token.writeUInt32BE((token.readUInt32BE(0) + index) % 2 ** 32, 0);
+  return token.toString('base64url');
+}
+
+/** Writes a token(16). One that is not ours is written as zeros, which match no reservation (`library/settle.lua`). */
+function writeToken(token: string | null, target: Buffer, at: number): void {
+  if (token !== null && TOKEN.test(token)) target.write(token, at, TOKEN_BYTES, 'base64url');
+  else target.fill(0, at, at + TOKEN_BYTES);
+}
+
+interface TakeCall {
+  readonly group: GroupName;
+  readonly count: number;
+  readonly leaseMs: number | null;
+  readonly owner: number;
+  /** See `holderTexts`. */
+  readonly holders: string | readonly string[];
+  readonly ids: readonly ElementId[] | null;
+  readonly maxBytes: number | null;
+}
+
+const NO_REASON = Buffer.alloc(0);
+/** Bytes before the content in a stored element: see `library/queue.lua`. */
+const ELEMENT_HEAD = 22;
+const TAKE_HEAD = 16;
+/** The members that the deliveries had: `w`, gid(2), maturity(6), seq(6), tries and touched(4). */
+const TAKE_STEP = 19;
+const RESERVED = 0x52;
+const NEXT_KNOWN = 1;
+const CUT = 2;
+
+const tokens = new LeaseTokens();
+
+/** The first token(16) and the owner(6) of reservations, and their holders. */
+function holderOf(calls: readonly TakeCall[]): Buffer {
+  const [{ owner, holders } = { owner: 0, holders: '' }] = calls;
+  const isOne = typeof holders === 'string' && calls.every((call) => call.holders === holders);
+  const texts = isOne ? `1${holders}` : '2';
+  const head = TOKEN_BYTES + OWNER_BYTES;
+  const holder = Buffer.allocUnsafe(head + Buffer.byteLength(texts));
+  holder.set(tokens.bytes());
+  holder.writeUIntBE(owner, TOKEN_BYTES, OWNER_BYTES);
+  holder.write(texts, head);
+  return isOne ? holder : Buffer.concat([holder, ...calls.flatMap(eachHolder)]);
+}
+
+/** Each text of a call, its length before it. */
+function eachHolder({ holders, count }: TakeCall): Buffer[] {
+  return Array.from({ length: count }, (_, place) => {
+    const text = typeof holders === 'string' ? holders : (holders[place] ?? '');
+    const bytes = Buffer.from(`\0\0${text}`);
+    bytes.writeUInt16BE(bytes.length - 2);
+    return bytes;
+  });
+}
+
+/** Calls of the same group, lease and owner, one after the other: the first gets the first. Those with ids or `maxBytes` are alone. */
+const TAKE: Verb<TakeCall, TakeResult> = {
+  name: 'take',
+  encode(calls) {
+    const [first] = calls;
+    const count = calls.reduce((sum, call) => sum + call.count, 0);
+    const leaseMs = first?.leaseMs ?? 0;
+    const ids = first?.ids ?? null;
+    const holder = leaseMs === 0 ? '' : holderOf(calls);
+    return [
+      first?.group ?? '',
+      count,
+      leaseMs,
+      holder,
+      ids === null ? '' : encodeIds(ids),
+      first?.maxBytes ?? '',
+    ];
+  },
+  decode(result, calls) {
+    const { deliveries, goneFrom } = readTaken(result, calls[0]?.group ?? '');
+    const { text } = result;
+    const flags = text.readUInt8(9);
+    const next = goneFrom ?? ((flags & NEXT_KNOWN) !== 0 ? text.readUIntBE(10, 6) : null);
+    if (calls.length === 1) {
+      const isEnough = deliveries.length >= (calls[0]?.count ?? 0) || calls[0]?.ids != null;
+      return [{ deliveries, nextDueAt: isEnough ? null : next, isCut: (flags & CUT) !== 0 }];
+    }
+    let from = 0;
+    return calls.map(({ count }) => {
+      const own = deliveries.slice(from, from + count);
+      from += own.length;
+      return { deliveries: own, nextDueAt: own.length < count ? next : null };
+    });
+  },
+};
+
+interface Taken {
+  readonly deliveries: Delivery[];
+  /**
+   * The maturity of the first that was gone when the reply was repeated; null: none was. It may wait again, and
+   * what waited behind it was perhaps not looked up: a caller that has too few calls again.
+   */
+  readonly goneFrom: number | null;
+}
+
+/** What is stored with a popped element and not in its delivery. */
+interface Unseen {
+  /** When it was inserted, and when it expires. */
+  readonly times: Buffer;
+  /** Of the last failed try. */
+  readonly reason: Buffer;
+}
+
+/** For those popped elements that have something which `undo` could not tell. */
+const unseen = new WeakMap<Delivery, Unseen>();
+
+/** See `library/take.lua`. @throws UndecodableElements */
+function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
+  const isReserved = text[0] === RESERVED;
+  const until = text.readUIntBE(3, 6);
+  const token = text.subarray(text.length - TOKEN_BYTES);
+  const deliveries: Delivery[] = [];
+  const undecodable: Undecodable[] = [];
+  let goneFrom: number | null = null;
+  const count = Math.floor((text.length - TAKE_HEAD) / TAKE_STEP);
+  let reasonAt = count;
+  for (let i = 0; i < count; i++) {
+    const value = elements[i] ?? null;
+    const at = TAKE_HEAD + TAKE_STEP * i + 3;
+    const matureAt = text.readUIntBE(at, 6);
+    const isTouched = elements.length > count && ((text[at + TAKE_STEP - 4] ?? 0) & 1) === 1;
+    const reason = (isTouched ? elements[reasonAt++] : null) ?? NO_REASON;
+    if (value === null) {
+      goneFrom ??= matureAt;
+      continue;
+    }
+    const id = elementId(tag, text.readUIntBE(at + 6, 6));
+    try {
+      const { body, contentType, contentEncoding, headers } = decodeContent(value, ELEMENT_HEAD);
+      const lease = isReserved ? { token: tokenText(token, i), until } : null;
+      const tries = text.readUInt32BE(at + 12) >>> 1;
+      const delivery = { id, group, tries, matureAt, lease, body, contentType, contentEncoding, headers };
+      deliveries.push(delivery);
+      if (!isReserved && (reason.length > 0 || !isUsual(value, text, at))) {
+        unseen.set(delivery, { times: value.subarray(10, 22), reason });
+      }
+    } catch (cause) {
+      undecodable.push({ id, member: text.subarray(at - 3, at - 3 + TAKE_STEP), cause });
+    }
+  }
+  const [first] = undecodable;
+  if (first !== undefined) throw new UndecodableElements(first, undecodable);
+  return { deliveries, goneFrom };
+}
+
+/** Whether a stored element does not expire, and was inserted at the moment(6) at `at` of `text`. */
+function isUsual(value: Buffer, text: Buffer, at: number): boolean {
+  for (let i = 0; i < 6; i++) if (value[i + 10] !== text[at + i] || value[i + 16] !== 0) return false;
+  return true;
+}
+
+/** When a popped delivery expires; null if it does not. */
+function expiryOf(delivery: Delivery): number | null {
+  return unseen.get(delivery)?.times.readUIntBE(6, 6) || null;
+}
+
+/** Deliveries that this process popped, as arguments. */
+function undoArgs(deliveries: readonly Delivery[]): Arg[] {
+  return deliveries.flatMap((delivery) => {
+    const named = Buffer.alloc(ID_BYTES + ELEMENT_HEAD);
+    writeId(delivery.id, named, 0);
+    named.writeUIntBE(delivery.matureAt, ID_BYTES, 6);
+    named.writeUInt32BE(delivery.tries, ID_BYTES + 6);
+    named.writeUIntBE(delivery.matureAt, ID_BYTES + 10, 6);
+    const { times, reason = NO_REASON } = unseen.get(delivery) ?? {};
+    if (times !== undefined) named.set(times, ID_BYTES + 10);
+    return [delivery.group, named, encodeContent(delivery), reason];
+  });
+}
+
+const UNDO: Verb<readonly Arg[], undefined> = {
+  name: 'undo',
+  encode: (calls) => [calls.flat().length / 4, ...calls.flat()],
+  decode: ({ text }, calls) => calls.map(() => (text[0] === NO_ROOM ? noNumberLeft() : undefined)),
+};
+
+function encodeIds(ids: readonly ElementId[]): Buffer {
+  const target = Buffer.allocUnsafe(ids.length * ID_BYTES);
+  for (const [i, id] of ids.entries()) writeId(id, target, i * ID_BYTES);
+  return target;
+}
+
+const COUNTS_BYTES = 25;
+
+/** A group, or null for the whole queue. */
+const COUNTS: Verb<GroupName | null, QueueCounts> = {
+  name: 'counts',
+  encode: ([group]) => [typeof group === 'string' ? `=${group}` : '*'],
+  decode({ text }) {
+    const groups = new Map<GroupName, GroupCounts>();
+    for (let at = COUNTS_BYTES; at < text.length; ) {
+      const nameAt = at + 2;
+      const countsAt = nameAt + text.readUInt16BE(at);
+      groups.set(text.toString('utf8', nameAt, countsAt), readCounts(text, countsAt));
+      at = countsAt + COUNTS_BYTES;
+    }
+    return [{ ...readCounts(text, 0), groups }];
+  },
+};
+
+function readCounts(text: Buffer, at: number): GroupCounts {
+  return {
+    ready: text.readUIntBE(at, 6),
+    scheduled: text.readUIntBE(at + 6, 6),
+    reserved: text.readUIntBE(at + 12, 6),
+    nextMatureAt: text.readUInt8(at + 18) === 1 ? text.readUIntBE(at + 19, 6) : null,
+  };
+}
+
+const STATES: Readonly<Record<string, DeliveryState>> = Object.fromEntries(
+  DELIVERY_STATES.map((state) => [STATE_CODES[state], state]),
+);
+/**
+ * A state(1) maturity(6) tries(4) lease end(6) seq(6) body length(6) reserved at(6) length of the reason(2) length of the
+ * holder(2).
+ */
+const SCANNED_BYTES = 39;
+const GID_BYTES = 2;
+const NO_BODY = Buffer.alloc(0);
+
+/** One page: see `library/read.lua`. */
+const SCAN: Verb<ScanOptions, ScanPage> = {
+  name: 'scan',
+  encode([options]) {
+    if (options === undefined) return [];
+    const { group, states, after, limit, bodies, ids } = options;
+    const codes = DELIVERY_STATES.filter((state) => states.includes(state)).map(
+      (state) => STATE_CODES[state],
+    );
+    const cursor = Buffer.from(after ?? '', 'base64url');
+    return [group, codes.join(''), cursor, limit, bodies ? '1' : '', ids === undefined ? '' : encodeIds(ids)];
+  },
+  decode(result, [options]) {
+    const { text } = result;
+    const cursorEnd = 1 + text.readUInt8(0);
+    const deliveries: ScannedDelivery[] = [];
+    let at = cursorEnd + GID_BYTES;
+    const gid = text.subarray(cursorEnd, at);
+    for (const value of result.elements) {
+      const delivery = readScanned(result, at, value, gid, options);
+      if (delivery !== null) deliveries.push(delivery);
+      at +=
+        SCANNED_BYTES + text.readUInt16BE(at + SCANNED_BYTES - 4) + text.readUInt16BE(at + SCANNED_BYTES - 2);
+    }
+    return [{ deliveries, next: cursorEnd === 1 ? null : text.toString('base64url', 1, cursorEnd) }];
+  },
+};
+
+/** Null: a scan continues behind what cannot be decoded; a take logs it. */
+function readScanned(
+  { tag, text }: Result,
+  at: number,
+  value: Buffer | null,
+  gid: Buffer,
+  options: ScanOptions | undefined,
+): ScannedDelivery | null {
+  const content = value === null ? null : decodable(value);
+  if (value === null || content === null) return null;
+  const state = STATES[String.fromCharCode(text.readUInt8(at))] ?? 'ready';
+  const reasonAt = at + SCANNED_BYTES;
+  const holderAt = reasonAt + text.readUInt16BE(reasonAt - 4);
+  const reason = text.toString('utf8', reasonAt, holderAt);
+  const expiresAt = value.readUIntBE(16, 6);
+  return {
+    ...content,
+    body: options?.bodies === false ? NO_BODY : content.body,
+    id: elementId(tag, text.readUIntBE(at + 17, 6)),
+    group: options?.group ?? '',
+    tries: text.readUInt32BE(at + 7),
+    matureAt: text.readUIntBE(at + 1, 6),
+    lease: state === 'reserved' ? { token: '', until: text.readUIntBE(at + 11, 6) } : null,
+    state,
+    insertedAt: value.readUIntBE(10, 6),
+    expiresAt: expiresAt === 0 ? null : expiresAt,
+    reason: reason === '' ? null : reason,
+    bytes: text.readUIntBE(at + 23, 6),
+    holder:
+      state === 'reserved'
+        ? {
+            ...readHolder(text.toString('utf8', holderAt, holderAt + text.readUInt16BE(reasonAt - 2))),
+            since: text.readUIntBE(at + 29, 6),
+          }
+        : null,
+    cursor: options?.ids === undefined ? cursorAt(text, at, gid) : null,
+  };
+}
+
+/** The largest tries that a member of z can have: a cursor is behind all members of its element. */
+const ANY_TRIES = Buffer.alloc(4, 0xff);
+
+/** The state and the member of z of a delivery in a page, from what the page says of it. */
+function cursorAt(text: Buffer, at: number, gid: Buffer): string {
+  const seq = text.subarray(at + 17, at + 23);
+  const isReserved = STATES[String.fromCharCode(text.readUInt8(at))] === 'reserved';
+  const [kind, moment] = isReserved ? ['l', at + 11] : ['w', at + 1];
+  const parts = [text.subarray(at, at + 1), Buffer.from(kind), gid, text.subarray(moment, moment + 6), seq];
+  if (!isReserved) parts.push(ANY_TRIES);
+  return Buffer.concat(parts).toString('base64url');
+}
+
+function decodable(value: Buffer): ElementContent | null {
+  try {
+    return decodeContent(value, ELEMENT_HEAD);
+  } catch {
+    return null;
+  }
+}
+
+/** Stores what a queue was declared with. */
+const OPTIONS: Verb<string, undefined> = {
+  name: 'options',
+  encode: (calls) => [calls.at(-1) ?? '{}'],
+  decode: (_, calls) => calls.map(() => undefined),
+};
