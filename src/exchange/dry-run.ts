@@ -10,7 +10,7 @@ import type { SelectorSandbox, SelectorVerdict } from '../sandbox/sandbox.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
 import type { Clock } from '../util/clock.ts';
 import type { Caller, Declaration } from './declaration.ts';
-import { changed, copiesOf, copyOf, hopsOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './exchange.ts';
+import { copyOf, historyOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './exchange.ts';
 
 /** An element to try an exchange with: what a selector may know of it. */
 export type Sample = Pick<
@@ -79,7 +79,7 @@ export async function dryRun(
     content_encoding: contentEncoding,
   };
   const untouched = { saw, dst: [], strays_to: null, overrun: null, logs: [], selector_ms: 0 };
-  if (hopsOf(sample) >= maxHops) return { ...untouched, strays_to: TOO_MANY_HOPS };
+  if (historyOf(sample).hops >= maxHops) return { ...untouched, strays_to: TOO_MANY_HOPS };
   const program = sandbox.open(
     dst.map(({ selector }) => selector ?? null),
     { payer: name, logs: true },
@@ -118,8 +118,7 @@ function verdictRecord(
   verdict: SelectorVerdict,
   logs: readonly string[],
 ): Omit<TriedDestination, 'q' | 'ns'> {
-  const history = { hops: hopsOf(sample), copies: copiesOf(sample) };
-  const { body, headers } = copyOf(changed(sample, verdict), history, [], null);
+  const { body, headers } = copyOf(sample, verdict, historyOf(sample), []);
   const hdrs: Record<string, string> = Object.create(null) as Record<string, string>;
   for (let i = 0; i < headers.length; i += 2) hdrs[headers[i] ?? ''] = headers[i + 1] ?? '';
   const text = decode(body);

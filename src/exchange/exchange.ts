@@ -118,6 +118,7 @@ export class Exchange {
     this.#program = context.sandbox.open(selectors, { payer: owner });
     this.#forwarder = new Forwarder({
       route,
+      reserves,
       program: this.#program,
       counters: this.counters,
       errors: this.errors,
@@ -342,8 +343,8 @@ class Loop {
 
   async #loop(): Promise<void> {
     while (this.#state === 'running') {
-      await this.#capacity();
-      await this.#pauseAfterFailure();
+      if (!this.#hasCapacity()) await this.#capacity();
+      if (this.#backoff.isActive) await this.#pauseAfterFailure();
       if (this.#state !== 'running') break;
       const batch = await this.#take();
       if (batch.length === 0) continue;
@@ -356,7 +357,8 @@ class Loop {
 
   /** Bytes of a batch with its copies. */
   #weigh(batch: readonly Delivery[]): number {
-    const bytes = batch.reduce((sum, { body }) => sum + body.byteLength, 0);
+    let bytes = 0;
+    for (const { body } of batch) bytes += body.byteLength;
     this.#bytesEach = (this.#bytesEach + bytes / batch.length) / 2;
     return bytes * this.#options.copies;
   }
@@ -374,33 +376,33 @@ class Loop {
   #take(): Promise<Delivery[]> {
     const { source, clock, tid, reserves } = this.#options;
     const leaseMs = reserves ? source.settings.leaseMs : null;
-    return new Promise((resolve) => {
-      const end = (batch: Delivery[]): void => {
-        this.#consumer = null;
-        this.#waitingSince = null;
-        this.#endWait = null;
-        resolve(batch);
-      };
-      this.#endWait = end;
-      this.#waitingSince = clock.now();
-      const count = this.#batchSize();
-      try {
-        this.#consumer = source.get(
-          { group: null, leaseMs, count, timeoutMs: null, tid, owner: null },
-          {
-            deliver: (first, more) => end([first, ...more]),
-            end: (reason) => {
-              if (reason.code !== 'pop-cancelled') this.#backoff.noteFailure();
-              end([]);
-            },
+    const { promise, resolve } = Promise.withResolvers<Delivery[]>();
+    const end = (batch: Delivery[]): void => {
+      this.#consumer = null;
+      this.#waitingSince = null;
+      this.#endWait = null;
+      resolve(batch);
+    };
+    this.#endWait = end;
+    this.#waitingSince = clock.now();
+    const count = this.#batchSize();
+    try {
+      this.#consumer = source.get(
+        { group: null, leaseMs, count, timeoutMs: null, tid, owner: null },
+        {
+          deliver: (first, more) => end([first, ...more]),
+          end: (reason) => {
+            if (reason.code !== 'pop-cancelled') this.#backoff.noteFailure();
+            end([]);
           },
-        );
-      } catch (error) {
-        if (!(error instanceof QuaysideError)) throw error;
-        this.#backoff.noteFailure();
-        end([]);
-      }
-    });
+        },
+      );
+    } catch (error) {
+      if (!(error instanceof QuaysideError)) throw error;
+      this.#backoff.noteFailure();
+      end([]);
+    }
+    return promise;
   }
 
   /** @param bytes as they count in flight */
@@ -472,7 +474,6 @@ class Loop {
   }
 
   async #pauseAfterFailure(): Promise<void> {
-    if (!this.#backoff.isActive) return;
     await this.#allSettled();
     if (!this.#backoff.isActive || this.#state !== 'running') return;
     let cancel: CancelTimer | null = null;
@@ -500,6 +501,8 @@ interface Route {
 
 interface ForwarderOptions {
   readonly route: Route;
+  /** Whether elements are reserved; else they were popped, and are finished. */
+  readonly reserves: boolean;
   readonly program: SelectorProgram;
   readonly counters: ExchangeCounters;
   readonly errors: DestinationErrors;
@@ -531,6 +534,9 @@ interface Plan {
  */
 type Decided = () => Promise<boolean>;
 
+/** Whether a copy goes to another engine than that of its source. */
+type IsRemote = (copy: Copy) => boolean;
+
 type Unroutable = 'no-route' | 'too-many-hops';
 type Overrun = Extract<SelectorAnswer, { outcome: 'overrun' }>;
 
@@ -561,27 +567,35 @@ class Forwarder {
 
   /** Runs the selectors. May run while an earlier batch is still being stored. */
   async decide(batch: readonly Delivery[]): Promise<Decided> {
-    const { route, program, counters } = this.#options;
-    const lost = batch.filter((delivery) => hopsOf(delivery) >= route.maxHops);
-    const asked = lost.length === 0 ? batch : batch.filter((delivery) => hopsOf(delivery) < route.maxHops);
-    const startedAt = this.#options.clock.monotonic();
+    const { route, program, counters, clock } = this.#options;
+    const plans: Plan[] = [];
+    const asked: Delivery[] = [];
+    const histories: History[] = [];
+    for (const delivery of batch) {
+      const history = historyOf(delivery);
+      if (history.hops >= route.maxHops) plans.push(this.#unroutable(delivery, 'too-many-hops'));
+      else {
+        asked.push(delivery);
+        histories.push(history);
+      }
+    }
+    const startedAt = clock.monotonic();
     const answers = await program.select(asked);
-    counters.totals.selectorMs += this.#options.clock.monotonic() - startedAt;
-    const plans: Plan[] = lost.map((delivery) => this.#unroutable(delivery, 'too-many-hops'));
+    counters.totals.selectorMs += clock.monotonic() - startedAt;
     const requeued: Delivery[] = [];
-    const returning = this.#options.returning();
     const unasked: Delivery[] = [];
+    const returning = this.#options.returning();
     for (const [i, delivery] of asked.entries()) {
       const answer = answers[i];
       if (answer?.outcome === 'asked') {
         this.#overruns.passed(delivery.id);
-        plans.push(this.#plan(delivery, answer.verdicts, returning));
+        plans.push(this.#plan(delivery, histories[i] as History, answer.verdicts, returning));
       } else if (answer?.outcome === 'overrun') {
         if (this.#gaveUp(delivery, answer)) plans.push(this.#unroutable(delivery, 'no-route', answer.error));
         else requeued.push(delivery);
       } else unasked.push(delivery);
     }
-    this.#options.sightings.add(plans.slice(lost.length));
+    this.#options.sightings.add(plans, batch.length - asked.length);
     return async () => {
       if (unasked.length > 0) route.source.returnAllUndelivered(unasked);
       return this.#carryOut(plans, requeued);
@@ -597,84 +611,98 @@ class Forwarder {
 
   #plan(
     delivery: Delivery,
+    { hops, copies }: History,
     verdicts: readonly SelectorVerdict[],
     returning: readonly boolean[] | null,
   ): Plan {
-    const accepted = verdicts.flatMap((asked, destination) => {
-      const verdict = this.#accepted(destination, asked);
-      return verdict === null ? [] : [{ destination, verdict }];
-    });
+    const { route, clock } = this.#options;
+    const accepted: { readonly destination: number; readonly verdict: SelectorVerdict }[] = [];
+    for (const [destination, asked] of verdicts.entries()) {
+      const target = route.destinations[destination];
+      if (target === undefined) continue;
+      const isTimed = asked.matureAt !== null || asked.delayMs !== null;
+      const verdict = isTimed ? keepable(asked, target.namespace, clock.now()) : asked;
+      if (verdict.accepted) accepted.push({ destination, verdict });
+      else this.#noteRejection(destination, verdict);
+    }
     if (accepted.length === 0) return this.#unroutable(delivery, 'no-route');
-    const hops = hopsOf(delivery);
-    const copies = copiesOf(delivery);
-    const { route } = this.#options;
     const back = returning === null ? [] : accepted.filter(({ destination }) => returning[destination]);
     const copiesBack = copies * Math.max(1, back.length);
     if (back.length > 0 && copiesBack > route.maxCopies) return this.#unroutable(delivery, 'too-many-hops');
-    return {
-      delivery,
-      copies: accepted.flatMap(({ destination, verdict }) => {
-        const queue = route.destinations[destination]?.queue;
-        if (queue === undefined) return [];
-        const history = { hops, copies: returning?.[destination] ? copiesBack : copies };
-        const element = copyOf(changed(delivery, verdict), history, queue.groups(null), null, verdict);
-        return [{ queue, element, destination }];
-      }),
-      unroutable: null,
-    };
+    const own: Copy[] = [];
+    for (const { destination, verdict } of accepted) {
+      const { queue } = route.destinations[destination] as Route['destinations'][number];
+      const history = { hops, copies: returning?.[destination] ? copiesBack : copies };
+      const element = copyOf(delivery, verdict, history, queue.namespace.defaultGroups);
+      own.push({ queue, element, destination });
+    }
+    return { delivery, copies: own, unroutable: null };
   }
 
-  /** The verdict of a destination's selector if it accepts and the destination can keep the copy; otherwise it is counted. */
-  #accepted(destination: number, asked: SelectorVerdict): SelectorVerdict | null {
+  #noteRejection(destination: number, { error, place }: SelectorVerdict): void {
     const { route, counters, errors, clock, log } = this.#options;
     const own = counters.destinations[destination];
-    const target = route.destinations[destination];
-    if (own === undefined || target === undefined) return null;
-    const verdict = keepable(asked, target.namespace, clock.now());
-    if (verdict.accepted) return verdict;
-    if (verdict.error === null) own.skipped += 1;
+    if (own === undefined) return;
+    if (error === null) own.skipped += 1;
     else {
       own.failed += 1;
-      errors.add(destination, verdict.error, clock.now(), verdict.place);
-      log.warn({ exchange: route.id, destination, error: verdict.error }, 'a selector failed');
+      errors.add(destination, error, clock.now(), place);
+      log.warn({ exchange: route.id, destination, error }, 'a selector failed');
     }
-    return null;
   }
 
   #unroutable(delivery: Delivery, why: Unroutable, error: string | null = null): Plan {
     const { route } = this.#options;
     const queue = why === 'no-route' ? route.noRoute : route.tooManyHops;
-    const element = unroutable(delivery, route.name, queue.groups(null), error);
+    const element = unroutable(delivery, route.name, queue.namespace.defaultGroups, error);
     return { delivery, copies: [{ queue, element, destination: null }], unroutable: why };
   }
 
   /** All calls that can be made now are made before the first wait, so that batches keep their order. */
   async #carryOut(plans: readonly Plan[], requeued: readonly Delivery[]): Promise<boolean> {
     // The element may be to blame for what it does to a selector: its tries end in the dead-letter queue.
-    const requeuing = this.#requeue(requeued, true);
-    const isLocal = plans.every((plan) => plan.copies.every((copy) => !this.#isRemote(plan, copy)));
-    const carriedOut = isLocal ? this.#finish(plans) : this.#storeThenFinish(plans);
+    const requeuing = requeued.length === 0 ? null : this.#requeue(requeued, true);
+    const isRemote = this.#remoteDestinations();
+    const carriedOut = isRemote === null ? this.#finish(plans, null) : this.#storeThenFinish(plans, isRemote);
     await requeuing;
     return carriedOut;
   }
 
+  /**
+   * Whether a copy is stored by an insert of its own, by destination; null: none is. Of a popped element every copy is, since
+   * there is no finish that it could share. Checked for each batch: a namespace may begin to move to another engine.
+   */
+  #remoteDestinations(): IsRemote | null {
+    const { route, reserves } = this.#options;
+    if (!reserves) return () => true;
+    const remote = new Set<Queue>();
+    for (const { queue } of route.destinations) {
+      if (!queue.sharesEngineWith(route.source)) remote.add(queue);
+    }
+    return remote.size === 0 ? null : ({ queue }) => remote.has(queue);
+  }
+
   /** Copies to other engines come first: an element is finished when all of its copies are stored. */
-  async #storeThenFinish(plans: readonly Plan[]): Promise<boolean> {
-    const failed = await this.#storeRemote(plans);
-    const ready = failed.size === 0 ? plans : plans.filter((plan) => !failed.has(plan));
+  async #storeThenFinish(plans: readonly Plan[], isRemote: IsRemote): Promise<boolean> {
+    const failed = await this.#storeRemote(plans, isRemote);
+    if (failed.size === 0) return this.#finish(plans, isRemote);
     await this.#requeue(
-      plans.filter((plan) => failed.has(plan)).map(({ delivery }) => delivery),
+      [...failed].map(({ delivery }) => delivery),
       false,
     );
-    return (await this.#finish(ready)) && failed.size === 0;
+    await this.#finish(
+      plans.filter((plan) => !failed.has(plan)),
+      isRemote,
+    );
+    return false;
   }
 
   /** Stores what goes to other engines, one insert per queue. Returns the plans of which a part failed. */
-  async #storeRemote(plans: readonly Plan[]): Promise<Set<Plan>> {
+  async #storeRemote(plans: readonly Plan[], isRemote: IsRemote): Promise<Set<Plan>> {
     const byQueue = new Map<Queue, (Copy & { plan: Plan })[]>();
     for (const plan of plans) {
       for (const [i, copy] of plan.copies.entries()) {
-        if (!this.#isRemote(plan, copy)) continue;
+        if (!isRemote(copy)) continue;
         const element = { ...copy.element, dedupKey: this.#dedupKey(plan, copy.destination ?? -i - 1) };
         const group = byQueue.get(copy.queue);
         if (group === undefined) byQueue.set(copy.queue, [{ ...copy, plan, element }]);
@@ -701,23 +729,26 @@ class Forwarder {
   }
 
   /** Finishes the sources, with what goes to their own engine in the same step. */
-  async #finish(plans: readonly Plan[]): Promise<boolean> {
-    const reserved = plans.filter(({ delivery }) => delivery.lease !== null);
-    for (const plan of plans) if (plan.delivery.lease === null) this.#count(plan);
-    if (reserved.length === 0) return true;
-    const { route, log } = this.#options;
+  async #finish(plans: readonly Plan[], isRemote: IsRemote | null): Promise<boolean> {
+    const { route, log, reserves } = this.#options;
+    if (!reserves || plans.length === 0) {
+      for (const plan of plans) this.#count(plan);
+      return true;
+    }
+    const moves = plans.map(({ delivery: { id, group, lease }, copies }): QueueMove => {
+      const inserts = isRemote === null ? copies : copies.filter((copy) => !isRemote(copy));
+      return { finish: { id, group, token: lease?.token ?? null }, inserts };
+    });
     try {
-      const results = await route.source.transfer(reserved.map((plan) => this.#move(plan)));
-      for (const [i, plan] of reserved.entries()) if (results[i]?.outcome === 'done') this.#count(plan);
+      const results = await route.source.transfer(moves);
+      for (const [i, plan] of plans.entries()) if (results[i]?.outcome === 'done') this.#count(plan);
       return true;
     } catch (error) {
       log.warn({ err: error, exchange: route.id }, 'elements could not be forwarded; they are requeued');
-      this.#noteFailure(
-        reserved.flatMap((plan) => plan.copies.filter((copy) => !this.#isRemote(plan, copy))),
-        error,
-      );
+      const copies = plans.flatMap((plan) => plan.copies);
+      this.#noteFailure(isRemote === null ? copies : copies.filter((copy) => !isRemote(copy)), error);
       await this.#requeue(
-        reserved.map(({ delivery }) => delivery),
+        plans.map(({ delivery }) => delivery),
         false,
       );
       return false;
@@ -738,19 +769,6 @@ class Forwarder {
     }
   }
 
-  #move(plan: Plan): QueueMove {
-    const { id, group, lease } = plan.delivery;
-    return {
-      finish: { id, group, token: lease?.token ?? null },
-      inserts: plan.copies.filter((copy) => !this.#isRemote(plan, copy)),
-    };
-  }
-
-  /** Of a popped element every copy is stored by an insert: there is no finish that it could share. */
-  #isRemote({ delivery }: Plan, { queue }: Copy): boolean {
-    return delivery.lease === null || !this.#options.route.source.sharesEngineWith(queue);
-  }
-
   #dedupKey({ delivery }: Plan, destination: number): string {
     const { route } = this.#options;
     return JSON.stringify(['exchange', route.id, destination, route.source.key.ns, delivery.id]);
@@ -761,7 +779,6 @@ class Forwarder {
    * dead-letter queue after `maxTries` times 5 s.
    */
   async #requeue(deliveries: readonly Delivery[], countTry: boolean): Promise<void> {
-    if (deliveries.length === 0) return;
     this.#options.counters.totals.requeued += deliveries.length;
     await this.#options.route.source.requeue(deliveries, REQUEUE_MS, countTry);
   }
@@ -821,34 +838,26 @@ class Overruns {
 export const NO_ROUTE = '__no_route__';
 export const TOO_MANY_HOPS = '__too_many_hops__';
 
-/** The element as a destination's selector, and those before it, left it. */
-export function changed(content: ElementContent, verdict: SelectorVerdict): ElementContent {
-  return {
-    body: verdict.body ?? content.body,
-    contentType: content.contentType,
-    contentEncoding: content.contentEncoding,
-    headers: verdict.headers ?? content.headers,
-  };
+/** What an element carries of the way that it came. */
+interface History {
+  /** How many exchanges it has passed. */
+  readonly hops: number;
+  /** How many copies its original has become, at most, among those that an exchange may take again. */
+  readonly copies: number;
 }
 
-/** How many exchanges an element has passed. A header that is no count was written by a client, and counts as none. */
-export function hopsOf(element: Pick<ElementContent, 'headers'>): number {
-  return countIn(element, HOP_COUNT) ?? 0;
-}
-
-/** How many copies the original of an element has become, at most, among those that an exchange may take again. */
-export function copiesOf(element: Pick<ElementContent, 'headers'>): number {
-  return countIn(element, COPY_COUNT) ?? 1;
-}
-
-function countIn({ headers }: Pick<ElementContent, 'headers'>, name: string): number | null {
+/** A header that is no count was written by a client, and counts as none. */
+export function historyOf({ headers }: Pick<ElementContent, 'headers'>): History {
+  let [hops, copies] = [0, 1];
   for (let i = 0; i < headers.length; i += 2) {
-    if (headers[i] === name) {
-      const count = Number(headers[i + 1]);
-      return Number.isSafeInteger(count) && count > 0 ? count : null;
-    }
+    const name = headers[i];
+    if (name !== HOP_COUNT && name !== COPY_COUNT) continue;
+    const count = Number(headers[i + 1]);
+    if (!Number.isSafeInteger(count) || count <= 0) continue;
+    if (name === HOP_COUNT) hops = count;
+    else copies = count;
   }
-  return null;
+  return { hops, copies };
 }
 
 /**
@@ -867,38 +876,24 @@ export function keepable(
   return { ...verdict, accepted: false, error };
 }
 
-/** What a selector may set on the copy that it accepts. */
-interface CopyTiming {
-  /** ms since 1970, or null. */
-  readonly matureAt: number | null;
-  readonly delayMs: number | null;
-  readonly tries: number | null;
-}
-
-const NOW: CopyTiming = { matureAt: null, delayMs: null, tries: null };
-
-/** What a copy carries of the way that its original came. */
-interface CopyHistory {
-  /** Exchanges that the element had passed before. */
-  readonly hops: number;
-  readonly copies: number;
-}
-
-/** A destination's copy: body, type and headers as its selector left them, one hop more, a new start. */
+/** A destination's copy: body and headers as its selector, and those before it, left them, one hop more, a new start. */
 export function copyOf(
   content: ElementContent,
-  { hops, copies }: CopyHistory,
+  verdict: SelectorVerdict,
+  { hops, copies }: History,
   groups: readonly string[],
-  dedupKey: string | null,
-  timing: CopyTiming = NOW,
 ): NewElement {
-  const hopped = withHeader(content.headers, HOP_COUNT, String(hops + 1));
-  const headers = copies === 1 ? hopped : withHeader(hopped, COPY_COUNT, String(copies));
+  const hopped = withHeader(verdict.headers ?? content.headers, HOP_COUNT, String(hops + 1));
   return {
-    ...element(content, headers, groups, dedupKey),
-    matureAt: timing.matureAt,
-    delayMs: timing.delayMs ?? 0,
-    tries: timing.tries ?? 0,
+    body: verdict.body ?? content.body,
+    contentType: content.contentType,
+    contentEncoding: content.contentEncoding,
+    headers: copies === 1 ? hopped : withHeader(hopped, COPY_COUNT, String(copies)),
+    matureAt: verdict.matureAt,
+    delayMs: verdict.delayMs ?? 0,
+    tries: verdict.tries ?? 0,
+    groups,
+    dedupKey: null,
   };
 }
 
@@ -907,37 +902,27 @@ export function copyOf(
  * that it failed with, if there is one.
  */
 function unroutable(
-  delivery: Delivery,
+  { body, contentType, contentEncoding, headers }: Delivery,
   exchange: string,
   groups: readonly string[],
-  error: string | null = null,
+  error: string | null,
 ): NewElement {
-  const named = withHeader(delivery.headers, EXCHANGE_NAME, bytesOfText(exchange));
-  const headers = error === null ? named : withHeader(named, EXCHANGE_ERROR, printable(error));
-  return element(delivery, headers, groups, null);
-}
-
-function printable(error: string): string {
-  return error.replace(/[^\x20-\x7e]/g, '?').slice(0, 200);
-}
-
-function element(
-  { body, contentType, contentEncoding }: ElementContent,
-  headers: readonly string[],
-  groups: readonly string[],
-  dedupKey: string | null,
-): NewElement {
+  const named = withHeader(headers, EXCHANGE_NAME, bytesOfText(exchange));
   return {
     body,
     contentType,
     contentEncoding,
-    headers,
+    headers: error === null ? named : withHeader(named, EXCHANGE_ERROR, printable(error)),
     matureAt: null,
     delayMs: 0,
     tries: 0,
     groups,
-    dedupKey,
+    dedupKey: null,
   };
+}
+
+function printable(error: string): string {
+  return error.replace(/[^\x20-\x7e]/g, '?').slice(0, 200);
 }
 
 function withHeader(headers: readonly string[], name: string, value: string): string[] {

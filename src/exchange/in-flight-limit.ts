@@ -15,6 +15,8 @@ interface Waiting {
  */
 export class InFlightLimit {
   readonly #bytes: number;
+  /** Of a larger batch there is one at a time. */
+  readonly #maxCounted: number;
   /** By owner; those who have none are not there. */
   readonly #byOwner = new Map<string, number>();
   #all = 0;
@@ -23,52 +25,48 @@ export class InFlightLimit {
 
   constructor(bytes: number) {
     this.#bytes = bytes;
+    this.#maxCounted = bytes * GUARANTEED;
   }
 
   /** Resolves when there is room, in order for each owner; `leave` gives it back. */
   async enter(owner: string, bytes: number): Promise<void> {
-    const isBehind = this.#waiting.some((waiting) => waiting.owner === owner);
-    if (!isBehind && this.#hasRoom(owner, bytes)) {
-      this.#count(owner, bytes);
-      return;
-    }
+    const isBehind = this.#waiting.length > 0 && this.#waiting.some((waiting) => waiting.owner === owner);
+    if (!isBehind && this.#admits(owner, bytes)) return;
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#waiting.push({ owner, bytes, enter: resolve });
     await promise;
   }
 
   leave(owner: string, bytes: number): void {
-    if (this.#isLarge(bytes)) this.#hasLarge = false;
-    else this.#add(owner, -bytes);
+    if (bytes > this.#maxCounted) this.#hasLarge = false;
+    else {
+      this.#all -= bytes;
+      const own = (this.#byOwner.get(owner) ?? 0) - bytes;
+      if (own === 0) this.#byOwner.delete(owner);
+      else this.#byOwner.set(owner, own);
+    }
+    if (this.#waiting.length === 0) return;
     const blocked = new Set<string>();
     for (const waiting of [...this.#waiting]) {
-      if (!blocked.has(waiting.owner) && this.#hasRoom(waiting.owner, waiting.bytes)) {
+      if (!blocked.has(waiting.owner) && this.#admits(waiting.owner, waiting.bytes)) {
         this.#waiting.splice(this.#waiting.indexOf(waiting), 1);
-        this.#count(waiting.owner, waiting.bytes);
         waiting.enter();
       } else blocked.add(waiting.owner);
     }
   }
 
-  #hasRoom(owner: string, bytes: number): boolean {
-    if (this.#isLarge(bytes)) return !this.#hasLarge;
+  /** Counts a batch in if there is room for it. */
+  #admits(owner: string, bytes: number): boolean {
+    if (bytes > this.#maxCounted) {
+      if (this.#hasLarge) return false;
+      this.#hasLarge = true;
+      return true;
+    }
     const own = this.#byOwner.get(owner) ?? 0;
-    return own === 0 || own + bytes <= (this.#bytes - (this.#all - own)) / 2;
-  }
-
-  #isLarge(bytes: number): boolean {
-    return bytes > this.#bytes * GUARANTEED;
-  }
-
-  #count(owner: string, bytes: number): void {
-    if (this.#isLarge(bytes)) this.#hasLarge = true;
-    else this.#add(owner, bytes);
-  }
-
-  #add(owner: string, bytes: number): void {
+    const hasRoom = own === 0 || own + bytes <= (this.#bytes - (this.#all - own)) / 2;
+    if (!hasRoom) return false;
     this.#all += bytes;
-    const own = (this.#byOwner.get(owner) ?? 0) + bytes;
-    if (own === 0) this.#byOwner.delete(owner);
-    else this.#byOwner.set(owner, own);
+    if (own + bytes > 0) this.#byOwner.set(owner, own + bytes);
+    return true;
   }
 }

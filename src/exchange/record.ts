@@ -229,12 +229,20 @@ export class Sightings {
     this.#clock = clock;
   }
 
-  add(plans: readonly { readonly delivery: Delivery; readonly unroutable: string | null }[]): void {
-    const last = plans.at(-1);
-    if (last === undefined) return;
-    this.#last = this.#seen(last.delivery);
-    const noRoute = plans.findLast(({ unroutable }) => unroutable === 'no-route');
-    if (noRoute !== undefined) this.#lastNoRoute = this.#seen(noRoute.delivery);
+  /** @param from the first of the plans that selectors decided */
+  add(
+    plans: readonly { readonly delivery: Delivery; readonly unroutable: string | null }[],
+    from: number,
+  ): void {
+    let isLast = true;
+    for (let i = plans.length - 1; i >= from; i -= 1) {
+      const { delivery, unroutable } = plans[i] as (typeof plans)[number];
+      if (isLast) this.#last = this.#seen(delivery);
+      isLast = false;
+      if (unroutable !== 'no-route') continue;
+      this.#lastNoRoute = this.#seen(delivery);
+      return;
+    }
   }
 
   last(): LastSeen {

@@ -90,6 +90,6 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
   {
     name: 'a slow user holds all bytes that may be in flight',
     suite: 'bytes in flight',
-    edits: edit('exchange/in-flight-limit.ts', 'return own === 0 || own', 'return own'),
+    edits: edit('exchange/in-flight-limit.ts', 'const hasRoom = own === 0 || own', 'const hasRoom = own'),
   },
 ];
