@@ -236,33 +236,30 @@ interface Rings {
 export class QueueSeries {
   readonly #limit: SeriesLimit;
   #rings: Rings | null = null;
-  #last: QueueReading | null;
+  /** The last reading; null: none yet. */
+  last: QueueReading | null;
   #lastAt: number;
-  /** Since when `#last` was the same. */
+  /** Since when `last` was the same. */
   #sameSince: number;
 
   /** @param isNew whether the queue is known to have begun at `at`, with nothing in it */
   constructor(limit: SeriesLimit, at: number, isNew: boolean) {
     this.#limit = limit;
-    this.#last = isNew ? NOTHING : null;
+    this.last = isNew ? NOTHING : null;
     this.#lastAt = at;
     this.#sameSince = isNew ? at - HOUR_MS : at;
   }
 
-  get last(): QueueReading | null {
-    return this.#last;
-  }
-
   /** @param changedAt when the first of the changes since the last reading was made, if that is known */
   note(at: number, reading: QueueReading, changedAt: number | null): void {
-    const before = this.#last;
+    const before = this.last;
     const isSame = before !== null && isEqual(before, reading);
     if (!isSame && before !== null) {
       this.#rings ??= this.#allocate(before);
       if (changedAt !== null && changedAt > this.#lastAt) this.#store(changedAt, before);
     }
     if (before === null) this.#sameSince = at;
-    this.#last = reading;
+    this.last = reading;
     this.#lastAt = at;
     if (this.#rings === null) return;
     if (isSame && at - this.#sameSince > HOUR_MS) this.close();
@@ -338,7 +335,7 @@ export class QueueSeries {
 
   #ratesOver(windowMs: number, atMs: number, totals: Counters, changedAt: number | null): Rates {
     const rings = this.#rings;
-    const last = this.#last;
+    const last = this.last;
     if (last === null) return NO_RATES;
     const now = pointOf(toUnits(atMs), totals);
     const from = now.at - windowMs / UNIT_MS;
@@ -367,7 +364,7 @@ export class QueueSeries {
 
   /** The last reading of a minute, or if there is none, what was read before, which held to its end. */
   #rowOf(minute: number, now: number): MinuteOfQueue | null {
-    const last = this.#last;
+    const last = this.last;
     if (last === null) return null;
     const end = Math.min((minute + 1) * MINUTE, toUnits(now));
     if (this.#rings === null || end > toUnits(this.#lastAt) + MINUTE) {
@@ -436,14 +433,22 @@ function rowOf({
 /** The counters at a moment between two points, as if they had grown evenly. */
 function between(earlier: Point, later: Point, at: number): Point {
   const part = later.at === earlier.at ? 0 : (at - earlier.at) / (later.at - earlier.at);
-  const value = (name: keyof Rates): number => earlier[name] + part * grown(earlier[name], later[name]);
-  return { at, insert: value('insert'), take: value('take'), settle: value('settle') };
+  return {
+    at,
+    insert: earlier.insert + part * grown(earlier.insert, later.insert),
+    take: earlier.take + part * grown(earlier.take, later.take),
+    settle: earlier.settle + part * grown(earlier.settle, later.settle),
+  };
 }
 
 function ratesBetween(earlier: Point, now: Point): Rates {
   const ms = (now.at - earlier.at) * UNIT_MS;
-  const rate = (name: keyof Rates): number => perSecond(grown(earlier[name], now[name]), ms);
-  return { insert: rate('insert'), take: rate('take'), settle: rate('settle') };
+  if (ms < 1000) return NO_RATES;
+  return {
+    insert: perSecond(grown(earlier.insert, now.insert), ms),
+    take: perSecond(grown(earlier.take, now.take), ms),
+    settle: perSecond(grown(earlier.settle, now.settle), ms),
+  };
 }
 
 /** The difference of two counters modulo 2^32. It is negative if takes were undone, or the queue was forgotten. */
@@ -453,7 +458,6 @@ function grown(before: number, now: number): number {
 }
 
 function perSecond(count: number, ms: number): number {
-  if (ms < 1000) return 0;
   return Math.max(0, Math.round((count / ms) * 1e6) / 1e3);
 }
 

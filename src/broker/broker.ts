@@ -71,7 +71,7 @@ export class Broker implements Service {
       self: id,
       clock: options.clock,
       log: options.log,
-      channels: () => this.namespaces(),
+      channels: () => this.namespaces().map(({ cluster }) => cluster),
     });
     const parts: Shared = {
       questions: this.questions,
@@ -168,8 +168,8 @@ export class Broker implements Service {
       [this.#self.id, { ...this.#self, isSelf: true, namespaces, conflicts: [] }],
     ]);
     for (const [name, namespace] of this.#namespaces) {
-      const differences = namespace.differences();
-      for (const peer of namespace.peers()) {
+      const differences = namespace.cluster.differences();
+      for (const { info: peer } of namespace.cluster.peers()) {
         const known = nodes.get(peer.id) ?? { ...peer, isSelf: false, namespaces: [], conflicts: [] };
         nodes.set(peer.id, known);
         known.namespaces.push(name);

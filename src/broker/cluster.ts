@@ -1,8 +1,8 @@
-import type { JsonValue } from '../engine/definitions.ts';
+import type { Definitions, JsonValue } from '../engine/definitions.ts';
 import type { ReadySignal, Signaller } from '../engine/signaller.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
-import type { BrokerLog, NamespaceSetup } from './ports.ts';
+import type { BrokerLog } from './ports.ts';
 import type { MessagePart } from './questions.ts';
 import { MANY } from './wait-queue.ts';
 
@@ -77,7 +77,9 @@ interface ClusterOptions {
   readonly self: NodeInfo;
   /** What this node configures for the namespace. */
   readonly configured: Configured;
+  readonly definitions: Definitions;
   readonly clock: Clock;
+  readonly log: BrokerLog;
   readonly listener: ClusterListener;
 }
 
@@ -101,26 +103,24 @@ export class Cluster {
   readonly #ready = new Map<string, number>();
   #lastReady = 0;
   #startedAt = 0;
-  #isAlone: boolean;
+  /**
+   * Whether no other node needs to be notified of elements: none has been seen within the time in which each publishes its
+   * presence.
+   */
+  isAlone: boolean;
   #timer: CancelTimer | null = null;
+  /** Ends the wait of a start. */
+  #onPeer: (() => void) | null = null;
   #unsubscribe: (() => void) | null = null;
 
   constructor(options: ClusterOptions) {
     this.#options = options;
-    this.#isAlone = this.#isLocal;
+    this.isAlone = this.#isLocal;
   }
 
   /** Signals that end at this process have no other node to reach. */
   get #isLocal(): boolean {
     return this.#options.signaller.type === 'local';
-  }
-
-  /**
-   * Whether no other node needs to be notified of elements: none has been seen within the time in which each publishes its
-   * presence.
-   */
-  get isAlone(): boolean {
-    return this.#isAlone;
   }
 
   start(): void {
@@ -133,6 +133,7 @@ export class Cluster {
   }
 
   stop(): void {
+    this.#onPeer?.();
     if (!this.#isLocal) this.#publish({ kind: 'gone' });
     this.#timer?.();
     this.#timer = null;
@@ -149,7 +150,7 @@ export class Cluster {
 
   /** Notifies other nodes, at the end of this turn, that elements became eligible. */
   announce(queue: string, count: number): void {
-    if (this.#isAlone) return;
+    if (this.isAlone) return;
     if (this.#ready.size === 0) {
       queueMicrotask(() => {
         for (const [name, total] of this.#ready) this.#publish(this.#readyContent(name, total));
@@ -176,6 +177,85 @@ export class Cluster {
     for (let at = 0; at < to.length; at += MAX_RECEIVERS) {
       this.#publish({ kind: 'message', to: to.slice(at, at + MAX_RECEIVERS), part });
     }
+  }
+
+  /** By node: the options in which it differs from this one; nodes that differ in none are left out. */
+  differences(): ReadonlyMap<string, readonly Difference[]> {
+    const found = this.peers().map((peer) => [peer.info.id, this.#differencesWith(peer)] as const);
+    return new Map(found.filter(([, differences]) => differences.length > 0));
+  }
+
+  /** A node is there, or configures something else than before: each option in which it differs is logged once. */
+  #logDifferences(peer: Peer): void {
+    const { namespace: ns, log } = this.#options;
+    const { id, host, pid } = peer.info;
+    for (const { option, here, there } of this.#differencesWith(peer)) {
+      log.warn(
+        { event: 'configuration-conflict', ns, option, here, there, node: { id, host, pid } },
+        `nodes configure a namespace differently: ${ns}.${option} is ${here} here and ${there} on node ${nodeText(peer.info)}`,
+      );
+    }
+  }
+
+  /**
+   * Notes the variant of the namespace in its engine. Elements of one variant are invisible to another, so a start with
+   * another one than was noted waits for the nodes that are alive, and fails if one of them serves the old one.
+   * @throws VariantConflict
+   */
+  async claimVariant(): Promise<void> {
+    const { namespace, configured, definitions, log } = this.#options;
+    const variant = configured[VARIANT];
+    if (variant === undefined) return;
+    for (;;) {
+      const noted = await definitions.get('namespace', namespace);
+      const before = noted === null ? null : variantIn(noted.value);
+      if (before === variant) return;
+      if (before !== null) await this.#refuseIfServed();
+      try {
+        await definitions.put('namespace', namespace, { variant }, noted?.version ?? null);
+      } catch (error) {
+        // Another node starts at the same moment: look at what it noted.
+        if (error instanceof QuaysideError && error.code === 'definition-conflict') continue;
+        throw error;
+      }
+      if (before === null) return;
+      log.warn(
+        { event: 'variant-changed', ns: namespace, before, variant },
+        `the variant of namespace ${namespace} was ${before} and is ${variant}: elements that were stored before are not delivered`,
+      );
+      return;
+    }
+  }
+
+  /** Waits for all nodes that are alive. @throws VariantConflict */
+  async #refuseIfServed(): Promise<void> {
+    const { promise: over, resolve } = Promise.withResolvers<void>();
+    const cancel: CancelTimer = this.#options.clock.after(ALL_SEEN_MS, resolve);
+    this.#onPeer = () => {
+      if (this.#other() !== null) resolve();
+    };
+    this.#onPeer();
+    await over;
+    cancel();
+    this.#onPeer = null;
+    const other = this.#other();
+    if (other !== null) throw other;
+  }
+
+  #other(): VariantConflict | null {
+    for (const peer of this.peers()) {
+      const difference = this.#differencesWith(peer).find(({ option }) => option === VARIANT);
+      if (difference !== undefined)
+        return new VariantConflict(this.#options.namespace, difference, peer.info);
+    }
+    return null;
+  }
+
+  #differencesWith({ configured: theirs }: Peer): Difference[] {
+    return Object.entries(this.#options.configured).flatMap(([option, here]) => {
+      const there = theirs[option];
+      return there === undefined || there === here ? [] : [{ option, here, there }];
+    });
   }
 
   #repeatPresence(): void {
@@ -234,16 +314,19 @@ export class Cluster {
     const { id } = peer.info;
     const known = this.#peers.get(id);
     this.#peers.set(id, { ...peer, seenAt: this.#options.clock.monotonic() });
-    this.#isAlone = false;
+    this.isAlone = false;
     const isSame =
       known !== undefined && JSON.stringify(known.configured) === JSON.stringify(peer.configured);
-    if (!isSame) this.#options.listener.onPeer(peer);
+    if (isSame) return;
+    this.#logDifferences(peer);
+    this.#onPeer?.();
+    this.#options.listener.onPeer(peer);
   }
 
   #forgetSilent(): void {
     const now = this.#options.clock.monotonic();
     for (const [id, { seenAt }] of this.#peers) if (seenAt < now - SILENT_MS) this.#peers.delete(id);
-    this.#isAlone = this.#isLocal || (this.#peers.size === 0 && now - this.#startedAt >= ALL_SEEN_MS);
+    this.isAlone = this.#isLocal || (this.#peers.size === 0 && now - this.#startedAt >= ALL_SEEN_MS);
   }
 }
 
@@ -272,108 +355,6 @@ export class VariantConflict extends Error {
     this.here = here;
     this.there = there;
     this.node = node;
-  }
-}
-
-/** Whether the nodes of a namespace configure it alike. */
-export class Agreement {
-  readonly #setup: NamespaceSetup;
-  readonly #cluster: Cluster;
-  readonly #clock: Clock;
-  readonly #log: BrokerLog;
-  /** Ends the wait of a start. */
-  #onPeer: (() => void) | null = null;
-
-  constructor(setup: NamespaceSetup, cluster: Cluster, { clock, log }: { clock: Clock; log: BrokerLog }) {
-    this.#setup = setup;
-    this.#cluster = cluster;
-    this.#clock = clock;
-    this.#log = log;
-  }
-
-  /** By node: the options in which it differs from this one; nodes that differ in none are left out. */
-  differences(): ReadonlyMap<string, readonly Difference[]> {
-    const found = this.#cluster.peers().map((peer) => [peer.info.id, this.#differencesWith(peer)] as const);
-    return new Map(found.filter(([, differences]) => differences.length > 0));
-  }
-
-  /** A node is there, or configures something else than before: each option in which it differs is logged once. */
-  noteNode(peer: Peer): void {
-    const ns = this.#setup.policy.name;
-    const { id, host, pid } = peer.info;
-    for (const { option, here, there } of this.#differencesWith(peer)) {
-      this.#log.warn(
-        { event: 'configuration-conflict', ns, option, here, there, node: { id, host, pid } },
-        `nodes configure a namespace differently: ${ns}.${option} is ${here} here and ${there} on node ${nodeText(peer.info)}`,
-      );
-    }
-    this.#onPeer?.();
-  }
-
-  /**
-   * Notes the variant of the namespace in its engine. Elements of one variant are invisible to another, so a start with
-   * another one than was noted waits for the nodes that are alive, and fails if one of them serves the old one.
-   * @throws VariantConflict
-   */
-  async claimVariant(): Promise<void> {
-    const { policy, configured, definitions } = this.#setup;
-    const namespace = policy.name;
-    const variant = configured[VARIANT];
-    if (variant === undefined) return;
-    for (;;) {
-      const noted = await definitions.get('namespace', namespace);
-      const before = noted === null ? null : variantIn(noted.value);
-      if (before === variant) return;
-      if (before !== null) await this.#refuseIfServed();
-      try {
-        await definitions.put('namespace', namespace, { variant }, noted?.version ?? null);
-      } catch (error) {
-        // Another node starts at the same moment: look at what it noted.
-        if (error instanceof QuaysideError && error.code === 'definition-conflict') continue;
-        throw error;
-      }
-      if (before === null) return;
-      this.#log.warn(
-        { event: 'variant-changed', ns: namespace, before, variant },
-        `the variant of namespace ${namespace} was ${before} and is ${variant}: elements that were stored before are not delivered`,
-      );
-      return;
-    }
-  }
-
-  stop(): void {
-    this.#onPeer?.();
-  }
-
-  /** Waits for all nodes that are alive. @throws VariantConflict */
-  async #refuseIfServed(): Promise<void> {
-    const { promise: over, resolve } = Promise.withResolvers<void>();
-    const cancel: CancelTimer = this.#clock.after(ALL_SEEN_MS, resolve);
-    this.#onPeer = () => {
-      if (this.#other() !== null) resolve();
-    };
-    this.#onPeer();
-    await over;
-    cancel();
-    this.#onPeer = null;
-    const other = this.#other();
-    if (other !== null) throw other;
-  }
-
-  #other(): VariantConflict | null {
-    for (const peer of this.#cluster.peers()) {
-      const difference = this.#differencesWith(peer).find(({ option }) => option === VARIANT);
-      if (difference !== undefined)
-        return new VariantConflict(this.#setup.policy.name, difference, peer.info);
-    }
-    return null;
-  }
-
-  #differencesWith({ configured: theirs }: Peer): Difference[] {
-    return Object.entries(this.#setup.configured).flatMap(([option, here]) => {
-      const there = theirs[option];
-      return there === undefined || there === here ? [] : [{ option, here, there }];
-    });
   }
 }
 

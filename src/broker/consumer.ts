@@ -113,6 +113,8 @@ export class Consumer {
   /** Whether `maxBytes` ended the take that served it. */
   isCut = false;
   timedOut = false;
+  /** Whether the limit of blocked calls counts it by itself. */
+  readonly isCounted: boolean;
   cancelTimeout: CancelTimer | null = null;
   /** Made on demand if the request gave none. */
   tid: string | null;
@@ -129,11 +131,7 @@ export class Consumer {
     this.claim = claim;
     this.since = since;
     this.tid = request.tid;
-  }
-
-  /** Whether the limit of blocked calls counts it by itself. */
-  get isCounted(): boolean {
-    return this.claim === null && this.request.isLook !== true;
+    this.isCounted = claim === null && request.isLook !== true;
   }
 }
 

@@ -126,9 +126,10 @@ export class Meter {
     done: (answer: T) => unknown = (answer) => answer,
   ): Promise<unknown> {
     const startedAt = this.#clock.monotonic();
+    const { storage } = this.#counts[operation];
     return verb.then(
       (answer) => {
-        this.observeSince(operation, startedAt);
+        storage.observe((this.#clock.monotonic() - startedAt) / 1000);
         return done(answer);
       },
       (error: unknown) => {

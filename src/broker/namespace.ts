@@ -12,18 +12,11 @@ import { Retries } from '../util/retries.ts';
 import { Activity, type SeriesLimit } from './activity.ts';
 import type { Migration } from './broker.ts';
 import { type Capacity, namespaceCapacity, queueCapacity } from './capacity.ts';
-import {
-  Agreement,
-  Cluster,
-  type ClusterListener,
-  type Difference,
-  type NodeInfo,
-  type Peer,
-} from './cluster.ts';
+import { Cluster, type ClusterListener, type NodeInfo, type Peer } from './cluster.ts';
 import type { Consumer, PendingConsumer, WaitingLimit } from './consumer.ts';
 import { Meter } from './meter.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
-import type { Ask, MessagePart, QuestionChannel, Questions } from './questions.ts';
+import type { Ask, MessagePart, Questions } from './questions.ts';
 import { Queue } from './queue.ts';
 import { type OwnOptions, parseOptions, QueueOptionsTable, showOptions } from './queue-options.ts';
 import type { Capabilities } from './record.ts';
@@ -53,7 +46,7 @@ const REREAD_MS = 60_000;
  * One namespace: what its queues share, the consumers that wait on this node, and copies of the names, pause flags and options
  * that the engine knows.
  */
-export class Namespace implements ClusterListener, QuestionChannel {
+export class Namespace implements ClusterListener {
   readonly name: string;
   readonly isStream: boolean;
   readonly defaultGroups: readonly GroupName[];
@@ -82,10 +75,16 @@ export class Namespace implements ClusterListener, QuestionChannel {
   /** The options of its queues. */
   readonly options: QueueOptionsTable;
   readonly #shared: Shared;
-  #storage: Storage;
-  #stats: Stats;
+  /** While the namespace moves, it is that of both engines. */
+  storage: Storage;
+  stats: Stats;
+  /** The move to another engine, from its start until the configuration names that one; null: there is none. */
+  migration: Migration | null = null;
+  /** The nodes that serve it. */
+  readonly cluster: Cluster;
+  /** The names of the queues that are paused. */
+  readonly pausedNames: ReadonlySet<string>;
   #sweeper: Sweeper;
-  #migration: Migration | null = null;
   /** Handles of known queues. */
   readonly #queues = new Map<string, Queue>();
   /** The consumers that wait on this node, by queue and group. */
@@ -100,13 +99,12 @@ export class Namespace implements ClusterListener, QuestionChannel {
   /** Of queues with a bound that were inserted into. */
   readonly #capacities = new Map<string, Capacity>();
   #isStopped = false;
-  readonly #cluster: Cluster;
-  readonly #agreement: Agreement;
   #rereadTimer: CancelTimer | null = null;
 
   constructor(setup: NamespaceSetup, shared: Shared, sweeper: Sweeper) {
     const { policy, storage, signaller } = setup;
     this.setup = setup;
+    this.pausedNames = this.#paused;
     this.#shared = shared;
     this.#sweeper = sweeper;
     this.name = policy.name;
@@ -117,10 +115,10 @@ export class Namespace implements ClusterListener, QuestionChannel {
     this.maxExchanges = setup.maxExchanges;
     this.type = setup.type;
     this.isShared = signaller.type !== 'local';
-    this.#storage = storage;
+    this.storage = storage;
     this.definitions = setup.definitions;
     this.activity = new Activity(shared.clock, shared.seriesLimit);
-    this.#stats = this.activity.watched(setup.stats);
+    this.stats = this.activity.watched(setup.stats);
     this.clock = shared.clock;
     this.random = shared.random;
     this.log = shared.log;
@@ -129,7 +127,7 @@ export class Namespace implements ClusterListener, QuestionChannel {
     this.makeTid = shared.makeTid;
     this.undoneTakes = new UndoneTakes(this);
     const isBounded = setup.maxElements !== null || setup.maxBytes !== null;
-    this.capacity = isBounded ? namespaceCapacity(setup, () => this.#storage, shared.clock) : null;
+    this.capacity = isBounded ? namespaceCapacity(setup, () => this.storage, shared.clock) : null;
     const { deadLetter, retentionMs, retryDelay = null } = policy;
     const general = {
       leaseMs: setup.leaseMs,
@@ -140,16 +138,17 @@ export class Namespace implements ClusterListener, QuestionChannel {
       maxElements: null,
     };
     this.options = new QueueOptionsTable(general, setup.queues ?? []);
-    this.#cluster = new Cluster({
+    this.cluster = new Cluster({
       namespace: this.name,
       signaller,
       topic: setup.shown.signaller.channel,
       self: shared.self,
       configured: setup.configured,
+      definitions: setup.definitions,
       clock: shared.clock,
+      log: shared.log,
       listener: this,
     });
-    this.#agreement = new Agreement(setup, this.#cluster, shared);
     this.#pauseFlags = this.#definitionsOf('queue', 'a pause flag', (name, definition) =>
       this.#setPaused(name, definition !== null && isPaused(definition.value)),
     );
@@ -161,25 +160,11 @@ export class Namespace implements ClusterListener, QuestionChannel {
     this.capabilities = { sched, reserve, pipeline, tape: this.isStream, remove: remove && !this.isStream };
   }
 
-  /** While the namespace moves, it is that of both engines. */
-  get storage(): Storage {
-    return this.#storage;
-  }
-
-  get stats(): Stats {
-    return this.#stats;
-  }
-
-  /** The move to another engine, from its start until the configuration names that one; null: there is none. */
-  get migration(): Migration | null {
-    return this.#migration;
-  }
-
   /** From now on its elements are in two engines, and what is inserted goes to the new one. */
   join(migration: Migration, sweeper: Sweeper): void {
-    this.#migration = migration;
-    this.#storage = migration.storage;
-    this.#stats = this.activity.watched(migration.stats);
+    this.migration = migration;
+    this.storage = migration.storage;
+    this.stats = this.activity.watched(migration.stats);
     this.#sweeper = sweeper;
   }
 
@@ -187,8 +172,8 @@ export class Namespace implements ClusterListener, QuestionChannel {
   async start(): Promise<void> {
     this.#pauseFlags.start();
     this.#storedOptions.start();
-    this.#cluster.start();
-    if (this.isShared) await this.#agreement.claimVariant();
+    this.cluster.start();
+    if (this.isShared) await this.cluster.claimVariant();
     await Promise.all([this.reload(), this.capacity?.start()]);
     this.#rereadLater();
   }
@@ -202,8 +187,7 @@ export class Namespace implements ClusterListener, QuestionChannel {
     this.#rereadTimer?.();
     this.#pauseFlags.stop();
     this.#storedOptions.stop();
-    this.#cluster.stop();
-    this.#agreement.stop();
+    this.cluster.stop();
   }
 
   /** Reads names, pause flags and options again (`reload=1`). */
@@ -294,18 +278,9 @@ export class Namespace implements ClusterListener, QuestionChannel {
     );
   }
 
-  isPaused(name: string): boolean {
-    return this.#paused.has(name);
-  }
-
   /** The names of the queues that the engine knows, as far as this node does. */
   get knownNames(): ReadonlySet<string> {
     return this.#known;
-  }
-
-  /** The names of the queues that are paused. */
-  get pausedNames(): ReadonlySet<string> {
-    return this.#paused;
   }
 
   /** Names of all queues, sorted. */
@@ -345,7 +320,7 @@ export class Namespace implements ClusterListener, QuestionChannel {
     this.noteStored({ ns, name });
     const key = definitionKey(ns, name);
     const version = await this.definitions.put('queue', key, { paused }, 'any');
-    await this.#migration?.definitions.put('queue', key, { paused }, 'any');
+    await this.migration?.definitions.put('queue', key, { paused }, 'any');
     this.#pauseFlags.note(key, { key, value: { paused }, version });
     this.#setPaused(name, paused);
   }
@@ -361,10 +336,10 @@ export class Namespace implements ClusterListener, QuestionChannel {
     if (options !== null) {
       const value = showOptions(options);
       definition = { key, value, version: await this.definitions.put('queue-options', key, value, 'any') };
-      await this.#migration?.definitions.put('queue-options', key, value, 'any');
+      await this.migration?.definitions.put('queue-options', key, value, 'any');
     } else {
       const wasThere = await this.definitions.delete('queue-options', key, 'any');
-      await this.#migration?.definitions.delete('queue-options', key, 'any');
+      await this.migration?.definitions.delete('queue-options', key, 'any');
       if (!wasThere && !this.#known.has(name)) return;
     }
     for (;;) {
@@ -393,7 +368,7 @@ export class Namespace implements ClusterListener, QuestionChannel {
     const definition = definitionKey(this.name, key.name);
     for (const definitions of [
       this.definitions,
-      ...(this.#migration === null ? [] : [this.#migration.definitions]),
+      ...(this.migration === null ? [] : [this.migration.definitions]),
     ]) {
       await definitions.delete('queue', definition, 'any');
       await definitions.delete('queue-options', definition, 'any');
@@ -411,56 +386,32 @@ export class Namespace implements ClusterListener, QuestionChannel {
     if (maxElements === null) return null;
     const known = this.#capacities.get(key.name);
     if (known !== undefined) return known;
-    const capacity = queueCapacity(key, maxElements, () => this.#storage, this.clock);
+    const capacity = queueCapacity(key, maxElements, () => this.storage, this.clock);
     this.#capacities.set(key.name, capacity);
     return capacity;
-  }
-
-  /** Whether no other node needs to be notified of elements. */
-  get isAlone(): boolean {
-    return this.#cluster.isAlone;
   }
 
   /** Notifies other nodes, at the end of this turn, that `count` elements became eligible, or {@link MANY}. */
   announce({ name }: QueueKey, count: number): void {
     this.activity.note(name);
-    this.#cluster.announce(name, count);
+    this.cluster.announce(name, count);
   }
 
   /** The same as a signal that the engine publishes with an insert; null if it publishes none. */
   readySignal({ name }: QueueKey): ReadySignal | null {
-    return this.storage.insertSignaller === this.setup.signaller ? this.#cluster.readySignal(name) : null;
-  }
-
-  announceCancel({ name }: QueueKey, tid: string, owner: string | null): void {
-    this.#cluster.cancel(name, tid, owner);
+    return this.storage.insertSignaller === this.setup.signaller ? this.cluster.readySignal(name) : null;
   }
 
   /** The calls that wait for a queue on all nodes; without those of a node that does not reply in time. */
   async consumersOfAllNodes(queue: QueueKey): Promise<readonly PendingConsumer[]> {
-    const { nodes } = await this.#shared.askWhoWaits(queue, this);
+    const { nodes } = await this.#shared.askWhoWaits(queue, this.cluster);
     return nodes.flatMap(({ rows }) => rows);
-  }
-
-  /** Part of a question or a reply, to other nodes. */
-  send(to: readonly string[], part: MessagePart): void {
-    this.#cluster.send(to, part);
   }
 
   /** The URLs, masked, of the engines that it needs: for elements, signals and statistics. */
   get engineUrls(): readonly string[] {
     const { url, signaller, stats } = this.setup.shown;
     return [url, signaller.url, stats.url];
-  }
-
-  /** The other nodes that serve this namespace, as far as this one knows. */
-  peers(): NodeInfo[] {
-    return this.#cluster.peers().map(({ info }) => info);
-  }
-
-  /** The options that other nodes configure differently, by the id of the node. */
-  differences(): ReadonlyMap<string, readonly Difference[]> {
-    return this.#agreement.differences();
   }
 
   /** A reservation ends at `at`. */
@@ -502,7 +453,6 @@ export class Namespace implements ClusterListener, QuestionChannel {
   }
 
   onPeer(peer: Peer): void {
-    this.#agreement.noteNode(peer);
     this.#shared.noteNode(peer.info);
   }
 
@@ -511,7 +461,7 @@ export class Namespace implements ClusterListener, QuestionChannel {
   }
 
   onMessage(from: string, part: MessagePart): void {
-    this.#shared.questions.onMessage(this, from, part);
+    this.#shared.questions.onMessage(this.cluster, from, part);
   }
 
   #rereadLater(): void {

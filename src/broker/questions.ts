@@ -52,7 +52,7 @@ export type Ask<Params extends object, Row extends object> = (
 /** The signals of one namespace, by which nodes ask each other. */
 export interface QuestionChannel {
   /** The other nodes that serve the namespace. */
-  peers(): readonly { readonly id: string }[];
+  peers(): readonly { readonly info: { readonly id: string } }[];
   send(to: readonly string[], part: MessagePart): void;
 }
 
@@ -172,8 +172,9 @@ export class Questions {
     const awaited = new Map<string, PendingReply>();
     // A node is asked once, by the first namespace that it shares, however many there are.
     for (const channel of within === undefined ? this.#options.channels() : [within]) {
-      for (const { id } of channel.peers()) {
-        if (!awaited.has(id)) awaited.set(id, { channel, message: new PartialMessage(maxPartsOf(maxBytes)) });
+      for (const { info } of channel.peers()) {
+        if (!awaited.has(info.id))
+          awaited.set(info.id, { channel, message: new PartialMessage(maxPartsOf(maxBytes)) });
       }
     }
     if (awaited.size === 0 || this.#isStopped) return { replies: new Map(), missing: [], failures: [] };

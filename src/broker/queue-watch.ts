@@ -100,7 +100,6 @@ class NamespacePoll {
 
   start(): void {
     this.#isStopped = false;
-    this.#namespace.activity.follow(() => this.#onChange());
     // The first reading is what rates and charts begin with.
     this.#arm(0);
   }
@@ -121,6 +120,7 @@ class NamespacePoll {
     this.#isFilling = follower !== null;
     this.#follows += 1;
     this.#turn = [];
+    this.#namespace.activity.follow(follower === null ? null : () => this.#onChange());
     if (follower === null) this.#dueAt.clear();
     if (this.#isStopped || this.#reading !== null) return;
     this.#readyAt = 0;
@@ -128,7 +128,7 @@ class NamespacePoll {
   }
 
   #onChange(): void {
-    if (this.#follower === null || this.#reading !== null) return;
+    if (this.#reading !== null) return;
     this.#arm(Math.max(0, this.#readyAt - this.#clock.monotonic()));
   }
 

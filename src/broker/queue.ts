@@ -81,17 +81,16 @@ export class Queue {
   readonly namespace: Namespace;
   #settings: QueueSettings | null = null;
   #settingsVersion = -1;
-  /** Published with each insert, by engines that do so in the same round trip. */
-  readonly #signal: ReadySignal | null;
+  /** Published with each insert, by engines that do so in the same round trip. Undefined: not needed yet. */
+  #signal: ReadySignal | null | undefined;
 
   constructor(namespace: Namespace, key: QueueKey) {
     this.namespace = namespace;
     this.key = key;
-    this.#signal = namespace.readySignal(key);
   }
 
   get paused(): boolean {
-    return this.namespace.isPaused(this.key.name);
+    return this.namespace.pausedNames.has(this.key.name);
   }
 
   /** The options that hold for it: its own, those of the rule for its name, those of the namespace. */
@@ -126,13 +125,15 @@ export class Queue {
     request: RequestKey | null = null,
   ): Promise<ElementId[]> {
     const { namespace } = this;
-    const { capacity, meter, isAlone } = namespace;
-    const { ttlMs } = this.settings;
+    const { capacity, meter } = namespace;
+    const { isAlone } = namespace.cluster;
+    const { ttlMs, maxElements } = this.settings;
     const elements = ttlMs === null ? given : given.map((element) => this.expiring(element, ttlMs));
-    const bound = this.namespace.capacityOf(this);
+    const bound = maxElements === null ? null : namespace.capacityOf(this);
     const hasKeys = request !== null || elements.some(({ dedupKey }) => dedupKey !== null);
     const repeats = hasKeys ? new Repeats() : null;
-    const signal = isAlone ? null : this.#signal;
+    if (!isAlone && this.#signal === undefined) this.#signal = namespace.readySignal(this.key);
+    const signal = isAlone ? null : (this.#signal ?? null);
     let isSent = false;
     const insert = (): Promise<ElementId[]> => {
       isSent = true;
@@ -162,7 +163,7 @@ export class Queue {
       }
       this.#noteStored(repeats === null ? elements : repeats.without(elements));
       if (onRepeat !== null && repeats !== null) for (const index of repeats.indices) onRepeat(index);
-      if (signal === null) this.namespace.announce(this.key, elements.length);
+      if (signal === null && !isAlone) namespace.announce(this.key, elements.length);
       meter.count('insert', 'ok', elements.length);
       return ids;
     });
@@ -187,37 +188,40 @@ export class Queue {
     const { storage, meter } = this.namespace;
     let moves = given;
     let targets = byTarget(given);
-    if ([...targets.keys()].some(({ settings }) => settings.ttlMs !== null)) {
+    let [isExpiring, hasBound, isBounded] = [false, false, false];
+    for (const { settings, namespace } of targets.keys()) {
+      isExpiring ||= settings.ttlMs !== null;
+      hasBound ||= settings.maxElements !== null;
+      isBounded ||= hasBound || namespace.capacity !== null;
+    }
+    if (isExpiring) {
       moves = given.map(expiringMove);
       targets = byTarget(moves);
     }
     const items = moves.map(({ from = this, finish, inserts }) =>
       from.item(finish, inserts.length === 0 ? FINISH : { kind: 'finish', inserts: inserts.map(storedIn) }),
     );
-    const queues = [...targets.keys()];
-    const hasBound = queues.some(({ settings }) => settings.maxElements !== null);
-    const isBounded = hasBound || queues.some(({ namespace }) => namespace.capacity !== null);
     // The engine of now, which all these queues share: while the call waits for capacity, the namespace may begin to move to another one.
     const transferring = isBounded
       ? this.#admitMoves(moves, () => storage.settle(items))
       : storage.settle(items);
     for (const [queue, elements] of targets) {
-      if (storage.ordersTransfers && !hasBound) {
-        queue.#expect(elements, transferring);
-        continue;
-      }
       queue.namespace.noteStoring(queue.key, transferring);
-      queue.#wakeAfter(elements, transferring);
+      if (storage.ordersTransfers && !hasBound) queue.#wakeFor(elements);
+      else queue.#wakeAfter(elements, transferring);
     }
     const results = await meter.observe('commit', transferring);
-    for (const { outcome } of results) meter.count('commit', countedAs(outcome));
-    const done = moves.filter((_, i) => results[i]?.outcome === 'done');
-    for (const { from = this, finish } of done) {
+    const done: QueueMove[] = [];
+    for (const [i, { outcome }] of results.entries()) {
+      meter.count('commit', countedAs(outcome));
+      if (outcome !== 'done') continue;
+      const { from = this, finish } = moves[i] as QueueMove;
       from.namespace.stats.add(from.key, finish.group, ONE_COMMIT);
+      done.push(moves[i] as QueueMove);
     }
     for (const [queue, elements] of done.length === moves.length ? targets : byTarget(done)) {
       queue.#noteStored(elements);
-      queue.namespace.announce(queue.key, elements.length);
+      if (!queue.namespace.cluster.isAlone) queue.namespace.announce(queue.key, elements.length);
     }
     return results;
   }
@@ -246,21 +250,16 @@ export class Queue {
     return call();
   }
 
-  /**
-   * Elements are being stored: consumers that wait for them share the round trip, or wake at their maturity. If the storing
-   * fails, their takes find nothing and no harm is done.
-   */
-  #expect(elements: readonly NewElement[], storing: Promise<unknown>): void {
-    this.namespace.noteStoring(this.key, storing);
-    this.#wakeFor(elements);
-  }
-
-  /** The same for elements that are stored later than in this turn: a take that is sent now would not see them. */
+  /** As `#wakeFor`, for elements that are stored later than in this turn: a take that is sent now would not see them. */
   #wakeAfter(elements: readonly NewElement[], storing: Promise<unknown>): void {
     const wake = (): void => this.#wakeFor(elements);
     storing.then(wake, wake);
   }
 
+  /**
+   * Elements are being stored: consumers that wait for them share the round trip, or wake at their maturity. If the storing
+   * fails, their takes find nothing and no harm is done.
+   */
   #wakeFor(elements: readonly NewElement[]): void {
     const waitQueues = this.namespace.waitQueues(this.key.name);
     if (waitQueues === undefined) return;
@@ -604,7 +603,7 @@ export class Queue {
    * Returns how many ended here; none is no error.
    */
   cancel(tid: string, owner: string | null): number {
-    this.namespace.announceCancel(this.key, tid, owner);
+    this.namespace.cluster.cancel(this.key.name, tid, owner);
     this.namespace.meter.count('cancel', 'ok');
     return this.cancelHere(tid, owner);
   }

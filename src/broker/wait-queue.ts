@@ -190,7 +190,11 @@ export class WaitQueue {
     this.leave(consumer);
     const { leaseMs, isLook } = consumer.request;
     if (isLook !== true) this.#ns.meter.countError(takeOperation(leaseMs), reason);
-    this.#callSink(() => consumer.sink.end(reason));
+    try {
+      consumer.sink.end(reason);
+    } catch (error) {
+      this.#logSinkFailure(error);
+    }
   }
 
   /** `count` elements become eligible in `inMs`. */
@@ -320,9 +324,19 @@ export class WaitQueue {
       this.#serve(take, deliveries);
     }
     this.#dueAt = earlier(this.#dueAt, match.storedDueAt);
-    this.#returnUnserved(match.consumers);
+    // Consumers without an element regain their places.
+    for (const consumer of match.consumers.toReversed()) {
+      if (consumer.state !== 'taking') continue;
+      consumer.state = 'waiting';
+      this.#waiting.prepend(consumer);
+    }
     this.#inFlight = null;
-    const more = this.#matchAgain + (isShort ? 0 : match.beyond) + this.#maturedDuringMatch();
+    let more = this.#matchAgain + (isShort ? 0 : match.beyond);
+    if (this.#dueAt !== null && this.#dueAt <= this.#ns.clock.now()) {
+      // How many elements matured during the match, too late for its takes, is unknown.
+      this.#dueAt = null;
+      more = MANY;
+    }
     this.#matchAgain = 0;
     if (failure === null) this.#continue(more, isShort);
     else this.#backOff(failure);
@@ -375,9 +389,15 @@ export class WaitQueue {
     const more = consumer.count === 1 ? NOTHING_MORE : deliveries.slice(from + 1, from + consumer.count);
     const delivered = more.length === 0 ? [first] : [first, ...more];
     this.#release(consumer);
-    if (this.#callSink(() => consumer.sink.deliver(first, more))) this.#noteServed(consumer, delivered);
-    // How far the sink got is unknown: an element may come twice, but none is lost.
-    else this.#queue.returnUncounted(delivered);
+    try {
+      consumer.sink.deliver(first, more);
+    } catch (error) {
+      this.#logSinkFailure(error);
+      // How far the sink got is unknown: an element may come twice, but none is lost.
+      this.#queue.returnUncounted(delivered);
+      return delivered.length;
+    }
+    this.#noteServed(consumer, delivered);
     return delivered.length;
   }
 
@@ -393,24 +413,9 @@ export class WaitQueue {
     meter.count(takeOperation(request.leaseMs), 'ok', count);
   }
 
-  /** Returns false if the sink throws: a bug of its front end, which must not affect other consumers. */
-  #callSink(call: () => void): boolean {
-    try {
-      call();
-      return true;
-    } catch (error) {
-      this.#ns.log.warn({ err: error, queue: this.#queue.key }, 'a consumer failed');
-      return false;
-    }
-  }
-
-  /** Consumers without an element regain their places. */
-  #returnUnserved(consumers: readonly Consumer[]): void {
-    for (const consumer of consumers.toReversed()) {
-      if (consumer.state !== 'taking') continue;
-      consumer.state = 'waiting';
-      this.#waiting.prepend(consumer);
-    }
+  /** A sink that throws is a bug of its front end, which must not affect other consumers. */
+  #logSinkFailure(error: unknown): void {
+    this.#ns.log.warn({ err: error, queue: this.#queue.key }, 'a consumer failed');
   }
 
   #continue(more: number, isShort: boolean): void {
@@ -466,13 +471,6 @@ export class WaitQueue {
   #reachable(dueAt: number, matchedAt: number): number {
     const at = toLocal(dueAt, this.#ns, this.#queue.key);
     return at > matchedAt ? at : this.#ns.clock.now() + CLOCK_SKEW_RETRY_MS;
-  }
-
-  /** How many elements matured during the match, too late for its takes: {@link MANY} or none. */
-  #maturedDuringMatch(): number {
-    if (this.#dueAt === null || this.#dueAt > this.#ns.clock.now()) return 0;
-    this.#dueAt = null;
-    return MANY;
   }
 
   /** A take for it may be in flight, and an element on its way: then it ends only if that has nothing for it. */

@@ -75,7 +75,7 @@ export function queuePicture(namespace: Namespace, name: string, { counts, total
   const json = JSON.stringify({
     ...named,
     ...shownSizes(counts),
-    paused: namespace.isPaused(name),
+    paused: namespace.pausedNames.has(name),
     stats: totals,
   });
   return {

@@ -253,7 +253,9 @@ function waitingFor(broker: Broker, viewer: ListViewer, from: string): QueuedCon
   return broker
     .namespaces()
     .filter(({ name }) => viewer.manages(name))
-    .filter((namespace) => from === broker.nodeId || namespace.peers().some(({ id }) => id === from))
+    .filter(
+      (namespace) => from === broker.nodeId || namespace.cluster.peers().some(({ info }) => info.id === from),
+    )
     .flatMap((namespace) => {
       const ns = namespace.name;
       return [...namespace.waitingOfUsers().keys()].flatMap((queue) =>

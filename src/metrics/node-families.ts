@@ -29,7 +29,7 @@ export function brokerFamilies(namespaces: readonly Namespace[]): Family[] {
       type: 'gauge',
       samples: namespaces.map((namespace) => ({
         labels: { namespace: namespace.name },
-        value: [...namespace.differences().values()].flat().length,
+        value: [...namespace.cluster.differences().values()].flat().length,
         namespaces: [namespace.name],
       })),
     },

@@ -79,7 +79,7 @@ export function presentDefinitions({ broker, exchanges }: DefinitionsContext): D
       [...names].sort().map((name) => {
         const { stored } = namespace.visit(name).optionsRecord();
         const options = Object.keys(stored).length === 0 ? null : stored;
-        return [name, { paused: namespace.isPaused(name), options }];
+        return [name, { paused: namespace.pausedNames.has(name), options }];
       }),
     );
   }

@@ -51,7 +51,8 @@ export class JointTakeNode {
       log: SILENT_LOG,
     });
     for (const namespace of this.broker.namespaces()) {
-      namespace.isPaused = (name) => this.paused.has(`${namespace.name}/${name}`);
+      const has = (name: string): boolean => this.paused.has(`${namespace.name}/${name}`);
+      Object.assign(namespace, { pausedNames: { has } });
     }
   }
 

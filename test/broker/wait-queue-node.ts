@@ -81,7 +81,7 @@ export class WaitQueueNode {
       log: { ...SILENT_LOG, warn: ({ err }: { err?: unknown }) => this.sinkErrors.push(err) },
     });
     const namespace = broker.namespace('N');
-    namespace.isPaused = () => this.paused;
+    Object.assign(namespace, { pausedNames: { has: () => this.paused } });
     this.queue = namespace.queue('q');
   }
 

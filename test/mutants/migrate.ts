@@ -166,7 +166,7 @@ export const MIGRATE: readonly Mutant[] = [
     suite: 'migrations',
     edits: edit(
       'broker/namespace.ts',
-      "    await this.#migration?.definitions.put('queue', key, { paused }, 'any');\n",
+      "    await this.migration?.definitions.put('queue', key, { paused }, 'any');\n",
       '',
     ),
   },

@@ -102,7 +102,7 @@ export const NODES: readonly Mutant[] = [
     suite: 'lists of nodes',
     edits: edit(
       'http/node-lists.ts',
-      'from === broker.nodeId || namespace.peers().some(({ id }) => id === from)',
+      'from === broker.nodeId || namespace.cluster.peers().some(({ info }) => info.id === from)',
       "asker !== '' && namespace",
     ),
   },

@@ -184,7 +184,7 @@ class FoundQueue implements FilteredQueue {
   }
 
   get paused(): boolean {
-    return this.#namespace.isPaused(this.queue);
+    return this.#namespace.pausedNames.has(this.queue);
   }
 
   get rates(): Rates {
