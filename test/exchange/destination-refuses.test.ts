@@ -11,7 +11,7 @@ import { bodyText } from '../support/elements.ts';
 import { engineWith } from '../support/engine-with.ts';
 import { nextDueAt } from '../support/settle.ts';
 import { until } from '../support/until.ts';
-import { declare, ExchangeNode, header } from './node.ts';
+import { declare, ExchangeNode, FILLS_ITS_MEMORY, header } from './node.ts';
 
 const MAX_TRIES = 2;
 /** More than would have moved the element to the dead-letter queue. */
@@ -100,7 +100,7 @@ describe('an element whose copies a destination does not take', () => {
 
   it('differs from an overrun of a selector, whose element becomes a dead letter', async () => {
     const src = 'hopeless';
-    await node.exchanges.create('x', declare(`N/${src}`, [['N/to', 'env => { while (true); }']]));
+    await node.exchanges.create('x', declare(`N/${src}`, [['N/to', FILLS_ITS_MEMORY]]));
     await node.insert('N', src, 'poison');
     let isThere = false;
     const dead = node.pop('N', '__deadletter__').finally(() => {

@@ -7,7 +7,7 @@ import { patientSandbox } from '../sandbox/elements.ts';
 import type { TestNamespace } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { until } from '../support/until.ts';
-import { declare, ExchangeNode, header, openEngine } from './node.ts';
+import { declare, ExchangeNode, FILLS_ITS_MEMORY, header, openEngine } from './node.ts';
 
 type Opened = TestEngine & { namespaces: TestNamespace[] };
 
@@ -134,7 +134,7 @@ describe('an exchange', () => {
 
   it('puts back an element whose selector overruns, and stops after three in a row with the error', async () => {
     const { src, a, id } = names();
-    await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'env => { while (true); }']]));
+    await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, FILLS_ITS_MEMORY]]));
     await node.insert('N', src, '1', '2', '3');
     await until(() => node.exchanges.record(id).stopped === true);
     assert.notEqual(node.exchanges.record(id).lastError, null);

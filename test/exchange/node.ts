@@ -12,6 +12,9 @@ import { DEFAULTS } from '../support/defaults.ts';
 import { newElement } from '../support/elements.ts';
 import { seededRandom } from '../support/random.ts';
 
+/** A selector that overruns a limit at once. One that overruns its time takes a second of it in a patient sandbox. */
+export const FILLS_ITS_MEMORY = 'env => { for (const all = []; ; ) all.push(new Array(1e5).fill(0)); }';
+
 /** A node with exchanges and no front end, on engines that outlive it. */
 export class ExchangeNode {
   readonly broker: Broker;
