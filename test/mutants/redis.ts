@@ -71,7 +71,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'the mark of an outbox that is still in use is forgotten after a day',
     suite: 'redis outbox',
-    edits: [inRedis('library/outbox.lua', 'if lastUse > call.now - MARK_MS then', 'if false then')],
+    edits: [inRedis('library/sweep.lua', 'if lastUse > call.now - age then', 'if false then')],
   },
   {
     name: 'a sweep leaves the outbox of a node that died',
@@ -121,7 +121,7 @@ export const REDIS: readonly Mutant[] = [
     suite: 'redis no trace',
     edits: [
       inRedis(
-        'library/registry.lua',
+        'library/functions.lua',
         "if args[2] == '1' or db('ZSCORE', keys[1], args[i]) then",
         'if true then',
       ),
@@ -186,7 +186,7 @@ export const REDIS: readonly Mutant[] = [
     suite: 'redis forgotten queues',
     edits: [
       inRedis(
-        'library/registry.lua',
+        'library/functions.lua',
         "if tonumber(db('ZSCORE', keys[1], name) or -1) ~= seen then return 0 end",
         '',
       ),
@@ -195,7 +195,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a queue that holds something is forgotten',
     suite: 'redis forgotten queues',
-    edits: [inRedis('library/registry.lua', "db('ZCARD', keys[2]) > 1 or ", '')],
+    edits: [inRedis('library/functions.lua', "db('ZCARD', keys[2]) > 1 or ", '')],
   },
   {
     name: 'a node that inserts every hour notes no use',

@@ -274,7 +274,7 @@ class Batcher {
   readonly slot: number;
   readonly owner: Batchers;
   readonly #keys: readonly string[];
-  readonly #policy: Buffer;
+  readonly #policy: string;
   readonly #context: BatcherContext;
   readonly #isList: boolean;
   readonly #waiting: PendingCall[] = [];

@@ -2,18 +2,9 @@ import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 
 /** In the order in which one needs the other. */
-const SHARED = ['queue', 'groups', 'streams', 'deliveries', 'insert', 'outbox', 'take'] as const;
+const SHARED = ['queue', 'groups', 'deliveries', 'insert', 'outbox', 'take'] as const;
 /** Each in a block of its own: nothing else uses their functions, and Lua has room for 200 local ones in one block. */
-const SEPARATE = [
-  'settle',
-  'read',
-  'list',
-  'session',
-  'sweep',
-  'definitions',
-  'counters',
-  'registry',
-] as const;
+const SEPARATE = ['settle', 'read', 'list', 'session', 'sweep', 'functions'] as const;
 
 /**
  * The functions that run inside Redis (`library/*.lua`), as one library. Its name has a digest of the text, so

@@ -7,7 +7,7 @@ import {
   groupLimitOf,
   type QueueDefaults,
 } from '../../engine/queue-policy.ts';
-import type { QueueOptions, RetryDelay } from '../../engine/storage.ts';
+import type { QueueOptions } from '../../engine/storage.ts';
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
@@ -57,46 +57,27 @@ export class Policies {
     return this.#rules.get(ns)?.some(({ deadLetter }) => deadLetter?.queue === name) ?? false;
   }
 
-  /** The policy as the library reads it. */
-  encode(queue: QueueKey): Buffer {
+  /** The policy as `library/queue.lua` reads it: a queue's options by default, and what dead letters need in addition. */
+  encode(queue: QueueKey): string {
     const { deadLetter = null, retryDelay = null } = this.#defaultsOf(queue) ?? {};
-    const head = Buffer.alloc(10);
-    head.writeUInt32BE(deadLetter?.maxTries ?? 0, 0);
-    const retentionMs = this.retentionMs(queue);
-    head.writeUIntBE(retentionMs, 4, 6);
-    const to = deadLetter === null ? null : { ns: queue.ns, name: deadLetter.queue };
-    const names = [
-      bytesOfText(queue.name),
-      this.#policies.get(queue.ns)?.groups?.join(',') ?? '',
-      to === null ? '' : queueText(to),
-    ];
-    const toMs = to === null ? retentionMs : this.retentionMs(to);
-    const rest = toMs === retentionMs && retryDelay === null ? [] : [encodeRest(toMs, retryDelay)];
-    return Buffer.concat([head, ...names.map((name) => Buffer.from(`${name}\0`)), ...rest]);
-  }
-
-  /** A queue's own options as `library/queue.lua` reads them. */
-  encodeOptions({ ns }: QueueKey, { deadLetter, retentionMs, retryDelay }: QueueOptions): string {
-    const to = deadLetter == null ? null : { ns, name: deadLetter.queue };
-    const d = to === null ? deadLetter : [queueText(to), deadLetter?.maxTries, this.retentionMs(to)];
     return JSON.stringify({
-      d: d === null ? 0 : d,
-      r: retentionMs === null ? 0 : retentionMs,
-      t: retryDelay === null ? 0 : retryDelay && numbersOf(retryDelay),
+      ...this.#options(queue, { deadLetter, retentionMs: this.retentionMs(queue), retryDelay }),
+      from: bytesOfText(queue.name),
+      groups: this.#policies.get(queue.ns)?.groups?.join(',') ?? '',
     });
   }
-}
 
-function encodeRest(deadLetterRetentionMs: number, retryDelay: RetryDelay | null): Buffer {
-  const rest = Buffer.alloc(38);
-  rest.writeUIntBE(deadLetterRetentionMs, 0, 6);
-  if (retryDelay === null) return rest.subarray(0, 6);
-  for (const [i, number] of numbersOf(retryDelay).entries()) rest.writeDoubleBE(number, 6 + 8 * i);
-  return rest;
-}
+  /** A queue's own options in the same form. */
+  encodeOptions(queue: QueueKey, options: QueueOptions): string {
+    return JSON.stringify(this.#options(queue, options));
+  }
 
-function numbersOf({ firstMs, factor, maxMs, jitter }: RetryDelay): number[] {
-  return [firstMs, factor, maxMs, jitter];
+  #options({ ns }: QueueKey, { deadLetter, retentionMs, retryDelay }: QueueOptions): object {
+    const to = deadLetter == null ? null : { ns, name: deadLetter.queue };
+    const d = to === null ? deadLetter : [queueText(to), deadLetter?.maxTries, this.retentionMs(to)];
+    const t = retryDelay && [retryDelay.firstMs, retryDelay.factor, retryDelay.maxMs, retryDelay.jitter];
+    return { d: d === null ? 0 : d, r: retentionMs === null ? 0 : retentionMs, t: t === null ? 0 : t };
+  }
 }
 
 /** The bound on the groups of a queue. */

@@ -37,7 +37,7 @@ const TIDY_AFTER_MS = 60_000;
 /** A use is noted if the last one is older: one write an hour for a busy queue. */
 const USE_NOTED_MS = 3_600_000;
 /**
- * A queue that was noted as used within this time is certainly known: names are forgotten after a day (`sweeper.ts`).
+ * A queue that was noted as used within this time is certainly known: names are forgotten after a day (`Sweeper`).
  * The rest of the day is for clocks that differ, and for notes that a failover lost.
  */
 const SURELY_KNOWN_MS = 12 * USE_NOTED_MS;

@@ -171,12 +171,6 @@ local function endLeases(q, gid)
   for _, member in ipairs(endedLeases(q, gid)) do endLease(q, member) end
 end
 
-local function endsBefore(a, b)
-  local first, second = fromSix(a, 4), fromSix(b, 4)
-  if first ~= second then return first < second end
-  return fromSix(a, 10) < fromSix(b, 10)
-end
-
 -- The same over all groups: what goes to the dead-letter queue goes in the order in which it died. Returns how many
 -- leases ended.
 local function endAllLeases(q)
@@ -184,7 +178,7 @@ local function endAllLeases(q)
   for _, group in ipairs(allGroups(q)) do
     for _, member in ipairs(endedLeases(q, group[1])) do ended[#ended + 1] = member end
   end
-  table.sort(ended, endsBefore)
+  table.sort(ended, isEarlier)
   local count = math.min(#ended, LEASES_AT_ONCE)
   for i = 1, count do endLease(q, ended[i]) end
   return count

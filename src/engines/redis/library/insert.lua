@@ -19,6 +19,10 @@ local function timingOf(text)
   return maturity == 0 and call.now + delay or maturity - 1, tries, expiresAt
 end
 
+local function timingText(maturity, tries, expiresAt)
+  return pack('>I6I6I4', maturity + 1, 0, tries) .. expiresAt
+end
+
 -- Stores one element and returns its number. `gids` is nil on a plain queue.
 local function put(q, maturity, tries, expiresAt, gids, content)
   q.seq = q.seq + 1
@@ -89,27 +93,18 @@ end
 -- In a block, as nothing else uses these functions: Lua has room for 200 local ones in one.
 do
 
+-- Where what a column has stands in an element.
+local PLACES = { t = 1, g = 3, d = 4 }
+
 -- Reads the elements of an argument list into tables. Nothing is stored yet.
 local function readElements(args, at, count, columns)
-  local hasTimings, hasGroups = string.find(columns, 't') ~= nil, string.find(columns, 'g') ~= nil
-  local hasKeys = string.find(columns, 'd') ~= nil
-  local elements = {}
+  local places, elements = {}, {}
+  for column in string.gmatch(columns, '[tgd]') do places[#places + 1] = PLACES[column] end
   for i = 1, count do
     local element = { '', args[at], '', '' }
-    at = at + 1
-    if hasTimings then
-      element[1] = args[at]
-      at = at + 1
-    end
-    if hasGroups then
-      element[3] = args[at]
-      at = at + 1
-    end
-    if hasKeys then
-      element[4] = args[at]
-      at = at + 1
-    end
+    for offset, place in ipairs(places) do element[place] = args[at + offset] end
     elements[i] = element
+    at = at + 1 + #places
   end
   return elements, at
 end

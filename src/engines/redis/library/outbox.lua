@@ -62,8 +62,7 @@ local function addToOutbox(to, element)
     call.outbox[to] = open
   end
   open.bytes = open.bytes + #element[2]
-  local timing = pack('>I6I6I4', maturity + 1, 0, tries) .. expiresAt
-  open[#open + 1] = { timing, element[2], element[3], element[4], element[5] or '' }
+  open[#open + 1] = { timingText(maturity, tries, expiresAt), element[2], element[3], element[4], element[5] or '' }
 end
 
 -- A call that does not wait for replicas only says that there are entries.
@@ -176,21 +175,4 @@ verbs.apply = function(q, args, at)
   end
   for run, mark in pairs(marks) do writeMark(q, source .. run, mark.number, mark.listedAt) end
   return outcome, at + 3 + count
-end
-
--- Forgets marks of sources that were silent for a day.
-local function forgetMarks(q)
-  for _, member in ipairs(membersBetween(q.z, '[o', '(o' .. six(math.max(0, call.now - MARK_MS + 1)), 500)) do
-    local key = sub(member, 8)
-    local stored = db('HGET', q.h, 'o' .. key)
-    local lastUse = stored and fromSix(stored, 8) or 0
-    remove(q, member)
-    if lastUse > call.now - MARK_MS then
-      add(q, 'o' .. six(lastUse) .. key)
-      store(q, 'o' .. key, sub(stored, 1, 13) .. six(lastUse))
-    else
-      delete(q, 'o' .. key)
-    end
-  end
-  flush(q)
 end

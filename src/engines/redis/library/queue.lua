@@ -3,15 +3,15 @@
 -- h, a hash:
 --   m           the queue's tag, twelve hex digits, random when the queue is created: the first half of ids
 --   s           the last element number given
---   O           options that were declared, as JSON: d: 0 or [dead-letter queue, max tries, its retention]; r: retention in ms
---               or 0; t: 0 or the retry delay as [first in ms, factor, max in ms, jitter]
+--   O           options that were declared, as JSON. d: 0 or [dead-letter queue, max tries, its retention]; r: retention in ms
+--               or 0; t: 0 or the retry delay as [first in ms, factor, max in ms, jitter]. What is not given is the policy's
 --   X           present while some element may expire
 --   R           present once a failed try had a reason
 --   L           group names by number (groups.lua)
 --   F           when group numbers were last freed because the queue had as many groups as it may
 --   e<seq>      an element: maturity(6) tries(4) as inserted, inserted at(6) expires at(6), then its content
 --   d<gid><seq> a delivery that was reserved once (deliveries.lua)
---   g<seq>      an element of a stream: what each of its groups does with it (streams.lua)
+--   g<seq>      an element of a stream: what each of its groups does with it (groups.lua)
 --   k<key>      a dedup key: seq(6) seen at(6), then the fingerprint(22) of the content if there was one; that of a request has
 --               the seq of its first element
 --   c<client>   the session of a client: what its last call returned (session.lua)
@@ -64,7 +64,7 @@ local call = {}
 -- The verbs by name, each `function(q, args, at)`: its result, where the next verb begins, and elements or nil.
 local verbs = {}
 
--- Outcomes of settling, as `verbs/settle.ts` reads them.
+-- Outcomes of settling, as `storage.ts` reads them.
 local DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, NO_ROOM =
   '0', '1', '2', '3', '4', '5', '6', '!'
 
@@ -74,6 +74,12 @@ end
 
 local function fromSix(text, at)
   return (unpackAt('>I6', text, at))
+end
+
+-- Where the rest of a content and its body begin in `value`, if the content begins at `at` (encoding.ts).
+local function partsOf(value, at)
+  local restAt = at + 3 + math.max(0, unpackAt('>I2', value, at + 1) - 1)
+  return restAt, restAt + 4 + unpackAt('>I4', value, restAt)
 end
 
 -- More arguments than this do not fit on Lua's stack.
@@ -112,6 +118,23 @@ end
 
 local function firstMember(z, prefix)
   return membersBetween(z, '[' .. prefix, '(' .. prefix .. LAST, 1)[1]
+end
+
+-- Whether a delivery's member of z comes before another of the same state: by its moment, then its number. Strings are not
+-- compared: Lua would ask the server's locale.
+local function isEarlier(a, b)
+  local first, second = fromSix(a, 4), fromSix(b, 4)
+  if first ~= second then return first < second end
+  return fromSix(a, 10) < fromSix(b, 10)
+end
+
+-- Where the members of a group's deliveries in a state begin, and what they are all before. State: w (ready), s (scheduled),
+-- r (reserved).
+local function rangeOf(gid, state)
+  if state == 'r' then return 'l' .. gid, 'l' .. gid .. LAST end
+  local front, now = 'w' .. gid, six(call.now + 1)
+  if state == 'w' then return front, front .. now end
+  return front .. now, front .. LAST
 end
 
 -- A queue as one call sees it. Writes of the plain paths gather here and leave by `flush`: one command for
@@ -224,41 +247,32 @@ end
 
 -- The policy of the call's namespace, and what the queue's own options say instead.
 local function policyOf(q)
-  if not call.policy then
-    local policy = {}
-    local text, at = call.policyText, nil
-    policy.maxTries, policy.retention, policy.from, policy.groups, policy.to, at = unpackAt('>I4I6sss', text)
-    if at <= #text then policy.toRetention = unpackAt('>I6', text, at) end
-    if at + 6 <= #text then policy.retry = { unpackAt('>dddd', text, at + 6) } end
-    call.policy = policy
-  end
-  return call.policy, q.options
+  call.policy = call.policy or cjson.decode(call.policyText)
+  return call.policy, q.options or {}
 end
 
 -- `q.retention`: of the queue's own namespace, if that is not the call's.
 local function retentionOf(q)
   local policy, options = policyOf(q)
-  return options and options.r or q.retention or policy.retention
+  return options.r or q.retention or policy.r
 end
 
--- Where deliveries of the queue go that failed too often, and how many tries they have, then the policy and the retention there
--- if it is not the policy's; nil: nowhere.
+-- Where deliveries of the queue go that failed too often, how many tries they have, the policy, and the retention there;
+-- nil: nowhere.
 local function deadLetterPolicy(q)
   if q ~= call.home then return nil end
   local policy, options = policyOf(q)
-  local to, maxTries, retention = policy.to, policy.maxTries, policy.toRetention
-  if options and options.d == 0 then return nil end
-  if options and options.d then to, maxTries, retention = options.d[1], options.d[2], options.d[3] end
-  if to == '' or to == q.text then return nil end
-  return to, maxTries, policy, retention
+  local to = options.d or policy.d
+  if to == 0 or to[1] == q.text then return nil end
+  return to[1], to[2], policy, to[3]
 end
 
 -- How long a delivery waits after a failed try that named no delay; nil if the queue has no retry delay. As `retryDelayMs` in
 -- engine/queue-policy.ts.
 local function retryDelay(q, tries, seq)
   local policy, options = policyOf(q)
-  local retry = options and options.t or policy.retry
-  if not retry or retry == 0 then return nil end
+  local retry = options.t or policy.t
+  if retry == 0 then return nil end
   local delay = math.min(retry[3], retry[1] * retry[2] ^ (tries - 1))
   local part = (fromSix(seq, 1) % 65536 * 40503 + tries * 30011) % 65536 / 65536
   return math.floor(delay * (1 - retry[4] * part) + 0.5)

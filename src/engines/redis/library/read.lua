@@ -55,10 +55,7 @@ end
 
 -- A stored element without its body, and the length of that; of content that cannot be read, all of it.
 local function withoutBody(value)
-  local isReadable, bodyAt = pcall(function()
-    local restAt = HEAD + 4 + math.max(0, unpackAt('>I2', value, HEAD + 2) - 1)
-    return restAt + 4 + unpackAt('>I4', value, restAt)
-  end)
+  local isReadable, _, bodyAt = pcall(partsOf, value, HEAD + 1)
   if not isReadable then return value, 0 end
   return sub(value, 1, bodyAt - 1), math.max(0, #value - bodyAt + 1)
 end
@@ -81,14 +78,7 @@ local function addToPage(q, page, gid, member, value)
   return #page.elements[#page]
 end
 
-local function scanRange(gid, state)
-  local now = six(call.now + 1)
-  if state == 'w' then return 'w' .. gid, '(w' .. gid .. now end
-  if state == 's' then return 'w' .. gid .. now, '(w' .. gid .. LAST end
-  return 'l' .. gid, '(l' .. gid .. LAST
-end
-
--- Whether a scan may continue behind `after`. Strings are not compared here: Lua would ask the server's locale.
+-- Whether a scan may continue behind `after`.
 local function isCursor(after, low, state)
   if #after < 15 or sub(after, 1, 3) ~= sub(low, 1, 3) then return false end
   return state ~= 's' or fromSix(after, 4) > call.now
@@ -96,9 +86,9 @@ end
 
 -- Adds a state's deliveries to a page until it is full. Returns the last member that was looked at, or nil.
 local function scanState(q, page, gid, state, after)
-  local low, high = scanRange(gid, state)
+  local low, high = rangeOf(gid, state)
   local last = nil
-  low = isCursor(after, low, state) and '(' .. after or '[' .. low
+  low, high = isCursor(after, low, state) and '(' .. after or '[' .. low, '(' .. high
   while page.looked < page.limit and page.left > 0 do
     local members = membersBetween(q.z, low, high, math.min(PAGE, page.limit - page.looked))
     if #members == 0 then return nil end
@@ -135,7 +125,7 @@ local function scanIds(q, page, gid, states, ids)
     end
   end)
   for state in string.gmatch(states, '.') do
-    table.sort(found[state], maturesBefore)
+    table.sort(found[state], isEarlier)
     for _, member in ipairs(found[state]) do
       addToPage(q, page, gid, member, db('HGET', q.h, 'e' .. sub(member, 10, 15)))
     end

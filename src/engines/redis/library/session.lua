@@ -1,9 +1,8 @@
 -- One call: its keys are h and z of its queue. Arguments:
 --
 --   1  client(8) number(6) received(6) sent(6) time(6) contact(6) excused(6) on a cluster(1)
---   2  the policy of the namespace: max tries(4) retention(6), then the queue's name as a header's value, the groups of
---      dead letters and the name of their queue, each ended by a zero byte; if need be, the retention of that queue(6) and the
---      retry delay: first, factor, max, jitter(8 each)
+--   2  the policy of the namespace, in the form of options (queue.lua), with `from`: the queue's name as a header's value, and
+--      `groups`: those of dead letters
 --   3… verbs with their arguments
 --
 -- number: 0 for a call that may be repeated as it is, else one more than the client's last for this queue.

@@ -19,8 +19,7 @@ local ITEM = 50
 -- Content with other headers. `patch`: name and value, or name and false to remove it. `defaults`: only if absent.
 local function withHeaders(content, patch, defaults)
   assert(byte(content) == 80)
-  local restAt = 4 + math.max(0, unpackAt('>I2', content, 2) - 1)
-  local bodyAt = restAt + 4 + unpackAt('>I4', content, restAt)
+  local restAt, bodyAt = partsOf(content, 1)
   assert(bodyAt <= #content + 1)
   local rest = bodyAt > restAt + 4 and cjson.decode(sub(content, restAt + 4, bodyAt - 1)) or { cjson.null }
   local replaced, found, kept = {}, {}, { rest[1] }
@@ -188,7 +187,7 @@ local function nextArgument(items)
 end
 
 local function readReason(items, flags)
-  return math.floor(flags / 16) % 2 == 1 and nextArgument(items) or ''
+  return bit.band(flags, 16) > 0 and nextArgument(items) or ''
 end
 
 -- Per action: `read` what follows for it, before it is known whether the delivery is there; then do it, which returns the
@@ -225,7 +224,7 @@ actions = {
   r = {
     read = function(item, items) item.reason = readReason(items, item.flags) end,
     run = function(q, item, d)
-      local isMoment, counts = math.floor(item.flags / 8) % 2 == 1, math.floor(item.flags / 4) % 2 == 1
+      local isMoment, counts = bit.band(item.flags, 8) > 0, bit.band(item.flags, 4) > 0
       local maturity = isMoment and item.value or call.now + item.value
       if counts then
         local retryFrom = item.flags >= 32 and call.now or nil
@@ -252,7 +251,7 @@ actions = {
   d = {
     read = function(item, items) item.reason = readReason(items, item.flags) end,
     run = function(q, item, d)
-      local tries = d.tries + math.floor(item.flags / 4) % 2
+      local tries = d.tries + (bit.band(item.flags, 4) > 0 and 1 or 0)
       if moveToDeadLetters(q, item.gid, item.seq, d, tries, item.reason) then return DEAD_LETTERED end
       if tries > d.tries then return actions.r.run(q, item, d) end
       release(q, item.gid, item.seq, d, call.now, d.tries, NO_TOKEN)
@@ -271,7 +270,7 @@ actions = {
         if item.patch[i] == cjson.null then item.patch[i] = false end
       end
       local content = contentWith(q, item.seq, item.patch, {})
-      local timing = pack('>I6I6I4', d.maturity + 1, 0, item.tries or d.tries) .. d.expiresAt
+      local timing = timingText(d.maturity, item.tries or d.tries, d.expiresAt)
       removeDelivery(q, item.gid, item.seq, d)
       flush(q)
       deliver(target, { timing, content, item.groups, '' }, 0)
@@ -284,7 +283,7 @@ local function settleOne(q, item, items, text)
   local action = actions[item.action]
   if action.read then action.read(item, items) end
   if not item.gid or item.tag ~= q.tag then return NOT_FOUND end
-  local isWaiting = math.floor(item.flags / 2) % 2 == 1
+  local isWaiting = bit.band(item.flags, 2) > 0
   if item.gid == 'all' then return removeElement(q, item.seq) end
   local d, why
   if isWaiting then d, why = findWaiting(q, item) else d, why = findReserved(q, item, text) end
@@ -336,10 +335,11 @@ end
 
 -- `step`: how many deliveries may still be removed, how many bytes read, and how many were removed. Of a plain queue in which
 -- something expires the elements are read, as they may be listed under `x`.
-local function purgeRange(q, gid, low, high, step)
-  local expires = gid == PLAIN and q.expires and sub(low, 2, 2) == 'w'
+local function purgeState(q, gid, state, step)
+  local low, high = rangeOf(gid, state)
+  local expires = gid == PLAIN and q.expires and state ~= 'r'
   while step.left > 0 do
-    local members = membersBetween(q.z, low, high, expires and math.min(step.left, PAGE) or step.left)
+    local members = membersBetween(q.z, '[' .. low, '(' .. high, expires and math.min(step.left, PAGE) or step.left)
     if #members == 0 then return end
     removeFirst(q, members, #members)
     step.left, step.removed = step.left - #members, step.removed + #members
@@ -360,12 +360,8 @@ verbs.purge = function(q, args, at)
   local states, limit = args[at], tonumber(args[at + 1])
   local step = { left = q.tag ~= '' and limit or 0, bytes = LARGEST_REPLY, removed = 0 }
   if step.left > 0 then endAllLeases(q) end
-  local now = six(call.now + 1)
   for _, group in ipairs(allGroups(q)) do
-    local front = 'w' .. group[1]
-    if string.find(states, 'w') then purgeRange(q, group[1], '[' .. front, '(' .. front .. now, step) end
-    if string.find(states, 's') then purgeRange(q, group[1], '[' .. front .. now, '(' .. front .. LAST, step) end
-    if string.find(states, 'r') then purgeRange(q, group[1], '[l' .. group[1], '(l' .. group[1] .. LAST, step) end
+    for state in string.gmatch(states, '.') do purgeState(q, group[1], state, step) end
   end
   return pack('>I6I1', step.removed, q.tag ~= '' and step.left <= 0 and 1 or 0), at + 2
 end

@@ -40,22 +40,30 @@ local function forgetKeys(q, window)
   return #old
 end
 
--- What a silent client popped is its own by now: whether it ever received it, nobody can say.
-local function forgetSessions(q)
-  for _, member in ipairs(membersBetween(q.z, '[c', '(c' .. six(math.max(0, call.now - SESSION_MS + 1)), AT_ONCE)) do
-    local client = sub(member, 8)
-    local session = db('HGET', q.h, 'c' .. client)
-    local lastUse = session and fromSix(session, 7) or 0
-    db('ZREM', q.z, member)
-    if lastUse > call.now - SESSION_MS then
-      db('ZADD', q.z, 0, 'c' .. six(lastUse) .. client)
-      db('HSET', q.h, 'c' .. client, sub(session, 1, 12) .. six(lastUse) .. sub(session, 19))
+-- Forgets records of a kind whose last use(6), at `at`, is older than `age`: each is listed with a moment, which follows the
+-- last use only here.
+local function forgetSilent(q, kind, at, age, forget)
+  for _, member in ipairs(membersBetween(q.z, '[' .. kind, '(' .. kind .. six(math.max(0, call.now - age + 1)), AT_ONCE)) do
+    local field = kind .. sub(member, 8)
+    local stored = db('HGET', q.h, field)
+    local lastUse = stored and fromSix(stored, at) or 0
+    remove(q, member)
+    if lastUse > call.now - age then
+      add(q, kind .. six(lastUse) .. sub(field, 2))
+      store(q, field, sub(stored, 1, at + 5) .. six(lastUse) .. sub(stored, at + 12))
     else
-      for _, taken in ipairs(session and takesOf(session) or {}) do finishPops(q, taken) end
-      delete(q, 'c' .. client)
+      forget(stored)
+      delete(q, field)
     end
   end
   flush(q)
+end
+
+-- What a silent client popped is its own by now: whether it ever received it, nobody can say.
+local function forgetSessions(q)
+  forgetSilent(q, 'c', 7, SESSION_MS, function(session)
+    for _, taken in ipairs(session and takesOf(session) or {}) do finishPops(q, taken) end
+  end)
 end
 
 -- Deletes a queue that only a session created: nothing was ever stored in it.
@@ -111,7 +119,8 @@ verbs.sweep = function(q, args, at)
   more = removeOld(q) >= AT_ONCE or more
   more = forgetKeys(q, window) >= AT_ONCE or more
   forgetSessions(q)
-  forgetMarks(q)
+  -- Of sources that were silent for a day.
+  forgetSilent(q, 'o', 8, MARK_MS, function() end)
   if q.expires and not firstMember(q.z, 'x') then db('HDEL', q.h, 'X') end
   local hasEntries = call.isCluster and firstMember(q.z, 'p') ~= nil
   if hasEntries then nameDestinations(q) end

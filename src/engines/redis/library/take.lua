@@ -141,12 +141,6 @@ local function takeFirst(q, gid, count, ends, holder, most)
   return taken, found, isCut and most
 end
 
-local function maturesBefore(a, b)
-  local first, second = fromSix(a, 4), fromSix(b, 4)
-  if first ~= second then return first < second end
-  return fromSix(a, 10) < fromSix(b, 10)
-end
-
 -- Calls `each` with the number of every id of this queue in a list, each once.
 local function eachId(q, ids, each)
   local seen = {}
@@ -167,7 +161,7 @@ local function takeByIds(q, gid, ids, count, ends, holder, most)
     local isExpired = isReady and d.expiresAt ~= NEVER and fromSix(d.expiresAt, 1) <= call.now
     if isReady and not isExpired then members[#members + 1] = memberOf(gid, seq, d) end
   end)
-  table.sort(members, maturesBefore)
+  table.sort(members, isEarlier)
   for i = #members, count + 1, -1 do members[i] = nil end
   if #members == 0 then return {}, {} end
   local values, _, isCut = readElementsAt(q, members, most or LARGEST_REPLY, most)

@@ -1,0 +1,139 @@
+-- Functions of their own, which need no session: for the registry (registry.ts), definitions and counters.
+
+-- Names of queues by when they were last used, and the lists of those to sweep by when: sorted sets. Functions, as plain
+-- commands would be rejected if Redis is out of memory, and then nobody could reserve.
+--
+-- moments: keys: a sorted set; arguments: moments, each with a member.
+-- use: keys: the names of a namespace; arguments: the time to go by or 0, '1' to make names known, names. Notes that those
+-- that are known are used; returns how many they are.
+-- unname: the same key; arguments: name, the moment of its last use, '' or a moment to note instead. Without one the name is
+-- removed. Returns 1, or 0 if the queue was used since.
+-- forget: keys: those of a queue (queue.lua), and others of its slot. Deletes an empty queue; returns 0 if it is not empty, or
+-- was declared with options.
+-- drop: the same keys. Deletes a queue that holds no delivery and no outbox entry, whatever else it remembers.
+
+register('_moments', function(keys, args)
+  return spreadCall('ZADD', keys[1], args)
+end)
+
+register('_use', function(keys, args)
+  local now, time, known = tonumber(args[1]), db('TIME'), 0
+  if now == 0 then now = time[1] * 1000 + math.floor(time[2] / 1000) end
+  for i = 3, #args do
+    if args[2] == '1' or db('ZSCORE', keys[1], args[i]) then
+      db('ZADD', keys[1], now, args[i])
+      known = known + 1
+    end
+  end
+  return known
+end)
+
+register('_unname', function(keys, args)
+  local name, seen, instead = args[1], tonumber(args[2]), args[3]
+  if tonumber(db('ZSCORE', keys[1], name) or -1) ~= seen then return 0 end
+  if instead ~= '' then db('ZADD', keys[1], instead, name) else db('ZREM', keys[1], name) end
+  return 1
+end)
+
+-- Deliveries, elements of streams and outbox entries keep a queue from being dropped. All other members of z are dedup keys,
+-- sessions and the like, which go with it.
+register('_drop', function(keys)
+  if db('EXISTS', keys[4]) == 1 then return 0 end
+  for prefix in string.gmatch('wlabp', '.') do
+    if #membersBetween(keys[2], '[' .. prefix, '(' .. prefix .. LAST, 1) > 0 then return 0 end
+  end
+  db('UNLINK', unpack(keys))
+  return 1
+end)
+
+-- An empty queue has nothing in z but the member that keeps it in existence: no delivery, no dedup key, no session, no
+-- outbox entry. A list, which has no such member, does not exist when it is empty.
+register('_forget', function(keys)
+  if db('ZCARD', keys[2]) > 1 or db('HEXISTS', keys[1], 'O') == 1 or db('EXISTS', keys[4]) == 1 then return 0 end
+  db('UNLINK', unpack(keys))
+  return 1
+end)
+
+-- Small documents: a hash per kind, key -> version, a space, JSON. The client makes the version, a new one for
+-- each write, so a write that is sent again is known for what it is.
+--
+-- put: <key> <version> <JSON> <'any', '-' for none, '=' and a version> <channel> <message>: 1, or 0 for a conflict
+-- delete: <key> <'any', '=' and a version> <channel> <message>: 1, 0 for a conflict, -1 where there was none
+
+local function versionOf(document)
+  return document and string.match(document, '^%S+') or nil
+end
+
+local function fits(stored, expected)
+  if expected == 'any' then return true end
+  local version = versionOf(stored)
+  if expected == '-' then return version == nil end
+  return version ~= nil and '=' .. version == expected
+end
+
+register('_put', function(keys, args)
+  local stored = db('HGET', keys[1], args[1])
+  if versionOf(stored) == args[2] then
+    -- Written again, so that waiting for replicas waits for it.
+    db('HSET', keys[1], args[1], stored)
+    return 1
+  end
+  if not fits(stored, args[4]) then return 0 end
+  db('HSET', keys[1], args[1], args[2] .. ' ' .. args[3])
+  db('PUBLISH', args[5], args[6])
+  return 1
+end, true)
+
+register('_delete', function(keys, args)
+  local stored = db('HGET', keys[1], args[1])
+  if not fits(stored, args[2]) then return 0 end
+  if not stored then return -1 end
+  db('HDEL', keys[1], args[1])
+  db('PUBLISH', args[3], args[4])
+  return 1
+end)
+
+-- Counters for people to read: a hash, <counter>:<group> -> count. Arguments: fields and what to add to each.
+
+-- As `MAX_COUNTED_GROUPS` in `engine/stats.ts`, in addition to the plain group.
+local MAX_COUNTED = 1000
+
+-- The fields and sums of each named group, and the groups as a list.
+local function countedGroups(key)
+  local flat = db('HGETALL', key)
+  local groups, sums, fields = {}, {}, {}
+  for i = 1, #flat, 2 do
+    local group = string.match(flat[i], '^%a+:(.+)$')
+    if group and not sums[group] then
+      groups[#groups + 1] = group
+      sums[group], fields[group] = 0, {}
+    end
+    if group then
+      sums[group] = sums[group] + tonumber(flat[i + 1])
+      fields[group][#fields[group] + 1] = flat[i]
+    end
+  end
+  return groups, sums, fields
+end
+
+-- Group names come from producers: of too many, those that were counted the least are forgotten.
+local function forgetLeast(key)
+  local groups, sums, fields = countedGroups(key)
+  if #groups <= MAX_COUNTED then return end
+  table.sort(groups, function(a, b) return sums[a] > sums[b] end)
+  local least = {}
+  for i = MAX_COUNTED + 1, #groups do
+    for _, field in ipairs(fields[groups[i]]) do least[#least + 1] = field end
+  end
+  spreadCall('HDEL', key, least)
+end
+
+register('_count', function(keys, args)
+  local isNew = false
+  for i = 1, #args, 2 do
+    local count = db('HINCRBY', keys[1], args[i], args[i + 1])
+    isNew = isNew or count == tonumber(args[i + 1])
+  end
+  if isNew and db('HLEN', keys[1]) > MAX_COUNTED then forgetLeast(keys[1]) end
+  return #args / 2
+end)
