@@ -156,15 +156,14 @@ export class Dispatcher {
     const { job } = waiting;
     const allowanceMs = job.kind === 'call' ? job.allowanceMs : 0;
     this.#sent.push({ ...waiting, seq, limitMs: this.#limits.watchdogMs + allowanceMs });
-    worker.send(this.#requestOf(job, seq));
-  }
-
-  #requestOf(job: Job, seq: number): WorkerRequest {
-    if (job.kind === 'compile') return { kind: 'compile', seq, sources: job.sources };
+    if (job.kind === 'compile') {
+      worker.send({ kind: 'compile', seq, sources: job.sources });
+      return;
+    }
     const { program, logs } = job;
     const sources = this.#known.has(program) ? null : job.sources;
     this.#known.add(program);
-    return { kind: 'call', seq, program, sources, logs, elements: job.pack() };
+    worker.send({ kind: 'call', seq, program, sources, logs, elements: job.pack() });
   }
 
   #start(): WorkerHandle {
@@ -184,8 +183,8 @@ export class Dispatcher {
     if (head?.seq !== seq) throw new Error('the selector worker answered out of order');
     this.#charge(head, ms);
     head.resolve(answer);
-    this.#watchdog.look();
-    this.#feed();
+    if (this.#waiting.isEmpty) this.#watchdog.look();
+    else this.#feed();
   }
 
   #charge(sent: Sent, ms: number): void {

@@ -52,15 +52,15 @@ class FairQueue<K, V> {
     return false;
   }
 
-  /** The key whose turn it is among those that may go; of equal ones the first that came. */
-  next(mayGo: (key: K, value: V) => boolean): [K, V] | null {
+  /** The key whose turn it is among those that may go (null: all); of equal ones the first that came. */
+  next(mayGo: ((key: K, value: V) => boolean) | null): [K, V] | null {
     let next: [K, V] | null = null;
     let nextEnd = Infinity;
     let least = Infinity;
     for (const [key, value] of this.#waiting) {
       const { used, last } = this.#usage.get(key) ?? NOT_USED;
       least = Math.min(least, used);
-      if (used + last >= nextEnd || !mayGo(key, value)) continue;
+      if (used + last >= nextEnd || mayGo?.(key, value) === false) continue;
       nextEnd = used + last;
       next = [key, value];
     }
@@ -118,15 +118,16 @@ export class RequestQueue<T extends QueuedRequest> {
     this.#first.unshift(item);
   }
 
-  /** The request whose turn it is, of those that may go. */
-  next(mayGo: (request: QueuedRequest) => boolean = () => true): T | null {
-    const first = this.#first.findIndex(mayGo);
-    if (first >= 0) return this.#first.splice(first, 1)[0] ?? null;
-    const mayPay = (payer: Payer, own: FairQueue<number, T[]>): boolean =>
-      own.has((program) => mayGo({ payer, program }));
-    const [payer, programs] = this.#payers.next(mayPay) ?? [];
+  /** The request whose turn it is, of those that may go; null: any may. */
+  next(mayGo: ((request: QueuedRequest) => boolean) | null = null): T | null {
+    if (this.#first.length > 0) {
+      const first = mayGo === null ? 0 : this.#first.findIndex(mayGo);
+      if (first >= 0) return this.#first.splice(first, 1)[0] ?? null;
+    }
+    const [payer, programs] =
+      this.#payers.next(mayGo && ((key, own) => own.has((program) => mayGo({ payer: key, program })))) ?? [];
     if (payer === undefined || programs === undefined) return null;
-    const [program, items] = programs.next((each) => mayGo({ payer, program: each })) ?? [];
+    const [program, items] = programs.next(mayGo && ((each) => mayGo({ payer, program: each }))) ?? [];
     if (program === undefined || items === undefined) return null;
     const item = items.shift() ?? null;
     if (items.length === 0) programs.remove(program);

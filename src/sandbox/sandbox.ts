@@ -288,7 +288,7 @@ class WorkerProgram implements SelectorProgram {
       sources: this.#sources,
       logs: this.#logs,
       pack: () => packElements(elements, from, count, withBodies),
-      allowanceMs: bodyAllowanceMs(this.#limits, bytes, this.#selectors),
+      allowanceMs: bytes === 0 ? 0 : bodyAllowanceMs(this.#limits, bytes, this.#selectors),
     });
   }
 }
@@ -397,9 +397,12 @@ function readVerdicts(called: Called, destinations: number): SelectorAnswer[] {
       }
       const own = extra?.[0] === at ? extra : null;
       if (own !== null) extra = extras.next().value;
-      verdicts.push(readVerdict(called.codes[at], own, written));
+      const isPlain = own === null && written.headers === null && written.body === null;
+      if (isPlain) verdicts.push(called.codes[at] === VERDICT_CODES.yes ? YES : NO);
+      else verdicts.push(readVerdict(called.codes[at], own ?? NO_EXTRA, written));
     }
-    answers.push({ outcome: 'asked', verdicts, logs: logsOf(called, element, destinations) });
+    const logs = called.logs.length === 0 ? NO_LOGS : logsOf(called, element, destinations);
+    answers.push({ outcome: 'asked', verdicts, logs });
   }
   return answers;
 }
@@ -408,7 +411,6 @@ const NO_LOGS: readonly LogLine[] = [];
 
 /** The lines of one element, by destination. */
 function logsOf({ logs }: Called, element: number, destinations: number): readonly LogLine[] {
-  if (logs.length === 0) return NO_LOGS;
   const first = element * destinations;
   return logs
     .filter(([at]) => at >= first && at < first + destinations)
@@ -420,10 +422,9 @@ interface Written {
   readonly body: Uint8Array | null;
 }
 
-function readVerdict(code: string | undefined, extra: Extra | null, written: Written): SelectorVerdict {
+function readVerdict(code: string | undefined, extra: Extra, written: Written): SelectorVerdict {
   const accepted = code === VERDICT_CODES.yes || code === VERDICT_CODES.override;
-  if (extra === null && written.headers === null && written.body === null) return accepted ? YES : NO;
-  const [, error, mature, delay, tries, place] = extra ?? NO_EXTRA;
+  const [, error, mature, delay, tries, place] = extra;
   return {
     accepted,
     error: error === null || place === null ? error : `${error} (line ${place[0]}, column ${place[1]})`,

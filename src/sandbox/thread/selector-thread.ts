@@ -29,6 +29,8 @@ type CallRequest = Extract<WorkerRequest, { kind: 'call' }>;
 
 interface Program {
   readonly sources: ProgramSources;
+  /** How many of its destinations have one. */
+  readonly selectors: number;
   /** The sources as the VM takes them; null until its first call. */
   steps: readonly ProgramStep[] | null;
 }
@@ -108,17 +110,16 @@ export class SelectorThread {
 
   async #call({ program: key, sources, elements, logs }: CallRequest): Promise<WorkerAnswer> {
     const known = this.#programs.get(key);
-    const program = known ?? { sources: sources ?? [], steps: null };
+    const program = known ?? newProgram(sources ?? []);
     if (known === undefined) this.#programs.set(key, program);
     const kept = this.#vms.take(key);
     if (kept === null) this.#deadline.start(this.#limits.compileMs);
     program.steps ??= this.#readSteps(program.sources);
     const { steps } = program;
     const vm = kept ?? (await this.#newVm());
-    const selectors = steps.filter((step) => step !== null).length;
     const call = new Call(
       elements,
-      { destinations: steps.length, selectors },
+      { destinations: steps.length, selectors: program.selectors },
       this.#limits,
       this.#deadline,
       (isOn) => Atomics.store(this.#pulse, PULSE.inPayload, isOn ? 1 : 0),
@@ -181,6 +182,10 @@ export class SelectorThread {
   }
 }
 
+function newProgram(sources: ProgramSources): Program {
+  return { sources, selectors: sources.filter((source) => source !== null).length, steps: null };
+}
+
 function cpuMs(): number {
   const { user, system } = process.threadCpuUsage();
   return (user + system) / 1000;
@@ -193,7 +198,8 @@ function cpuMs(): number {
 export class VmCache {
   readonly #limits: Pick<SandboxLimits, 'liveVms' | 'liveBytes'>;
   /** In the order of use: a map keeps the order of insertion. */
-  readonly #vms = new Map<number, SelectorVm>();
+  readonly #vms = new Map<number, { readonly vm: SelectorVm; readonly bytes: number }>();
+  #bytes = 0;
 
   constructor(limits: Pick<SandboxLimits, 'liveVms' | 'liveBytes'>) {
     this.#limits = limits;
@@ -201,20 +207,20 @@ export class VmCache {
 
   /** Takes a program's VM out, to be put back after use. */
   take(program: number): SelectorVm | null {
-    const vm = this.#vms.get(program) ?? null;
+    const kept = this.#vms.get(program);
+    if (kept === undefined) return null;
     this.#vms.delete(program);
-    return vm;
+    this.#bytes -= kept.bytes;
+    return kept.vm;
   }
 
   put(program: number, vm: SelectorVm): void {
-    this.#vms.set(program, vm);
-    let bytes = 0;
-    for (const each of this.#vms.values()) bytes += each.bytes;
-    for (const [oldest, each] of this.#vms) {
-      if (this.#vms.size <= this.#limits.liveVms && bytes <= this.#limits.liveBytes) return;
-      bytes -= each.bytes;
-      each.dispose();
-      this.#vms.delete(oldest);
+    const { bytes } = vm;
+    this.#vms.set(program, { vm, bytes });
+    this.#bytes += bytes;
+    for (const oldest of this.#vms.keys()) {
+      if (this.#vms.size <= this.#limits.liveVms && this.#bytes <= this.#limits.liveBytes) return;
+      this.drop(oldest);
     }
   }
 
@@ -426,6 +432,8 @@ function writeBody(payload: string | Uint8Array, kind: PayloadKind): Uint8Array 
   return text.isWellFormed() ? Buffer.from(text) : 'the payload is not well-formed Unicode';
 }
 
+const NO_BODIES = new Uint8Array(0);
+
 /**
  * Reads what the guest answered. Its shape is checked to the last value although the guest is ours: should a
  * selector ever break out of the VM's language into the VM's memory, this is the wall behind it.
@@ -446,7 +454,7 @@ export function readAnswer(json: string, elements: number, destinations: number,
     codes,
     extras: extras.map((extra) => readExtra(extra, codes)),
     changes: call.changes,
-    bodies: call.joinBodies(),
+    bodies: call.changes.length === 0 ? NO_BODIES : call.joinBodies(),
     logs: call.logs,
   };
 }

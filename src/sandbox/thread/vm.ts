@@ -66,7 +66,7 @@ export class SelectorVm {
   readonly #add: JSValueHandle;
   readonly #ask: JSValueHandle;
   readonly #deadline: Deadline;
-  readonly #memory: () => number;
+  readonly #memory: LinearMemory | null;
   #host: Host | null = null;
   /** What went wrong on our side while the VM ran; its call does not count. */
   #fault: Error | null = null;
@@ -89,10 +89,10 @@ export class SelectorVm {
       },
     );
     const vm = await QuickJS.restore(image.snapshot, withMemory);
-    return new SelectorVm(vm, image, deadline, () => memory?.buffer.byteLength ?? 0);
+    return new SelectorVm(vm, image, deadline, memory);
   }
 
-  private constructor(vm: QuickJS, image: VmImage, deadline: Deadline, memory: () => number) {
+  private constructor(vm: QuickJS, image: VmImage, deadline: Deadline, memory: LinearMemory | null) {
     this.#vm = vm;
     this.#add = vm.importHandle(image.add);
     this.#ask = vm.importHandle(image.ask);
@@ -118,7 +118,7 @@ export class SelectorVm {
 
   /** Bytes of linear memory that this VM holds. */
   get bytes(): number {
-    return this.#memory();
+    return this.#memory?.buffer.byteLength ?? 0;
   }
 
   /** Adds the destinations. A script that the VM refuses becomes an error of its destination. */

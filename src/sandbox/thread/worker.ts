@@ -10,19 +10,14 @@ if (port === null) throw new Error('the selector worker is started as a worker t
 
 const image = setup.image ?? (await makeImage(setup.wasm, setup.limits));
 const thread = new SelectorThread(setup, image);
-const send = (message: WorkerMessage, handedOver: ArrayBuffer[] = []): void =>
-  port.postMessage(message, handedOver);
-
 let last = Promise.resolve();
 port.on('message', (request: WorkerRequest) => {
   last = last.then(async () => {
     const handled = await thread.handle(request);
     if (handled === null || request.kind === 'close') return;
     const { answer, ms } = handled;
-    send(
-      { kind: 'answer', seq: request.seq, ms, answer },
-      answer.outcome === 'called' ? [answer.bodies.buffer] : [],
-    );
+    const handedOver = answer.outcome === 'called' && answer.bodies.length > 0 ? [answer.bodies.buffer] : [];
+    port.postMessage({ kind: 'answer', seq: request.seq, ms, answer } satisfies WorkerMessage, handedOver);
   });
 });
-send({ kind: 'ready', image });
+port.postMessage({ kind: 'ready', image } satisfies WorkerMessage);
