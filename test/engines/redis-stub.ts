@@ -1,3 +1,4 @@
+import { PendingLimit } from '../../src/engine/calls.ts';
 import { Batchers } from '../../src/engines/redis/batcher.ts';
 import type { RedisSignaller } from '../../src/engines/redis/channels.ts';
 import type { Reply } from '../../src/engines/redis/client/connection.ts';
@@ -73,8 +74,7 @@ export class StubbedStorage {
     const unreachable = new ExecutionError('storage-unavailable', 'Unreachable.');
     const executor = {
       library: 'test',
-      addPending: () => {},
-      removePending: () => {},
+      pending: new PendingLimit(),
       rejection: () => (this.isReachable ? null : unreachable),
       execute: (request: RedisRequest) => ({ done: this.#execute(request), failure: () => unreachable }),
     } satisfies Partial<Record<keyof Executor, unknown>> as unknown as Executor;

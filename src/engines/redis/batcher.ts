@@ -7,7 +7,7 @@ import type { QueueKey } from '../../model/names.ts';
 import type { CancelTimer } from '../../util/clock.ts';
 import type { RedisSignaller } from './channels.ts';
 import type { Arg, Command, Reply } from './client/connection.ts';
-import { DEADLINE_MS, type Executed, type Execution, ExecutionError } from './client/executor.ts';
+import { DEADLINE_MS, type Execution, ExecutionError } from './client/executor.ts';
 import type { Master } from './client/master.ts';
 import { slotOf } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
@@ -34,6 +34,19 @@ export interface Verb<Call, Value> {
   encode(calls: readonly Call[]): readonly Arg[];
   /** One value per call, in their order; an error for a call that was rejected. */
   decode(result: Result, calls: readonly Call[]): readonly (Value | QuaysideError)[];
+}
+
+/** A verb whose calls are not joined. */
+export function single<Call, Value>(
+  name: string,
+  encode: (call: Call) => readonly Arg[],
+  decode: (result: Result, call: Call) => Value | QuaysideError,
+): Verb<Call, Value> {
+  return {
+    name,
+    encode: ([call]) => encode(call as Call),
+    decode: (result, [call]) => [decode(result, call as Call)],
+  };
 }
 
 /** Entries of an outbox for one destination, the oldest first: see `library/outbox.lua`. */
@@ -68,7 +81,7 @@ export interface LibraryReply {
 }
 
 /** What a storage operation says of a call, in addition to the call. */
-export interface CallOptions {
+interface CallOptions {
   /** Calls next to each other with the same are executed as one; not given: this one is alone. */
   readonly join?: string | null;
   /** It may be executed twice, as it only reads, or does what is due anyway. All others are numbered. */
@@ -158,24 +171,22 @@ export class Batchers {
 
   /** What takes several calls, one after the other, has the time of one for all of them. @throws QuaysideError */
   inTime<Value>(value: Promise<Value>): Promise<Value> {
-    return new Promise((resolve, reject) => {
-      const late = (): void => reject(new ExecutionError('outcome-unknown', 'Redis did not answer in time.'));
-      const entry = new Late(this.#deadlines.next(), late);
-      this.#deadlines.add(entry);
-      value.then(resolve, reject).finally(() => this.#deadlines.remove(entry));
-    });
+    const expired = Promise.withResolvers<never>();
+    const late = new ExecutionError('outcome-unknown', 'Redis did not answer in time.');
+    const cancelTimer = this.context.clock.after(DEADLINE_MS, () => expired.reject(late));
+    return Promise.race([value, expired.promise]).finally(cancelTimer);
   }
 
   /** Its time begins now. */
   add(call: PendingCall): void {
     call.deadlineAt = this.#deadlines.next();
-    this.context.executor.addPending(call.bytes);
+    this.context.executor.pending.add(call.bytes);
     this.#deadlines.add(call);
   }
 
   onSettled(call: PendingCall): void {
     this.#deadlines.remove(call);
-    this.context.executor.removePending(call.bytes);
+    this.context.executor.pending.remove(call.bytes);
   }
 
   /** Sends the batch of a queue when this turn's calls are all made. */
@@ -432,7 +443,7 @@ class Batcher {
     return Array.from(counts, ([signal, count]) => signaller.command(signal.topic, signal.say(count)));
   }
 
-  #execute(batch: Batch): Promise<Executed> {
+  #execute(batch: Batch): Execution['done'] {
     const { executor, topology } = this.#context;
     const { calls, isFree, deadlineAt } = batch;
     const stores = calls.some(({ options }) => options.stores === true);
@@ -480,7 +491,7 @@ class Batcher {
     return head;
   }
 
-  #onExecuted(batch: Batch, { reply, master }: Executed): void {
+  #onExecuted(batch: Batch, { reply, master }: Awaited<Execution['done']>): void {
     const { settings, signaller, log, onReply } = this.#context;
     let read: LibraryReply;
     try {
@@ -494,7 +505,7 @@ class Batcher {
     for (const signal of batch.signals) signaller.onStored(signal);
     if (batch.isOver) return;
     batch.isOver = true;
-    const decoded = decodeAll(batch.bundles, read);
+    const decoded = batch.bundles.map((bundle, i) => ({ ...bundle, ...decode(bundle, read.results[i]) }));
     const failed = decoded.find(({ error }) => error !== null);
     if (failed !== undefined) this.#undoTakes(batch, failed.error);
     else if (batch.number > 0) this.#received = batch.number;
@@ -676,17 +687,6 @@ class PendingCall extends Expiring {
   }
 }
 
-class Late extends Expiring {
-  readonly deadlineAt: number;
-  readonly expire: () => void;
-
-  constructor(deadlineAt: number, expire: () => void) {
-    super();
-    this.deadlineAt = deadlineAt;
-    this.expire = expire;
-  }
-}
-
 function bundlesOf(calls: readonly PendingCall[]): Bundle[] {
   const bundles: Bundle[] = [];
   let last: string | null = null;
@@ -699,27 +699,18 @@ function bundlesOf(calls: readonly PendingCall[]): Bundle[] {
   return bundles;
 }
 
-interface Decoded {
-  readonly calls: readonly PendingCall[];
-  readonly values: readonly unknown[];
-  /** Why there are no values; null if there are. */
-  readonly error: unknown;
-}
-
-function decodeAll(bundles: readonly Bundle[], { results }: LibraryReply): Decoded[] {
-  return bundles.map(({ verb, calls: joined }, i) => {
-    try {
-      const own = results[i];
-      if (own === undefined) throw new Error('a result of the library is missing');
-      const values = verb.decode(
-        own,
-        joined.map((call) => call.args),
-      );
-      return { calls: joined, values, error: null };
-    } catch (error) {
-      return { calls: joined, values: [], error };
-    }
-  });
+/** The values of its calls, or why there are none. */
+function decode(
+  { verb, calls }: Bundle,
+  result: Result | undefined,
+): { values: readonly unknown[]; error: unknown } {
+  try {
+    if (result === undefined) throw new Error('a result of the library is missing');
+    const args = calls.map((call) => call.args);
+    return { values: verb.decode(result, args), error: null };
+  } catch (error) {
+    return { values: [], error };
+  }
 }
 
 const NO_SIGNALS: readonly Command[] = [];
@@ -796,15 +787,15 @@ export class UndecodableElements extends QuaysideError {
 }
 
 /** Delays waiting deliveries, so that those behind them can be taken. */
-const POSTPONE: Verb<readonly Buffer[], undefined> = {
-  name: 'postpone',
-  encode: (calls) => [POSTPONE_MS, Buffer.concat(calls.flat())],
-  decode: (_, calls) => calls.map(() => undefined),
-};
+const POSTPONE = single<readonly Buffer[], undefined>(
+  'postpone',
+  (members) => [POSTPONE_MS, Buffer.concat(members)],
+  () => undefined,
+);
 
 /** Settles the client's previous batch, whatever became of it, and returns nothing. */
-const SETTLE_SESSION: Verb<undefined, undefined> = {
-  name: 'settle-session',
-  encode: () => [],
-  decode: () => [undefined],
-};
+const SETTLE_SESSION = single<undefined, undefined>(
+  'settle-session',
+  () => [],
+  () => undefined,
+);

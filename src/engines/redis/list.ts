@@ -27,7 +27,7 @@ import {
 import { QuaysideError } from '../../model/errors.ts';
 import { isSameContent } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
-import type { Batchers, Verb } from './batcher.ts';
+import { type Batchers, single, type Verb } from './batcher.ts';
 import type { Arg } from './client/connection.ts';
 import { decodeContent, elementId, encodeContent } from './encoding.ts';
 import type { Keys } from './keys.ts';
@@ -252,28 +252,21 @@ const RPOP: Verb<PopCall, TakeResult> = {
   },
 };
 
-const RPUSH: Verb<readonly Buffer[], undefined> = {
-  name: 'rpush',
-  encode: ([items]) => [items?.length ?? 0, ...(items ?? [])],
-  decode: () => [undefined],
-};
+const RPUSH = single<readonly Buffer[], undefined>(
+  'rpush',
+  (items) => [items.length, ...items],
+  () => undefined,
+);
 
-interface RangeCall {
-  readonly skip: number;
-  readonly limit: number;
-  readonly bodies: boolean;
-}
-
-const LRANGE: Verb<RangeCall, ScanPage> = {
-  name: 'lrange',
-  encode: ([call]) => [call?.skip ?? 0, call?.limit ?? 0],
-  decode({ text, elements }, [call]) {
-    const skip = call?.skip ?? 0;
+const LRANGE = single<{ readonly skip: number; readonly limit: number; readonly bodies: boolean }, ScanPage>(
+  'lrange',
+  ({ skip, limit }) => [skip, limit],
+  ({ text, elements }, { skip, bodies }) => {
     const deliveries = elements.map((item, index) => {
       const delivery = decodeItem(item);
       return {
         ...delivery,
-        body: call?.bodies === true ? delivery.body : NO_BODY,
+        body: bodies ? delivery.body : NO_BODY,
         bytes: delivery.body.byteLength,
         state: 'ready' as const,
         insertedAt: delivery.matureAt,
@@ -284,24 +277,25 @@ const LRANGE: Verb<RangeCall, ScanPage> = {
       };
     });
     const isLast = text.toString() === '0';
-    return [{ deliveries, next: isLast ? null : String(skip + deliveries.length) }];
+    return { deliveries, next: isLast ? null : String(skip + deliveries.length) };
   },
-};
+);
 
-const LLEN: Verb<undefined, { readonly count: number; readonly nextMatureAt: number | null }> = {
-  name: 'llen',
-  encode: () => [],
-  decode: ({ text }) => [
-    { count: text.readUIntBE(0, 6), nextMatureAt: text.length === 6 ? null : text.readUIntBE(6, 6) },
-  ],
-};
+const LLEN = single<undefined, { readonly count: number; readonly nextMatureAt: number | null }>(
+  'llen',
+  () => [],
+  ({ text }) => ({
+    count: text.readUIntBE(0, 6),
+    nextMatureAt: text.length === 6 ? null : text.readUIntBE(6, 6),
+  }),
+);
 
 /** Returns how many elements it had. */
-const DROP: Verb<undefined, number> = {
-  name: 'drop',
-  encode: () => [],
-  decode: ({ text }) => [text.readUIntBE(0, 6)],
-};
+const DROP = single<undefined, number>(
+  'drop',
+  () => [],
+  ({ text }) => text.readUIntBE(0, 6),
+);
 
 const ITEM_HEAD = 32;
 const ID_LENGTH = 22;

@@ -1,6 +1,6 @@
 import type { QueueKey } from '../../model/names.ts';
 import type { CancelTimer } from '../../util/clock.ts';
-import type { Batchers, CallOptions, LibraryReply, Verb } from './batcher.ts';
+import { type Batchers, type LibraryReply, single } from './batcher.ts';
 import type { RedisContext } from './context.ts';
 import { parseQueueText, queueText } from './keys.ts';
 import { noNumberLeft } from './policies.ts';
@@ -11,7 +11,7 @@ const MAX_PAUSE_MS = 8_000;
 const NUMBER_BYTES = 7;
 const NO_NUMBER = Buffer.alloc(NUMBER_BYTES);
 /** Done twice they are done once; what follows on them must not be undone by a failover. */
-const REPEATABLE: CallOptions = { isFree: true, waits: true };
+const REPEATABLE = { isFree: true, waits: true } as const;
 
 interface ApplyCall {
   readonly tag: string;
@@ -19,18 +19,17 @@ interface ApplyCall {
   readonly entries: readonly Buffer[];
 }
 
-const APPLY: Verb<ApplyCall, undefined> = {
-  name: 'apply',
-  encode: ([call]) =>
-    call === undefined ? [] : [call.tag, call.windowMs, call.entries.length, ...call.entries],
-  decode: ({ text }) => [text.length === 0 ? undefined : noNumberLeft()],
-};
+const APPLY = single<ApplyCall, undefined>(
+  'apply',
+  ({ tag, windowMs, entries }) => [tag, windowMs, entries.length, ...entries],
+  ({ text }) => (text.length === 0 ? undefined : noNumberLeft()),
+);
 
-const ACKNOWLEDGE: Verb<{ readonly to: string; readonly number: Buffer }, undefined> = {
-  name: 'acknowledge',
-  encode: ([call]) => (call === undefined ? [] : [call.to, call.number]),
-  decode: () => [undefined],
-};
+const ACKNOWLEDGE = single<{ readonly to: string; readonly number: Buffer }, undefined>(
+  'acknowledge',
+  ({ to, number }) => [to, number],
+  () => undefined,
+);
 
 /**
  * Brings the outbox entries of queues to the queues that they are for: see `library/outbox.lua`. A relay for each source

@@ -1,4 +1,3 @@
-import { tooManyGroups } from '../../engine/calls.ts';
 import type { NamespacePolicy } from '../../engine/engine.ts';
 import {
   type DefaultsRule,
@@ -30,10 +29,9 @@ export class Policies {
     return ruleFor(this.#rules.get(ns) ?? [], name);
   }
 
-  /** What bounds the groups of a queue. */
-  room(queue: QueueKey): GroupRoom {
-    const limit = groupLimitOf(this.#policies.get(queue.ns));
-    return { queue, limit, text: limit === null ? '' : `${limit.most},${[...limit.defaults].join(',')},` };
+  /** What bounds the groups of a queue; null: nothing. */
+  groupLimit({ ns }: QueueKey): GroupLimit | null {
+    return groupLimitOf(this.#policies.get(ns));
   }
 
   /** By the namespace, or its rule for the name; 0: none. */
@@ -78,19 +76,6 @@ export class Policies {
     const t = retryDelay && [retryDelay.firstMs, retryDelay.factor, retryDelay.maxMs, retryDelay.jitter];
     return { d: d === null ? 0 : d, r: retentionMs === null ? 0 : retentionMs, t: t === null ? 0 : t };
   }
-}
-
-/** The bound on the groups of a queue. */
-export interface GroupRoom {
-  readonly queue: QueueKey;
-  readonly limit: GroupLimit | null;
-  /** The limit as `library/groups.lua` reads it. */
-  readonly text: string;
-}
-
-/** Why groups do not fit. */
-export function groupsRejected({ queue, limit }: GroupRoom): QuaysideError {
-  return limit === null ? noNumberLeft() : tooManyGroups(queue.name, limit.most);
 }
 
 /** No limit but that of the numbers that groups have. */

@@ -2,7 +2,7 @@ import type { Definitions } from '../../engine/definitions.ts';
 import type { NamespacePolicy } from '../../engine/engine.ts';
 import type { SweepResult, Usage } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
-import type { Batchers, Verb } from './batcher.ts';
+import { type Batchers, single } from './batcher.ts';
 import { asString, type Reply } from './client/connection.ts';
 import { DEADLINE_MS, type Executor } from './client/executor.ts';
 import type { RedisContext } from './context.ts';
@@ -499,16 +499,14 @@ interface Swept {
   readonly nextTidyAt: number | null;
 }
 
-const SWEEP: Verb<number, Swept> = {
-  name: 'sweep',
-  encode: ([windowMs]) => [windowMs ?? 0],
-  decode: ({ text }) => [
-    {
-      released: text.readUInt8(0) === 1,
-      ready: text.readUInt8(1) === 1,
-      more: text.readUInt8(2) === 1,
-      nextAt: text.readUIntBE(3, 6) || null,
-      nextTidyAt: text.readUIntBE(9, 6) || null,
-    },
-  ],
-};
+const SWEEP = single<number, Swept>(
+  'sweep',
+  (windowMs) => [windowMs],
+  ({ text }) => ({
+    released: text.readUInt8(0) === 1,
+    ready: text.readUInt8(1) === 1,
+    more: text.readUInt8(2) === 1,
+    nextAt: text.readUIntBE(3, 6) || null,
+    nextTidyAt: text.readUIntBE(9, 6) || null,
+  }),
+);

@@ -1,4 +1,5 @@
-import { isBeyond, limitedGroups } from '../../engine/queue-policy.ts';
+import { tooManyGroups } from '../../engine/calls.ts';
+import { type GroupLimit, isBeyond, limitedGroups } from '../../engine/queue-policy.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import {
   type GroupCounts,
@@ -37,11 +38,18 @@ import { QuaysideError } from '../../model/errors.ts';
 import { LeaseTokens, TOKEN_BYTES } from '../../model/lease-token.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { holderTexts, OWNER_BYTES, ownerNumber, readHolder } from '../../model/owner.ts';
-import { type Batchers, type Result, type Undecodable, UndecodableElements, type Verb } from './batcher.ts';
+import {
+  type Batchers,
+  type Result,
+  single,
+  type Undecodable,
+  UndecodableElements,
+  type Verb,
+} from './batcher.ts';
 import type { Arg } from './client/connection.ts';
 import { decodeContent, elementId, encodeContent, ID_BYTES, writeId } from './encoding.ts';
 import { queueText } from './keys.ts';
-import { type GroupRoom, groupsRejected, noNumberLeft, type Policies } from './policies.ts';
+import { noNumberLeft, type Policies } from './policies.ts';
 import type { Due, Registry, Sweeper } from './registry.ts';
 
 const FREE = { isFree: true } as const;
@@ -107,7 +115,7 @@ export class RedisStorage implements Storage {
   ): Promise<ElementId[]> {
     const isEmpty = elements.length === 0;
     if (isEmpty && request === null) return [];
-    const room = this.#policies.room(queue);
+    const room = roomOf(this.#policies, queue);
     // Before anything is sent: what is rejected creates no queue.
     if (room.limit !== null && isBeyond(room.limit, elements)) throw groupsRejected(room);
     const call = insertCall(elements, { windowMs: this.#dedupWindowMs, room, onRepeat, request });
@@ -175,7 +183,7 @@ export class RedisStorage implements Storage {
   }
 
   purge(queue: QueueKey, states: readonly DeliveryState[] = DELIVERY_STATES): Promise<PurgeStep> {
-    return this.#batchers.call(queue, PURGE, { states, limit: PURGE_STEP });
+    return this.#batchers.call(queue, PURGE, states);
   }
 
   /** After the calls that were made before it. */
@@ -279,7 +287,7 @@ export class RedisStorage implements Storage {
   #makeRoom(items: readonly SettleItem[]): Promise<unknown> | null {
     let targets: Map<string, { readonly room: GroupRoom; readonly groups: Set<GroupName> }> | null = null;
     const add = (queue: QueueKey, element: Pick<NewElement, 'groups'>): void => {
-      const room = this.#policies.room(queue);
+      const room = roomOf(this.#policies, queue);
       const named = room.limit === null ? [] : [...limitedGroups(room.limit, [element])];
       if (named.length === 0) return;
       targets ??= new Map();
@@ -468,12 +476,30 @@ const INSERT: Verb<InsertCall, ElementId[]> = {
   },
 };
 
+/** The bound on the groups of a queue. */
+interface GroupRoom {
+  readonly queue: QueueKey;
+  readonly limit: GroupLimit | null;
+  /** The limit as `library/groups.lua` reads it. */
+  readonly text: string;
+}
+
+/** Why groups do not fit. */
+function groupsRejected({ queue, limit }: GroupRoom): QuaysideError {
+  return limit === null ? noNumberLeft() : tooManyGroups(queue.name, limit.most);
+}
+
+function roomOf(policies: Policies, queue: QueueKey): GroupRoom {
+  const limit = policies.groupLimit(queue);
+  return { queue, limit, text: limit === null ? '' : `${limit.most},${[...limit.defaults].join(',')},` };
+}
+
 /** Creates groups, all or none. */
-const ROOM: Verb<{ readonly room: GroupRoom; readonly groups: string }, undefined> = {
-  name: 'room',
-  encode: ([call]) => (call === undefined ? [] : [call.room.text, call.groups]),
-  decode: ({ text }, calls) => calls.map(({ room }) => (text.length > 0 ? groupsRejected(room) : undefined)),
-};
+const ROOM = single<{ readonly room: GroupRoom; readonly groups: string }, undefined>(
+  'room',
+  ({ room, groups }) => [room.text, groups],
+  ({ text }, { room }) => (text.length > 0 ? groupsRejected(room) : undefined),
+);
 
 /** Items of one queue. */
 interface SettleCall {
@@ -602,11 +628,6 @@ function cutReason(reason: string): Buffer {
   return bytes.subarray(0, end);
 }
 
-interface PurgeCall {
-  readonly states: readonly DeliveryState[];
-  readonly limit: number;
-}
-
 const STATE_CODES: Readonly<Record<DeliveryState, string>> = {
   ready: 'w',
   scheduled: 's',
@@ -614,11 +635,11 @@ const STATE_CODES: Readonly<Record<DeliveryState, string>> = {
 };
 
 /** One step: how many went, and whether there may be more. */
-const PURGE: Verb<PurgeCall, { readonly removed: number; readonly isDone: boolean }> = {
-  name: 'purge',
-  encode: ([call]) => [(call?.states ?? []).map((state) => STATE_CODES[state]).join(''), call?.limit ?? 0],
-  decode: ({ text }) => [{ removed: text.readUIntBE(0, 6), isDone: text.readUInt8(6) === 0 }],
-};
+const PURGE = single<readonly DeliveryState[], PurgeStep>(
+  'purge',
+  (states) => [states.map((state) => STATE_CODES[state]).join(''), PURGE_STEP],
+  ({ text }) => ({ removed: text.readUIntBE(0, 6), isDone: text.readUInt8(6) === 0 }),
+);
 
 const TOKEN = /^[A-Za-z0-9_-]{22}$/;
 
@@ -820,10 +841,10 @@ function encodeIds(ids: readonly ElementId[]): Buffer {
 const COUNTS_BYTES = 25;
 
 /** A group, or null for the whole queue. */
-const COUNTS: Verb<GroupName | null, QueueCounts> = {
-  name: 'counts',
-  encode: ([group]) => [typeof group === 'string' ? `=${group}` : '*'],
-  decode({ text }) {
+const COUNTS = single<GroupName | null, QueueCounts>(
+  'counts',
+  (group) => [group === null ? '*' : `=${group}`],
+  ({ text }) => {
     const groups = new Map<GroupName, GroupCounts>();
     for (let at = COUNTS_BYTES; at < text.length; ) {
       const nameAt = at + 2;
@@ -831,9 +852,9 @@ const COUNTS: Verb<GroupName | null, QueueCounts> = {
       groups.set(text.toString('utf8', nameAt, countsAt), readCounts(text, countsAt));
       at = countsAt + COUNTS_BYTES;
     }
-    return [{ ...readCounts(text, 0), groups }];
+    return { ...readCounts(text, 0), groups };
   },
-};
+);
 
 function readCounts(text: Buffer, at: number): GroupCounts {
   return {
@@ -856,18 +877,16 @@ const GID_BYTES = 2;
 const NO_BODY = Buffer.alloc(0);
 
 /** One page: see `library/read.lua`. */
-const SCAN: Verb<ScanOptions, ScanPage> = {
-  name: 'scan',
-  encode([options]) {
-    if (options === undefined) return [];
-    const { group, states, after, limit, bodies, ids } = options;
+const SCAN = single<ScanOptions, ScanPage>(
+  'scan',
+  ({ group, states, after, limit, bodies, ids }) => {
     const codes = DELIVERY_STATES.filter((state) => states.includes(state)).map(
       (state) => STATE_CODES[state],
     );
     const cursor = Buffer.from(after ?? '', 'base64url');
     return [group, codes.join(''), cursor, limit, bodies ? '1' : '', ids === undefined ? '' : encodeIds(ids)];
   },
-  decode(result, [options]) {
+  (result, options) => {
     const { text } = result;
     const cursorEnd = 1 + text.readUInt8(0);
     const deliveries: ScannedDelivery[] = [];
@@ -879,9 +898,9 @@ const SCAN: Verb<ScanOptions, ScanPage> = {
       at +=
         SCANNED_BYTES + text.readUInt16BE(at + SCANNED_BYTES - 4) + text.readUInt16BE(at + SCANNED_BYTES - 2);
     }
-    return [{ deliveries, next: cursorEnd === 1 ? null : text.toString('base64url', 1, cursorEnd) }];
+    return { deliveries, next: cursorEnd === 1 ? null : text.toString('base64url', 1, cursorEnd) };
   },
-};
+);
 
 /** Null: a scan continues behind what cannot be decoded; a take logs it. */
 function readScanned(
@@ -889,7 +908,7 @@ function readScanned(
   at: number,
   value: Buffer | null,
   gid: Buffer,
-  options: ScanOptions | undefined,
+  { group, bodies, ids }: ScanOptions,
 ): ScannedDelivery | null {
   const content = value === null ? null : decodable(value);
   if (value === null || content === null) return null;
@@ -900,9 +919,9 @@ function readScanned(
   const expiresAt = value.readUIntBE(16, 6);
   return {
     ...content,
-    body: options?.bodies === false ? NO_BODY : content.body,
+    body: bodies ? content.body : NO_BODY,
     id: elementId(tag, text.readUIntBE(at + 17, 6)),
-    group: options?.group ?? '',
+    group,
     tries: text.readUInt32BE(at + 7),
     matureAt: text.readUIntBE(at + 1, 6),
     lease: state === 'reserved' ? { token: '', until: text.readUIntBE(at + 11, 6) } : null,
@@ -918,7 +937,7 @@ function readScanned(
             since: text.readUIntBE(at + 29, 6),
           }
         : null,
-    cursor: options?.ids === undefined ? cursorAt(text, at, gid) : null,
+    cursor: ids === undefined ? cursorAt(text, at, gid) : null,
   };
 }
 
@@ -944,8 +963,8 @@ function decodable(value: Buffer): ElementContent | null {
 }
 
 /** Stores what a queue was declared with. */
-const OPTIONS: Verb<string, undefined> = {
-  name: 'options',
-  encode: (calls) => [calls.at(-1) ?? '{}'],
-  decode: (_, calls) => calls.map(() => undefined),
-};
+const OPTIONS = single<string, undefined>(
+  'options',
+  (text) => [text],
+  () => undefined,
+);

@@ -52,9 +52,10 @@ const REDIRECTS_AT_ONCE = 3;
 export class Executor {
   /** The name with which functions of the library begin. */
   readonly library: string;
+  /** What waits for replies. */
+  readonly pending = new PendingLimit();
   readonly #context: Pick<RedisContext, 'clock' | 'log' | 'settings' | 'topology'>;
   readonly #pausing = new Set<() => void>();
-  readonly #pending = new PendingLimit();
   #isStopped = false;
 
   constructor(context: Pick<RedisContext, 'clock' | 'log' | 'settings' | 'topology'>, library: string) {
@@ -76,17 +77,7 @@ export class Executor {
 
   /** Why a request for this slot would be in vain now; null: it may succeed. */
   rejection(slot: number): QuaysideError | null {
-    return this.#pending.rejection(this.#context.topology.masterOf(slot)?.downMs ?? 0);
-  }
-
-  /** Counts a call that waits with so much in memory. */
-  addPending(bytes: number): void {
-    this.#pending.add(bytes);
-  }
-
-  /** It is settled. */
-  removePending(bytes: number): void {
-    this.#pending.remove(bytes);
+    return this.pending.rejection(this.#context.topology.masterOf(slot)?.downMs ?? 0);
   }
 
   /** A command on one key that changes nothing. @throws ExecutionError */
