@@ -1,9 +1,16 @@
+import {
+  type ConsoleSession,
+  type ConsoleSessions,
+  isEqual,
+  type SessionOrigin,
+} from '../access/console-sessions.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { quote } from '../util/quote.ts';
+import type { HttpCall } from './call.ts';
 import { type RequestHead, rareHeader } from './head.ts';
 import type { HttpRequest } from './request.ts';
-import { METHODS } from './route.ts';
+import { METHODS, type Route } from './route.ts';
 
 /**
  * Rejects what a browser sends on behalf of a page of another site (decisions, "Requests in general").
@@ -87,4 +94,98 @@ export function preflightHeaders({ method, rawHeaders }: HttpRequest): string[] 
     PREFLIGHT_AGE,
     ...(FIELD_NAMES.test(asked) ? ['access-control-allow-headers', asked] : []),
   ];
+}
+
+export const SESSION_COOKIE = 'quayside_session';
+const CSRF_HEADER = 'x-csrf-token';
+const MAX_BROWSER_LENGTH = 256;
+
+/** Where the console is served, with a slash at its end. */
+const CONSOLE_PATH = '/console/';
+export const SESSION_PATH = '/console/session';
+export const SESSIONS_PATH = '/console/sessions';
+
+/** The token in the cookie of a console session; null if the request has none. */
+export function sessionToken({ head: { cookie } }: HttpCall): string | null {
+  if (cookie === null) return null;
+  for (const pair of cookie.split(';')) {
+    const at = pair.indexOf('=');
+    if (pair.slice(0, at).trim() === SESSION_COOKIE) return pair.slice(at + 1).trim();
+  }
+  return null;
+}
+
+/**
+ * Sets the cookie; '' makes the browser forget it. Its path is `/`, since behind a proxy this server does not know under which path browsers see it, and
+ * the console calls routes outside of `/console/`.
+ */
+export function cookieHeaders(call: HttpCall, token: string): string[] {
+  const attributes = `Path=/; HttpOnly; SameSite=Strict${call.isSecure ? '; Secure' : ''}`;
+  return ['set-cookie', `${SESSION_COOKIE}=${token}; ${attributes}${token === '' ? '; Max-Age=0' : ''}`];
+}
+
+/**
+ * The console session that a request belongs to, or null. Only requests of the console's own pages do: `Sec-Fetch-Site` says
+ * `same-origin`, or is missing, as browsers leave it out where they speak plain HTTP to another machine.
+ */
+export function findSession(call: HttpCall, sessions: ConsoleSessions): ConsoleSession | null {
+  const { fetchSite, cookie } = call.head;
+  if (cookie === null) return null;
+  if (call.origin !== null || (fetchSite !== 'same-origin' && fetchSite !== null)) return null;
+  const token = sessionToken(call);
+  return token === null ? null : sessions.find(token, () => originOf(call));
+}
+
+/** Where a session is used from; what a browser says of itself is cut. */
+export function originOf({ address, request: { rawHeaders } }: HttpCall): SessionOrigin {
+  return { address, browser: rareHeader(rawHeaders, 'user-agent')?.slice(0, MAX_BROWSER_LENGTH) ?? null };
+}
+
+/**
+ * Checks the CSRF token of a request with a session, where one is due. Reads need none: they change nothing, pages of other
+ * origins cannot see what they are answered, and streams of events and downloads cannot send the header.
+ * @throws QuaysideError `forbidden-origin`
+ */
+export function checkCsrfToken(call: HttpCall, session: ConsoleSession, { csrf }: Route): void {
+  const { method, rawHeaders } = call.request;
+  const isRead = method === 'GET' || method === 'HEAD';
+  if (csrf === 'none' || (csrf === 'writes' && isRead)) return;
+  const given = rareHeader(rawHeaders, CSRF_HEADER);
+  if (given !== null && isEqual(given, session.csrfToken)) return;
+  throw new QuaysideError(
+    'forbidden-origin',
+    `Header ${CSRF_HEADER} is ${given === null ? 'missing' : quote(given)}. It must be the csrfToken of GET ${SESSION_PATH}.`,
+    { parameter: CSRF_HEADER },
+  );
+}
+
+/** Calls `run` when the console session of a request ends, if it has one. @returns a function that prevents it */
+export function onSessionEnd(call: HttpCall, run: () => void): () => void {
+  const token = call.session === null ? null : sessionToken(call);
+  const { consoleSessions } = call.front.parts;
+  if (token === null || consoleSessions === undefined) return () => {};
+  return consoleSessions.onEnd(token, run);
+}
+
+/** Whether a request has the cookie of a session and names a CSRF token: it is the console's, even if the session has ended. */
+export function namesCsrfToken(call: HttpCall): boolean {
+  return sessionToken(call) !== null && rareHeader(call.request.rawHeaders, CSRF_HEADER) !== null;
+}
+
+/** Whether a request is the console's, and not one for which a browser should ask for a password by itself. */
+export function isOfConsole(call: HttpCall): boolean {
+  const { rawHeaders } = call.request;
+  return (
+    call.path.startsWith(CONSOLE_PATH) ||
+    rareHeader(rawHeaders, CSRF_HEADER) !== null ||
+    rareHeader(rawHeaders, 'x-requested-with') !== null ||
+    rareHeader(rawHeaders, 'cookie')?.includes(`${SESSION_COOKIE}=`) === true
+  );
+}
+
+/** Whether a browser may load a path on behalf of any page, as a link to it does: the pages of the console hold nothing of a user. */
+export function isConsolePage(method: string | undefined, path: string): boolean {
+  if (path === SESSION_PATH || path === SESSIONS_PATH) return false;
+  if (method !== 'GET' && method !== 'HEAD') return false;
+  return path === '/' || path === '/console' || path.startsWith(CONSOLE_PATH);
 }

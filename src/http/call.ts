@@ -6,16 +6,13 @@ import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
 import type { Span } from '../tracing/span.ts';
-import { corsHeaders } from './browser.ts';
-import { clientAddress, isForwardedSecure } from './client-address.ts';
-import { cookieHeaders } from './console-cookie.ts';
-import { pushElementHeaders } from './element-headers.ts';
+import { cookieHeaders, corsHeaders } from './browser.ts';
 import { errorHeaders, errorResponse } from './errors.ts';
 import type { Front } from './front.ts';
-import { type RequestHead, UNREAD } from './head.ts';
+import { clientAddress, isForwardedSecure, type RequestHead, UNREAD } from './head.ts';
+import { pushElementHeaders } from './multipart.ts';
 import type { HttpRequest } from './request.ts';
-import type { Route } from './route.ts';
-import type { RouteMatch } from './router.ts';
+import type { Route, RouteMatch } from './route.ts';
 import { linkInsert } from './traced-request.ts';
 
 /** Up to this size a body is joined with its head into one write, which costs less than two. */

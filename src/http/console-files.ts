@@ -5,7 +5,7 @@ import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
 
 /** A file of the console, ready to be sent. */
-export interface ConsoleFile {
+interface ConsoleFile {
   readonly contentType: string;
   readonly bytes: Buffer;
   /** Null: compressing it saves nothing. */

@@ -1,6 +1,6 @@
 import type { ErrorCode, QuaysideError } from '../model/errors.ts';
+import { isOfConsole } from './browser.ts';
 import type { HttpCall } from './call.ts';
-import { isOfConsole } from './console-cookie.ts';
 import { STATUS_CODES } from './node-http.ts';
 
 /** How HTTP reports one error. */
@@ -92,7 +92,7 @@ export function httpError(code: ErrorCode): HttpError {
 }
 
 /** Ready to be written: an error as a response, without the headers that all responses have. */
-export interface ErrorResponse {
+interface ErrorResponse {
   readonly status: number;
   readonly reason: string;
   readonly contentType: string;

@@ -9,17 +9,22 @@ import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { Histogram } from '../util/histogram.ts';
 import { LineLimit } from '../util/line-limit.ts';
 import { quote } from '../util/quote.ts';
-import { AuditTrail } from './audit-trail.ts';
-import { checkPage, preflightHeaders } from './browser.ts';
+import {
+  checkCsrfToken,
+  checkPage,
+  findSession,
+  isConsolePage,
+  isOfConsole,
+  namesCsrfToken,
+  preflightHeaders,
+} from './browser.ts';
 import { HttpCall, UNMATCHED } from './call.ts';
-import { checkCsrfToken, findSession, isConsolePage, isOfConsole, namesCsrfToken } from './console-cookie.ts';
 import { readHead } from './head.ts';
 import { ServerResponse as Response } from './node-http.ts';
-import { NodeLists } from './node-lists.ts';
+import { AuditTrail, NodeLists } from './node-lists.ts';
 import type { HttpParts } from './options.ts';
 import type { HttpRequest } from './request.ts';
-import { INERT, type Route } from './route.ts';
-import { isWellEncoded, type RouteMatch, Router } from './router.ts';
+import { INERT, isWellEncoded, type Route, type RouteMatch, Router } from './route.ts';
 import { traceRequest, withinSpan } from './traced-request.ts';
 
 const HSTS = ['strict-transport-security', 'max-age=31536000'] as const;

@@ -5,7 +5,6 @@ import type { PendingConsumer, SessionInfo } from '../broker/consumer.ts';
 import type { Ask, Questions } from '../broker/questions.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
-import type { AuditLine, AuditTrail } from './audit-trail.ts';
 import type { EngineReport, HttpParts } from './options.ts';
 
 /** The most rows of a list. */
@@ -17,7 +16,7 @@ const LISTS_PER_USER = 4;
 const MAX_WAITING_LISTS = 16;
 
 /** For whom a list is made: what decides which rows are in it. */
-export interface ListViewer {
+interface ListViewer {
   readonly name: string;
   readonly isAdministrator: boolean;
   manages(namespace: string): boolean;
@@ -38,7 +37,7 @@ interface ListQuestion {
 }
 
 /** A list as all nodes made it together. */
-export interface ListOfNodes<Row extends object> {
+interface ListOfNodes<Row extends object> {
   /** Id of the node that answers. */
   readonly node: string;
   /** Ids of the nodes that did not reply. */
@@ -49,13 +48,13 @@ export interface ListOfNodes<Row extends object> {
 }
 
 /** A consumer that waits, with its queue. */
-export interface QueuedConsumer extends PendingConsumer {
+interface QueuedConsumer extends PendingConsumer {
   readonly ns: string;
   readonly queue: string;
 }
 
 /** An engine with the namespaces that it serves. */
-export interface NamedEngine extends EngineReport {
+interface NamedEngine extends EngineReport {
   readonly namespaces: readonly string[];
 }
 
@@ -69,7 +68,7 @@ interface NodeListParts<Row extends object> {
 }
 
 /** The user as a viewer of lists. @param only rows of this namespace; null: all */
-export function viewerOf(user: User, only: string | null = null): ListViewer {
+function viewerOf(user: User, only: string | null = null): ListViewer {
   const isListed = (namespace: string): boolean => only === null || namespace === only;
   return {
     name: user.name,
@@ -300,4 +299,36 @@ function withNamespaces(broker: Broker, engines: readonly EngineReport[]): Named
 
 function bySince(a: { readonly since: string }, b: { readonly since: string }): number {
   return Date.parse(a.since) - Date.parse(b.since);
+}
+
+/** One use of an audited operation that succeeded. */
+interface AuditLine {
+  /** ISO 8601. */
+  readonly at: string;
+  readonly user: string;
+  /** The id of the operation, such as `pause`. */
+  readonly action: string;
+  readonly address: string;
+  readonly namespace: string | null;
+  readonly queue: string | null;
+  /** The other parameters of the path, such as the id of an exchange, and what the operation says of its result. */
+  readonly details: Readonly<Record<string, unknown>>;
+}
+
+/** The oldest ones make room: the log has them all. */
+const MAX_LINES = 1_000;
+
+/** The last lines of this node's audit log, in memory. */
+export class AuditTrail {
+  readonly #lines: AuditLine[] = [];
+
+  add(line: AuditLine): void {
+    this.#lines.push(line);
+    if (this.#lines.length > MAX_LINES) this.#lines.shift();
+  }
+
+  /** The latest first. */
+  lines(): readonly AuditLine[] {
+    return this.#lines.toReversed();
+  }
 }

@@ -1,12 +1,11 @@
 import type { ErrorCode } from '../model/errors.ts';
 import { Type } from '../util/schema.ts';
-import { SESSION_COOKIE } from './console-cookie.ts';
+import { SESSION_COOKIE } from './browser.ts';
+import { NDJSON } from './element-lines.ts';
 import { httpError, PROBLEM_JSON } from './errors.ts';
 import { MULTIPART } from './multipart.ts';
-import { NDJSON } from './ndjson.ts';
 import { STATUS_CODES } from './node-http.ts';
-import { type BodyUse, parametersOf, problemsOf, type ResponseNote, type Route } from './route.ts';
-import { named } from './schemas.ts';
+import { type BodyUse, named, parametersOf, problemsOf, type ResponseNote, type Route } from './route.ts';
 
 /** RFC 9457, with members of our own. */
 const Problem = named(

@@ -1,7 +1,9 @@
+import { isUtf8 } from 'node:buffer';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
+import { quote } from '../util/quote.ts';
 import type { HttpCall } from './call.ts';
 import { IncomingMessage } from './node-http.ts';
 import { withinSpan } from './traced-request.ts';
@@ -253,4 +255,31 @@ function tooLarge(limit: number, what: string): QuaysideError {
   return new QuaysideError('body-too-large', `The body ${what}. At most ${limit} are allowed.`, {
     extra: { limit },
   });
+}
+
+/**
+ * Reads a JSON body of at most `maxBytes`. Resolves when `take` has dealt with it, or the client has disconnected before its end.
+ * Rejects with `body-too-large`, `invalid-body` and what `take` rejects with.
+ */
+export async function readJson(
+  call: HttpCall,
+  maxBytes: number,
+  take: (payload: unknown) => Promise<void>,
+): Promise<void> {
+  const body = await wholeBody(call, maxBytes);
+  if (body !== null) await take(parseJson(body));
+}
+
+/** @throws QuaysideError `invalid-body` */
+export function parseJson(body: Buffer): unknown {
+  if (!isUtf8(body))
+    throw new QuaysideError('invalid-body', 'The body is not UTF-8. It must be JSON in UTF-8.');
+  try {
+    return JSON.parse(body.toString('utf8'));
+  } catch (error) {
+    throw new QuaysideError(
+      'invalid-body',
+      `The body is not JSON: ${quote((error as SyntaxError).message)}.`,
+    );
+  }
 }

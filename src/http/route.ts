@@ -1,6 +1,8 @@
+import findMyWay from 'find-my-way';
 import { RIGHTS, type Right } from '../access/user.ts';
 import type { ErrorCode } from '../model/errors.ts';
-import type { Schema } from '../util/schema.ts';
+import { LIMITS } from '../model/limits.ts';
+import { type Schema, Type } from '../util/schema.ts';
 import type { HttpCall } from './call.ts';
 import { type Parameters, type QueryParameter, QueryReader } from './parameters.ts';
 
@@ -12,10 +14,10 @@ import { type Parameters, type QueryParameter, QueryReader } from './parameters.
  * - `member`: a user with any right in the namespace of the path.
  * - a right: a user who has it in the namespace of the path.
  */
-export type Access = 'open' | 'user' | 'administrator' | 'member' | Right;
+type Access = 'open' | 'user' | 'administrator' | 'member' | Right;
 
 export const METHODS = ['GET', 'HEAD', 'PUT', 'POST', 'PATCH', 'DELETE'] as const;
-export type Method = (typeof METHODS)[number];
+type Method = (typeof METHODS)[number];
 
 /**
  * What a route takes as request body. `discard`: none; one that comes is read and thrown away. `elements`: many, as lines of
@@ -27,10 +29,10 @@ export type BodyUse = 'discard' | 'element' | 'elements' | 'json';
  * Which requests with the cookie of a console session have to name the session's CSRF token: those that change something
  * (`writes`: all but GET and HEAD), all, or none.
  */
-export type CsrfRule = 'writes' | 'all' | 'none';
+type CsrfRule = 'writes' | 'all' | 'none';
 
 /** A header that a route reads or writes, for the documents. */
-export interface HeaderNote {
+interface HeaderNote {
   readonly name: string;
   readonly description: string;
 }
@@ -95,7 +97,7 @@ export interface Route {
 }
 
 /** A row as it is declared: what is usual may be left out. */
-export interface RouteDefinition<Q extends object> {
+interface RouteDefinition<Q extends object> {
   readonly id: string;
   readonly methods: readonly Method[];
   readonly path: string;
@@ -179,4 +181,83 @@ export function commonProblemsOf(route: Route): ErrorCode[] {
 /** All error codes that a route may answer: its own first. */
 export function problemsOf(route: Route): ErrorCode[] {
   return [...new Set([...route.problems, ...commonProblemsOf(route)])];
+}
+
+export interface RouteMatch {
+  readonly route: Route;
+  readonly params: Readonly<Record<string, string | undefined>>;
+}
+
+/** Finds the row of the table that a method and a path name. */
+export class Router {
+  readonly #finder = findMyWay({
+    // A name that is too long gets a response that says so, from the name's own check.
+    maxParamLength: LIMITS.nameBytes * 100,
+  });
+
+  constructor(routes: readonly Route[]) {
+    for (const route of routes) {
+      this.#finder.on([...route.methods], route.path, NEVER_CALLED, route);
+    }
+    this.#finder.compile();
+  }
+
+  /** `path` is as it came, without a query. Parameters are percent-decoded. Null: no such route. */
+  find(method: string, path: string): RouteMatch | null {
+    const found = this.#finder.find(method as Method, path);
+    return found === null ? null : { route: found.store as Route, params: found.params };
+  }
+
+  /** The methods that a path takes, for `Allow`; none where there is no such path. */
+  allowed(path: string): Method[] {
+    return METHODS.filter((method) => this.#finder.find(method, path) !== null);
+  }
+}
+
+/** The finder wants a handler with each route; here only its `store` is used. */
+const NEVER_CALLED = (): void => {};
+
+/** Whether a path is percent-encoded UTF-8. The finder says of one that is not that it knows no such route. */
+export function isWellEncoded(path: string): boolean {
+  try {
+    decodeURIComponent(path);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+// The shapes of JSON responses stand with their routes, for `/openapi.json`. They are shown, not enforced: the types of the
+// code enforce them. These are their common parts.
+
+/** A schema that `/openapi.json` has under this name, so that generated clients have a type of it. */
+export function named<T extends Schema>($id: string, schema: T): T {
+  return Object.assign(schema, { $id });
+}
+
+export const Count = Type.Integer({ minimum: 0 });
+export const Moment = Type.String({ format: 'date-time' });
+
+/** What a schema describes, or null. */
+export function orNull<T>(schema: Schema<T>): Schema<T | null> {
+  return Type.Union([schema, Type.Null()]);
+}
+
+/** Id of the node that a row of a list of all nodes is about. */
+export const NodeOfRow = Type.String({ description: 'Id of the node, as in `/nodes`.' });
+
+/** A list that all nodes make together. @param member the one with the rows */
+export function listOfNodes(id: string, member: string, row: Schema): Schema {
+  return named(
+    id,
+    Type.Object({
+      node: Type.String({ description: 'Id of the node that answered, as in `/nodes`.' }),
+      missing: Type.Array(Type.String(), {
+        description:
+          'Ids of the nodes that did not reply within a second: what they know is not in the list.',
+      }),
+      total: Type.Integer({ description: 'How many there are that the user may see, also beyond `limit`.' }),
+      [member]: Type.Array(row),
+    }),
+  );
 }

@@ -79,14 +79,14 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'a client chooses its address by the first entry of X-Forwarded-For',
     suite: 'client addresses',
-    edits: [{ file: 'src/http/client-address.ts', search: 'of nodes.toReversed()', replace: 'of nodes' }],
+    edits: [{ file: 'src/http/head.ts', search: 'of nodes.toReversed()', replace: 'of nodes' }],
   },
   {
     name: 'a peer that is no proxy is believed',
     suite: 'client addresses',
     edits: [
       {
-        file: 'src/http/client-address.ts',
+        file: 'src/http/head.ts',
         search: ' || !trusted.has(peer)) return peer;',
         replace: ') return peer;',
       },

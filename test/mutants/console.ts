@@ -14,7 +14,7 @@ export const CONSOLE: readonly Mutant[] = [
   {
     name: 'the cookie means its user on an address that was typed',
     suite: 'console sessions',
-    edits: edit('http/console-cookie.ts', "fetchSite !== 'same-origin' && fetchSite !== null", 'false'),
+    edits: edit('http/browser.ts', "fetchSite !== 'same-origin' && fetchSite !== null", 'false'),
   },
   {
     name: 'the CSRF token of any session is right',
@@ -49,7 +49,7 @@ export const CONSOLE: readonly Mutant[] = [
     name: 'a stream of events outlives its session',
     suite: 'console sessions',
     edits: edit(
-      'http/event-stream.ts',
+      'http/routes/events.ts',
       'onSessionEnd(this.#call, onEnd)',
       'onSessionEnd(this.#call, () => {})',
     ),
@@ -57,11 +57,7 @@ export const CONSOLE: readonly Mutant[] = [
   {
     name: 'another site may call the session of the console as it may link to its pages',
     suite: 'console pages',
-    edits: edit(
-      'http/console-cookie.ts',
-      'if (path === SESSION_PATH || path === SESSIONS_PATH) return false;',
-      '',
-    ),
+    edits: edit('http/browser.ts', 'if (path === SESSION_PATH || path === SESSIONS_PATH) return false;', ''),
   },
   {
     name: 'a sum counts queues that are gone',

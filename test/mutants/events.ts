@@ -70,7 +70,7 @@ export const EVENTS: readonly Mutant[] = [
   {
     name: 'a stream whose client ended its side goes on',
     suite: 'HTTP events',
-    edits: edit('http/event-stream.ts', "socket.on('end', onEnd);", ''),
+    edits: edit('http/routes/events.ts', "socket.on('end', onEnd);", ''),
   },
   {
     name: 'updates come as fast as queues change',

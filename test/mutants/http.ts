@@ -84,7 +84,7 @@ export const HTTP: readonly Mutant[] = [
     name: 'the lines of an insert of many are counted without the empty ones',
     suite: 'inserts of many',
     edits: edit(
-      'http/lines.ts',
+      'http/sent-elements.ts',
       '      from = end + 1;',
       '      if (end === from) this.#count -= 1;\n      from = end + 1;',
     ),
@@ -93,7 +93,7 @@ export const HTTP: readonly Mutant[] = [
     name: 'the json of a line is stored as it was parsed, so that large numbers lose digits',
     suite: 'inserts of many',
     edits: edit(
-      'http/line-element.ts',
+      'http/element-lines.ts',
       "Buffer.from(memberSource(line, 'json'))",
       'Buffer.from(JSON.stringify(json))',
     ),

@@ -4,20 +4,19 @@ import type { Namespace } from '../../broker/namespace.ts';
 import type { Queue } from '../../broker/queue.ts';
 import { DELIVERY_STATES } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import type { SearchPage } from '../../operations/search.ts';
 import {
   type DeadLetterGroup,
   type DeadLetterSummary,
+  type SearchPage,
   summarizeDeadLetters,
 } from '../../operations/search.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
-import { ELEMENT_HEADER_NOTES } from '../element-headers.ts';
-import { bodyMember, isoTime, jsonOfBytes, jsonOfHeaders } from '../ndjson.ts';
+import { bodyMember, isoTime, jsonOfBytes, jsonOfHeaders } from '../element-lines.ts';
+import { ELEMENT_HEADER_NOTES } from '../multipart.ts';
 import { checkOpaque, group, nameOf, oneOf, opaque, printable, text, whole } from '../parameters.ts';
-import { type Route, route } from '../route.ts';
-import { Count, Moment, named, orNull } from '../schemas.ts';
+import { Count, Moment, named, orNull, type Route, route } from '../route.ts';
 
 /** Elements of a page, at most, and where none is asked for. */
 const MAX_PAGE = 1_000;

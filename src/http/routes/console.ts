@@ -4,15 +4,14 @@ import { QuaysideError } from '../../model/errors.ts';
 import { membersOf, wrongMember } from '../../model/members.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
+import { originOf, SESSION_PATH, SESSIONS_PATH, sessionToken } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
-import { originOf, SESSION_PATH, SESSIONS_PATH, sessionToken } from '../console-cookie.ts';
 import { ConsoleFiles } from '../console-files.ts';
+import { isoTime } from '../element-lines.ts';
 import { rareHeader } from '../head.ts';
-import { readJson } from '../json-body.ts';
-import { isoTime } from '../ndjson.ts';
 import { nameOf } from '../parameters.ts';
-import { type Route, route } from '../route.ts';
-import { listOfNodes, Moment, named, orNull } from '../schemas.ts';
+import { readJson } from '../request.ts';
+import { listOfNodes, Moment, named, orNull, type Route, route } from '../route.ts';
 import { checkNoToken } from './tokens.ts';
 
 /**

@@ -7,13 +7,12 @@ import {
   versionOfDefinitions,
 } from '../../operations/definitions-document.ts';
 import { Type } from '../../util/schema.ts';
-import { entityTag, readVersions } from '../entity-tag.ts';
-import { readJson } from '../json-body.ts';
+import { entityTag, readVersions } from '../head.ts';
 import { flag } from '../parameters.ts';
-import { type Route, route } from '../route.ts';
-import { named, orNull } from '../schemas.ts';
+import { readJson } from '../request.ts';
+import { named, orNull, type Route, route } from '../route.ts';
 import { ExchangeDeclaration } from './exchanges.ts';
-import { QueueOptionsSchema } from './queue-options.ts';
+import { QueueOptionsSchema } from './queues.ts';
 
 /** A thousand exchanges with selectors. */
 const MAX_DOCUMENT_BYTES = 4_194_304;

@@ -1,7 +1,6 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { refusal, type User } from '../../access/user.ts';
-import type { LoopIds } from '../../exchange/cycles.ts';
-import { MAX_LOOP_LENGTH, MAX_LOOPS } from '../../exchange/cycles.ts';
+import { type LoopIds, MAX_LOOP_LENGTH, MAX_LOOPS } from '../../exchange/cycles.ts';
 import {
   type Declaration,
   noNamespace,
@@ -16,12 +15,11 @@ import { QuaysideError } from '../../model/errors.ts';
 import { checkName } from '../../model/names.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
-import { entityTag, readVersions } from '../entity-tag.ts';
-import { readJson } from '../json-body.ts';
+import { entityTag, readVersions } from '../head.ts';
 import { itemsAfter, joined, listingForm, NEXT_LINK, pageOf, paging } from '../listing.ts';
 import { flag } from '../parameters.ts';
-import { type Route, route } from '../route.ts';
-import { Count, Moment, named } from '../schemas.ts';
+import { readJson } from '../request.ts';
+import { Count, Moment, named, type Route, route } from '../route.ts';
 
 const Payload = {
   payload: Type.Enum(['json', 'text', 'bytes']),

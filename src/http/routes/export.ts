@@ -3,15 +3,11 @@ import { DELIVERY_STATES } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { exportPages, QueueImport } from '../../operations/transfer.ts';
 import { Type } from '../../util/schema.ts';
-import { errorIn } from '../batch.ts';
 import type { HttpCall } from '../call.ts';
-import { exportedLine, readExportedLine } from '../exported-line.ts';
-import { incomingLines, maxLineBytes } from '../lines.ts';
-import { NDJSON } from '../ndjson.ts';
+import { exportedLine, NDJSON, readExportedLine } from '../element-lines.ts';
 import { group } from '../parameters.ts';
-import { type Route, route } from '../route.ts';
-import { Count, Moment, named, orNull } from '../schemas.ts';
-import { limited } from '../sent-elements.ts';
+import { Count, Moment, named, orNull, type Route, route } from '../route.ts';
+import { errorIn, incomingLines, limited, maxLineBytes } from '../sent-elements.ts';
 
 const ExportedElement = named(
   'ExportedElement',

@@ -16,8 +16,7 @@ import {
   paging,
 } from '../listing.ts';
 import { flag } from '../parameters.ts';
-import { type Route, route } from '../route.ts';
-import { Count, Moment, named } from '../schemas.ts';
+import { Count, Moment, named, type Route, route } from '../route.ts';
 import { QueueInformation } from './queues.ts';
 
 const NamespaceNames = Type.Array(Type.String());

@@ -12,10 +12,9 @@ import {
 } from '../../operations/request.ts';
 import { OPERATION_STATES, type OperationState } from '../../operations/stored.ts';
 import { Type } from '../../util/schema.ts';
-import { readJson } from '../json-body.ts';
 import { checkOpaque, flag, nameOf, oneOf } from '../parameters.ts';
-import { type Route, route } from '../route.ts';
-import { Count, Moment, named, orNull } from '../schemas.ts';
+import { readJson } from '../request.ts';
+import { Count, Moment, named, orNull, type Route, route } from '../route.ts';
 
 /** A request of an operation may name a thousand ids. */
 const MAX_JSON_BYTES = 131_072;

@@ -11,10 +11,15 @@ import { type Members, membersOf, wrongMember } from '../../model/members.ts';
 import { checkGroup, checkName } from '../../model/names.ts';
 import { type Schema, Type } from '../../util/schema.ts';
 import { type HttpCall, PIECE_LENGTH } from '../call.ts';
-import { ELEMENT_HEADER_NOTES } from '../element-headers.ts';
-import { parseJson } from '../json-body.ts';
-import { elementPart, MULTIPART, multipartEnd, multipartType, newBoundary } from '../multipart.ts';
-import { elementLine, NDJSON } from '../ndjson.ts';
+import { elementLine, NDJSON } from '../element-lines.ts';
+import {
+  ELEMENT_HEADER_NOTES,
+  elementPart,
+  MULTIPART,
+  multipartEnd,
+  multipartType,
+  newBoundary,
+} from '../multipart.ts';
 import {
   flag,
   group,
@@ -25,9 +30,8 @@ import {
   readMembers,
   whole,
 } from '../parameters.ts';
-import { readBody } from '../request.ts';
-import { type Route, route } from '../route.ts';
-import { Count, Moment, named } from '../schemas.ts';
+import { parseJson, readBody } from '../request.ts';
+import { Count, Moment, named, type Route, route } from '../route.ts';
 import { linkInsert } from '../traced-request.ts';
 
 const MAX_BODY_BYTES = 65_536;

@@ -5,9 +5,8 @@ import { memberPath, membersOf, wrongMember } from '../../model/members.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
-import { readJson } from '../json-body.ts';
-import { type Route, route } from '../route.ts';
-import { Moment, named } from '../schemas.ts';
+import { readJson } from '../request.ts';
+import { Moment, named, type Route, route } from '../route.ts';
 
 const MAX_BYTES = 65_536;
 const MAX_NAME = 64;

@@ -1,14 +1,25 @@
-import type { ElementHeaders, GroupName } from '../model/element.ts';
-import { NO_HEADERS } from '../model/element.ts';
+import { isUtf8 } from 'node:buffer';
+import {
+  type Delivery,
+  type ElementContent,
+  type ElementHeaders,
+  type GroupName,
+  NO_HEADERS,
+} from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { type Members, memberPath, membersOf, wrongMember } from '../model/members.ts';
 import { checkGroup } from '../model/names.ts';
-import { bytesOfText } from '../util/byte-text.ts';
+import type { ExportedElement, ScannedDelivery } from '../operations/transfer.ts';
+import { payloadName } from '../sandbox/sandbox.ts';
+import { bytesOfText, textOfBytes } from '../util/byte-text.ts';
 import { quote } from '../util/quote.ts';
-import type { GivenElement } from './batch.ts';
-import { MAX_KEY_LENGTH } from './idempotency-key.ts';
+import { MAX_KEY_LENGTH } from './head.ts';
+import type { GivenElement } from './sent-elements.ts';
+
+// Elements as lines of JSON: what an insert of many reads, what a take of many returns, and the lines of an export, which an
+// import reads.
 
 const BODIES = ['json', 'text', 'base64'] as const;
 const MEMBERS = [
@@ -38,7 +49,7 @@ export function readLineElement(line: string): GivenElement {
 }
 
 /** The object of a line. @throws QuaysideError `invalid-body` */
-export function objectIn(line: string): object {
+function objectIn(line: string): object {
   const value = parse(line);
   if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value;
   throw new QuaysideError('invalid-body', `It is ${quote(value)}, not a JSON object.`);
@@ -48,7 +59,7 @@ export function objectIn(line: string): object {
  * The element of a line whose members are known to be allowed.
  * @throws QuaysideError as `readLineElement`
  */
-export function elementOfMembers(line: string, members: Members): GivenElement {
+function elementOfMembers(line: string, members: Members): GivenElement {
   return {
     body: bodyOf(members, line),
     contentType: contentHeader(members, 'contentType') ?? (members.json === undefined ? null : JSON_TYPE),
@@ -209,7 +220,7 @@ const CLOSING = new Set([0x7d, 0x5d]);
  * The text of a member's value as it stands in the text of an object, which is known to be JSON and to have the member: the
  * last one if it has several, as `JSON.parse` has it. So what is stored keeps the digits of its numbers and the order of its members.
  */
-export function memberSource(object: string, member: string): string {
+function memberSource(object: string, member: string): string {
   let source = '';
   let at = object.indexOf('{') + 1;
   for (;;) {
@@ -260,4 +271,158 @@ function endOfValue(text: string, from: number): number {
     } else if (depth === 0 && (code === COMMA || code <= 0x20)) return at;
   }
   return text.length;
+}
+
+/** The media type of lines of JSON. */
+export const NDJSON = 'application/x-ndjson';
+
+/** Where an element was, for lines of several queues. */
+interface LineSource {
+  readonly ns: string;
+  readonly queue: string;
+}
+
+/**
+ * A delivery as one line of NDJSON, its line feed included: `{"ns", "queue", "id", "tries", "mature", "contentType",
+ * "contentEncoding", "headers", "json" or "text" or "base64", "lease", "leaseUntil"}`. Moments are ISO 8601; what the element
+ * does not have is null. The first two are there if `source` is not null.
+ * @param asJson whether bodies of JSON types are values (`json`); one that does not parse is text like any other
+ */
+export function elementLine(delivery: Delivery, asJson: boolean, source: LineSource | null = null): string {
+  const { id, tries, matureAt, contentType, contentEncoding, headers, lease } = delivery;
+  const from =
+    source === null ? '' : `"ns":${JSON.stringify(source.ns)},"queue":${JSON.stringify(source.queue)},`;
+  const end =
+    lease === null
+      ? '"lease":null,"leaseUntil":null'
+      : `"lease":${JSON.stringify(lease.token)},"leaseUntil":"${isoTime(lease.until)}"`;
+  return (
+    `{${from}"id":${JSON.stringify(id)},"tries":${tries},"mature":"${isoTime(matureAt)}",` +
+    `"contentType":${jsonOfBytes(contentType)},"contentEncoding":${jsonOfBytes(contentEncoding)},` +
+    `"headers":${jsonOfHeaders(headers)},${bodyMember(delivery, asJson)},${end}}\n`
+  );
+}
+
+/**
+ * A body as the member of a JSON object: `"json":…` if that is wanted and the content type says so, `"text":"…"` if its bytes
+ * are UTF-8, else `"base64":"…"`. Never has a line feed.
+ */
+export function bodyMember(content: ElementContent, asJson: boolean): string {
+  const { body, contentType, contentEncoding } = content;
+  const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
+  if (!isUtf8(bytes)) return `"base64":"${bytes.toString('base64')}"`;
+  const text = bytes.toString('utf8');
+  if (asJson && payloadName(contentType, contentEncoding) === 'json' && isJson(text)) {
+    // The text itself, not what it was parsed to: numbers keep their digits, objects their repeated names. In JSON text
+    // the ends of lines can only stand between tokens.
+    return `"json":${text.replace(LINE_ENDS, ' ')}`;
+  }
+  return `"text":${JSON.stringify(text)}`;
+}
+
+/** Element headers as a JSON object. Bytes that are not UTF-8 are taken for ISO 8859-1, as on STOMP and AMQP. */
+export function jsonOfHeaders(headers: ElementHeaders): string {
+  if (headers.length === 0) return '{}';
+  let json = '';
+  for (let at = 0; at + 1 < headers.length; at += 2) {
+    json += `${at === 0 ? '{' : ','}${JSON.stringify(headers[at])}:${jsonOfBytes(headers[at + 1] as string)}`;
+  }
+  return `${json}}`;
+}
+
+/** A stored value as JSON: a string, or null. */
+export function jsonOfBytes(value: string | null): string {
+  return value === null ? 'null' : JSON.stringify(textOfBytes(value) ?? value);
+}
+
+const LINE_ENDS = /[\r\n]+/g;
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+let lastAt = Number.NaN;
+let lastTime = '';
+let earlierAt = Number.NaN;
+let earlierTime = '';
+
+/** Elements that were inserted and reserved together have the same two moments. */
+export function isoTime(at: number): string {
+  if (at === earlierAt) return earlierTime;
+  if (at !== lastAt) {
+    [earlierAt, earlierTime] = [lastAt, lastTime];
+    lastAt = at;
+    lastTime = new Date(at).toISOString();
+  }
+  return lastTime;
+}
+
+/**
+ * A delivery with its whole state as one line of an export, its line feed included: `{"id", "state", "group", "mature", "expiresAt",
+ * "insertedAt", "tries", "reason", "contentType", "contentEncoding", "headers", "text" or "base64"}`. `mature` is in seconds as on an
+ * insert, the other moments are ISO 8601. `group` is there on a stream only. What the element does not have is null.
+ */
+export function exportedLine(delivery: ScannedDelivery, isStream: boolean): string {
+  const { id, state, group, matureAt, expiresAt, insertedAt, tries, reason } = delivery;
+  const { contentType, contentEncoding, headers } = delivery;
+  return (
+    `{"id":"${id}","state":"${state}",${isStream ? `"group":${JSON.stringify(group)},` : ''}"mature":${matureAt / 1000},` +
+    `"expiresAt":${expiresAt === null ? 'null' : `"${isoTime(expiresAt)}"`},"insertedAt":"${isoTime(insertedAt)}","tries":${tries},` +
+    `"reason":${JSON.stringify(reason)},"contentType":${jsonOfBytes(contentType)},` +
+    `"contentEncoding":${jsonOfBytes(contentEncoding)},"headers":${jsonOfHeaders(headers)},${bodyMember(delivery, false)}}\n`
+  );
+}
+
+const EXPORTED_MEMBERS = [
+  'id',
+  'state',
+  'group',
+  'mature',
+  'expiresAt',
+  'insertedAt',
+  'tries',
+  'reason',
+  'contentType',
+  'contentEncoding',
+  'headers',
+  'text',
+  'base64',
+];
+
+/**
+ * Reads a line that {@link exportedLine} wrote. `state` and `reason` are of the past, and not read.
+ * @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`; members are named within the line
+ */
+export function readExportedLine(line: string): ExportedElement {
+  const members = membersOf(objectIn(line), '', EXPORTED_MEMBERS);
+  const { body, contentType, contentEncoding, headers, matureAt, tries } = elementOfMembers(line, members);
+  const { id, group = null, expiresAt = null } = members;
+  if (typeof id !== 'string' || !ID.test(id)) throw wrongMember('id', id, 'the id of an element');
+  if (group !== null && typeof group !== 'string') throw wrongMember('group', group, 'a string');
+  if (matureAt === null) throw wrongMember('mature', members.mature, 'unix time in seconds, a number');
+  return {
+    id,
+    group: group === null ? null : checkGroup('group', group),
+    body,
+    contentType,
+    contentEncoding,
+    headers,
+    matureAt,
+    tries: tries ?? 0,
+    insertedAt: isoMoment('insertedAt', members.insertedAt),
+    expiresAt: expiresAt === null ? null : isoMoment('expiresAt', expiresAt),
+  };
+}
+
+const ID = /^[\w-]{1,64}$/;
+
+function isoMoment(member: string, value: unknown): number {
+  const at = typeof value === 'string' ? Date.parse(value) : Number.NaN;
+  if (at >= 0 && at <= LIMITS.matureAt) return at;
+  throw wrongMember(member, value, 'a moment such as "2026-01-31T12:00:00.000Z"');
 }
