@@ -5,19 +5,23 @@ import { NDJSON } from './element-lines.ts';
 import { httpError, PROBLEM_JSON } from './errors.ts';
 import { MULTIPART } from './multipart.ts';
 import { STATUS_CODES } from './node-http.ts';
-import { type BodyUse, named, parametersOf, problemsOf, type ResponseNote, type Route } from './route.ts';
+import {
+  type BodyUse,
+  namedObject,
+  parametersOf,
+  problemsOf,
+  type ResponseNote,
+  type Route,
+} from './route.ts';
 
 /** RFC 9457, with members of our own. */
-const Problem = named(
-  'Problem',
-  Type.Object({
-    title: Type.String(),
-    status: Type.Integer(),
-    code: Type.String(),
-    detail: Type.String(),
-    parameter: Type.Optional(Type.String()),
-  }),
-);
+const Problem = namedObject('Problem', {
+  title: Type.String(),
+  status: Type.Integer(),
+  code: Type.String(),
+  detail: Type.String(),
+  parameter: Type.Optional(Type.String()),
+});
 
 /** The table of routes as an OpenAPI 3.1 document. A method that shares a row gets an operation id of its own. */
 export function openApi(routes: readonly Route[], version: string): object {

@@ -2,7 +2,7 @@ import findMyWay from 'find-my-way';
 import { RIGHTS, type Right } from '../access/user.ts';
 import type { ErrorCode } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
-import { type Schema, Type } from '../util/schema.ts';
+import { type Properties, type Schema, Type } from '../util/schema.ts';
 import type { HttpCall } from './call.ts';
 import { type Parameters, type QueryParameter, QueryReader } from './parameters.ts';
 
@@ -18,6 +18,7 @@ type Access = 'open' | 'user' | 'administrator' | 'member' | Right;
 
 export const METHODS = ['GET', 'HEAD', 'PUT', 'POST', 'PATCH', 'DELETE'] as const;
 type Method = (typeof METHODS)[number];
+const READS: readonly Method[] = ['GET', 'HEAD'];
 
 /**
  * What a route takes as request body. `discard`: none; one that comes is read and thrown away. `elements`: many, as lines of
@@ -99,7 +100,8 @@ export interface Route {
 /** A row as it is declared: what is usual may be left out. */
 interface RouteDefinition<Q extends object> {
   readonly id: string;
-  readonly methods: readonly Method[];
+  /** Not given: GET and HEAD. */
+  readonly methods?: readonly Method[];
   readonly path: string;
   readonly summary: string;
   readonly access: Access;
@@ -120,11 +122,12 @@ interface RouteDefinition<Q extends object> {
 /** Makes a row; ties the types of its parameters to its handler, which the table then forgets. */
 export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
   const {
+    methods = READS,
     access,
     query,
     body = 'discard',
     isAudited = false,
-    makesQueue = true,
+    makesQueue = false,
     csrf = 'writes',
     isPage = false,
     request = null,
@@ -135,6 +138,7 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
   } = definition;
   return {
     ...rest,
+    methods,
     access,
     right: RIGHTS.find((right) => right === access) ?? null,
     body,
@@ -233,6 +237,24 @@ export function isWellEncoded(path: string): boolean {
 /** A schema that `/openapi.json` has under this name, so that generated clients have a type of it. */
 export function named<T extends Schema>($id: string, schema: T): T {
   return Object.assign(schema, { $id });
+}
+
+/** The schema of an object that `/openapi.json` has under this name. */
+export function namedObject(
+  id: string,
+  members: Properties,
+  keywords?: Readonly<Record<string, unknown>>,
+): Schema {
+  return named(id, Type.Object(members, keywords));
+}
+
+/** A response with a JSON body, 200 if no other status is given. */
+export function json(
+  description: string,
+  schema: Schema,
+  { status = 200, headers }: { readonly status?: number; readonly headers?: readonly HeaderNote[] } = {},
+): ResponseNote {
+  return { status, description, contentType: 'application/json', schema, ...(headers && { headers }) };
 }
 
 export const Count = Type.Integer({ minimum: 0 });

@@ -24,7 +24,7 @@ import { idempotencyKeyOf, MAX_KEY_LENGTH } from '../head.ts';
 import { MULTIPART } from '../multipart.ts';
 import { duration, groups, isOpaque, seconds, unixTime, whole } from '../parameters.ts';
 import { readJson, rejectIfLonger, wholeBody } from '../request.ts';
-import { Moment, named, type Route, route } from '../route.ts';
+import { json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import { elementsReader, errorIn, type GivenElement, type SentElements, tooMany } from '../sent-elements.ts';
 
 /** Between two slices of so many elements, or so many bytes of them, other requests are served. */
@@ -41,45 +41,38 @@ const MAX_SETTLE_BYTES = 4_194_304;
 const BATCH_ACTIONS = ['commit', 'rollback', 'release', 'extend', 'bury'] as const;
 type BatchAction = (typeof BATCH_ACTIONS)[number];
 
-const optional = (schema: Schema) => Type.Optional(Type.Union([schema, Type.Null()]));
+const optional = (schema: Schema) => Type.Optional(orNull(schema));
 
-const ElementLine = named(
+const ElementLine = namedObject(
   'ElementLine',
-  Type.Object(
-    {
-      json: Type.Optional(
-        Type.Unknown({ description: 'The body: this JSON text, as it stands in the line.' }),
-      ),
-      text: optional(Type.String({ description: 'The body: this text in UTF-8.' })),
-      base64: optional(Type.String({ description: 'The body: any bytes.' })),
-      contentType: optional(Type.String({ description: 'With `json`, `application/json` if not given.' })),
-      contentEncoding: optional(Type.String()),
-      headers: optional(Type.Record(Type.String(), { description: 'Element headers, without a prefix.' })),
-      mature: optional(Type.Number({ minimum: 0, description: 'Unix time in seconds.' })),
-      delay: optional(Type.Number({ minimum: 0, description: 'Seconds.' })),
-      tries: optional(Type.Integer({ minimum: 0, maximum: LIMITS.tries })),
-      groups: optional(Type.Array(Type.String(), { minItems: 1, maxItems: LIMITS.groups })),
-      ttl: optional(Type.Number({ minimum: 0.001, description: 'Seconds.' })),
-      key: optional(
-        Type.String({ minLength: 1, maxLength: MAX_KEY_LENGTH, description: 'The idempotency key.' }),
-      ),
-    },
-    { description: 'One line. The body is one of `json`, `text` and `base64`.' },
-  ),
+  {
+    json: Type.Optional(Type.Unknown({ description: 'The body: this JSON text, as it stands in the line.' })),
+    text: optional(Type.String({ description: 'The body: this text in UTF-8.' })),
+    base64: optional(Type.String({ description: 'The body: any bytes.' })),
+    contentType: optional(Type.String({ description: 'With `json`, `application/json` if not given.' })),
+    contentEncoding: optional(Type.String()),
+    headers: optional(Type.Record(Type.String(), { description: 'Element headers, without a prefix.' })),
+    mature: optional(Type.Number({ minimum: 0, description: 'Unix time in seconds.' })),
+    delay: optional(Type.Number({ minimum: 0, description: 'Seconds.' })),
+    tries: optional(Type.Integer({ minimum: 0, maximum: LIMITS.tries })),
+    groups: optional(Type.Array(Type.String(), { minItems: 1, maxItems: LIMITS.groups })),
+    ttl: optional(Type.Number({ minimum: 0.001, description: 'Seconds.' })),
+    key: optional(
+      Type.String({ minLength: 1, maxLength: MAX_KEY_LENGTH, description: 'The idempotency key.' }),
+    ),
+  },
+  { description: 'One line. The body is one of `json`, `text` and `base64`.' },
 );
 
-const InsertedMany = named(
-  'InsertedMany',
-  Type.Object({
-    ids: Type.Array(Type.String(), { description: 'In the order of the elements.' }),
-    repeated: Type.Optional(
-      Type.Array(Type.Integer({ minimum: 0 }), {
-        description:
-          'Places in `ids`, from 0, of elements whose key, or that of the request, was seen before: they were not stored.',
-      }),
-    ),
-  }),
-);
+const InsertedMany = namedObject('InsertedMany', {
+  ids: Type.Array(Type.String(), { description: 'In the order of the elements.' }),
+  repeated: Type.Optional(
+    Type.Array(Type.Integer({ minimum: 0 }), {
+      description:
+        'Places in `ids`, from 0, of elements whose key, or that of the request, was seen before: they were not stored.',
+    }),
+  ),
+});
 
 const OUTCOMES = [
   'done',
@@ -100,30 +93,24 @@ const items = (members: Properties): Schema =>
 const reasonMember = { reason: optional(Type.String()) };
 const delayMember = (minimum: number) => optional(Type.Integer({ minimum, maximum: LIMITS.delayMs }));
 
-const SettleManyRequest = named(
-  'SettleManyRequest',
-  Type.Object({
-    commit: items({}),
-    rollback: items({ delay: delayMember(0), ...reasonMember }),
-    release: items({}),
-    extend: items({ lease: delayMember(1) }),
-    bury: items(reasonMember),
-  }),
-);
+const SettleManyRequest = namedObject('SettleManyRequest', {
+  commit: items({}),
+  rollback: items({ delay: delayMember(0), ...reasonMember }),
+  release: items({}),
+  extend: items({ lease: delayMember(1) }),
+  bury: items(reasonMember),
+});
 
-const SettledMany = named(
-  'SettledMany',
-  Type.Object({
-    results: Type.Array(
-      Type.Object({
-        id: Type.String(),
-        action: Type.Enum([...BATCH_ACTIONS]),
-        outcome: Type.Enum([...OUTCOMES]),
-        until: Type.Optional(Moment),
-      }),
-    ),
-  }),
-);
+const SettledMany = namedObject('SettledMany', {
+  results: Type.Array(
+    Type.Object({
+      id: Type.String(),
+      action: Type.Enum([...BATCH_ACTIONS]),
+      outcome: Type.Enum([...OUTCOMES]),
+      until: Type.Optional(Moment),
+    }),
+  ),
+});
 
 export const batchRoutes: readonly Route[] = [
   route({
@@ -132,6 +119,7 @@ export const batchRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/elements',
     summary: 'Insert many elements, all or none: lines of NDJSON, or parts of multipart/mixed',
     access: 'write',
+    makesQueue: true,
     body: 'elements',
     request: ElementLine,
     query: {
@@ -157,18 +145,14 @@ export const batchRoutes: readonly Route[] = [
       },
     ],
     responses: [
-      {
-        status: 200,
-        description: 'All are stored.',
-        contentType: 'application/json',
-        schema: InsertedMany,
+      json('All are stored.', InsertedMany, {
         headers: [
           {
             name: 'x-ks-repeated',
             description: '`true` if the key of the request was seen before: nothing was stored.',
           },
         ],
-      },
+      }),
     ],
     problems: [
       'invalid-body',
@@ -197,17 +181,9 @@ export const batchRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/settle',
     summary: 'Commit, roll back, release, extend and bury many reserved elements in one call',
     access: 'read',
-    makesQueue: false,
     body: 'json',
     request: SettleManyRequest,
-    responses: [
-      {
-        status: 200,
-        description: 'What became of each, in the order of the request.',
-        contentType: 'application/json',
-        schema: SettledMany,
-      },
-    ],
+    responses: [json('What became of each, in the order of the request.', SettledMany)],
     problems: ['invalid-body', 'invalid-parameter', 'body-too-large', 'not-supported'],
     handle(call) {
       needs(call.namespace, 'reserve');

@@ -16,7 +16,7 @@ import type { HttpCall } from '../call.ts';
 import { bodyMember, isoTime, jsonOfBytes, jsonOfHeaders } from '../element-lines.ts';
 import { ELEMENT_HEADER_NOTES } from '../multipart.ts';
 import { checkOpaque, group, nameOf, oneOf, opaque, printable, text, whole } from '../parameters.ts';
-import { Count, Moment, named, orNull, type Route, route } from '../route.ts';
+import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 
 /** Elements of a page, at most, and where none is asked for. */
 const MAX_PAGE = 1_000;
@@ -33,82 +33,69 @@ const STATES = [...DELIVERY_STATES, 'all'] as const;
 const BODIES = ['none', 'preview', 'full'] as const;
 type Shown = (typeof BODIES)[number];
 
-const BrowsedElement = named(
-  'BrowsedElement',
-  Type.Object({
-    id: Type.String(),
-    state: Type.Enum([...DELIVERY_STATES]),
-    mature: Moment,
-    insertedAt: Moment,
-    expiresAt: orNull(Moment),
-    tries: Count,
-    reason: orNull(Type.String({ description: 'Of the last failed try.' })),
-    bytes: Type.Integer({ minimum: 0, description: 'The length of the body.' }),
-    contentType: orNull(Type.String()),
-    headers: Type.Record(Type.String()),
-    holder: Type.Union([
-      Type.Object({
-        tid: orNull(Type.String()),
-        user: orNull(Type.String({ description: 'Null: an exchange.' })),
-        since: Moment,
-        until: Moment,
-      }),
-      Type.Null(),
-    ]),
-    text: Type.Optional(Type.String({ description: 'The body, if its bytes are UTF-8.' })),
-    base64: Type.Optional(Type.String({ description: 'The body, if they are not.' })),
-    truncated: Type.Boolean({ description: 'Whether the body is longer than what is shown of it.' }),
-  }),
-);
+const BrowsedElement = namedObject('BrowsedElement', {
+  id: Type.String(),
+  state: Type.Enum([...DELIVERY_STATES]),
+  mature: Moment,
+  insertedAt: Moment,
+  expiresAt: orNull(Moment),
+  tries: Count,
+  reason: orNull(Type.String({ description: 'Of the last failed try.' })),
+  bytes: Type.Integer({ minimum: 0, description: 'The length of the body.' }),
+  contentType: orNull(Type.String()),
+  headers: Type.Record(Type.String()),
+  holder: orNull(
+    Type.Object({
+      tid: orNull(Type.String()),
+      user: orNull(Type.String({ description: 'Null: an exchange.' })),
+      since: Moment,
+      until: Moment,
+    }),
+  ),
+  text: Type.Optional(Type.String({ description: 'The body, if its bytes are UTF-8.' })),
+  base64: Type.Optional(Type.String({ description: 'The body, if they are not.' })),
+  truncated: Type.Boolean({ description: 'Whether the body is longer than what is shown of it.' }),
+});
 
-const BrowsePage = named(
-  'BrowsePage',
-  Type.Object({
-    elements: Type.Array(BrowsedElement),
-    next: orNull(Type.String({ description: 'For `after`; null: everything was looked at.' })),
-    looked: Type.Integer({ minimum: 0, description: 'How many elements were looked at.' }),
-    failed: Type.Integer({ minimum: 0, description: 'For how many of them the selector threw.' }),
-    error: Type.Union([
-      Type.Object({
-        id: Type.String(),
-        message: Type.String(),
-        line: Type.Union([Count, Type.Null()]),
-        column: Type.Union([Count, Type.Null()]),
-      }),
-      Type.Null(),
-    ]),
-  }),
-);
+const BrowsePage = namedObject('BrowsePage', {
+  elements: Type.Array(BrowsedElement),
+  next: orNull(Type.String({ description: 'For `after`; null: everything was looked at.' })),
+  looked: Type.Integer({ minimum: 0, description: 'How many elements were looked at.' }),
+  failed: Type.Integer({ minimum: 0, description: 'For how many of them the selector threw.' }),
+  error: orNull(
+    Type.Object({
+      id: Type.String(),
+      message: Type.String(),
+      line: orNull(Count),
+      column: orNull(Count),
+    }),
+  ),
+});
 
 const Groups = (name: string) => Type.Array(Type.Object({ [name]: orNull(Type.String()), count: Count }));
 
-const DeadLetters = named(
-  'DeadLetters',
-  Type.Object({
-    queues: Type.Array(
-      Type.Object({
-        ns: Type.String(),
-        queue: Type.String(),
-        count: Count,
-        oldest: orNull(Moment),
-        reasons: Groups('reason'),
-        sources: Groups('queue'),
-        looked: Count,
-        complete: Type.Boolean({ description: 'Whether all of its elements were looked at.' }),
-      }),
-    ),
-    complete: Type.Boolean({ description: 'Whether these are all queues.' }),
-  }),
-);
+const DeadLetters = namedObject('DeadLetters', {
+  queues: Type.Array(
+    Type.Object({
+      ns: Type.String(),
+      queue: Type.String(),
+      count: Count,
+      oldest: orNull(Moment),
+      reasons: Groups('reason'),
+      sources: Groups('queue'),
+      looked: Count,
+      complete: Type.Boolean({ description: 'Whether all of its elements were looked at.' }),
+    }),
+  ),
+  complete: Type.Boolean({ description: 'Whether these are all queues.' }),
+});
 
 export const browseRoutes: readonly Route[] = [
   route({
     id: 'browse',
-    methods: ['GET', 'HEAD'],
     path: '/q/:namespace/:queue/elements',
     summary: 'Look at elements without taking them, in delivery order',
     access: 'browse',
-    makesQueue: false,
     query: {
       state: oneOf('Only those in this state; not given: all of them.', STATES),
       group: group("On a stream: the group whose deliveries are meant; not given: the namespace's first."),
@@ -122,12 +109,7 @@ export const browseRoutes: readonly Route[] = [
       where: text('Only those that this selector accepts, such as `env.msg.tries > 3`.', MAX_SELECTOR_BYTES),
     },
     responses: [
-      {
-        status: 200,
-        description: 'A page. It may have few elements, or none, and not be the last: see `next`.',
-        contentType: 'application/json',
-        schema: BrowsePage,
-      },
+      json('A page. It may have few elements, or none, and not be the last: see `next`.', BrowsePage),
     ],
     problems: ['forbidden', 'not-supported', 'shutting-down'],
     handle: (call, { state, group, id, after, limit, body, where }) =>
@@ -148,11 +130,9 @@ export const browseRoutes: readonly Route[] = [
   }),
   route({
     id: 'browseElement',
-    methods: ['GET', 'HEAD'],
     path: '/q/:namespace/:queue/elements/:id',
     summary: 'Look at one element without taking it: its body, byte for byte',
     access: 'browse',
-    makesQueue: false,
     query: {
       group: group("On a stream: the group whose delivery is meant; not given: the namespace's first."),
     },
@@ -202,19 +182,11 @@ export const browseRoutes: readonly Route[] = [
   }),
   route({
     id: 'deadLetters',
-    methods: ['GET', 'HEAD'],
     path: '/dead-letters',
     summary: 'Summarize the dead-letter queues of the namespaces in which the user may browse',
     access: 'user',
     query: { ns: nameOf('namespace', 'Only those of this namespace.') },
-    responses: [
-      {
-        status: 200,
-        description: 'Their counts, and what those elements say that were looked at.',
-        contentType: 'application/json',
-        schema: DeadLetters,
-      },
-    ],
+    responses: [json('Their counts, and what those elements say that were looked at.', DeadLetters)],
     problems: ['namespace-not-found', 'forbidden', 'invalid-name', 'storage-unavailable', 'outcome-unknown'],
     handle: (call, { ns }) =>
       call.front.listInTurn(call, async () => {

@@ -11,7 +11,7 @@ import { isoTime } from '../element-lines.ts';
 import { rareHeader } from '../head.ts';
 import { nameOf } from '../parameters.ts';
 import { readJson } from '../request.ts';
-import { listOfNodes, Moment, named, orNull, type Route, route } from '../route.ts';
+import { json, listOfNodes, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import { checkNoToken } from './tokens.ts';
 
 /**
@@ -63,43 +63,37 @@ const CREDENTIALS_BYTES = 4_096;
 const OwnSessions = listOfNodes(
   'OwnConsoleSessions',
   'sessions',
-  named(
-    'OwnConsoleSession',
-    Type.Object({
-      node: Type.String({ description: 'Id of the node that served it last, as in `/nodes`.' }),
-      id: Type.String({ description: 'Names the session; it signs in nowhere.' }),
-      startedAt: Moment,
-      usedAt: Moment,
-      expiresAt: Moment,
-      address: Type.String(),
-      browser: orNull(Type.String({ description: 'What the browser says of itself.' })),
-      isThis: Type.Boolean({ description: 'Whether the request came with its cookie.' }),
-    }),
-  ),
-);
-
-const Session = named(
-  'ConsoleSession',
-  Type.Object({
-    user: Type.String(),
-    isAdministrator: Type.Boolean({
-      description: 'Whether the user has no list of rights, and so all of them.',
-    }),
-    rights: Type.Record(Type.Array(Type.Enum(RIGHTS)), {
-      description: 'What the user may do, by namespace; those in which the user may do nothing are left out.',
-    }),
-    maskedBodies: Type.Array(Type.String(), {
-      description: 'The namespaces among these in which the user may browse elements, but sees no bodies.',
-    }),
-    csrfToken: Type.String({ description: 'For the header `X-CSRF-Token`.' }),
-    expiresAt: Type.String({ format: 'date-time', description: 'When it ends if no other request comes.' }),
-    server: Type.Object({
-      version: Type.String(),
-      node: Type.String({ description: 'Id of the node that answered, as in `/nodes`.' }),
-      now: Moment,
-    }),
+  namedObject('OwnConsoleSession', {
+    node: Type.String({ description: 'Id of the node that served it last, as in `/nodes`.' }),
+    id: Type.String({ description: 'Names the session; it signs in nowhere.' }),
+    startedAt: Moment,
+    usedAt: Moment,
+    expiresAt: Moment,
+    address: Type.String(),
+    browser: orNull(Type.String({ description: 'What the browser says of itself.' })),
+    isThis: Type.Boolean({ description: 'Whether the request came with its cookie.' }),
   }),
 );
+
+const Session = namedObject('ConsoleSession', {
+  user: Type.String(),
+  isAdministrator: Type.Boolean({
+    description: 'Whether the user has no list of rights, and so all of them.',
+  }),
+  rights: Type.Record(Type.Array(Type.Enum(RIGHTS)), {
+    description: 'What the user may do, by namespace; those in which the user may do nothing are left out.',
+  }),
+  maskedBodies: Type.Array(Type.String(), {
+    description: 'The namespaces among these in which the user may browse elements, but sees no bodies.',
+  }),
+  csrfToken: Type.String({ description: 'For the header `X-CSRF-Token`.' }),
+  expiresAt: Type.String({ format: 'date-time', description: 'When it ends if no other request comes.' }),
+  server: Type.Object({
+    version: Type.String(),
+    node: Type.String({ description: 'Id of the node that answered, as in `/nodes`.' }),
+    now: Moment,
+  }),
+});
 
 const SESSION_ID = /^[\w-]{43}$/;
 const ENDING_PROBLEMS = ['forbidden', 'invalid-name', 'storage-unavailable', 'outcome-unknown'] as const;
@@ -117,7 +111,6 @@ const pageResponses = [
 ] as const;
 
 const read = {
-  methods: ['GET', 'HEAD'],
   access: 'open',
   responseHeaders: PAGE,
   isPage: true,
@@ -178,18 +171,15 @@ export function consoleRoutes(folder: string): readonly Route[] {
       access: 'open',
       csrf: 'none',
       body: 'json',
-      request: named(
+      request: namedObject(
         'ConsoleCredentials',
-        Type.Object({ user: Type.String(), password: Type.String() }, { additionalProperties: false }),
+        { user: Type.String(), password: Type.String() },
+        { additionalProperties: false },
       ),
       responses: [
-        {
-          status: 200,
-          description: 'The session; its cookie comes with it.',
-          contentType: 'application/json',
-          schema: Session,
+        json('The session; its cookie comes with it.', Session, {
           headers: [{ name: 'set-cookie', description: 'The cookie `quayside_session`.' }],
-        },
+        }),
       ],
       problems: [
         'unauthorized',
@@ -203,13 +193,10 @@ export function consoleRoutes(folder: string): readonly Route[] {
     }),
     route({
       id: 'consoleSession',
-      methods: ['GET', 'HEAD'],
       path: SESSION_PATH,
       summary: 'The session of the console that the cookie names',
       access: 'open',
-      responses: [
-        { status: 200, description: 'The session.', contentType: 'application/json', schema: Session },
-      ],
+      responses: [json('The session.', Session)],
       problems: ['unauthorized'],
       handle(call) {
         if (call.session === null) throw signedOut();
@@ -235,14 +222,11 @@ export function consoleRoutes(folder: string): readonly Route[] {
     }),
     route({
       id: 'consoleSessions',
-      methods: ['GET', 'HEAD'],
       path: SESSIONS_PATH,
       summary: 'List the sessions of the console of a user that any node has served, the latest used first',
       access: 'user',
       query: { user: ofUser },
-      responses: [
-        { status: 200, description: 'They.', contentType: 'application/json', schema: OwnSessions },
-      ],
+      responses: [json('They.', OwnSessions)],
       problems: ['forbidden', 'invalid-name'],
       async handle(call, query) {
         checkNoToken(call);

@@ -10,7 +10,7 @@ import { Type } from '../../util/schema.ts';
 import { entityTag, readVersions } from '../head.ts';
 import { flag } from '../parameters.ts';
 import { readJson } from '../request.ts';
-import { named, orNull, type Route, route } from '../route.ts';
+import { json, namedObject, orNull, type Route, route } from '../route.ts';
 import { ExchangeDeclaration } from './exchanges.ts';
 import { QueueOptionsSchema } from './queues.ts';
 
@@ -24,16 +24,13 @@ const DocumentExchange = Type.Intersect([
 
 const DocumentQueue = Type.Object({
   paused: Type.Optional(Type.Boolean({ description: 'False if it is left out.' })),
-  options: Type.Optional(Type.Union([QueueOptionsSchema, Type.Null()])),
+  options: Type.Optional(orNull(QueueOptionsSchema)),
 });
 
-const Definitions = named(
-  'Definitions',
-  Type.Object({
-    exchanges: Type.Optional(Type.Record(DocumentExchange, { description: 'By id.' })),
-    queues: Type.Optional(Type.Record(Type.Record(DocumentQueue), { description: 'By namespace and name.' })),
-  }),
-);
+const Definitions = namedObject('Definitions', {
+  exchanges: Type.Optional(Type.Record(DocumentExchange, { description: 'By id.' })),
+  queues: Type.Optional(Type.Record(Type.Record(DocumentQueue), { description: 'By namespace and name.' })),
+});
 
 const Change = Type.Object({
   kind: Type.Enum(['exchange', 'queue']),
@@ -50,18 +47,13 @@ const Change = Type.Object({
 export const definitionRoutes: readonly Route[] = [
   route({
     id: 'definitions',
-    methods: ['GET', 'HEAD'],
     path: '/definitions',
     summary: 'Exchanges, pauses and options of queues of all namespaces, as one document',
     access: 'administrator',
     responses: [
-      {
-        status: 200,
-        description: 'Without what the configuration file declares.',
-        contentType: 'application/json',
-        schema: Definitions,
+      json('Without what the configuration file declares.', Definitions, {
         headers: [{ name: 'etag', description: 'The version of the document, for `If-Match`.' }],
-      },
+      }),
     ],
     problems: ['storage-unavailable'],
     handle(call) {
@@ -91,10 +83,7 @@ export const definitionRoutes: readonly Route[] = [
         description:
           'What changed, each with its outcome; one that failed does not keep others from being applied.',
         contentType: 'application/json',
-        schema: named(
-          'DefinitionChanges',
-          Type.Object({ applied: Type.Boolean(), changes: Type.Array(Change) }),
-        ),
+        schema: namedObject('DefinitionChanges', { applied: Type.Boolean(), changes: Type.Array(Change) }),
       },
     ],
     problems: [

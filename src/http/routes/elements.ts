@@ -20,9 +20,9 @@ import {
   whole,
 } from '../parameters.ts';
 import { readBody } from '../request.ts';
-import { Moment, named, type Route, route } from '../route.ts';
+import { json, Moment, namedObject, type Route, route } from '../route.ts';
 
-const Inserted = named('Inserted', Type.Object({ id: Type.String() }));
+const Inserted = namedObject('Inserted', { id: Type.String() });
 
 export const elementRoutes: readonly Route[] = [
   route({
@@ -31,6 +31,7 @@ export const elementRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue',
     summary: 'Insert an element: the body, byte for byte, of any type',
     access: 'write',
+    makesQueue: true,
     body: 'element',
     query: {
       mature: unixTime('Not handed out before this moment: unix time in seconds. Beats `delay`.'),
@@ -53,15 +54,11 @@ export const elementRoutes: readonly Route[] = [
       },
     ],
     responses: [
-      {
-        status: 200,
-        description: 'Stored.',
-        contentType: 'application/json',
-        schema: Inserted,
+      json('Stored.', Inserted, {
         headers: [
           { name: 'x-ks-repeated', description: '`true` if the key was seen before: nothing was stored.' },
         ],
-      },
+      }),
     ],
     problems: [
       'body-too-large',
@@ -111,7 +108,6 @@ export const elementRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/:id',
     summary: 'Remove a waiting element',
     access: 'manage',
-    makesQueue: false,
     isAudited: true,
     responses: [{ status: 204, description: 'Removed.', contentType: null }],
     problems: ['element-not-found', 'element-reserved', 'not-supported', 'invalid-parameter'],
@@ -125,9 +121,9 @@ export const elementRoutes: readonly Route[] = [
 
 const REPEATED = ['x-ks-repeated', 'true'] as const;
 
-const Nothing = named('Empty', Type.Object({}));
+const Nothing = namedObject('Empty', {});
 
-const Extended = named('Extended', Type.Object({ until: Moment }));
+const Extended = namedObject('Extended', { until: Moment });
 
 /** Empty, unless the request prefers a representation. */
 const RolledBack = Type.Object({
@@ -150,7 +146,7 @@ const problems = [
   'invalid-parameter',
 ] as const;
 
-const done = { status: 200, description: 'Done.', contentType: 'application/json', schema: Nothing } as const;
+const done = json('Done.', Nothing);
 
 export const settlementRoutes: readonly Route[] = [
   route({
@@ -159,7 +155,6 @@ export const settlementRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/commit/:id',
     summary: 'Finish a reserved element',
     access: 'read',
-    makesQueue: false,
     query: which,
     responses: [done],
     problems,
@@ -177,7 +172,6 @@ export const settlementRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/rollback/:id',
     summary: 'Give a reserved element back; one failed try more',
     access: 'read',
-    makesQueue: false,
     query: {
       delay: whole(
         'After how long it is eligible again. Not given: after the retry delay of the queue if it has one, else at once.',
@@ -238,7 +232,6 @@ export const settlementRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/release/:id',
     summary: 'Give a reserved element back unprocessed; no try is counted',
     access: 'read',
-    makesQueue: false,
     query: which,
     responses: [done],
     problems,
@@ -256,7 +249,6 @@ export const settlementRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/extend/:id',
     summary: 'Renew the lease of a reserved element',
     access: 'read',
-    makesQueue: false,
     query: {
       lease: whole(
         'How long from now it runs; not given: the usual length of the queue.',
@@ -266,13 +258,9 @@ export const settlementRoutes: readonly Route[] = [
       ...which,
     },
     responses: [
-      {
-        status: 200,
-        description: 'The new end of the lease.',
-        contentType: 'application/json',
-        schema: Extended,
+      json('The new end of the lease.', Extended, {
         headers: [{ name: 'x-ks-lease-until', description: 'The same moment.' }],
-      },
+      }),
     ],
     problems,
     async handle(call, { lease, group, token }) {

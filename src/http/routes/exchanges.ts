@@ -19,14 +19,14 @@ import { entityTag, readVersions } from '../head.ts';
 import { itemsAfter, joined, listingForm, NEXT_LINK, pageOf, paging } from '../listing.ts';
 import { flag } from '../parameters.ts';
 import { readJson } from '../request.ts';
-import { Count, Moment, named, type Route, route } from '../route.ts';
+import { Count, json, Moment, named, namedObject, orNull, type Route, route } from '../route.ts';
 
 const Payload = {
   payload: Type.Enum(['json', 'text', 'bytes']),
   content_type: Type.String(),
-  content_encoding: Type.Union([Type.String(), Type.Null()]),
+  content_encoding: orNull(Type.String()),
 };
-const Place = Type.Union([Type.Integer({ minimum: 1 }), Type.Null()]);
+const Place = orNull(Type.Integer({ minimum: 1 }));
 const Queue = { q: Type.String(), ns: Type.String() };
 
 const Sighting = Type.Object({
@@ -53,7 +53,7 @@ const record = {
   pending_acks: Type.Record(Type.Object({ t: Moment, id: Type.String() })),
   pending_tids: Type.Record(Moment),
   wsize: Type.Integer(),
-  stopped: Type.Union([Type.Boolean(), Type.Null()]),
+  stopped: orNull(Type.Boolean()),
   version: Type.Optional(Type.String()),
   stats: Type.Object({
     no_route: Count,
@@ -72,10 +72,10 @@ const record = {
       count: Count,
     }),
   ),
-  lastError: Type.Union([Type.String(), Type.Null()]),
+  lastError: orNull(Type.String()),
   saw: Type.Object({
-    last: Type.Union([Sighting, Type.Null()]),
-    last_no_route: Type.Union([Sighting, Type.Null()]),
+    last: orNull(Sighting),
+    last_no_route: orNull(Sighting),
   }),
   loops: Type.Array(Type.Array(Type.String(), { minItems: 1, maxItems: MAX_LOOP_LENGTH + 1 }), {
     maxItems: MAX_LOOPS,
@@ -83,56 +83,47 @@ const record = {
 };
 
 /** Spec 2.4, and what we add to it. */
-const ExchangeInformation = named('ExchangeInformation', Type.Object(record));
+const ExchangeInformation = namedObject('ExchangeInformation', record);
 
 const ExchangesById = named('ExchangesById', Type.Record(ExchangeInformation));
 
-const ExchangeArray = named(
-  'ExchangeArray',
-  Type.Object({
-    data: Type.Array(Type.Object({ ...record, id: Type.String() })),
-  }),
-);
+const ExchangeArray = namedObject('ExchangeArray', {
+  data: Type.Array(Type.Object({ ...record, id: Type.String() })),
+});
 
 const ExchangeTree = Type.Array(
-  named(
-    'ExchangeFolder',
-    Type.Object({
-      title: Type.String(),
-      key: Type.String(),
-      folder: Type.Literal(true),
-      expanded: Type.Literal(true),
-      children: Type.Array(Type.Object({ title: Type.String(), key: Type.String(), ...record })),
-    }),
-  ),
-);
-
-const ExchangeTrial = named(
-  'ExchangeTrial',
-  Type.Object({
-    saw: Type.Object(Payload),
-    dst: Type.Array(
-      Type.Object({
-        ...Queue,
-        accepted: Type.Boolean(),
-        error: Type.Union([Type.String(), Type.Null()]),
-        line: Place,
-        column: Place,
-        logs: Type.Array(Type.String()),
-        mature: Type.Union([Moment, Type.Null()]),
-        delay: Type.Union([Type.Number(), Type.Null()]),
-        tries: Type.Union([Count, Type.Null()]),
-        hdrs: Type.Record(Type.String()),
-        payload: Type.String(),
-        payload_encoding: Type.Union([Type.Literal('text'), Type.Literal('base64')]),
-      }),
-    ),
-    strays_to: Type.Union([Type.String(), Type.Null()]),
-    overrun: Type.Union([Type.String(), Type.Null()]),
-    logs: Type.Array(Type.String()),
-    selector_ms: Type.Number(),
+  namedObject('ExchangeFolder', {
+    title: Type.String(),
+    key: Type.String(),
+    folder: Type.Literal(true),
+    expanded: Type.Literal(true),
+    children: Type.Array(Type.Object({ title: Type.String(), key: Type.String(), ...record })),
   }),
 );
+
+const ExchangeTrial = namedObject('ExchangeTrial', {
+  saw: Type.Object(Payload),
+  dst: Type.Array(
+    Type.Object({
+      ...Queue,
+      accepted: Type.Boolean(),
+      error: orNull(Type.String()),
+      line: Place,
+      column: Place,
+      logs: Type.Array(Type.String()),
+      mature: orNull(Moment),
+      delay: orNull(Type.Number()),
+      tries: orNull(Count),
+      hdrs: Type.Record(Type.String()),
+      payload: Type.String(),
+      payload_encoding: Type.Union([Type.Literal('text'), Type.Literal('base64')]),
+    }),
+  ),
+  strays_to: orNull(Type.String()),
+  overrun: orNull(Type.String()),
+  logs: Type.Array(Type.String()),
+  selector_ms: Type.Number(),
+});
 
 // The bodies that are sent. What checks them says more than a schema could, so these are shown and not enforced.
 // They have no `default`: generators of types would take such a member for one that is always there.
@@ -142,59 +133,53 @@ const QueueName = { ns: Name, queue: Name };
 const STRICT = { additionalProperties: false };
 
 /** Spec 4.2, Create payload. */
-export const ExchangeDeclaration = named(
+export const ExchangeDeclaration = namedObject(
   'ExchangeDeclaration',
-  Type.Object(
-    {
-      src: Type.Object(QueueName, STRICT),
-      dst: Type.Array(
-        Type.Object(
-          {
-            ...QueueName,
-            selector: Type.Optional(
-              Type.String({ description: 'A function of the element, such as `env => env.msg.tries < 3`.' }),
-            ),
-          },
-          STRICT,
-        ),
-        { minItems: 1, maxItems: 256 },
-      ),
-      consumer: Type.Object(
+  {
+    src: Type.Object(QueueName, STRICT),
+    dst: Type.Array(
+      Type.Object(
         {
-          parallel: Type.Optional(Type.Integer({ minimum: 1, maximum: 16, description: 'Not given: 1.' })),
-          wsize: Type.Optional(
-            Type.Integer({ minimum: 1, maximum: 65_536, description: 'Not given: 1000.' }),
+          ...QueueName,
+          selector: Type.Optional(
+            Type.String({ description: 'A function of the element, such as `env => env.msg.tries < 3`.' }),
           ),
-          reserve: Type.Optional(Type.Boolean({ description: 'Not given: false.' })),
         },
         STRICT,
       ),
-    },
-    STRICT,
-  ),
+      { minItems: 1, maxItems: 256 },
+    ),
+    consumer: Type.Object(
+      {
+        parallel: Type.Optional(Type.Integer({ minimum: 1, maximum: 16, description: 'Not given: 1.' })),
+        wsize: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_536, description: 'Not given: 1000.' })),
+        reserve: Type.Optional(Type.Boolean({ description: 'Not given: false.' })),
+      },
+      STRICT,
+    ),
+  },
+  STRICT,
 );
 
-const ExchangeTrialRequest = named(
+const ExchangeTrialRequest = namedObject(
   'ExchangeTrialRequest',
-  Type.Object(
-    {
-      msg: Type.Optional(
-        Type.Object(
-          {
-            id: Type.Optional(Type.String({ minLength: 1, maxLength: 64 })),
-            payload: Type.Optional(Type.Unknown({ description: 'Text, or any JSON.' })),
-            hdrs: Type.Optional(Type.Record(Type.String())),
-            tries: Type.Optional(Count),
-            mature: Type.Optional(Type.Number({ minimum: 0, description: 'Unix time in seconds.' })),
-          },
-          STRICT,
-        ),
+  {
+    msg: Type.Optional(
+      Type.Object(
+        {
+          id: Type.Optional(Type.String({ minLength: 1, maxLength: 64 })),
+          payload: Type.Optional(Type.Unknown({ description: 'Text, or any JSON.' })),
+          hdrs: Type.Optional(Type.Record(Type.String())),
+          tries: Type.Optional(Count),
+          mature: Type.Optional(Type.Number({ minimum: 0, description: 'Unix time in seconds.' })),
+        },
+        STRICT,
       ),
-      content_type: Type.Optional(Type.String()),
-      declaration: Type.Optional(ExchangeDeclaration),
-    },
-    STRICT,
-  ),
+    ),
+    content_type: Type.Optional(Type.String()),
+    declaration: Type.Optional(ExchangeDeclaration),
+  },
+  STRICT,
 );
 
 /** The largest body of a create or a trial: declarations are small, and are parsed on the main thread. */
@@ -222,21 +207,14 @@ const idProblems = ['exchange-not-found', 'invalid-name', 'storage-unavailable',
 export const exchangeRoutes: readonly Route[] = [
   route({
     id: 'listExchanges',
-    methods: ['GET', 'HEAD'],
     path: '/x',
     summary: 'List the exchanges whose source namespace the user may see',
     access: 'user',
     query: forms,
     responses: [
-      {
-        status: 200,
-        description: 'Exchange records by id.',
-        contentType: 'application/json',
-        schema: ExchangesById,
-        headers: [NEXT_LINK],
-      },
-      { status: 200, description: 'With `array`.', contentType: 'application/json', schema: ExchangeArray },
-      { status: 200, description: 'With `tree`.', contentType: 'application/json', schema: ExchangeTree },
+      json('Exchange records by id.', ExchangesById, { headers: [NEXT_LINK] }),
+      json('With `array`.', ExchangeArray),
+      json('With `tree`.', ExchangeTree),
     ],
     problems: ['storage-unavailable', 'outcome-unknown'],
     handle: (call, query) =>
@@ -257,18 +235,10 @@ export const exchangeRoutes: readonly Route[] = [
   }),
   route({
     id: 'exchangeStatus',
-    methods: ['GET', 'HEAD'],
     path: '/x/:id',
     summary: 'One exchange record',
     access: 'user',
-    responses: [
-      {
-        status: 200,
-        description: 'The record.',
-        contentType: 'application/json',
-        schema: ExchangeInformation,
-      },
-    ],
+    responses: [json('The record.', ExchangeInformation)],
     problems: idProblems,
     async handle(call) {
       const { exchanges } = call.front.parts;
@@ -387,14 +357,7 @@ export const exchangeRoutes: readonly Route[] = [
     access: 'user',
     body: 'json',
     request: ExchangeTrialRequest,
-    responses: [
-      {
-        status: 200,
-        description: 'Per destination what would become of the sample.',
-        contentType: 'application/json',
-        schema: ExchangeTrial,
-      },
-    ],
+    responses: [json('Per destination what would become of the sample.', ExchangeTrial)],
     problems: [
       ...idProblems,
       'invalid-body',

@@ -6,29 +6,27 @@ import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { exportedLine, NDJSON, readExportedLine } from '../element-lines.ts';
 import { group } from '../parameters.ts';
-import { Count, Moment, named, orNull, type Route, route } from '../route.ts';
+import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import { errorIn, incomingLines, limited, maxLineBytes } from '../sent-elements.ts';
 
-const ExportedElement = named(
+const ExportedElement = namedObject(
   'ExportedElement',
-  Type.Object(
-    {
-      id: Type.String(),
-      state: Type.Optional(Type.Enum([...DELIVERY_STATES])),
-      group: Type.Optional(Type.String({ description: 'On a stream: whose delivery it is.' })),
-      mature: Type.Number({ minimum: 0, description: 'Unix time in seconds.' }),
-      expiresAt: orNull(Moment),
-      insertedAt: Moment,
-      tries: Count,
-      reason: Type.Optional(orNull(Type.String())),
-      contentType: orNull(Type.String()),
-      contentEncoding: orNull(Type.String()),
-      headers: Type.Record(Type.String()),
-      text: Type.Optional(Type.String({ description: 'The body, if it is UTF-8.' })),
-      base64: Type.Optional(Type.String({ description: 'The body, if it is not.' })),
-    },
-    { description: 'One line.' },
-  ),
+  {
+    id: Type.String(),
+    state: Type.Optional(Type.Enum([...DELIVERY_STATES])),
+    group: Type.Optional(Type.String({ description: 'On a stream: whose delivery it is.' })),
+    mature: Type.Number({ minimum: 0, description: 'Unix time in seconds.' }),
+    expiresAt: orNull(Moment),
+    insertedAt: Moment,
+    tries: Count,
+    reason: Type.Optional(orNull(Type.String())),
+    contentType: orNull(Type.String()),
+    contentEncoding: orNull(Type.String()),
+    headers: Type.Record(Type.String()),
+    text: Type.Optional(Type.String({ description: 'The body, if it is UTF-8.' })),
+    base64: Type.Optional(Type.String({ description: 'The body, if it is not.' })),
+  },
+  { description: 'One line.' },
 );
 
 export const exportRoutes: readonly Route[] = [
@@ -38,7 +36,6 @@ export const exportRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/export',
     summary: 'Read all elements of a queue with their state, as lines of JSON; nothing changes',
     access: 'browse',
-    makesQueue: false,
     isAudited: true,
     query: { group: group('On a stream: only the deliveries of this group; not given: those of all.') },
     responses: [{ status: 200, description: 'One line each.', contentType: NDJSON, schema: ExportedElement }],
@@ -56,25 +53,21 @@ export const exportRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/import',
     summary: 'Store the elements of an export, each once',
     access: 'write',
+    makesQueue: true,
     body: 'elements',
     request: ExportedElement,
     isAudited: true,
     responses: [
-      {
-        status: 200,
-        description: 'All lines were read.',
-        contentType: 'application/json',
-        schema: named(
-          'Imported',
-          Type.Object({
-            imported: Count,
-            repeated: Type.Integer({
-              minimum: 0,
-              description: 'Left out: the queue has them, or they were imported before.',
-            }),
+      json(
+        'All lines were read.',
+        namedObject('Imported', {
+          imported: Count,
+          repeated: Type.Integer({
+            minimum: 0,
+            description: 'Left out: the queue has them, or they were imported before.',
           }),
-        ),
-      },
+        }),
+      ),
     ],
     problems: [
       'invalid-body',

@@ -16,7 +16,7 @@ import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { nameOf, oneOf, type QueryParameter, whole } from '../parameters.ts';
-import { Count, Moment, named, orNull, type Route, route } from '../route.ts';
+import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 
 /** What a filter may compare of a queue. Ages are in seconds, rates per second. */
 const MEASURES = ['ready', 'scheduled', 'reserved', 'depth', 'age', 'in', 'out'] as const;
@@ -26,47 +26,38 @@ type QueueMeasure = (typeof MEASURES)[number];
 const Rate = Type.Number({ minimum: 0, description: 'Per second, over the last minute.' });
 const SIZES = { size: Count, schedSize: Count, resvSize: Count, totalSize: Count };
 
-const FoundQueues = named(
-  'FoundQueues',
-  Type.Object({
-    queues: Type.Array(
-      named(
-        'FoundQueue',
-        Type.Object({
-          ns: Type.String(),
-          queue: Type.String(),
-          ...SIZES,
-          next_mature_t: orNull(Moment),
-          oldestReadyAge: orNull(Type.Number({ description: 'Seconds; null: no element is ready.' })),
-          paused: Type.Boolean(),
-          insert: Rate,
-          take: Rate,
-          settle: Rate,
-        }),
-      ),
-    ),
-    matched: Type.Integer({ description: 'How many queues the filter lets through, on all pages.' }),
-    total: Type.Integer({ description: 'How many queues there are that the user may read.' }),
-    sums: Type.Object(SIZES, { description: 'Of all queues that the filter lets through.' }),
-    unavailable: Type.Array(Type.String(), { description: 'Namespaces whose engine is unavailable.' }),
-  }),
-);
+const FoundQueues = namedObject('FoundQueues', {
+  queues: Type.Array(
+    namedObject('FoundQueue', {
+      ns: Type.String(),
+      queue: Type.String(),
+      ...SIZES,
+      next_mature_t: orNull(Moment),
+      oldestReadyAge: orNull(Type.Number({ description: 'Seconds; null: no element is ready.' })),
+      paused: Type.Boolean(),
+      insert: Rate,
+      take: Rate,
+      settle: Rate,
+    }),
+  ),
+  matched: Type.Integer({ description: 'How many queues the filter lets through, on all pages.' }),
+  total: Type.Integer({ description: 'How many queues there are that the user may read.' }),
+  sums: Type.Object(SIZES, { description: 'Of all queues that the filter lets through.' }),
+  unavailable: Type.Array(Type.String(), { description: 'Namespaces whose engine is unavailable.' }),
+});
 
 const Column = Type.Array(orNull(Type.Number()));
 
-const SumHistory = named(
-  'SumHistory',
-  Type.Object({
-    from: Moment,
-    intervalMs: Type.Integer(),
-    size: Column,
-    schedSize: Column,
-    resvSize: Column,
-    insert: Column,
-    take: Column,
-    settle: Column,
-  }),
-);
+const SumHistory = namedObject('SumHistory', {
+  from: Moment,
+  intervalMs: Type.Integer(),
+  size: Column,
+  schedSize: Column,
+  resvSize: Column,
+  insert: Column,
+  take: Column,
+  settle: Column,
+});
 
 const SORTS = ['name', ...MEASURES] as const;
 type Sort = (typeof SORTS)[number];
@@ -93,7 +84,6 @@ const oneNamespace = nameOf('ns', 'Only this namespace; not given: all that the 
 export const findQueuesRoutes: readonly Route[] = [
   route({
     id: 'findQueues',
-    methods: ['GET', 'HEAD'],
     path: '/queues',
     summary: 'Find queues of all namespaces, filtered, sorted and in pages, as this node read them last',
     access: 'user',
@@ -105,9 +95,7 @@ export const findQueuesRoutes: readonly Route[] = [
       limit: whole('At most so many queues.', { from: 1, to: MAX_PAGE, unit: 'a count' }, DEFAULT_PAGE),
       offset: whole('How many to leave out before them.', { from: 0, to: MAX_OFFSET, unit: 'a count' }, 0),
     },
-    responses: [
-      { status: 200, description: 'One page.', contentType: 'application/json', schema: FoundQueues },
-    ],
+    responses: [json('One page.', FoundQueues)],
     problems: ['namespace-not-found', 'invalid-name', 'forbidden', 'storage-unavailable', 'outcome-unknown'],
     handle: (call, { ns, filter, sort, order, limit, offset }) =>
       call.front.listInTurn(call, async () => {
@@ -127,18 +115,12 @@ export const findQueuesRoutes: readonly Route[] = [
   }),
   route({
     id: 'sumHistory',
-    methods: ['GET', 'HEAD'],
     path: '/history',
     summary: 'Read the last hour of all queues together, minute by minute, as this node saw it',
     access: 'user',
     query: { ns: oneNamespace },
     responses: [
-      {
-        status: 200,
-        description: 'Columns of 60 values, the oldest first; null where this node knows nothing.',
-        contentType: 'application/json',
-        schema: SumHistory,
-      },
+      json('Columns of 60 values, the oldest first; null where this node knows nothing.', SumHistory),
     ],
     problems: ['namespace-not-found', 'invalid-name', 'forbidden'],
     handle(call, { ns }) {

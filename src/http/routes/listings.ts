@@ -16,55 +16,49 @@ import {
   paging,
 } from '../listing.ts';
 import { flag } from '../parameters.ts';
-import { Count, Moment, named, type Route, route } from '../route.ts';
+import { Count, json, Moment, named, namedObject, orNull, type Route, route } from '../route.ts';
 import { QueueInformation } from './queues.ts';
 
 const NamespaceNames = Type.Array(Type.String());
 
 const QueuesByName = named('QueuesByName', Type.Record(QueueInformation));
 
-const QueueArray = named(
-  'QueueArray',
-  Type.Object({
-    data: Type.Array(Type.Intersect([QueueInformation, Type.Object({ id: Type.String() })])),
+const QueueArray = namedObject('QueueArray', {
+  data: Type.Array(Type.Intersect([QueueInformation, Type.Object({ id: Type.String() })])),
+  unavailable: Type.Optional(
+    Type.Array(Type.String(), {
+      description: 'Namespaces whose engine is away, so that their queues are not here.',
+    }),
+  ),
+});
+
+const QueueTree = Type.Array(
+  namedObject('QueueFolder', {
+    title: Type.String(),
+    key: Type.String(),
+    folder: Type.Literal(true),
+    expanded: Type.Literal(true),
     unavailable: Type.Optional(
-      Type.Array(Type.String(), {
-        description: 'Namespaces whose engine is away, so that their queues are not here.',
+      Type.Literal(true, { description: 'Its engine is away, so that its queues are not here.' }),
+    ),
+    children: Type.Array(
+      Type.Object({
+        title: Type.String(),
+        key: Type.String(),
+        put: Count,
+        get: Count,
+        reserve: Count,
+        commit: Count,
+        rollback: Count,
+        size: Count,
+        total: Count,
+        sched: Count,
+        resv: Count,
+        next_t: orNull(Moment),
+        paused: Type.Boolean(),
       }),
     ),
   }),
-);
-
-const QueueTree = Type.Array(
-  named(
-    'QueueFolder',
-    Type.Object({
-      title: Type.String(),
-      key: Type.String(),
-      folder: Type.Literal(true),
-      expanded: Type.Literal(true),
-      unavailable: Type.Optional(
-        Type.Literal(true, { description: 'Its engine is away, so that its queues are not here.' }),
-      ),
-      children: Type.Array(
-        Type.Object({
-          title: Type.String(),
-          key: Type.String(),
-          put: Count,
-          get: Count,
-          reserve: Count,
-          commit: Count,
-          rollback: Count,
-          size: Count,
-          total: Count,
-          sched: Count,
-          resv: Count,
-          next_t: Type.Union([Moment, Type.Null()]),
-          paused: Type.Boolean(),
-        }),
-      ),
-    }),
-  ),
 );
 
 const forms = {
@@ -74,29 +68,16 @@ const forms = {
   ...paging('Lists what follows this: the last queue name of the page before, or `queue@namespace` on `/q`.'),
 };
 
-const formSchemas = [
-  { status: 200, description: 'With `array`.', contentType: 'application/json', schema: QueueArray },
-  { status: 200, description: 'With `tree`.', contentType: 'application/json', schema: QueueTree },
-] as const;
+const formSchemas = [json('With `array`.', QueueArray), json('With `tree`.', QueueTree)] as const;
 
 export const listingRoutes: readonly Route[] = [
   route({
     id: 'listNamespaces',
-    methods: ['GET', 'HEAD'],
     path: '/q',
     summary: 'List the namespaces that the user may see; their queues, where a form shows them, need `read`',
     access: 'user',
     query: forms,
-    responses: [
-      {
-        status: 200,
-        description: 'The names.',
-        contentType: 'application/json',
-        schema: NamespaceNames,
-        headers: [NEXT_LINK],
-      },
-      ...formSchemas,
-    ],
+    responses: [json('The names.', NamespaceNames, { headers: [NEXT_LINK] }), ...formSchemas],
     problems: ['storage-unavailable', 'outcome-unknown'],
     handle: (call, query) =>
       call.front.listInTurn(call, async () => {
@@ -118,19 +99,12 @@ export const listingRoutes: readonly Route[] = [
   }),
   route({
     id: 'listQueues',
-    methods: ['GET', 'HEAD'],
     path: '/q/:namespace',
     summary: 'List the queues of a namespace',
     access: 'read',
     query: forms,
     responses: [
-      {
-        status: 200,
-        description: 'Queue information records by queue name.',
-        contentType: 'application/json',
-        schema: QueuesByName,
-        headers: [NEXT_LINK],
-      },
+      json('Queue information records by queue name.', QueuesByName, { headers: [NEXT_LINK] }),
       ...formSchemas,
     ],
     handle: (call, query) =>

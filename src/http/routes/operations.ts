@@ -14,7 +14,7 @@ import { OPERATION_STATES, type OperationState } from '../../operations/stored.t
 import { Type } from '../../util/schema.ts';
 import { checkOpaque, flag, nameOf, oneOf } from '../parameters.ts';
 import { readJson } from '../request.ts';
-import { Count, Moment, named, orNull, type Route, route } from '../route.ts';
+import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 
 /** A request of an operation may name a thousand ids. */
 const MAX_JSON_BYTES = 131_072;
@@ -34,7 +34,7 @@ const QueueName = Type.Object(
   STRICT,
 );
 const State = Type.Enum([...STATES]);
-const Headers = Type.Record(Type.Union([Type.String(), Type.Null()]));
+const Headers = Type.Record(orNull(Type.String()));
 
 const Where = Type.Object(
   {
@@ -56,67 +56,62 @@ const members = {
   rate: Type.Integer({ minimum: 1, maximum: MAX_RATE, description: 'Elements a second.' }),
 };
 
-const OperationDeclaration = named(
+const OperationDeclaration = namedObject(
   'OperationRequest',
-  Type.Object(
-    {
-      action: members.action,
-      source: members.source,
-      where: Type.Optional(Where),
-      to: Type.Optional(QueueName),
-      delay: Type.Optional(Type.Integer({ minimum: 0, description: 'Of `delay`: ms from now.' })),
-      set: Type.Optional(
-        Type.Object(
-          { headers: Type.Optional(Headers), tries: Type.Optional(Count) },
-          { ...STRICT, description: 'Of `set`; the value null removes a header.' },
-        ),
-      ),
-      limit: Type.Optional(members.limit),
-      rate: Type.Optional(members.rate),
-      dryRun: Type.Optional(Type.Boolean({ description: 'Changes nothing: counts, and shows samples.' })),
-    },
-    STRICT,
-  ),
-);
-
-const Operation = named(
-  'Operation',
-  Type.Object({
-    id: Type.String(),
+  {
     action: members.action,
     source: members.source,
-    where: Where,
-    to: Type.Optional(orNull(QueueName)),
-    delay: Type.Optional(Count),
-    set: Type.Optional(Type.Object({ headers: Headers, tries: orNull(Count) })),
-    limit: orNull(members.limit),
-    rate: orNull(members.rate),
-    dryRun: Type.Boolean(),
-    state: Type.Enum([...OPERATION_STATES]),
-    seen: Count,
-    matched: Count,
-    changed: Count,
-    failed: Count,
-    estimate: Count,
-    samples: Type.Array(
-      Type.Object({
-        id: Type.String(),
-        state: Type.Enum([...DELIVERY_STATES]),
-        mature: Moment,
-        insertedAt: Moment,
-        tries: Count,
-        reason: orNull(Type.String()),
-        bytes: Count,
-        contentType: orNull(Type.String()),
-        headers: Type.Record(Type.String()),
-      }),
+    where: Type.Optional(Where),
+    to: Type.Optional(QueueName),
+    delay: Type.Optional(Type.Integer({ minimum: 0, description: 'Of `delay`: ms from now.' })),
+    set: Type.Optional(
+      Type.Object(
+        { headers: Type.Optional(Headers), tries: Type.Optional(Count) },
+        { ...STRICT, description: 'Of `set`; the value null removes a header.' },
+      ),
     ),
-    by: Type.String(),
-    startedAt: Moment,
-    endedAt: orNull(Moment),
-    error: orNull(Type.String()),
-  }),
+    limit: Type.Optional(members.limit),
+    rate: Type.Optional(members.rate),
+    dryRun: Type.Optional(Type.Boolean({ description: 'Changes nothing: counts, and shows samples.' })),
+  },
+  STRICT,
 );
+
+const Operation = namedObject('Operation', {
+  id: Type.String(),
+  action: members.action,
+  source: members.source,
+  where: Where,
+  to: Type.Optional(orNull(QueueName)),
+  delay: Type.Optional(Count),
+  set: Type.Optional(Type.Object({ headers: Headers, tries: orNull(Count) })),
+  limit: orNull(members.limit),
+  rate: orNull(members.rate),
+  dryRun: Type.Boolean(),
+  state: Type.Enum([...OPERATION_STATES]),
+  seen: Count,
+  matched: Count,
+  changed: Count,
+  failed: Count,
+  estimate: Count,
+  samples: Type.Array(
+    Type.Object({
+      id: Type.String(),
+      state: Type.Enum([...DELIVERY_STATES]),
+      mature: Moment,
+      insertedAt: Moment,
+      tries: Count,
+      reason: orNull(Type.String()),
+      bytes: Count,
+      contentType: orNull(Type.String()),
+      headers: Type.Record(Type.String()),
+    }),
+  ),
+  by: Type.String(),
+  startedAt: Moment,
+  endedAt: orNull(Moment),
+  error: orNull(Type.String()),
+});
 
 const filter = {
   ns: nameOf('namespace', 'Only those whose source is in this namespace.'),
@@ -138,13 +133,10 @@ export const operationRoutes: readonly Route[] = [
     body: 'json',
     request: OperationDeclaration,
     responses: [
-      {
+      json('It runs.', Operation, {
         status: 202,
-        description: 'It runs.',
-        contentType: 'application/json',
-        schema: Operation,
         headers: [{ name: 'location', description: 'Where its progress is.' }],
-      },
+      }),
     ],
     problems: [
       'invalid-body',
@@ -175,18 +167,15 @@ export const operationRoutes: readonly Route[] = [
   }),
   route({
     id: 'listOperations',
-    methods: ['GET', 'HEAD'],
     path: '/operations',
     summary: 'List operations, the last one first: those that run, and those that ended within a week',
     access: 'user',
     query: filter,
     responses: [
-      {
-        status: 200,
-        description: 'Those whose source is in a namespace where the user has the right `manage`.',
-        contentType: 'application/json',
-        schema: Type.Array(Operation),
-      },
+      json(
+        'Those whose source is in a namespace where the user has the right `manage`.',
+        Type.Array(Operation),
+      ),
     ],
     problems: ['storage-unavailable', 'outcome-unknown'],
     async handle(call, query) {
@@ -195,13 +184,10 @@ export const operationRoutes: readonly Route[] = [
   }),
   route({
     id: 'operationStatus',
-    methods: ['GET', 'HEAD'],
     path: '/operations/:id',
     summary: 'How far an operation came, or how it ended',
     access: 'user',
-    responses: [
-      { status: 200, description: 'The operation.', contentType: 'application/json', schema: Operation },
-    ],
+    responses: [json('The operation.', Operation)],
     problems: [...idProblems, 'invalid-parameter'],
     async handle(call) {
       call.value(await call.front.parts.operations.get(checkOpaque('id', call.param('id')), call.user));
@@ -231,7 +217,6 @@ export const operationRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/elements',
     summary: 'Remove all elements of a queue, or all of one state',
     access: 'manage',
-    makesQueue: false,
     isAudited: true,
     query: {
       state: oneOf(
@@ -240,12 +225,10 @@ export const operationRoutes: readonly Route[] = [
       ),
     },
     responses: [
-      {
-        status: 200,
-        description: 'They are gone. On a stream an element counts once for each group.',
-        contentType: 'application/json',
-        schema: Type.Object({ removed: Count }),
-      },
+      json(
+        'They are gone. On a stream an element counts once for each group.',
+        Type.Object({ removed: Count }),
+      ),
     ],
     async handle(call, { state }) {
       const states = state === null ? WAITING_STATES : state === 'all' ? DELIVERY_STATES : [state];
@@ -260,7 +243,6 @@ export const operationRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue',
     summary: 'Delete a queue that is empty and unused; with `force`, whatever it holds',
     access: 'manage',
-    makesQueue: false,
     isAudited: true,
     query: { force: flag('Removes its elements, reserved ones too, and ends the calls that wait for it.') },
     responses: [{ status: 204, description: 'It is gone, also if it never was.', contentType: null }],

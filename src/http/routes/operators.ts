@@ -5,59 +5,60 @@ import { MAX_ROWS } from '../node-lists.ts';
 import { openApi } from '../openapi.ts';
 import { NODE_CHECK, type ReadyReport } from '../options.ts';
 import { flag, nameOf, type QueryParameter, whole } from '../parameters.ts';
-import { Count, listOfNodes, Moment, NodeOfRow, named, orNull, type Route, route } from '../route.ts';
+import {
+  Count,
+  json,
+  listOfNodes,
+  Moment,
+  NodeOfRow,
+  namedObject,
+  orNull,
+  type Route,
+  route,
+} from '../route.ts';
 import { PendingConsumerShape } from './queues.ts';
 
-const Live = named('Live', Type.Object({ status: Type.Literal('live') }));
+const Live = namedObject('Live', { status: Type.Literal('live') });
 
 const Nodes = Type.Array(
-  named(
-    'Node',
-    Type.Object({
-      id: Type.String(),
-      host: Type.String(),
-      pid: Type.Integer(),
-      version: Type.String(),
-      startedAt: Moment,
-      isSelf: Type.Boolean(),
-      namespaces: Type.Array(Type.String()),
-      conflicts: Type.Array(
-        Type.Object({
-          namespace: Type.String(),
-          option: Type.String(),
-          here: Type.String(),
-          there: Type.String(),
-        }),
-      ),
-    }),
-  ),
+  namedObject('Node', {
+    id: Type.String(),
+    host: Type.String(),
+    pid: Type.Integer(),
+    version: Type.String(),
+    startedAt: Moment,
+    isSelf: Type.Boolean(),
+    namespaces: Type.Array(Type.String()),
+    conflicts: Type.Array(
+      Type.Object({
+        namespace: Type.String(),
+        option: Type.String(),
+        here: Type.String(),
+        there: Type.String(),
+      }),
+    ),
+  }),
 );
 
 const Engines = listOfNodes(
   'Engines',
   'engines',
-  named(
-    'Engine',
-    Type.Object({
-      node: NodeOfRow,
-      engine: Type.String({ description: 'Its URL, without secrets.' }),
-      type: Type.String({ description: 'The first half of the type of its queues, as in `sqlite:simple`.' }),
-      namespaces: Type.Array(Type.String()),
-      state: Type.Union([Type.Literal('healthy'), Type.Literal('slow'), Type.Literal('unavailable')]),
-      pingMs: orNull(Type.Integer({ minimum: 0 })),
-      disk: orNull(Type.Object({ fileBytes: Count, freeBytes: Count, minFreeBytes: Count })),
-    }),
-  ),
-);
-
-const Readiness = named(
-  'Readiness',
-  Type.Object({
-    status: Type.Union([Type.Literal('ready'), Type.Literal('not ready')]),
-    checks: Type.Optional(Type.Record(Type.String())),
-    nodes: Type.Optional(Nodes),
+  namedObject('Engine', {
+    node: NodeOfRow,
+    engine: Type.String({ description: 'Its URL, without secrets.' }),
+    type: Type.String({ description: 'The first half of the type of its queues, as in `sqlite:simple`.' }),
+    namespaces: Type.Array(Type.String()),
+    state: Type.Union([Type.Literal('healthy'), Type.Literal('slow'), Type.Literal('unavailable')]),
+    pingMs: orNull(Type.Integer({ minimum: 0 })),
+    disk: orNull(Type.Object({ fileBytes: Count, freeBytes: Count, minFreeBytes: Count })),
   }),
 );
+
+const Readiness = namedObject('Readiness', {
+  status: Type.Union([Type.Literal('ready'), Type.Literal('not ready')]),
+  checks: Type.Optional(Type.Record(Type.String())),
+  nodes: Type.Optional(Nodes),
+});
 
 const Backup = Type.Object({
   name: Type.String(),
@@ -120,14 +121,7 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
       access: 'administrator',
       isAudited: true,
       query: { name: backupName },
-      responses: [
-        {
-          status: 201,
-          description: 'It is complete and on disk.',
-          contentType: 'application/json',
-          schema: Backup,
-        },
-      ],
+      responses: [json('It is complete and on disk.', Backup, { status: 201 })],
       problems: ['backup-conflict', 'storage-full', 'storage-unavailable', 'shutting-down'],
       async handle(call, query) {
         call.text(201, JSON.stringify(await call.front.parts.backUp(query.name)));
@@ -135,28 +129,23 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
     }),
     route({
       id: 'live',
-      methods: ['GET', 'HEAD'],
       path: '/livez',
       summary: 'Whether the process runs',
       access: 'open',
-      responses: [{ status: 200, description: 'It does.', contentType: 'application/json', schema: Live }],
+      responses: [json('It does.', Live)],
       handle: (call) => call.value({ status: 'live' }),
     }),
     route({
       id: 'ready',
-      methods: ['GET', 'HEAD'],
       path: '/readyz',
       summary: 'Whether this node should get requests; a known user sees each part',
       access: 'open',
       responses: [
-        { status: 200, description: 'It should.', contentType: 'application/json', schema: Readiness },
-        {
+        json('It should.', Readiness),
+        json('It should not: it stops, or an engine is away.', Readiness, {
           status: 503,
-          description: 'It should not: it stops, or an engine is away.',
-          contentType: 'application/json',
-          schema: Readiness,
           headers: [{ name: 'retry-after', description: 'Seconds.' }],
-        },
+        }),
       ],
       query: { verbose },
       async handle(call, query) {
@@ -174,34 +163,18 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
     }),
     route({
       id: 'listNodes',
-      methods: ['GET', 'HEAD'],
       path: '/nodes',
       summary: 'List the nodes that share namespaces with this one, itself included, the oldest first',
       access: 'user',
-      responses: [
-        {
-          status: 200,
-          description: 'Who is there: a node that was silent for 7 s is not.',
-          contentType: 'application/json',
-          schema: Nodes,
-        },
-      ],
+      responses: [json('Who is there: a node that was silent for 7 s is not.', Nodes)],
       handle: (call) => call.value(shownNodes(call)),
     }),
     route({
       id: 'listEngines',
-      methods: ['GET', 'HEAD'],
       path: '/engines',
       summary: 'List the engines as each node sees them: whether each replies, and the space that it has',
       access: 'user',
-      responses: [
-        {
-          status: 200,
-          description: 'Those that serve a namespace which the user may see.',
-          contentType: 'application/json',
-          schema: Engines,
-        },
-      ],
+      responses: [json('Those that serve a namespace which the user may see.', Engines)],
       async handle(call) {
         const { rows, ...list } = await call.front.nodeLists.engines(call.user);
         call.value({ ...list, engines: rows });
@@ -209,7 +182,6 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
     }),
     route({
       id: 'metrics',
-      methods: ['GET', 'HEAD'],
       path: '/metrics',
       summary: 'Counters and gauges in the Prometheus text format',
       access: metricsWithoutLogin ? 'open' : 'user',
@@ -221,7 +193,6 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
     }),
     route({
       id: 'openApi',
-      methods: ['GET', 'HEAD'],
       path: '/openapi.json',
       summary: 'This interface, as an OpenAPI 3.1 document',
       access: 'user',
@@ -258,28 +229,25 @@ const WaitingConsumers = listOfNodes(
 const Sessions = listOfNodes(
   'Sessions',
   'sessions',
-  named(
-    'Session',
-    Type.Object({
-      node: NodeOfRow,
-      id: Type.String({ description: 'As in the log; the tids of its consumers begin with it.' }),
-      protocol: Type.Enum(['stomp', 'amqp']),
-      user: Type.String(),
-      address: Type.String(),
-      since: Moment,
-      consumers: Type.Array(
-        Type.Object({
-          ...QueueNames,
-          group: orNull(Type.String()),
-          kind: Type.Enum(['take', 'browse']),
-          window: orNull(
-            Type.Integer({ description: 'Elements that the client may hold; null for `browse`.' }),
-          ),
-          unacknowledged: Count,
-        }),
-      ),
-    }),
-  ),
+  namedObject('Session', {
+    node: NodeOfRow,
+    id: Type.String({ description: 'As in the log; the tids of its consumers begin with it.' }),
+    protocol: Type.Enum(['stomp', 'amqp']),
+    user: Type.String(),
+    address: Type.String(),
+    since: Moment,
+    consumers: Type.Array(
+      Type.Object({
+        ...QueueNames,
+        group: orNull(Type.String()),
+        kind: Type.Enum(['take', 'browse']),
+        window: orNull(
+          Type.Integer({ description: 'Elements that the client may hold; null for `browse`.' }),
+        ),
+        unacknowledged: Count,
+      }),
+    ),
+  }),
 );
 
 const limit = whole('At most so many.', { from: 1, to: MAX_ROWS, unit: 'a count' }, MAX_ROWS);
@@ -287,26 +255,22 @@ const limit = whole('At most so many.', { from: 1, to: MAX_ROWS, unit: 'a count'
 const AuditLines = listOfNodes(
   'AuditLines',
   'lines',
-  named(
-    'AuditLine',
-    Type.Object({
-      node: NodeOfRow,
-      at: Moment,
-      user: Type.String(),
-      action: Type.String({ description: 'The operation, such as `pause`.' }),
-      address: Type.String(),
-      namespace: orNull(Type.String()),
-      queue: orNull(Type.String()),
-      details: Type.Record(Type.Unknown()),
-    }),
-  ),
+  namedObject('AuditLine', {
+    node: NodeOfRow,
+    at: Moment,
+    user: Type.String(),
+    action: Type.String({ description: 'The operation, such as `pause`.' }),
+    address: Type.String(),
+    namespace: orNull(Type.String()),
+    queue: orNull(Type.String()),
+    details: Type.Record(Type.Unknown()),
+  }),
 );
 
 /** Who uses the nodes, and who changed what. */
 export const clientRoutes: readonly Route[] = [
   route({
     id: 'waitingConsumers',
-    methods: ['GET', 'HEAD'],
     path: '/consumers',
     summary: 'List the get and reserve calls that wait on any node in any queue, the longest first',
     access: 'user',
@@ -314,9 +278,7 @@ export const clientRoutes: readonly Route[] = [
       ns: nameOf('ns', 'Only in this namespace; not given: in all where the user has `manage`.'),
       limit,
     },
-    responses: [
-      { status: 200, description: 'They.', contentType: 'application/json', schema: WaitingConsumers },
-    ],
+    responses: [json('They.', WaitingConsumers)],
     problems: ['invalid-name'],
     async handle(call, { ns, limit }) {
       const { rows, ...list } = await call.front.nodeLists.consumers(call.user, ns, limit);
@@ -325,12 +287,11 @@ export const clientRoutes: readonly Route[] = [
   }),
   route({
     id: 'sessions',
-    methods: ['GET', 'HEAD'],
     path: '/sessions',
     summary: 'List the STOMP and AMQP sessions of all nodes, with their consumers, the longest first',
     access: 'user',
     query: { limit },
-    responses: [{ status: 200, description: 'They.', contentType: 'application/json', schema: Sessions }],
+    responses: [json('They.', Sessions)],
     async handle(call, { limit }) {
       const { rows, ...list } = await call.front.nodeLists.sessions(call.user, limit);
       call.value({ ...list, sessions: rows });
@@ -338,19 +299,11 @@ export const clientRoutes: readonly Route[] = [
   }),
   route({
     id: 'audit',
-    methods: ['GET', 'HEAD'],
     path: '/audit',
     summary: 'Read who changed what: the last thousand lines of the audit log of each node, the latest first',
     access: 'user',
     query: { limit },
-    responses: [
-      {
-        status: 200,
-        description: 'Those that the user may see.',
-        contentType: 'application/json',
-        schema: AuditLines,
-      },
-    ],
+    responses: [json('Those that the user may see.', AuditLines)],
     async handle(call, { limit }) {
       const { rows, ...list } = await call.front.nodeLists.audit(call.user, limit);
       call.value({ ...list, lines: rows });

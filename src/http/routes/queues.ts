@@ -6,110 +6,96 @@ import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import { group } from '../parameters.ts';
 import { readJson } from '../request.ts';
-import { Count, Moment, named, type Route, route } from '../route.ts';
+import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 
-const Counters = named(
-  'QueueCounters',
-  Type.Object({
-    put: Count,
-    get: Count,
-    reserve: Count,
-    commit: Count,
-    rollback: Count,
-    deadletter: Count,
-  }),
-);
+const Counters = namedObject('QueueCounters', {
+  put: Count,
+  get: Count,
+  reserve: Count,
+  commit: Count,
+  rollback: Count,
+  deadletter: Count,
+});
 
 const sizes = {
-  next_mature_t: Type.Union([Moment, Type.Null()]),
+  next_mature_t: orNull(Moment),
   totalSize: Count,
   size: Count,
   schedSize: Count,
   resvSize: Count,
 };
 
-const Rates = named(
+const Rates = namedObject(
   'QueueRates',
-  Type.Object(
-    { insert: Type.Number(), take: Type.Number(), settle: Type.Number() },
-    { description: 'Per second; a take is a get or a reserve, a settlement a commit or a rollback.' },
-  ),
+  { insert: Type.Number(), take: Type.Number(), settle: Type.Number() },
+  { description: 'Per second; a take is a get or a reserve, a settlement a commit or a rollback.' },
 );
 
 /** Spec 2.2, and what we add to it. */
-export const QueueInformation = named(
-  'QueueInformation',
-  Type.Object({
-    type: Type.String({ examples: ['sqlite:simple'] }),
-    capabilities: Type.Object({
-      sched: Type.Boolean(),
-      reserve: Type.Boolean(),
-      pipeline: Type.Boolean(),
-      tape: Type.Boolean(),
-      remove: Type.Boolean(),
-    }),
-    factory: Type.Object({
-      name: Type.String(),
+export const QueueInformation = namedObject('QueueInformation', {
+  type: Type.String({ examples: ['sqlite:simple'] }),
+  capabilities: Type.Object({
+    sched: Type.Boolean(),
+    reserve: Type.Boolean(),
+    pipeline: Type.Boolean(),
+    tape: Type.Boolean(),
+    remove: Type.Boolean(),
+  }),
+  factory: Type.Object({
+    name: Type.String(),
+    type: Type.String(),
+    opts: Type.Object({ name: Type.String(), url: Type.String() }),
+    signaller: Type.Object({
       type: Type.String(),
-      opts: Type.Object({ name: Type.String(), url: Type.String() }),
-      signaller: Type.Object({
-        type: Type.String(),
-        opts: Type.Object({ url: Type.String(), mongo_opts: Type.Object({}), channel: Type.String() }),
-      }),
-      stats: Type.Object({
-        type: Type.String(),
-        opts: Type.Object({ url: Type.String(), coll: Type.String() }),
-      }),
+      opts: Type.Object({ url: Type.String(), mongo_opts: Type.Object({}), channel: Type.String() }),
     }),
-    stats: Type.Intersect([Counters, Type.Object({ groups: Type.Optional(Type.Record(Counters)) })]),
-    paused: Type.Boolean(),
-    ...sizes,
-    groups: Type.Optional(Type.Record(Type.Object(sizes))),
-    oldestReadyAge: Type.Union([Type.Number({ minimum: 0 }), Type.Null()], {
-      description: 'For how many seconds the oldest ready element has been ready; null: none is.',
+    stats: Type.Object({
+      type: Type.String(),
+      opts: Type.Object({ url: Type.String(), coll: Type.String() }),
     }),
-    rates: Type.Optional(
-      Type.Union([Type.Object({ '1m': Rates, '5m': Rates }), Type.Null()], {
-        description: 'Over one minute and over five. Left out with `group`; null just after the start.',
-      }),
-    ),
   }),
-);
-
-const Column = Type.Array(Type.Union([Type.Number(), Type.Null()]));
-
-const History = named(
-  'QueueHistory',
-  Type.Object({
-    from: Moment,
-    intervalMs: Type.Integer(),
-    size: Column,
-    schedSize: Column,
-    resvSize: Column,
-    oldestReadyAge: Column,
-    insert: Column,
-    take: Column,
-    settle: Column,
+  stats: Type.Intersect([Counters, Type.Object({ groups: Type.Optional(Type.Record(Counters)) })]),
+  paused: Type.Boolean(),
+  ...sizes,
+  groups: Type.Optional(Type.Record(Type.Object(sizes))),
+  oldestReadyAge: Type.Union([Type.Number({ minimum: 0 }), Type.Null()], {
+    description: 'For how many seconds the oldest ready element has been ready; null: none is.',
   }),
-);
+  rates: Type.Optional(
+    Type.Union([Type.Object({ '1m': Rates, '5m': Rates }), Type.Null()], {
+      description: 'Over one minute and over five. Left out with `group`; null just after the start.',
+    }),
+  ),
+});
+
+const Column = Type.Array(orNull(Type.Number()));
+
+const History = namedObject('QueueHistory', {
+  from: Moment,
+  intervalMs: Type.Integer(),
+  size: Column,
+  schedSize: Column,
+  resvSize: Column,
+  oldestReadyAge: Column,
+  insert: Column,
+  take: Column,
+  settle: Column,
+});
 
 const SetOrUnset = Type.Union([Type.Literal('set'), Type.Literal('unset')]);
 
 /** Spec 2.3. */
-export const PendingConsumerShape = named(
-  'PendingConsumer',
-  Type.Object({
-    tid: Type.String(),
-    since: Moment,
-    callback: SetOrUnset,
-    cleanup_timeout: SetOrUnset,
-    wakeup_timeout: SetOrUnset,
-    user: Type.Union([Type.String(), Type.Null()], { description: 'Null: an exchange.' }),
-    protocol: Type.Enum(['http', 'stomp', 'amqp', 'exchange']),
-    address: Type.Union([Type.String(), Type.Null()]),
-    group: Type.Union([Type.String(), Type.Null()], { description: 'On a stream.' }),
-  }),
-);
+export const PendingConsumerShape = namedObject('PendingConsumer', {
+  tid: Type.String(),
+  since: Moment,
+  callback: SetOrUnset,
+  cleanup_timeout: SetOrUnset,
+  wakeup_timeout: SetOrUnset,
+  user: Type.Union([Type.String(), Type.Null()], { description: 'Null: an exchange.' }),
+  protocol: Type.Enum(['http', 'stomp', 'amqp', 'exchange']),
+  address: orNull(Type.String()),
+  group: Type.Union([Type.String(), Type.Null()], { description: 'On a stream.' }),
+});
 const PendingConsumers = Type.Array(PendingConsumerShape);
 
 const Paused = Type.Boolean();
@@ -117,19 +103,12 @@ const Paused = Type.Boolean();
 export const queueRoutes: readonly Route[] = [
   route({
     id: 'queueStatus',
-    methods: ['GET', 'HEAD'],
     path: '/q/:namespace/:queue/status',
     summary: 'Read the queue information record',
     access: 'read',
-    makesQueue: false,
     query: { group: group('On a stream: count the deliveries of this group alone.') },
     responses: [
-      {
-        status: 200,
-        description: 'The record. One of a queue that does not exist has zeros; reading makes none.',
-        contentType: 'application/json',
-        schema: QueueInformation,
-      },
+      json('The record. One of a queue that does not exist has zeros; reading makes none.', QueueInformation),
     ],
     async handle(call, query) {
       const { namespace, queue } = call;
@@ -144,33 +123,20 @@ export const queueRoutes: readonly Route[] = [
   }),
   route({
     id: 'queueHistory',
-    methods: ['GET', 'HEAD'],
     path: '/q/:namespace/:queue/history',
     summary: 'Read the last hour of a queue, minute by minute, as this node saw it',
     access: 'read',
-    makesQueue: false,
-    responses: [
-      {
-        status: 200,
-        description: 'Columns of 60 values, the oldest first; null where this node knows nothing.',
-        contentType: 'application/json',
-        schema: History,
-      },
-    ],
+    responses: [json('Columns of 60 values, the oldest first; null where this node knows nothing.', History)],
     handle(call) {
       call.value(call.queue.history());
     },
   }),
   route({
     id: 'isPaused',
-    methods: ['GET', 'HEAD'],
     path: '/q/:namespace/:queue/paused',
     summary: 'Read the pause flag',
     access: 'read',
-    makesQueue: false,
-    responses: [
-      { status: 200, description: '`true` or `false`.', contentType: 'application/json', schema: Paused },
-    ],
+    responses: [json('`true` or `false`.', Paused)],
     handle(call) {
       call.value(call.queue.paused);
     },
@@ -181,6 +147,7 @@ export const queueRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/pause',
     summary: 'Hold back all consumers of the queue, on every node; they wait, inserts go on',
     access: 'manage',
+    makesQueue: true,
     isAudited: true,
     responses: [{ status: 201, description: 'Paused, also if it was before.', contentType: null }],
     async handle(call) {
@@ -194,6 +161,7 @@ export const queueRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/resume',
     summary: 'Let the consumers of the queue go on',
     access: 'manage',
+    makesQueue: true,
     isAudited: true,
     responses: [{ status: 201, description: 'Running, also if it was before.', contentType: null }],
     async handle(call) {
@@ -206,19 +174,10 @@ export const queueRoutes: readonly Route[] = [
 export const consumerRoutes: readonly Route[] = [
   route({
     id: 'listConsumers',
-    methods: ['GET', 'HEAD'],
     path: '/q/:namespace/:queue/consumers',
     summary: 'List the get and reserve calls that wait, on any node, in the order in which they came',
     access: 'manage',
-    makesQueue: false,
-    responses: [
-      {
-        status: 200,
-        description: 'Pending consumer records, of every group and protocol.',
-        contentType: 'application/json',
-        schema: PendingConsumers,
-      },
-    ],
+    responses: [json('Pending consumer records, of every group and protocol.', PendingConsumers)],
     async handle(call) {
       call.value(await call.queue.allConsumers());
     },
@@ -230,7 +189,6 @@ export const consumerRoutes: readonly Route[] = [
     summary:
       'Cancel the waiting calls with this tid: all of them with the right `manage`, else those of the same user',
     access: 'member',
-    makesQueue: false,
     isAudited: true,
     responses: [
       {
@@ -274,68 +232,55 @@ const RetryDelay = Type.Object({
   jitter: Type.Optional(Type.Number({ minimum: 0, maximum: 1, default: RETRY_DEFAULTS.jitter })),
 });
 
-const SecondsOrNull = Type.Union([Seconds, Type.Null()]);
+const SecondsOrNull = orNull(Seconds);
 
 const members = {
   lease: Seconds,
-  deadLetter: Type.Union([DeadLetter, Type.Null()]),
-  retryDelay: Type.Union([RetryDelay, Type.Null()]),
+  deadLetter: orNull(DeadLetter),
+  retryDelay: orNull(RetryDelay),
   retention: SecondsOrNull,
   ttl: SecondsOrNull,
-  maxElements: Type.Union([Type.Integer({ minimum: 1 }), Type.Null()]),
+  maxElements: orNull(Type.Integer({ minimum: 1 })),
 };
 
-export const QueueOptionsSchema = named(
-  'QueueOptions',
-  Type.Object({
-    lease: Type.Optional(members.lease),
-    deadLetter: Type.Optional(members.deadLetter),
-    retryDelay: Type.Optional(members.retryDelay),
-    retention: Type.Optional(members.retention),
-    ttl: Type.Optional(members.ttl),
-    maxElements: Type.Optional(members.maxElements),
-  }),
-);
+export const QueueOptionsSchema = namedObject('QueueOptions', {
+  lease: Type.Optional(members.lease),
+  deadLetter: Type.Optional(members.deadLetter),
+  retryDelay: Type.Optional(members.retryDelay),
+  retention: Type.Optional(members.retention),
+  ttl: Type.Optional(members.ttl),
+  maxElements: Type.Optional(members.maxElements),
+});
 
 const Source = Type.Enum(['stored', 'pattern', 'namespace']);
 
-const QueueOptionsRecord = named(
-  'QueueOptionsRecord',
-  Type.Object({
-    stored: QueueOptionsSchema,
-    pattern: Type.Union([Type.String(), Type.Null()], {
-      description: 'The pattern of the configuration file that applies to the name of the queue.',
-    }),
-    effective: Type.Object(members),
-    sources: Type.Object({
-      lease: Source,
-      deadLetter: Source,
-      retryDelay: Source,
-      retention: Source,
-      ttl: Source,
-      maxElements: Source,
-    }),
+const QueueOptionsRecord = namedObject('QueueOptionsRecord', {
+  stored: QueueOptionsSchema,
+  pattern: Type.Union([Type.String(), Type.Null()], {
+    description: 'The pattern of the configuration file that applies to the name of the queue.',
   }),
-);
+  effective: Type.Object(members),
+  sources: Type.Object({
+    lease: Source,
+    deadLetter: Source,
+    retryDelay: Source,
+    retention: Source,
+    ttl: Source,
+    maxElements: Source,
+  }),
+});
 
 const PATH = '/q/:namespace/:queue/options';
 
-const shown = {
-  status: 200,
-  description: 'What is stored, what holds, and where each option comes from.',
-  contentType: 'application/json',
-  schema: QueueOptionsRecord,
-} as const;
+const shown = json('What is stored, what holds, and where each option comes from.', QueueOptionsRecord);
 
 /** Options that a queue has over those of the configuration: see `docs/guides/policies.md`. */
 export const queueOptionsRoutes: readonly Route[] = [
   route({
     id: 'queueOptions',
-    methods: ['GET', 'HEAD'],
     path: PATH,
     summary: 'Read the options of the queue, and where each comes from',
     access: 'read',
-    makesQueue: false,
     responses: [shown],
     handle(call) {
       call.value(call.queue.optionsRecord());
@@ -347,6 +292,7 @@ export const queueOptionsRoutes: readonly Route[] = [
     path: PATH,
     summary: 'Store options of the queue in place of those that it had, on every node',
     access: 'manage',
+    makesQueue: true,
     isAudited: true,
     body: 'json',
     request: QueueOptionsSchema,
@@ -365,7 +311,6 @@ export const queueOptionsRoutes: readonly Route[] = [
     summary: 'Take the stored options of the queue away; those of the configuration hold again',
     access: 'manage',
     isAudited: true,
-    makesQueue: false,
     responses: [{ status: 204, description: 'Nothing is stored, also if nothing was.', contentType: null }],
     async handle(call) {
       await call.queue.storeOptions(null);

@@ -31,7 +31,7 @@ import {
   whole,
 } from '../parameters.ts';
 import { parseJson, readBody } from '../request.ts';
-import { Count, Moment, named, type Route, route } from '../route.ts';
+import { Count, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import { linkInsert } from '../traced-request.ts';
 
 const MAX_BODY_BYTES = 65_536;
@@ -79,58 +79,53 @@ const bodyOptions = {
   as: member(options.as),
 };
 
-const TakeOptions = named(
-  'TakeOptions',
-  Type.Object({ ...bodyOptions, group: member(optionsOfQueue.group) }),
-);
+const TakeOptions = namedObject('TakeOptions', { ...bodyOptions, group: member(optionsOfQueue.group) });
 
-const TakeFromSeveral = named(
-  'TakeFromSeveral',
-  Type.Object({
-    from: Type.Array(
-      Type.Object({
-        ns: Type.String(),
-        queue: Type.String(),
-        group: Type.Optional(Type.String({ description: 'As on one queue.' })),
-        weight: Type.Optional(
-          Type.Integer({
-            minimum: 1,
-            maximum: LIMITS.takeWeight,
-            description: 'With `fair`: its share; not given: 1.',
-          }),
-        ),
-      }),
-      { minItems: 1, maxItems: LIMITS.takeQueues },
-    ),
-    order: Type.Optional(
-      Type.String({
-        enum: ['strict', 'fair'],
-        description: '`strict`, the usual: as listed. `fair`: by chance, in proportion to the weights.',
-      }),
-    ),
-    ...bodyOptions,
-  }),
-);
+const TakeFromSeveral = namedObject('TakeFromSeveral', {
+  from: Type.Array(
+    Type.Object({
+      ns: Type.String(),
+      queue: Type.String(),
+      group: Type.Optional(Type.String({ description: 'As on one queue.' })),
+      weight: Type.Optional(
+        Type.Integer({
+          minimum: 1,
+          maximum: LIMITS.takeWeight,
+          description: 'With `fair`: its share; not given: 1.',
+        }),
+      ),
+    }),
+    { minItems: 1, maxItems: LIMITS.takeQueues },
+  ),
+  order: Type.Optional(
+    Type.String({
+      enum: ['strict', 'fair'],
+      description: '`strict`, the usual: as listed. `fair`: by chance, in proportion to the weights.',
+    }),
+  ),
+  ...bodyOptions,
+});
 
 const line = {
   id: Type.String(),
   tries: Count,
   mature: Moment,
-  contentType: Type.Union([Type.String(), Type.Null()]),
-  contentEncoding: Type.Union([Type.String(), Type.Null()]),
+  contentType: orNull(Type.String()),
+  contentEncoding: orNull(Type.String()),
   headers: Type.Record(Type.String()),
   text: Type.Optional(Type.String({ description: 'The body, if its bytes are UTF-8.' })),
   base64: Type.Optional(Type.String({ description: 'The body, if they are not.' })),
   json: Type.Optional(Type.Unknown({ description: 'With `as=json`: the body, if its type is JSON.' })),
-  lease: Type.Union([Type.String(), Type.Null()]),
-  leaseUntil: Type.Union([Moment, Type.Null()]),
+  lease: orNull(Type.String()),
+  leaseUntil: orNull(Moment),
 };
 
-const TakenElement = named('TakenElement', Type.Object(line));
-const TakenFromSeveral = named(
-  'TakenFromSeveral',
-  Type.Object({ ns: Type.String(), queue: Type.String(), ...line }),
-);
+const TakenElement = namedObject('TakenElement', line);
+const TakenFromSeveral = namedObject('TakenFromSeveral', {
+  ns: Type.String(),
+  queue: Type.String(),
+  ...line,
+});
 
 const headers = [
   {
@@ -166,7 +161,6 @@ export const takeRoutes: readonly Route[] = [
     summary: 'Get (pop) or reserve the next element; waits for one',
     access: 'read',
     // Only one that waits does, see below.
-    makesQueue: false,
     csrf: 'all',
     query: {
       to: options.to,
@@ -225,7 +219,6 @@ export const takeRoutes: readonly Route[] = [
     access: 'read',
     body: 'json',
     // Only one that waits does, see below.
-    makesQueue: false,
     query: optionsOfQueue,
     request: TakeOptions,
     headers,

@@ -6,7 +6,7 @@ import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { readJson } from '../request.ts';
-import { Moment, named, type Route, route } from '../route.ts';
+import { json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 
 const MAX_BYTES = 65_536;
 const MAX_NAME = 64;
@@ -29,24 +29,19 @@ const members = {
   }),
 };
 
-const Token = named('Token', Type.Object(members));
-const CreatedToken = named(
-  'CreatedToken',
-  Type.Object({
-    ...members,
-    token: Type.String({ description: 'For `Authorization: Bearer`. It is shown this once.' }),
-  }),
-);
-const TokenRequest = named(
+const Token = namedObject('Token', members);
+const CreatedToken = namedObject('CreatedToken', {
+  ...members,
+  token: Type.String({ description: 'For `Authorization: Bearer`. It is shown this once.' }),
+});
+const TokenRequest = namedObject(
   'TokenRequest',
-  Type.Object(
-    {
-      name: Type.String({ minLength: 1, maxLength: MAX_NAME }),
-      rights: Type.Optional(Rights),
-      expiresAt: Type.Optional(Type.Union([Moment, Type.Null()])),
-    },
-    { additionalProperties: false },
-  ),
+  {
+    name: Type.String({ minLength: 1, maxLength: MAX_NAME }),
+    rights: Type.Optional(Rights),
+    expiresAt: Type.Optional(orNull(Moment)),
+  },
+  { additionalProperties: false },
 );
 
 /** API tokens, which a user creates with no more rights than the user's own. */
@@ -60,14 +55,7 @@ export const tokenRoutes: readonly Route[] = [
     isAudited: true,
     body: 'json',
     request: TokenRequest,
-    responses: [
-      {
-        status: 201,
-        description: 'The token, which is not shown again.',
-        contentType: 'application/json',
-        schema: CreatedToken,
-      },
-    ],
+    responses: [json('The token, which is not shown again.', CreatedToken, { status: 201 })],
     problems: [
       'forbidden',
       'invalid-parameter',
@@ -88,18 +76,10 @@ export const tokenRoutes: readonly Route[] = [
   }),
   route({
     id: 'listTokens',
-    methods: ['GET', 'HEAD'],
     path: '/tokens',
     summary: 'List the own API tokens, as an administrator those of all users',
     access: 'user',
-    responses: [
-      {
-        status: 200,
-        description: 'The oldest first.',
-        contentType: 'application/json',
-        schema: Type.Array(Token),
-      },
-    ],
+    responses: [json('The oldest first.', Type.Array(Token))],
     problems: ['forbidden'],
     handle(call) {
       checkNoToken(call);
