@@ -10,16 +10,16 @@ import { cookieHeaders, corsHeaders } from './browser.ts';
 import { errorHeaders, errorResponse } from './errors.ts';
 import type { Front } from './front.ts';
 import { clientAddress, isForwardedSecure, type RequestHead, UNREAD } from './head.ts';
-import { pushElementHeaders } from './multipart.ts';
 import type { HttpRequest } from './request.ts';
 import type { Route, RouteMatch } from './route.ts';
 import { linkInsert } from './traced-request.ts';
+import { pushElementHeaders } from './written-elements.ts';
 
 /** Up to this size a body is joined with its head into one write, which costs less than two. */
 const JOINED_BYTES = 4_096;
 
 /** Characters, or bytes, of a long response that are made and written at once. */
-export const PIECE_LENGTH = 65_536;
+const PIECE_LENGTH = 65_536;
 const MAX_LOGGED_PATH = 256;
 const NO_MORE_HEADERS: readonly string[] = [];
 const NO_PARAMS: RouteMatch['params'] = {};
@@ -140,11 +140,11 @@ export class HttpCall {
    * the client to read. Resolves when all of it is written, or the client has disconnected.
    */
   jsonPieces(pieces: Iterable<string>, more: readonly string[] = []): Promise<void> {
-    return this.pieces('application/json', joined(pieces), { more });
+    return this.pieces('application/json', pieces, { more });
   }
 
   /**
-   * The same with any content type, for pieces that are worth a write each: {@link PIECE_LENGTH} or more.
+   * The same with any content type.
    * @param written called once the kernel has all of it, and not at all if the connection ends before
    */
   async pieces(
@@ -154,7 +154,7 @@ export class HttpCall {
   ): Promise<void> {
     const made: (string | Buffer)[] = [];
     let length = 0;
-    for (const piece of pieces) {
+    for (const piece of joined(pieces)) {
       if (made.length > 0) await turn();
       if (this.isGone) return;
       length += Buffer.byteLength(piece);
@@ -332,14 +332,18 @@ export class HttpCall {
   }
 }
 
-/** Joins what is too short for a write of its own. */
-function* joined(pieces: Iterable<string>): Iterable<string> {
+/** Joins what is too short for a write of its own; all are texts, or all are bytes. */
+function* joined(pieces: Iterable<string | Buffer>): Iterable<string | Buffer> {
   let text = '';
+  let parts: Buffer[] = [];
+  let length = 0;
   for (const piece of pieces) {
-    text += piece;
-    if (text.length < PIECE_LENGTH) continue;
-    yield text;
-    text = '';
+    if (typeof piece === 'string') text += piece;
+    else parts.push(piece);
+    length += piece.length;
+    if (length < PIECE_LENGTH) continue;
+    yield parts.length === 0 ? text : Buffer.concat(parts, length);
+    [text, parts, length] = ['', [], 0];
   }
-  if (text !== '') yield text;
+  if (length > 0) yield parts.length === 0 ? text : Buffer.concat(parts, length);
 }

@@ -1,9 +1,7 @@
 import type { ErrorCode } from '../model/errors.ts';
 import { Type } from '../util/schema.ts';
 import { SESSION_COOKIE } from './browser.ts';
-import { NDJSON } from './element-lines.ts';
 import { httpError, PROBLEM_JSON } from './errors.ts';
-import { MULTIPART } from './multipart.ts';
 import { STATUS_CODES } from './node-http.ts';
 import {
   type BodyUse,
@@ -13,6 +11,7 @@ import {
   type ResponseNote,
   type Route,
 } from './route.ts';
+import { MULTIPART, NDJSON } from './written-elements.ts';
 
 /** RFC 9457, with members of our own. */
 const Problem = namedObject('Problem', {

@@ -1,17 +1,28 @@
 import { isAscii, isUtf8 } from 'node:buffer';
-import type { ElementContent, GroupName } from '../model/element.ts';
-import { QuaysideError } from '../model/errors.ts';
-import { checkHeaders } from '../model/headers.ts';
-import { quote } from '../util/quote.ts';
+import { type ElementContent, type ElementHeaders, type GroupName, NO_HEADERS } from '../model/element.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
+import { LIMITS } from '../model/limits.ts';
+import { type Members, memberPath, membersOf, wrongMember } from '../model/members.ts';
+import { checkGroup } from '../model/names.ts';
+import type { ExportedElement } from '../operations/transfer.ts';
+import { bytesOfText } from '../util/byte-text.ts';
+import { quote, quoteBytes } from '../util/quote.ts';
 import type { HttpCall } from './call.ts';
-import { NDJSON, readLineElement } from './element-lines.ts';
-import { idempotencyKeyOf, type RequestHead, readHead } from './head.ts';
-import { type BodyPart, boundaryOf, MULTIPART, readParts } from './multipart.ts';
+import { idempotencyKeyOf, MAX_KEY_LENGTH, type RequestHead, readHead } from './head.ts';
+import { MULTIPART, NDJSON } from './written-elements.ts';
+
+// What reads the elements of a body: lines of JSON or parts of `multipart/mixed` of an insert of many, and the lines of an export.
 
 /** An element, and where it stood: the number of its line or part, from 1. */
 interface Sent {
   readonly number: number;
   readonly element: GivenElement;
+}
+
+interface ImportedElement {
+  readonly number: number;
+  readonly element: ExportedElement;
 }
 
 /** The elements of a body. */
@@ -74,6 +85,24 @@ function* readSentParts(body: Buffer, boundary: string, bodyLimit: number): Gene
   }
 }
 
+/**
+ * The elements of an export, as its lines arrive: the client waits while one is dealt with. Ends early if the client disconnects;
+ * then the request is not `complete`.
+ * @throws QuaysideError what is wrong with the next one, which it names; `request-timeout`
+ */
+export async function* importedElements(call: HttpCall): AsyncGenerator<ImportedElement, void, undefined> {
+  const { bodyLimit } = call.front.parts.options;
+  for await (const { number, line } of incomingLines(call, maxLineBytes(bodyLimit))) {
+    let element: ExportedElement;
+    try {
+      element = limited(readExportedLine(line), bodyLimit);
+    } catch (error) {
+      throw errorIn('line', number, error);
+    }
+    yield { number, element };
+  }
+}
+
 /** Codings that leave the bytes as they are (RFC 2045). */
 const NO_CODING: ReadonlySet<string> = new Set(['7bit', '8bit', 'binary']);
 
@@ -112,7 +141,7 @@ function elementOfPart({ headers, content }: BodyPart): GivenElement {
 }
 
 /** @throws QuaysideError `body-too-large` */
-export function limited<E extends ElementContent>(element: E, limit: number): E {
+function limited<E extends ElementContent>(element: E, limit: number): E {
   const { byteLength } = element.body;
   if (byteLength <= limit) return element;
   const message = `The body has ${byteLength} bytes. At most ${limit} are allowed.`;
@@ -136,7 +165,7 @@ const BLANK = /^[\t\r ]*$/;
 const LINE_BYTES = 65_536;
 
 /** The longest line for an element whose body has at most so many bytes. */
-export function maxLineBytes(bodyLimit: number): number {
+function maxLineBytes(bodyLimit: number): number {
   return 2 * bodyLimit + LINE_BYTES;
 }
 
@@ -155,7 +184,7 @@ function* linesOf(body: Buffer, maxBytes: number): Generator<BodyLine, void, und
  * disconnects; then the request is not `complete`. For the rest as {@link linesOf}.
  * @throws QuaysideError `request-timeout` if nothing comes for as long as another request may take as a whole
  */
-export async function* incomingLines(
+async function* incomingLines(
   { front, request, response, head }: HttpCall,
   maxBytes: number,
 ): AsyncGenerator<BodyLine, void, undefined> {
@@ -262,13 +291,390 @@ export function errorIn(place: Place, number: number, thrown: unknown): unknown 
   return thrown.with({ message: `${where} ${number}: ${thrown.message}`, extra });
 }
 
-/** The error of a request of many that has one more than it may. @param what they are, in the plural */
-export function tooMany(what: string, limit: number): QuaysideError {
-  return new QuaysideError(
-    'body-too-large',
-    `There are more than ${limit} ${what}, the limit (http.batchCount).`,
-    {
-      extra: { limit },
-    },
+const BODIES = ['json', 'text', 'base64'] as const;
+const MEMBERS = [
+  ...BODIES,
+  'contentType',
+  'contentEncoding',
+  'headers',
+  'mature',
+  'delay',
+  'tries',
+  'groups',
+  'ttl',
+  'key',
+];
+
+/** The type of an element whose body is given as JSON, if it names none. */
+const JSON_TYPE = 'application/json';
+const MAX_SECONDS = LIMITS.delayMs / 1000;
+
+/**
+ * An element as a line of NDJSON gives it: `{"json" or "text" or "base64", "contentType", "contentEncoding", "headers", "mature",
+ * "delay", "tries", "groups", "ttl", "key"}`. But for `json`, null is as good as not given.
+ * @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`; members are named within the line
+ */
+function readLineElement(line: string): GivenElement {
+  return elementOfMembers(line, membersOf(objectIn(line), '', MEMBERS));
+}
+
+/** The object of a line. @throws QuaysideError `invalid-body` */
+function objectIn(line: string): object {
+  const value = parse(line);
+  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value;
+  throw new QuaysideError('invalid-body', `It is ${quote(value)}, not a JSON object.`);
+}
+
+/**
+ * The element of a line whose members are known to be allowed.
+ * @throws QuaysideError as `readLineElement`
+ */
+function elementOfMembers(line: string, members: Members): GivenElement {
+  return {
+    body: bodyOf(members, line),
+    contentType: contentHeader(members, 'contentType') ?? (members.json === undefined ? null : JSON_TYPE),
+    contentEncoding: contentHeader(members, 'contentEncoding'),
+    headers: headersOf(members.headers ?? null),
+    matureAt: momentOf(members.mature ?? null),
+    delayMs: secondsOf('delay', members.delay ?? null, 0),
+    ttlMs: secondsOf('ttl', members.ttl ?? null, 1),
+    tries: triesOf(members.tries ?? null),
+    groups: groupsOf(members.groups ?? null),
+    key: keyOf(members.key ?? null),
+  };
+}
+
+function parse(line: string): unknown {
+  try {
+    return JSON.parse(line);
+  } catch (error) {
+    throw new QuaysideError('invalid-body', `It is not JSON: ${quote((error as SyntaxError).message)}.`);
+  }
+}
+
+function bodyOf(members: Members, line: string): Buffer {
+  const { json, text = null, base64 = null } = members;
+  const given = (json === undefined ? 0 : 1) + (text === null ? 0 : 1) + (base64 === null ? 0 : 1);
+  if (given !== 1) {
+    const what = given === 0 ? 'There is no body' : 'There is more than one body';
+    throw invalidParameter('json', `${what}. Give one of json, text and base64.`);
+  }
+  if (json !== undefined) return Buffer.from(memberSource(line, 'json'));
+  if (text !== null) {
+    // A lone surrogate has no UTF-8 form; storing something else in its place would change the body.
+    if (typeof text !== 'string' || !text.isWellFormed()) {
+      throw wrongMember('text', text, 'a string of well-formed Unicode');
+    }
+    return Buffer.from(text);
+  }
+  if (typeof base64 !== 'string' || base64.length % 4 !== 0 || !BASE64.test(base64)) {
+    throw wrongMember(
+      'base64',
+      base64,
+      'a string of base64 with its padding (A to Z, a to z, 0 to 9, +, /, =)',
+    );
+  }
+  return Buffer.from(base64, 'base64');
+}
+
+const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/;
+
+function contentHeader(members: Members, member: 'contentType' | 'contentEncoding'): string | null {
+  const value = members[member] ?? null;
+  if (value === null) return null;
+  if (typeof value !== 'string') throw wrongMember(member, value, 'a string');
+  return checkContentHeader(
+    member === 'contentType' ? 'content-type' : 'content-encoding',
+    bytesOf(member, value),
   );
+}
+
+function headersOf(value: unknown): ElementHeaders {
+  if (value === null) return NO_HEADERS;
+  const members = Object.entries(membersOf(value, 'headers', null));
+  if (members.length > LIMITS.headerCount) {
+    throw wrongMember('headers', value, `an object of at most ${LIMITS.headerCount} members`);
+  }
+  const flat: string[] = [];
+  for (const [name, text] of members) {
+    const path = memberPath('headers', name);
+    if (typeof text !== 'string') throw wrongMember(path, text, 'a string');
+    const lower = name.toLowerCase();
+    if (lower.startsWith(ELEMENT_HEADER_PREFIX)) {
+      throw invalidParameter(
+        path,
+        `${path} has the prefix ${ELEMENT_HEADER_PREFIX}, which headers have on HTTP alone. Leave it out.`,
+      );
+    }
+    for (let at = 0; at < flat.length; at += 2) {
+      if (flat[at] === lower)
+        throw invalidParameter(path, `${path} is given twice; letter case does not count.`);
+    }
+    flat.push(lower, bytesOf(path, text));
+  }
+  return checkHeaders(flat);
+}
+
+/** Text as the bytes of its UTF-8 form, one character for each. */
+function bytesOf(path: string, text: string): string {
+  if (!text.isWellFormed()) throw wrongMember(path, text, 'well-formed Unicode');
+  return bytesOfText(text);
+}
+
+function momentOf(value: unknown): number | null {
+  if (value === null) return null;
+  const ms = typeof value === 'number' ? Math.round(value * 1000) : Number.NaN;
+  if (ms >= 0 && ms <= LIMITS.matureAt) return ms;
+  if (!(ms > LIMITS.matureAt)) throw wrongMember('mature', value, 'unix time in seconds, a number from 0');
+  throw invalidParameter(
+    'mature',
+    `mature must be unix time in seconds; ${quote(value)} is past the year 5000, so it may be milliseconds.`,
+  );
+}
+
+/** Seconds as ms. @param fromMs the shortest */
+function secondsOf(member: string, value: unknown, fromMs: number): number | null {
+  if (value === null) return null;
+  const ms = typeof value === 'number' ? Math.round(value * 1000) : Number.NaN;
+  if (ms >= fromMs && ms <= LIMITS.delayMs && (value as number) >= 0) return ms;
+  throw wrongMember(member, value, `seconds, a number from ${fromMs / 1000} to ${MAX_SECONDS}`);
+}
+
+function triesOf(value: unknown): number | null {
+  if (
+    value === null ||
+    (Number.isInteger(value) && (value as number) >= 0 && (value as number) <= LIMITS.tries)
+  ) {
+    return value as number | null;
+  }
+  throw wrongMember('tries', value, `a count, a whole number from 0 to ${LIMITS.tries}`);
+}
+
+function groupsOf(value: unknown): readonly GroupName[] | null {
+  if (value === null) return null;
+  if (!Array.isArray(value) || value.length === 0 || value.length > LIMITS.groups) {
+    throw wrongMember('groups', value, `an array of 1 to ${LIMITS.groups} names`);
+  }
+  const groups = new Set<GroupName>();
+  for (const [index, name] of value.entries()) {
+    const path = `groups[${index}]`;
+    if (typeof name !== 'string') throw wrongMember(path, name, 'a string');
+    groups.add(checkGroup(path, name.trim()));
+  }
+  return [...groups];
+}
+
+function keyOf(value: unknown): string | null {
+  if (value === null) return null;
+  if (typeof value === 'string') {
+    // As the header of a single insert has it, so that both name the same key.
+    const key = bytesOf('key', value);
+    if (KEY.test(key)) return key;
+  }
+  throw wrongMember(
+    'key',
+    value,
+    `a string of 1 to ${MAX_KEY_LENGTH} bytes of UTF-8 without control characters`,
+  );
+}
+
+const KEY = new RegExp(`^[\\x20-\\x7e\\x80-\\xff]{1,${MAX_KEY_LENGTH}}$`);
+
+const QUOTE = 0x22;
+const BACKSLASH = 0x5c;
+const COMMA = 0x2c;
+const OPENING = new Set([0x7b, 0x5b]);
+const CLOSING = new Set([0x7d, 0x5d]);
+
+/**
+ * The text of a member's value as it stands in the text of an object, which is known to be JSON and to have the member: the
+ * last one if it has several, as `JSON.parse` has it. So what is stored keeps the digits of its numbers and the order of its members.
+ */
+function memberSource(object: string, member: string): string {
+  let source = '';
+  let at = object.indexOf('{') + 1;
+  for (;;) {
+    const nameAt = object.indexOf('"', at);
+    if (nameAt === -1) return source;
+    const nameEnd = endOfString(object, nameAt);
+    const name = object.slice(nameAt + 1, nameEnd - 1);
+    const valueAt = spaceEnd(object, object.indexOf(':', nameEnd) + 1);
+    const valueEnd = endOfValue(object, valueAt);
+    if (name === member || (name.includes('\\') && JSON.parse(`"${name}"`) === member)) {
+      source = object.slice(valueAt, valueEnd);
+    }
+    at = spaceEnd(object, valueEnd);
+    if (object.charCodeAt(at) !== COMMA) return source;
+  }
+}
+
+/** Behind the white space at a place. */
+function spaceEnd(text: string, from: number): number {
+  let at = from;
+  while (text.charCodeAt(at) <= 0x20) at += 1;
+  return at;
+}
+
+/** Behind the closing quote of the string whose opening quote is at `from`. */
+function endOfString(text: string, from: number): number {
+  for (let at = from + 1; ; at += 1) {
+    at = text.indexOf('"', at);
+    let backslashes = 0;
+    while (text.charCodeAt(at - 1 - backslashes) === BACKSLASH) backslashes += 1;
+    if (backslashes % 2 === 0) return at + 1;
+  }
+}
+
+function endOfValue(text: string, from: number): number {
+  const first = text.charCodeAt(from);
+  if (first === QUOTE) return endOfString(text, from);
+  let depth = 0;
+  for (let at = from; at < text.length; at += 1) {
+    const code = text.charCodeAt(at);
+    if (code === QUOTE) at = endOfString(text, at) - 1;
+    else if (OPENING.has(code)) depth += 1;
+    else if (CLOSING.has(code)) {
+      // A number or a word ends with the object around it.
+      if (depth === 0) return at;
+      depth -= 1;
+      if (depth === 0) return at + 1;
+    } else if (depth === 0 && (code === COMMA || code <= 0x20)) return at;
+  }
+  return text.length;
+}
+
+const EXPORTED_MEMBERS = [
+  'id',
+  'state',
+  'group',
+  'mature',
+  'expiresAt',
+  'insertedAt',
+  'tries',
+  'reason',
+  'contentType',
+  'contentEncoding',
+  'headers',
+  'text',
+  'base64',
+];
+
+/**
+ * Reads a line that {@link exportedLine} wrote. `state` and `reason` are of the past, and not read.
+ * @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`; members are named within the line
+ */
+function readExportedLine(line: string): ExportedElement {
+  const members = membersOf(objectIn(line), '', EXPORTED_MEMBERS);
+  const { body, contentType, contentEncoding, headers, matureAt, tries } = elementOfMembers(line, members);
+  const { id, group = null, expiresAt = null } = members;
+  if (typeof id !== 'string' || !ID.test(id)) throw wrongMember('id', id, 'the id of an element');
+  if (group !== null && typeof group !== 'string') throw wrongMember('group', group, 'a string');
+  if (matureAt === null) throw wrongMember('mature', members.mature, 'unix time in seconds, a number');
+  return {
+    id,
+    group: group === null ? null : checkGroup('group', group),
+    body,
+    contentType,
+    contentEncoding,
+    headers,
+    matureAt,
+    tries: tries ?? 0,
+    insertedAt: isoMoment('insertedAt', members.insertedAt),
+    expiresAt: expiresAt === null ? null : isoMoment('expiresAt', expiresAt),
+  };
+}
+
+const ID = /^[\w-]{1,64}$/;
+
+function isoMoment(member: string, value: unknown): number {
+  const at = typeof value === 'string' ? Date.parse(value) : Number.NaN;
+  if (at >= 0 && at <= LIMITS.matureAt) return at;
+  throw wrongMember(member, value, 'a moment such as "2026-01-31T12:00:00.000Z"');
+}
+
+/** The longest boundary (RFC 2046). */
+const MAX_BOUNDARY = 70;
+/** Bytes of the headers of one part: as many as a request may have. */
+const MAX_HEAD_BYTES = 16_384;
+const CRLF = '\r\n';
+const HEAD_END = Buffer.from('\r\n\r\n');
+const BOUNDARY = /;\s*boundary\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";,]+))\s*(?:;|$)/i;
+/** RFC 2046 `bchars`, the last of which is no space. */
+const BOUNDARY_CHARACTERS = /^[0-9A-Za-z'()+_,\-./:=? ]*[0-9A-Za-z'()+_,\-./:=?]$/;
+const HEADER_LINE =
+  /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[\t ]*((?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?)[\t ]*$/;
+
+/** One part of a body: its headers, flat, each character of a value a byte, and its content. */
+export interface BodyPart {
+  readonly headers: readonly string[];
+  readonly content: Buffer;
+}
+
+/** The boundary that a content type names. @throws QuaysideError `invalid-header` */
+export function boundaryOf(contentType: string): string {
+  const [, quoted, token] = BOUNDARY.exec(contentType) ?? [];
+  const boundary = quoted?.replace(/\\(.)/g, '$1') ?? token ?? '';
+  if (boundary.length <= MAX_BOUNDARY && BOUNDARY_CHARACTERS.test(boundary)) return boundary;
+  const message = `Content-Type ${quote(contentType)} has no boundary of 1 to ${MAX_BOUNDARY} characters (RFC 2046).`;
+  throw new QuaysideError('invalid-header', message, { parameter: 'content-type' });
+}
+
+/**
+ * The parts of a body, one after the other; their contents are views of it. What stands before the first boundary and behind the
+ * last one is left out, as RFC 2046 has it. Lines end with CRLF. A line that only begins with the boundary is an error:
+ * readers differ about it.
+ * @throws QuaysideError `invalid-body` when the iteration comes to it; the part that it is in is the next one
+ */
+export function* readParts(body: Buffer, boundary: string): Generator<BodyPart, void, undefined> {
+  const delimiter = Buffer.from(`${CRLF}--${boundary}`, 'latin1');
+  const opening = delimiter.subarray(2);
+  const isFirst = body.subarray(0, opening.length).equals(opening);
+  let at = isFirst ? opening.length : afterDelimiter(body, delimiter, 0);
+  for (;;) {
+    if (at === -1) throw broken(`There is no further line --${boundary}-- to end the body`);
+    if (body[at] === DASH && body[at + 1] === DASH) return;
+    while (body[at] === SPACE || body[at] === TAB) at += 1;
+    if (body[at] !== CR || body[at + 1] !== LF) throw broken(`A line only begins with --${boundary}`);
+    const contentAt = headEnd(body, at);
+    const next = afterDelimiter(body, delimiter, contentAt - 2);
+    // Without headers the empty line that ends them may be the one that belongs to the next boundary.
+    const contentEnd = Math.max(contentAt, (next === -1 ? body.length : next) - delimiter.length);
+    const headers = readHeaders(body.toString('latin1', at + 2, contentAt - 2));
+    if (next === -1) throw broken(`There is no further line --${boundary}-- to end the body`);
+    yield { headers, content: body.subarray(contentAt, contentEnd) };
+    at = next;
+  }
+}
+
+const [DASH, SPACE, TAB, CR, LF] = [0x2d, 0x20, 0x09, 0x0d, 0x0a];
+
+/** Behind the next delimiter; -1: there is none. */
+function afterDelimiter(body: Buffer, delimiter: Buffer, from: number): number {
+  const at = body.indexOf(delimiter, from);
+  return at === -1 ? -1 : at + delimiter.length;
+}
+
+/** Behind the empty line that ends the headers of a part. @param from the end of the line before them */
+function headEnd(body: Buffer, from: number): number {
+  const end = body.indexOf(HEAD_END, from);
+  if (end === -1 || end - from > MAX_HEAD_BYTES) {
+    throw broken(`No empty line ends its headers within ${MAX_HEAD_BYTES} bytes`);
+  }
+  return end + HEAD_END.length;
+}
+
+/** @param head lines, each with its end */
+function readHeaders(head: string): string[] {
+  const headers: string[] = [];
+  for (const line of head.split(CRLF)) {
+    if (line === '') continue;
+    const [, name, value] = HEADER_LINE.exec(line) ?? [];
+    if (name === undefined || value === undefined) throw broken(`${quoteBytes(line)} is not a header`);
+    headers.push(name, value);
+  }
+  return headers;
+}
+
+function broken(what: string): QuaysideError {
+  return new QuaysideError('invalid-body', `${what}.`);
 }

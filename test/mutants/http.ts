@@ -93,7 +93,7 @@ export const HTTP: readonly Mutant[] = [
     name: 'the json of a line is stored as it was parsed, so that large numbers lose digits',
     suite: 'inserts of many',
     edits: edit(
-      'http/element-lines.ts',
+      'http/sent-elements.ts',
       "Buffer.from(memberSource(line, 'json'))",
       'Buffer.from(JSON.stringify(json))',
     ),

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
-import { elementLine } from '../../src/http/element-lines.ts';
+import { elementLine } from '../../src/http/written-elements.ts';
 import { type Delivery, PLAIN_GROUP } from '../../src/model/element.ts';
 
 const MATURE_AT = Date.UTC(2026, 10, 22, 20);

@@ -19,13 +19,12 @@ import { isGroup } from '../../model/names.ts';
 import { quote } from '../../util/quote.ts';
 import { type Properties, type Schema, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
-import { NDJSON } from '../element-lines.ts';
 import { idempotencyKeyOf, MAX_KEY_LENGTH } from '../head.ts';
-import { MULTIPART } from '../multipart.ts';
 import { duration, groups, isOpaque, seconds, unixTime, whole } from '../parameters.ts';
 import { readJson, rejectIfLonger, wholeBody } from '../request.ts';
 import { json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
-import { elementsReader, errorIn, type GivenElement, type SentElements, tooMany } from '../sent-elements.ts';
+import { elementsReader, errorIn, type GivenElement, type SentElements } from '../sent-elements.ts';
+import { MULTIPART, NDJSON } from '../written-elements.ts';
 
 /** Between two slices of so many elements, or so many bytes of them, other requests are served. */
 const SLICE_ELEMENTS = 500;
@@ -420,5 +419,16 @@ function milliseconds(members: Members, name: string, path: string, from: number
     `${path}.${name}`,
     value,
     `milliseconds, a whole number from ${from} to ${LIMITS.delayMs}`,
+  );
+}
+
+/** The error of a request of many that has one more than it may. @param what they are, in the plural */
+function tooMany(what: string, limit: number): QuaysideError {
+  return new QuaysideError(
+    'body-too-large',
+    `There are more than ${limit} ${what}, the limit (http.batchCount).`,
+    {
+      extra: { limit },
+    },
   );
 }

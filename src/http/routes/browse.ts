@@ -1,4 +1,3 @@
-import { isUtf8 } from 'node:buffer';
 import { refusal } from '../../access/user.ts';
 import type { Namespace } from '../../broker/namespace.ts';
 import type { Queue } from '../../broker/queue.ts';
@@ -13,16 +12,19 @@ import {
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
-import { bodyMember, isoTime, jsonOfBytes, jsonOfHeaders } from '../element-lines.ts';
-import { ELEMENT_HEADER_NOTES } from '../multipart.ts';
 import { checkOpaque, group, nameOf, oneOf, opaque, printable, text, whole } from '../parameters.ts';
 import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
+import {
+  browsedElement,
+  ELEMENT_HEADER_NOTES,
+  isoTime,
+  PREVIEW_BYTES,
+  type ShownBody,
+} from '../written-elements.ts';
 
 /** Elements of a page, at most, and where none is asked for. */
 const MAX_PAGE = 1_000;
 const USUAL_PAGE = 100;
-/** What a preview shows of a body. */
-const PREVIEW_BYTES = 512;
 /** The head of a request has 16 KiB. */
 const MAX_SELECTOR_BYTES = 8_192;
 const MAX_CURSOR_LENGTH = 128;
@@ -30,8 +32,7 @@ const MAX_CURSOR_LENGTH = 128;
 const MAX_DEAD_LETTER_QUEUES = 1_000;
 
 const STATES = [...DELIVERY_STATES, 'all'] as const;
-const BODIES = ['none', 'preview', 'full'] as const;
-type Shown = (typeof BODIES)[number];
+const BODIES = ['none', 'preview', 'full'] as const satisfies readonly ShownBody[];
 
 const BrowsedElement = namedObject('BrowsedElement', {
   id: Type.String(),
@@ -102,7 +103,7 @@ export const browseRoutes: readonly Route[] = [
       id: opaque('Only the element of this id.'),
       after: printable('Continues behind the page whose `next` this is.', MAX_CURSOR_LENGTH),
       limit: whole('At most so many elements.', { from: 1, to: MAX_PAGE, unit: 'a count' }, USUAL_PAGE),
-      body: oneOf<Shown>(
+      body: oneOf<ShownBody>(
         `What is shown of bodies; not given: a preview, their first ${PREVIEW_BYTES} bytes.`,
         BODIES,
       ),
@@ -233,45 +234,14 @@ function summaryRecord(summary: DeadLetterSummary): object {
   };
 }
 
-function* pageJson({ matches, looked, failed, error, next }: SearchPage, shown: Shown): Generator<string> {
+function* pageJson(
+  { matches, looked, failed, error, next }: SearchPage,
+  shown: ShownBody,
+): Generator<string> {
   yield '{"elements":[';
   for (const [at, delivery] of matches.entries()) {
-    yield `${at === 0 ? '' : ','}${elementJson(delivery, shown)}`;
+    yield `${at === 0 ? '' : ','}${browsedElement(delivery, shown)}`;
   }
   const rest = JSON.stringify({ next, looked, failed, error });
   yield `],${rest.slice(1)}`;
-}
-
-function elementJson(delivery: SearchPage['matches'][number], shown: Shown): string {
-  const { id, state, matureAt, insertedAt, expiresAt, tries, reason, bytes, contentType } = delivery;
-  const { headers, holder, lease } = delivery;
-  const held =
-    holder === null || lease === null
-      ? 'null'
-      : JSON.stringify({
-          tid: holder.tid,
-          user: holder.user,
-          since: isoTime(holder.since),
-          until: isoTime(lease.until),
-        });
-  const body = shown === 'preview' ? previewOf(delivery.body) : delivery.body;
-  const isCut = shown !== 'none' && body.length < bytes;
-  return (
-    `{"id":${JSON.stringify(id)},"state":"${state}","mature":"${isoTime(matureAt)}",` +
-    `"insertedAt":"${isoTime(insertedAt)}","expiresAt":${expiresAt === null ? 'null' : `"${isoTime(expiresAt)}"`},"tries":${tries},"reason":${JSON.stringify(reason)},"bytes":${bytes},` +
-    `"contentType":${jsonOfBytes(contentType)},"headers":${jsonOfHeaders(headers)},"holder":${held},` +
-    `${shown === 'none' ? '' : `${bodyMember({ ...delivery, body }, false)},`}"truncated":${isCut}}`
-  );
-}
-
-/** The beginning of a body; of text, whole characters. */
-function previewOf(body: Uint8Array): Uint8Array {
-  if (body.length <= PREVIEW_BYTES) return body;
-  const start = body.subarray(0, PREVIEW_BYTES);
-  // A character of UTF-8 has up to four bytes: the last one may be cut.
-  for (let cut = 0; cut < 4; cut += 1) {
-    const whole = start.subarray(0, PREVIEW_BYTES - cut);
-    if (isUtf8(whole)) return whole;
-  }
-  return start;
 }

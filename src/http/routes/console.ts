@@ -7,11 +7,11 @@ import { Type } from '../../util/schema.ts';
 import { originOf, SESSION_PATH, SESSIONS_PATH, sessionToken } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
 import { ConsoleFiles } from '../console-files.ts';
-import { isoTime } from '../element-lines.ts';
 import { rareHeader } from '../head.ts';
 import { nameOf } from '../parameters.ts';
 import { readJson } from '../request.ts';
 import { json, listOfNodes, Moment, namedObject, orNull, type Route, route } from '../route.ts';
+import { isoTime } from '../written-elements.ts';
 import { checkNoToken } from './tokens.ts';
 
 /**

@@ -4,10 +4,10 @@ import { QuaysideError } from '../../model/errors.ts';
 import { exportPages, QueueImport } from '../../operations/transfer.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
-import { exportedLine, NDJSON, readExportedLine } from '../element-lines.ts';
 import { group } from '../parameters.ts';
 import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
-import { errorIn, incomingLines, limited, maxLineBytes } from '../sent-elements.ts';
+import { errorIn, importedElements } from '../sent-elements.ts';
+import { exportedLine, NDJSON } from '../written-elements.ts';
 
 const ExportedElement = namedObject(
   'ExportedElement',
@@ -98,12 +98,11 @@ async function* linesOf({ queue }: HttpCall, group: string | null): AsyncGenerat
  * logged although it failed.
  */
 async function importLines(call: HttpCall): Promise<void> {
-  const { bodyLimit } = call.front.parts.options;
   const queueImport = new QueueImport(call.queue);
   try {
-    for await (const { number, line } of incomingLines(call, maxLineBytes(bodyLimit))) {
+    for await (const { number, element } of importedElements(call)) {
       try {
-        await queueImport.add(limited(readExportedLine(line), bodyLimit));
+        await queueImport.add(element);
       } catch (error) {
         throw errorIn('line', number, error);
       }

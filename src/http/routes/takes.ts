@@ -10,16 +10,7 @@ import { LIMITS } from '../../model/limits.ts';
 import { type Members, membersOf, wrongMember } from '../../model/members.ts';
 import { checkGroup, checkName } from '../../model/names.ts';
 import { type Schema, Type } from '../../util/schema.ts';
-import { type HttpCall, PIECE_LENGTH } from '../call.ts';
-import { elementLine, NDJSON } from '../element-lines.ts';
-import {
-  ELEMENT_HEADER_NOTES,
-  elementPart,
-  MULTIPART,
-  multipartEnd,
-  multipartType,
-  newBoundary,
-} from '../multipart.ts';
+import type { HttpCall } from '../call.ts';
 import {
   flag,
   group,
@@ -33,6 +24,7 @@ import {
 import { parseJson, readBody } from '../request.ts';
 import { Count, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import { linkInsert } from '../traced-request.ts';
+import { ELEMENT_HEADER_NOTES, type ManyFormat, MULTIPART, NDJSON, writeMany } from '../written-elements.ts';
 
 const MAX_BODY_BYTES = 65_536;
 const MILLISECONDS = { to: LIMITS.delayMs, unit: 'milliseconds' } as const;
@@ -424,15 +416,6 @@ function placed<T>(path: string, read: () => T): T {
   }
 }
 
-/** How the elements of a take of many are written. */
-interface ManyFormat {
-  readonly isMultipart: boolean;
-  /** Whether bodies of JSON types are values; for lines only. */
-  readonly asJson: boolean;
-  /** Whether each element says which queue it is from. */
-  readonly namesSource: boolean;
-}
-
 /**
  * A call that waits for elements: is answered once, whole or not at all, and returns what the client did not get.
  *
@@ -540,11 +523,8 @@ class Take implements Sink {
         for (const delivery of deliveries) linkInsert(span, delivery);
       }
     }
-    const boundary = newBoundary();
-    const [type, pieces] = format.isMultipart
-      ? [multipartType(boundary), partsOf(this.#unsent, format, boundary)]
-      : [NDJSON, linesOf(this.#unsent, format)];
-    this.#call.pieces(type, pieces, { written }).catch((error: unknown) => {
+    const { contentType, pieces } = writeMany(this.#unsent, format);
+    this.#call.pieces(contentType, pieces, { written }).catch((error: unknown) => {
       this.#abandon();
       this.#call.fail(error);
     });
@@ -562,45 +542,6 @@ function halfClosed(): QuaysideError {
     'malformed-request',
     'The client closed its sending side before an element was there. Keep it open until the response has come: nothing tells such a client from one that left.',
   );
-}
-
-function* linesOf(portions: readonly Portion[], { asJson, namesSource }: ManyFormat): Iterable<string> {
-  let text = '';
-  for (const { queue, deliveries } of portions) {
-    const source = namesSource ? { ns: queue.key.ns, queue: queue.key.name } : null;
-    for (const delivery of deliveries) {
-      text += elementLine(delivery, asJson, source);
-      if (text.length < PIECE_LENGTH) continue;
-      yield text;
-      text = '';
-    }
-  }
-  if (text !== '') yield text;
-}
-
-function* partsOf(
-  portions: readonly Portion[],
-  { namesSource }: ManyFormat,
-  boundary: string,
-): Iterable<Buffer> {
-  let parts: Buffer[] = [];
-  let length = 0;
-  for (const { queue, deliveries } of portions) {
-    const { ns, name } = queue.key;
-    // Names may have any character, and header values may not: they are percent-encoded as in paths.
-    const source = namesSource
-      ? ['x-ks-ns', encodeURIComponent(ns), 'x-ks-queue', encodeURIComponent(name)]
-      : [];
-    for (const delivery of deliveries) {
-      const part = elementPart(boundary, delivery, source);
-      parts.push(part);
-      length += part.length;
-      if (length < PIECE_LENGTH) continue;
-      yield Buffer.concat(parts, length);
-      [parts, length] = [[], 0];
-    }
-  }
-  yield Buffer.concat([...parts, multipartEnd(boundary)]);
 }
 
 const QUALITY = /;\s*q=([0-9.]+)/i;

@@ -1,0 +1,267 @@
+import { isUtf8 } from 'node:buffer';
+import { randomBytes } from 'node:crypto';
+import type { Portion } from '../broker/joint-take.ts';
+import type { Delivery, ElementContent, ElementHeaders } from '../model/element.ts';
+import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
+import { ORIGIN_ID } from '../model/service-headers.ts';
+import type { SearchPage } from '../operations/search.ts';
+import type { ScannedDelivery } from '../operations/transfer.ts';
+import { payloadName } from '../sandbox/sandbox.ts';
+import { textOfBytes } from '../util/byte-text.ts';
+
+// Elements as responses have them: as headers and a body, as lines of JSON, and as parts of `multipart/mixed`.
+
+/**
+ * The headers that describe an element, flat: those of the response to a get (spec 2.1), and of a part of `multipart/mixed`.
+ * Each character of a value is one byte.
+ */
+export function pushElementHeaders(headers: string[], delivery: Delivery): void {
+  const { body, contentType, contentEncoding, headers: own, lease } = delivery;
+  headers.push('content-type', contentType ?? 'application/octet-stream');
+  headers.push('content-length', String(body.byteLength));
+  if (contentEncoding !== null) headers.push('content-encoding', contentEncoding);
+  headers.push('x-ks-id', delivery.id, 'x-ks-tries', String(delivery.tries));
+  headers.push('x-ks-mature', new Date(delivery.matureAt).toISOString());
+  if (lease !== null) {
+    headers.push('x-ks-lease', lease.token, 'x-ks-lease-until', new Date(lease.until).toISOString());
+  }
+  for (let at = 0; at + 1 < own.length; at += 2) {
+    const name = own[at] as string;
+    headers.push(ELEMENT_HEADER_PREFIX + name, own[at + 1] as string);
+    if (name === ORIGIN_ID) headers.push(name, own[at + 1] as string);
+  }
+}
+
+/** What {@link pushElementHeaders} gives whether or not the element is reserved, for the documents; what differs is given by the route. */
+export const ELEMENT_HEADER_NOTES = [
+  { name: 'x-ks-hdr-*', description: 'Its element headers.' },
+  { name: 'x-ks-origin-id', description: 'Of a dead letter: the first id of the element.' },
+  { name: 'content-encoding', description: 'As it was inserted, where it was.' },
+] as const;
+
+/** The media type of lines of JSON. */
+export const NDJSON = 'application/x-ndjson';
+
+/** The media type of bodies that are several elements, byte for byte (RFC 2046). */
+export const MULTIPART = 'multipart/mixed';
+
+/** How the elements of a take of many are written. */
+export interface ManyFormat {
+  readonly isMultipart: boolean;
+  /** Whether bodies of JSON types are values; for lines only. */
+  readonly asJson: boolean;
+  /** Whether each element says which queue it is from. */
+  readonly namesSource: boolean;
+}
+
+/** The elements that a take of many took, as the body of its response. */
+export function writeMany(
+  portions: readonly Portion[],
+  { isMultipart, asJson, namesSource }: ManyFormat,
+): { readonly contentType: string; readonly pieces: Iterable<string | Buffer> } {
+  if (!isMultipart) return { contentType: NDJSON, pieces: writeLines(portions, asJson, namesSource) };
+  // No body can have been made to contain 128 random bits.
+  const boundary = `quayside-${randomBytes(16).toString('base64url')}`;
+  const contentType = `${MULTIPART}; boundary="${boundary}"`;
+  return { contentType, pieces: writeParts(portions, boundary, namesSource) };
+}
+
+function* writeLines(
+  portions: readonly Portion[],
+  asJson: boolean,
+  namesSource: boolean,
+): Generator<string, void, undefined> {
+  for (const { queue, deliveries } of portions) {
+    const source = namesSource ? { ns: queue.key.ns, queue: queue.key.name } : null;
+    for (const delivery of deliveries) yield elementLine(delivery, asJson, source);
+  }
+}
+
+function* writeParts(
+  portions: readonly Portion[],
+  boundary: string,
+  namesSource: boolean,
+): Generator<Buffer, void, undefined> {
+  for (const { queue, deliveries } of portions) {
+    const { ns, name } = queue.key;
+    // Names may have any character, and header values may not: they are percent-encoded as in paths.
+    const source = namesSource
+      ? ['x-ks-ns', encodeURIComponent(ns), 'x-ks-queue', encodeURIComponent(name)]
+      : [];
+    for (const delivery of deliveries) yield elementPart(boundary, delivery, source);
+  }
+  yield multipartEnd(boundary);
+}
+
+/** Where an element was, for lines of several queues. */
+interface LineSource {
+  readonly ns: string;
+  readonly queue: string;
+}
+
+/**
+ * A delivery as one line of NDJSON, its line feed included: `{"ns", "queue", "id", "tries", "mature", "contentType",
+ * "contentEncoding", "headers", "json" or "text" or "base64", "lease", "leaseUntil"}`. Moments are ISO 8601; what the element
+ * does not have is null. The first two are there if `source` is not null.
+ * @param asJson whether bodies of JSON types are values (`json`); one that does not parse is text like any other
+ */
+export function elementLine(delivery: Delivery, asJson: boolean, source: LineSource | null = null): string {
+  const { id, tries, matureAt, lease } = delivery;
+  const from =
+    source === null ? '' : `"ns":${JSON.stringify(source.ns)},"queue":${JSON.stringify(source.queue)},`;
+  const end =
+    lease === null
+      ? '"lease":null,"leaseUntil":null'
+      : `"lease":${JSON.stringify(lease.token)},"leaseUntil":"${isoTime(lease.until)}"`;
+  return (
+    `{${from}"id":${JSON.stringify(id)},"tries":${tries},"mature":"${isoTime(matureAt)}",` +
+    `${contentMembers(delivery, asJson)},${end}}\n`
+  );
+}
+
+/** What an element holds, as members of a JSON object. */
+function contentMembers(content: ElementContent, asJson: boolean): string {
+  const { contentType, contentEncoding, headers } = content;
+  return (
+    `"contentType":${jsonOfBytes(contentType)},"contentEncoding":${jsonOfBytes(contentEncoding)},` +
+    `"headers":${jsonOfHeaders(headers)},${bodyMember(content, asJson)}`
+  );
+}
+
+/**
+ * A body as the member of a JSON object: `"json":…` if that is wanted and the content type says so, `"text":"…"` if its bytes
+ * are UTF-8, else `"base64":"…"`. Never has a line feed.
+ */
+function bodyMember(content: ElementContent, asJson: boolean): string {
+  const { body, contentType, contentEncoding } = content;
+  const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
+  if (!isUtf8(bytes)) return `"base64":"${bytes.toString('base64')}"`;
+  const text = bytes.toString('utf8');
+  if (asJson && payloadName(contentType, contentEncoding) === 'json' && isJson(text)) {
+    // The text itself, not what it was parsed to: numbers keep their digits, objects their repeated names. In JSON text
+    // the ends of lines can only stand between tokens.
+    return `"json":${text.replace(LINE_ENDS, ' ')}`;
+  }
+  return `"text":${JSON.stringify(text)}`;
+}
+
+/** Element headers as a JSON object. Bytes that are not UTF-8 are taken for ISO 8859-1, as on STOMP and AMQP. */
+function jsonOfHeaders(headers: ElementHeaders): string {
+  if (headers.length === 0) return '{}';
+  let json = '';
+  for (let at = 0; at + 1 < headers.length; at += 2) {
+    json += `${at === 0 ? '{' : ','}${JSON.stringify(headers[at])}:${jsonOfBytes(headers[at + 1] as string)}`;
+  }
+  return `${json}}`;
+}
+
+/** A stored value as JSON: a string, or null. */
+function jsonOfBytes(value: string | null): string {
+  return value === null ? 'null' : JSON.stringify(textOfBytes(value) ?? value);
+}
+
+const LINE_ENDS = /[\r\n]+/g;
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** What a preview shows of a body. */
+export const PREVIEW_BYTES = 512;
+
+/** What a browse shows of bodies. */
+export type ShownBody = 'none' | 'preview' | 'full';
+
+/** A delivery as a page of a browse shows it. */
+export function browsedElement(delivery: SearchPage['matches'][number], shown: ShownBody): string {
+  const { id, state, matureAt, insertedAt, expiresAt, tries, reason, bytes, contentType } = delivery;
+  const { headers, holder, lease } = delivery;
+  const held =
+    holder === null || lease === null
+      ? 'null'
+      : JSON.stringify({
+          tid: holder.tid,
+          user: holder.user,
+          since: isoTime(holder.since),
+          until: isoTime(lease.until),
+        });
+  const body = shown === 'preview' ? previewOf(delivery.body) : delivery.body;
+  const isCut = shown !== 'none' && body.length < bytes;
+  return (
+    `{"id":${JSON.stringify(id)},"state":"${state}","mature":"${isoTime(matureAt)}",` +
+    `"insertedAt":"${isoTime(insertedAt)}","expiresAt":${expiresAt === null ? 'null' : `"${isoTime(expiresAt)}"`},"tries":${tries},"reason":${JSON.stringify(reason)},"bytes":${bytes},` +
+    `"contentType":${jsonOfBytes(contentType)},"headers":${jsonOfHeaders(headers)},"holder":${held},` +
+    `${shown === 'none' ? '' : `${bodyMember({ ...delivery, body }, false)},`}"truncated":${isCut}}`
+  );
+}
+
+/** The beginning of a body; of text, whole characters. */
+function previewOf(body: Uint8Array): Uint8Array {
+  if (body.length <= PREVIEW_BYTES) return body;
+  const start = body.subarray(0, PREVIEW_BYTES);
+  // A character of UTF-8 has up to four bytes: the last one may be cut.
+  for (let cut = 0; cut < 4; cut += 1) {
+    const whole = start.subarray(0, PREVIEW_BYTES - cut);
+    if (isUtf8(whole)) return whole;
+  }
+  return start;
+}
+
+let lastAt = Number.NaN;
+let lastTime = '';
+let earlierAt = Number.NaN;
+let earlierTime = '';
+
+/** Elements that were inserted and reserved together have the same two moments. */
+export function isoTime(at: number): string {
+  if (at === earlierAt) return earlierTime;
+  if (at !== lastAt) {
+    [earlierAt, earlierTime] = [lastAt, lastTime];
+    lastAt = at;
+    lastTime = new Date(at).toISOString();
+  }
+  return lastTime;
+}
+
+/**
+ * A delivery with its whole state as one line of an export, its line feed included: `{"id", "state", "group", "mature", "expiresAt",
+ * "insertedAt", "tries", "reason", "contentType", "contentEncoding", "headers", "text" or "base64"}`. `mature` is in seconds as on an
+ * insert, the other moments are ISO 8601. `group` is there on a stream only. What the element does not have is null.
+ */
+export function exportedLine(delivery: ScannedDelivery, isStream: boolean): string {
+  const { id, state, group, matureAt, expiresAt, insertedAt, tries, reason } = delivery;
+  return (
+    `{"id":"${id}","state":"${state}",${isStream ? `"group":${JSON.stringify(group)},` : ''}"mature":${matureAt / 1000},` +
+    `"expiresAt":${expiresAt === null ? 'null' : `"${isoTime(expiresAt)}"`},"insertedAt":"${isoTime(insertedAt)}","tries":${tries},` +
+    `"reason":${JSON.stringify(reason)},${contentMembers(delivery, false)}}\n`
+  );
+}
+
+/**
+ * A delivery as one part: the headers and the body that the response to a get has. A body of `multipart/mixed` is parts one after
+ * the other, and {@link multipartEnd}.
+ * @param more flat headers of the part in addition; each character of a value is one byte
+ */
+export function elementPart(boundary: string, delivery: Delivery, more: readonly string[] = []): Buffer {
+  const headers = [...more];
+  pushElementHeaders(headers, delivery);
+  let head = `--${boundary}\r\n`;
+  for (let at = 0; at + 1 < headers.length; at += 2) head += `${headers[at]}: ${headers[at + 1]}\r\n`;
+  head += '\r\n';
+  const { body } = delivery;
+  const part = Buffer.allocUnsafe(head.length + body.byteLength + 2);
+  part.write(head, 'latin1');
+  part.set(body, head.length);
+  part.write('\r\n', head.length + body.byteLength, 'latin1');
+  return part;
+}
+
+/** What follows the last part. */
+function multipartEnd(boundary: string): Buffer {
+  return Buffer.from(`--${boundary}--\r\n`, 'latin1');
+}
