@@ -1,25 +1,26 @@
 import { addressBlock } from '../access/networks.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { ClientSession, PAUSE } from '../session/client-session.ts';
-import type { Arrival } from '../session/server.ts';
-import type { ClientSocket, WriteObserver } from '../session/socket-writer.ts';
+import { type Arrival, SessionServer } from '../session/server.ts';
+import { type ClientSocket, SocketWriter, type WriteObserver } from '../session/socket-writer.ts';
 import { quoteBytes } from '../util/quote.ts';
-import { parseAddress } from './address.ts';
-import { AmqpWriter } from './amqp-writer.ts';
-import { BrowsingLink } from './browsing-link.ts';
 import { ConnectionEndpoint, type ConnectionHost } from './core/connection.ts';
-import { AMQP_HEADER, HEART_BEAT, SASL_HEADER, saslOutcomeFrame } from './core/frames.ts';
-import { type Endpoint, ReceiverEndpoint } from './core/link.ts';
+import type { Endpoint } from './core/link.ts';
 import { type AmqpError, framingError, ProtocolError } from './core/protocol-error.ts';
-import { SASL_CODE, SaslLogin, saslCodeOf } from './core/sasl.ts';
+import { SaslLogin } from './core/sasl.ts';
 import type { SessionEndpoint } from './core/session.ts';
 import { FrameSplitter } from './core/splitter.ts';
 import { CAPABILITIES, wireError } from './errors.ts';
-import { IncomingLink, type SentTicket } from './incoming-link.ts';
 import { AMQP_LIMITS } from './limits.ts';
+import {
+  IncomingLink,
+  openLink,
+  parseAddress,
+  type SentTicket,
+  type SessionLink,
+  type SettleTicket,
+} from './links.ts';
 import type { AmqpParts } from './options.ts';
-import { OutgoingLink, type SettleTicket } from './outgoing-link.ts';
-import { readSource } from './source.ts';
 
 /**
  * Other clients have their turn when this much was asked for: 2,000 frames, or the settling of 16,000 deliveries. A
@@ -27,16 +28,26 @@ import { readSource } from './source.ts';
  */
 const MAX_EFFORT = 16_384;
 
+/** The protocol headers of AMQP 1.0.0, bare and with SASL. */
+const AMQP_HEADER = Buffer.from('AMQP\0\x01\0\0', 'latin1');
+const SASL_HEADER = Buffer.from('AMQP\x03\x01\0\0', 'latin1');
+/** A frame without a body (transport, 2.4.5). */
+const HEART_BEAT = Buffer.from([0, 0, 0, 8, 2, 0, 0, 0]);
 const TLS_HANDSHAKE = 0x16;
-
-type SessionLink = IncomingLink | OutgoingLink | BrowsingLink;
 
 /** What comes next. */
 type Phase = 'sasl-header' | 'sasl' | 'amqp-header' | 'frames';
 
+/** The AMQP 1.0 front end. Connections that the server's stop ends get a `close` with `amqp:connection:forced`. */
+export class AmqpServer extends SessionServer {
+  constructor(parts: AmqpParts) {
+    super('AMQP', parts, (socket, arrival) => new AmqpConnection(parts, socket, arrival));
+  }
+}
+
 /** The session of one AMQP client: its login, its links, and the endpoint that speaks the protocol. */
 export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> implements ConnectionHost {
-  readonly writer: AmqpWriter;
+  readonly writer: SocketWriter;
   readonly links = new Set<SessionLink>();
   /** The largest body of a message, and the largest encoded message. */
   readonly bodyLimit: number;
@@ -60,7 +71,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     this.#parts = parts;
     this.bodyLimit = options.bodyLimit;
     this.messageBytes = options.bodyLimit + AMQP_LIMITS.sectionBytes;
-    this.writer = new AmqpWriter(socket, this.writerOptions);
+    this.writer = new SocketWriter(socket, this.writerOptions);
     this.#saslLogin = new SaslLogin(authenticator, options.anonymousUser, arrival, (frame) =>
       this.send(frame, null),
     );
@@ -140,7 +151,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   // What the protocol endpoint calls.
 
   send(frame: Buffer, observer: WriteObserver | null): void {
-    this.writer.add(frame, observer);
+    this.writer.add(observer, frame);
   }
 
   planFlush(): void {
@@ -167,18 +178,10 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
           `This connection has ${AMQP_LIMITS.links} links, the most that are allowed.`,
         );
       }
-      this.links.add(this.#openLink(endpoint));
+      this.links.add(openLink(this, endpoint));
     } catch (error) {
       endpoint.refuse(wireError(this.publicError(error)));
     }
-  }
-
-  #openLink(endpoint: Endpoint): SessionLink {
-    if (endpoint instanceof ReceiverEndpoint) return new IncomingLink(this, endpoint);
-    const source = readSource(endpoint.request.source);
-    return source.browses
-      ? new BrowsingLink(this, endpoint, source)
-      : new OutgoingLink(this, endpoint, source);
   }
 
   onRoom(session: SessionEndpoint): void {
@@ -262,7 +265,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   }
 
   #loggedIn(): void {
-    this.send(saslOutcomeFrame(SASL_CODE.ok), null);
+    this.#saslLogin.accept();
     this.#phase = 'amqp-header';
     this.#splitter.maxBytes = AMQP_LIMITS.frameBytes;
     this.#expectOpen();
@@ -305,7 +308,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
         this.send(SASL_HEADER, null);
         break;
       case 'sasl':
-        this.send(saslOutcomeFrame(saslCodeOf(error.condition)), null);
+        this.#saslLogin.reject(error.condition);
         break;
       case 'amqp-header':
         this.send(AMQP_HEADER, null);

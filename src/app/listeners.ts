@@ -199,7 +199,7 @@ export async function loadSessionServer(
     const { trailingNewline } = stomp;
     return new StompServer({ ...parts, options: { ...STOMP_DEFAULTS, ...settings, trailingNewline } });
   }
-  const { AmqpServer } = await import('../amqp/server.ts');
+  const { AmqpServer } = await import('../amqp/connection.ts');
   const { AMQP_DEFAULTS } = await import('../amqp/options.ts');
   const { anonymousUser = null } = amqp;
   return new AmqpServer({ ...parts, options: { ...AMQP_DEFAULTS, ...settings, anonymousUser } });

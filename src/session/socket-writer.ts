@@ -32,36 +32,35 @@ export interface WriterOptions {
  * Bytes of one write, about. A write that the kernel takes only in part leaves open how much of it the client
  * saw, so that small writes keep small what a lost connection leaves open.
  */
-export const CHUNK_BYTES = 16 * 1024;
+const CHUNK_BYTES = 16 * 1024;
 /** Buffers from this size on are written from where they are; smaller ones are joined with what surrounds them. */
 export const JOINED_BYTES = 4096;
 /** Consumers send more while fewer bytes than this wait. With 1,000 slow readers it is 64 MB. */
 const CAPACITY_BYTES = 64 * 1024;
 
-/** Frames that leave in one write. Strings have one character for each byte. */
-export interface Chunk<Part> {
-  parts: Part[];
+/** A part of what is written. A string has one character for each byte. */
+type Part = string | Buffer;
+
+/** Frames that leave in one write. */
+interface Chunk {
+  readonly parts: Part[];
   readonly observers: WriteObserver[];
   /** Whether the last frame ends something that has an observer. */
   endsObserved: boolean;
   bytes: number;
 }
 
-export function newChunk<Part>(): Chunk<Part> {
-  return { parts: [], observers: [], endsObserved: false, bytes: 0 };
-}
-
 /**
- * Writes to one connection; each protocol adds its frames to `chunks`. What is added during one turn of the event
- * loop leaves together at its end, in few writes; the next write begins when the kernel has taken the one before,
- * so that it is known which frames a lost connection has cost.
+ * Writes frames to one connection. What is added during one turn of the event loop leaves together at its end, in few
+ * writes; the next write begins when the kernel has taken the one before, so that it is known which frames a lost
+ * connection has cost.
  */
-export abstract class SocketWriter<Part extends string | Buffer = string | Buffer> {
+export class SocketWriter {
   /** Not written yet; frames are added to the last one until it is large enough. */
-  protected readonly chunks: Chunk<Part>[] = [];
+  readonly #chunks: Chunk[] = [];
   readonly #socket: ClientSocket;
   readonly #options: WriterOptions;
-  #writing: Chunk<Part> | null = null;
+  #writing: Chunk | null = null;
   #bytes = 0;
   #isFlushPlanned = false;
   #isClosed = false;
@@ -72,9 +71,6 @@ export abstract class SocketWriter<Part extends string | Buffer = string | Buffe
     this.#socket = socket;
     this.#options = options;
   }
-
-  /** Takes out the next chunk, ready to be written; undefined if there is none. */
-  protected abstract nextChunk(): Chunk<Part> | undefined;
 
   /** Bytes that the kernel does not have yet. */
   get bytes(): number {
@@ -91,9 +87,29 @@ export abstract class SocketWriter<Part extends string | Buffer = string | Buffe
     return this.#writing !== null;
   }
 
-  /** The connection is lost, or cut: nothing more is added. */
-  protected get isClosed(): boolean {
-    return this.#isClosed;
+  /** Adds a frame. @param observer of what ends with it */
+  add(observer: WriteObserver | null, ...parts: readonly Part[]): void {
+    if (this.#isClosed) {
+      observer?.lost();
+      return;
+    }
+    const chunk = this.#openChunk();
+    chunk.endsObserved = observer !== null;
+    if (observer !== null) chunk.observers.push(observer);
+    const before = chunk.bytes;
+    for (const part of parts) {
+      const last = chunk.parts.length - 1;
+      if (typeof part === 'string' && typeof chunk.parts[last] === 'string') chunk.parts[last] += part;
+      else chunk.parts.push(part);
+      chunk.bytes += part.length;
+    }
+    this.#count(chunk.bytes - before);
+    if (this.#isFlushPlanned) return;
+    this.#isFlushPlanned = true;
+    setImmediate(() => {
+      this.#isFlushPlanned = false;
+      this.#flush();
+    });
   }
 
   /** Calls `then` when the kernel has all that was added; not at all if the connection is lost. */
@@ -104,7 +120,7 @@ export abstract class SocketWriter<Part extends string | Buffer = string | Buffe
 
   /** Drops everything but the pending write: its observers learn that it is lost. */
   drop(): void {
-    const chunks = this.chunks.splice(0);
+    const chunks = this.#chunks.splice(0);
     for (const { bytes } of chunks) this.#count(-bytes);
     for (const { observers } of chunks) for (const observer of observers) observer.lost();
   }
@@ -120,16 +136,12 @@ export abstract class SocketWriter<Part extends string | Buffer = string | Buffe
     this.#count(-this.#bytes);
   }
 
-  /** Counts bytes that were added to a chunk: they leave at the end of this turn. */
-  protected grow(chunk: Chunk<Part>, bytes: number): void {
-    chunk.bytes += bytes;
-    this.#count(bytes);
-    if (this.#isFlushPlanned) return;
-    this.#isFlushPlanned = true;
-    setImmediate(() => {
-      this.#isFlushPlanned = false;
-      this.#flush();
-    });
+  #openChunk(): Chunk {
+    const last = this.#chunks.at(-1);
+    if (last !== undefined && last.bytes < CHUNK_BYTES) return last;
+    const chunk: Chunk = { parts: [], observers: [], endsObserved: false, bytes: 0 };
+    this.#chunks.push(chunk);
+    return chunk;
   }
 
   #count(bytes: number): void {
@@ -140,7 +152,7 @@ export abstract class SocketWriter<Part extends string | Buffer = string | Buffe
   #flush(): void {
     if (this.#isClosed || this.#socket.destroyed) return;
     while (this.#writing === null) {
-      const chunk = this.nextChunk();
+      const chunk = this.#chunks.shift();
       if (chunk === undefined) break;
       if (!this.#write(chunk)) return;
     }
@@ -149,10 +161,10 @@ export abstract class SocketWriter<Part extends string | Buffer = string | Buffe
   }
 
   /** @returns false if the connection is lost and took nothing of it */
-  #write(chunk: Chunk<Part>): boolean {
+  #write(chunk: Chunk): boolean {
     const socket = this.#socket;
     this.#writing = chunk;
-    const { parts } = chunk;
+    const parts = joined(chunk.parts);
     if (parts.length > 1) socket.cork();
     for (const [i, part] of parts.entries()) {
       const isLast = i === parts.length - 1;
@@ -161,7 +173,7 @@ export abstract class SocketWriter<Part extends string | Buffer = string | Buffe
     if (parts.length > 1) socket.uncork();
     if (socket.errored !== null) {
       this.#writing = null;
-      this.chunks.unshift(chunk);
+      this.#chunks.unshift(chunk);
       return false;
     }
     // Most writes are taken whole and at once; their callbacks come later and change nothing.
@@ -170,7 +182,7 @@ export abstract class SocketWriter<Part extends string | Buffer = string | Buffe
     return true;
   }
 
-  #written(chunk: Chunk<Part>, error: Error | null | undefined): void {
+  #written(chunk: Chunk, error: Error | null | undefined): void {
     if (this.#writing !== chunk || error) return;
     this.#done(chunk);
     this.#flush();
@@ -182,7 +194,7 @@ export abstract class SocketWriter<Part extends string | Buffer = string | Buffe
     then?.();
   }
 
-  #done(chunk: Chunk<Part>): void {
+  #done(chunk: Chunk): void {
     this.#writing = null;
     this.#endStall();
     this.#count(-chunk.bytes);
@@ -210,6 +222,24 @@ export abstract class SocketWriter<Part extends string | Buffer = string | Buffe
     this.#cancelStall();
     this.#cancelStall = null;
   }
+}
+
+/** Small buffers that follow each other become one; all other parts are written from where they are. */
+function joined(parts: readonly Part[]): readonly Part[] {
+  if (parts.length === 1) return parts;
+  const written: Part[] = [];
+  let small: Buffer[] = [];
+  for (const part of parts) {
+    if (typeof part !== 'string' && part.length < JOINED_BYTES) {
+      small.push(part);
+      continue;
+    }
+    if (small.length > 0) written.push(Buffer.concat(small));
+    small = [];
+    written.push(part);
+  }
+  if (small.length > 0) written.push(Buffer.concat(small));
+  return written;
 }
 
 /** Of a socket, what Node itself checks before it reports a time-out. A TLS handle has that of TCP in it. */

@@ -285,16 +285,16 @@ export class FrameParser {
 
   /** Ends the frame: its body ends before `end`, where the NUL stands. */
   #frame(end: number): Frame {
-    const piece = this.#input.subarray(this.#at, end);
-    let body = piece;
+    const { command, headers } = this.#head;
+    let body = end === this.#at ? NOTHING : this.#input.subarray(this.#at, end);
     if (this.#body !== null) {
-      this.#body.append(piece);
-      body = this.#body.take(this.#body.length);
+      this.#body.append(body);
+      body = this.#body.bytes;
       this.#body = null;
     }
     this.#at = end + 1;
     this.#state = 'between';
-    return { ...this.#head, body };
+    return { command, headers, body };
   }
 }
 
@@ -405,8 +405,7 @@ class BodyBuffer {
     this.#length = length;
   }
 
-  /** The first `length` bytes. */
-  take(length: number): Buffer {
-    return this.#bytes.subarray(0, length);
+  get bytes(): Buffer {
+    return this.#bytes.subarray(0, this.#length);
   }
 }

@@ -1,5 +1,4 @@
 import { invalidParameter } from '../model/errors.ts';
-import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { nearestName } from '../util/did-you-mean.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { malformed } from './codec.ts';
@@ -26,16 +25,6 @@ export const OWN_HEADERS: ReadonlySet<string> = new Set([
   'x-tries',
   'x-mature',
 ]);
-
-/**
- * The element header that a header of a SEND is kept as, in lower case and without its prefix; null for those
- * that are not kept.
- */
-export function elementHeaderName(name: string): string | null {
-  const lower = name.toLowerCase();
-  if (!lower.startsWith(ELEMENT_HEADER_PREFIX)) return OWN_HEADERS.has(lower) ? null : lower;
-  return lower.length === ELEMENT_HEADER_PREFIX.length ? null : lower.slice(ELEMENT_HEADER_PREFIX.length);
-}
 
 /** Other protocols and older pages write the same header with or without `ks-`. */
 const PREFIX = /^x-(?:ks-)?/;

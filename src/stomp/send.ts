@@ -1,12 +1,12 @@
 import { momentIn } from '../broker/engine-time.ts';
 import { needsFor } from '../broker/queue-options.ts';
 import { type NewElement, NO_HEADERS } from '../model/element.ts';
-import { checkContentHeader, checkHeaders } from '../model/headers.ts';
+import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import type { Destination } from '../session/client-session.ts';
 import { groupsOf, milliseconds, moment, whole } from '../session/values.ts';
 import { type Frame, headerOf } from './codec.ts';
-import { elementHeaderName, HeaderSlips, needed, OWN_HEADERS } from './headers.ts';
+import { HeaderSlips, needed, OWN_HEADERS } from './headers.ts';
 import type { StompSession } from './session.ts';
 
 /** Of the headers that are not passed on; a client that forwards a MESSAGE sends those of MESSAGE as well. */
@@ -74,4 +74,14 @@ function elementHeaders(headers: Frame['headers']): string[] | null {
     own.push(kept, headers[at + 1] as string);
   }
   return own;
+}
+
+/**
+ * The element header that a header of a SEND is kept as, in lower case and without its prefix; null for those
+ * that are not kept.
+ */
+function elementHeaderName(name: string): string | null {
+  const lower = name.toLowerCase();
+  if (!lower.startsWith(ELEMENT_HEADER_PREFIX)) return OWN_HEADERS.has(lower) ? null : lower;
+  return lower.length === ELEMENT_HEADER_PREFIX.length ? null : lower.slice(ELEMENT_HEADER_PREFIX.length);
 }

@@ -5,11 +5,16 @@ import { ClientSession } from '../session/client-session.ts';
 import { authenticate, type ClientCertificate, type Credentials, loginCertified } from '../session/login.ts';
 import { returnOutstanding } from '../session/push-consumer.ts';
 import { type Arrival, SessionServer } from '../session/server.ts';
-import type { ClientSocket } from '../session/socket-writer.ts';
+import {
+  type ClientSocket,
+  JOINED_BYTES,
+  SocketWriter,
+  type WriteObserver,
+  type WriterOptions,
+} from '../session/socket-writer.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 import { quoteBytes } from '../util/quote.ts';
 import {
-  CONNECT_RULES,
   type Frame,
   FrameParser,
   frameText,
@@ -24,10 +29,9 @@ import { type ErrorSubject, errorFrame } from './errors.ts';
 import { needed } from './headers.ts';
 import { STOMP_LIMITS, type StompParts } from './options.ts';
 import { send } from './send.ts';
-import { ack, nack } from './settle.ts';
-import { Subscription, Subscriptions, subscribe, unsubscribe } from './subscriptions.ts';
+import { settle } from './settle.ts';
+import { Subscription, Subscriptions } from './subscriptions.ts';
 import { type Transaction, Transactions } from './transactions.ts';
-import { StompWriter } from './writer.ts';
 
 /** The STOMP front end. Sessions that the server's stop ends are closed without an ERROR. */
 export class StompServer extends SessionServer {
@@ -78,7 +82,7 @@ export class StompSession extends ClientSession<string, string> {
   override fail(thrown: unknown, subject: ErrorSubject = {}): void {
     this.failWith(thrown, (error) => {
       // Ruby's reliable client reconnects only after a plain close.
-      if (error.code !== 'shutting-down') this.writer.add(errorFrame(this.rules, error, subject));
+      if (error.code !== 'shutting-down') this.writer.addFrame(errorFrame(this.rules, error, subject));
     });
   }
 
@@ -89,7 +93,7 @@ export class StompSession extends ClientSession<string, string> {
 
   /** Sends the RECEIPT that a frame asked for. */
   confirm(receipt: string | null): void {
-    if (receipt !== null) this.writer.add(frameText(this.rules, 'RECEIPT', ['receipt-id', receipt]));
+    if (receipt !== null) this.writer.addFrame(frameText(this.rules, 'RECEIPT', ['receipt-id', receipt]));
   }
 
   /** Sends a RECEIPT once `done` resolves; the session does not end before. `done` does not reject. */
@@ -205,8 +209,8 @@ export class StompSession extends ClientSession<string, string> {
 
   #open(version: Version, { canSendMs, wantsMs }: ConnectRequest): void {
     const { sendBeatMs, wantBeatMs } = this.#parts.options;
-    this.writer.add(
-      frameText(CONNECT_RULES, 'CONNECTED', [
+    this.writer.addFrame(
+      frameText(this.rules, 'CONNECTED', [
         'version',
         version,
         'session',
@@ -227,11 +231,13 @@ export class StompSession extends ClientSession<string, string> {
   }
 
   #execute(frame: Frame): void {
-    const { version } = this;
-    const command = commandOf(frame.command, version);
-    if (command === null) {
-      const known = commandsOf(version).join(', ');
-      throw malformed(`STOMP ${version} has no command ${quoteBytes(frame.command)}. Allowed: ${known}.`);
+    const commands = COMMANDS_OF.get(this.version);
+    const command = commands?.get(frame.command);
+    if (command === undefined) {
+      const known = [...(commands?.keys() ?? [])].join(', ');
+      throw malformed(
+        `STOMP ${this.version} has no command ${quoteBytes(frame.command)}. Allowed: ${known}.`,
+      );
     }
     command(this, frame);
   }
@@ -282,10 +288,10 @@ type Command = (session: StompSession, frame: Frame) => void;
 /** Every command but CONNECT and STOMP; `docs/protocols/stomp.md` lists the same. */
 export const COMMANDS: Readonly<Record<string, { readonly since: Version; readonly run: Command }>> = {
   SEND: { since: '1.0', run: send },
-  SUBSCRIBE: { since: '1.0', run: subscribe },
-  UNSUBSCRIBE: { since: '1.0', run: unsubscribe },
-  ACK: { since: '1.0', run: ack },
-  NACK: { since: '1.1', run: nack },
+  SUBSCRIBE: { since: '1.0', run: (session, frame) => session.subscriptions.subscribe(frame) },
+  UNSUBSCRIBE: { since: '1.0', run: (session, frame) => session.subscriptions.unsubscribe(frame) },
+  ACK: { since: '1.0', run: settle },
+  NACK: { since: '1.1', run: settle },
   BEGIN: { since: '1.0', run: begin },
   COMMIT: { since: '1.0', run: commit },
   ABORT: { since: '1.0', run: abort },
@@ -295,15 +301,15 @@ export const COMMANDS: Readonly<Record<string, { readonly since: Version; readon
   },
 };
 
-/** Names of the commands that a logged-in client of a version may send. */
-function commandsOf(version: Version): string[] {
-  return Object.keys(COMMANDS).filter((name) => commandOf(name, version) !== null);
-}
-
-function commandOf(name: string, version: Version): Command | null {
-  const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;
-  return command === undefined || command.since > version ? null : command.run;
-}
+/** The commands of each version, by name. */
+const COMMANDS_OF: ReadonlyMap<Version, ReadonlyMap<string, Command>> = new Map(
+  VERSIONS.map((version) => [
+    version,
+    new Map(
+      Object.entries(COMMANDS).flatMap(([name, { since, run }]) => (since > version ? [] : [[name, run]])),
+    ),
+  ]),
+);
 
 function begin(session: StompSession, frame: Frame): void {
   session.transactions.begin(transactionIn(frame));
@@ -349,4 +355,37 @@ function decoded(part: string): string {
 
 function invalid(message: string): QuaysideError {
   return new QuaysideError('invalid-name', message, { parameter: 'destination' });
+}
+
+/** Writes the frames of one STOMP connection. */
+export class StompWriter extends SocketWriter {
+  /**
+   * What follows the last octet of each frame's body. A lost connection may cost no more than its LF: then a popped
+   * element that the client has seen returns to its queue, as one does of which any other part is missing.
+   */
+  readonly #frameEnd: string;
+
+  /** @param trailingNewline one LF follows each frame: PHP's extension reads it, and loses a frame without it */
+  constructor(socket: ClientSocket, options: WriterOptions, trailingNewline: boolean) {
+    super(socket, options);
+    this.#frameEnd = trailingNewline ? '\0\n' : '\0';
+  }
+
+  /** Adds a frame up to its NUL, as bytes with one character for each. */
+  addFrame(frame: string): void {
+    this.add(null, frame + this.#frameEnd);
+  }
+
+  /** Adds a frame with a body. */
+  addMessage(head: string, body: Uint8Array, observer: WriteObserver): void {
+    const bytes = body instanceof Buffer ? body : Buffer.from(body.buffer, body.byteOffset, body.byteLength);
+    if (bytes.length < JOINED_BYTES)
+      this.add(observer, `${head}${bytes.toString('latin1')}${this.#frameEnd}`);
+    else this.add(observer, head, bytes, this.#frameEnd);
+  }
+
+  /** Sends a line end unless other bytes wait to be written, which show as well that this side is alive. */
+  beat(): void {
+    if (this.bytes === 0) this.add(null, '\n');
+  }
 }

@@ -17,17 +17,8 @@ import type { Subscription } from './subscriptions.ts';
 const SLIPS = new HeaderSlips(['x-ks-group', 'x-ks-reason', 'x-next-t', 'x-delta-t']);
 const EXTENSION = /^x-/i;
 
-/** ACK: commits, now or when its transaction is committed. */
-export function ack(session: StompSession, frame: Frame): void {
-  settle(session, 'ACK', frame);
-}
-
-/** NACK: rolls back, to come again after a delay. */
-export function nack(session: StompSession, frame: Frame): void {
-  settle(session, 'NACK', frame);
-}
-
-function settle(session: StompSession, command: 'ACK' | 'NACK', { headers }: Frame): void {
+/** ACK commits, NACK rolls back, to come again after a delay; now or when its transaction is committed. */
+export function settle(session: StompSession, { command, headers }: Frame): void {
   for (let at = 0; at < headers.length; at += 2) {
     const name = headers[at] as string;
     if (EXTENSION.test(name)) SLIPS.check(name);
@@ -50,15 +41,14 @@ function settle(session: StompSession, command: 'ACK' | 'NACK', { headers }: Fra
 function find(
   session: StompSession,
   command: string,
-  headers: readonly string[],
+  headers: Frame['headers'],
 ): { subscription: Subscription; settled: Outstanding<string>[] } {
-  const id = needed(
-    command,
-    session.version === '1.2' ? 'id' : 'message-id',
-    headerOf(headers, session.version === '1.2' ? 'id' : 'message-id'),
-  );
+  const name = session.version === '1.2' ? 'id' : 'message-id';
+  const id = needed(command, name, headerOf(headers, name));
+  // In 1.2 the number of the subscription stands before it.
+  const key = session.version === '1.2' ? id.slice(id.indexOf('-') + 1) : id;
   const group = headerOf(headers, 'x-ks-group');
-  for (const { subscription, key } of candidates(session, command, headers, id)) {
+  for (const subscription of candidates(session, command, headers, id)) {
     const settled = subscription.select(key);
     if (settled.length > 0 && fits(group, subscription)) return { subscription, settled };
   }
@@ -69,32 +59,22 @@ function find(
   );
 }
 
-interface Candidate {
-  readonly subscription: Subscription;
-  readonly key: string;
-}
-
-/** Where the element may be held, by the rules of the session's version. */
+/** Which may hold the element, by the rules of the session's version. */
 function candidates(
   session: StompSession,
   command: string,
-  headers: readonly string[],
+  headers: Frame['headers'],
   id: string,
-): Iterable<Candidate> {
-  if (session.version === '1.2') {
-    const dash = id.indexOf('-');
-    const subscription = session.subscriptions.numbered(id.slice(0, dash));
-    return subscription === undefined ? [] : [{ subscription, key: id.slice(dash + 1) }];
-  }
+): Iterable<Subscription> {
+  const { version, subscriptions } = session;
   const given = headerOf(headers, 'subscription');
-  // In 1.0 the message's id is all that there is.
-  if (given === null && session.version === '1.0') return everywhere(session, id);
-  const subscription = session.subscriptions.find(needed(command, 'subscription', given));
-  return subscription === undefined ? [] : [{ subscription, key: id }];
-}
-
-function* everywhere(session: StompSession, key: string): Iterable<Candidate> {
-  for (const subscription of session.subscriptions.consuming()) yield { subscription, key };
+  // In 1.0 the message's id may be all that there is.
+  if (version === '1.0' && given === null) return subscriptions.consuming();
+  const named =
+    version === '1.2'
+      ? subscriptions.numbered(id.slice(0, id.indexOf('-')))
+      : subscriptions.find(needed(command, 'subscription', given));
+  return named === undefined ? [] : [named];
 }
 
 /** A group that is given must be the one of the reserve (spec 4.3); not given, that one is meant. */

@@ -22,54 +22,136 @@ const SLIPS = new HeaderSlips(['x-wsize', 'x-parallel', 'x-ks-group', 'x-lease']
 const BROWSER = /^(?:.*[.-])?browser$/i;
 const NO = /^\s*(?:0|false|no|off)\s*$/i;
 
-/** SUBSCRIBE: a consumer that goes on until UNSUBSCRIBE or the end of the session. */
-export function subscribe(session: StompSession, { headers }: Frame): void {
-  const get = (name: string): string | null => headerOf(headers, name);
-  const destination = needed('SUBSCRIBE', 'destination', get('destination'));
-  // Before 1.1 a subscription was known by its destination, unless the client gave an id.
-  const id = session.version === '1.0' ? get('id') : needed('SUBSCRIBE', 'id', get('id'));
-  let browses = false;
-  for (let at = 0; at + 1 < headers.length; at += 2) {
-    const name = headers[at] as string;
-    if (BROWSER.test(name)) browses ||= !NO.test(headers[at + 1] as string);
-    else SLIPS.check(name);
-  }
-  const selector = get('selector');
-  if (selector) {
-    throw new QuaysideError(
-      'not-supported',
-      `Subscriptions have no selectors, such as ${quoteBytes(selector)}. Leave selector out, or use an exchange.`,
-      { parameter: 'selector' },
-    );
-  }
-  whole('x-parallel', get('x-parallel'), { from: 1, to: STOMP_LIMITS.window, unit: 'a count' }, 1);
-  const { namespace, queue } = session.destinations.find(destination, browses ? 'browse' : 'read');
-  const mode = readMode(get('ack'));
-  const group = groupOf('x-ks-group', get('x-ks-group'));
-  const window = readWindow(get);
-  const leaseMs = readLease(mode, get('x-lease'));
-  const common = { id, destination, namespace, queue, group };
-  if (browses) {
-    // Refused now if the namespace has no groups, not with the first page.
-    if (group !== null) queue.groups([group]);
-    session.subscriptions.browse(common);
-  } else {
-    if (mode !== 'auto') needs(namespace, 'reserve');
-    const options: SubscriptionOptions = { ...common, mode, isPop: mode === 'auto', window, leaseMs };
-    session.subscriptions.open(options);
-  }
-  session.confirm(get('receipt'));
-}
+/** The subscriptions of one session. */
+export class Subscriptions {
+  readonly #session: StompSession;
+  /** By the id that the client gave it; in 1.0 that may be its destination. */
+  readonly #byId = new Map<string, Subscription | BrowsingSubscription>();
+  /** Those that do not browse, by the number that `ack` headers begin with. */
+  readonly #byNumber = new Map<string, Subscription>();
+  #numbers = 0;
 
-/** UNSUBSCRIBE: what the client holds returns to the queue, and then comes its receipt. */
-export function unsubscribe(session: StompSession, { headers }: Frame): void {
-  const id = headerOf(headers, 'id');
-  const key = session.version === '1.0' ? (id ?? headerOf(headers, 'destination')) : id;
-  const name = session.version === '1.0' ? 'id or destination' : 'id';
-  // What was acknowledged before stays so.
-  session.endTurn();
-  const closing = session.subscriptions.close(needed('UNSUBSCRIBE', name, key));
-  void session.confirmAfter(closing, headerOf(headers, 'receipt'));
+  constructor(session: StompSession) {
+    this.#session = session;
+  }
+
+  /** SUBSCRIBE: a consumer that goes on until UNSUBSCRIBE or the end of the session. */
+  subscribe({ headers }: Frame): void {
+    const session = this.#session;
+    const get = (name: string): string | null => headerOf(headers, name);
+    const destination = needed('SUBSCRIBE', 'destination', get('destination'));
+    // Before 1.1 a subscription was known by its destination, unless the client gave an id.
+    const id = session.version === '1.0' ? get('id') : needed('SUBSCRIBE', 'id', get('id'));
+    let browses = false;
+    for (let at = 0; at + 1 < headers.length; at += 2) {
+      const name = headers[at] as string;
+      if (BROWSER.test(name)) browses ||= !NO.test(headers[at + 1] as string);
+      else SLIPS.check(name);
+    }
+    const selector = get('selector');
+    if (selector) {
+      throw new QuaysideError(
+        'not-supported',
+        `Subscriptions have no selectors, such as ${quoteBytes(selector)}. Leave selector out, or use an exchange.`,
+        { parameter: 'selector' },
+      );
+    }
+    whole('x-parallel', get('x-parallel'), { from: 1, to: STOMP_LIMITS.window, unit: 'a count' }, 1);
+    const { namespace, queue } = session.destinations.find(destination, browses ? 'browse' : 'read');
+    const mode = readMode(get('ack'));
+    const group = groupOf('x-ks-group', get('x-ks-group'));
+    const window = readWindow(get);
+    const leaseMs = readLease(mode, get('x-lease'));
+    const common = { id, destination, namespace, queue, group };
+    if (browses) {
+      // Refused now if the namespace has no groups, not with the first page.
+      if (group !== null) queue.groups([group]);
+      this.#browse(common);
+    } else {
+      if (mode !== 'auto') needs(namespace, 'reserve');
+      const options: SubscriptionOptions = { ...common, mode, isPop: mode === 'auto', window, leaseMs };
+      this.#open(options);
+    }
+    session.confirm(get('receipt'));
+  }
+
+  /** UNSUBSCRIBE: what the client holds returns to the queue, and then comes its receipt. */
+  unsubscribe({ headers }: Frame): void {
+    const session = this.#session;
+    const id = headerOf(headers, 'id');
+    const key = session.version === '1.0' ? (id ?? headerOf(headers, 'destination')) : id;
+    const name = session.version === '1.0' ? 'id or destination' : 'id';
+    // What was acknowledged before stays so.
+    session.endTurn();
+    const closing = this.#close(needed('UNSUBSCRIBE', name, key));
+    void session.confirmAfter(closing, headerOf(headers, 'receipt'));
+  }
+
+  /** Starts one. @throws QuaysideError `malformed-request`, `overloaded`, what `queue.get` does */
+  #open(options: SubscriptionOptions): void {
+    const key = this.#newKey(options);
+    this.#numbers += 1;
+    const subscription = new Subscription(this.#session, this.#numbers.toString(36), options);
+    this.#byId.set(key, subscription);
+    this.#byNumber.set(subscription.number, subscription);
+    subscription.start();
+  }
+
+  /** Starts one that browses. @throws QuaysideError `malformed-request`, `overloaded` */
+  #browse(options: BrowsingOptions): void {
+    const key = this.#newKey(options);
+    const subscription = new BrowsingSubscription(this.#session, options);
+    this.#byId.set(key, subscription);
+    subscription.fill();
+  }
+
+  /** Undefined also for one that browses. */
+  find(key: string): Subscription | undefined {
+    const found = this.#byId.get(key);
+    return found instanceof Subscription ? found : undefined;
+  }
+
+  numbered(number: string): Subscription | undefined {
+    return this.#byNumber.get(number);
+  }
+
+  /** All that do not browse. */
+  consuming(): Iterable<Subscription> {
+    return this.#byNumber.values();
+  }
+
+  all(): Iterable<Subscription | BrowsingSubscription> {
+    return this.#byId.values();
+  }
+
+  /** Ends one; resolves when what it held has returned. @throws QuaysideError `malformed-request` */
+  #close(key: string): Promise<void> {
+    const subscription = this.#byId.get(key);
+    if (subscription === undefined) {
+      throw malformed(unknown('subscription', key, this.#byId.keys()), 'id');
+    }
+    this.#byId.delete(key);
+    if (subscription instanceof Subscription) this.#byNumber.delete(subscription.number);
+    return subscription.stop(true);
+  }
+
+  /** @throws QuaysideError if it is in use, or one more subscription would be too many */
+  #newKey({ id, destination }: SubscriptionName): string {
+    const key = id ?? destination;
+    if (this.#byId.has(key)) {
+      throw malformed(
+        `Subscription ${quoteBytes(key)} exists already. Choose another id, or UNSUBSCRIBE first.`,
+        'id',
+      );
+    }
+    if (this.#byId.size >= STOMP_LIMITS.subscriptions) {
+      throw new QuaysideError(
+        'overloaded',
+        `This session has ${STOMP_LIMITS.subscriptions} subscriptions, the most that are allowed.`,
+      );
+    }
+    return key;
+  }
 }
 
 function readMode(value: string | null): AckMode {
@@ -178,86 +260,6 @@ export class Subscription extends PushConsumer<StompSession, string> {
   }
 }
 
-/** The subscriptions of one session. */
-export class Subscriptions {
-  readonly #session: StompSession;
-  /** By the id that the client gave it; in 1.0 that may be its destination. */
-  readonly #byId = new Map<string, Subscription | BrowsingSubscription>();
-  /** Those that do not browse, by the number that `ack` headers begin with. */
-  readonly #byNumber = new Map<string, Subscription>();
-  #numbers = 0;
-
-  constructor(session: StompSession) {
-    this.#session = session;
-  }
-
-  /** Starts one. @throws QuaysideError `malformed-request`, `overloaded`, what `queue.get` does */
-  open(options: SubscriptionOptions): void {
-    const key = this.#newKey(options);
-    this.#numbers += 1;
-    const subscription = new Subscription(this.#session, this.#numbers.toString(36), options);
-    this.#byId.set(key, subscription);
-    this.#byNumber.set(subscription.number, subscription);
-    subscription.start();
-  }
-
-  /** Starts one that browses. @throws QuaysideError `malformed-request`, `overloaded` */
-  browse(options: BrowsingOptions): void {
-    const key = this.#newKey(options);
-    const subscription = new BrowsingSubscription(this.#session, options);
-    this.#byId.set(key, subscription);
-    subscription.fill();
-  }
-
-  /** Undefined also for one that browses. */
-  find(key: string): Subscription | undefined {
-    const found = this.#byId.get(key);
-    return found instanceof Subscription ? found : undefined;
-  }
-
-  numbered(number: string): Subscription | undefined {
-    return this.#byNumber.get(number);
-  }
-
-  /** All that do not browse. */
-  consuming(): Iterable<Subscription> {
-    return this.#byNumber.values();
-  }
-
-  all(): Iterable<Subscription | BrowsingSubscription> {
-    return this.#byId.values();
-  }
-
-  /** Ends one; resolves when what it held has returned. @throws QuaysideError `malformed-request` */
-  close(key: string): Promise<void> {
-    const subscription = this.#byId.get(key);
-    if (subscription === undefined) {
-      throw malformed(unknown('subscription', key, this.#byId.keys()), 'id');
-    }
-    this.#byId.delete(key);
-    if (subscription instanceof Subscription) this.#byNumber.delete(subscription.number);
-    return subscription.stop(true);
-  }
-
-  /** @throws QuaysideError if it is in use, or one more subscription would be too many */
-  #newKey({ id, destination }: SubscriptionName): string {
-    const key = id ?? destination;
-    if (this.#byId.has(key)) {
-      throw malformed(
-        `Subscription ${quoteBytes(key)} exists already. Choose another id, or UNSUBSCRIBE first.`,
-        'id',
-      );
-    }
-    if (this.#byId.size >= STOMP_LIMITS.subscriptions) {
-      throw new QuaysideError(
-        'overloaded',
-        `This session has ${STOMP_LIMITS.subscriptions} subscriptions, the most that are allowed.`,
-      );
-    }
-    return key;
-  }
-}
-
 /** A subscription that shows what is ready once, as ActiveMQ does: then comes a MESSAGE with `browser:end`. */
 class BrowsingSubscription extends QueueBrowser<StompSession> {
   readonly options: BrowsingOptions;
@@ -286,7 +288,7 @@ class BrowsingSubscription extends QueueBrowser<StompSession> {
   protected override onPause(isAtEnd: boolean): void {
     if (!isAtEnd || this.#hasEnded) return;
     this.#hasEnded = true;
-    this.session.writer.add(this.#heads.browserEnd());
+    this.session.writer.addFrame(this.#heads.browserEnd());
   }
 
   protected override onFailed(error: unknown): void {

@@ -144,7 +144,8 @@ export class EndpointDriver implements ConnectionHost {
           },
           onDetach,
         },
-        { source: '', target: target?.address ?? null, maxMessageBytes: 1000, capabilities: [] },
+        1000,
+        [],
       );
       link.grant(this.#credit);
       return;
@@ -156,13 +157,8 @@ export class EndpointDriver implements ConnectionHost {
           this.dispositions.push([id, kind, isSettled]),
         onDetach,
       },
-      {
-        source: source?.address ?? '',
-        target: '',
-        sndSettleMode: 0,
-        filter: source?.filter ?? null,
-        distributionMode: 'move',
-      },
+      false,
+      'move',
     );
   }
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it, mock } from 'node:test';
 import { SenderEndpoint } from '../../src/amqp/core/link.ts';
-import { OutgoingLink } from '../../src/amqp/outgoing-link.ts';
+import { OutgoingLink } from '../../src/amqp/links.ts';
 import { until } from '../support/until.ts';
 import { AmqpNode } from './node.ts';
 import { conditionOf, KIND, type RawClient } from './raw-client.ts';

@@ -1,27 +1,22 @@
 import assert from 'node:assert/strict';
 import rhea, { type Message } from 'rhea';
-import { delayAfter } from '../../src/amqp/outgoing-link.ts';
-import type { NamespacePolicy } from '../../src/engine/engine.ts';
+import { delayAfter } from '../../src/amqp/links.ts';
 import type { QueueKey } from '../../src/model/names.ts';
-import { bytesOfText } from '../../src/util/byte-text.ts';
-import { Model, type ModelDelivery } from '../contract/model.ts';
-import { isRefusal, NUMBER, numberOf, type Sent } from '../stomp/model-parts.ts';
-import { newElement } from '../support/elements.ts';
+import type { ModelDelivery } from '../contract/model.ts';
+import {
+  CODES,
+  EVERY_QUEUE,
+  isRefusal,
+  KEPT_MS,
+  NUMBER,
+  numberOf,
+  PATIENCE,
+  refOf,
+  type Sent,
+  SessionWorld,
+} from '../session/model-world.ts';
 import { AmqpClient, type Got, type TestReceiver, type TestSender } from './client.ts';
 import type { AmqpNode } from './node.ts';
-
-export const QUEUES: readonly QueueKey[] = [
-  { ns: 'jobs', name: 'a' },
-  { ns: 'jobs', name: "b/%'{}" },
-  { ns: 'stream', name: 'a' },
-];
-export const DEAD: QueueKey = { ns: 'jobs', name: 'dead' };
-const EVERY_QUEUE = [...QUEUES, DEAD];
-const DAY_MS = 24 * 3600 * 1000;
-/** Turns of the event loop after which the server must have come to rest. */
-const PATIENCE = 5_000;
-/** What a link keeps by extending it again and again does not end by itself. */
-const KEPT_MS = Number.POSITIVE_INFINITY;
 
 export const OUTCOMES = ['accepted', 'rejected', 'released', 'modified', 'failed', 'forgotten'] as const;
 export type OutcomeInModel = (typeof OUTCOMES)[number];
@@ -55,28 +50,17 @@ interface ClientInModel {
 }
 
 /** The server behind AMQP, the model of what it stores, and what each client holds. */
-export class AmqpWorld {
-  readonly #node: AmqpNode;
-  readonly #model: Model;
-  readonly #paused = new Set<QueueKey>();
+export class AmqpWorld extends SessionWorld<AmqpNode> {
   readonly #clients = new Map<number, ClientInModel>();
-  #numbers = 0;
 
-  constructor(node: AmqpNode, policies: readonly NamespacePolicy[]) {
-    this.#node = node;
-    this.#model = new Model(policies, DAY_MS, node.clock.now());
-  }
-
-  close(): void {
+  override close(): void {
     for (const { client } of this.#clients.values()) client.cut();
   }
 
-  async send(number: number, sent: Sent): Promise<void> {
+  override async send(number: number, sent: Sent): Promise<void> {
     const { senders, client } = await this.#client(number);
     const { queue, body, contentType, tries, delayMs } = sent;
-    this.#numbers += 1;
-    const headers = { ...sent.headers, [NUMBER]: String(this.#numbers) };
-    const isStream = queue.ns === 'stream';
+    const { element, headers } = this.numbered(sent);
     const sender = senders.get(queue) ?? (await client.sender(addressOf(queue)));
     senders.set(queue, sender);
     const { kind } = await sender.send({
@@ -84,21 +68,14 @@ export class AmqpWorld {
       ...(contentType !== null && { content_type: contentType }),
       delivery_count: tries,
       message_annotations: { 'x-opt-delivery-delay': delayMs },
-      application_properties: { ...headers, ...(isStream && { 'x-ks-groups': sent.groups.join(',') }) },
+      application_properties: {
+        ...headers,
+        ...(queue.ns === 'stream' && { 'x-ks-groups': sent.groups.join(',') }),
+      },
     });
     assert.equal(kind, 'accepted');
-    this.#model.insert(
-      queue,
-      newElement({
-        body: Buffer.from(body),
-        contentType,
-        headers: Object.entries(headers).flatMap(([name, value]) => [name, bytesOfText(value)]),
-        tries,
-        delayMs,
-        groups: isStream ? sent.groups : [''],
-      }),
-    );
-    await this.#settle();
+    this.model.insert(queue, element);
+    await this.settle();
   }
 
   /** A link to receive by; at most one for each queue and group of a client. */
@@ -111,7 +88,7 @@ export class AmqpWorld {
     const address = `${addressOf(queue)}${query === '' ? '' : `?${query}`}`;
     const receiver = await one.client.receiver(address, isPop ? { snd_settle_mode: 1 } : {}, credit);
     one.links.push({ receiver, queue, group, isPop, leaseMs: isPop ? null : leaseMs, credit, held: [] });
-    await this.#settle();
+    await this.settle();
   }
 
   async grant(number: number, index: number, credit: number): Promise<void> {
@@ -119,7 +96,7 @@ export class AmqpWorld {
     if (link === undefined) return;
     link.receiver.link.add_credit(credit);
     link.credit += credit;
-    await this.#settle();
+    await this.settle();
   }
 
   async drain(number: number, index: number): Promise<void> {
@@ -127,7 +104,7 @@ export class AmqpWorld {
     if (link === undefined || link.credit === 0) return;
     await link.receiver.drain();
     link.credit = 0;
-    await this.#settle();
+    await this.settle();
   }
 
   async detach(number: number, index: number): Promise<void> {
@@ -136,7 +113,7 @@ export class AmqpWorld {
     if (link === undefined) return;
     await link.receiver.close();
     this.#over(one, link);
-    await this.#settle();
+    await this.settle();
   }
 
   async settleOne(number: number, index: number, outcome: OutcomeInModel): Promise<void> {
@@ -154,7 +131,7 @@ export class AmqpWorld {
       assert.equal((await link.receiver.ended())?.info.code, CODES[result]);
       this.#over(one, link);
     }
-    await this.#settle();
+    await this.settle();
   }
 
   async leave(number: number, isPolite: boolean): Promise<void> {
@@ -164,80 +141,52 @@ export class AmqpWorld {
     else one.client.cut();
     this.#clients.delete(number);
     for (const link of [...one.links]) this.#over(one, link);
-    await this.#settle();
-  }
-
-  async pause(queue: QueueKey, paused: boolean): Promise<void> {
-    if (paused) this.#paused.add(queue);
-    else this.#paused.delete(queue);
-    const real = this.#node.queue(queue.name, queue.ns);
-    await (paused ? real.pause() : real.resume());
-    await this.#settle();
-  }
-
-  /** Time passes from one event of the model to the next, so that both see them in the same order. */
-  async passTime(ms: number): Promise<void> {
-    const end = this.#model.now + ms;
-    while (this.#model.now < end) {
-      const moments = EVERY_QUEUE.flatMap((queue) => this.#model.of(queue)).map(
-        ({ state, dueAt, leaseUntil }) => (state === 'reserved' ? leaseUntil : dueAt),
-      );
-      const next = Math.min(end, ...moments.filter((at) => at > this.#model.now));
-      this.#node.clock.advance(next - this.#model.now);
-      this.#model.reach(next);
-      await this.#settle();
-    }
+    await this.settle();
   }
 
   async #client(number: number): Promise<ClientInModel> {
     const known = this.#clients.get(number);
     if (known !== undefined) return known;
-    const one = { client: await AmqpClient.open(this.#node.port), senders: new Map(), links: [] };
+    const one = { client: await AmqpClient.open(this.node.port), senders: new Map(), links: [] };
     this.#clients.set(number, one);
     return one;
   }
 
   #over(one: ClientInModel, link: LinkInModel): void {
     one.links = one.links.filter((other) => other !== link);
-    for (const held of link.held) this.#model.rollback(link.queue, refOf(held), 0, true);
+    for (const held of link.held) this.model.rollback(link.queue, refOf(held), 0, true);
   }
 
   #carryOut({ queue }: LinkInModel, held: HeldInModel, outcome: OutcomeInModel): string {
     const ref = refOf(held);
     switch (outcome) {
       case 'accepted':
-        return this.#model.commit(queue, ref);
+        return this.model.commit(queue, ref);
       case 'rejected':
-        return this.#model.rollback(queue, ref, delayAfter(held.tries), true);
+        return this.model.rollback(queue, ref, delayAfter(held.tries), true);
       case 'released':
       case 'modified':
-        return this.#model.rollback(queue, ref, 0, false);
+        return this.model.rollback(queue, ref, 0, false);
       case 'failed':
       case 'forgotten':
-        return this.#model.rollback(queue, ref, 0, true);
+        return this.model.rollback(queue, ref, 0, true);
       default:
         return outcome satisfies never;
     }
-  }
-
-  /** Hands out in the model what can be handed out, and waits until the server has done, and shows, the same. */
-  async #settle(): Promise<void> {
-    for (const queue of EVERY_QUEUE) {
-      for (const group of new Set(this.#of(queue).map((link) => link.group)))
-        await this.#receive(queue, group);
-    }
-    for (const queue of EVERY_QUEUE) await this.#compare(queue);
   }
 
   #of(queue: QueueKey): LinkInModel[] {
     return [...this.#clients.values()].flatMap(({ links }) => links.filter((link) => link.queue === queue));
   }
 
-  /** I3, I4, I5, I8: the first that are due, each to a link with credit, as inserted, with tries and maturity. */
-  async #receive(queue: QueueKey, group: string): Promise<void> {
+  protected override groups(queue: QueueKey): ReadonlySet<string> {
+    return new Set(this.#of(queue).map((link) => link.group));
+  }
+
+  protected override async receive(queue: QueueKey, group: string): Promise<number> {
     const links = this.#of(queue).filter((link) => link.group === group);
     const credit = links.reduce((sum, link) => sum + link.credit, 0);
-    const due = this.#paused.has(queue) ? [] : this.#model.browse(queue, group, 'ready').slice(0, credit);
+    const due = this.paused.has(queue) ? [] : this.model.browse(queue, group, 'ready').slice(0, credit);
     const come = (): number => links.reduce((sum, { receiver }) => sum + receiver.inbox.length, 0);
     for (let turn = 0; turn < PATIENCE && come() < due.length; turn += 1) await new Promise(setImmediate);
     for (const expected of due) {
@@ -246,6 +195,7 @@ export class AmqpWorld {
       assert.ok(link !== undefined, `number ${number} never came`);
       this.#hand(link, number);
     }
+    return due.length;
   }
 
   #hand(link: LinkInModel, number: string | undefined): void {
@@ -255,60 +205,32 @@ export class AmqpWorld {
       1,
     );
     const { queue, group, isPop, leaseMs } = link;
-    const [delivery] = this.#model.take(queue, group, 1, isPop ? null : (leaseMs ?? KEPT_MS));
-    assert.ok(delivery !== undefined && got !== undefined);
+    assert.ok(got !== undefined);
+    const id = String(got.message.message_annotations?.['x-opt-ks-id']);
+    const delivery = this.taken(queue, group, isPop ? null : (leaseMs ?? KEPT_MS), id);
     link.credit -= 1;
     assert.ok(link.credit >= 0, 'no more comes than there is credit');
     checkMessage(delivery, got.message);
-    const id = String(got.message.message_annotations?.['x-opt-ks-id']);
-    if (delivery.element.id !== null) assert.equal(id, delivery.element.id);
-    delivery.element.id = id;
     assert.equal(got.delivery.remote_settled, isPop);
     if (isPop) return;
-    this.#numbers += 1;
-    delivery.token = `k${this.#numbers}`;
-    link.held.push({ got, delivery, id, token: delivery.token, tries: delivery.tries });
+    link.held.push({ got, delivery, id, token: delivery.token ?? '', tries: delivery.tries });
   }
 
-  /** I1, I2, I6, I7, I9: sizes, waiting consumers and what is held are the model's, once the server is at rest. */
-  async #compare(queue: QueueKey): Promise<void> {
-    const { ready, scheduled, reserved } = this.#model.sizes(queue);
+  protected override expected(queue: QueueKey) {
     const all = EVERY_QUEUE.flatMap((one) => this.#of(one));
-    const expected = {
-      sizes: { ready, scheduled, reserved },
+    return {
       waiting: this.#of(queue).filter(({ credit }) => credit > 0).length,
       held: all.reduce((sum, { held }) => sum + held.length, 0),
       subscriptions: all.length,
       sessions: this.#clients.size,
-      unexpected: 0,
     };
-    let shown: object = {};
-    for (let turn = 0; turn < PATIENCE; turn += 1) {
-      shown = await this.#shown(queue, all);
-      if (JSON.stringify(shown) === JSON.stringify(expected)) return;
-      await new Promise(setImmediate);
-    }
-    assert.deepEqual(shown, expected, `${queue.ns}/${queue.name}`);
   }
 
-  async #shown({ ns, name }: QueueKey, links: readonly LinkInModel[]): Promise<object> {
-    const { unacknowledged, subscriptions, sessions } = this.#node.server.counts;
-    return {
-      sizes: await this.#node.sizes(name, ns),
-      waiting: this.#node.queue(name, ns).consumers().length,
-      held: unacknowledged,
-      subscriptions,
-      sessions,
-      unexpected: links.reduce((sum, { receiver }) => sum + receiver.inbox.length, 0),
-    };
+  protected override unexpected(): string[] {
+    const links = EVERY_QUEUE.flatMap((one) => this.#of(one));
+    return links.flatMap(({ receiver }) => receiver.inbox.map(({ message }) => JSON.stringify(message)));
   }
 }
-
-const CODES: Readonly<Record<string, string>> = {
-  'not-found': 'element-not-found',
-  'not-reserved': 'not-reserved',
-  'lease-lost': 'lease-lost',
-};
 
 function pick<T>(choices: readonly T[], index: number): T | undefined {
   return choices[index % Math.max(1, choices.length)];
@@ -316,10 +238,6 @@ function pick<T>(choices: readonly T[], index: number): T | undefined {
 
 function addressOf({ ns, name }: QueueKey): string {
   return `${encodeURIComponent(ns)}/${encodeURIComponent(name)}`;
-}
-
-function refOf({ id, delivery, token }: HeldInModel): { id: string; group: string; token: string } {
-  return { id, group: delivery.group, token };
 }
 
 function numberIn({ message }: Got): string | undefined {

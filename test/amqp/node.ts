@@ -1,5 +1,5 @@
+import { AmqpServer } from '../../src/amqp/connection.ts';
 import { AMQP_DEFAULTS, AMQP_WEB_SOCKET, type AmqpOptions } from '../../src/amqp/options.ts';
-import { AmqpServer } from '../../src/amqp/server.ts';
 import { openFor, SessionNode, type SessionNodeOptions } from '../support/session-node.ts';
 import { AmqpClient } from './client.ts';
 import { KIND, RawClient } from './raw-client.ts';

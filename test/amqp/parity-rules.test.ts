@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
+import { addressOf, BODY_LIMIT, ParityNode } from '../session/parity-node.ts';
 import { elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { type AmqpClient, Ended, type Got, type TestReceiver, textOf } from './client.ts';
-import { addressOf, BODY_LIMIT, ParityNode } from './parity-node.ts';
 
 // Rows of docs/protocols/parity.md: a test's name begins with the row's. Those about what an element carries are
 // in parity.test.ts.
@@ -17,7 +17,7 @@ describe('HTTP and AMQP alike', () => {
   before(async () => {
     node = await ParityNode.start();
     http = node.http;
-    amqp = await node.connect();
+    amqp = await node.amqpClient();
   });
   after(() => node.stop());
 
@@ -42,7 +42,7 @@ describe('HTTP and AMQP alike', () => {
     address = addressOf(queue),
     fields: object = {},
   ): Promise<{ client: AmqpClient; receiver: TestReceiver; got: Got }> => {
-    const client = await node.connect();
+    const client = await node.amqpClient();
     const receiver = await client.receiver(address, fields, 1);
     return { client, receiver, got: await receiver.next() };
   };
@@ -57,7 +57,7 @@ describe('HTTP and AMQP alike', () => {
       lines.map((line) => (JSON.parse(line) as { text: string }).text),
       ['a', 'b', 'c'],
     );
-    const client = await node.connect();
+    const client = await node.amqpClient();
     const receiver = await client.receiver(addressOf(queue), {}, 10);
     for (const body of ['d', 'e']) {
       const { message, delivery } = await receiver.next();
@@ -246,7 +246,7 @@ describe('HTTP and AMQP alike', () => {
     fresh();
     await http.pause('N', queue);
     await send();
-    const client = await node.connect();
+    const client = await node.amqpClient();
     const receiver = await client.receiver(addressOf(queue), {}, 1);
     assert.equal((await http.get('N', queue, { to: 0 })).status, 504);
     assert.deepEqual(await sizes(), [1, 0, 0]);
@@ -274,7 +274,7 @@ describe('HTTP and AMQP alike', () => {
 
   it('consumers: are listed, and cancelled, over HTTP', async () => {
     fresh();
-    const client = await node.connect();
+    const client = await node.amqpClient();
     const receiver = await client.receiver(addressOf(queue), {}, 1);
     const list = async (): Promise<{ tid: string; callback: string }[]> =>
       jsonOf(await http.consumers('N', queue));
@@ -300,7 +300,7 @@ describe('HTTP and AMQP alike', () => {
         answers.map(({ status }) => status),
         may,
       );
-      const client = await node.connect(name);
+      const client = await node.amqpClient(name);
       for (const [i, side] of (['sender', 'receiver'] as const).entries()) {
         const attaching = client[side](addressOf(queue)).then(
           () => 200,
@@ -359,7 +359,7 @@ describe('HTTP and AMQP alike', () => {
   it('browse: both show the same elements and change nothing', async () => {
     fresh();
     for (const body of ['x', 'y']) await insert(body);
-    const client = await node.connect();
+    const client = await node.amqpClient();
     const receiver = await client.receiver({ address: addressOf(queue), distribution_mode: 'copy' });
     receiver.link.add_credit(5);
     await receiver.drain();

@@ -2,13 +2,13 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import fc from 'fast-check';
 import rhea, { type Message } from 'rhea';
-import { HEADER_FIELDS, OWN_PREFIX, PROPERTY_PREFIX } from '../../src/amqp/message/names.ts';
+import { HEADER_FIELDS, OWN_PREFIX, PROPERTY_PREFIX } from '../../src/amqp/message.ts';
 import type { Harness } from '../http/harness.ts';
+import { addressOf, ParityNode } from '../session/parity-node.ts';
 import type { StompClient } from '../stomp/client.ts';
 import { sampleBodies } from '../support/bodies.ts';
 import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import type { AmqpClient, Outcome } from './client.ts';
-import { addressOf, ParityNode } from './parity-node.ts';
 
 /** Headers tried; F17 of the reliability plan asks for 10,000 (`FUZZ_HEADERS=10000`). */
 const HEADERS_TRIED = Number(process.env.FUZZ_HEADERS ?? 1000);
@@ -27,8 +27,8 @@ describe('what an element carries, over AMQP and over HTTP and STOMP', () => {
     node = await ParityNode.start();
     harness = node.harness;
     http = node.http;
-    amqp = await node.connect();
-    stomp = await node.connectStomp();
+    amqp = await node.amqpClient();
+    stomp = await node.stompClient();
   });
   after(() => node.stop());
 

@@ -13,7 +13,7 @@ export const AMQP: readonly Mutant[] = [
     name: 'released counts a failed try',
     suite: 'model through AMQP',
     edits: edit(
-      'outgoing-link.ts',
+      'links.ts',
       "case DESCRIBED.released:\n        return { kind: 'release', delayMs: 0, countTry: false };",
       "case DESCRIBED.released:\n        return { kind: 'release', delayMs: 0, countTry: true };",
     ),
@@ -22,7 +22,7 @@ export const AMQP: readonly Mutant[] = [
     name: 'rejected comes back at once',
     suite: 'model through AMQP',
     edits: edit(
-      'outgoing-link.ts',
+      'links.ts',
       '{ ...failed(delayAfter(tries)), reason: state.reason }',
       '{ ...failed(0), reason: state.reason }',
     ),
@@ -30,13 +30,13 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'a delivery that is settled without an outcome stays with its client',
     suite: 'model through AMQP',
-    edits: edit('outgoing-link.ts', 'return isSettled ? failed(0) : null;', 'return null;'),
+    edits: edit('links.ts', 'return isSettled ? failed(0) : null;', 'return null;'),
   },
   {
     name: 'a link that ends forgets what the client holds',
     suite: 'model through AMQP',
     edits: edit(
-      'outgoing-link.ts',
+      'links.ts',
       'const released = super.release(countTries);',
       'const released = Promise.resolve(countTries);',
     ),
@@ -44,7 +44,7 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'credit that is drained still waits in the line',
     suite: 'model through AMQP',
-    edits: edit('outgoing-link.ts', '      this.endpoint.drained();\n', ''),
+    edits: edit('links.ts', '      this.endpoint.drained();\n', ''),
   },
   {
     name: 'a consumer that was answered at once is taken for one that waits',
@@ -67,7 +67,7 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'credit is granted once and never again',
     suite: 'AMQP sending',
-    edits: edit('incoming-link.ts', 'this.endpoint.grant(this.#settled);', ''),
+    edits: edit('links.ts', 'this.endpoint.grant(this.#settled);', ''),
   },
   {
     name: 'an old disposition settles the delivery that took its place',
@@ -119,15 +119,11 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'a popped element that the client never saw is lost',
     suite: 'AMQP clients that go away',
-    edits: edit('amqp-writer.ts', '    if (observer !== null) chunk.observers.push(observer);\n', ''),
+    edits: shared('socket-writer.ts', '    if (observer !== null) chunk.observers.push(observer);\n', ''),
   },
   {
     name: 'types of application properties are not kept',
     suite: 'AMQP elements',
-    edits: edit(
-      'message/from-message.ts',
-      'if (type !== usual) this.#types.push',
-      'if (false) this.#types.push',
-    ),
+    edits: edit('message.ts', 'if (type !== usual) this.#types.push', 'if (false) this.#types.push'),
   },
 ];

@@ -12,7 +12,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'no LF follows a frame with a large body',
     suite: 'STOMP frame ends',
-    edits: edit('writer.ts', 'this.#text = this.#frameEnd;', "this.#text = '\\0';"),
+    edits: edit('session.ts', 'head, bytes, this.#frameEnd);', "head, bytes, '\\0');"),
   },
   {
     name: 'a SUBSCRIBE that asks to browse pops',

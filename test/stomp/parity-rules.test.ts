@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
+import { BODY_LIMIT, destination, ParityNode } from '../session/parity-node.ts';
 import { elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import type { Headers, ServerFrame, StompClient } from './client.ts';
-import { BODY_LIMIT, destination, ParityNode } from './parity-node.ts';
 
 // Rows of docs/protocols/parity.md: a test's name begins with the row's. Those about what an element carries are
 // in parity.test.ts.
@@ -17,7 +17,7 @@ describe('HTTP and STOMP alike', () => {
   before(async () => {
     node = await ParityNode.start();
     http = node.http;
-    stomp = await node.connect();
+    stomp = await node.stompClient();
   });
   after(() => node.stop());
 
@@ -38,7 +38,7 @@ describe('HTTP and STOMP alike', () => {
     headers: Headers = {},
     ns = 'N',
   ): Promise<[StompClient, ServerFrame]> => {
-    const client = await node.connect();
+    const client = await node.stompClient();
     await client.ask('SUBSCRIBE', {
       destination: destination(queue, ns),
       id: 's',
@@ -109,7 +109,7 @@ describe('HTTP and STOMP alike', () => {
     await insert();
     await insert();
     await http.reserve('N', queue, { to: 0, tid: 'w1' });
-    const client = await node.connect();
+    const client = await node.stompClient();
     await client.ask('SUBSCRIBE', { destination: destination(queue), id: 's', ack: 'client' });
     await client.expect('MESSAGE');
     const answer = await http.request('GET', `/q/N/${queue}/elements`);
@@ -222,7 +222,7 @@ describe('HTTP and STOMP alike', () => {
     await http.setOptions('N', queue, options);
     await send();
     assert.equal((await http.insert('N', queue, 'x')).status, 507);
-    const sender = await node.connect();
+    const sender = await node.stompClient();
     sender.send('SEND', { destination: destination(queue), receipt: 'r' }, 'x');
     assert.equal((await sender.expect('ERROR')).headers.get('message'), 'queue-full');
     const [client, message] = await subscribed('client-individual');
@@ -242,7 +242,7 @@ describe('HTTP and STOMP alike', () => {
     fresh();
     await http.pause('N', queue);
     await send();
-    const client = await node.connect();
+    const client = await node.stompClient();
     await client.ask('SUBSCRIBE', { destination: destination(queue), id: 's' });
     assert.equal((await http.get('N', queue, { to: 0 })).status, 504);
     assert.deepEqual(await sizes(), [1, 0, 0]);
@@ -265,7 +265,7 @@ describe('HTTP and STOMP alike', () => {
         may,
       );
       for (const [i, command] of ['SEND', 'SUBSCRIBE'].entries()) {
-        const client = await node.connect(name);
+        const client = await node.stompClient(name);
         const headers = { destination: destination(fresh()), ...(command === 'SUBSCRIBE' && { id: 's' }) };
         if (may[i] === 200) {
           await client.ask(command, headers);
@@ -298,7 +298,7 @@ describe('HTTP and STOMP alike', () => {
       fresh();
       const body = Buffer.alloc(length, 1);
       assert.equal((await http.insert('N', queue, body)).status, fits ? 200 : 413);
-      const client = await node.connect();
+      const client = await node.stompClient();
       if (fits) await client.ask('SEND', { destination: destination(queue) }, body);
       else {
         client.send('SEND', { destination: destination(queue) }, body);
@@ -346,7 +346,7 @@ describe('HTTP and STOMP alike', () => {
   it('browse: both show the same elements and change nothing', async () => {
     fresh();
     for (const body of ['x', 'y']) await insert(body);
-    const client = await node.connect();
+    const client = await node.stompClient();
     client.send('SUBSCRIBE', { destination: destination(queue), id: 's', browser: 'true' });
     const { elements } = jsonOf<{ elements: { id: string; text: string }[] }>(
       await http.request('GET', `/q/N/${encodeURIComponent(queue)}/elements`),

@@ -2,10 +2,10 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import fc from 'fast-check';
 import type { Harness } from '../http/harness.ts';
+import { ParityNode } from '../session/parity-node.ts';
 import { sampleBodies } from '../support/bodies.ts';
 import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import type { StompClient } from './client.ts';
-import { ParityNode } from './parity-node.ts';
 
 /** Headers tried; F17 of the reliability plan asks for 10,000 (`FUZZ_HEADERS=10000`). */
 const HEADERS_TRIED = Number(process.env.FUZZ_HEADERS ?? 1000);
@@ -20,11 +20,11 @@ describe('what an element carries, over HTTP and over STOMP', () => {
     node = await ParityNode.start();
     harness = node.harness;
     http = node.http;
-    stomp = await node.connect();
+    stomp = await node.stompClient();
   });
   after(() => node.stop());
 
-  const connect = (): Promise<StompClient> => node.connect();
+  const connect = (): Promise<StompClient> => node.stompClient();
   const to = (queue: string, ns = 'N'): string => `/q/${ns}/${queue}`;
 
   it('body, content type, content encoding, element headers: sent over STOMP, got over HTTP as they were sent', async () => {

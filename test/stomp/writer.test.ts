@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import type { Socket } from 'node:net';
 import { it } from 'node:test';
 import { zeroCounts } from '../../src/session/server.ts';
-import { StompWriter } from '../../src/stomp/writer.ts';
+import { StompWriter } from '../../src/stomp/session.ts';
 import { FakeClock } from '../support/clock.ts';
 
 /** A connection whose kernel never says that it took what was written. */

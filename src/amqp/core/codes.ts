@@ -31,32 +31,46 @@ export const CODE = {
   array32: 0xf0,
 } as const;
 
-/** What follows a code. */
-export const SHAPE = { none: 0, fixed: 1, variable: 2, compound: 3, array: 4 } as const;
+/** The performatives of AMQP 1.0, by the number of their descriptor. */
+export const PERFORMATIVE = {
+  open: 0x10,
+  begin: 0x11,
+  attach: 0x12,
+  flow: 0x13,
+  transfer: 0x14,
+  disposition: 0x15,
+  detach: 0x16,
+  end: 0x17,
+  close: 0x18,
+} as const;
 
-/** The shape of each code; 0 if it is unknown. */
-export const shapeOf = new Uint8Array(256);
-/** Bytes of a fixed value, or of the size (and of the count) before another one. */
-export const widthOf = new Uint8Array(256);
+/** Other described lists that performatives carry. */
+export const DESCRIBED = {
+  error: 0x1d,
+  received: 0x23,
+  accepted: 0x24,
+  rejected: 0x25,
+  released: 0x26,
+  modified: 0x27,
+  source: 0x28,
+  target: 0x29,
+  coordinator: 0x30,
+  transactionalState: 0x34,
+} as const;
 
-const DEFINED: readonly [shape: number, width: number, codes: readonly number[]][] = [
-  [SHAPE.fixed, 0, [0x40, 0x41, 0x42, 0x43, 0x44, 0x45]],
-  [SHAPE.fixed, 1, [0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x56]],
-  [SHAPE.fixed, 2, [0x60, 0x61]],
-  [SHAPE.fixed, 4, [0x70, 0x71, 0x72, 0x73, 0x74]],
-  [SHAPE.fixed, 8, [0x80, 0x81, 0x82, 0x83, 0x84]],
-  [SHAPE.fixed, 16, [0x94, 0x98]],
-  [SHAPE.variable, 1, [0xa0, 0xa1, 0xa3]],
-  [SHAPE.variable, 4, [0xb0, 0xb1, 0xb3]],
-  [SHAPE.compound, 1, [0xc0, 0xc1]],
-  [SHAPE.compound, 4, [0xd0, 0xd1]],
-  [SHAPE.array, 1, [0xe0]],
-  [SHAPE.array, 4, [0xf0]],
-];
+/** SASL frames (security, 5.3.3). */
+export const SASL = { mechanisms: 0x40, init: 0x41, challenge: 0x42, response: 0x43, outcome: 0x44 } as const;
 
-for (const [shape, width, codes] of DEFINED) {
-  for (const code of codes) {
-    shapeOf[code] = shape;
-    widthOf[code] = width;
-  }
+const NAMED: ReadonlyMap<string, number> = new Map([
+  ...Object.entries({ ...PERFORMATIVE, ...DESCRIBED }).map(([name, code]): [string, number] => [
+    `amqp:${name}:list`,
+    code,
+  ]),
+  ...Object.entries(SASL).map(([name, code]): [string, number] => [`amqp:sasl-${name}:list`, code]),
+  ['amqp:transactional-state:list', DESCRIBED.transactionalState],
+]);
+
+/** The number of a descriptor, which may be its symbol; -1 if it is unknown. */
+export function descriptorNumber(descriptor: number | string): number {
+  return typeof descriptor === 'number' ? descriptor : (NAMED.get(descriptor) ?? -1);
 }

@@ -3,19 +3,11 @@ import type { WriteObserver } from '../../session/socket-writer.ts';
 import { cutText } from '../../util/cut-text.ts';
 import { quote } from '../../util/quote.ts';
 import { AMQP_LIMITS } from '../limits.ts';
-import { CODE } from './codes.ts';
-import { DESCRIBED, descriptorNumber, PERFORMATIVE } from './descriptors.ts';
+import { CODE, DESCRIBED, descriptorNumber, PERFORMATIVE } from './codes.ts';
 import { ABSENT, Fields } from './fields.ts';
+import { FRAME_TYPE, frame, frameWithError, HEADER_BYTES, writeError, writer } from './frames.ts';
 import {
   ATTACH_BYTES,
-  closeFrame,
-  FRAME_TYPE,
-  frameWithError,
-  HEADER_BYTES,
-  type OpenFields,
-  openFrame,
-} from './frames.ts';
-import {
   type AttachRequest,
   type DeliveryState,
   type Endpoint,
@@ -33,10 +25,11 @@ import {
   illegalState,
   invalidField,
   limitExceeded,
+  notAllowed,
   notImplemented,
   ProtocolError,
 } from './protocol-error.ts';
-import { SessionEndpoint, type SessionHost } from './session.ts';
+import { SessionEndpoint } from './session.ts';
 
 /** What a frame costs at least, in settled deliveries; one is 20 to 500 ns. */
 const FRAME_EFFORT = 8;
@@ -66,7 +59,14 @@ export interface ConnectionHost {
   onClose(): void;
 }
 
-export interface ConnectionOptions extends OpenFields {
+export interface ConnectionOptions {
+  readonly containerId: string;
+  readonly frameBytes: number;
+  readonly channelMax: number;
+  /** 0: the client may be silent. */
+  readonly idleTimeoutMs: number;
+  readonly capabilities: readonly string[];
+  readonly version: string;
   /** The largest encoded message. */
   readonly messageBytes: number;
   /** The first id of the transfers and deliveries of each session; they wrap at 2^32. */
@@ -78,7 +78,9 @@ export interface ConnectionOptions extends OpenFields {
  * out. It has no socket, clock or event loop. What a client does against the rules ends in a `ProtocolError`, thrown
  * by `receive`; what it asks for within them is answered before `receive` returns, or by `flush`.
  */
-export class ConnectionEndpoint implements SessionHost {
+export class ConnectionEndpoint {
+  readonly host: ConnectionHost;
+  /** The largest frame that the client takes. */
   peerFrameBytes = MIN_FRAME_BYTES;
   isPeerOpen = false;
   isPeerClosed = false;
@@ -88,7 +90,6 @@ export class ConnectionEndpoint implements SessionHost {
    * turn before this grows large.
    */
   effort = 0;
-  readonly #host: ConnectionHost;
   readonly #options: ConnectionOptions;
   readonly #fields = new Fields(AMQP_LIMITS);
   /** In a described list that is one of those fields, and in one that is a field of that. */
@@ -113,26 +114,15 @@ export class ConnectionEndpoint implements SessionHost {
   #begunCost = 0;
 
   constructor(host: ConnectionHost, options: ConnectionOptions) {
-    this.#host = host;
+    this.host = host;
     this.#options = options;
   }
 
+  /** A frame for the client; the message that `observer` is for ends with it. */
   send(frame: Buffer, observer: WriteObserver | null): void {
     // Nothing may follow a close (transport, 2.4.3).
     if (this.isCloseSent) observer?.lost();
-    else this.#host.send(frame, observer);
-  }
-
-  planFlush(): void {
-    this.#host.planFlush();
-  }
-
-  countQueued(bytes: number): void {
-    this.#host.onQueued(bytes);
-  }
-
-  onRoom(session: SessionEndpoint): void {
-    this.#host.onRoom(session);
+    else this.host.send(frame, observer);
   }
 
   /** What was gathered in this turn leaves. */
@@ -150,9 +140,9 @@ export class ConnectionEndpoint implements SessionHost {
       // What cannot be flushed may be why it closes.
       if (!this.isPeerOpen) this.#sendOpen();
       this.isCloseSent = true;
-      const frame =
-        error === null ? closeFrame(null) : frameWithError(error, this.peerFrameBytes, closeFrame);
-      this.#host.send(frame, null);
+      const write = (sent: AmqpError | null): Buffer =>
+        frame(FRAME_TYPE.amqp, 0, PERFORMATIVE.close, () => writeError(sent));
+      this.host.send(frameWithError(error, this.peerFrameBytes, write), null);
     }
   }
 
@@ -246,18 +236,39 @@ export class ConnectionEndpoint implements SessionHost {
     this.#peerChannels = (channelMax === ABSENT ? AMQP_LIMITS.channelMax : channelMax) + 1;
     this.#sendOpen();
     this.isPeerOpen = true;
-    this.#host.onOpen(Math.max(0, idleMs));
+    this.host.onOpen(Math.max(0, idleMs));
   }
 
   #sendOpen(): void {
-    this.#host.send(openFrame(this.#options), null);
+    const { containerId, frameBytes, channelMax, idleTimeoutMs, capabilities, version } = this.#options;
+    const open = frame(FRAME_TYPE.amqp, 0, PERFORMATIVE.open, () => {
+      writer.text(containerId);
+      writer.null();
+      writer.uint(frameBytes);
+      writer.ushort(channelMax);
+      if (idleTimeoutMs > 0) writer.uint(idleTimeoutMs);
+      else writer.null();
+      writer.null();
+      writer.null();
+      writer.symbols(capabilities);
+      writer.null();
+      writer.plain('map', () => {
+        writer.symbol('product');
+        writer.text('Quayside');
+        writer.symbol('version');
+        writer.text(version);
+        return 4;
+      });
+      return 10;
+    });
+    this.host.send(open, null);
   }
 
   #close(end: number): void {
     this.#error();
     this.#finish(end);
     this.isPeerClosed = true;
-    this.#host.onClose();
+    this.host.onClose();
   }
 
   #begin(channel: number, end: number): void {
@@ -280,8 +291,7 @@ export class ConnectionEndpoint implements SessionHost {
     const free = this.#ownChannels.indexOf(false);
     const ownChannel = free === -1 ? this.#ownChannels.length : free;
     if (ownChannel >= this.#peerChannels) {
-      throw new ProtocolError(
-        'amqp:not-allowed',
+      throw notAllowed(
         `The client begins more sessions than the ${this.#peerChannels} that its own channel-max allows.`,
       );
     }
@@ -325,8 +335,7 @@ export class ConnectionEndpoint implements SessionHost {
     }
     const ownHandle = session.takeHandle();
     if (ownHandle === null) {
-      throw new ProtocolError(
-        'amqp:not-allowed',
+      throw notAllowed(
         `The client attaches more links than the ${session.peerHandles} that its own handle-max allows.`,
       );
     }
@@ -339,7 +348,7 @@ export class ConnectionEndpoint implements SessionHost {
     this.#links.set(key, endpoint);
     session.endpoints[request.handle] = endpoint;
     this.#attached += 1;
-    this.#host.onAttach(endpoint);
+    this.host.onAttach(endpoint);
   }
 
   #readAttach(session: SessionEndpoint): AttachRequest {
@@ -474,7 +483,7 @@ export class ConnectionEndpoint implements SessionHost {
     session.flow(nextIncomingId, incomingWindow);
     if (isPeerReceiver) endpoint.flow(deliveryCount, credit, isDraining);
     else if (deliveryCount !== ABSENT) endpoint?.advanceTo(deliveryCount);
-    this.#host.onRoom(session);
+    this.host.onRoom(session);
     if (!isEcho) return;
     if (endpoint === null || endpoint.isDetachSent) session.writeFlow(null);
     else if (isPeerReceiver) session.sendFlow(endpoint, false, 0);

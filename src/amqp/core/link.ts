@@ -1,15 +1,9 @@
 import type { WriteObserver } from '../../session/socket-writer.ts';
+import { DESCRIBED, PERFORMATIVE } from './codes.ts';
 import { NOTHING } from './fields.ts';
-import {
-  attachFrame,
-  type DistributionMode,
-  detachFrame,
-  frameWithError,
-  type LinkFlow,
-  type TerminusFields,
-} from './frames.ts';
+import { FRAME_TYPE, frame, frameWithError, writeError, writer } from './frames.ts';
 import type { AmqpError } from './protocol-error.ts';
-import type { SessionEndpoint, Waiting } from './session.ts';
+import type { LinkFlow, SessionEndpoint, Waiting } from './session.ts';
 
 /** The source or target of an `attach`, as the client wrote it. */
 export interface Terminus {
@@ -69,6 +63,34 @@ export interface SenderHandler extends EndpointHandler {
   onDisposition(deliveryId: number, state: DeliveryState, isSettled: boolean): void;
 }
 
+/** A source (messaging, 3.5.3) or target (3.5.4) as this server answers it. */
+interface TerminusFields {
+  readonly address: string | null;
+  /** Sources only: an encoded map, or null. */
+  readonly filter?: Buffer | null;
+  /** Sources that deliver; they have outcomes, and the one without an outcome. */
+  readonly distributionMode?: DistributionMode;
+}
+
+/** Whether the client takes elements, or looks at copies (messaging, 3.5.3). */
+type DistributionMode = 'move' | 'copy';
+
+interface AttachFields {
+  readonly sndSettleMode: number;
+  readonly rcvSettleMode: number;
+  /** Null: the link is refused, and `detach` follows (transport, 2.6.3). */
+  readonly source: TerminusFields | null;
+  readonly target: TerminusFields | null;
+  /** 0: not announced. */
+  readonly maxMessageBytes: number;
+  readonly capabilities: readonly string[];
+}
+
+const OUTCOMES = ['amqp:accepted:list', 'amqp:rejected:list', 'amqp:released:list', 'amqp:modified:list'];
+
+/** What the answer to an `attach` takes at most, in addition to its name, addresses and filter. */
+export const ATTACH_BYTES = 256;
+
 /** This server's end of a link (transport, 2.6). */
 abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
   readonly session: SessionEndpoint;
@@ -91,8 +113,14 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
     this.release();
     this.isDetachSent = true;
     const { channel, peerFrameBytes } = this.session;
-    const write = (sent: AmqpError | null): Buffer => detachFrame(channel, this.ownHandle, sent);
-    this.session.write(error === null ? write(null) : frameWithError(error, peerFrameBytes, write));
+    const write = (sent: AmqpError | null): Buffer =>
+      frame(FRAME_TYPE.amqp, channel, PERFORMATIVE.detach, () => {
+        writer.uint(this.ownHandle);
+        // A `detach` always closes the link: links are not resumed.
+        writer.boolean(true);
+        return 2 + writeError(sent);
+      });
+    this.session.write(frameWithError(error, peerFrameBytes, write));
   }
 
   /** Answers an `attach` that is refused: without a terminus, then `detach` (transport, 2.6.3). */
@@ -115,17 +143,36 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
     this.handler = null;
   }
 
-  protected answerAttach(fields: {
-    readonly source: TerminusFields | null;
-    readonly target: TerminusFields | null;
-    readonly maxMessageBytes: number;
-    readonly sndSettleMode: number;
-    readonly rcvSettleMode: number;
-    readonly capabilities: readonly string[];
-  }): void {
-    const { name, isPeerSender } = this.request;
-    const { session, ownHandle: handle } = this;
-    session.write(attachFrame(session.channel, { name, handle, isReceiver: isPeerSender, ...fields }));
+  /** Transport, 2.7.3. */
+  protected answerAttach({ source, target, ...fields }: AttachFields): void {
+    const { name, isPeerSender: isReceiver } = this.request;
+    const { session } = this;
+    const attach = frame(FRAME_TYPE.amqp, session.channel, PERFORMATIVE.attach, () => {
+      writer.text(name);
+      writer.uint(this.ownHandle);
+      writer.boolean(isReceiver);
+      writer.ubyte(fields.sndSettleMode);
+      writer.ubyte(fields.rcvSettleMode);
+      if (source === null) writer.null();
+      else writer.list(DESCRIBED.source, () => writeSource(source));
+      if (target === null) writer.null();
+      else {
+        writer.list(DESCRIBED.target, () => {
+          writer.text(target.address);
+          return 1;
+        });
+      }
+      writer.null();
+      writer.null();
+      if (isReceiver) writer.null();
+      else writer.uint(0);
+      if (fields.maxMessageBytes === 0) writer.null();
+      else writer.ulong(fields.maxMessageBytes);
+      if (fields.capabilities.length === 0) return 11;
+      writer.symbols(fields.capabilities);
+      return 12;
+    });
+    session.write(attach);
   }
 }
 
@@ -147,23 +194,18 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
     this.#deliveryCount = request.initialDeliveryCount;
   }
 
-  accept(
-    handler: ReceiverHandler,
-    fields: {
-      readonly source: string | null;
-      readonly target: string | null;
-      readonly maxMessageBytes: number;
-      readonly capabilities: readonly string[];
-    },
-  ): void {
+  /** Answers the `attach` with what the client wrote. @param maxMessageBytes the largest message that this side takes */
+  accept(handler: ReceiverHandler, maxMessageBytes: number, capabilities: readonly string[]): void {
+    const { source, target, sndSettleMode } = this.request;
     this.handler = handler;
     this.answerAttach({
-      ...fields,
-      source: { address: fields.source },
-      target: { address: fields.target },
-      sndSettleMode: this.request.sndSettleMode,
+      source: { address: source?.address ?? '' },
+      target: { address: target === null ? '' : target.address },
+      maxMessageBytes,
+      sndSettleMode,
       // The receiver decides. uamqp asks for `second`, and then never settles what it sent.
       rcvSettleMode: 0,
+      capabilities,
     });
   }
 
@@ -247,25 +289,17 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
   lastWaiting: Waiting | null = null;
   unsettledCount = 0;
 
-  accept(
-    handler: SenderHandler,
-    fields: {
-      readonly source: string;
-      readonly target: string | null;
-      readonly sndSettleMode: number;
-      readonly filter: Buffer | null;
-      readonly distributionMode: DistributionMode;
-    },
-  ): void {
+  /** Answers the `attach` with what the client wrote. @param isSettled what is sent needs no outcome */
+  accept(handler: SenderHandler, isSettled: boolean, distributionMode: DistributionMode): void {
+    const { source, target, rcvSettleMode } = this.request;
     this.handler = handler;
-    const { source: address, filter, distributionMode } = fields;
     this.answerAttach({
-      source: { address, filter, distributionMode },
-      target: { address: fields.target },
+      source: { address: source?.address ?? '', filter: source?.filter ?? null, distributionMode },
+      target: { address: target?.address ?? '' },
       maxMessageBytes: 0,
-      sndSettleMode: fields.sndSettleMode,
+      sndSettleMode: isSettled ? SETTLE_MODE.settled : SETTLE_MODE.unsettled,
       // Both are served: what the client does not settle with its outcome is settled by this side.
-      rcvSettleMode: this.request.rcvSettleMode,
+      rcvSettleMode,
       capabilities: [],
     });
   }
@@ -323,6 +357,22 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
     super.release();
     this.session.forgetSent(this);
   }
+}
+
+function writeSource({ address, filter = null, distributionMode }: TerminusFields): number {
+  writer.text(address);
+  if (distributionMode === undefined) return 1;
+  for (let field = 1; field < 6; field++) writer.null();
+  writer.symbol(distributionMode);
+  if (filter === null) writer.null();
+  else writer.encoded(filter);
+  // Without an outcome, a delivery that the client may have seen is a failed try.
+  writer.list(DESCRIBED.modified, () => {
+    writer.boolean(true);
+    return 1;
+  });
+  writer.symbols(OUTCOMES);
+  return 10;
 }
 
 export type Endpoint = ReceiverEndpoint | SenderEndpoint;

@@ -23,35 +23,26 @@ export class ProtocolError extends Error implements AmqpError {
   }
 }
 
+const errorOf =
+  (condition: string) =>
+  (description: string): ProtocolError =>
+    new ProtocolError(condition, description);
+
 /** No valid frame can be made of the bytes, or it is on a channel or handle above what was announced. */
-export function framingError(description: string): ProtocolError {
-  return new ProtocolError('amqp:connection:framing-error', description);
-}
+export const framingError = errorOf('amqp:connection:framing-error');
+/** A frame whose contents do not match its type. */
+export const decodeError = errorOf('amqp:decode-error');
+/** A field with a value that is not allowed. */
+export const invalidField = errorOf('amqp:invalid-field');
+/** A frame that is not allowed in this state. */
+export const illegalState = errorOf('amqp:illegal-state');
+export const limitExceeded = errorOf('amqp:resource-limit-exceeded');
+export const notImplemented = errorOf('amqp:not-implemented');
+/** More than the client allowed itself by its own limits. */
+export const notAllowed = errorOf('amqp:not-allowed');
+export const unauthorized = errorOf('amqp:unauthorized-access');
 
 /** A descriptor or code as the standard writes it. */
 export function hex(number: number): string {
   return number < 0 ? 'of no known name' : `0x${number.toString(16).padStart(2, '0')}`;
-}
-
-/** A frame whose contents do not match its type. */
-export function decodeError(description: string): ProtocolError {
-  return new ProtocolError('amqp:decode-error', description);
-}
-
-/** A field with a value that is not allowed. */
-export function invalidField(description: string): ProtocolError {
-  return new ProtocolError('amqp:invalid-field', description);
-}
-
-/** A frame that is not allowed in this state. */
-export function illegalState(description: string): ProtocolError {
-  return new ProtocolError('amqp:illegal-state', description);
-}
-
-export function limitExceeded(description: string): ProtocolError {
-  return new ProtocolError('amqp:resource-limit-exceeded', description);
-}
-
-export function notImplemented(description: string): ProtocolError {
-  return new ProtocolError('amqp:not-implemented', description);
 }

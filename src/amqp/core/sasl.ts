@@ -5,13 +5,13 @@ import { authenticate, type Credentials, loginCertified } from '../../session/lo
 import { bytesOfText } from '../../util/byte-text.ts';
 import { quote, quoteBytes } from '../../util/quote.ts';
 import { AMQP_LIMITS } from '../limits.ts';
-import { descriptorNumber, SASL } from './descriptors.ts';
+import { CODE, descriptorNumber, SASL } from './codes.ts';
 import { Fields } from './fields.ts';
-import { FRAME_TYPE, saslChallengeFrame, saslMechanismsFrame } from './frames.ts';
-import { decodeError, framingError, hex, ProtocolError } from './protocol-error.ts';
+import { FRAME_TYPE, frame, writer } from './frames.ts';
+import { decodeError, framingError, hex, limitExceeded, unauthorized } from './protocol-error.ts';
 
 /** Codes of `sasl-outcome` (security, 5.3.3.6). */
-export const SASL_CODE = {
+const SASL_CODE = {
   ok: 0,
   /** The credentials are wrong. */
   auth: 1,
@@ -28,9 +28,13 @@ const ANONYMOUS = 'ANONYMOUS';
 const EXTERNAL = 'EXTERNAL';
 const NEED = 'SASL PLAIN needs the name and password of a user.';
 
-const CHALLENGE = saslChallengeFrame();
+/** Asks for a response that `sasl-init` did not bring (security, 5.3.3.3). */
+const CHALLENGE = frame(FRAME_TYPE.sasl, 0, SASL.challenge, () => {
+  writer.head(CODE.binary8, 0);
+  return 1;
+});
 
-/** The server's side of one SASL exchange, from behind its protocol header to the check of a password. */
+/** The server's side of one SASL exchange, from behind its protocol header to its outcome. */
 export class SaslLogin {
   readonly #authenticator: Authenticator;
   readonly #anonymousUser: string | null;
@@ -57,7 +61,15 @@ export class SaslLogin {
 
   /** Offers the mechanisms. */
   offer(): void {
-    this.#send(saslMechanismsFrame(this.#mechanisms));
+    const mechanisms = this.#mechanisms;
+    const [only, ...more] = mechanisms;
+    const offer = frame(FRAME_TYPE.sasl, 0, SASL.mechanisms, () => {
+      // A single symbol stands for an array of one (transport, 2.7: "multiple").
+      if (only !== undefined && more.length === 0) writer.symbol(only);
+      else writer.symbols(mechanisms);
+      return 1;
+    });
+    this.#send(offer);
   }
 
   get #mechanisms(): string[] {
@@ -86,6 +98,23 @@ export class SaslLogin {
     const credentials = readPlain(response);
     if (credentials === null) throw unauthorized(NEED);
     return authenticate(this.#authenticator, credentials, this.#client.address, NEED).catch(reject);
+  }
+
+  accept(): void {
+    this.#end(SASL_CODE.ok);
+  }
+
+  /** @param condition of the error by which the connection ends */
+  reject(condition: string): void {
+    this.#end(codeOf(condition));
+  }
+
+  #end(code: number): void {
+    const outcome = frame(FRAME_TYPE.sasl, 0, SASL.outcome, () => {
+      writer.ubyte(code);
+      return 1;
+    });
+    this.#send(outcome);
   }
 
   #anonymous(): User {
@@ -151,8 +180,7 @@ function readPlain(response: Buffer): Credentials | null {
   return { login, passcode };
 }
 
-/** The code of the outcome for a login that was rejected with this condition. */
-export function saslCodeOf(condition: string): number {
+function codeOf(condition: string): number {
   switch (condition) {
     case 'amqp:unauthorized-access':
       return SASL_CODE.auth;
@@ -167,9 +195,5 @@ export function saslCodeOf(condition: string): number {
 function reject(error: unknown): never {
   if (!(error instanceof QuaysideError)) throw error;
   if (error.code === 'unauthorized') throw unauthorized(error.message);
-  throw new ProtocolError('amqp:resource-limit-exceeded', error.message);
-}
-
-function unauthorized(description: string): ProtocolError {
-  return new ProtocolError('amqp:unauthorized-access', description);
+  throw limitExceeded(error.message);
 }

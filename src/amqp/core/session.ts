@@ -1,33 +1,30 @@
 import type { WriteObserver } from '../../session/socket-writer.ts';
 import { Fifo } from '../../util/fifo.ts';
 import { AMQP_LIMITS } from '../limits.ts';
+import { DESCRIBED, PERFORMATIVE } from './codes.ts';
+import type { ConnectionEndpoint } from './connection.ts';
 import {
-  beginFrame,
-  dispositionFrame,
-  endFrame,
-  flowFrame,
+  FRAME_TYPE,
+  frame,
   frameWithError,
-  type LinkFlow,
-  type ReplyOutcome,
   TRANSFER_HEAD_BYTES,
+  writeError,
+  writer,
   writeTransferHead,
 } from './frames.ts';
 import type { DeliveryState, Endpoint, SenderEndpoint } from './link.ts';
 import { type AmqpError, invalidField, ProtocolError } from './protocol-error.ts';
 
-/** The connection as its sessions see it. */
-export interface SessionHost {
-  /** The largest frame that the client takes. */
-  readonly peerFrameBytes: number;
-  /** A frame for the client; the message that `observer` is for ends with it. */
-  send(frame: Buffer, observer: WriteObserver | null): void;
-  /** Calls `flush` of the connection at the end of this turn. */
-  planFlush(): void;
-  /** There may be room for more deliveries. */
-  onRoom(session: SessionEndpoint): void;
-  /** So many bytes of messages more, or fewer if it is negative, wait for the window of a session. */
-  countQueued(bytes: number): void;
+/** The part of a flow that is about a link. */
+export interface LinkFlow {
+  readonly ownHandle: number;
+  readonly deliveryCount: number;
+  readonly credit: number;
+  readonly drain: boolean;
 }
+
+/** The outcomes that this server gives to what a client sent. */
+type ReplyOutcome = 'accepted' | 'released' | 'rejected';
 
 /** A message on its way to the client. */
 interface Departure {
@@ -91,7 +88,7 @@ export class SessionEndpoint {
   /** The number of handles that the client allows. */
   readonly peerHandles: number;
   isOver = false;
-  readonly #host: SessionHost;
+  readonly #connection: ConnectionEndpoint;
   readonly #ownHandles: boolean[] = [];
 
   // What the client sends.
@@ -117,7 +114,7 @@ export class SessionEndpoint {
   #pending: PendingSettlement | null = null;
 
   constructor(
-    host: SessionHost,
+    connection: ConnectionEndpoint,
     fields: {
       readonly channel: number;
       readonly peerChannel: number;
@@ -128,7 +125,7 @@ export class SessionEndpoint {
       readonly firstId: number;
     },
   ) {
-    this.#host = host;
+    this.#connection = connection;
     this.channel = fields.channel;
     this.peerChannel = fields.peerChannel;
     this.peerHandles = fields.peerHandles;
@@ -138,16 +135,15 @@ export class SessionEndpoint {
     this.#nextOutgoingId = fields.firstId;
     this.#nextDeliveryId = fields.firstId;
     this.#oldestId = fields.firstId;
-    host.send(
-      beginFrame(this.channel, {
-        remoteChannel: this.peerChannel,
-        nextOutgoingId: this.#nextOutgoingId,
-        incomingWindow: WINDOW,
-        outgoingWindow: WINDOW,
-        handleMax: AMQP_LIMITS.handleMax,
-      }),
-      null,
-    );
+    const begin = frame(FRAME_TYPE.amqp, this.channel, PERFORMATIVE.begin, () => {
+      writer.ushort(this.peerChannel);
+      writer.uint(this.#nextOutgoingId);
+      writer.uint(WINDOW);
+      writer.uint(WINDOW);
+      writer.uint(AMQP_LIMITS.handleMax);
+      return 5;
+    });
+    connection.send(begin, null);
   }
 
   /** The id of the next delivery that is sent. */
@@ -184,18 +180,18 @@ export class SessionEndpoint {
 
   /** The largest frame that the client takes. */
   get peerFrameBytes(): number {
-    return this.#host.peerFrameBytes;
+    return this.#connection.peerFrameBytes;
   }
 
   /** A frame behind the settlements that came before it. */
   write(frame: Buffer): void {
     this.#flushSettlements();
-    this.#host.send(frame, null);
+    this.#connection.send(frame, null);
   }
 
   /** The client has ended it. */
   end(): void {
-    this.write(endFrame(this.channel));
+    this.write(frame(FRAME_TYPE.amqp, this.channel, PERFORMATIVE.end, () => 0));
     this.isOver = true;
     for (const waiting of this.#queue.clear()) this.#lose(waiting);
   }
@@ -207,16 +203,24 @@ export class SessionEndpoint {
     if (this.#incomingLeft < (WINDOW - this.#unsettledIn) / 2) this.writeFlow(null);
   }
 
+  /** @param link null: it is about the session alone */
   writeFlow(link: LinkFlow | null): void {
     this.#flushSettlements();
     this.#incomingLeft = WINDOW - this.#unsettledIn;
-    const state = {
-      nextIncomingId: this.#nextIncomingId,
-      incomingWindow: this.#incomingLeft,
-      nextOutgoingId: this.#nextOutgoingId,
-      outgoingWindow: WINDOW,
-    };
-    this.#host.send(flowFrame(this.channel, state, link), null);
+    const flow = frame(FRAME_TYPE.amqp, this.channel, PERFORMATIVE.flow, () => {
+      writer.uint(this.#nextIncomingId);
+      writer.uint(this.#incomingLeft);
+      writer.uint(this.#nextOutgoingId);
+      writer.uint(WINDOW);
+      if (link === null) return 4;
+      writer.uint(link.ownHandle);
+      writer.uint(link.deliveryCount);
+      writer.uint(link.credit);
+      writer.null();
+      writer.boolean(link.drain);
+      return 9;
+    });
+    this.#connection.send(flow, null);
   }
 
   /**
@@ -242,7 +246,7 @@ export class SessionEndpoint {
     }
     this.#incomingLeft -= 1;
     this.#nextIncomingId = next(this.#nextIncomingId);
-    if (this.#incomingLeft < (WINDOW - this.#unsettledIn) / 2) this.#host.planFlush();
+    if (this.#incomingLeft < (WINDOW - this.#unsettledIn) / 2) this.#connection.host.planFlush();
   }
 
   /** A delivery of the client begins. @throws ProtocolError if its id is not the next */
@@ -263,16 +267,16 @@ export class SessionEndpoint {
       return;
     }
     this.#flushSettlements();
-    const write = (sent: AmqpError): Buffer =>
+    const write = (sent: AmqpError | null): Buffer =>
       dispositionFrame(this.channel, true, deliveryId, deliveryId, outcome, sent);
-    this.#host.send(frameWithError(error, this.#host.peerFrameBytes, write), null);
-    this.#host.planFlush();
+    this.#connection.send(frameWithError(error, this.#connection.peerFrameBytes, write), null);
+    this.#connection.host.planFlush();
   }
 
   /** A delivery of the client is over, and needs no word: it came settled, or its link ended. */
   forgetReceived(): void {
     this.#unsettledIn -= 1;
-    if (!this.isOver) this.#host.planFlush();
+    if (!this.isOver) this.#connection.host.planFlush();
   }
 
   // What is sent to the client.
@@ -336,7 +340,7 @@ export class SessionEndpoint {
       }
       if (id === last) break;
     }
-    if (isSettled) this.#host.onRoom(this);
+    if (isSettled) this.#connection.host.onRoom(this);
     return serialDifference(last, from);
   }
 
@@ -344,7 +348,7 @@ export class SessionEndpoint {
     if (this.isOver || this.#unsettled(deliveryId) !== endpoint) return;
     this.#forget(deliveryId);
     this.#settle(false, deliveryId, null);
-    this.#host.onRoom(this);
+    this.#connection.host.onRoom(this);
   }
 
   /** A link is over: what it has not sent is lost, and nothing of it will be settled. */
@@ -361,18 +365,18 @@ export class SessionEndpoint {
       endpoint.lastWaiting = null;
       this.#pump();
     }
-    this.#host.onRoom(this);
+    this.#connection.host.onRoom(this);
   }
 
   #lose(waiting: Waiting): void {
     if (waiting.bytes === null) return;
-    this.#host.countQueued(waiting.at - waiting.bytes.length);
+    this.#connection.host.onQueued(waiting.at - waiting.bytes.length);
     waiting.observer.lost();
   }
 
   #enqueue(waiting: Waiting): void {
     this.#queue.push(waiting);
-    if (waiting.bytes !== null) this.#host.countQueued(waiting.bytes.length - waiting.at);
+    if (waiting.bytes !== null) this.#connection.host.onQueued(waiting.bytes.length - waiting.at);
     waiting.endpoint.lastWaiting = waiting;
   }
 
@@ -395,14 +399,14 @@ export class SessionEndpoint {
   #transferQueued(departure: Departure): boolean {
     const { at } = departure;
     const isWhole = this.#transfer(departure);
-    this.#host.countQueued(at - departure.at);
+    this.#connection.host.onQueued(at - departure.at);
     return isWhole;
   }
 
   /** Sends what the client's window has room for; returns whether that was the rest of the message. */
   #transfer(departure: Departure): boolean {
     const { endpoint, deliveryId, observer, bytes, isSettled } = departure;
-    const maxPayload = this.#host.peerFrameBytes - TRANSFER_HEAD_BYTES;
+    const maxPayload = this.#connection.peerFrameBytes - TRANSFER_HEAD_BYTES;
     while (this.#remoteWindow > 0) {
       const { at } = departure;
       const isFirst = at === TRANSFER_HEAD_BYTES;
@@ -423,7 +427,7 @@ export class SessionEndpoint {
       this.#remoteWindow -= 1;
       this.#nextOutgoingId = next(this.#nextOutgoingId);
       const sent = frame.length === frameEnd ? frame : frame.subarray(0, frameEnd);
-      this.#host.send(sent, hasMore ? null : observer);
+      this.#connection.send(sent, hasMore ? null : observer);
       if (!hasMore) return true;
     }
     return false;
@@ -484,7 +488,7 @@ export class SessionEndpoint {
     }
     this.#flushSettlements();
     this.#pending = { isReceiver, first: id, last: id, outcome };
-    this.#host.planFlush();
+    this.#connection.host.planFlush();
   }
 
   #flushSettlements(): void {
@@ -492,6 +496,26 @@ export class SessionEndpoint {
     if (pending === null) return;
     this.#pending = null;
     const { isReceiver, first, last, outcome } = pending;
-    this.#host.send(dispositionFrame(this.channel, isReceiver, first, last, outcome, null), null);
+    this.#connection.send(dispositionFrame(this.channel, isReceiver, first, last, outcome, null), null);
   }
+}
+
+/** Transport, 2.7.6; everything is settled. @param error of `rejected` */
+function dispositionFrame(
+  channel: number,
+  isReceiver: boolean,
+  first: number,
+  last: number,
+  outcome: ReplyOutcome | null,
+  error: AmqpError | null,
+): Buffer {
+  return frame(FRAME_TYPE.amqp, channel, PERFORMATIVE.disposition, () => {
+    writer.boolean(isReceiver);
+    writer.uint(first);
+    writer.uint(last);
+    writer.boolean(true);
+    if (outcome === null) return 4;
+    writer.list(DESCRIBED[outcome], () => (error === null ? 0 : writeError(error)));
+    return 5;
+  });
 }

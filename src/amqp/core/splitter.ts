@@ -1,6 +1,6 @@
+import { HEADER_BYTES } from './frames.ts';
 import { framingError } from './protocol-error.ts';
 
-const HEADER_BYTES = 8;
 const EMPTY: Buffer = Buffer.alloc(0);
 /** The buffer of a frame that came in part has this size at first; it grows with what has come. */
 const FIRST_BUFFER_BYTES = 512;

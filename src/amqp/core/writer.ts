@@ -1,6 +1,4 @@
-import { isAscii } from '../../util/byte-text.ts';
 import { CODE } from './codes.ts';
-import { isScalar, type SimpleType } from './reader.ts';
 
 const INITIAL_BYTES = 4096;
 /** Of the descriptor of a section. */
@@ -170,13 +168,13 @@ export class Writer {
     this.#close(start, symbols.length);
   }
 
-  /** A value of a type from its text; returns false, and writes nothing, if the text is not of that type. */
-  simple(type: SimpleType, text: string): boolean {
+  /** A value that `write` writes; nothing if it returns false, or throws because a number does not fit. */
+  attempt(write: (writer: Writer, text: string) => boolean, text: string): boolean {
     const start = this.#at;
     try {
-      if (WRITE[type](this, text)) return true;
+      if (write(this, text)) return true;
     } catch {
-      // A number that does not fit: the text was stored with another type in mind.
+      // The text was stored with another type in mind.
     }
     this.#at = start;
     return false;
@@ -248,64 +246,4 @@ export class Writer {
     this.#bytes.copy(larger, 0, 0, this.#at);
     this.#bytes = larger;
   }
-}
-
-/** Returns false if the text is not of the type; may throw `RangeError` or `SyntaxError` for the same. */
-type Write = (writer: Writer, text: string) => boolean;
-
-const WHOLE = /^-?[0-9]{1,20}$/;
-const FLOAT = /^(?:-?(?:[0-9.]+(?:e[+-]?[0-9]+)?|Infinity)|NaN)$/;
-const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
-const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/;
-
-const whole =
-  (code: number, width: number, write: (bytes: Buffer, value: number, at: number) => void): Write =>
-  (writer, text) =>
-    WHOLE.test(text) && writer.fixed(code, width, (bytes, at) => write(bytes, Number(text), at));
-const whole64 =
-  (code: number, write: (bytes: Buffer, value: bigint, at: number) => void): Write =>
-  (writer, text) =>
-    WHOLE.test(text) && writer.fixed(code, 8, (bytes, at) => write(bytes, BigInt(text), at));
-const floating =
-  (code: number, width: number, write: (bytes: Buffer, value: number, at: number) => void): Write =>
-  (writer, text) =>
-    FLOAT.test(text) && writer.fixed(code, width, (bytes, at) => write(bytes, Number(text), at));
-const hex =
-  (code: number, width: number, form: RegExp): Write =>
-  (writer, text) =>
-    form.test(text) &&
-    writer.fixed(code, width, (bytes, at) => bytes.write(text.replaceAll('-', ''), at, 'hex'));
-/** For what is written without checks. */
-const done = (_written: undefined): true => true;
-
-const WRITE: Readonly<Record<SimpleType, Write>> = {
-  null: (writer, text) => text === '' && done(void writer.null()),
-  boolean: (writer, text) =>
-    (text === 'true' || text === 'false') && done(void writer.boolean(text === 'true')),
-  ubyte: whole(0x50, 1, (bytes, value, at) => bytes.writeUInt8(value, at)),
-  ushort: whole(0x60, 2, (bytes, value, at) => bytes.writeUInt16BE(value, at)),
-  uint: whole(0x70, 4, (bytes, value, at) => bytes.writeUInt32BE(value, at)),
-  ulong: whole64(0x80, (bytes, value, at) => bytes.writeBigUInt64BE(value, at)),
-  byte: whole(0x51, 1, (bytes, value, at) => bytes.writeInt8(value, at)),
-  short: whole(0x61, 2, (bytes, value, at) => bytes.writeInt16BE(value, at)),
-  int: whole(0x71, 4, (bytes, value, at) => bytes.writeInt32BE(value, at)),
-  long: whole64(0x81, (bytes, value, at) => bytes.writeBigInt64BE(value, at)),
-  float: floating(0x72, 4, (bytes, value, at) => bytes.writeFloatBE(value, at)),
-  double: floating(0x82, 8, (bytes, value, at) => bytes.writeDoubleBE(value, at)),
-  decimal32: hex(0x74, 4, /^[0-9a-f]{8}$/),
-  decimal64: hex(0x84, 8, /^[0-9a-f]{16}$/),
-  decimal128: hex(0x94, 16, /^[0-9a-f]{32}$/),
-  // Strict clients end their connection at anything that is no Unicode scalar value, or a symbol outside of ASCII.
-  char: (writer, text) =>
-    isScalar(Number(text)) &&
-    whole(0x73, 4, (bytes, value, at) => bytes.writeUInt32BE(value, at))(writer, text),
-  timestamp: whole64(0x83, (bytes, value, at) => bytes.writeBigInt64BE(value, at)),
-  uuid: hex(0x98, 16, UUID),
-  binary: (writer, text) => BASE64.test(text) && done(void writer.binary(text, 'base64')),
-  string: (writer, text) => done(void writer.string(text)),
-  symbol: (writer, text) => isAscii(text) && done(void writer.symbol(text)),
-};
-
-export function isSimpleType(name: string): name is SimpleType {
-  return Object.hasOwn(WRITE, name);
 }

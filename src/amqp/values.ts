@@ -1,40 +1,16 @@
-import { QuaysideError } from '../../model/errors.ts';
-import { LIMITS } from '../../model/limits.ts';
-import { isAscii, textOfBytes } from '../../util/byte-text.ts';
-import { CODE } from './codes.ts';
-
-/** The simple types of AMQP (types, 1.6), which tell values apart that are kept as text. */
-export type SimpleType =
-  | 'null'
-  | 'boolean'
-  | 'ubyte'
-  | 'ushort'
-  | 'uint'
-  | 'ulong'
-  | 'byte'
-  | 'short'
-  | 'int'
-  | 'long'
-  | 'float'
-  | 'double'
-  | 'decimal32'
-  | 'decimal64'
-  | 'decimal128'
-  | 'char'
-  | 'timestamp'
-  | 'uuid'
-  | 'binary'
-  | 'string'
-  | 'symbol';
+import { QuaysideError } from '../model/errors.ts';
+import { LIMITS } from '../model/limits.ts';
+import { isAscii, textOfBytes } from '../util/byte-text.ts';
+import { CODE } from './core/codes.ts';
+import { ValueChecker } from './core/fields.ts';
+import { ProtocolError } from './core/protocol-error.ts';
+import type { Writer } from './core/writer.ts';
 
 /** A value as text, in bytes with one character for each: how it is kept among an element's headers. */
 export interface SimpleValue {
   readonly type: SimpleType;
   readonly text: string;
 }
-
-/** The nesting of descriptors that is read. */
-const DEEPEST_DESCRIPTOR = 4;
 
 /**
  * Reads values from an encoded message (types, 1.2), each within the bytes that are there. Numbers and texts are read
@@ -70,14 +46,16 @@ export class ValueReader {
 
   /** A value of a simple type. @throws QuaysideError `not-supported` if it is a list, map, array or described */
   simple(): SimpleValue {
-    const value = this.simpleOrNull();
-    if (value === null) {
+    const read = SIMPLE[this.#bytes[this.#at] ?? 0];
+    if (read === undefined) {
+      this.encoded();
       throw new QuaysideError(
         'not-supported',
         'A value is a list, map, array or described. Allowed with an element: simple types.',
       );
     }
-    return value;
+    this.#skip(1);
+    return read(this);
   }
 
   /** As `simple`, of a value that may be described; its descriptor is passed over. */
@@ -87,15 +65,6 @@ export class ValueReader {
       this.#descriptor();
     }
     return this.simple();
-  }
-
-  /** As `simple`; skips any other value and returns null. */
-  simpleOrNull(): SimpleValue | null {
-    const code = this.unsigned(1);
-    const read = SIMPLE[code];
-    if (read !== undefined) return read(this);
-    this.#skipCompound(code, 0);
-    return null;
   }
 
   /**
@@ -133,9 +102,9 @@ export class ValueReader {
     return { body, form: code === 0xa0 || code === 0xb0 ? 'binary' : 'string' };
   }
 
-  /** The next value, encoded. @param endOf the end of the value at a position; null: it is not well-formed */
-  encoded(endOf: (bytes: Buffer, at: number) => number | null): Buffer {
-    const end = endOf(this.#bytes, this.#at);
+  /** The next value of any type, encoded. */
+  encoded(): Buffer {
+    const end = valueEnd(this.#bytes, this.#at);
     if (end === null || end > this.#end) throw broken('a value is not well-formed, or is nested too deeply');
     return this.#take(end - this.#at);
   }
@@ -170,22 +139,6 @@ export class ValueReader {
     if (value?.type === 'ulong' || value?.type === 'symbol') return value;
     throw broken('a descriptor is neither ulong nor symbol');
   }
-
-  #skipCompound(code: number, depth: number): void {
-    if (code === 0x00) {
-      if (depth > DEEPEST_DESCRIPTOR) throw broken('descriptors are nested too deeply');
-      this.#descriptor();
-      const inner = this.unsigned(1);
-      const read = SIMPLE[inner];
-      if (read !== undefined) read(this);
-      else this.#skipCompound(inner, depth + 1);
-      return;
-    }
-    if (code === 0x45) return;
-    const isShort = code === 0xc0 || code === 0xc1 || code === 0xe0;
-    if (!isShort && code !== 0xd0 && code !== 0xd1 && code !== 0xf0) throw broken('a type is unknown');
-    this.#skip(this.unsigned(isShort ? 1 : 4));
-  }
 }
 
 type Read = (reader: ValueReader) => SimpleValue;
@@ -204,7 +157,7 @@ const variable =
 
 const u8: ReadText = (bytes, from) => String(bytes.readUInt8(from));
 const i8: ReadText = (bytes, from) => String(bytes.readInt8(from));
-const hex: ReadText = (bytes, from, to) => bytes.toString('hex', from, to);
+const hexOf: ReadText = (bytes, from, to) => bytes.toString('hex', from, to);
 const base64: ReadText = (bytes, from, to) => bytes.toString('base64', from, to);
 const latin1: ReadText = (bytes, from, to) => bytes.toString('latin1', from, to);
 const signed64: ReadText = (bytes, from) => String(bytes.readBigInt64BE(from));
@@ -228,13 +181,13 @@ const SIMPLE: Readonly<Record<number, Read>> = {
   113: fixed('int', 4, (bytes, from) => String(bytes.readInt32BE(from))),
   114: fixed('float', 4, (bytes, from) => number(bytes.readFloatBE(from))),
   115: fixed('char', 4, char),
-  116: fixed('decimal32', 4, hex),
+  116: fixed('decimal32', 4, hexOf),
   128: fixed('ulong', 8, (bytes, from) => String(bytes.readBigUInt64BE(from))),
   129: fixed('long', 8, signed64),
   130: fixed('double', 8, (bytes, from) => number(bytes.readDoubleBE(from))),
   131: fixed('timestamp', 8, signed64),
-  132: fixed('decimal64', 8, hex),
-  148: fixed('decimal128', 16, hex),
+  132: fixed('decimal64', 8, hexOf),
+  148: fixed('decimal128', 16, hexOf),
   152: fixed('uuid', 16, uuid),
   160: variable('binary', 1, base64),
   161: variable('string', 1, utf8),
@@ -245,7 +198,7 @@ const SIMPLE: Readonly<Record<number, Read>> = {
 };
 
 /** Surrogates are no characters, and nothing is above U+10FFFF. */
-export function isScalar(value: number): boolean {
+function isScalar(value: number): boolean {
   return value < 0xd800 || (value > 0xdfff && value <= 0x10ffff);
 }
 
@@ -266,7 +219,7 @@ function number(value: number): string {
 }
 
 function uuid(bytes: Buffer, from: number, to: number): string {
-  const text = hex(bytes, from, to);
+  const text = hexOf(bytes, from, to);
   return [[0, 8], [8, 12], [12, 16], [16, 20], [20]].map(([start, end]) => text.slice(start, end)).join('-');
 }
 
@@ -280,4 +233,103 @@ function utf8(bytes: Buffer, from: number, to: number): string {
 /** A message whose encoding is wrong. */
 export function broken(what: string): QuaysideError {
   return new QuaysideError('malformed-request', `The message cannot be read: ${what}.`);
+}
+
+/** Returns false if the text is not of the type; may throw `RangeError` or `SyntaxError` for the same. */
+type Write = (writer: Writer, text: string) => boolean;
+
+const WHOLE = /^-?[0-9]{1,20}$/;
+const FLOAT = /^(?:-?(?:[0-9.]+(?:e[+-]?[0-9]+)?|Infinity)|NaN)$/;
+const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/;
+
+const whole =
+  (code: number, width: number, write: (bytes: Buffer, value: number, at: number) => void): Write =>
+  (writer, text) =>
+    WHOLE.test(text) && writer.fixed(code, width, (bytes, at) => write(bytes, Number(text), at));
+const whole64 =
+  (code: number, write: (bytes: Buffer, value: bigint, at: number) => void): Write =>
+  (writer, text) =>
+    WHOLE.test(text) && writer.fixed(code, 8, (bytes, at) => write(bytes, BigInt(text), at));
+const floating =
+  (code: number, width: number, write: (bytes: Buffer, value: number, at: number) => void): Write =>
+  (writer, text) =>
+    FLOAT.test(text) && writer.fixed(code, width, (bytes, at) => write(bytes, Number(text), at));
+const hex =
+  (code: number, width: number, form: RegExp): Write =>
+  (writer, text) =>
+    form.test(text) &&
+    writer.fixed(code, width, (bytes, at) => bytes.write(text.replaceAll('-', ''), at, 'hex'));
+/** For what is written without checks. */
+const done = (_written: undefined): true => true;
+
+const WRITE = {
+  null: (writer, text) => text === '' && done(void writer.null()),
+  boolean: (writer, text) =>
+    (text === 'true' || text === 'false') && done(void writer.boolean(text === 'true')),
+  ubyte: whole(0x50, 1, (bytes, value, at) => bytes.writeUInt8(value, at)),
+  ushort: whole(0x60, 2, (bytes, value, at) => bytes.writeUInt16BE(value, at)),
+  uint: whole(0x70, 4, (bytes, value, at) => bytes.writeUInt32BE(value, at)),
+  ulong: whole64(0x80, (bytes, value, at) => bytes.writeBigUInt64BE(value, at)),
+  byte: whole(0x51, 1, (bytes, value, at) => bytes.writeInt8(value, at)),
+  short: whole(0x61, 2, (bytes, value, at) => bytes.writeInt16BE(value, at)),
+  int: whole(0x71, 4, (bytes, value, at) => bytes.writeInt32BE(value, at)),
+  long: whole64(0x81, (bytes, value, at) => bytes.writeBigInt64BE(value, at)),
+  float: floating(0x72, 4, (bytes, value, at) => bytes.writeFloatBE(value, at)),
+  double: floating(0x82, 8, (bytes, value, at) => bytes.writeDoubleBE(value, at)),
+  decimal32: hex(0x74, 4, /^[0-9a-f]{8}$/),
+  decimal64: hex(0x84, 8, /^[0-9a-f]{16}$/),
+  decimal128: hex(0x94, 16, /^[0-9a-f]{32}$/),
+  // Strict clients end their connection at anything that is no Unicode scalar value, or a symbol outside of ASCII.
+  char: (writer, text) =>
+    isScalar(Number(text)) &&
+    whole(0x73, 4, (bytes, value, at) => bytes.writeUInt32BE(value, at))(writer, text),
+  timestamp: whole64(0x83, (bytes, value, at) => bytes.writeBigInt64BE(value, at)),
+  uuid: hex(0x98, 16, UUID),
+  binary: (writer, text) => BASE64.test(text) && done(void writer.binary(text, 'base64')),
+  string: (writer, text) => done(void writer.string(text)),
+  symbol: (writer, text) => isAscii(text) && done(void writer.symbol(text)),
+} satisfies Readonly<Record<string, Write>>;
+
+/** The simple types of AMQP (types, 1.6), which tell values apart that are kept as text. */
+export type SimpleType = keyof typeof WRITE;
+
+/** Writes a value of a type from its text. @returns false, with nothing written, if the text is not of that type */
+export function writeSimple(writer: Writer, type: SimpleType, text: string): boolean {
+  return writer.attempt(WRITE[type], text);
+}
+
+export function isSimpleType(name: string): name is SimpleType {
+  return Object.hasOwn(WRITE, name);
+}
+
+/** Values of bodies may be nested deeper than those of frames, and are bounded by their bytes alone. */
+const checker = new ValueChecker({ depth: 32, values: Number.POSITIVE_INFINITY });
+
+/** The end of the encoded value at `at`; null if there is none that is well-formed. */
+export function valueEnd(bytes: Buffer, at: number): number | null {
+  checker.reset(bytes.length - at);
+  try {
+    return checker.skip(bytes, at, bytes.length);
+  } catch (error) {
+    if (error instanceof ProtocolError) return null;
+    throw error;
+  }
+}
+
+/** Encoded lists that follow each other, one by one; null if the bytes are anything else, or more lists than `max`. */
+export function listsIn(bytes: Buffer, max: number): Buffer[] | null {
+  const lists: Buffer[] = [];
+  for (let at = 0; at < bytes.length; ) {
+    if (lists.length >= max) return null;
+    const end = isList(bytes[at]) ? valueEnd(bytes, at) : null;
+    if (end === null) return null;
+    lists.push(bytes.subarray(at, end));
+    at = end;
+  }
+  return lists.length === 0 ? null : lists;
+}
+
+function isList(code: number | undefined): boolean {
+  return code === CODE.list0 || code === CODE.list8 || code === CODE.list32;
 }

@@ -1,13 +1,13 @@
 import { readAccounts, type UserDefinition } from '../../src/access/account.ts';
+import { AmqpServer } from '../../src/amqp/connection.ts';
 import { AMQP_DEFAULTS } from '../../src/amqp/options.ts';
-import { AmqpServer } from '../../src/amqp/server.ts';
 import { STOMP_DEFAULTS } from '../../src/stomp/options.ts';
 import { StompServer } from '../../src/stomp/session.ts';
+import { AmqpClient } from '../amqp/client.ts';
 import { Harness, NamedUsers } from '../http/harness.ts';
 import { StompClient } from '../stomp/client.ts';
 import { plain, SILENT_LOG } from '../support/broker.ts';
 import type { QueueClient } from '../support/http-client.ts';
-import { AmqpClient } from './client.ts';
 
 const NAMESPACES = [
   plain('N'),
@@ -60,14 +60,14 @@ export class ParityNode {
   }
 
   /** An AMQP client that is logged in, cut with the node. */
-  async connect(user = 'test1'): Promise<AmqpClient> {
+  async amqpClient(user = 'test1'): Promise<AmqpClient> {
     const client = await AmqpClient.open(this.#amqp.address.port, user);
     this.#clients.push(() => client.cut());
     return client;
   }
 
-  async connectStomp(): Promise<StompClient> {
-    const login = { login: 'test1', passcode: 'test1' };
+  async stompClient(user = 'test1'): Promise<StompClient> {
+    const login = { login: user, passcode: user };
     const client = await StompClient.login(this.#stomp.address.port, '1.2', login);
     this.#clients.push(() => client.socket.destroy());
     return client;
@@ -83,4 +83,8 @@ export class ParityNode {
 
 export function addressOf(queue: string, ns = 'N'): string {
   return `${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`;
+}
+
+export function destination(queue: string, ns = 'N'): string {
+  return `/q/${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`;
 }

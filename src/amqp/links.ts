@@ -1,0 +1,565 @@
+import { momentIn } from '../broker/engine-time.ts';
+import { FINISH, type ReleaseAction, type SettleAction } from '../broker/queue.ts';
+import { needs, needsFor } from '../broker/queue-options.ts';
+import type { Delivery, ElementId } from '../model/element.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { LIMITS } from '../model/limits.ts';
+import { checkName } from '../model/names.ts';
+import type { Destination } from '../session/client-session.ts';
+import { PushConsumer } from '../session/push-consumer.ts';
+import { COPY, QueueBrowser } from '../session/queue-browser.ts';
+import { groupOf, milliseconds } from '../session/values.ts';
+import { didYouMean } from '../util/did-you-mean.ts';
+import { maskUrl } from '../util/mask.ts';
+import { quote, quoteBytes } from '../util/quote.ts';
+import type { AmqpConnection } from './connection.ts';
+import { DESCRIBED } from './core/codes.ts';
+import { TRANSFER_HEAD_BYTES } from './core/frames.ts';
+import {
+  type DeliveryState,
+  type Endpoint,
+  ReceiverEndpoint,
+  type ReceiverHandler,
+  SETTLE_MODE,
+  type SenderEndpoint,
+  type SenderHandler,
+  type Terminus,
+} from './core/link.ts';
+import { AMQP_ERRORS, LINK_CAPABILITIES, wireError } from './errors.ts';
+import { AMQP_LIMITS, REJECT_DELAY } from './limits.ts';
+import { elementOf, messageOf } from './message.ts';
+import { ValueReader } from './values.ts';
+
+/** A link of a connection: a client sends by it, receives, or browses. */
+export type SessionLink = IncomingLink | OutgoingLink | BrowsingLink;
+
+/** Accepts an `attach`. @throws QuaysideError if the source or target, or a right to it, is not what it must be */
+export function openLink(connection: AmqpConnection, endpoint: Endpoint): SessionLink {
+  if (endpoint instanceof ReceiverEndpoint) return new IncomingLink(connection, endpoint);
+  const source = readSource(endpoint.request.source);
+  return source.browses
+    ? new BrowsingLink(connection, endpoint, source)
+    : new OutgoingLink(connection, endpoint, source);
+}
+
+/** Credit is replenished when this part of it was used and settled. */
+const REPLENISHED = AMQP_LIMITS.credit / 4;
+
+/** A message of a client, on its way to the engine. */
+export interface SentTicket {
+  readonly link: IncomingLink;
+  readonly deliveryId: number;
+  /** It came settled: there is no outcome to send. */
+  readonly isSettled: boolean;
+}
+
+/**
+ * A link by which a client sends: each message is one element of the queue that its target names, or, if the target has
+ * no address, of the queue that the message names in `to` (the anonymous terminus).
+ */
+export class IncomingLink implements ReceiverHandler {
+  readonly endpoint: ReceiverEndpoint;
+  readonly #connection: AmqpConnection;
+  /** Null: that of each message. */
+  readonly #address: string | null;
+  /** Messages that were settled since credit was granted last. */
+  #settled = 0;
+  #isStopped = false;
+
+  /** @throws QuaysideError if the target, or the right to write there, is not what it must be */
+  constructor(connection: AmqpConnection, endpoint: ReceiverEndpoint) {
+    const { target } = endpoint.request;
+    checkNotDynamic(target);
+    const address = target === null ? '' : target.address;
+    if (address !== null) {
+      checkTarget(address);
+      connection.destinations.find(address, 'write');
+    }
+    this.endpoint = endpoint;
+    this.#connection = connection;
+    this.#address = address;
+    connection.counts.links += 1;
+    endpoint.accept(this, connection.messageBytes, LINK_CAPABILITIES);
+    endpoint.grant(AMQP_LIMITS.credit);
+  }
+
+  /** Checks the right that it was attached by. @throws QuaysideError if it is gone */
+  checkRight(): void {
+    if (this.#address !== null) this.#connection.destinations.find(this.#address, 'write');
+  }
+
+  /** Releases what it holds. Harmless when repeated. */
+  stop(): void {
+    if (this.#isStopped) return;
+    this.#isStopped = true;
+    this.#connection.counts.links -= 1;
+    this.#connection.links.delete(this);
+    this.endpoint.release();
+  }
+
+  onDetach(): void {
+    this.stop();
+  }
+
+  onCreditLost(count: number): void {
+    this.#replenish(count);
+  }
+
+  onMessage(deliveryId: number, payload: Buffer, isSettled: boolean): void {
+    const ticket = { link: this, deliveryId, isSettled };
+    try {
+      this.#insert(payload, ticket);
+    } catch (error) {
+      this.refuse(ticket, error);
+    }
+  }
+
+  /** The engine has it. */
+  accept({ deliveryId, isSettled }: SentTicket): void {
+    if (!isSettled) this.endpoint.session.settleReceived(deliveryId, 'accepted');
+    this.#replenish(1);
+  }
+
+  /** It was not stored, or that is unknown. */
+  refuse({ deliveryId, isSettled }: SentTicket, thrown: unknown): void {
+    const { session } = this.endpoint;
+    const error = this.#connection.publicError(thrown);
+    const { message } = AMQP_ERRORS[error.code];
+    if (message === 'detach' || isSettled) {
+      // There is no outcome that would be true, or none that its sender would see.
+      if (!isSettled) session.forgetReceived();
+      this.#connection.failLink(this, error);
+    } else {
+      session.settleReceived(deliveryId, message, message === 'rejected' ? wireError(error) : null);
+    }
+    this.#replenish(1);
+  }
+
+  #insert(bytes: Buffer, ticket: SentTicket): void {
+    const connection = this.#connection;
+    // The right is checked before the message is read, if its queue is known by then.
+    const known = this.#address === null ? null : connection.destinations.find(this.#address, 'write');
+    if (bytes.length > connection.messageBytes) throw this.#tooLarge('more');
+    const sent = elementOf(bytes);
+    const { namespace, queue } = known ?? this.#named(sent.to ?? '');
+    if (sent.body.length > connection.bodyLimit) throw this.#tooLarge(String(sent.body.length));
+    // A length needs no clock that sender and server agree on, so it goes before a moment.
+    const expiresAt = sent.ttlMs === null ? sent.expiresAt : momentIn(sent.ttlMs, namespace, queue.key);
+    const element = { ...sent, expiresAt, groups: queue.groups(sent.groups), dedupKey: null };
+    needsFor(namespace, element);
+    connection.inserts.add(queue, element, ticket);
+  }
+
+  /** The queue that a message names. */
+  #named(address: string): Destination {
+    checkTarget(address);
+    return this.#connection.destinations.find(address, 'write');
+  }
+
+  #replenish(count: number): void {
+    if (this.#isStopped) return;
+    this.#settled += count;
+    if (this.#settled < REPLENISHED) return;
+    this.endpoint.grant(this.#settled);
+    this.#settled = 0;
+  }
+
+  #tooLarge(bytes: string): QuaysideError {
+    const allowed = `Allowed: at most ${this.#connection.bodyLimit}.`;
+    return new QuaysideError('body-too-large', `The body has ${bytes} bytes. ${allowed}`);
+  }
+}
+
+/** @throws QuaysideError `invalid-parameter` if it has options, which would have no effect */
+function checkTarget(address: string): void {
+  const { group, leaseMs } = parseAddress(address);
+  if (group === null && leaseMs === null) return;
+  throw invalidParameter(
+    'address',
+    `The address ${quote(maskUrl(address))} of a link to send by has options, which only receivers have. A message names its groups in x-ks-groups.`,
+  );
+}
+
+/** A delivery that a client gave an outcome. */
+export interface SettleTicket {
+  readonly link: OutgoingLink;
+  /** Null: the client has settled it. */
+  readonly deliveryId: number | null;
+}
+
+/**
+ * A link by which a client receives: a consumer of the queue that its source names, with its credit for the window.
+ * Settled, it pops; else it reserves, and the client's outcomes settle. An element is known by its delivery's id.
+ */
+export class OutgoingLink extends PushConsumer<AmqpConnection, number> implements SenderHandler {
+  readonly endpoint: SenderEndpoint;
+  readonly #source: SourceRequest;
+  readonly #settledTicket: SettleTicket = { link: this, deliveryId: null };
+  #isDraining = false;
+
+  /** @throws QuaysideError if the source, or the right to read there, is not what it must be */
+  constructor(connection: AmqpConnection, endpoint: SenderEndpoint, source: SourceRequest) {
+    const isPop = endpoint.request.sndSettleMode === SETTLE_MODE.settled;
+    const { namespace, queue } = connection.destinations.find(source.address, 'read');
+    if (!isPop) needs(namespace, 'reserve');
+    // Refused now if the namespace has no groups, not with the first credit.
+    if (source.group !== null) queue.groups([source.group]);
+    super(connection, { namespace, queue, group: source.group, isPop, leaseMs: source.leaseMs });
+    this.endpoint = endpoint;
+    this.#source = source;
+    connection.counts.links += 1;
+    endpoint.accept(this, isPop, 'move');
+  }
+
+  checkRight(): void {
+    this.session.destinations.find(this.#source.address, 'read');
+  }
+
+  protected override async release(countTries: boolean): Promise<void> {
+    this.session.counts.links -= 1;
+    this.session.links.delete(this);
+    const released = super.release(countTries);
+    // Other links of the session may send now.
+    this.session.guard(() => this.endpoint.release());
+    await released;
+  }
+
+  /** Takes more if there is room, or what there is if the client drains. */
+  override fill(): void {
+    if (!this.endpoint.isDraining || this.#isDraining) {
+      super.fill();
+      return;
+    }
+    this.#isDraining = true;
+    this.drain(() => {
+      this.#isDraining = false;
+      this.endpoint.drained();
+    });
+  }
+
+  onDetach(): void {
+    void this.stop(true);
+  }
+
+  onFlow(): void {
+    const { credit } = this.endpoint;
+    // Many clients give 2^32 - 1 and mean "no limit"; the session's is what they can hold.
+    const window = Math.min(credit, AMQP_LIMITS.unsettled);
+    if (window > this.window) this.setWindow(window);
+    this.#isDraining = false;
+    this.endDrain();
+    // The client took credit back: what comes for it now would be too much.
+    if (this.asked > this.free) this.leave();
+  }
+
+  onDisposition(deliveryId: number, state: DeliveryState, isSettled: boolean): void {
+    const one = this.outstanding.get(deliveryId);
+    if (one === undefined) return;
+    const action = this.#actionFor(state, isSettled, one.tries);
+    if (action === null) return;
+    const settled = [one];
+    this.settle(settled);
+    const ticket = isSettled ? this.#settledTicket : { link: this, deliveryId };
+    this.session.settles.add(this.queue, settled, action, ticket);
+  }
+
+  protected override get free(): number {
+    return this.endpoint.sendable;
+  }
+
+  /**
+   * A closed window is no end of a drain: the client would take its queue for empty. It opens as the client reads. Of
+   * unsettled deliveries the client has to settle some first, for which it may wait for the end of the drain.
+   */
+  protected override get isUsedUp(): boolean {
+    return this.endpoint.credit <= 0 || this.endpoint.session.available <= 0;
+  }
+
+  /** All credit is used: the client may have no more to give before that. */
+  protected override get minTake(): number {
+    return 1;
+  }
+
+  protected override send(delivery: Delivery): number {
+    const { endpoint } = this;
+    const { session } = endpoint;
+    // Another link of the session may have filled what they share, since this one joined the wait queue.
+    if (this.isStopped || session.available <= 0) {
+      this.queue.returnUndelivered(delivery);
+      return delivery.body.byteLength;
+    }
+    const bytes = messageOf(delivery, this.publicGroup, TRANSFER_HEAD_BYTES);
+    const error = messageTooLarge(endpoint, bytes.length - TRANSFER_HEAD_BYTES, delivery.id);
+    if (error !== null) {
+      this.queue.returnUndelivered(delivery);
+      this.session.failLink(this, error);
+      return bytes.length;
+    }
+    const observer = this.track(session.nextDeliveryId, delivery);
+    endpoint.send(bytes, observer, this.leaseMs === null);
+    return bytes.length;
+  }
+
+  protected override onEnded(reason: unknown): void {
+    this.session.failLink(this, reason);
+  }
+
+  /** What becomes of an element with this outcome (decisions, "AMQP 1.0"). Null: it has none yet. */
+  #actionFor(state: DeliveryState, isSettled: boolean, tries: number): SettleAction | null {
+    switch (state.kind) {
+      case DESCRIBED.accepted:
+        return FINISH;
+      case DESCRIBED.rejected:
+        return { ...failed(delayAfter(tries)), reason: state.reason };
+      case DESCRIBED.released:
+        return { kind: 'release', delayMs: 0, countTry: false };
+      case DESCRIBED.modified:
+        if (!state.isUndeliverable) return { ...failed(0), countTry: state.isFailed };
+        if (this.queue.settings.deadLetter !== null) {
+          return { kind: 'dead-letter', countTry: state.isFailed, reason: null };
+        }
+        // Another consumer may do better, but not at once: it could be this one again.
+        return { ...failed(delayAfter(tries)), countTry: state.isFailed };
+      default:
+        // The client has forgotten it; without an outcome it is a failed try.
+        return isSettled ? failed(0) : null;
+    }
+  }
+}
+
+/** A failed try, for which no outcome of AMQP names a delay: the queue's retry delay goes before this one. */
+function failed(delayMs: number): ReleaseAction {
+  return { kind: 'release', delayMs, isDefaultDelay: true, countTry: true };
+}
+
+/** How long a rejected element stays away, ms (decisions, "AMQP 1.0"). */
+export function delayAfter(tries: number): number {
+  const { c2, c1, c0 } = REJECT_DELAY;
+  return Math.min(LIMITS.delayMs, (tries * tries * c2 + tries * c1 + c0) * 1000);
+}
+
+/**
+ * A link by which a client browses: its source has the distribution mode `copy`. It gets copies of what is ready, in
+ * order, as far as its credit goes; what it does with them changes nothing.
+ */
+class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler {
+  readonly endpoint: SenderEndpoint;
+  readonly #source: SourceRequest;
+  readonly #isSettled: boolean;
+
+  /** @throws QuaysideError if the right to browse there is missing, or the source is not what it must be */
+  constructor(connection: AmqpConnection, endpoint: SenderEndpoint, source: SourceRequest) {
+    const { namespace, queue } = connection.destinations.find(source.address, 'browse');
+    if (source.group !== null) queue.groups([source.group]);
+    super(connection, { namespace, queue, group: source.group });
+    this.endpoint = endpoint;
+    this.#source = source;
+    this.#isSettled = endpoint.request.sndSettleMode === SETTLE_MODE.settled;
+    connection.counts.links += 1;
+    endpoint.accept(this, this.#isSettled, 'copy');
+  }
+
+  checkRight(): void {
+    this.session.destinations.find(this.#source.address, 'browse');
+  }
+
+  protected override async release(): Promise<void> {
+    this.session.counts.links -= 1;
+    this.session.links.delete(this);
+    const released = super.release();
+    this.session.guard(() => this.endpoint.release());
+    await released;
+  }
+
+  onDetach(): void {
+    void this.stop(true);
+  }
+
+  /** Each flow of the client looks for what has come since. */
+  onFlow(): void {
+    this.lookAgain();
+  }
+
+  onDisposition(deliveryId: number, _state: DeliveryState, isSettled: boolean): void {
+    if (!isSettled) this.endpoint.settle(deliveryId);
+  }
+
+  protected override get free(): number {
+    return this.endpoint.sendable;
+  }
+
+  protected override show(delivery: Delivery): number {
+    const bytes = messageOf(delivery, this.publicGroup, TRANSFER_HEAD_BYTES);
+    const error = messageTooLarge(this.endpoint, bytes.length - TRANSFER_HEAD_BYTES, delivery.id);
+    if (error !== null) {
+      this.session.failLink(this, error);
+      return 0;
+    }
+    this.session.counts.messages += 1;
+    this.endpoint.send(bytes, COPY, this.#isSettled);
+    return bytes.length;
+  }
+
+  /** As of a link that consumes, a drain does not end because the client's window is closed. */
+  protected override onPause(isAtEnd: boolean): void {
+    const { endpoint } = this;
+    const isUsedUp = endpoint.credit <= 0 || endpoint.session.available <= 0;
+    if (endpoint.isDraining && (isAtEnd || isUsedUp)) endpoint.drained();
+  }
+
+  protected override onFailed(error: unknown): void {
+    this.session.failLink(this, error);
+  }
+}
+
+/**
+ * A message that the client does not take ends the link (transport, 2.7.3), as with RabbitMQ: passed over, it would stay in the
+ * queue and nobody would know why.
+ * @returns null if the client takes it
+ */
+function messageTooLarge({ request }: Endpoint, bytes: number, id: ElementId): QuaysideError | null {
+  const { maxMessageBytes } = request;
+  if (bytes <= maxMessageBytes) return null;
+  return new QuaysideError(
+    'body-too-large',
+    `The next message, element ${id}, has ${bytes} bytes, but the client takes ${maxMessageBytes} (max-message-size).`,
+  );
+}
+
+/** The filter by which a source names the group to read as. */
+const GROUP_FILTER = 'x-ks-group';
+
+/** What the source of a link asks for. */
+interface SourceRequest extends Address {
+  /** As the client wrote it. */
+  readonly address: string;
+  /** It looks at copies, and takes nothing (`distribution-mode` `copy`). */
+  readonly browses: boolean;
+}
+
+/**
+ * Reads the source of a link by which a client receives.
+ * @throws QuaysideError `invalid-name`, `invalid-parameter`, `not-supported`
+ */
+function readSource(source: Terminus | null): SourceRequest {
+  checkNotDynamic(source);
+  const address = source?.address ?? '';
+  const browses = source?.distributionMode === 'copy';
+  const request = { address, browses, ...parseAddress(address) };
+  if (browses && request.leaseMs !== null) {
+    throw invalidParameter(
+      'address',
+      'A link with distribution-mode "copy" reserves nothing: leave lease out.',
+    );
+  }
+  const group = readGroup(source?.filter ?? null);
+  return group === null ? request : { ...request, group };
+}
+
+/** @param filter a map, encoded, whose encoding was checked */
+function readGroup(filter: Buffer | null): string | null {
+  if (filter === null) return null;
+  const reader = new ValueReader(filter);
+  const count = reader.open('map') ?? 0;
+  let group: string | null = null;
+  for (let at = 0; at < count; at += 2) {
+    const name = reader.simple().text;
+    if (name !== GROUP_FILTER) {
+      throw notSupported(
+        'filter',
+        `Unknown filter ${quoteBytes(name)}. Allowed: ${GROUP_FILTER}; to select, use an exchange.`,
+      );
+    }
+    if (group !== null)
+      throw notSupported('filter', `The filter ${GROUP_FILTER} is given twice. Allowed: once.`);
+    group = groupOf(GROUP_FILTER, reader.bare().text);
+  }
+  return group;
+}
+
+function notSupported(parameter: string, message: string): QuaysideError {
+  return new QuaysideError('not-supported', message, { parameter });
+}
+
+/** What an address names, and what its options ask for. */
+interface Address {
+  readonly ns: string;
+  readonly name: string;
+  /** Streams only: the group to read as; null if none is given. */
+  readonly group: string | null;
+  /** How long each reservation lasts, ms; null: kept while the link lives. */
+  readonly leaseMs: number | null;
+}
+
+const ADDRESS_OPTIONS: readonly string[] = ['group', 'lease'];
+const FORM = /^(?:\/(?:q|queue)\/)?([^/?]+)\/([^/?]+)(?:\?(.*))?$/;
+/** Some clients make a URL of each address. The host is that of the connection, so it is not looked at. */
+const AUTHORITY = /^amqps?:\/\/[^/?#]*/i;
+
+/**
+ * Reads `<namespace>/<queue>`, `/q/<namespace>/<queue>` or `/queue/<namespace>/<queue>`, each name percent-decoded
+ * and perhaps with `?group=…&lease=…` behind it. Each may be the path of an `amqp:` or `amqps:` URL.
+ * @throws QuaysideError `invalid-name`, `invalid-parameter`
+ */
+export function parseAddress(text: string): Address {
+  const [, ns, name, options] = FORM.exec(withoutAuthority(text)) ?? [];
+  if (ns === undefined || name === undefined) {
+    throw invalid(
+      `The address ${quote(maskUrl(text))} names no queue. Write <namespace>/<queue>, with a / or ? within a name as %2F or %3F.`,
+    );
+  }
+  return {
+    ns: checkName('namespace', decoded(ns)),
+    name: checkName('queue', decoded(name)),
+    ...readOptions(options ?? ''),
+  };
+}
+
+/** The path of a URL as it is written alone; what is no URL, as it is. */
+function withoutAuthority(text: string): string {
+  const path = text.replace(AUTHORITY, '');
+  if (path === text || /^\/(?:q|queue)\/[^/?]+\/[^/?]+/.test(path)) return path;
+  return path.replace(/^\//, '');
+}
+
+function readOptions(text: string): { group: string | null; leaseMs: number | null } {
+  const options = new Map<string, string>();
+  for (const option of text === '' ? [] : text.split('&')) {
+    const [name = '', value = ''] = option.split('=');
+    if (!ADDRESS_OPTIONS.includes(name)) {
+      throw invalidParameter(
+        'address',
+        `Unknown option ${quote(name)} of an address.${didYouMean(name, ADDRESS_OPTIONS)} Allowed: ${ADDRESS_OPTIONS.join(', ')}.`,
+      );
+    }
+    options.set(name, decoded(value));
+  }
+  const group = options.get('group') ?? null;
+  return {
+    group: group === null ? null : groupOf('group', Buffer.from(group).toString('latin1')),
+    leaseMs: milliseconds('lease', options.get('lease') ?? null, 1, null),
+  };
+}
+
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    throw invalid(`${quote(part)} in the address is not percent-encoded UTF-8. Write % as %25.`);
+  }
+}
+
+function invalid(message: string): QuaysideError {
+  return new QuaysideError('invalid-name', message, { parameter: 'address' });
+}
+
+/** @throws QuaysideError `not-supported` if a source or target asks for a queue of its own */
+function checkNotDynamic(terminus: Terminus | null): void {
+  if (terminus?.isDynamic === true) {
+    throw new QuaysideError(
+      'not-supported',
+      'dynamic is true, but queues are not created for a link. Name one.',
+      { parameter: 'dynamic' },
+    );
+  }
+}

@@ -1,0 +1,648 @@
+import { isUtf8 } from 'node:buffer';
+import type { Delivery, NewElement } from '../model/element.ts';
+import { QuaysideError } from '../model/errors.ts';
+import { checkContentHeader, checkHeaders } from '../model/headers.ts';
+import { LIMITS } from '../model/limits.ts';
+import { groupsOf, milliseconds, moment, sentValue, textOf, whole } from '../session/values.ts';
+import { quoteBytes } from '../util/quote.ts';
+import { CODE } from './core/codes.ts';
+import { Writer } from './core/writer.ts';
+import {
+  broken,
+  isSimpleType,
+  listsIn,
+  type SimpleType,
+  type SimpleValue,
+  ValueReader,
+  valueEnd,
+  writeSimple,
+} from './values.ts';
+
+// Messages as elements, and elements as messages (docs/protocols/amqp.md, "Messages").
+
+/** The fields of the properties section, in their order (messaging, 3.2.4). */
+export const PROPERTY_FIELDS = [
+  'message-id',
+  'user-id',
+  'to',
+  'subject',
+  'reply-to',
+  'correlation-id',
+  'content-type',
+  'content-encoding',
+  'absolute-expiry-time',
+  'creation-time',
+  'group-id',
+  'group-sequence',
+  'reply-to-group-id',
+] as const;
+type PropertyField = (typeof PROPERTY_FIELDS)[number];
+
+/** The places of some of them. */
+const FIELD_AT = {
+  to: placeOf('to'),
+  contentType: placeOf('content-type'),
+  contentEncoding: placeOf('content-encoding'),
+  absoluteExpiryTime: placeOf('absolute-expiry-time'),
+} as const;
+
+function placeOf(field: PropertyField): number {
+  return PROPERTY_FIELDS.indexOf(field);
+}
+
+/**
+ * What the body was written as. An element has bytes only, so what is not `data` is kept in a header. Of `value` (an
+ * `amqp-value` of any other type) and `sequence` (the lists of `amqp-sequence` sections) the bytes are the encoding.
+ */
+type BodyForm = 'data' | 'string' | 'binary' | 'null' | 'value' | 'sequence';
+
+/** A named value of a map, in the order of the message; names are bytes. */
+interface NamedValue {
+  readonly name: string;
+  readonly value: SimpleValue;
+}
+
+/** A message, taken apart as far as an element has room for it. */
+interface Message {
+  readonly body: Buffer;
+  readonly form: BodyForm;
+  /** `ttl` of the header section, in milliseconds; null if it has none. */
+  readonly ttlMs: number | null;
+  /** `delivery-count` of the header section. */
+  readonly deliveryCount: number;
+  readonly annotations: readonly NamedValue[];
+  /** In the order of {@link PROPERTY_FIELDS}. */
+  readonly properties: PropertyFields;
+  readonly applicationProperties: readonly NamedValue[];
+}
+
+/** Null, or not there: the field was not given. */
+type PropertyFields = readonly (SimpleValue | null)[];
+
+/** Sections by their descriptors' symbols. */
+const BY_SYMBOL: Readonly<Record<string, number>> = {
+  'amqp:header:list': 0x70,
+  'amqp:delivery-annotations:map': 0x71,
+  'amqp:message-annotations:map': 0x72,
+  'amqp:properties:list': 0x73,
+  'amqp:application-properties:map': 0x74,
+  'amqp:data:binary': 0x75,
+  'amqp:amqp-sequence:list': 0x76,
+  'amqp:amqp-value:*': 0x77,
+  'amqp:footer:map': 0x78,
+};
+
+/** Fields of the header section (messaging, 3.2.1). */
+const TTL_AT = 2;
+const DELIVERY_COUNT_AT = 4;
+/** More sections than any client writes. */
+const MAX_SECTIONS = 4096;
+/** Values of a map that are read: those that can be element headers, and a few that are not kept. */
+const MAX_NAMES = LIMITS.headerCount + 16;
+
+/**
+ * Reads a message of format 0 (messaging, 3.2). Data sections are joined, and so are the lists of sequences.
+ * @throws QuaysideError `malformed-request`; `not-supported` for compound values outside of the body
+ */
+function readMessage(bytes: Buffer): Message {
+  const reader = new ValueReader(bytes);
+  const draft: Draft = {
+    form: 'data',
+    body: EMPTY,
+    hasBody: false,
+    parts: null,
+    ttlMs: null,
+    deliveryCount: 0,
+    annotations: NONE,
+    properties: NONE,
+    applicationProperties: NONE,
+  };
+  for (let sections = 0; !reader.isAtEnd; sections++) {
+    if (sections >= MAX_SECTIONS) throw broken('it has too many sections');
+    readSection(reader, draft);
+  }
+  if (draft.parts !== null) draft.body = Buffer.concat(draft.parts);
+  return draft;
+}
+
+/** A message of which some sections were read. */
+type Draft = { -readonly [K in keyof Message]: Message[K] } & {
+  hasBody: boolean;
+  /** Of the body, if it has several: data, or the encoded lists of sequences. */
+  parts: Buffer[] | null;
+};
+
+const NONE: readonly never[] = [];
+const EMPTY = Buffer.alloc(0);
+
+function readSection(reader: ValueReader, draft: Draft): void {
+  const descriptor = reader.descriptor();
+  const code = typeof descriptor === 'number' ? descriptor : BY_SYMBOL[descriptor];
+  switch (code) {
+    case 0x70:
+      readHeader(reader, draft);
+      return;
+    case 0x72:
+      draft.annotations = readMap(reader, 'symbol');
+      return;
+    case 0x73:
+      draft.properties = readProperties(reader);
+      return;
+    case 0x74:
+      draft.applicationProperties = readMap(reader, 'string');
+      return;
+    case 0x75: {
+      const data = reader.bytesOrNull();
+      if (data?.form !== 'binary') throw broken('a data section is not binary');
+      addBody(draft, 'data', data.body);
+      return;
+    }
+    case 0x76: {
+      const list = reader.encoded();
+      if (listsIn(list, 1) === null) throw broken('a sequence is not a list');
+      addBody(draft, 'sequence', list);
+      return;
+    }
+    case 0x77:
+      readValue(reader, draft);
+      return;
+    case 0x71:
+    case 0x78:
+      // Meant for this hop, and about the bytes of this encoding: neither is the element's.
+      reader.encoded();
+      return;
+    default:
+      throw broken('a section is unknown');
+  }
+}
+
+function addBody(draft: Draft, form: BodyForm, part: Buffer): void {
+  if (!draft.hasBody) {
+    draft.form = form;
+    draft.body = part;
+    draft.hasBody = true;
+  } else if (form === draft.form && (form === 'data' || form === 'sequence')) {
+    draft.parts ??= [draft.body];
+    draft.parts.push(part);
+  } else throw broken('it has two bodies');
+}
+
+function readHeader(reader: ValueReader, draft: Draft): void {
+  const count = reader.open('list');
+  if (count === null) return;
+  for (let at = 0; at < count; at++) {
+    const value = reader.simple();
+    if (value.type !== 'uint') continue;
+    if (at === TTL_AT) draft.ttlMs = Number(value.text);
+    else if (at === DELIVERY_COUNT_AT) draft.deliveryCount = Number(value.text);
+  }
+  reader.close();
+}
+
+function readProperties(reader: ValueReader): PropertyFields {
+  const count = reader.open('list');
+  if (count === null) return NONE;
+  if (count > PROPERTY_FIELDS.length) throw broken('its properties have too many fields');
+  const properties: (SimpleValue | null)[] = [];
+  for (let at = 0; at < count; at++) {
+    const value = reader.simple();
+    properties.push(value.type === 'null' ? null : value);
+  }
+  reader.close();
+  return properties;
+}
+
+/** Pairs of a map; names of application properties are strings, those of annotations symbols. */
+function readMap(reader: ValueReader, names: 'string' | 'symbol'): NamedValue[] {
+  const count = reader.open('map');
+  if (count === null) return [];
+  if (count % 2 !== 0) throw broken('a map has a name without a value');
+  if (count > 2 * MAX_NAMES) throw tooManyNames(count / 2);
+  const values: NamedValue[] = [];
+  for (let at = 0; at < count; at += 2) {
+    const name = reader.simple();
+    if (name.type !== names) throw broken(`a name is no ${names}`);
+    values.push({ name: name.text, value: reader.simple() });
+  }
+  reader.close();
+  return values;
+}
+
+function tooManyNames(count: number): QuaysideError {
+  const message = `A map of the message has ${count} values. Allowed: ${LIMITS.headerCount} element headers, and at most ${MAX_NAMES} values.`;
+  return new QuaysideError('invalid-header', message);
+}
+
+function readValue(reader: ValueReader, draft: Draft): void {
+  const simple = reader.bytesOrNull();
+  if (simple !== null) {
+    addBody(draft, simple.form, simple.body);
+    return;
+  }
+  const value = reader.encoded();
+  if (value[0] === CODE.null) addBody(draft, 'null', EMPTY);
+  else addBody(draft, 'value', value);
+}
+
+// How the parts of a message are named among an element's headers. Fields of its properties keep their names,
+// and so do application properties, so that every protocol reads them; what only AMQP knows begins with `x-amqp-`.
+
+/** The exact spelling and type of names and values that are not lower-case strings. */
+export const TYPES_HEADER = 'x-amqp-types';
+/** The form of a body that was not written as data. */
+export const BODY_HEADER = 'x-amqp-body';
+/** Message annotations. */
+export const ANNOTATION_PREFIX = 'x-amqp-annotation-';
+/** Application properties whose names are taken already. */
+export const PROPERTY_PREFIX = 'x-amqp-property-';
+/** Everything that only AMQP knows. */
+export const OWN_PREFIX = 'x-amqp-';
+
+/** Annotations of what is sent, which the element's headers do not contain. */
+export const ID_ANNOTATION = 'x-opt-ks-id';
+export const MATURE_ANNOTATION = 'x-opt-ks-mature';
+export const GROUP_ANNOTATION = 'x-opt-ks-group';
+export const SHOWN_ANNOTATIONS: ReadonlySet<string> = new Set([
+  ID_ANNOTATION,
+  MATURE_ANNOTATION,
+  GROUP_ANNOTATION,
+]);
+
+/** Annotations of a message that is sent here, with a meaning. */
+export const DELIVERY_TIME_ANNOTATION = 'x-opt-delivery-time';
+export const DELIVERY_DELAY_ANNOTATION = 'x-opt-delivery-delay';
+
+/** Application properties with a meaning, as STOMP has them for headers. */
+export const GROUPS_PROPERTY = 'x-ks-groups';
+export const NEXT_T_PROPERTY = 'x-next-t';
+export const DELTA_T_PROPERTY = 'x-delta-t';
+
+/** Fields that are kept as element headers of their own names, and their places; an element has the other two in addition. */
+export const HEADER_FIELDS: ReadonlyMap<string, number> = new Map(
+  PROPERTY_FIELDS.map((field, at): [string, number] => [field, at]).filter(
+    ([, at]) => at !== FIELD_AT.contentType && at !== FIELD_AT.contentEncoding,
+  ),
+);
+
+/** The element that a message describes; groups as given, null if none were. */
+type SentElement = Omit<NewElement, 'groups' | 'dedupKey' | 'expiresAt'> & {
+  readonly groups: readonly string[] | null;
+  /** The message expires so long after it came; null: not given. */
+  readonly ttlMs: number | null;
+  /** When it expires, by its sender's clock; null: not given. */
+  readonly expiresAt: number | null;
+  /** The property `to`; null: not given. */
+  readonly to: string | null;
+};
+
+/**
+ * An encoded message as an element (decisions, "AMQP 1.0"; docs/protocols/amqp.md, "Messages").
+ * @throws QuaysideError `malformed-request`, `not-supported`, `invalid-header`, `invalid-parameter`
+ */
+export function elementOf(bytes: Buffer): SentElement {
+  const message = readMessage(bytes);
+  const { properties, deliveryCount, ttlMs } = message;
+  const draft = new HeaderDraft();
+  const given: MeantValues = { time: null, delay: null, groups: null, nextT: null, deltaT: null };
+  addAnnotations(message, draft, given);
+  addFields(message, draft);
+  addApplicationProperties(message, draft, given);
+  if (message.form !== 'data') draft.add(BODY_HEADER, { type: 'string', text: message.form });
+  const contentType = properties[FIELD_AT.contentType]?.text ?? null;
+  const contentEncoding = properties[FIELD_AT.contentEncoding]?.text ?? null;
+  return {
+    body: message.body,
+    contentType: checkContentHeader('content-type', contentType),
+    contentEncoding: checkContentHeader('content-encoding', contentEncoding),
+    headers: checkHeaders(draft.finish()),
+    matureAt:
+      given.time === null
+        ? moment(NEXT_T_PROPERTY, given.nextT)
+        : moment(DELIVERY_TIME_ANNOTATION, given.time),
+    delayMs:
+      given.delay === null
+        ? milliseconds(DELTA_T_PROPERTY, given.deltaT, 0, 0)
+        : milliseconds(DELIVERY_DELAY_ANNOTATION, given.delay, 0, 0),
+    tries: deliveryCount === 0 ? 0 : triesOf(deliveryCount),
+    // Clients that have no limit send 0, or a moment that is further away than any maturity.
+    ttlMs: ttlMs === 0 ? null : ttlMs,
+    expiresAt: expiryOf(properties[FIELD_AT.absoluteExpiryTime]),
+    to: addressIn(properties[FIELD_AT.to]),
+    groups: groupsOf(GROUPS_PROPERTY, given.groups),
+  };
+}
+
+/** Annotations and application properties with a meaning; null: not given. */
+interface MeantValues {
+  time: string | null;
+  delay: string | null;
+  groups: string | null;
+  nextT: string | null;
+  deltaT: string | null;
+}
+
+/** The types of fields by default. */
+const FIELD_TYPES: Readonly<Record<string, SimpleType>> = {
+  'absolute-expiry-time': 'timestamp',
+  'creation-time': 'timestamp',
+  'group-sequence': 'uint',
+};
+
+/** Gathers element headers, and the spelling and types of what they stand for. */
+class HeaderDraft {
+  readonly #flat: string[] = [];
+  readonly #types: string[] = [];
+
+  /** @throws QuaysideError `invalid-header` if the name is taken */
+  add(name: string, { type, text }: SimpleValue, usual: SimpleType = 'string'): void {
+    const lower = name.toLowerCase();
+    if (this.#has(lower)) {
+      const message = `The message has ${quoteBytes(lower)} twice; names of headers differ in more than the case of letters.`;
+      throw new QuaysideError('invalid-header', message, { parameter: lower });
+    }
+    this.#flat.push(lower, text);
+    if (type !== usual) this.#types.push(`${name}=${type}`);
+    else if (name !== lower) this.#types.push(name);
+  }
+
+  finish(): readonly string[] {
+    if (this.#types.length > 0) this.#flat.push(TYPES_HEADER, this.#types.join(', '));
+    return this.#flat;
+  }
+
+  /** A message has few of them, mostly none. */
+  #has(lower: string): boolean {
+    for (let at = 0; at < this.#flat.length; at += 2) if (this.#flat[at] === lower) return true;
+    return false;
+  }
+}
+
+function addAnnotations({ annotations }: Message, draft: HeaderDraft, given: MeantValues): void {
+  for (const { name, value } of annotations) {
+    if (name === DELIVERY_TIME_ANNOTATION) given.time = value.text;
+    else if (name === DELIVERY_DELAY_ANNOTATION) given.delay = value.text;
+    else if (!SHOWN_ANNOTATIONS.has(name)) draft.add(ANNOTATION_PREFIX + name, value);
+  }
+}
+
+function addFields({ properties }: Message, draft: HeaderDraft): void {
+  for (let at = 0; at < properties.length; at++) {
+    const value = properties[at] ?? null;
+    const field = PROPERTY_FIELDS[at] ?? '';
+    if (value === null || !HEADER_FIELDS.has(field)) continue;
+    draft.add(field, field === 'user-id' ? shownUser(value) : value, FIELD_TYPES[field]);
+  }
+}
+
+function addApplicationProperties(
+  { applicationProperties }: Message,
+  draft: HeaderDraft,
+  given: MeantValues,
+): void {
+  for (const { name, value } of applicationProperties) {
+    if (name === GROUPS_PROPERTY) given.groups = value.text;
+    else if (name === NEXT_T_PROPERTY) given.nextT = value.text;
+    else if (name === DELTA_T_PROPERTY) given.deltaT = value.text;
+    else draft.add(isTaken(name) ? PROPERTY_PREFIX + name : name, value);
+  }
+}
+
+function isTaken(name: NamedValue['name']): boolean {
+  const lower = name.toLowerCase();
+  return HEADER_FIELDS.has(lower) || lower.startsWith(OWN_PREFIX);
+}
+
+function triesOf(deliveryCount: number): number {
+  return whole('delivery-count', String(deliveryCount), { to: LIMITS.tries, unit: 'a count' }, 0);
+}
+
+function expiryOf(value: SimpleValue | null | undefined): number | null {
+  const at = value?.type === 'timestamp' ? Number(value.text) : Number.NaN;
+  return at <= LIMITS.matureAt ? Math.max(0, at) : null;
+}
+
+function addressIn(value: SimpleValue | null | undefined): string | null {
+  return value?.type === 'string' ? textOf('to', value.text) : null;
+}
+
+const PLAIN = /^[!-~](?:[ -~]*[!-~])?$/;
+
+/** A user id is binary; if its bytes are plain text they are kept as that. */
+function shownUser(value: SimpleValue): SimpleValue {
+  if (value.type !== 'binary') return value;
+  const text = Buffer.from(value.text, 'base64').toString('latin1');
+  return PLAIN.test(text) ? { type: 'string', text } : value;
+}
+
+/** A header as it leaves: its name as AMQP has it, its bytes, and the type that it had when it came. */
+interface Sent {
+  readonly name: string;
+  readonly text: string;
+  readonly type: SimpleType;
+}
+
+/** Headers, sorted by the section that they go to. */
+interface Sorted {
+  readonly annotations: readonly Sent[];
+  /** By their places; the content type and encoding are none of them. */
+  readonly fields: readonly (Sent | undefined)[];
+  readonly properties: readonly Sent[];
+  /** Of the body; null: data. */
+  readonly form: string | null;
+}
+
+const NO_HEADERS: Sorted = { annotations: [], fields: [], properties: [], form: null };
+
+/** One for all: nothing is written between two turns. */
+const writer = new Writer();
+
+/**
+ * A delivery as an encoded message of format 0 (docs/protocols/amqp.md, "Messages").
+ * @param group on a stream: the group that reads, as bytes; else null
+ * @param headroom so many bytes are left free in front of it
+ */
+export function messageOf(delivery: Delivery, group: string | null, headroom = 0): Buffer {
+  const { headers, body } = delivery;
+  writer.reset();
+  const sorted = headers.length === 0 ? NO_HEADERS : sort(headers);
+  writeHeader(delivery.tries);
+  writeAnnotations(delivery, group, sorted.annotations);
+  const unfit = writeProperties(delivery, sorted);
+  writeApplicationProperties(sorted.properties, unfit);
+  return writer.finish(headroom, writeBody(sorted.form, body));
+}
+
+function writeHeader(tries: number): void {
+  const start = writer.begin(0x70, 'list');
+  // Everything is kept until it is consumed: durable.
+  writer.boolean(true);
+  if (tries === 0) writer.end(start, 1);
+  else {
+    for (let field = 1; field < 4; field++) writer.null();
+    writer.uint(tries);
+    writer.end(start, 5);
+  }
+}
+
+function writeAnnotations({ id, matureAt }: Delivery, group: string | null, more: readonly Sent[]): void {
+  const start = writer.begin(0x72, 'map');
+  writer.symbol(ID_ANNOTATION);
+  writer.string(id);
+  writer.symbol(MATURE_ANNOTATION);
+  writer.timestamp(Math.trunc(matureAt));
+  if (group !== null) {
+    writer.symbol(GROUP_ANNOTATION);
+    writer.string(group);
+  }
+  for (const sent of more) {
+    writer.symbol(sent.name);
+    writeValue(sent);
+  }
+  writer.end(start, 2 * ((group === null ? 2 : 3) + more.length));
+}
+
+/** Returns the values that do not fit their fields. */
+function writeProperties({ contentType, contentEncoding }: Delivery, { fields }: Sorted): Sent[] | null {
+  let unfit: Sent[] | null = null;
+  let count = fields.length;
+  if (contentType !== null) count = Math.max(count, FIELD_AT.contentType + 1);
+  if (contentEncoding !== null) count = Math.max(count, FIELD_AT.contentEncoding + 1);
+  const start = writer.begin(0x73, 'list');
+  for (let at = 0; at < count; at++) {
+    const sent = fields[at];
+    let text = sent?.text ?? null;
+    if (at === FIELD_AT.contentType) text = contentType;
+    else if (at === FIELD_AT.contentEncoding) text = contentEncoding;
+    if (text !== null && writeField(at, sent?.type ?? 'string', text)) continue;
+    writer.null();
+    const name = PROPERTY_FIELDS[at] ?? '';
+    if (text !== null) unfit = [...(unfit ?? []), { name, text, type: 'string' }];
+  }
+  writer.end(start, count);
+  return unfit;
+}
+
+/** A value that does not fit its field becomes an application property of the same name. */
+function writeApplicationProperties(properties: readonly Sent[], unfit: readonly Sent[] | null): void {
+  const start = writer.begin(0x74, 'map');
+  let count = properties.length;
+  for (const sent of properties) writeProperty(sent);
+  for (const sent of unfit ?? []) {
+    if (properties.some(({ name }) => name === sent.name)) continue;
+    writeProperty(sent);
+    count += 1;
+  }
+  writer.end(start, 2 * count);
+}
+
+const ID_TYPES: ReadonlySet<SimpleType> = new Set(['ulong', 'uuid', 'binary']);
+
+function writeField(at: number, type: SimpleType, text: string): boolean {
+  switch (PROPERTY_FIELDS[at]) {
+    case 'message-id':
+    case 'correlation-id':
+      return (
+        (ID_TYPES.has(type) && writeSimple(writer, type, text)) ||
+        writeSimple(writer, 'string', sentValue(text))
+      );
+    case 'user-id':
+      if (type === 'binary' && writeSimple(writer, 'binary', text)) return true;
+      writer.binary(text, 'latin1');
+      return true;
+    case 'content-type':
+    case 'content-encoding':
+      return writeSimple(writer, 'symbol', text);
+    case 'absolute-expiry-time':
+    case 'creation-time':
+      return writeSimple(writer, 'timestamp', text);
+    case 'group-sequence':
+      return writeSimple(writer, 'uint', text);
+    default:
+      return writeSimple(writer, 'string', sentValue(text));
+  }
+}
+
+function writeProperty(sent: Sent): void {
+  writer.string(sent.name);
+  writeValue(sent);
+}
+
+function writeValue({ type, text }: Sent): void {
+  if (type === 'string' || !writeSimple(writer, type, text)) writer.string(sentValue(text));
+}
+
+/** Writes the body as it came, if it still can be that. Returns the bytes that follow what is written. */
+function writeBody(form: string | null, body: Uint8Array): Uint8Array | null {
+  if (form !== null) {
+    const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
+    if (form === 'null' && bytes.length === 0) {
+      writer.section(0x77);
+      writer.null();
+      return null;
+    }
+    if (form === 'value' && valueEnd(bytes, 0) === bytes.length) {
+      writer.section(0x77);
+      return bytes;
+    }
+    const lists = form === 'sequence' ? listsIn(bytes, MAX_SECTIONS) : null;
+    if (lists !== null) {
+      const last = lists.pop() ?? null;
+      for (const list of lists) {
+        writer.section(0x76);
+        writer.encoded(list);
+      }
+      writer.section(0x76);
+      return last;
+    }
+  }
+  const isString = form === 'string' && isUtf8(body);
+  writer.section(isString || form === 'binary' ? 0x77 : 0x75);
+  writer.head(isString ? CODE.string8 : CODE.binary8, body.byteLength);
+  return body;
+}
+
+function sort(headers: readonly string[]): Sorted {
+  const annotations: Sent[] = [];
+  const fields: (Sent | undefined)[] = [];
+  const properties: Sent[] = [];
+  let form: string | null = null;
+  const spelt = spellings(headers);
+  for (let i = 0; i + 1 < headers.length; i += 2) {
+    const header = headers[i] as string;
+    const text = headers[i + 1] as string;
+    if (header === BODY_HEADER) form = text;
+    if (header === BODY_HEADER || header === TYPES_HEADER) continue;
+    const { name, type } = spelt?.get(header) ?? { name: header, type: 'string' };
+    const at = HEADER_FIELDS.get(name);
+    if (at !== undefined) {
+      while (fields.length < at) fields.push(undefined);
+      fields[at] = { name, text, type };
+    } else if (name.startsWith(ANNOTATION_PREFIX)) {
+      annotations.push({ name: name.slice(ANNOTATION_PREFIX.length), text, type });
+    } else {
+      const bare = name.startsWith(PROPERTY_PREFIX) ? name.slice(PROPERTY_PREFIX.length) : name;
+      properties.push({ name: bare, text, type });
+    }
+  }
+  return { annotations, fields, properties, form };
+}
+
+/** How a name was written, and its value's type. */
+interface Spelling {
+  readonly name: string;
+  readonly type: SimpleType;
+}
+
+/** Reads {@link TYPES_HEADER}; what in it makes no sense is ignored, since any client may have written it. */
+function spellings(headers: readonly string[]): ReadonlyMap<string, Spelling> | null {
+  let spelt: Map<string, Spelling> | null = null;
+  for (let at = 0; at + 1 < headers.length; at += 2) {
+    if (headers[at] !== TYPES_HEADER) continue;
+    spelt ??= new Map();
+    for (const entry of (headers[at + 1] as string).split(', ')) {
+      const [name = '', type = 'string'] = entry.split('=');
+      if (isSimpleType(type)) spelt.set(name.toLowerCase(), { name, type });
+    }
+  }
+  return spelt;
+}

@@ -1,0 +1,252 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import type { NamespacePolicy } from '../../src/engine/engine.ts';
+import type { NewElement } from '../../src/model/element.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import type { SessionServer } from '../../src/session/server.ts';
+import { bytesOfText } from '../../src/util/byte-text.ts';
+import { Model, type ModelDelivery, type ModelRef } from '../contract/model.ts';
+import { plain } from '../support/broker.ts';
+import { newElement } from '../support/elements.ts';
+import type { SessionNode } from '../support/session-node.ts';
+
+// What the sequential models through STOMP and through AMQP share: the world, and commands of all clients.
+
+export const MODEL_POLICIES: readonly NamespacePolicy[] = [
+  plain('jobs', { deadLetter: { maxTries: 3, queue: 'dead' } }),
+  plain('stream', { groups: ['g1', 'g2'] }),
+];
+const QUEUES: readonly QueueKey[] = [
+  { ns: 'jobs', name: 'a' },
+  { ns: 'jobs', name: "b/%'{}" },
+  { ns: 'stream', name: 'a' },
+];
+const DEAD: QueueKey = { ns: 'jobs', name: 'dead' };
+export const EVERY_QUEUE: readonly QueueKey[] = [...QUEUES, DEAD];
+const DAY_MS = 24 * 3600 * 1000;
+/** Turns of the event loop after which the server must have come to rest. */
+export const PATIENCE = 5_000;
+/** What a consumer keeps by extending it again and again does not end by itself. */
+export const KEPT_MS = Number.POSITIVE_INFINITY;
+/** Tells elements apart before the server has returned their ids. */
+export const NUMBER = 'n';
+
+/** What the wire says for a refusal of the model. */
+export const CODES: Readonly<Record<string, string>> = {
+  'not-found': 'element-not-found',
+  'not-reserved': 'not-reserved',
+  'lease-lost': 'lease-lost',
+};
+
+export function isRefusal(outcome: string): boolean {
+  return outcome in CODES;
+}
+
+/** What one client sends. */
+export interface Sent {
+  readonly queue: QueueKey;
+  readonly body: string;
+  readonly contentType: string | null;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly tries: number;
+  readonly delayMs: number;
+  readonly groups: readonly string[];
+}
+
+/** What is shown of a server at rest, in addition to the sizes of a queue. */
+interface Shown {
+  readonly waiting: number;
+  readonly held: number;
+  readonly subscriptions: number;
+  readonly sessions: number;
+}
+
+/** The server behind a protocol with sessions, the model of what it stores, and what each client holds. */
+export abstract class SessionWorld<Node extends SessionNode<SessionServer>> {
+  protected readonly node: Node;
+  protected readonly model: Model;
+  protected readonly paused = new Set<QueueKey>();
+  protected numbers = 0;
+
+  constructor(node: Node, policies: readonly NamespacePolicy[]) {
+    this.node = node;
+    this.model = new Model(policies, DAY_MS, node.clock.now());
+  }
+
+  /** Cuts all clients. */
+  abstract close(): void;
+  abstract send(client: number, sent: Sent): Promise<void>;
+  /** The groups as which clients read a queue now. */
+  protected abstract groups(queue: QueueKey): ReadonlySet<string>;
+  /**
+   * I3, I4, I5, I8: the first that are due, each to somebody with room, as inserted, with tries and maturity.
+   * Answers how many that were.
+   */
+  protected abstract receive(queue: QueueKey, group: string): Promise<number>;
+  /** What the server shows if it does what the model does. */
+  protected abstract expected(queue: QueueKey): Shown;
+  /** What came to clients and the model knows nothing of. */
+  protected abstract unexpected(): string[];
+
+  async pause(queue: QueueKey, paused: boolean): Promise<void> {
+    if (paused) this.paused.add(queue);
+    else this.paused.delete(queue);
+    const real = this.node.queue(queue.name, queue.ns);
+    await (paused ? real.pause() : real.resume());
+    await this.settle();
+  }
+
+  /** Time passes from one event of the model to the next, so that both see them in the same order. */
+  async passTime(ms: number): Promise<void> {
+    const end = this.model.now + ms;
+    while (this.model.now < end) {
+      const moments = EVERY_QUEUE.flatMap((queue) => this.model.of(queue)).map(
+        ({ state, dueAt, leaseUntil }) => (state === 'reserved' ? leaseUntil : dueAt),
+      );
+      const next = Math.min(end, ...moments.filter((at) => at > this.model.now));
+      this.node.clock.advance(next - this.model.now);
+      this.model.reach(next);
+      await this.settle();
+    }
+  }
+
+  /** What is sent as an element of the model, and its headers by name, with a number that tells it from all others. */
+  protected numbered(sent: Sent): { element: NewElement; headers: Record<string, string> } {
+    const { queue, body, contentType, tries, delayMs, groups } = sent;
+    this.numbers += 1;
+    const headers = { ...sent.headers, [NUMBER]: String(this.numbers) };
+    const element = newElement({
+      body: Buffer.from(body),
+      contentType,
+      headers: Object.entries(headers).flatMap(([name, value]) => [name, bytesOfText(value)]),
+      tries,
+      delayMs,
+      groups: queue.ns === 'stream' ? groups : [''],
+    });
+    return { element, headers };
+  }
+
+  /** Takes in the model what a client was sent. */
+  protected taken(queue: QueueKey, group: string, leaseMs: number | null, id: string): ModelDelivery {
+    const [delivery] = this.model.take(queue, group, 1, leaseMs);
+    assert.ok(delivery !== undefined);
+    if (delivery.element.id !== null) assert.equal(id, delivery.element.id);
+    delivery.element.id = id;
+    if (leaseMs !== null) {
+      this.numbers += 1;
+      delivery.token = `k${this.numbers}`;
+    }
+    return delivery;
+  }
+
+  /** Hands out in the model what can be handed out, and waits until the server has done, and shows, the same. */
+  protected async settle(): Promise<void> {
+    for (const queue of EVERY_QUEUE) {
+      for (const group of this.groups(queue)) {
+        // One that takes the place of another under the same name leaves room for one more.
+        while ((await this.receive(queue, group)) > 0);
+      }
+    }
+    for (const queue of EVERY_QUEUE) await this.#compare(queue);
+  }
+
+  /** I1, I2, I6, I7, I9: sizes, waiting consumers and what is held are the model's, once the server is at rest. */
+  async #compare(queue: QueueKey): Promise<void> {
+    const { ready, scheduled, reserved } = this.model.sizes(queue);
+    const { waiting, held, subscriptions, sessions } = this.expected(queue);
+    const expected = {
+      sizes: { ready, scheduled, reserved },
+      waiting,
+      held,
+      subscriptions,
+      sessions,
+      unexpected: [],
+    };
+    let shown: object = {};
+    for (let turn = 0; turn < PATIENCE; turn += 1) {
+      shown = await this.#shown(queue);
+      if (JSON.stringify(shown) === JSON.stringify(expected)) return;
+      await new Promise(setImmediate);
+    }
+    assert.deepEqual(shown, expected, `${queue.ns}/${queue.name}`);
+  }
+
+  async #shown({ ns, name }: QueueKey): Promise<object> {
+    const { unacknowledged, subscriptions, sessions } = this.node.server.counts;
+    return {
+      sizes: await this.node.sizes(name, ns),
+      waiting: this.node.queue(name, ns).consumers().length,
+      held: unacknowledged,
+      subscriptions,
+      sessions,
+      unexpected: this.unexpected(),
+    };
+  }
+}
+
+export function numberOf({ element }: ModelDelivery): string | undefined {
+  const { headers } = element.content;
+  return headers[headers.lastIndexOf(NUMBER) + 1];
+}
+
+export function refOf(held: {
+  readonly id: string;
+  readonly delivery: ModelDelivery;
+  readonly token: string;
+}): ModelRef {
+  return { id: held.id, group: held.delivery.group, token: held.token };
+}
+
+/** Clients by their numbers. */
+export const clients = fc.nat({ max: 2 });
+const queues = fc.constantFrom(...QUEUES);
+
+/** The queue of a consumer, and as which group and with which lease it reads. */
+export const consumed = {
+  queue: fc.oneof({ weight: 5, arbitrary: queues }, { weight: 1, arbitrary: fc.constant(DEAD) }),
+  group: fc.constantFrom('g1', 'g2', 'g3'),
+  leaseMs: fc.constantFrom(null, null, 1000, 5000),
+};
+
+const sent = fc.record({
+  queue: queues,
+  body: fc.oneof(fc.string({ maxLength: 20 }), fc.constant('x'.repeat(20_000))),
+  contentType: fc.constantFrom(null, 'application/json', 'text/plain; charset="x"'),
+  headers: fc.constantFrom<Record<string, string>>({}, {}, { a: '1' }, { 'x-b': 'Grüße: ☃' }),
+  tries: fc.constantFrom(0, 0, 1, 2),
+  delayMs: fc.constantFrom(0, 0, 0, 1000, 5000),
+  groups: fc.uniqueArray(fc.constantFrom('g1', 'g2', 'g3'), { minLength: 1 }),
+});
+
+export function command<World extends object>(
+  name: string,
+  run: (world: World) => Promise<void>,
+): fc.AsyncCommand<World, World> {
+  return { check: () => true, run: (_model, world) => run(world), toString: () => name };
+}
+
+/** What clients of both protocols do, weighted by repetition. */
+export function commonCommands<World extends SessionWorld<SessionNode<SessionServer>>>(): fc.Arbitrary<
+  fc.AsyncCommand<World, World>
+>[] {
+  const sends = fc
+    .tuple(clients, sent)
+    .map(([client, one]) =>
+      command<World>(`send(${client}, ${fc.stringify({ ...one, body: one.body.slice(0, 20) })})`, (world) =>
+        world.send(client, one),
+      ),
+    );
+  return [
+    ...Array(8).fill(sends),
+    fc
+      .tuple(queues, fc.boolean())
+      .map(([queue, paused]) =>
+        command<World>(`${paused ? 'pause' : 'resume'}(${queue.ns}/${queue.name})`, (world) =>
+          world.pause(queue, paused),
+        ),
+      ),
+    fc
+      .constantFrom(1, 999, 1000, 5000, 60_000)
+      .map((ms) => command<World>(`passTime(${ms})`, (world) => world.passTime(ms))),
+  ];
+}
