@@ -39,11 +39,11 @@ export const JOINED_BYTES = 4096;
 const CAPACITY_BYTES = 64 * 1024;
 
 /** A part of what is written. A string has one character for each byte. */
-type Part = string | Buffer;
+type WrittenPart = string | Buffer;
 
 /** Frames that leave in one write. */
 interface Chunk {
-  readonly parts: Part[];
+  readonly parts: WrittenPart[];
   readonly observers: WriteObserver[];
   /** Whether the last frame ends something that has an observer. */
   endsObserved: boolean;
@@ -88,7 +88,7 @@ export class SocketWriter {
   }
 
   /** Adds a frame. @param observer of what ends with it */
-  add(observer: WriteObserver | null, ...parts: readonly Part[]): void {
+  add(observer: WriteObserver | null, ...parts: readonly WrittenPart[]): void {
     if (this.#isClosed) {
       observer?.lost();
       return;
@@ -225,9 +225,9 @@ export class SocketWriter {
 }
 
 /** Small buffers that follow each other become one; all other parts are written from where they are. */
-function joined(parts: readonly Part[]): readonly Part[] {
+function joined(parts: readonly WrittenPart[]): readonly WrittenPart[] {
   if (parts.length === 1) return parts;
-  const written: Part[] = [];
+  const written: WrittenPart[] = [];
   let small: Buffer[] = [];
   for (const part of parts) {
     if (typeof part !== 'string' && part.length < JOINED_BYTES) {
