@@ -14,12 +14,13 @@ import { nodeText, VariantConflict } from '../broker/cluster.ts';
 import { QueueWatch } from '../broker/queue-watch.ts';
 import type { Config } from '../config/options.ts';
 import { ConfigError, type ErrorAt, type Path, pathText } from '../config/schema.ts';
+import type { Engine } from '../engine/engine.ts';
 import { Alarms, type WatchedDisk } from '../events/alarms.ts';
 import { ExchangePictures, NodePictures, OperationPictures } from '../events/pictures.ts';
 import { EventPublisher } from '../events/publisher.ts';
 import { type Declaration, parseDeclaration } from '../exchange/declaration.ts';
 import { Exchanges } from '../exchange/exchanges.ts';
-import { HTTP_DEFAULTS, NODE_CHECK } from '../http/options.ts';
+import { type EngineReport, HTTP_DEFAULTS, NODE_CHECK, type ReadyReport } from '../http/options.ts';
 import { HttpServer } from '../http/server.ts';
 import { Metrics } from '../metrics/metrics.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -30,8 +31,7 @@ import type { SessionServer } from '../session/server.ts';
 import { type Clock, systemClock } from '../util/clock.ts';
 import type { LeveledLog } from '../util/log.ts';
 import { maskUrl } from '../util/mask.ts';
-import type { Service } from '../util/service.ts';
-import { ServiceStack, withStartError } from '../util/service.ts';
+import { type Service, ServiceStack, withStartError } from '../util/service.ts';
 import type { UpgradeHandler } from '../util/upgrade.ts';
 import { Backups } from './backups.ts';
 import { checkDataDir, DATA_FILES, dateWarnings, hostWarnings } from './checks.ts';
@@ -44,12 +44,11 @@ import {
   readCertificate,
   readListener,
 } from './listeners.ts';
-import { Readiness } from './readiness.ts';
 import type { Tracing } from './tracing.ts';
 import { type LoadedUsers, loadUsers, saveUsers, sharedUsersWarnings } from './users.ts';
 
 /** What a server needs in addition to its configuration. */
-export interface ServerParts {
+interface ServerParts {
   readonly log: LeveledLog;
   readonly version: string;
   readonly clock?: Clock;
@@ -517,4 +516,100 @@ function differences(before: unknown, after: unknown, path: Path = []): Path[] {
 
 function isGroup(value: unknown): value is Readonly<Record<string, unknown>> {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/** An engine that has not replied after this long is reported as unavailable. Probes wait for a second, by default. */
+const PING_MS = 800;
+
+/** An engine in good health replies within milliseconds; one that takes longer delays every request. */
+const SLOW_MS = 200;
+
+const OK = 'ok';
+/** The worst first. */
+const STATES = ['unavailable', 'slow', 'healthy'] as const;
+
+/** What an engine replied to a ping. */
+interface PingReply {
+  /** `ok`, or what is wrong. */
+  readonly check: string;
+  readonly tookMs: number;
+}
+
+/**
+ * Whether this node should get requests: it has started, does not stop, and an engine answers. One of several
+ * that is unavailable is reported and no more: it is most likely unavailable to other nodes, too, and the
+ * namespaces of the others would be cut off for nothing.
+ */
+export class Readiness {
+  readonly #clock: Clock;
+  /** Several may have one name, as secrets and variants do not show in it. */
+  readonly #engines: { readonly name: string; readonly engine: Engine }[] = [];
+  #state: 'starting' | 'open' | 'draining' = 'starting';
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /** @param name what the report shows, as namespaces name the engine: its masked URL */
+  watch(name: string, engine: Engine): void {
+    this.#engines.push({ name, engine });
+  }
+
+  open(): void {
+    if (this.#state === 'starting') this.#state = 'open';
+  }
+
+  drain(): void {
+    this.#state = 'draining';
+  }
+
+  async report(): Promise<ReadyReport> {
+    const node = this.#state === 'open' ? OK : this.#state;
+    const asked = await Promise.all(
+      this.#engines.map(async ({ name, engine }) => ({ name, check: (await this.#ping(engine)).check })),
+    );
+    const answers = asked.length === 0 || asked.some(({ check }) => check === OK);
+    const checks: Record<string, string> = { [NODE_CHECK]: node };
+    // Of those with one name the worst is shown.
+    for (const { name, check } of asked) if ((checks[name] ?? OK) === OK) checks[name] = check;
+    return { ready: node === OK && answers, checks };
+  }
+
+  /** Each engine, how it replies, and what its files take. Of those with one name the worst is shown. */
+  async engines(): Promise<EngineReport[]> {
+    const reports = await Promise.all(this.#engines.map(({ name, engine }) => this.#describe(name, engine)));
+    reports.sort((a, b) => STATES.indexOf(a.state) - STATES.indexOf(b.state));
+    return [...Map.groupBy(reports, ({ engine }) => engine).values()].flatMap((same) => same.slice(0, 1));
+  }
+
+  async #describe(name: string, engine: Engine): Promise<EngineReport> {
+    const [{ check, tookMs }, disk] = await Promise.all([
+      this.#ping(engine),
+      engine.disk?.().catch(() => null) ?? null,
+    ]);
+    const isThere = check === OK;
+    return {
+      engine: name,
+      type: engine.type,
+      state: !isThere ? 'unavailable' : tookMs > SLOW_MS ? 'slow' : 'healthy',
+      pingMs: isThere ? Math.round(tookMs) : null,
+      disk,
+    };
+  }
+
+  async #ping(engine: Engine): Promise<PingReply> {
+    const { promise: late, resolve } = Promise.withResolvers<string>();
+    const cancel = this.#clock.after(PING_MS, () => resolve('does not answer'));
+    const startedAt = this.#clock.monotonic();
+    const answered = engine.ping().then(
+      () => OK,
+      () => 'away',
+    );
+    try {
+      const check = await Promise.race([answered, late]);
+      return { check, tookMs: this.#clock.monotonic() - startedAt };
+    } finally {
+      cancel();
+    }
+  }
 }

@@ -178,7 +178,7 @@ export interface QueueHistory {
 
 /** Length of an interval of the history, and how many there are. */
 export const INTERVAL_MS = 60_000;
-export const INTERVALS = 60;
+const INTERVALS = 60;
 
 const WINDOWS = { '1m': 60_000, '5m': 300_000 } as const;
 export const NO_RATES: Rates = Object.freeze({ insert: 0, take: 0, settle: 0 });
@@ -522,9 +522,9 @@ class SumSeries {
 }
 
 /** Several histories of the same hour as one; null where none of them knows anything. */
-export function sumOfHistories(histories: readonly SumHistory[], length: number): SumHistory {
+export function sumOfHistories(histories: readonly SumHistory[]): SumHistory {
   const sum = (name: keyof SumHistory): (number | null)[] =>
-    Array.from({ length }, (_, i) => {
+    Array.from({ length: INTERVALS }, (_, i) => {
       const known = histories.map((history) => history[name][i] ?? null).filter((value) => value !== null);
       return known.length === 0 ? null : known.reduce((total, value) => total + value, 0);
     });

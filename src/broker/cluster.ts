@@ -2,6 +2,7 @@ import type { Definitions, JsonValue } from '../engine/definitions.ts';
 import type { ReadySignal, Signaller } from '../engine/signaller.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { Namespace } from './namespace.ts';
 import type { BrokerLog } from './ports.ts';
 import type { MessagePart } from './questions.ts';
 import { MANY } from './wait-queue.ts';
@@ -21,7 +22,7 @@ export interface NodeInfo {
 export type Configured = Readonly<Record<string, string>>;
 
 /** Another node of a namespace. */
-export interface Peer {
+interface Peer {
   readonly info: NodeInfo;
   readonly configured: Configured;
 }
@@ -57,19 +58,6 @@ type Content =
   | { readonly kind: 'gone' }
   | { readonly kind: 'message'; readonly to: readonly string[]; readonly part: MessagePart };
 
-/** What other nodes cause on this one. */
-export interface ClusterListener {
-  /** Another node stored or returned so many elements, or `MANY`. */
-  onReady(queue: string, count: number): void;
-  onCancel(queue: string, tid: string, owner: string | null): void;
-  /** Another node is there, or configures something else than before. */
-  onPeer(peer: Peer): void;
-  /** Another node stops. */
-  onGone(node: string): void;
-  /** Another node asks this one, or answers it. */
-  onMessage(from: string, part: MessagePart): void;
-}
-
 interface ClusterOptions {
   readonly namespace: string;
   readonly signaller: Signaller;
@@ -80,7 +68,8 @@ interface ClusterOptions {
   readonly definitions: Definitions;
   readonly clock: Clock;
   readonly log: BrokerLog;
-  readonly listener: ClusterListener;
+  /** Notified of what other nodes cause on this one. */
+  readonly listener: Namespace;
 }
 
 /** A node publishes its presence this often. */
@@ -320,7 +309,7 @@ export class Cluster {
     if (isSame) return;
     this.#logDifferences(peer);
     this.#onPeer?.();
-    this.#options.listener.onPeer(peer);
+    this.#options.listener.onPeer(peer.info);
   }
 
   #forgetSilent(): void {

@@ -72,7 +72,7 @@ export function takeOperation(leaseMs: number | null): Operation {
 }
 
 /** What a settlement is, as metrics name it: with the action `dead-letter` it is a rollback. */
-export function settleOperation(item: SettleItem | undefined): Operation {
+function settleOperation(item: SettleItem | undefined): Operation {
   if (item === undefined || item.action.kind === 'finish')
     return item?.from === 'waiting' ? 'remove' : 'commit';
   return item.action.kind === 'extend' ? 'extend' : 'rollback';
@@ -140,6 +140,28 @@ export class Meter {
     );
   }
 
+  /** As `observe`, for settlements of any kinds in one call. */
+  observeSettling<T, R>(
+    items: readonly SettleItem[],
+    settling: Promise<T>,
+    done: (answer: T) => R,
+  ): Promise<R> {
+    const first = settleOperation(items[0]);
+    const seen = [first];
+    for (const item of items) {
+      const operation = settleOperation(item);
+      if (seen.includes(operation)) continue;
+      seen.push(operation);
+      this.observe(operation, settling).catch(() => {});
+    }
+    return this.observe(first, settling, done);
+  }
+
+  /** Counts how settlements of one kind ended. */
+  countSettled(item: SettleItem | undefined, outcome: SettleOutcome, times = 1): void {
+    this.count(settleOperation(item), isSettled(outcome) ? 'ok' : REFUSAL_CODES[outcome], times);
+  }
+
   /** The time of a storage operation that was called at `startedAt`, of `monotonic`, and has returned. */
   observeSince(operation: Operation, startedAt: number): void {
     this.#counts[operation].storage.observe((this.#clock.monotonic() - startedAt) / 1000);
@@ -185,11 +207,6 @@ const REFUSAL_CODES = {
   'not-found': 'element-not-found',
   reserved: 'element-reserved',
 } as const satisfies Record<Refused, ErrorCode>;
-
-/** How metrics count an outcome. */
-export function countedAs(outcome: SettleOutcome): Outcome {
-  return isSettled(outcome) ? 'ok' : REFUSAL_CODES[outcome];
-}
 
 /** The error of a rejected settlement. `group`: where the element was looked for; null on a plain queue. */
 export function refusalOf(

@@ -1,4 +1,5 @@
 import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { Cluster } from './cluster.ts';
 import type { BrokerLog } from './ports.ts';
 
 /** What one node returns to a question. */
@@ -46,15 +47,8 @@ interface Question<Params extends object, Row extends object> {
  */
 export type Ask<Params extends object, Row extends object> = (
   params: Params,
-  within?: QuestionChannel,
+  within?: Cluster,
 ) => Promise<Gathered<Row>>;
-
-/** The signals of one namespace, by which nodes ask each other. */
-export interface QuestionChannel {
-  /** The other nodes that serve the namespace. */
-  peers(): readonly { readonly info: { readonly id: string } }[];
-  send(to: readonly string[], part: MessagePart): void;
-}
 
 /** Part of a question or of a reply, whose JSON may be longer than what a signal carries. */
 export interface MessagePart {
@@ -74,7 +68,7 @@ interface QuestionsOptions {
   readonly clock: Clock;
   readonly log: BrokerLog;
   /** The namespaces of this node, in the order of the configuration. */
-  readonly channels: () => readonly QuestionChannel[];
+  readonly channels: () => readonly Cluster[];
 }
 
 /** A node that has not replied after this long is missing. */
@@ -88,7 +82,7 @@ const MAX_QUESTION_PARTS = maxPartsOf(MAX_QUESTION_BYTES);
 const MAX_PARTIAL_QUESTIONS = 100;
 
 interface PendingReply {
-  readonly channel: QuestionChannel;
+  readonly channel: Cluster;
   readonly message: PartialMessage;
 }
 
@@ -147,7 +141,7 @@ export class Questions {
   }
 
   /** A part of a question or of a reply came from another node. */
-  onMessage(channel: QuestionChannel, from: string, part: MessagePart): void {
+  onMessage(channel: Cluster, from: string, part: MessagePart): void {
     if (this.#isStopped) return;
     if (part.type === 'question') this.#onQuestion(channel, from, part);
     else this.#onReply(channel, from, part);
@@ -163,7 +157,7 @@ export class Questions {
   async #askOthers(
     question: WireQuestion,
     maxBytes: number,
-    within: QuestionChannel | undefined,
+    within: Cluster | undefined,
   ): Promise<
     Pick<Gathered<object>, 'missing' | 'failures'> & {
       readonly replies: ReadonlyMap<string, ReplyRows<object>>;
@@ -206,7 +200,7 @@ export class Questions {
     return { replies, missing: [...awaited.keys(), ...failures.map(({ node }) => node)], failures };
   }
 
-  #onQuestion(channel: QuestionChannel, from: string, part: MessagePart): void {
+  #onQuestion(channel: Cluster, from: string, part: MessagePart): void {
     if (part.of > MAX_QUESTION_PARTS) {
       // Of a version that sends longer ones. One reply to all of its parts.
       if (part.at === 0) this.#send(channel, from, part.question, { error: 'question-too-long' });
@@ -228,7 +222,7 @@ export class Questions {
     void this.#replyToNode(channel, from, part.question, question as WireQuestion);
   }
 
-  #onReply(channel: QuestionChannel, from: string, part: MessagePart): void {
+  #onReply(channel: Cluster, from: string, part: MessagePart): void {
     const pending = this.#pending.get(part.question);
     const reply = pending?.awaited.get(from);
     if (pending === undefined || reply?.channel !== channel) return;
@@ -243,7 +237,7 @@ export class Questions {
 
   /** A node that cannot reply says so, or others would wait for it. */
   async #replyToNode(
-    channel: QuestionChannel,
+    channel: Cluster,
     to: string,
     number: number,
     { name, params }: WireQuestion,
@@ -261,7 +255,7 @@ export class Questions {
     if (!this.#isStopped) this.#send(channel, to, number, reply);
   }
 
-  #send(channel: QuestionChannel, to: string, question: number, reply: object): void {
+  #send(channel: Cluster, to: string, question: number, reply: object): void {
     for (const part of partsOf(reply)) channel.send([to], { type: 'reply', question, ...part });
   }
 }

@@ -10,7 +10,7 @@ import { DEAD_LETTER_QUEUE } from '../model/service-headers.ts';
 import { bySpecificity, ruleFor } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
 import type { Namespace } from './namespace.ts';
-import type { Capabilities } from './record.ts';
+import type { Capabilities } from './queue.ts';
 
 /** What a queue, or a rule for queues, has of its own; null: none, whatever others say. The engine applies its part. */
 export interface OwnOptions extends QueueOptions {

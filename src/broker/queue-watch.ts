@@ -4,7 +4,7 @@ import type { Service } from '../util/service.ts';
 import type { QueueReading } from './activity.ts';
 import { toLocal } from './engine-time.ts';
 import type { Namespace } from './namespace.ts';
-import { readQueue } from './record.ts';
+import { readQueue } from './queue.ts';
 
 /** Who follows all queues of this node as they change. What it throws is logged, and the poller continues. */
 export interface QueueFollower {

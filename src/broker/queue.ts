@@ -1,7 +1,8 @@
 import type { ReadySignal } from '../engine/signaller.ts';
-import { countPuts } from '../engine/stats.ts';
+import { COUNTER_NAMES, type Counters, countPuts, zeroCounters } from '../engine/stats.ts';
 import {
   type DeliveryRef,
+  type GroupCounts,
   type OnRepeat,
   type QueueCounts,
   type ReleaseAction,
@@ -13,6 +14,7 @@ import {
   type SettleItem,
   type SettleOutcome,
   type SettleResult,
+  type StorageCapabilities,
 } from '../engine/storage.ts';
 import {
   type Delivery,
@@ -25,13 +27,18 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { keyOfUser } from '../model/fingerprint.ts';
 import type { QueueKey } from '../model/names.ts';
 import { quote } from '../util/quote.ts';
-import { historyLengthMs, INTERVAL_MS, type QueueHistory } from './activity.ts';
+import {
+  historyLengthMs,
+  INTERVAL_MS,
+  type QueueHistory,
+  type QueueReading,
+  type RecentRates,
+} from './activity.ts';
 import type { Consumer, GetRequest, PendingConsumer, Sink } from './consumer.ts';
 import { momentIn, toLocal } from './engine-time.ts';
-import { countedAs, isSettled, type Operation, refusalOf, settleOperation, takeOperation } from './meter.ts';
+import { isSettled, refusalOf, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
 import { checkOptions, type OptionsRecord, type OwnOptions, type QueueSettings } from './queue-options.ts';
-import { type QueueRecord, queueRecord } from './record.ts';
 import { MANY, WaitQueue } from './wait-queue.ts';
 
 /** Front ends settle with these types and know nothing of storage. */
@@ -57,7 +64,7 @@ export interface Receipt {
 }
 
 /** The last hour of a queue. */
-export interface QueueHistoryRecord extends QueueHistory {
+interface QueueHistoryRecord extends QueueHistory {
   /** When its first interval began, ISO 8601. */
   readonly from: string;
   readonly intervalMs: number;
@@ -213,7 +220,7 @@ export class Queue {
     const results = await meter.observe('commit', transferring);
     const done: QueueMove[] = [];
     for (const [i, { outcome }] of results.entries()) {
-      meter.count('commit', countedAs(outcome));
+      meter.countSettled(items[i], outcome);
       if (outcome !== 'done') continue;
       const { from = this, finish } = moves[i] as QueueMove;
       from.namespace.stats.add(from.key, finish.group, ONE_COMMIT);
@@ -454,9 +461,7 @@ export class Queue {
       this.#noteSettled(items, results);
       return done(results);
     };
-    const [first, ...others] = operationsOf(items);
-    for (const operation of others) meter.observe(operation, settling).catch(() => {});
-    return meter.observe(first, settling, note);
+    return meter.observeSettling(items, settling, note);
   }
 
   /** Counts how settling ended, and notifies those who wait for what it made eligible. */
@@ -469,7 +474,7 @@ export class Queue {
       const { outcome, until } = results[i] ?? SETTLED['not-found'];
       count = 1;
       while (results[i + count] === results[i] && isAlike(item, items[i + count])) count += 1;
-      meter.count(settleOperation(item), countedAs(outcome), count);
+      meter.countSettled(item, outcome, count);
       if (!isSettled(outcome)) continue;
       const { action, from } = item;
       const group = item.group ?? defaultGroup;
@@ -700,17 +705,6 @@ function isAlike({ action, group, from }: SettleItem, other: SettleItem | undefi
   return other?.action === action && other.group === group && other.from === from;
 }
 
-/** What some settlements are, each kind once. */
-function operationsOf(items: readonly SettleItem[]): [Operation, ...Operation[]] {
-  const first = settleOperation(items[0]);
-  const operations: [Operation, ...Operation[]] = [first];
-  for (const item of items) {
-    const operation = settleOperation(item);
-    if (operation !== first && !operations.includes(operation)) operations.push(operation);
-  }
-  return operations;
-}
-
 function storedIn({ queue, element }: QueueMove['inserts'][number]): {
   queue: QueueKey;
   element: NewElement;
@@ -728,4 +722,142 @@ function byTarget(moves: readonly QueueMove[]): Map<Queue, NewElement[]> {
     }
   }
   return targets;
+}
+
+/** What a queue can do (spec 2.2): the engine's, and whether several groups read the same element. */
+export interface Capabilities extends Omit<StorageCapabilities, 'expiry'> {
+  readonly tape: boolean;
+}
+
+/** Counts under the names of the spec. */
+interface ShownSizes {
+  readonly next_mature_t: string | null;
+  readonly totalSize: number;
+  readonly size: number;
+  readonly schedSize: number;
+  readonly resvSize: number;
+}
+
+/** The queue information record of the spec's 2.2, field for field; what follows `groups` is ours. */
+export interface QueueRecord extends ShownSizes {
+  readonly type: string;
+  readonly capabilities: Capabilities;
+  readonly factory: {
+    readonly name: string;
+    readonly type: string;
+    readonly opts: { readonly name: string; readonly url: string };
+    readonly signaller: {
+      readonly type: string;
+      readonly opts: {
+        readonly url: string;
+        /** Always empty; the spec names the field. */
+        readonly mongo_opts: Readonly<Record<string, never>>;
+        readonly channel: string;
+      };
+    };
+    readonly stats: { readonly type: string; readonly opts: { readonly url: string; readonly coll: string } };
+  };
+  readonly stats: Counters & { readonly groups?: Readonly<Record<GroupName, Counters>> };
+  readonly paused: boolean;
+  /** Streams only. */
+  readonly groups?: Readonly<Record<GroupName, ShownSizes>>;
+  /** For how many seconds the oldest ready element has been ready; null if none is. */
+  readonly oldestReadyAge: number | null;
+  /** Of the whole queue, so left out if one group was asked for; null: this node has just started. */
+  readonly rates?: RecentRates | null;
+}
+
+/** @param group counted for this group alone, or null */
+function queueRecord(
+  queue: Queue,
+  group: GroupName | null,
+  counts: QueueCounts,
+  counters: ReadonlyMap<GroupName, Counters>,
+): QueueRecord {
+  const { namespace, paused } = queue;
+  const { name, type, capabilities, isStream } = namespace;
+  const oldestMs = oldestReadyMs(queue, counts);
+  const { url, signaller, stats } = namespace.setup.shown;
+  return {
+    type,
+    capabilities,
+    factory: {
+      name,
+      type,
+      opts: { name, url },
+      signaller: {
+        type: signaller.type,
+        opts: { url: signaller.url, mongo_opts: {}, channel: signaller.channel },
+      },
+      stats: { type: stats.type, opts: { url: stats.url, coll: stats.coll } },
+    },
+    stats: group === null ? total(counters, isStream) : (counters.get(group) ?? zeroCounters()),
+    paused,
+    ...shownSizes(counts),
+    ...(isStream && group === null && { groups: byGroup(counts.groups, shownSizes) }),
+    oldestReadyAge: oldestMs === null ? null : Math.round(oldestMs) / 1000,
+    ...(group === null && { rates: namespace.activity.rates(queue.key.name, sumOf(counters)) }),
+  };
+}
+
+/** Counts of a queue, and what was counted of it, as `QueueWatch` keeps them. */
+export async function readQueue(queue: Queue): Promise<QueueReading> {
+  const { storage, stats } = queue.namespace;
+  const [counts, counters] = await Promise.all([storage.counts(queue.key), stats.read(queue.key)]);
+  const { ready, scheduled, reserved, nextMatureAt } = counts;
+  return {
+    counts: { ready, scheduled, reserved, nextMatureAt },
+    totals: sumOf(counters),
+    oldestReadyMs: oldestReadyMs(queue, counts),
+  };
+}
+
+/**
+ * For how long the oldest ready element of a queue has been ready; null if none is. What became ready first is what has the
+ * earliest maturity of all that waits.
+ */
+export function oldestReadyMs(
+  { namespace: { storage }, key }: Pick<Queue, 'namespace' | 'key'>,
+  { ready, nextMatureAt }: GroupCounts,
+): number | null {
+  if (ready === 0 || nextMatureAt === null) return null;
+  const ageMs = storage.now(key) - nextMatureAt;
+  return Number.isFinite(ageMs) ? Math.max(0, ageMs) : 0;
+}
+
+/** A stream's puts are counted once for the queue, under the plain group, and once for each named group. */
+function sumOf(counters: ReadonlyMap<GroupName, Counters>): Counters {
+  const sum = zeroCounters();
+  for (const [group, own] of counters) {
+    for (const name of COUNTER_NAMES) {
+      if (name !== 'put' || group === PLAIN_GROUP) sum[name] += own[name];
+    }
+  }
+  return sum;
+}
+
+function total(counters: ReadonlyMap<GroupName, Counters>, isStream: boolean): QueueRecord['stats'] {
+  const sum = sumOf(counters);
+  if (!isStream) return sum;
+  const named = new Map([...counters].filter(([group]) => group !== PLAIN_GROUP));
+  return { ...sum, groups: byGroup(named, (own) => own) };
+}
+
+/** The counts under the names of the spec. */
+export function shownSizes({ ready, scheduled, reserved, nextMatureAt }: GroupCounts): ShownSizes {
+  return {
+    next_mature_t: nextMatureAt === null ? null : new Date(nextMatureAt).toISOString(),
+    totalSize: ready + scheduled + reserved,
+    size: ready,
+    schedSize: scheduled,
+    resvSize: reserved,
+  };
+}
+
+/** Group names come from clients: `Object.fromEntries` defines, so `__proto__` is a key like any other. */
+function byGroup<From, To>(
+  groups: ReadonlyMap<GroupName, From>,
+  show: (value: From) => To,
+): Record<GroupName, To> {
+  return Object.fromEntries([...groups].map(([name, value]) => [name, show(value)]));
 }

@@ -81,6 +81,13 @@ export class ExchangeGraph {
     return edge === undefined ? [] : this.#search(edge);
   }
 
+  /** The graph as the caller may know it: loops that pass through other namespaces are not visible. */
+  static visible(edges: readonly Edge[], caller: Caller): ExchangeGraph {
+    const namespaces = new Set(edges.map(({ declaration }) => declaration.src.ns));
+    const visible = new Set([...namespaces].filter((namespace) => caller.maySee(namespace)));
+    return new ExchangeGraph(edges.filter(({ declaration }) => visible.has(declaration.src.ns)));
+  }
+
   /** Per declared destination of an exchange, whether its source can be reached from it. Null: from none. */
   returning(id: string): readonly boolean[] | null {
     const { source, declared } = this.#byId.get(id) ?? { source: -1, declared: [] };
@@ -126,13 +133,6 @@ function loopOf(id: string, destination: number, back: ReadonlyMap<number, Step 
   }
   loop.push(id);
   return loop;
-}
-
-/** The graph as the caller may know it: loops that pass through other namespaces are not visible. */
-export function visibleGraph(edges: readonly Edge[], caller: Caller): ExchangeGraph {
-  const namespaces = new Set(edges.map(({ declaration }) => declaration.src.ns));
-  const visible = new Set([...namespaces].filter((namespace) => caller.maySee(namespace)));
-  return new ExchangeGraph(edges.filter(({ declaration }) => visible.has(declaration.src.ns)));
 }
 
 /**

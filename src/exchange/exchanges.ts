@@ -7,7 +7,7 @@ import { createCheckLimit } from '../sandbox/limits.ts';
 import type { CancelTimer } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
 import type { Service } from '../util/service.ts';
-import { type Edge, ExchangeGraph, type LoopIds, visibleGraph } from './cycles.ts';
+import { type Edge, ExchangeGraph, type LoopIds } from './cycles.ts';
 import {
   type Caller,
   canonical,
@@ -24,8 +24,7 @@ import {
   versionOf,
 } from './declaration.ts';
 import { type DryRun, dryRun, type Sample } from './dry-run.ts';
-import { Exchange, type ExchangeContext, type ExchangeSetup } from './exchange.ts';
-import { InFlightLimit } from './in-flight-limit.ts';
+import { Exchange, type ExchangeContext, type ExchangeSetup, InFlightLimit } from './exchange.ts';
 import { type ExchangeOverview, type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
 
 interface ExchangesOptions extends ExchangeContext {
@@ -567,7 +566,7 @@ class ExchangeRegistry {
 
   /** The declared graph as the caller may know it. */
   graph(caller: Caller): ExchangeGraph {
-    return visibleGraph(this.#edges(), caller);
+    return ExchangeGraph.visible(this.#edges(), caller);
   }
 
   /** The exchanges that the caller may see, key by id. */

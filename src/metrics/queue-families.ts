@@ -1,5 +1,5 @@
 import type { Namespace } from '../broker/namespace.ts';
-import { oldestReadyMs } from '../broker/record.ts';
+import { oldestReadyMs } from '../broker/queue.ts';
 import type { Counters } from '../engine/stats.ts';
 import type { QueueCounts } from '../engine/storage.ts';
 import { DELIVERY_STATES, type GroupName } from '../model/element.ts';

@@ -14,9 +14,8 @@ import type { CancelTimer, Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { quote } from '../util/quote.ts';
 import type { Service } from '../util/service.ts';
-import { MigrationRun } from './migration-run.ts';
 import { type Action, type OperationRequest, type Route, routeOf, statesOf } from './request.ts';
-import { OperationRun, SELECTOR_PATH } from './run.ts';
+import { MigrationRun, OperationRun, SELECTOR_PATH } from './run.ts';
 import type { Searches } from './search.ts';
 import {
   BOUND_MS,

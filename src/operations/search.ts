@@ -10,7 +10,7 @@ import {
 } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { DEAD_LETTER_AT, DEAD_LETTER_REASON, FROM_QUEUE } from '../model/service-headers.ts';
-import type { Payer } from '../sandbox/fair-queue.ts';
+import type { Payer } from '../sandbox/dispatcher.ts';
 import { createCheckLimit } from '../sandbox/limits.ts';
 import type { SelectorAnswer, SelectorProgram, SelectorSandbox } from '../sandbox/sandbox.ts';
 import { textOfBytes } from '../util/byte-text.ts';

@@ -22,7 +22,7 @@ export interface Host {
   log(at: number, text: string): void;
 }
 
-export interface GuestLimits {
+interface GuestLimits {
   /** Characters of JSON that are always converted in no time. */
   readonly quickText: number;
   /** Lines of console output in one call. */
@@ -33,6 +33,19 @@ export interface GuestLimits {
   /** Seconds. */
   readonly delay: number;
   readonly tries: number;
+}
+
+/** What the guest calls: the methods of its host, by name. */
+export const CALLBACKS = ['payload', 'seal', 'converting', 'log'] as const satisfies readonly (keyof Host)[];
+
+/** A script whose value makes the guest, once, of the host's callbacks: see {@link CALLBACKS}. */
+export function guestScript(limits: GuestLimits): string {
+  const callbacks = CALLBACKS.join(', ');
+  return `"use strict";(${callbacks}) => {
+    const sink = { write: null };
+    (${harden})(sink);
+    return (${makeGuest})({ ${callbacks} }, ${JSON.stringify(limits)}, sink);
+  }`;
 }
 
 /** What the worker calls. */
@@ -57,7 +70,7 @@ type Selector = (env: object) => unknown;
  * gives or throws is looked at in here, under the deadline: a getter, a `toString` or a proxy trap of its
  * making never runs anywhere else. It answers with text of its own writing only.
  */
-export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): Guest {
+function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): Guest {
   const { parse, stringify } = JSON;
   const { freeze, getOwnPropertyDescriptor, hasOwn, keys, setPrototypeOf } = Object;
   const { apply, defineProperty, deleteProperty, ownKeys, preventExtensions } = Reflect;
@@ -415,7 +428,7 @@ interface ConsoleSink {
  * code (`eval`, the function constructors) and to code that runs later (promises, weak references), so that
  * a selector is over when it returns. Globals that a later QuickJS brings are removed until they are listed.
  */
-export function harden(sink: ConsoleSink): void {
+function harden(sink: ConsoleSink): void {
   const kept = new Set([
     ...[
       'Object',

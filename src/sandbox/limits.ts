@@ -68,16 +68,6 @@ export interface SourceProblem {
   readonly column: number | null;
 }
 
-/** The error that a client gets for a selector; `path` is where the selector was in what it sent. */
-export function invalidSelector(path: string, problem: SourceProblem): QuaysideError {
-  const { message, line, column } = problem;
-  const where = line === null ? '' : `, line ${line}, column ${column ?? 1}`;
-  return new QuaysideError('invalid-body', `${path}${where}: ${message}`, {
-    parameter: path,
-    ...(line === null ? {} : { extra: { line, column: column ?? 1 } }),
-  });
-}
-
 /** Checks and dry runs in progress, at most: each may keep the one selector worker for a second. */
 const MAX_OF_USER = 2;
 const MAX_IN_ALL = 16;

@@ -73,7 +73,7 @@ export interface PackedElements {
 }
 
 /** Bodies end to end; body i begins where body i-1 ends. */
-export interface PackedBodies {
+interface PackedBodies {
   readonly bytes: Uint8Array<ArrayBuffer>;
   readonly ends: readonly number[];
   readonly kinds: readonly PayloadKind[];
@@ -86,7 +86,7 @@ export type WorkerMessage =
 
 export type WorkerAnswer = Compiled | Called | NeedsBodies | Overrun;
 
-export interface Compiled {
+interface Compiled {
   readonly outcome: 'compiled';
   /** Per selector; null if it compiles. */
   readonly problems: readonly (SourceProblem | null)[];
@@ -130,7 +130,7 @@ export type Extra = readonly [
 export type Place = readonly [line: number, column: number];
 
 /** Headers are null where they did not change; so is `end`, of the body in `Called.bodies`. */
-export type Change = readonly [at: number, headers: readonly string[] | null, end: number | null];
+type Change = readonly [at: number, headers: readonly string[] | null, end: number | null];
 
 /** A selector touched a payload that was not sent along: call again with bodies. Nothing else happened. */
 interface NeedsBodies {

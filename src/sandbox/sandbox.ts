@@ -1,22 +1,16 @@
 import type { Delivery, ElementHeaders } from '../model/element.ts';
+import { QuaysideError } from '../model/errors.ts';
 import { type Clock, systemClock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
+import type { Payer } from './dispatcher.ts';
 import { Dispatcher } from './dispatcher.ts';
-import type { Payer } from './fair-queue.ts';
-import {
-  bodyAllowanceMs,
-  DEFAULT_LIMITS,
-  invalidSelector,
-  type SandboxLimits,
-  type SourceProblem,
-} from './limits.ts';
+import { bodyAllowanceMs, DEFAULT_LIMITS, type SandboxLimits, type SourceProblem } from './limits.ts';
 import {
   type Called,
   type Extra,
   type LogLine,
   type OverrunCause,
   PAYLOAD_KINDS,
-  type PackedBodies,
   type PackedElements,
   type PayloadKind,
   type Place,
@@ -175,6 +169,16 @@ class WorkerSandbox implements SelectorSandbox {
 
 function overran(error: string): SourceProblem {
   return { message: `Compiling this: ${error}.`, line: null, column: null };
+}
+
+/** The error that a client gets for a selector; `path` is where the selector was in what it sent. */
+function invalidSelector(path: string, problem: SourceProblem): QuaysideError {
+  const { message, line, column } = problem;
+  const where = line === null ? '' : `, line ${line}, column ${column ?? 1}`;
+  return new QuaysideError('invalid-body', `${path}${where}: ${message}`, {
+    parameter: path,
+    ...(line === null ? {} : { extra: { line, column: column ?? 1 } }),
+  });
 }
 
 /** A program whose destinations all take everything. */
@@ -341,7 +345,7 @@ function packElement(element: SelectorInput): string {
   return `[${JSON.stringify(element.id)},${element.tries},${element.matureAt / 1000},${kind},{${pairs}}]`;
 }
 
-function packBodies(elements: readonly SelectorInput[]): PackedBodies {
+function packBodies(elements: readonly SelectorInput[]): NonNullable<PackedElements['bodies']> {
   let total = 0;
   const ends = elements.map((element) => {
     total += element.body.length;

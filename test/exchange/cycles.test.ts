@@ -1,13 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
-import {
-  type Edge,
-  ExchangeGraph,
-  MAX_LOOP_LENGTH,
-  MAX_LOOPS,
-  visibleGraph,
-} from '../../src/exchange/cycles.ts';
+import { type Edge, ExchangeGraph, MAX_LOOP_LENGTH, MAX_LOOPS } from '../../src/exchange/cycles.ts';
 import { declare } from './node.ts';
 
 const ALL = { name: 'all', maySee: () => true };
@@ -153,7 +147,10 @@ describe('The loops that a caller may see', () => {
   it('pass only through exchanges whose source namespace it may see', () => {
     const some = { name: 'some', maySee: (namespace: string) => namespace === 'N' };
     const whole = ['here', 'round', 'back', 'here'];
-    assert.deepEqual(visibleGraph(edges, ALL).loopsThrough('here'), [['here', 'hidden', 'here'], whole]);
-    assert.deepEqual(visibleGraph(edges, some).loopsThrough('here'), [whole]);
+    assert.deepEqual(ExchangeGraph.visible(edges, ALL).loopsThrough('here'), [
+      ['here', 'hidden', 'here'],
+      whole,
+    ]);
+    assert.deepEqual(ExchangeGraph.visible(edges, some).loopsThrough('here'), [whole]);
   });
 });

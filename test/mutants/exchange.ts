@@ -10,7 +10,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'the selector thread is shared by requests and not by time',
     suite: 'selector wait queue',
     edits: edit(
-      'sandbox/fair-queue.ts',
+      'sandbox/dispatcher.ts',
       'const used = Math.max(this.#usage.get(key)?.used ?? 0, this.#least) + ms;',
       'const used = Math.max(this.#usage.get(key)?.used ?? 0, this.#least) + 1;',
     ),
@@ -19,9 +19,9 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'who was idle has saved up time on the selector thread',
     suite: 'selector wait queue',
     edits: [
-      ...edit('sandbox/fair-queue.ts', 'else usage.used = Math.max(usage.used, this.#least);', ''),
+      ...edit('sandbox/dispatcher.ts', 'else usage.used = Math.max(usage.used, this.#least);', ''),
       ...edit(
-        'sandbox/fair-queue.ts',
+        'sandbox/dispatcher.ts',
         'Math.max(this.#usage.get(key)?.used ?? 0, this.#least) + ms',
         '(this.#usage.get(key)?.used ?? 0) + ms',
       ),
@@ -90,6 +90,6 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
   {
     name: 'a slow user holds all bytes that may be in flight',
     suite: 'bytes in flight',
-    edits: edit('exchange/in-flight-limit.ts', 'const hasRoom = own === 0 || own', 'const hasRoom = own'),
+    edits: edit('exchange/exchange.ts', 'const hasRoom = own === 0 || own', 'const hasRoom = own'),
   },
 ];

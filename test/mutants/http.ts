@@ -103,8 +103,8 @@ export const HTTP: readonly Mutant[] = [
     suite: 'inserts of many',
     edits: edit(
       'broker/queue.ts',
-      'meter.count(settleOperation(item), countedAs(outcome), count);',
-      'meter.count(settleOperation(items[0]), countedAs(outcome), count);',
+      'meter.countSettled(item, outcome, count);',
+      'meter.countSettled(items[0] as SettleItem, outcome, count);',
     ),
   },
   {

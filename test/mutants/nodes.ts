@@ -24,8 +24,8 @@ export const NODES: readonly Mutant[] = [
   {
     name: 'the age of the oldest ready element counts what is scheduled',
     suite: 'metrics',
-    edits: edit('broker/record.ts', 'Math.max(0, ageMs)', 'Math.abs(ageMs)').concat(
-      edit('broker/record.ts', 'if (ready === 0 || nextMatureAt === null)', 'if (nextMatureAt === null)'),
+    edits: edit('broker/queue.ts', 'Math.max(0, ageMs)', 'Math.abs(ageMs)').concat(
+      edit('broker/queue.ts', 'if (ready === 0 || nextMatureAt === null)', 'if (nextMatureAt === null)'),
     ),
   },
   {

@@ -3,9 +3,15 @@ import { describe, it } from 'node:test';
 import { loadWasm } from '../../src/sandbox/dispatcher.ts';
 import { DEFAULT_LIMITS } from '../../src/sandbox/limits.ts';
 import { callSize, packElements } from '../../src/sandbox/sandbox.ts';
-import { Call, Deadline, readAnswer, VmCache } from '../../src/sandbox/thread/selector-thread.ts';
+import {
+  Call,
+  Deadline,
+  makeImage,
+  readAnswer,
+  SelectorVm,
+  VmCache,
+} from '../../src/sandbox/thread/selector-thread.ts';
 import { readSelector } from '../../src/sandbox/thread/source.ts';
-import { makeImage, SelectorVm } from '../../src/sandbox/thread/vm.ts';
 import { element, json } from './elements.ts';
 
 const wasm = await loadWasm();

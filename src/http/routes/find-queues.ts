@@ -2,14 +2,13 @@ import { refusal } from '../../access/user.ts';
 import {
   historyLengthMs,
   INTERVAL_MS,
-  INTERVALS,
   NO_RATES,
   type QueueReading,
   type Rates,
   sumOfHistories,
 } from '../../broker/activity.ts';
 import type { Namespace } from '../../broker/namespace.ts';
-import { oldestReadyMs, readQueue, shownSizes } from '../../broker/record.ts';
+import { oldestReadyMs, readQueue, shownSizes } from '../../broker/queue.ts';
 import { invalidParameter, namespaceNotFound, QuaysideError } from '../../model/errors.ts';
 import { didYouMean } from '../../util/did-you-mean.ts';
 import { quote } from '../../util/quote.ts';
@@ -129,7 +128,7 @@ export const findQueuesRoutes: readonly Route[] = [
       call.value({
         from: new Date(clock.now() - historyLengthMs(clock.monotonic())).toISOString(),
         intervalMs: INTERVAL_MS,
-        ...sumOfHistories(histories, INTERVALS),
+        ...sumOfHistories(histories),
       });
     },
   }),

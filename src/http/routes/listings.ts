@@ -1,5 +1,5 @@
 import type { Namespace } from '../../broker/namespace.ts';
-import type { QueueRecord } from '../../broker/record.ts';
+import type { QueueRecord } from '../../broker/queue.ts';
 import { invalidParameter, namespaceNotFound, QuaysideError } from '../../model/errors.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';

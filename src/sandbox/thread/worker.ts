@@ -1,7 +1,6 @@
 import { parentPort, workerData } from 'node:worker_threads';
 import type { WorkerMessage, WorkerRequest, WorkerSetup } from '../protocol.ts';
-import { SelectorThread } from './selector-thread.ts';
-import { makeImage } from './vm.ts';
+import { makeImage, SelectorThread } from './selector-thread.ts';
 
 // The entry of the selector worker: one request after the other, in the order in which they came.
 const setup = workerData as WorkerSetup;
