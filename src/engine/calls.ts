@@ -48,6 +48,13 @@ export class DeadlineQueue {
     if (this.#cancelTimer === null) this.#arm(call);
   }
 
+  /** Calls a function when the time is over. Returns a function that ends the wait. */
+  start(onExpired: () => void): () => void {
+    const wait = new Wait(this.next(), onExpired);
+    this.add(wait);
+    return () => this.remove(wait);
+  }
+
   /** The call is settled. */
   remove(call: Expiring): void {
     const { previous, next } = call;
@@ -83,6 +90,17 @@ export class DeadlineQueue {
   #expire(call: Expiring): void {
     this.remove(call);
     call.expire();
+  }
+}
+
+class Wait extends Expiring {
+  readonly deadlineAt: number;
+  readonly expire: () => void;
+
+  constructor(deadlineAt: number, expire: () => void) {
+    super();
+    this.deadlineAt = deadlineAt;
+    this.expire = expire;
   }
 }
 

@@ -1,7 +1,13 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import pg from 'pg';
-import { boolArray, byteaArray, int4Array, int8Array, textArray } from '../../src/engines/postgres/arrays.ts';
+import {
+  boolArray,
+  byteaArray,
+  int4Array,
+  int8Array,
+  textArray,
+} from '../../src/engines/postgres/statement.ts';
 import { sharedServer } from './postgres.ts';
 
 describe('Array parameters in PostgreSQL’s binary form', () => {

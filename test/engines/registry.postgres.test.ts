@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
-import { DatabaseClock } from '../../src/engines/postgres/database-clock.ts';
+import { DatabaseClock } from '../../src/engines/postgres/operations.ts';
 import { Registry } from '../../src/engines/postgres/registry.ts';
 import { systemClock } from '../../src/util/clock.ts';
 import { newElement, newElements } from '../support/elements.ts';

@@ -198,12 +198,18 @@ export const POSTGRES: readonly Mutant[] = [
   {
     name: 'two nodes may not create one queue at the same moment',
     suite: 'postgres races',
-    edits: [inPostgres('errors.ts', ", '23505']", ']')],
+    edits: [inPostgres('connection.ts', ", '23505']", ']')],
   },
   {
     name: 'a call that takes too long is repeated while others wait for it',
     suite: 'postgres races',
-    edits: [inPostgres('batcher.ts', 'isTimeout(ended.error) ? batch.callOf(ended.query) : null', 'null')],
+    edits: [
+      inPostgres(
+        'batcher.ts',
+        'error instanceof Refused && isTimeout(error) ? batch?.callOf(error.query) : null',
+        'null',
+      ),
+    ],
   },
   {
     name: 'a failure to expire is repeated before every batch',

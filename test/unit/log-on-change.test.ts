@@ -4,8 +4,7 @@ import { Sweeper } from '../../src/broker/sweeper.ts';
 import { BufferedStats } from '../../src/engine/buffered-stats.ts';
 import { unavailable } from '../../src/engine/calls.ts';
 import type { Storage } from '../../src/engine/storage.ts';
-import type { Link } from '../../src/engines/postgres/link.ts';
-import type { Side } from '../../src/engines/postgres/side.ts';
+import type { Link, Side } from '../../src/engines/postgres/link.ts';
 import { PostgresSignaller } from '../../src/engines/postgres/signaller.ts';
 import { FakeClock } from '../support/clock.ts';
 

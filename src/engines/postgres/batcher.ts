@@ -11,74 +11,29 @@ import {
 } from '../../engine/calls.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
-import { int4Array } from './arrays.ts';
-import type { Connection } from './connection.ts';
-import { ConnectionLost, isReadOnly, isTimeout, isWorthRetry, Refused, refusedError } from './errors.ts';
+import {
+  type Connection,
+  ConnectionLost,
+  isReadOnly,
+  isTimeout,
+  isWorthRetry,
+  Refused,
+  refusedError,
+} from './connection.ts';
 import type { Expirer } from './expire.ts';
 import type { Link } from './link.ts';
+import {
+  type CallSize,
+  type Item,
+  MAX_RETURNED_BYTES,
+  type Operation,
+  type Prepared,
+  RETRY,
+} from './operations.ts';
 import type { GroupUse, Queue, Registry } from './registry.ts';
-import type { Query, Row, Statement } from './statement.ts';
-
-/** Returned for an item that another node changed at the same moment: it is placed into the next batch again. */
-export const RETRY = Symbol('retry');
-
-/** A kind of items that share a statement, whatever their queues. */
-export interface Operation<I, R> {
-  readonly name: string;
-  /** Whether it changes anything: then a missing reply leaves it open whether it did. */
-  readonly changes: boolean;
-  /** Whether it stores elements: a full disk is then an error of its own. */
-  readonly stores?: boolean;
-  /** Whether its statement locks elements of streams: it may finish one, or restore a delivery of one. */
-  readonly locksElements?: boolean;
-  /** Two items with a key in common share no statement, which changes a row once, unless they are alike. */
-  keysOf?(item: I): readonly string[];
-  isAlike?(item: I, other: I): boolean;
-  /** Whether each item has a statement of its own. */
-  readonly isSingle?: boolean;
-  /** By what an item is done again if another node changed its delivery at the same moment; not given: by this one. */
-  readonly onRace?: Operation<I, R>;
-  /** The statement for some items, and what reads its rows: one result per item. */
-  prepare(items: readonly I[]): Prepared<R>;
-}
-
-export interface Prepared<R> {
-  readonly query: Query;
-  readonly read: (rows: readonly Row[]) => readonly (R | typeof RETRY)[];
-  /** Of a call with a batch to itself: whether it is committed, by its rows. Not given: it is. */
-  readonly mayCommit?: (rows: readonly Row[]) => boolean;
-}
-
-/** Erased, as the batcher holds them. */
-// biome-ignore lint/suspicious/noExplicitAny: each item goes to the operation that it came with
-type AnyOperation = Operation<any, any>;
-
-/** What a call asks for: most have one item, a settlement one per delivery. */
-export interface Item<I, R> {
-  readonly operation: Operation<I, R>;
-  readonly item: I;
-  readonly queues: readonly Queue[];
-}
-
-/** What bounds a batch, and what a call stores. */
-export interface CallSize {
-  /** Sent. */
-  readonly bytes: number;
-  readonly rows: number;
-  /** What may be returned by a statement that no other call shares, bytes. */
-  readonly returned?: number;
-  /** Groups for which it stores something. */
-  readonly uses?: readonly GroupUse[];
-  /** It has a batch to itself. */
-  readonly isAlone?: boolean;
-}
+import { int4Array, type Query, type Row, type Statement } from './statement.ts';
 
 const ONE_ROW: CallSize = { bytes: 0, rows: 1 };
-/**
- * A statement returns no more bytes than this, however many deliveries were asked for: a thousand bodies of a megabyte would be
- * two gigabytes of text on the wire. What calls of a batch may return by statements of their own is bounded by as much.
- */
-export const MAX_RETURNED_BYTES = 16 * 1024 * 1024;
 const NO_USES: readonly GroupUse[] = [];
 
 /** A caller has its result, or a clear error, within this time. */
@@ -95,69 +50,79 @@ const MAX_ATTEMPTS = 4;
 const STOPPED = new ConnectionLost('The engine was stopped.');
 const NO_REPLY = new ConnectionLost('No reply in time.');
 
+/** Erased, as the batcher holds them. */
+// biome-ignore lint/suspicious/noExplicitAny: each item goes to the operation that it came with
+type AnyOperation = Operation<any, any>;
+
+/** An item of a call that is not settled. */
+interface Entry {
+  readonly call: Call;
+  readonly item: unknown;
+  readonly queues: readonly Queue[];
+  operation: AnyOperation;
+  result: unknown;
+}
+
 /** One call: pending -> sent -> settled, or back to pending with the items that are still to be done. */
 class Call extends Expiring {
   readonly deadlineAt: number;
   readonly size: CallSize;
   readonly changes: boolean;
   readonly stores: boolean;
-  items: readonly Item<unknown, unknown>[];
+  /** Those that are to be done. */
+  entries: readonly Entry[];
   isSettled = false;
   /** How often a batch with it was rejected. After that it has one of its own. */
   attempts = 0;
   /** Some items are done and others, which another node changed at the same moment, are not yet. */
   isPartlyApplied = false;
-  readonly #results: unknown[] = [];
-  /** The place in the results of each item that is left. */
-  #places: readonly number[];
+  readonly #all: readonly Entry[];
   readonly #batcher: Batcher;
-  readonly #resolve: (results: unknown[]) => void;
-  readonly #reject: (error: Error) => void;
+  readonly #outcome = Promise.withResolvers<unknown[]>();
 
   constructor(
     batcher: Batcher,
     items: readonly Item<unknown, unknown>[],
     { size, deadlineAt }: { size: CallSize; deadlineAt: number },
-    { resolve, reject }: { resolve: (results: unknown[]) => void; reject: (error: Error) => void },
   ) {
     super();
     this.#batcher = batcher;
-    this.items = items;
     this.size = size;
     this.deadlineAt = deadlineAt;
     this.changes = items.some(({ operation }) => operation.changes);
     this.stores = items.some(({ operation }) => operation.stores === true);
-    this.#places = items.map((_, place) => place);
-    this.#resolve = resolve;
-    this.#reject = reject;
+    this.#all = items.map(({ operation, item, queues }) => ({
+      call: this,
+      item,
+      queues,
+      operation,
+      result: undefined,
+    }));
+    this.entries = this.#all;
   }
 
-  /** Takes the results of all items that are left. Those that are to be done again are left once more. */
-  succeed(results: readonly unknown[]): void {
+  get outcome(): Promise<unknown[]> {
+    return this.#outcome.promise;
+  }
+
+  /** Its entries have results. Those that are to be done again are left once more. */
+  succeed(): void {
     if (this.isSettled) return;
-    const again: Item<unknown, unknown>[] = [];
-    const places: number[] = [];
-    for (const [index, item] of this.items.entries()) {
-      const place = this.#places[index] ?? 0;
-      if (results[index] === RETRY) {
-        again.push({ ...item, operation: item.operation.onRace ?? item.operation });
-        places.push(place);
-      } else this.#results[place] = results[index];
-    }
-    if (again.length > 0) {
-      this.isPartlyApplied ||= this.changes && again.length < this.items.length;
-      this.items = again;
-      this.#places = places;
+    const again = this.entries.filter(({ result }) => result === RETRY);
+    if (again.length === 0) {
+      this.#settle();
+      this.#outcome.resolve(this.#all.map(({ result }) => result));
       return;
     }
-    this.#settle();
-    this.#resolve(this.#results);
+    this.isPartlyApplied ||= this.changes && again.length < this.entries.length;
+    for (const entry of again) entry.operation = entry.operation.onRace ?? entry.operation;
+    this.entries = again;
   }
 
   fail(error: Error): void {
     if (this.isSettled) return;
     this.#settle();
-    this.#reject(this.isPartlyApplied && !isUnknownOutcome(error) ? unknownOutcome(error) : error);
+    this.#outcome.reject(this.isPartlyApplied && !isUnknownOutcome(error) ? unknownOutcome(error) : error);
   }
 
   expire(): void {
@@ -170,11 +135,10 @@ class Call extends Expiring {
   }
 }
 
-/** Items that share a statement, and where their results go. */
+/** Entries that share a statement. */
 class Group {
   readonly operation: AnyOperation;
-  readonly items: unknown[] = [];
-  readonly owners: { readonly results: unknown[]; readonly index: number }[] = [];
+  readonly entries: Entry[] = [];
   readonly streams = new Set<Queue>();
   readonly #byKey = new Map<string, unknown>();
 
@@ -182,22 +146,21 @@ class Group {
     this.operation = operation;
   }
 
-  takes(item: unknown): boolean {
+  takes(item: unknown, keys: readonly string[]): boolean {
     const { operation } = this;
-    if (operation.isSingle === true) return this.items.length === 0;
-    for (const key of operation.keysOf?.(item) ?? []) {
+    if (operation.isSingle === true) return this.entries.length === 0;
+    for (const key of keys) {
       const other = this.#byKey.get(key);
       if (other !== undefined && operation.isAlike?.(item, other) !== true) return false;
     }
     return true;
   }
 
-  add({ item, queues }: Item<unknown, unknown>, results: unknown[], index: number): void {
-    this.items.push(item);
-    this.owners.push({ results, index });
-    for (const key of this.operation.keysOf?.(item) ?? []) this.#byKey.set(key, item);
+  add(entry: Entry, keys: readonly string[]): void {
+    this.entries.push(entry);
+    for (const key of keys) this.#byKey.set(key, entry.item);
     if (this.operation.locksElements === true)
-      for (const queue of queues) if (queue.isStream) this.streams.add(queue);
+      for (const queue of entry.queues) if (queue.isStream) this.streams.add(queue);
   }
 }
 
@@ -210,66 +173,62 @@ class Batch {
   readonly #groups: Group[] = [];
   readonly #latestOf = new Map<AnyOperation, number>();
   readonly #latestAbout = new Map<Queue, number>();
-  readonly #results: unknown[][];
-  readonly #prepared: readonly { readonly group: Group; readonly prepared: Prepared<unknown> }[];
+  readonly #prepared: readonly Prepared<unknown>[];
   readonly #lock: Query | null;
 
   constructor(calls: readonly Call[]) {
     this.calls = calls;
-    this.#results = calls.map(() => []);
-    for (const [place, call] of calls.entries()) this.#placeCall(call, this.#results[place] ?? []);
-    this.#prepared = this.#groups.map((group) => ({ group, prepared: group.operation.prepare(group.items) }));
+    for (const { entries } of calls) this.#placeAll(entries);
+    this.#prepared = this.#groups.map(({ operation, entries }) =>
+      operation.prepare(entries.map(({ item }) => item)),
+    );
     this.#lock = lockStreams(this.#groups.map(({ streams }) => streams).filter(({ size }) => size > 0));
   }
 
   /** The statements to send, in order. */
   get queries(): Query[] {
-    const queries = this.#prepared.map(({ prepared }) => prepared.query);
-    return this.#lock === null ? queries : [this.#lock, ...queries];
+    const queries: Query[] = this.#lock === null ? [] : [this.#lock];
+    for (const [index, { operation }] of this.#groups.entries())
+      queries.push({ statement: operation.statement, values: this.#prepared[index]?.values ?? [] });
+    return queries;
   }
 
   /** What decides whether it is committed, by the rows of its statements; null: nothing does. */
   get mayCommit(): ((results: readonly (readonly Row[])[]) => boolean) | null {
-    const [first] = this.#prepared;
-    const mayCommit = first?.prepared.mayCommit;
-    if (mayCommit === undefined) return null;
-    return (results) => mayCommit(results[this.#lock === null ? 0 : 1] ?? []);
+    const mayCommit = this.#prepared[0]?.mayCommit;
+    return mayCommit === undefined ? null : (results) => mayCommit(results[this.#first] ?? []);
   }
 
   /** Gives each call its results. */
   settle(rows: readonly (readonly Row[])[]): void {
-    const from = this.#lock === null ? 0 : 1;
-    for (const [index, { group, prepared }] of this.#prepared.entries()) {
-      const results = prepared.read(rows[from + index] ?? []);
-      for (const [place, owner] of group.owners.entries()) owner.results[owner.index] = results[place];
+    for (const [index, { entries }] of this.#groups.entries()) {
+      const results = this.#prepared[index]?.read(rows[this.#first + index] ?? []) ?? [];
+      for (const [place, entry] of entries.entries()) entry.result = results[place];
     }
-    for (const [place, call] of this.calls.entries()) call.succeed(this.#results[place] ?? []);
+    for (const call of this.calls) call.succeed();
   }
 
   /** The call whose statement alone is at that place of {@link queries}; null: several calls share it. */
   callOf(query: number): Call | null {
-    const owners = this.#groups[query - (this.#lock === null ? 0 : 1)]?.owners ?? [];
-    const results = owners[0]?.results;
-    if (results === undefined || owners.some((owner) => owner.results !== results)) return null;
-    return this.calls[this.#results.indexOf(results)] ?? null;
+    const entries = this.#groups[query - this.#first]?.entries ?? [];
+    const call = entries[0]?.call ?? null;
+    return entries.every((entry) => entry.call === call) ? call : null;
   }
 
-  #placeCall({ items }: Call, results: unknown[]): void {
-    const [first] = items;
-    if (first === undefined) return;
-    if (items.length === 1) {
-      const at = this.#place(first, this.#from(first.queues), results, 0);
-      for (const queue of first.queues) this.#latestAbout.set(queue, at);
-      return;
-    }
-    const froms = items.map(({ queues }) => this.#from(queues));
+  /** The place of the first group's statement. */
+  get #first(): number {
+    return this.#lock === null ? 0 : 1;
+  }
+
+  #placeAll(entries: readonly Entry[]): void {
+    const froms = entries.map(({ queues }) => this.#from(queues));
     const byKey = new Map<string, number>();
-    for (const [index, item] of items.entries()) {
-      const keys = item.operation.keysOf?.(item.item) ?? [];
+    for (const [index, entry] of entries.entries()) {
+      const keys = entry.operation.keysOf?.(entry.item) ?? [];
       const from = keys.reduce((least, key) => Math.max(least, byKey.get(key) ?? 0), froms[index] ?? 0);
-      const at = this.#place(item, from, results, index);
+      const at = this.#place(entry, keys, from);
       for (const key of keys) byKey.set(key, at);
-      for (const queue of item.queues)
+      for (const queue of entry.queues)
         this.#latestAbout.set(queue, Math.max(at, this.#latestAbout.get(queue) ?? 0));
     }
   }
@@ -280,16 +239,18 @@ class Batch {
     return from;
   }
 
-  #place(item: Item<unknown, unknown>, from: number, results: unknown[], index: number): number {
-    const { operation } = item;
-    const latest = this.#latestOf.get(operation);
-    let group = latest === undefined || latest < from ? undefined : this.#groups[latest];
-    if (latest === undefined || group === undefined || !group.takes(item.item)) {
+  /** Puts an entry into a group from that one on. Returns which. */
+  #place(entry: Entry, keys: readonly string[], from: number): number {
+    const { operation, item } = entry;
+    let at = this.#latestOf.get(operation) ?? -1;
+    let group = at < from ? undefined : this.#groups[at];
+    if (group === undefined || !group.takes(item, keys)) {
       group = new Group(operation);
-      this.#latestOf.set(operation, this.#groups.push(group) - 1);
+      at = this.#groups.push(group) - 1;
+      this.#latestOf.set(operation, at);
     }
-    group.add(item, results, index);
-    return this.#latestOf.get(operation) ?? 0;
+    group.add(entry, keys);
+    return at;
   }
 }
 
@@ -333,30 +294,31 @@ export class Batcher {
   }
 
   /** Runs one item. @throws QuaysideError as the Storage port says */
-  submit<I, R>(
+  async submit<I, R>(
     operation: Operation<I, R>,
     item: I,
     queue: Queue | null,
     size: CallSize = ONE_ROW,
   ): Promise<R> {
     const queues = queue === null ? [] : [queue];
-    return new Promise((resolve, reject) => {
-      this.#enqueue([{ operation, item, queues }], size, {
-        resolve: ([result]) => resolve(result as R),
-        reject,
-      });
-    });
+    const [result] = await this.submitAll([{ operation, item, queues }], size);
+    return result as R;
   }
 
   /** Runs several items. Results are in their order. @throws as `submit` */
   submitAll<I, R>(items: readonly Item<I, R>[], size: CallSize): Promise<R[]> {
     if (items.length === 0) return Promise.resolve([]);
-    return new Promise((resolve, reject) => {
-      this.#enqueue(items as readonly Item<unknown, unknown>[], size, {
-        resolve: (results) => resolve(results as R[]),
-        reject,
-      });
-    });
+    const error = this.#stopped
+      ? unavailable(NOT_REACHABLE, STOPPED)
+      : this.#limit.rejection(this.#options.link.awayMs);
+    if (error !== null) return Promise.reject(error);
+    const deadlineAt = this.#deadlines.next();
+    const call = new Call(this, items as readonly Item<unknown, unknown>[], { size, deadlineAt });
+    this.#limit.add(size.bytes);
+    this.#deadlines.add(call);
+    this.#pending.push(call);
+    this.#schedule();
+    return call.outcome as Promise<R[]>;
   }
 
   /** There is a connection again. */
@@ -400,25 +362,6 @@ export class Batcher {
   onSettled(call: Call): void {
     this.#deadlines.remove(call);
     this.#limit.remove(call.size.bytes);
-  }
-
-  #enqueue(
-    items: readonly Item<unknown, unknown>[],
-    size: CallSize,
-    end: { resolve: (results: unknown[]) => void; reject: (error: Error) => void },
-  ): void {
-    const error = this.#stopped
-      ? unavailable(NOT_REACHABLE, STOPPED)
-      : this.#limit.rejection(this.#options.link.awayMs);
-    if (error !== null) {
-      end.reject(error);
-      return;
-    }
-    const call = new Call(this, items, { size, deadlineAt: this.#deadlines.next() }, end);
-    this.#limit.add(size.bytes);
-    this.#deadlines.add(call);
-    this.#pending.push(call);
-    this.#schedule();
   }
 
   /** After the current turn, so that what it still asks for shares the batch. */
@@ -474,36 +417,41 @@ export class Batcher {
     const { clock, expirer, onBatch } = this.#options;
     this.#sent = calls;
     this.#sentAt = clock.monotonic();
+    let batch: Batch | null = null;
     try {
       await this.#rejectGroups(connection, calls);
       // A caller that was rejected in the meantime must not have its element taken after all.
       const inTime = calls.filter(({ isSettled }) => !isSettled);
       if (inTime.length === 0) return;
       const expired = expirer.isDue ? expirer.run(connection) : null;
-      const batch = new Batch(inTime);
+      batch = new Batch(inTime);
       this.#mayBeApplied = true;
-      const ended = await connection.transact(batch.queries, batch.mayCommit);
-      await expired;
-      if (ended.how === 'refused') {
-        const slow = isTimeout(ended.error) ? batch.callOf(ended.query) : null;
-        // It would most likely take as long again, and the others would wait for it in vain.
-        if (slow === null) this.#onRejected(inTime, ended.error);
-        else this.#reject(slow, ended.error);
-        this.#repeat(inTime);
-      } else if (ended.how === 'lost') this.#onBatchLost(inTime, ended.error);
-      else {
-        onBatch();
-        this.#settle(batch, ended.results);
-        this.#repeat(inTime);
-      }
+      const committed = connection.transact(batch.queries, batch.mayCommit);
+      const rows = await committed.finally(() => expired);
+      onBatch();
+      this.#settle(batch, rows);
     } catch (error) {
-      // Nothing was sent: there is no connection, or the values make no sense.
-      if (!(error instanceof ConnectionLost)) this.#onRejected(calls, error);
-      this.#repeat(calls);
+      this.#onFailed(batch, batch?.calls ?? calls, error);
     } finally {
       this.#sent = [];
       this.#mayBeApplied = false;
+      this.#repeat(calls);
     }
+  }
+
+  /** A batch failed; null: none was sent, as there is no connection, or the values make no sense. */
+  #onFailed(batch: Batch | null, calls: readonly Call[], error: unknown): void {
+    if (error instanceof ConnectionLost) {
+      if (batch === null) return;
+      for (const call of calls)
+        call.fail(call.changes ? unknownOutcome(error) : unavailable(NOT_REACHABLE, error));
+      this.#options.link.drop('it did not reply');
+      return;
+    }
+    const slow = error instanceof Refused && isTimeout(error) ? batch?.callOf(error.query) : null;
+    // It would most likely take as long again, and the others would wait for it in vain.
+    if (slow != null) this.#reject(slow, error as Refused);
+    else this.#onRejected(calls, error);
   }
 
   /** Nothing of a batch happened: its calls run again, each alone. */
@@ -538,12 +486,6 @@ export class Batcher {
       // Rows that make no sense; it is too late to say that nothing happened.
       for (const call of batch.calls) call.fail(internal(error));
     }
-  }
-
-  #onBatchLost(calls: readonly Call[], error: ConnectionLost): void {
-    for (const call of calls)
-      call.fail(call.changes ? unknownOutcome(error) : unavailable(NOT_REACHABLE, error));
-    this.#options.link.drop('it did not reply');
   }
 
   #reject(call: Call, error: Refused): void {

@@ -1,7 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import pg from 'pg';
+import { refusedByStore } from '../../engine/calls.ts';
 import type { Host } from '../../engine/settings.ts';
-import { ConnectionLost, fromDriver, Refused } from './errors.ts';
+import type { QuaysideError } from '../../model/errors.ts';
 import type { Settings } from './settings.ts';
 import { flag, number, type Parameter, type Query, type Row, type Statement, text } from './statement.ts';
 
@@ -90,21 +91,10 @@ function checkSession(row: Row): void {
   if (flag(row, 2)) throw new UnfitServer('it is a standby, which takes no writes; name the primary');
 }
 
-/** How a transaction ended, as far as this node can know. */
-export type Ended =
-  /** It is committed, or was rolled back as its caller chose; the rows of each statement. */
-  | { readonly how: 'committed'; readonly results: readonly (readonly Row[])[] }
-  /** It was certainly rolled back, because of the query at that place. */
-  | { readonly how: 'refused'; readonly error: Refused; readonly query: number }
-  /** The connection ended before the reply: it was committed or it was not. */
-  | { readonly how: 'lost'; readonly error: ConnectionLost };
-
 export interface ConnectionEvents {
   /** The connection ended. Called once, and never after `close`. */
   readonly lost: (reason: Error) => void;
   readonly notified: (channel: string, payload: string) => void;
-  /** Aborted if the connection is not needed any more, opened or not. */
-  readonly signal: AbortSignal;
 }
 
 /**
@@ -116,40 +106,13 @@ export interface ConnectionEvents {
 export class Connection {
   /** Visible in `pg_stat_activity`, and unique: a successor finds the session of a lost connection by it. */
   readonly name: string;
+  readonly #settings: Settings;
   readonly #client: pg.Client;
   #lost: ((reason: Error) => void) | null;
 
-  /**
-   * Connects, sets the session up and checks the server.
-   * @param role the purpose of the connection, visible in `pg_stat_activity`
-   * @throws ConnectionLost if the host does not reply; Refused, UnfitServer if the server cannot be used
-   */
-  static async open(
-    settings: Settings,
-    host: Host,
-    role: string,
-    events: ConnectionEvents,
-  ): Promise<Connection> {
-    const { signal } = events;
-    signal.throwIfAborted();
-    const connection = new Connection(settings, host, role, events);
-    const abandon = (): void => connection.destroy();
-    signal.addEventListener('abort', abandon);
-    try {
-      await connection.#client.connect();
-      await connection.#client.query(sessionSettings(settings));
-      const [row] = await connection.query(SESSION_CHECK, []);
-      checkSession(row ?? []);
-    } catch (error) {
-      connection.destroy();
-      throw error instanceof UnfitServer || error instanceof Refused ? error : fromDriver(error);
-    } finally {
-      signal.removeEventListener('abort', abandon);
-    }
-    return connection;
-  }
-
-  private constructor(settings: Settings, { host, port }: Host, role: string, events: ConnectionEvents) {
+  /** @param role the purpose of the connection, visible in `pg_stat_activity` */
+  constructor(settings: Settings, { host, port }: Host, role: string, events: ConnectionEvents) {
+    this.#settings = settings;
     this.name = `quayside ${role} ${randomBytes(6).toString('hex')}`;
     this.#lost = events.lost;
     this.#client = new pg.Client({
@@ -169,6 +132,26 @@ export class Connection {
     this.#client.on('error', (error) => this.#lose(error));
     this.#client.on('end', () => this.#lose(new Error('the server closed the connection')));
     this.#client.on('notification', ({ channel, payload = '' }) => events.notified(channel, payload));
+  }
+
+  /** Whether it has not ended. */
+  get isOpen(): boolean {
+    return this.#lost !== null;
+  }
+
+  /**
+   * Connects, sets the session up and checks the server.
+   * @throws ConnectionLost if the host does not reply; Refused, UnfitServer if the server cannot be used
+   */
+  async open(): Promise<void> {
+    try {
+      await this.#client.connect();
+      await this.#client.query(sessionSettings(this.#settings));
+      const [row] = await this.query(SESSION_CHECK, []);
+      checkSession(row ?? []);
+    } catch (error) {
+      throw error instanceof UnfitServer || error instanceof Refused ? error : fromDriver(error);
+    }
   }
 
   /** @throws Refused, ConnectionLost */
@@ -198,21 +181,18 @@ export class Connection {
 
   /**
    * Executes statements as one transaction, all sent before the first reply: one system call, one round trip. One
-   * statement is a transaction of its own.
-   * @param mayCommit asked with the rows of each statement, in a round trip of its own; false: the transaction is rolled back.
+   * statement is a transaction of its own. Returns the rows of each statement.
+   * @param mayCommit asked with these rows, in a round trip of its own; false: the transaction is rolled back.
    *   Not given: it is committed
+   * @throws Refused if it was certainly rolled back; ConnectionLost if it was committed or it was not
    */
   async transact(
     queries: readonly Query[],
     mayCommit: ((results: readonly (readonly Row[])[]) => boolean) | null = null,
-  ): Promise<Ended> {
+  ): Promise<readonly (readonly Row[])[]> {
     const [only] = queries;
     if (only !== undefined && queries.length === 1 && mayCommit === null) {
-      try {
-        return { how: 'committed', results: [await this.query(only.statement, only.values)] };
-      } catch (error) {
-        return this.#confirmed(failed(error));
-      }
+      return [await this.#confirmed(this.query(only.statement, only.values))];
     }
     const { stream } = this.#client.connection;
     stream.cork();
@@ -233,12 +213,11 @@ export class Connection {
       }
       await (committed ?? this.run('ROLLBACK')).catch(() => {});
       // After a rejected statement nothing can be committed any more, even if the connection ends.
-      return failed(result.reason, query);
+      if (result.reason instanceof Refused) result.reason.query = query;
+      throw result.reason;
     }
-    const ending = committed ?? this.run(mayCommit?.(rows) === true ? 'COMMIT' : 'ROLLBACK');
-    const [end] = await Promise.allSettled([ending]);
-    if (end.status === 'rejected') return this.#confirmed(failed(end.reason));
-    return { how: 'committed', results: rows };
+    await this.#confirmed(committed ?? this.run(mayCommit?.(rows) === true ? 'COMMIT' : 'ROLLBACK'));
+    return rows;
   }
 
   /**
@@ -270,13 +249,12 @@ export class Connection {
    * An error in place of a commit's reply means a rollback only if the server continues: one that fails while it writes its
    * log may have written the commit.
    */
-  async #confirmed(ended: Ended): Promise<Ended> {
-    if (ended.how !== 'refused') return ended;
+  async #confirmed<T>(ending: Promise<T>): Promise<T> {
     try {
-      await this.query(ALIVE, []);
-      return ended;
+      return await ending;
     } catch (error) {
-      return failed(error);
+      if (error instanceof Refused) await this.query(ALIVE, []);
+      throw error;
     }
   }
 
@@ -287,13 +265,78 @@ export class Connection {
   }
 }
 
-function failed(error: unknown, query = 0): Ended {
-  if (error instanceof Refused) return { how: 'refused', error, query };
-  // Anything else is no reply of PostgreSQL, so the outcome is unknown.
-  const lost = error instanceof ConnectionLost ? error : new ConnectionLost('The connection failed.', error);
-  return { how: 'lost', error: lost };
-}
-
 function asText(value: string): string {
   return value;
+}
+
+/** A connection that ended, or never came about. What was under way on it may have been applied. */
+export class ConnectionLost extends Error {
+  constructor(message: string, cause?: unknown) {
+    super(message, cause === undefined ? undefined : { cause: describe(cause) });
+    this.name = 'ConnectionLost';
+  }
+}
+
+/** PostgreSQL said no and goes on: the transaction was rolled back and the connection is as before. */
+export class Refused extends Error {
+  /** The SQLSTATE. */
+  readonly code: string;
+  /** The place of its query among those of the transaction. */
+  query = 0;
+
+  constructor(code: string, message: string) {
+    super(message);
+    this.name = 'Refused';
+    this.code = code;
+  }
+}
+
+const DISK_FULL = '53100';
+const READ_ONLY = '25006';
+/**
+ * The same call may well pass when made again: deadlock, serialization failure, and a unique violation, as two nodes see that
+ * create the same queue at the same moment.
+ */
+const WORTH_A_RETRY = new Set(['40P01', '40001', '23505']);
+/** A statement, or its wait for a lock, took too long. */
+const TIMEOUTS = new Set(['57014', '55P03']);
+/** Errors after which the server closes the connection: shutdown, crash, dropped database, idle too long. */
+const ENDS_CONNECTION = /^(?:57P0[1-5]|25P03|08...)$/;
+
+/** What the driver threw, as one of the two above. Values that a statement carried are left out. */
+export function fromDriver(error: unknown): ConnectionLost | Refused {
+  if (error instanceof pg.DatabaseError && error.code !== undefined && !ENDS_CONNECTION.test(error.code)) {
+    return new Refused(error.code, describe(error).message);
+  }
+  return new ConnectionLost('The connection to PostgreSQL ended.', error);
+}
+
+/** An error without whatever could hold a stored value or a secret: the message's parts that are known to be neither. */
+function describe(error: unknown): Error {
+  if (error instanceof pg.DatabaseError) {
+    // Class 22 is about data, and its messages quote them.
+    const quotesData = error.code?.startsWith('22') ?? false;
+    return new Error(
+      quotesData ? `PostgreSQL error ${error.code}` : `PostgreSQL error ${error.code}: ${error.message}`,
+    );
+  }
+  return new Error(error instanceof Error ? error.message : String(error));
+}
+
+export function isWorthRetry(error: Error): boolean {
+  return error instanceof Refused && WORTH_A_RETRY.has(error.code);
+}
+
+export function isTimeout(error: Refused): boolean {
+  return TIMEOUTS.has(error.code);
+}
+
+/** Whether another server has become the writable one, so that this connection is of no use any more. */
+export function isReadOnly(error: Refused): boolean {
+  return error.code === READ_ONLY;
+}
+
+/** The port's error for a rejected call. @param stores whether it stores elements: a full disk is then an error of its own */
+export function refusedError(error: Refused, stores: boolean): QuaysideError {
+  return refusedByStore(error, error.code === DISK_FULL && stores);
 }

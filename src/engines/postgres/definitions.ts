@@ -10,7 +10,7 @@ import {
 } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
-import type { Side } from './side.ts';
+import type { Side } from './link.ts';
 import { type Query, type Row, type Statement, text } from './statement.ts';
 
 const GET: Statement = {

@@ -2,8 +2,7 @@ import type { EngineLog } from '../../engine/engine.ts';
 import { EXPIRED, LEASE_EXPIRED } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { LogOnChange } from '../../util/log-on-change.ts';
-import type { Connection } from './connection.ts';
-import { ConnectionLost } from './errors.ts';
+import { type Connection, ConnectionLost } from './connection.ts';
 import type { Context } from './operations.ts';
 import {
   CONTENT_BYTES,

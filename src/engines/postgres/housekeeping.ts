@@ -6,10 +6,9 @@ import type { Clock } from '../../util/clock.ts';
 import { LogOnChange } from '../../util/log-on-change.ts';
 import { likePattern } from '../../util/name-pattern.ts';
 import { quote } from '../../util/quote.ts';
-import { idArray, int8Array, textArray } from './arrays.ts';
-import type { DatabaseClock } from './database-clock.ts';
+import type { Side } from './link.ts';
+import type { DatabaseClock } from './operations.ts';
 import type { Subscription } from './registry.ts';
-import type { Side } from './side.ts';
 import {
   CONTENT_BYTES,
   count,
@@ -20,7 +19,16 @@ import {
   WENT_WAITING,
   withList,
 } from './sql.ts';
-import { number, type Parameter, type Query, type Statement, text } from './statement.ts';
+import {
+  idArray,
+  int8Array,
+  number,
+  type Parameter,
+  type Query,
+  type Statement,
+  text,
+  textArray,
+} from './statement.ts';
 
 /** Deliveries or keys that go in one statement. */
 const AT_ONCE = 1000;

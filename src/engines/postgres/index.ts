@@ -1,10 +1,10 @@
 // The PostgreSQL engine. `storage.ts` turns calls of the Storage port into items; `batcher.ts` places them into batches, one
-// transaction after another on the main connection. Each kind of item is an operation with one SQL statement, which takes rows as
-// columns and returns results by their number: `insert.ts`, `take.ts`, `settle.ts`, `scan.ts`, `counts.ts`, and `queues.ts` for the
-// rest; `sql.ts` has what statements share, `statement.ts` and `arrays.ts` their parameters. `expire.ts` expires leases and elements
-// before a batch. `registry.ts` knows queues and computes ids, `watermark.ts` where reads begin, which `prober.ts` finds out,
-// `content.ts` and `ids.ts` how elements are stored. `schema.ts` has the tables. `link.ts` keeps a connection (`connection.ts`)
-// open. All else, such as `housekeeping.ts`, runs on the auxiliary one, `side.ts`.
+// transaction after another on the main connection. Each kind of item is an operation (`operations.ts`) with one SQL statement,
+// which takes rows as columns and returns results by their number: `insert.ts`, `take.ts`, `settle.ts`, `scan.ts`, and `queues.ts`
+// for the rest; `sql.ts` has what statements share, `statement.ts` their parameters. `expire.ts` expires leases and elements
+// before a batch. `registry.ts` knows queues and computes ids, `watermark.ts` where reads begin, `content.ts` how elements are
+// stored. `schema.ts` has the tables. `link.ts` keeps a connection (`connection.ts`) open, and has the auxiliary one, on which
+// all else runs: `housekeeping.ts`, and the other ports.
 
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
@@ -17,24 +17,22 @@ import { LeaseTokens } from '../../model/lease-token.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { Batcher } from './batcher.ts';
 import type { Connection } from './connection.ts';
-import { DatabaseClock } from './database-clock.ts';
+import { Ids } from './content.ts';
 import { PostgresDefinitions } from './definitions.ts';
 import { examineServer } from './examine.ts';
 import { Expirer } from './expire.ts';
 import { Housekeeping } from './housekeeping.ts';
-import { Ids } from './ids.ts';
-import { Link } from './link.ts';
-import type { Context } from './operations.ts';
-import { Prober } from './prober.ts';
+import { Link, Side } from './link.ts';
+import { type Context, DatabaseClock } from './operations.ts';
 import { PING } from './queues.ts';
 import { Registry } from './registry.ts';
 import { prepareSchema } from './schema.ts';
 import { readSettings, type Settings } from './settings.ts';
-import { Side } from './side.ts';
 import { channelOf, PostgresSignaller } from './signaller.ts';
 import { number } from './statement.ts';
 import { PostgresCounters } from './stats.ts';
 import { PostgresStorage } from './storage.ts';
+import { Prober } from './watermark.ts';
 
 /**
  * The PostgreSQL engine: `postgres://user:password@host:port/database`, one schema, three connections a node.

@@ -2,10 +2,9 @@ import { hash } from 'node:crypto';
 import type { OnRepeat } from '../../engine/storage.ts';
 import type { ElementId, NewElement } from '../../model/element.ts';
 import { isSameContent } from '../../model/fingerprint.ts';
-import type { Operation, Prepared } from './batcher.ts';
 import { encodeHead } from './content.ts';
 import type { Expirer } from './expire.ts';
-import type { Context } from './operations.ts';
+import type { Context, Operation, Prepared } from './operations.ts';
 import { type Queue, REGISTERED, type Registry, type Subscription } from './registry.ts';
 import {
   CAME_WAITING,
@@ -211,7 +210,7 @@ function storingNew(shared: boolean, from: string): string[] {
   ];
 }
 
-export interface InsertItem {
+interface InsertItem {
   readonly queue: Queue;
   readonly elements: readonly NewElement[];
   readonly onRepeat: OnRepeat | null;
@@ -219,7 +218,7 @@ export interface InsertItem {
   readonly isWhole: boolean;
 }
 
-export type InsertOperation = Operation<InsertItem, ElementId[]>;
+type InsertOperation = Operation<InsertItem, ElementId[]>;
 
 /** The operation for some elements: the plainest that can store them all. Parameter 1 is the dedup window. */
 export function insertOperations(context: Context): (kinds: ElementKinds) => InsertOperation {
@@ -231,8 +230,8 @@ export function insertOperations(context: Context): (kinds: ElementKinds) => Ins
       name,
       text: `${withList(NOW, ...storing(kinds, { first: 1, window: context.dedupWindow }))} ${ids} ${kinds.keyed ? keys : ''}`,
     };
-    const prepare = (items: readonly InsertItem[]) => prepareInsert(context, kinds, statement, items);
-    return { name, changes: true, stores: true, prepare };
+    const prepare = (items: readonly InsertItem[]) => prepareInsert(context, kinds, items);
+    return { statement, changes: true, stores: true, prepare };
   };
   const operations = everyKind((shared, keyed) => operation({ shared, keyed }));
   return ({ shared, keyed }) => operations(shared, keyed);
@@ -241,7 +240,6 @@ export function insertOperations(context: Context): (kinds: ElementKinds) => Ins
 function prepareInsert(
   context: Context,
   kinds: ElementKinds,
-  statement: Statement,
   items: readonly InsertItem[],
 ): Prepared<ElementId[]> {
   const stored = new NewElements(kinds, context);
@@ -269,7 +267,7 @@ function prepareInsert(
   const isWhole = (results: readonly InsertOutcome[]): boolean =>
     results.every(({ repeats }) => repeats !== 'other');
   return {
-    query: { statement, values: stored.values() },
+    values: stored.values(),
     ...(items[0]?.isWhole === true && {
       mayCommit: (rows: readonly Row[]) => outcomesOf(rows).every(isWhole),
     }),

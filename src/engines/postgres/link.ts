@@ -1,10 +1,19 @@
 import { randomInt } from 'node:crypto';
+import {
+  DeadlineQueue,
+  isUnreachable,
+  NOT_REACHABLE,
+  unavailable,
+  unknownOutcome,
+} from '../../engine/calls.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import { withTlsHint } from '../../engine/settings.ts';
 import { Backoff } from '../../util/backoff.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
-import { Connection } from './connection.ts';
+import { TIMEOUT_MS } from './batcher.ts';
+import { Connection, ConnectionLost, Refused, refusedError } from './connection.ts';
 import type { Settings } from './settings.ts';
+import type { Query, Row } from './statement.ts';
 
 /** Between connects that fail: shorter than for other work, as nothing can be done without a connection. */
 const BACKOFF = { minMs: 50, maxMs: 1000 };
@@ -50,7 +59,9 @@ export class Link {
   #lastReason = '';
   /** Settles when no attempt is in progress. */
   #retrying: Promise<void> = Promise.resolve();
-  readonly #stopped = new AbortController();
+  /** That of the attempt in progress. */
+  #opening: Connection | null = null;
+  #isStopped = false;
 
   constructor(
     settings: Settings,
@@ -102,8 +113,9 @@ export class Link {
   }
 
   async stop(): Promise<void> {
-    this.#stopped.abort(new Error('the engine was stopped'));
+    this.#isStopped = true;
     this.#cancelRetry?.();
+    this.#opening?.destroy();
     await this.#retrying;
     const connection = this.#connection;
     this.#connection = null;
@@ -115,64 +127,44 @@ export class Link {
 
   /** @param prepareMs how long preparing may take; null: without limit */
   async #open(prepareMs: number | null): Promise<void> {
+    if (this.#isStopped) throw STOPPED;
     const { hosts } = this.#settings;
     const host = hosts[this.#attempts % hosts.length];
     this.#attempts += 1;
     if (host === undefined) throw new Error('no host is named');
-    let ended: Error | null = null;
-    let ready: Connection | null = null;
-    const opened = await this.#within(OPEN_TIMEOUT_MS, (signal) =>
-      Connection.open(this.#settings, host, this.#role, {
-        signal,
-        notified: this.#events.notified ?? ignore,
-        lost: (reason) => {
-          ended = reason;
-          if (ready !== null) this.#onLost(ready, reason);
-        },
-      }),
-    );
+    const connection = new Connection(this.#settings, host, this.#role, {
+      notified: this.#events.notified ?? ignore,
+      lost: (reason) => this.#onLost(connection, reason),
+    });
+    this.#opening = connection;
     try {
-      await this.#within(prepareMs, (signal) => this.#prepare(opened, signal));
-      if (ended !== null) throw ended;
-      this.#stopped.signal.throwIfAborted();
-      this.#predecessor = opened.name;
-      this.#connection = opened;
-      ready = opened;
+      await this.#within(OPEN_TIMEOUT_MS, connection, connection.open());
+      await this.#within(prepareMs, connection, this.#prepare(connection));
+      if (this.#isStopped) throw STOPPED;
+      if (!connection.isOpen) throw new ConnectionLost('The connection ended.');
+      this.#predecessor = connection.name;
+      this.#connection = connection;
     } catch (error) {
-      opened.destroy();
+      connection.destroy();
       throw error;
+    } finally {
+      this.#opening = null;
     }
   }
 
-  async #prepare(connection: Connection, signal: AbortSignal): Promise<void> {
-    const abandon = (): void => connection.destroy();
-    signal.addEventListener('abort', abandon);
-    try {
-      if (this.#predecessor !== null) await connection.endSession(this.#predecessor);
-      await this.#events.prepare(connection);
-    } finally {
-      // Otherwise `#stopped` would reference the connection as long as the link exists, and `stop` would destroy it.
-      signal.removeEventListener('abort', abandon);
-    }
+  async #prepare(connection: Connection): Promise<void> {
+    if (this.#predecessor !== null) await connection.endSession(this.#predecessor);
+    await this.#events.prepare(connection);
   }
 
-  /** Runs something that a signal can end, until a time limit or `stop`. */
-  async #within<T>(limitMs: number | null, run: (signal: AbortSignal) => Promise<T>): Promise<T> {
-    const late = new AbortController();
-    const cancel =
-      limitMs === null ? ignore : this.#clock.after(limitMs, () => late.abort(new Error('it took too long')));
-    const signal = AbortSignal.any([late.signal, this.#stopped.signal]);
-    try {
-      const done = await run(signal);
-      signal.throwIfAborted();
-      return done;
-    } finally {
-      cancel();
-    }
+  /** Destroys the connection if a step takes too long, which makes the step fail. */
+  async #within(limitMs: number | null, connection: Connection, step: Promise<void>): Promise<void> {
+    const cancel = limitMs === null ? ignore : this.#clock.after(limitMs, () => connection.destroy());
+    await step.finally(cancel);
   }
 
   #onLost(connection: Connection, reason: Error): void {
-    if (this.#connection !== connection || this.#stopped.signal.aborted) return;
+    if (this.#connection !== connection || this.#isStopped) return;
     this.#connection = null;
     this.#awaySince = this.#clock.monotonic();
     this.#log.warn(
@@ -194,7 +186,7 @@ export class Link {
     try {
       await this.#open(PREPARE_TIMEOUT_MS);
     } catch (error) {
-      if (this.#stopped.signal.aborted) return;
+      if (this.#isStopped) return;
       this.#logUnavailable(reasonOf(error));
       this.#backoff.noteFailure();
       this.#retryAfter(this.#backoff.delayMs());
@@ -218,6 +210,8 @@ export class Link {
   }
 }
 
+const STOPPED = new Error('the engine was stopped');
+
 const TLS_SETTINGS = {
   authority: 'sslrootcert=FILE',
   name: '',
@@ -232,3 +226,83 @@ function reasonOf(error: unknown): string {
 }
 
 function ignore(): void {}
+
+/** Calls of the auxiliary connection without a reply, at most. Each is small, so a count bounds their memory. */
+const MAX_CALLS = 5000;
+
+const NO_CONNECTION = new ConnectionLost('There is no connection.');
+const NO_REPLY = new ConnectionLost('No reply in time.');
+
+/**
+ * The auxiliary connection, for all that is not about the elements of one queue and must not delay those: definitions,
+ * statistics, signals, housekeeping. Each query is a transaction of its own; they are executed in the order in which they are sent.
+ */
+export class Side {
+  readonly #link: Link;
+  readonly #deadlines: DeadlineQueue;
+  /** Those that are not settled. */
+  #calls = 0;
+  /** What calls wait for that were made without a connection. */
+  #connected: PromiseWithResolvers<Connection> | null = null;
+  #stopped = false;
+
+  constructor(link: Link, clock: Clock) {
+    this.#link = link;
+    this.#deadlines = new DeadlineQueue(clock, TIMEOUT_MS);
+  }
+
+  /** A query that changes nothing. @throws QuaysideError `storage-unavailable` */
+  ask(query: Query): Promise<Row[]> {
+    return this.#run(query, false);
+  }
+
+  /** A change. @throws QuaysideError `storage-unavailable`, `outcome-unknown` */
+  change(query: Query): Promise<Row[]> {
+    return this.#run(query, true);
+  }
+
+  /** There is a connection again. */
+  resume(): void {
+    const { connection } = this.#link;
+    if (connection === null) return;
+    this.#connected?.resolve(connection);
+    this.#connected = null;
+  }
+
+  /** Rejects calls that wait for a connection, and closes it after the others. */
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    this.#connected?.reject(NO_CONNECTION);
+    await this.#link.stop();
+    this.#deadlines.stop();
+  }
+
+  async #run({ statement, values }: Query, changes: boolean): Promise<Row[]> {
+    if (this.#stopped || isUnreachable(this.#link.awayMs) || this.#calls >= MAX_CALLS)
+      throw unavailable(NOT_REACHABLE, NO_CONNECTION);
+    let isSent = false;
+    const late = Promise.withResolvers<never>();
+    const endDeadline = this.#deadlines.start(() => {
+      late.reject(NO_REPLY);
+      if (isSent) this.#link.drop('it does not reply');
+    });
+    this.#calls += 1;
+    try {
+      const connection = this.#link.connection ?? (await Promise.race([this.#connection(), late.promise]));
+      isSent = true;
+      return await Promise.race([connection.query(statement, values), late.promise]);
+    } catch (error) {
+      if (error instanceof Refused) throw refusedError(error, false);
+      throw isSent && changes ? unknownOutcome(error as Error) : unavailable(NOT_REACHABLE, error as Error);
+    } finally {
+      endDeadline();
+      this.#calls -= 1;
+    }
+  }
+
+  /** The next one. */
+  #connection(): Promise<Connection> {
+    this.#connected ??= Promise.withResolvers();
+    return this.#connected.promise;
+  }
+}

@@ -1,27 +1,20 @@
-import type { PurgeStep, QueueOptions, Usage } from '../../engine/storage.ts';
-import { DELIVERY_STATES, type Delivery, type DeliveryState } from '../../model/element.ts';
-import type { Operation } from './batcher.ts';
-import { encodeHead } from './content.ts';
-import type { Context } from './operations.ts';
-import { clampTries, type Queue, REGISTERED, retryArray, type Subscription } from './registry.ts';
 import {
-  CAME_WAITING,
-  CONTENT_BYTES,
-  count,
-  countElements,
-  elementColumns,
-  finishShared,
-  NOW,
-  register,
-  WENT_EITHER,
-  withList,
-} from './sql.ts';
-import { Columns, number, type Statement, text } from './statement.ts';
-import type { Popped } from './take.ts';
+  type GroupCounts,
+  NO_COUNTS,
+  type PurgeStep,
+  type QueueCounts,
+  type QueueOptions,
+  type Usage,
+} from '../../engine/storage.ts';
+import { DELIVERY_STATES, type DeliveryState, type GroupName } from '../../model/element.ts';
+import type { Context, Operation } from './operations.ts';
+import { clampTries, type Queue, REGISTERED, retryArray, type Subscription } from './registry.ts';
+import { CONTENT_BYTES, count, finishShared, NOW, STEP_BITS, WENT_EITHER, withList } from './sql.ts';
+import { Columns, number, numberOrNull, placeOf, type Row, type Statement, text } from './statement.ts';
 
-// Operations about whole queues, and `undoTake`.
+// Operations about whole queues: what is declared, names, use, purges, counts.
 
-export interface DeclareItem {
+interface DeclareItem {
   readonly queue: Queue;
   /** Undefined: what is stored stays; null: nothing is stored any more. */
   readonly options: QueueOptions | null | undefined;
@@ -61,14 +54,11 @@ const DECLARE_OPTIONS: Statement = {
 export function declareOperation(sets: boolean): Operation<DeclareItem, void> {
   const statement = sets ? DECLARE_OPTIONS : DECLARE;
   return {
-    name: statement.name,
+    statement,
     changes: true,
     keysOf: ({ queue }) => [queue.whole.idText],
     prepare: (items) => ({
-      query: {
-        statement,
-        values: [...REGISTERED.values(items.map(({ queue }) => queue.whole)), ...DECLARED.values(items)],
-      },
+      values: [...REGISTERED.values(items.map(({ queue }) => queue.whole)), ...DECLARED.values(items)],
       read: () => {
         for (const { queue, options } of items) {
           queue.mayDie ||= options?.deadLetter != null;
@@ -87,11 +77,11 @@ const QUEUES: Statement = {
 
 /** The queues of a namespace, sorted. */
 export const QUEUES_OPERATION: Operation<string, string[]> = {
-  name: QUEUES.name,
+  statement: QUEUES,
   changes: false,
   isSingle: true,
   prepare: ([ns = '']) => ({
-    query: { statement: QUEUES, values: [ns] },
+    values: [ns],
     read: (rows) => [rows.map((row) => text(row, 0)).sort()],
   }),
 };
@@ -110,11 +100,11 @@ const USAGE: Statement = {
 
 /** How many deliveries a namespace has, and their bytes, by their counts. */
 export const USAGE_OPERATION: Operation<string, Usage> = {
-  name: USAGE.name,
+  statement: USAGE,
   changes: false,
   isSingle: true,
   prepare: ([ns = '']) => ({
-    query: { statement: USAGE, values: [ns] },
+    values: [ns],
     read: ([row = []]) => [{ elements: number(row, 0), bytes: number(row, 1) }],
   }),
 };
@@ -123,10 +113,10 @@ export const PING: Statement = { name: 'ping', text: 'SELECT now_ms()' };
 
 /** Reads the database's clock. */
 export const PING_OPERATION: Operation<null, number> = {
-  name: PING.name,
+  statement: PING,
   changes: false,
   prepare: (items) => ({
-    query: { statement: PING, values: [] },
+    values: [],
     read: ([row = []]) => items.map(() => number(row, 0)),
   }),
 };
@@ -161,12 +151,12 @@ export function purgeOperations(): (state: DeliveryState | 'waiting') => Operati
     (['waiting', ...DELIVERY_STATES] as const).map((state) => {
       const statement = purgeStatement(state);
       const operation: Operation<Queue, PurgeStep> = {
-        name: statement.name,
+        statement,
         changes: true,
         locksElements: true,
         isSingle: true,
         prepare: ([queue]) => ({
-          query: { statement, values: [queue?.whole.idText ?? null] },
+          values: [queue?.whole.idText ?? null],
           read: ([row = []]) => [{ removed: number(row, 1), isDone: number(row, 0) < PURGED_AT_ONCE }],
         }),
       };
@@ -176,94 +166,152 @@ export function purgeOperations(): (state: DeliveryState | 'waiting') => Operati
   return (state) => operations.get(state) as Operation<Queue, PurgeStep>;
 }
 
-interface Restored {
-  readonly subscription: Subscription;
-  readonly seq: number;
-  readonly delivery: Popped;
-  readonly head: Buffer;
-}
-
-export interface UndoItem {
-  readonly queue: Queue;
-  readonly deliveries: readonly Delivery[];
-}
-
-const RESTORED = new Columns<Restored>()
-  .bigint('seq', ({ seq }) => seq)
-  .bigint('due', ({ delivery }) => delivery.matureAt)
-  .bigint('expires', ({ delivery }) => delivery.expiresAt ?? null)
-  .id('subscription', ({ subscription }) => subscription.id)
-  .id('queue', ({ subscription }) => subscription.queue.whole.id)
-  .int('tries', ({ delivery }) => delivery.tries)
-  .text('head', ({ head }) => head)
-  .bytea('body', ({ delivery }) => delivery.body);
+/** Where reads of a subscription begin. */
+const PLACES = new Columns<Subscription>()
+  .id('id', ({ id }) => id)
+  .bigint('from_due', ({ watermark }) => watermark.place.dueAt)
+  .bigint('from_seq', ({ watermark }) => watermark.place.seq)
+  .bigint('from_id', ({ counted }) => counted.from);
 
 /**
- * The element keeps its number, so it regains its place. In a stream it may still be there for other groups,
- * or two of them may come back at once; so there the content goes where they share it. Its age for
- * `retention` starts again if its row does: the pop deleted it.
+ * Deliveries that one statement counts row by row, at most: about a quarter of a second. What is beyond that counts as ready.
  */
-function undoStatement(shared: boolean): Statement {
-  return {
-    name: `undo take${shared ? ' shared' : ''}`,
-    text: `${withList(
-      NOW,
-      register('reg', REGISTERED.from('u')),
-      `u AS MATERIALIZED (SELECT * FROM ${RESTORED.from('u', REGISTERED.count + 1)})`,
-      `d AS (INSERT INTO delivery AS d (seq, due_at, inserted_at, expires_at, subscription, tries, bytes, head, body)
-        SELECT u.seq, u.due, t.now, u.expires, u.subscription, u.tries,
-          octet_length(u.head) + octet_length(u.body), ${shared ? 'NULL, NULL' : 'u.head, u.body'} FROM t CROSS JOIN u
-        ON CONFLICT (seq, subscription) DO NOTHING RETURNING d.seq, d.subscription, d.due_at, ${CONTENT_BYTES})`,
-      shared &&
-        `e AS (INSERT INTO element AS x (seq, queue, remaining, head, body)
-        SELECT DISTINCT ON (u.seq) u.seq, u.queue, (SELECT count(*) FROM d WHERE d.seq = u.seq), u.head, u.body
-        FROM u WHERE (u.seq IN (SELECT d.seq FROM d)) IS TRUE ORDER BY u.seq
-        ON CONFLICT (seq) DO UPDATE SET remaining = x.remaining + excluded.remaining
-        RETURNING ${elementColumns('x')}, x.xmax = 0 AS is_new),
-      n AS (SELECT queue, content_bytes FROM e WHERE is_new),
-      ${countElements('ec', 'n', '')}`,
-      count('dc', 'd', CAME_WAITING),
-    )} SELECT count(*) FROM d`,
-  };
+const MAX_COUNTED = 250_000;
+
+/**
+ * Counts come from the deltas in `counter`: steps of due time that are past are ready, those to come are scheduled, and of
+ * the present one the scheduled are counted in the index.
+ */
+function countsOf(subscriptions: string): string {
+  return `SELECT l.ord, c.waiting - c.later - x.soon, c.later + x.soon, c.reserved, c.first,
+      (SELECT d.due_at FROM delivery d WHERE d.subscription = l.id AND d.lease_until IS NULL
+        AND (d.due_at, d.seq) >= (l.from_due, l.from_seq) ORDER BY d.due_at, d.seq LIMIT 1), l.grp
+    FROM t CROSS JOIN ${subscriptions} CROSS JOIN LATERAL (
+      SELECT coalesce(sum(waiting), 0) AS waiting, coalesce(sum(reserved), 0) AS reserved,
+        coalesce(sum(waiting) FILTER (WHERE step > t.now >> ${STEP_BITS}), 0) AS later, min(y.id) AS first
+      FROM counter y WHERE y.subscription = l.id AND y.id >= l.from_id) c
+    CROSS JOIN LATERAL (
+      SELECT count(*) AS soon FROM (SELECT FROM delivery d WHERE d.subscription = l.id AND d.lease_until IS NULL
+        AND d.due_at > t.now AND d.due_at < ((t.now >> ${STEP_BITS}) + 1) << ${STEP_BITS} LIMIT ${MAX_COUNTED}) y) x`;
 }
 
-export function undoOperations(context: Context): (queue: Queue) => Operation<UndoItem, void> {
-  const operation = (shared: boolean): Operation<UndoItem, void> => {
-    const statement = undoStatement(shared);
-    const prepare = (items: readonly UndoItem[]) => {
-      const restored = items.flatMap(({ queue, deliveries }) =>
-        deliveries.map((delivery) => restoredFrom(context, queue, delivery)),
-      );
-      const lower = (): void => {
-        for (const { subscription, delivery } of restored) subscription.watermark.lower(delivery.matureAt);
-      };
-      lower();
-      const registered = new Set(
-        restored.flatMap(({ subscription }) => [subscription.queue.whole, subscription]),
-      );
+const COUNTS: Statement = {
+  name: 'counts',
+  text: `${withList(NOW)} ${countsOf(`(SELECT p.*, NULL AS grp FROM ${PLACES.from('p')}) l`)}`,
+};
+
+/**
+ * The same for all groups of a stream, and in a row 0 the elements, each in its most advanced state. How many there are is
+ * counted. Those with nothing but reserved deliveries are looked for among the reserved, those with nothing ready among
+ * the scheduled; all others are ready. So a deep stream costs no more than a shallow one, unless it is
+ * deep in scheduled elements.
+ */
+const QUEUE = `$${PLACES.count + 1}::bigint`;
+const STREAM_COUNTS: Statement = {
+  name: 'counts of a stream',
+  text: `${withList(
+    NOW,
+    `l AS MATERIALIZED (SELECT s.id, s.grp, coalesce(p.from_due, ${Number.MIN_SAFE_INTEGER}) AS from_due, coalesce(p.from_seq, 0) AS from_seq,
+        coalesce(p.from_id, 0) AS from_id, coalesce(p.ord, -1) AS ord
+      FROM subscription s LEFT JOIN ${PLACES.from('p')} ON p.id = s.id WHERE s.queue = ${QUEUE} AND s.grp <> '')`,
+    `a AS MATERIALIZED (SELECT coalesce(sum(waiting), 0) AS elements, min(id) AS first FROM counter
+      WHERE subscription = -${QUEUE} AND id >= $${PLACES.count + 2}::bigint)`,
+    `r AS MATERIALIZED (SELECT count(*) AS elements FROM (
+        SELECT DISTINCT d.seq FROM (SELECT d.seq FROM l
+          JOIN delivery d ON d.subscription = l.id AND d.head IS NULL AND d.lease_until IS NOT NULL LIMIT ${MAX_COUNTED}) d) x
+      WHERE NOT EXISTS (SELECT FROM delivery w WHERE w.seq = x.seq AND w.lease_until IS NULL))`,
+    `s AS MATERIALIZED (SELECT count(*) AS elements FROM (
+        SELECT DISTINCT d.seq FROM (SELECT d.seq FROM t CROSS JOIN l
+          JOIN delivery d ON d.subscription = l.id AND d.lease_until IS NULL AND d.due_at > t.now AND d.head IS NULL
+          LIMIT ${MAX_COUNTED}) d) x
+      CROSS JOIN t
+      WHERE NOT EXISTS (SELECT FROM delivery w WHERE w.seq = x.seq AND w.lease_until IS NULL AND w.due_at <= t.now))`,
+  )}
+  ${countsOf('l')}
+  UNION ALL
+  SELECT 0, a.elements - r.elements - s.elements, s.elements, r.elements, a.first, NULL, NULL FROM a, r, s`,
+};
+
+/** A read that takes longer may have stepped over much that is dead; a probe on the auxiliary connection finds out. */
+const SLOW_MS = 20;
+
+function readCounts(row: Row): GroupCounts {
+  const [ready, scheduled, reserved] = [number(row, 1), number(row, 2), number(row, 3)];
+  return { ready, scheduled, reserved, nextMatureAt: ready + scheduled === 0 ? null : numberOrNull(row, 5) };
+}
+
+/** What a read shows about where the next one may begin. */
+function noteRead(
+  { prober, monotonic }: Context,
+  subscription: Subscription,
+  row: Row,
+  sentAt: number,
+): void {
+  const now = monotonic();
+  subscription.counted.read(numberOrNull(row, 4), now);
+  if (now - sentAt > SLOW_MS) prober.asked(subscription);
+}
+
+/** Counts of one group. */
+export function countsOperation(context: Context): Operation<Subscription, GroupCounts> {
+  return {
+    statement: COUNTS,
+    changes: false,
+    prepare: (items) => {
+      const sentAt = context.monotonic();
       return {
-        query: { statement, values: [...REGISTERED.values([...registered]), ...RESTORED.values(restored)] },
-        read: () => {
-          lower();
-          return items.map(() => undefined);
+        values: PLACES.values(items),
+        read: (rows) => {
+          const results: GroupCounts[] = items.map(() => NO_COUNTS);
+          for (const row of rows) {
+            const subscription = items[placeOf(row)];
+            if (subscription === undefined) continue;
+            results[placeOf(row)] = readCounts(row);
+            noteRead(context, subscription, row, sentAt);
+          }
+          return results;
         },
       };
-    };
-    return { name: statement.name, changes: true, locksElements: shared, prepare };
+    },
   };
-  const [plain, stream] = [operation(false), operation(true)];
-  return ({ isStream }) => (isStream ? stream : plain);
 }
 
-function restoredFrom({ ids, registry, expirer }: Context, queue: Queue, delivery: Popped): Restored {
-  const seq = ids.parse(delivery.id);
-  if (seq === null)
-    throw new Error(`undo of a take of an element that this engine never popped: ${delivery.id}`);
-  if (delivery.expiresAt !== undefined) expirer.add(delivery.expiresAt);
+/** Counts of a stream's elements, and of each of its groups. One stream a statement. */
+export function streamCountsOperation(context: Context): Operation<Queue, QueueCounts> {
   return {
-    subscription: registry.subscription(queue, delivery.group),
-    seq,
-    delivery,
-    head: encodeHead(delivery),
+    statement: STREAM_COUNTS,
+    changes: false,
+    isSingle: true,
+    prepare: ([queue]) => {
+      if (queue === undefined) throw new Error('a count has a queue');
+      const sentAt = context.monotonic();
+      const known = [...queue.subscriptions.values()];
+      const values = [...PLACES.values(known), queue.whole.idText, String(queue.countedElements.from)];
+      return {
+        values,
+        read: (rows) => {
+          const groups = new Map<GroupName, GroupCounts>();
+          let [elements, nextMatureAt]: [GroupCounts, number | null] = [NO_COUNTS, null];
+          for (const row of rows) {
+            const counts = readCounts(row);
+            if (row[6] == null) {
+              elements = counts;
+              queue.countedElements.read(numberOrNull(row, 4), context.monotonic());
+              continue;
+            }
+            const subscription = known[placeOf(row)];
+            if (subscription !== undefined) noteRead(context, subscription, row, sentAt);
+            if (counts.ready + counts.scheduled + counts.reserved === 0) continue;
+            groups.set(text(row, 6), counts);
+            nextMatureAt = earliest(nextMatureAt, counts.nextMatureAt);
+          }
+          return [{ ...elements, nextMatureAt, groups }];
+        },
+      };
+    },
   };
+}
+
+function earliest(a: number | null, b: number | null): number | null {
+  return a === null || (b !== null && b < a) ? b : a;
 }

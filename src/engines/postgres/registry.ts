@@ -11,10 +11,18 @@ import type { RetryDelay } from '../../engine/storage.ts';
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { likePattern, ruleFor } from '../../util/name-pattern.ts';
-import { idArray, int4Array, textArray } from './arrays.ts';
 import type { Connection } from './connection.ts';
-import type { DatabaseClock } from './database-clock.ts';
-import { Columns, number, type Parameter, type Statement, text } from './statement.ts';
+import type { DatabaseClock } from './operations.ts';
+import {
+  Columns,
+  idArray,
+  int4Array,
+  number,
+  type Parameter,
+  type Statement,
+  text,
+  textArray,
+} from './statement.ts';
 import { CounterWatermark, Watermark } from './watermark.ts';
 
 /**

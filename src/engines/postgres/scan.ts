@@ -1,15 +1,22 @@
 import type { ScannedDelivery, ScanOptions, ScanPage } from '../../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../model/element.ts';
 import { readHolder } from '../../model/owner.ts';
-import { int4Array, int8Array } from './arrays.ts';
-import { MAX_RETURNED_BYTES, type Operation } from './batcher.ts';
 import { decodeBody, decodeHead } from './content.ts';
-import type { Context } from './operations.ts';
+import { type Context, MAX_RETURNED_BYTES, type Operation } from './operations.ts';
 import type { Subscription } from './registry.ts';
 import { NOW, withList } from './sql.ts';
-import { everyKind, number, numberOrNull, type Row, type Statement, text } from './statement.ts';
+import {
+  everyKind,
+  int4Array,
+  int8Array,
+  number,
+  numberOrNull,
+  type Row,
+  type Statement,
+  text,
+} from './statement.ts';
 
-export interface ScanItem extends ScanOptions {
+interface ScanItem extends ScanOptions {
   readonly subscription: Subscription;
   /** The numbers of `ids`; null if any delivery may be read. */
   readonly seqs: readonly number[] | null;
@@ -53,14 +60,14 @@ function scanStatement(bodies: boolean, byIds: boolean): Statement {
   };
 }
 
-export type ScanOperation = Operation<ScanItem, ScanPage>;
+type ScanOperation = Operation<ScanItem, ScanPage>;
 
 /** One page a statement: people ask for pages, one at a time. */
 export function scanOperations(context: Context): (item: ScanItem) => ScanOperation {
   const operation = (bodies: boolean, byIds: boolean): ScanOperation => {
     const statement = scanStatement(bodies, byIds);
     return {
-      name: statement.name,
+      statement,
       changes: false,
       isSingle: true,
       prepare: ([item]) => {
@@ -74,7 +81,7 @@ export function scanOperations(context: Context): (item: ScanItem) => ScanOperat
           String(item.limit),
           ...(item.seqs === null ? [] : [int8Array(item.seqs)]),
         ];
-        return { query: { statement, values }, read: (rows) => [readPage(context, item, rows)] };
+        return { values, read: (rows) => [readPage(context, item, rows)] };
       },
     };
   };

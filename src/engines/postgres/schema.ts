@@ -1,7 +1,6 @@
 import { randomInt } from 'node:crypto';
 import { cutText } from '../../util/cut-text.ts';
-import type { Connection } from './connection.ts';
-import { Refused } from './errors.ts';
+import { type Connection, Refused } from './connection.ts';
 import type { Settings } from './settings.ts';
 import { flag, type Statement } from './statement.ts';
 

@@ -1,11 +1,8 @@
 import { SETTLED, type SettleItem, type SettleOutcome, type SettleResult } from '../../engine/storage.ts';
 import { ownerNumber } from '../../model/owner.ts';
-import { idArray, int4Array } from './arrays.ts';
-import { type Item, type Operation, type Prepared, RETRY } from './batcher.ts';
-import { encodeChanges, encodeReason } from './content.ts';
-import { parseToken, type Token } from './ids.ts';
+import { encodeChanges, encodeReason, parseToken, type Token } from './content.ts';
 import { type ElementKinds, kindsOf, NewElements, storing } from './insert.ts';
-import type { Context } from './operations.ts';
+import { type Context, type Item, type Operation, type Prepared, RETRY } from './operations.ts';
 import { type Queue, type Subscription, textArrayLiteral } from './registry.ts';
 import {
   CONTENT_BYTES,
@@ -20,7 +17,17 @@ import {
   WENT_WAITING,
   withList,
 } from './sql.ts';
-import { Columns, flag, number, numberOrNull, placeOf, type Row, type Statement } from './statement.ts';
+import {
+  Columns,
+  flag,
+  idArray,
+  int4Array,
+  number,
+  numberOrNull,
+  placeOf,
+  type Row,
+  type Statement,
+} from './statement.ts';
 
 /** A settlement of one delivery as statements take it. */
 interface Ref {
@@ -113,7 +120,7 @@ function settleOperation(
   prepare: (items: readonly Ref[]) => Prepared<SettleResult>,
   keysOf: (ref: Ref) => readonly string[] = deliveryKey,
 ): SettleOperation {
-  return { name: statement.name, changes: true, locksElements, keysOf, prepare };
+  return { statement, changes: true, locksElements, keysOf, prepare };
 }
 
 function deliveryKey({ subscription, seq }: Ref): readonly string[] {
@@ -129,7 +136,7 @@ function finishOperation(shared: boolean): SettleOperation {
     ${outcomes('NULL::bigint')}`;
   const statement = { name: `finish${shared ? ' shared' : ''}`, text };
   return settleOperation(statement, shared, (items) => ({
-    query: { statement, values: columns.values(items) },
+    values: columns.values(items),
     read: (rows) => readOutcomes(items, rows, isDone),
   }));
 }
@@ -154,10 +161,7 @@ function transferOperation(context: Context, kinds: ElementKinds): SettleOperati
         elements.add(context.registry.queue(queue), element, place + 1);
     }
     return {
-      query: {
-        statement,
-        values: [...columns.values(items), int4Array(elements.settled), ...elements.values()],
-      },
+      values: [...columns.values(items), int4Array(elements.settled), ...elements.values()],
       read: (rows) => {
         const done = rows.find((row) => flag(row, 1));
         if (done !== undefined) elements.onStored(number(done, 2));
@@ -192,7 +196,7 @@ function extendOperation({ expirer }: Context): SettleOperation {
     text: `${withList(NOW, refs(columns), changed)} ${outcomes('g.lease_until')}`,
   };
   return settleOperation(statement, false, (items) => ({
-    query: { statement, values: columns.values(items) },
+    values: columns.values(items),
     read: (rows) =>
       readOutcomes(items, rows, (row) => {
         const until = number(row, 2);
@@ -245,7 +249,7 @@ function releaseOperation(context: Context, onRace: SettleOperation): SettleOper
     lowerWatermarks(items, context);
     const counting = new Set(items.filter(counts).map(({ queue }) => queue.whole.id));
     return {
-      query: { statement, values: [...columns.values(items), idArray([...counting])] },
+      values: [...columns.values(items), idArray([...counting])],
       read: (rows) => {
         lowerWatermarks(items, context);
         const results = readOutcomes(items, rows, isDone);
@@ -338,7 +342,7 @@ function changeOperation(context: Context): SettleOperation {
   return settleOperation(statement, true, (items) => {
     lowerWatermarks(items, context);
     return {
-      query: { statement, values: [...columns.values(items), ...context.registry.policies] },
+      values: [...columns.values(items), ...context.registry.policies],
       read: (rows) => {
         lowerWatermarks(items, context);
         return readOutcomes(items, rows, (row, { subscription }) => {
@@ -387,12 +391,12 @@ function removeOperation(): Operation<Removal, SettleResult> {
     )} SELECT DISTINCT h.ord, h.held FROM h`,
   };
   return {
-    name: statement.name,
+    statement,
     changes: true,
     locksElements: true,
     keysOf: ({ queue, seq }) => [`${queue.whole.idText} ${seq}`],
     prepare: (items) => ({
-      query: { statement, values: columns.values(items) },
+      values: columns.values(items),
       read: (rows) => {
         const found: SettleOutcome[] = [];
         for (const row of rows) found[placeOf(row)] = flag(row, 1) ? 'reserved' : 'done';

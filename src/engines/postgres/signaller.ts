@@ -4,8 +4,7 @@ import type { EngineLog } from '../../engine/engine.ts';
 import { type Listener, type Signaller, Topics } from '../../engine/signaller.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
 import { LogOnChange } from '../../util/log-on-change.ts';
-import type { Link } from './link.ts';
-import type { Side } from './side.ts';
+import type { Link, Side } from './link.ts';
 import type { Statement } from './statement.ts';
 
 /** What travels as one notification. */

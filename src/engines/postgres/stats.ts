@@ -2,9 +2,8 @@ import type { CounterDeltas, CounterStore, OnStoredCounters } from '../../engine
 import { COUNTER_NAMES, MAX_COUNTED_GROUPS, zeroCounters } from '../../engine/stats.ts';
 import { PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { int8Array, textArray } from './arrays.ts';
-import type { Side } from './side.ts';
-import { number, type Query, type Statement, text } from './statement.ts';
+import type { Side } from './link.ts';
+import { int8Array, number, type Query, type Statement, text, textArray } from './statement.ts';
 
 const COLUMNS = COUNTER_NAMES.join(', ');
 

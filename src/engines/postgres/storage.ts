@@ -26,23 +26,23 @@ import {
   type NewElement,
 } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { BATCH_ROWS, type Batcher, type CallSize, MAX_RETURNED_BYTES } from './batcher.ts';
-import { countsOperation, streamCountsOperation } from './counts.ts';
+import { BATCH_ROWS, type Batcher } from './batcher.ts';
 import type { Housekeeping } from './housekeeping.ts';
 import { insertOperations, kindsOf } from './insert.ts';
-import type { Context } from './operations.ts';
+import { type CallSize, type Context, MAX_RETURNED_BYTES } from './operations.ts';
 import {
+  countsOperation,
   declareOperation,
   PING_OPERATION,
   purgeOperations,
   QUEUES_OPERATION,
+  streamCountsOperation,
   USAGE_OPERATION,
-  undoOperations,
 } from './queues.ts';
 import type { GroupUse } from './registry.ts';
 import { scanOperations } from './scan.ts';
 import { settlements } from './settle.ts';
-import { takeOperations } from './take.ts';
+import { takeOperations, undoOperations } from './take.ts';
 
 /** What one element or reference takes in addition to its body: about its other columns on the wire. */
 const ROW_BYTES = 100;

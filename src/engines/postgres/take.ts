@@ -1,32 +1,42 @@
 import type { TakeOptions, TakeResult } from '../../engine/storage.ts';
 import type { Delivery } from '../../model/element.ts';
 import { holderTexts, ownerNumber, type Tids } from '../../model/owner.ts';
-import { int8Array, textArray } from './arrays.ts';
-import { MAX_RETURNED_BYTES, type Operation, type Prepared } from './batcher.ts';
-import { decodeBody, decodeHead } from './content.ts';
-import { drawToken, type Token, tokenText } from './ids.ts';
-import type { Context } from './operations.ts';
-import type { Subscription } from './registry.ts';
-import { CONTENT_BYTES, count, finishShared, NOW, WENT_WAITING, withList } from './sql.ts';
+import { decodeBody, decodeHead, drawToken, encodeHead, type Token, tokenText } from './content.ts';
+import { type Context, MAX_RETURNED_BYTES, type Operation, type Prepared } from './operations.ts';
+import { type Queue, REGISTERED, type Subscription } from './registry.ts';
+import {
+  CAME_WAITING,
+  CONTENT_BYTES,
+  count,
+  countElements,
+  elementColumns,
+  finishShared,
+  NOW,
+  register,
+  WENT_WAITING,
+  withList,
+} from './sql.ts';
 import {
   Columns,
   everyKind,
+  int8Array,
   number,
   numberOrNull,
   placeOf,
   type Row,
   type Statement,
   text,
+  textArray,
 } from './statement.ts';
 
-export interface TakeItem extends TakeOptions {
+interface TakeItem extends TakeOptions {
   readonly subscription: Subscription;
   /** The numbers of `ids`; null if any delivery may be taken. */
   readonly seqs: readonly number[] | null;
 }
 
 /** A popped delivery, with what `undoTake` needs to restore it. */
-export interface Popped extends Delivery {
+interface Popped extends Delivery {
   readonly expiresAt?: number;
 }
 
@@ -150,20 +160,20 @@ function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind):
   };
 }
 
-export type TakeOperation = Operation<TakeItem, TakeResult>;
+type TakeOperation = Operation<TakeItem, TakeResult>;
 
 /** The operation for a take: pop or reserve, of a stream or not, by ids or not. */
 export function takeOperations(context: Context): (item: TakeItem) => TakeOperation {
   const operation = (kind: TakeKind): TakeOperation => {
     const statement = takeStatement(kind);
     return {
-      name: statement.name,
+      statement,
       changes: true,
       locksElements: kind.shared && !kind.reserves,
       isSingle: kind.byIds || kind.bounded,
       keysOf: ({ subscription }) => [subscription.idText],
       isAlike: (a, b) => a.leaseMs === b.leaseMs && ownerNumber(a.owner) === ownerNumber(b.owner),
-      prepare: (items) => prepareTake(context, kind, statement, items),
+      prepare: (items) => prepareTake(context, kind, items),
     };
   };
   const [usual, bounded] = [false, true].map((bounded) =>
@@ -181,7 +191,6 @@ export function takeOperations(context: Context): (item: TakeItem) => TakeOperat
 function prepareTake(
   context: Context,
   { reserves, isNamed }: TakeKind,
-  statement: Statement,
   items: readonly TakeItem[],
 ): Prepared<TakeResult> {
   const requests: Request[] = [];
@@ -214,7 +223,7 @@ function prepareTake(
   if (seqs !== null) values.push(int8Array(seqs));
   if (isNamed) values.push(textArray(holders.flat()));
   return {
-    query: { statement, values },
+    values,
     read: (rows) => {
       const limits = { until, byIds: seqs !== null, maxBytes: maxBytes ?? null };
       const taken = readTaken(context, requests, limits, rows);
@@ -311,4 +320,96 @@ function readTaken(
     deliveries = [];
   }
   return results;
+}
+
+interface Restored {
+  readonly subscription: Subscription;
+  readonly seq: number;
+  readonly delivery: Popped;
+  readonly head: Buffer;
+}
+
+interface UndoItem {
+  readonly queue: Queue;
+  readonly deliveries: readonly Delivery[];
+}
+
+const RESTORED = new Columns<Restored>()
+  .bigint('seq', ({ seq }) => seq)
+  .bigint('due', ({ delivery }) => delivery.matureAt)
+  .bigint('expires', ({ delivery }) => delivery.expiresAt ?? null)
+  .id('subscription', ({ subscription }) => subscription.id)
+  .id('queue', ({ subscription }) => subscription.queue.whole.id)
+  .int('tries', ({ delivery }) => delivery.tries)
+  .text('head', ({ head }) => head)
+  .bytea('body', ({ delivery }) => delivery.body);
+
+/**
+ * The element keeps its number, so it regains its place. In a stream it may still be there for other groups,
+ * or two of them may come back at once; so there the content goes where they share it. Its age for
+ * `retention` starts again if its row does: the pop deleted it.
+ */
+function undoStatement(shared: boolean): Statement {
+  return {
+    name: `undo take${shared ? ' shared' : ''}`,
+    text: `${withList(
+      NOW,
+      register('reg', REGISTERED.from('u')),
+      `u AS MATERIALIZED (SELECT * FROM ${RESTORED.from('u', REGISTERED.count + 1)})`,
+      `d AS (INSERT INTO delivery AS d (seq, due_at, inserted_at, expires_at, subscription, tries, bytes, head, body)
+        SELECT u.seq, u.due, t.now, u.expires, u.subscription, u.tries,
+          octet_length(u.head) + octet_length(u.body), ${shared ? 'NULL, NULL' : 'u.head, u.body'} FROM t CROSS JOIN u
+        ON CONFLICT (seq, subscription) DO NOTHING RETURNING d.seq, d.subscription, d.due_at, ${CONTENT_BYTES})`,
+      shared &&
+        `e AS (INSERT INTO element AS x (seq, queue, remaining, head, body)
+        SELECT DISTINCT ON (u.seq) u.seq, u.queue, (SELECT count(*) FROM d WHERE d.seq = u.seq), u.head, u.body
+        FROM u WHERE (u.seq IN (SELECT d.seq FROM d)) IS TRUE ORDER BY u.seq
+        ON CONFLICT (seq) DO UPDATE SET remaining = x.remaining + excluded.remaining
+        RETURNING ${elementColumns('x')}, x.xmax = 0 AS is_new),
+      n AS (SELECT queue, content_bytes FROM e WHERE is_new),
+      ${countElements('ec', 'n', '')}`,
+      count('dc', 'd', CAME_WAITING),
+    )} SELECT count(*) FROM d`,
+  };
+}
+
+export function undoOperations(context: Context): (queue: Queue) => Operation<UndoItem, void> {
+  const operation = (shared: boolean): Operation<UndoItem, void> => {
+    const statement = undoStatement(shared);
+    const prepare = (items: readonly UndoItem[]) => {
+      const restored = items.flatMap(({ queue, deliveries }) =>
+        deliveries.map((delivery) => restoredFrom(context, queue, delivery)),
+      );
+      const lower = (): void => {
+        for (const { subscription, delivery } of restored) subscription.watermark.lower(delivery.matureAt);
+      };
+      lower();
+      const registered = new Set(
+        restored.flatMap(({ subscription }) => [subscription.queue.whole, subscription]),
+      );
+      return {
+        values: [...REGISTERED.values([...registered]), ...RESTORED.values(restored)],
+        read: () => {
+          lower();
+          return items.map(() => undefined);
+        },
+      };
+    };
+    return { statement, changes: true, locksElements: shared, prepare };
+  };
+  const [plain, stream] = [operation(false), operation(true)];
+  return ({ isStream }) => (isStream ? stream : plain);
+}
+
+function restoredFrom({ ids, registry, expirer }: Context, queue: Queue, delivery: Popped): Restored {
+  const seq = ids.parse(delivery.id);
+  if (seq === null)
+    throw new Error(`undo of a take of an element that this engine never popped: ${delivery.id}`);
+  if (delivery.expiresAt !== undefined) expirer.add(delivery.expiresAt);
+  return {
+    subscription: registry.subscription(queue, delivery.group),
+    seq,
+    delivery,
+    head: encodeHead(delivery),
+  };
 }
