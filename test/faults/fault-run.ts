@@ -10,7 +10,7 @@ const NODES = 2;
  * Load must be there all the while that a fault and its end take, which is seconds; more of it only costs processor time.
  * `npm run test:faults` has as much as the machine carries.
  */
-const PAUSE_MS = Number(process.env.FAULT_PAUSE_MS ?? 20);
+const PAUSE_MS = Number(process.env.FAULT_PAUSE_MS ?? 40);
 
 export interface FaultReport {
   readonly verdict: Verdict;
