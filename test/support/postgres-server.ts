@@ -1,11 +1,11 @@
 import { type ChildProcess, execFileSync, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { chownSync, existsSync, mkdtempSync, readdirSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { spawnOwned } from './owned-process.ts';
+import { freePort } from './redis-servers.ts';
 
 const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
 const DEBIAN_FOLDER = '/usr/lib/postgresql';
@@ -13,6 +13,7 @@ const DEBIAN_FOLDER = '/usr/lib/postgresql';
 const SERVICE_USER = 'postgres';
 const PASSWORD = 'for tests only: /?#@:%';
 const READY_TIMEOUT_MS = 60_000;
+const MAX_TRIES = 5;
 const READY_LINE = 'database system is ready to accept connections';
 
 /** Names a folder of `makeTemplate`, to be copied for each server. */
@@ -42,12 +43,21 @@ export class PostgresServer {
   #output = '';
 
   static async start({ settings = {}, own = [] }: PostgresOptions = {}): Promise<PostgresServer> {
-    const server = new PostgresServer(findBinaries(), await freePort(), settings);
-    for (const file of own) server.#own(file);
-    process.on('exit', () => server.dispose());
-    server.#initialize();
-    await server.start();
-    return server;
+    const bin = findBinaries();
+    for (let tries = 1; ; tries++) {
+      const server = new PostgresServer(bin, await freePort(), settings);
+      for (const file of own) server.#own(file);
+      process.on('exit', () => server.dispose());
+      server.#initialize();
+      try {
+        await server.start();
+        return server;
+      } catch (error) {
+        server.dispose();
+        // Another process may take a port between its choice and its use: then another port is tried.
+        if (tries === MAX_TRIES || !String(error).includes('Address already in use')) throw error;
+      }
+    }
   }
 
   /**
@@ -113,7 +123,8 @@ export class PostgresServer {
       this.#output += text;
       if (this.#output.includes(READY_LINE)) resolve();
     });
-    child.once('exit', () => reject(new Error(`PostgreSQL did not start:\n${this.#output}`)));
+    // Not at its exit: the reason may still be on its way.
+    child.once('close', () => reject(new Error(`PostgreSQL did not start:\n${this.#output}`)));
     const timer = setTimeout(
       () => reject(new Error(`PostgreSQL is not ready:\n${this.#output}`)),
       READY_TIMEOUT_MS,
@@ -213,14 +224,4 @@ function fail(): never {
 
 function idOf(flag: '-u' | '-g'): number {
   return Number(execFileSync('id', [flag, SERVICE_USER], { encoding: 'utf8' }));
-}
-
-async function freePort(): Promise<number> {
-  const probe = createServer().listen(0, '127.0.0.1');
-  await once(probe, 'listening');
-  const address = probe.address();
-  probe.close();
-  await once(probe, 'close');
-  if (address === null || typeof address === 'string') throw new Error('no free port');
-  return address.port;
 }
