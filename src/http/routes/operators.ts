@@ -153,7 +153,7 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
         const isReady = report.ready && !call.front.isClosing;
         const status = isReady ? 'ready' : 'not ready';
         const shown = call.login === null ? { status } : { status, checks: shownChecks(call, report.checks) };
-        const nodes = query.verbose && !call.login === null ? { nodes: shownNodes(call) } : {};
+        const nodes = query.verbose && call.login !== null ? { nodes: shownNodes(call) } : {};
         call.text(
           isReady ? 200 : 503,
           JSON.stringify({ ...shown, ...nodes }),
