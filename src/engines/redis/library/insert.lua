@@ -106,7 +106,7 @@ local function readElements(args, at, count, columns)
     elements[i] = element
     at = at + 1 + #places
   end
-  return elements, at
+  return elements
 end
 
 -- Gives the elements of one call their groups. If one does not fit, none of them is stored.
@@ -184,45 +184,28 @@ local function putRequest(q, request, window, count, store)
   return first .. STORED
 end
 
--- Calls of which some have a request key, and none has groups or keys of elements.
-local function insertPlainRequests(q, args, at, columns, sizes, requests, window)
-  local numbers, nextCall, width = {}, 1, #columns
-  for size in string.gmatch(sizes, '%d+') do
-    local count, from = tonumber(size), at
-    if requests[nextCall] ~= '' then
-      numbers[#numbers + 1] = putRequest(q, requests[nextCall], window, count, function()
-        return insertPlain(q, args, from, count, width)
-      end)
-    else
-      local first = fromSix(insertPlain(q, args, from, count, width), 1)
-      for i = 0, count - 1 do numbers[#numbers + 1] = six(first + i) .. STORED end
-    end
-    at, nextCall = at + width * count, nextCall + 1
-  end
-  return sub(numbers[1], 1, 6) .. concat(numbers), at
-end
-
 verbs.insert = function(q, args, at)
   local count, columns, window = tonumber(args[at]), args[at + 1], tonumber(args[at + 2])
+  local hasGroups, hasKeys = string.find(columns, 'g') ~= nil, string.find(columns, 'd') ~= nil
+  local isPlain, hasRequests = not hasGroups and not hasKeys, string.find(columns, 'r') ~= nil
+  local width = 1 + #columns - (hasRequests and 1 or 0)
   at = at + 3
-  local width = 1 + #columns
   if count > 0 then createQueue(q) end
-  if columns == '' or columns == 't' then return insertPlain(q, args, at, count, width), at + width * count end
+  if isPlain and not hasRequests then return insertPlain(q, args, at, count, width), at + width * count end
   local limit
-  if string.find(columns, 'g') then
+  if hasGroups then
     limit = args[at]
     at = at + 1
   end
   local sizes, requests = args[at], {}
   at = at + 1
-  if string.find(columns, 'r') then
+  if hasRequests then
     for _ in string.gmatch(sizes, '%d+') do
       requests[#requests + 1] = args[at]
       at = at + 1
     end
-    if columns == 'r' or columns == 'tr' then return insertPlainRequests(q, args, at, columns, sizes, requests, window) end
   end
-  local elements, behind = readElements(args, at, count, columns)
+  local elements = isPlain and {} or readElements(args, at, count, columns)
   local numbers, from, nextCall = {}, 1, 1
   if limit then
     for size in string.gmatch(sizes, '%d+') do
@@ -231,17 +214,24 @@ verbs.insert = function(q, args, at)
     end
     from = 1
   end
-  for size in string.gmatch(sizes, '%d+') do
+  for text in string.gmatch(sizes, '%d+') do
+    local size, request = tonumber(text), requests[nextCall] or ''
     local upTo = from + size - 1
+    local function putPlain()
+      return insertPlain(q, args, at + width * (from - 1), size, width)
+    end
     -- What the key of a single element holds shows when it is stored.
-    if size ~= '1' and string.find(columns, 'd') then findMismatch(q, elements, from, upTo, window) end
-    if (requests[nextCall] or '') ~= '' then
-      numbers[#numbers + 1] = putRequest(q, requests[nextCall], window, tonumber(size), function()
+    if size ~= 1 and hasKeys then findMismatch(q, elements, from, upTo, window) end
+    if request ~= '' then
+      numbers[#numbers + 1] = putRequest(q, request, window, size, isPlain and putPlain or function()
         if elements[from].isRejected then return six(0) end
         local first = six(q.seq + 1)
         for i = from, upTo do putOnce(q, elements[i], window) end
         return first
       end)
+    elseif isPlain then
+      local first = fromSix(putPlain(), 1)
+      for i = 0, size - 1 do numbers[#numbers + 1] = six(first + i) .. STORED end
     else
       for i = from, upTo do
         local element = elements[i]
@@ -252,7 +242,7 @@ verbs.insert = function(q, args, at)
     end
     from, nextCall = upTo + 1, nextCall + 1
   end
-  return sub(numbers[1], 1, 6) .. concat(numbers), behind
+  return sub(numbers[1], 1, 6) .. concat(numbers), at + width * count
 end
 
 end
