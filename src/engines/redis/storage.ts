@@ -38,6 +38,7 @@ import { QuaysideError } from '../../model/errors.ts';
 import { LeaseTokens, TOKEN_BYTES } from '../../model/lease-token.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { holderTexts, OWNER_BYTES, ownerNumber, readHolder } from '../../model/owner.ts';
+import { cutText } from '../../util/cut-text.ts';
 import {
   type Batchers,
   type Result,
@@ -613,19 +614,11 @@ function writeDetails({ action }: SettleItem, { windowMs, retentionMs }: SettleC
       details.push(queueText(queue), retentionMs(queue), timing, content, groups, dedupKey);
     }
   } else if (action.kind === 'release' || action.kind === 'dead-letter') {
-    if (action.reason != null) details.push(cutReason(action.reason));
+    if (action.reason != null) details.push(cutText(action.reason, MAX_REASON_BYTES));
   } else if (action.kind === 'move') {
     const { to, groups, tries, headers } = action;
     details.push(queueText(to), retentionMs(to), groupsText(groups), tries ?? '', JSON.stringify(headers));
   }
-}
-
-/** At most as many bytes of UTF-8 as are kept, cut at a character. */
-function cutReason(reason: string): Buffer {
-  const bytes = Buffer.from(reason);
-  let end = Math.min(bytes.length, MAX_REASON_BYTES);
-  while (end < bytes.length && ((bytes[end] ?? 0) & 0xc0) === 0x80) end--;
-  return bytes.subarray(0, end);
 }
 
 const STATE_CODES: Readonly<Record<DeliveryState, string>> = {
