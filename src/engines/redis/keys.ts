@@ -2,7 +2,7 @@ import type { DefinitionKind } from '../../engine/definitions.ts';
 import type { QueueKey } from '../../model/names.ts';
 
 /** The keys of a queue: see `library/queue.lua`. */
-export interface QueueKeys {
+interface QueueKeys {
   readonly hash: string;
   readonly order: string;
   readonly stats: string;

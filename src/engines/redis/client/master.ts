@@ -11,7 +11,7 @@ import {
 } from './connection.ts';
 
 /** One command for a master. */
-export interface MasterCommand extends Command {
+interface MasterCommand extends Command {
   /** It changes something: if the master has replicas to wait for, the command counts only with them. */
   readonly writes: boolean;
   /** The slot is moving to this master, which shall serve it already. */
@@ -32,13 +32,13 @@ interface Turn {
 }
 
 /** Since when a server has been reachable. Moments are by its clock. */
-export interface Contact {
+interface Contact {
   readonly since: number;
   /** Leases from before `since` that end before this moment count no try. */
   readonly excusedUntil: number;
 }
 
-export interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate'> {
+interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate'> {
   readonly onDown: (reason: Error) => void;
   /** Null: the master executes none of our functions. */
   readonly library: Library | null;
