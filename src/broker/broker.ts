@@ -1,5 +1,4 @@
 import { type Definitions, definitionConflict, type JsonValue } from '../engine/definitions.ts';
-import { MigratingStorage } from '../engine/migrating-storage.ts';
 import { JointStats, type Stats } from '../engine/stats.ts';
 import type { Storage } from '../engine/storage.ts';
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
@@ -11,6 +10,7 @@ import { SeriesLimit } from './activity.ts';
 import { type Difference, type NodeInfo, nodeText } from './cluster.ts';
 import type { PendingConsumer } from './consumer.ts';
 import { shuttingDown, WaitingLimit, type WaitingLimits } from './consumer.ts';
+import { MigratingStorage } from './migrating-storage.ts';
 import { Namespace, type Shared } from './namespace.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import { Questions } from './questions.ts';

@@ -1,6 +1,6 @@
+import { MigratingStorage } from '../../src/broker/migrating-storage.ts';
 import type { Definitions } from '../../src/engine/definitions.ts';
 import type { Engine } from '../../src/engine/engine.ts';
-import { MigratingStorage } from '../../src/engine/migrating-storage.ts';
 import type { Storage } from '../../src/engine/storage.ts';
 import type { EngineUnderTest, OpenTestEngine, TestEngine } from '../engines.ts';
 import { FakeClock } from '../support/clock.ts';

@@ -10,7 +10,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'new elements go to the engine that is left',
     suite: 'joined engines',
     edits: edit(
-      'engine/migrating-storage.ts',
+      'broker/migrating-storage.ts',
       'if (!hasKeys && this.#pending === 0) return this.#to.insert(queue, elements, options);',
       'if (!hasKeys && this.#pending === 0) return this.#from.insert(queue, elements, options);',
     ),
@@ -19,7 +19,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'an insert overtakes one whose key is being looked up',
     suite: 'joined engines',
     edits: edit(
-      'engine/migrating-storage.ts',
+      'broker/migrating-storage.ts',
       'if (!hasKeys && this.#pending === 0) return',
       'if (!hasKeys) return',
     ),
@@ -28,7 +28,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'the keys that the old engine has seen are unknown',
     suite: 'joined engines',
     edits: edit(
-      'engine/migrating-storage.ts',
+      'broker/migrating-storage.ts',
       'const seen = hasKeys ? this.#seenBefore(queue, elements) : NOTHING_SEEN;',
       'const seen = NOTHING_SEEN;',
     ),
@@ -37,7 +37,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'a take that the old engine filled in part does not ask the new one',
     suite: 'joined engines',
     edits: edit(
-      'engine/migrating-storage.ts',
+      'broker/migrating-storage.ts',
       'if (deliveries.length === count || old.isCut === true) return old;',
       'if (deliveries.length > 0 || old.isCut === true) return old;',
     ),
@@ -46,7 +46,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'what was popped from the new engine returns to the old one',
     suite: 'joined engines',
     edits: edit(
-      'engine/migrating-storage.ts',
+      'broker/migrating-storage.ts',
       `    for (const delivery of rest.deliveries) if (delivery.lease === null) this.#popped.add(delivery);
 `,
       '',
@@ -56,7 +56,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'what the old engine gave is lost if the outcome in the new one is unknown',
     suite: 'joined engines',
     edits: edit(
-      'engine/migrating-storage.ts',
+      'broker/migrating-storage.ts',
       'if (await this.#release(this.#from, queue, deliveries)) throw error;',
       'throw error;',
     ),
@@ -65,7 +65,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'what exceeds the bytes of a take is lost',
     suite: 'joined engines',
     edits: edit(
-      'engine/migrating-storage.ts',
+      'broker/migrating-storage.ts',
       'const isReleased = await this.#release(this.#to, queue, rest.deliveries);',
       'const isReleased = true;',
     ),
@@ -74,7 +74,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'pops that were undone are undone again if the other engine failed',
     suite: 'joined engines',
     edits: edit(
-      'engine/migrating-storage.ts',
+      'broker/migrating-storage.ts',
       '    for (const delivery of deliveries) this.#returned.add(delivery);\n',
       '',
     ),
@@ -83,7 +83,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'what was popped and cannot be returned is lost',
     suite: 'joined engines',
     edits: edit(
-      'engine/migrating-storage.ts',
+      'broker/migrating-storage.ts',
       'return popped.length === 0 || isUnknownOutcome(error);',
       'return true;',
     ),
@@ -91,13 +91,13 @@ export const MIGRATE: readonly Mutant[] = [
   {
     name: 'the copies of an element have no keys, so that a repeated transfer stores them twice',
     suite: 'joined engines',
-    edits: edit('engine/migrating-storage.ts', 'copies.map((copy, i) => keyed(copy, item, i))', 'copies'),
+    edits: edit('broker/migrating-storage.ts', 'copies.map((copy, i) => keyed(copy, item, i))', 'copies'),
   },
   {
     name: 'other copies of an element count as repeats, and are lost',
     suite: 'joined engines',
     edits: edit(
-      'engine/migrating-storage.ts',
+      'broker/migrating-storage.ts',
       'id, group, index, contentFingerprint(element)]);',
       'id, group, index]);',
     ),
@@ -106,7 +106,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'an element is finished before its copies are stored',
     suite: 'joined engines',
     edits: edit(
-      'engine/migrating-storage.ts',
+      'broker/migrating-storage.ts',
       "copiesOf(item) === null ? item : { ...item, action: { kind: 'extend', leaseMs: TRANSFER_LEASE_MS } },",
       "copiesOf(item) === null ? item : { ...item, action: { kind: 'finish' } },",
     ),
@@ -115,7 +115,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'a queue that holds elements in the old engine alone can be dropped',
     suite: 'joined engines',
     edits: edit(
-      'engine/migrating-storage.ts',
+      'broker/migrating-storage.ts',
       '      if (old.ready + old.scheduled + old.reserved > 0) return false;\n',
       '',
     ),
@@ -124,7 +124,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'what the old engine holds does not count',
     suite: 'migrations',
     edits: edit(
-      'engine/migrating-storage.ts',
+      'broker/migrating-storage.ts',
       'elements: old.elements + rest.elements,',
       'elements: rest.elements,',
     ),
@@ -133,7 +133,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'options that are set while a namespace moves do not hold in the old engine',
     suite: 'migrations',
     edits: edit(
-      'engine/migrating-storage.ts',
+      'broker/migrating-storage.ts',
       'await Promise.all([this.#to.declare(queues, options), this.#from.declare(queues, options)]);',
       'await this.#to.declare(queues, options);',
     ),
@@ -142,7 +142,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'what one engine swept is not reported if the other one failed',
     suite: 'joined engines',
     edits: edit(
-      'engine/migrating-storage.ts',
+      'broker/migrating-storage.ts',
       'if (done.length === 0 && failed !== undefined) throw failed.reason;',
       'if (failed !== undefined) throw failed.reason;',
     ),

@@ -18,7 +18,7 @@ export const POSTGRES: readonly Mutant[] = [
     suite: 'postgres retry delays',
     edits: [
       inPostgres('settle.ts', '(s.max_tries > 0 OR cardinality(s.retry) > 0)', 's.max_tries > 0'),
-      inPostgres('queues.ts', 'queue.retries ||= options?.retryDelay != null;', ''),
+      inPostgres('queues.ts', ' || options?.retryDelay != null', ''),
     ],
   },
   {
@@ -206,7 +206,7 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [
       inPostgres(
         'batcher.ts',
-        'error instanceof Refused && isTimeout(error) ? batch?.callOf(error.query) : null',
+        'error instanceof Refused && error.isTimeout ? batch?.callOf(error.query) : null',
         'null',
       ),
     ],

@@ -11,15 +11,7 @@ import {
 } from '../../engine/calls.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
-import {
-  type Connection,
-  ConnectionLost,
-  isReadOnly,
-  isTimeout,
-  isWorthRetry,
-  Refused,
-  refusedError,
-} from './connection.ts';
+import { type Connection, ConnectionLost, Refused, refusedError, TIMEOUT_MS } from './connection.ts';
 import type { Expirer } from './expire.ts';
 import type { Link } from './link.ts';
 import {
@@ -36,8 +28,6 @@ import { int4Array, type Query, type Row, type Statement } from './statement.ts'
 const ONE_ROW: CallSize = { bytes: 0, rows: 1 };
 const NO_USES: readonly GroupUse[] = [];
 
-/** A caller has its result, or a clear error, within this time. */
-export const TIMEOUT_MS = 4500;
 /** A batch that takes longer has lost its server: each of its statements would have ended before. */
 const BATCH_TIMEOUT_MS = 4000;
 /** What one batch has at most. A call that is larger by itself has a batch to itself. */
@@ -254,7 +244,7 @@ class Batch {
   }
 }
 
-export interface BatcherOptions {
+interface BatcherOptions {
   readonly clock: Clock;
   readonly link: Link;
   readonly registry: Registry;
@@ -448,7 +438,7 @@ export class Batcher {
       this.#options.link.drop('it did not reply');
       return;
     }
-    const slow = error instanceof Refused && isTimeout(error) ? batch?.callOf(error.query) : null;
+    const slow = error instanceof Refused && error.isTimeout ? batch?.callOf(error.query) : null;
     // It would most likely take as long again, and the others would wait for it in vain.
     if (slow != null) this.#reject(slow, error as Refused);
     else this.#onRejected(calls, error);
@@ -460,7 +450,7 @@ export class Batcher {
     const [call] = calls;
     if (call === undefined || calls.length > 1) return;
     if (!(error instanceof Refused)) call.fail(internal(error));
-    else if (call.attempts >= MAX_ATTEMPTS || !isWorthRetry(error)) this.#reject(call, error);
+    else if (call.attempts >= MAX_ATTEMPTS || !error.isWorthRetry) this.#reject(call, error);
   }
 
   /** What is not settled comes before all that was called later. */
@@ -490,7 +480,7 @@ export class Batcher {
 
   #reject(call: Call, error: Refused): void {
     call.fail(refusedError(error, call.stores));
-    if (isReadOnly(error)) this.#options.link.drop('it became read-only');
+    if (error.isReadOnly) this.#options.link.drop('it became read-only');
   }
 
   #onRest(): void {

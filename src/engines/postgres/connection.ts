@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import pg from 'pg';
 import { refusedByStore } from '../../engine/calls.ts';
+import { clockFinding, type Finding, finding } from '../../engine/engine.ts';
 import type { Host } from '../../engine/settings.ts';
 import type { QuaysideError } from '../../model/errors.ts';
 import type { Settings } from './settings.ts';
@@ -23,7 +24,9 @@ const ALIVE: Statement = { name: 'alive', text: 'SELECT 1' };
 /** The oldest PostgreSQL that is supported, as `server_version_num` has it. */
 const OLDEST_VERSION = 140_000;
 
-/** The server cancels a statement after this time, before its call expires (`batcher.ts`). */
+/** A caller has its result, or a clear error, within this time. */
+export const TIMEOUT_MS = 4500;
+/** The server cancels a statement after this time, before its call expires. */
 const STATEMENT_TIMEOUT_MS = 3000;
 const LOCK_TIMEOUT_MS = 1500;
 /** A node that fails between BEGIN and COMMIT must not keep its rows locked until TCP notices. */
@@ -91,7 +94,52 @@ function checkSession(row: Row): void {
   if (flag(row, 2)) throw new UnfitServer('it is a standby, which takes no writes; name the primary');
 }
 
-export interface ConnectionEvents {
+const SERVER_SETTINGS: Statement = {
+  name: 'server settings',
+  text: `SELECT current_setting('server_version'), current_setting('synchronous_commit'), current_setting('fsync'),
+    current_setting('full_page_writes'), (extract(epoch FROM clock_timestamp()) * 1000)::bigint`,
+};
+
+/** Reads what the promises of the engine need of its server. @param check names the server */
+export async function examineServer(
+  connection: Connection,
+  check: string,
+  now: () => number,
+): Promise<readonly Finding[]> {
+  const [row = []] = await connection.query(SERVER_SETTINGS, []);
+  const here = now();
+  const synchronousCommit = text(row, 1);
+  return [
+    finding(check, 'ok', `it is PostgreSQL ${text(row, 0)}`),
+    synchronousCommit === 'off'
+      ? finding(
+          check,
+          'warning',
+          'synchronous_commit is off: a crash of its machine loses the last acknowledged changes',
+          'take synchronousCommit out of the URL, unless that loss is acceptable',
+        )
+      : finding(check, 'ok', `synchronous_commit is ${synchronousCommit}`),
+    text(row, 2) === 'on'
+      ? finding(check, 'ok', 'fsync is on')
+      : finding(
+          check,
+          'error',
+          'fsync is off: a crash of its machine may damage the whole database',
+          'set fsync = on in postgresql.conf',
+        ),
+    text(row, 3) === 'on'
+      ? finding(check, 'ok', 'full_page_writes is on')
+      : finding(
+          check,
+          'warning',
+          'full_page_writes is off: a crash of its machine may damage pages that were being written',
+          'set full_page_writes = on, unless its file system writes pages atomically',
+        ),
+    clockFinding(check, number(row, 4), here),
+  ];
+}
+
+interface ConnectionEvents {
   /** The connection ended. Called once, and never after `close`. */
   readonly lost: (reason: Error) => void;
   readonly notified: (channel: string, payload: string) => void;
@@ -289,6 +337,19 @@ export class Refused extends Error {
     this.name = 'Refused';
     this.code = code;
   }
+
+  get isWorthRetry(): boolean {
+    return WORTH_A_RETRY.has(this.code);
+  }
+
+  get isTimeout(): boolean {
+    return TIMEOUTS.has(this.code);
+  }
+
+  /** Whether another server has become the writable one, so that this connection is of no use any more. */
+  get isReadOnly(): boolean {
+    return this.code === READ_ONLY;
+  }
 }
 
 const DISK_FULL = '53100';
@@ -304,7 +365,7 @@ const TIMEOUTS = new Set(['57014', '55P03']);
 const ENDS_CONNECTION = /^(?:57P0[1-5]|25P03|08...)$/;
 
 /** What the driver threw, as one of the two above. Values that a statement carried are left out. */
-export function fromDriver(error: unknown): ConnectionLost | Refused {
+function fromDriver(error: unknown): ConnectionLost | Refused {
   if (error instanceof pg.DatabaseError && error.code !== undefined && !ENDS_CONNECTION.test(error.code)) {
     return new Refused(error.code, describe(error).message);
   }
@@ -321,19 +382,6 @@ function describe(error: unknown): Error {
     );
   }
   return new Error(error instanceof Error ? error.message : String(error));
-}
-
-export function isWorthRetry(error: Error): boolean {
-  return error instanceof Refused && WORTH_A_RETRY.has(error.code);
-}
-
-export function isTimeout(error: Refused): boolean {
-  return TIMEOUTS.has(error.code);
-}
-
-/** Whether another server has become the writable one, so that this connection is of no use any more. */
-export function isReadOnly(error: Refused): boolean {
-  return error.code === READ_ONLY;
 }
 
 /** The port's error for a rejected call. @param stores whether it stores elements: a full disk is then an error of its own */

@@ -26,7 +26,7 @@ const KEPT_LENGTH = 200;
 const encoded = new Map<string, Buffer>();
 const decoded = new Map<string, DecodedHead>();
 
-export type DecodedHead = Omit<ElementContent, 'body'>;
+type DecodedHead = Omit<ElementContent, 'body'>;
 
 export function encodeHead({ contentType, contentEncoding, headers }: DecodedHead): Buffer {
   const head: Head = [contentType, contentEncoding, ...headers];

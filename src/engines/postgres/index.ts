@@ -7,19 +7,15 @@
 // all else runs: `housekeeping.ts`, and the other ports.
 
 import { BufferedStats } from '../../engine/buffered-stats.ts';
-import type { Definitions } from '../../engine/definitions.ts';
-import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
-import type { Signaller } from '../../engine/signaller.ts';
-import { countDeadLetters, type Stats } from '../../engine/stats.ts';
-import type { Storage } from '../../engine/storage.ts';
+import type { Engine, EngineOptions, Finding, OpenEngine } from '../../engine/engine.ts';
+import { countDeadLetters } from '../../engine/stats.ts';
 import type { GroupName } from '../../model/element.ts';
 import { LeaseTokens } from '../../model/lease-token.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { Batcher } from './batcher.ts';
-import type { Connection } from './connection.ts';
+import { type Connection, examineServer } from './connection.ts';
 import { Ids } from './content.ts';
 import { PostgresDefinitions } from './definitions.ts';
-import { examineServer } from './examine.ts';
 import { Expirer } from './expire.ts';
 import { Housekeeping } from './housekeeping.ts';
 import { Link, Side } from './link.ts';
@@ -28,7 +24,7 @@ import { PING } from './queues.ts';
 import { Registry } from './registry.ts';
 import { prepareSchema } from './schema.ts';
 import { readSettings, type Settings } from './settings.ts';
-import { channelOf, PostgresSignaller } from './signaller.ts';
+import { PostgresSignaller } from './signaller.ts';
 import { number } from './statement.ts';
 import { PostgresCounters } from './stats.ts';
 import { PostgresStorage } from './storage.ts';
@@ -43,14 +39,14 @@ export const open: OpenEngine = (options) => new PostgresEngine(options);
 class PostgresEngine implements Engine {
   readonly type = 'postgres';
   readonly url: string;
-  readonly storage: Storage;
-  readonly definitions: Definitions;
-  readonly signaller: Signaller;
-  readonly stats: Stats;
+  readonly storage: PostgresStorage;
+  readonly definitions: PostgresDefinitions;
+  readonly signaller: PostgresSignaller;
+  readonly stats: BufferedStats;
   /** Never: what PostgreSQL has lost is found by a reconnect, which fails until it is mended. */
   readonly failed = new Promise<Error>(() => {});
-  readonly examine: NonNullable<Engine['examine']>;
 
+  readonly #options: EngineOptions;
   readonly #settings: Settings;
   readonly #main: Link;
   readonly #second: Link;
@@ -59,40 +55,33 @@ class PostgresEngine implements Engine {
   readonly #batcher: Batcher;
   readonly #housekeeping: Housekeeping;
   readonly #context: Context;
-  readonly #storage: PostgresStorage;
-  readonly #stats: BufferedStats;
-  readonly #definitions: PostgresDefinitions;
-  readonly #signaller: PostgresSignaller;
   readonly #affected = new Map<string, QueueKey>();
   #stopped: Promise<void> | null = null;
 
   constructor(options: EngineOptions) {
     const { clock, log, namespaces, dedupWindowMs } = options;
     this.url = options.url;
+    this.#options = options;
     this.#settings = readSettings(options);
-    this.examine = () => examineServer(this.#settings, options);
     this.#main = new Link(this.#settings, 'main', options, {
       prepare: (connection) => this.#prepareMain(connection),
       lost: () => this.#batcher.onLost(),
       back: () => this.#batcher.resume(),
     });
     this.#second = new Link(this.#settings, 'second', options, {
-      prepare: async () => {},
-      lost: () => {},
       back: () => this.#side.resume(),
     });
     const side = new Side(this.#second, clock);
     this.#side = side;
-    const channel = channelOf(this.#settings.schema);
+    const channel = `${this.#settings.schema}_signals`;
     this.#listener = new Link(this.#settings, 'listener', options, {
       prepare: (connection) => connection.run(`LISTEN ${channel}`),
-      lost: () => {},
-      back: () => this.#definitions.signalsMissed(),
-      notified: (_channel, payload) => this.#signaller.notified(payload),
+      back: () => this.definitions.signalsMissed(),
+      notified: (_channel, payload) => this.signaller.notified(payload),
     });
-    this.#signaller = new PostgresSignaller({ side, listener: this.#listener, channel, clock, log });
-    this.#stats = new BufferedStats(new PostgresCounters(side), clock, log);
-    this.#definitions = new PostgresDefinitions(side, this.#signaller, log);
+    this.signaller = new PostgresSignaller({ side, listener: this.#listener, channel, clock, log });
+    this.stats = new BufferedStats(new PostgresCounters(side), clock, log);
+    this.definitions = new PostgresDefinitions(side, this.signaller, log);
 
     const databaseClock = new DatabaseClock(clock);
     const registry = new Registry(namespaces, databaseClock);
@@ -108,7 +97,7 @@ class PostgresEngine implements Engine {
       onAffected: (queue: QueueKey) => void this.#affected.set(JSON.stringify([queue.ns, queue.name]), queue),
       onDied: (queue: QueueKey, group: GroupName, to: string, count: number) => {
         const target = { queue: { ns: queue.ns, name: to }, groups: registry.defaultGroups(queue) };
-        countDeadLetters(this.#stats, { queue, group }, target, count);
+        countDeadLetters(this.stats, { queue, group }, target, count);
       },
     };
     this.#context = { ...context, expirer: new Expirer(context, log) };
@@ -119,15 +108,11 @@ class PostgresEngine implements Engine {
       expirer: this.#context.expirer,
       onBatch: () => this.#housekeeping.noteBatch(),
     });
-    this.#storage = new PostgresStorage(this.#context, {
+    this.storage = new PostgresStorage(this.#context, {
       batcher: this.#batcher,
       housekeeping: this.#housekeeping,
       takeAffected: () => this.#takeAffected(),
     });
-    this.storage = this.#storage;
-    this.definitions = this.#definitions;
-    this.signaller = this.#signaller;
-    this.stats = this.#stats;
   }
 
   async start(): Promise<void> {
@@ -139,7 +124,7 @@ class PostgresEngine implements Engine {
       await this.stop();
       throw error;
     }
-    this.#signaller.start();
+    this.signaller.start();
   }
 
   stop(): Promise<void> {
@@ -148,14 +133,30 @@ class PostgresEngine implements Engine {
   }
 
   ping(): Promise<void> {
-    return this.#storage.ping();
+    return this.storage.ping();
+  }
+
+  /** Creates no schema. */
+  async examine(): Promise<readonly Finding[]> {
+    let findings: readonly Finding[] = [];
+    const link = new Link(this.#settings, 'doctor', this.#options, {
+      prepare: async (connection) => {
+        findings = await examineServer(connection, this.#settings.shown, () => this.#options.clock.now());
+      },
+    });
+    try {
+      await link.start();
+      return findings;
+    } finally {
+      await link.stop();
+    }
   }
 
   async #stop(): Promise<void> {
     this.#housekeeping.stop();
     await this.#batcher.stop();
-    await this.#signaller.stop();
-    await this.#stats.stop(this.#second.connection !== null);
+    await this.signaller.stop();
+    await this.stats.stop(this.#second.connection !== null);
     await Promise.all([this.#main.stop(), this.#side.stop(), this.#listener.stop()]);
   }
 

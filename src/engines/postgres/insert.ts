@@ -43,7 +43,7 @@ interface NewRow {
   readonly settled: number;
 }
 
-const columnsFor = everyKind((shared, keyed): Columns<NewRow> => {
+const columnsFor = everyKind((shared: boolean, keyed: boolean): Columns<NewRow> => {
   const columns = new Columns<NewRow>();
   if (shared) {
     columns.text('subscriptions', ({ subscriptions }) =>
@@ -233,7 +233,7 @@ export function insertOperations(context: Context): (kinds: ElementKinds) => Ins
     const prepare = (items: readonly InsertItem[]) => prepareInsert(context, kinds, items);
     return { statement, changes: true, stores: true, prepare };
   };
-  const operations = everyKind((shared, keyed) => operation({ shared, keyed }));
+  const operations = everyKind((shared: boolean, keyed: boolean) => operation({ shared, keyed }));
   return ({ shared, keyed }) => operations(shared, keyed);
 }
 

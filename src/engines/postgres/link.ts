@@ -10,8 +10,7 @@ import type { EngineLog } from '../../engine/engine.ts';
 import { withTlsHint } from '../../engine/settings.ts';
 import { Backoff } from '../../util/backoff.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
-import { TIMEOUT_MS } from './batcher.ts';
-import { Connection, ConnectionLost, Refused, refusedError } from './connection.ts';
+import { Connection, ConnectionLost, Refused, refusedError, TIMEOUT_MS } from './connection.ts';
 import type { Settings } from './settings.ts';
 import type { Query, Row } from './statement.ts';
 
@@ -25,16 +24,16 @@ const PREPARE_TIMEOUT_MS = 10_000;
 /** How long a graceful close may take before the socket is destroyed. */
 const CLOSE_TIMEOUT_MS = 1000;
 
-export interface LinkEvents {
+interface LinkEvents {
   /**
    * A connection was opened. It is used only after this has resolved; if it rejects, the connection is closed and another one
    * is tried.
    */
-  readonly prepare: (connection: Connection) => Promise<void>;
+  readonly prepare?: (connection: Connection) => Promise<void>;
   /** A connection that was ready is gone. */
-  readonly lost: (reason: Error) => void;
+  readonly lost?: (reason: Error) => void;
   /** A connection is ready again. Not called for the first one. */
-  readonly back: () => void;
+  readonly back?: () => void;
   readonly notified?: (channel: string, payload: string) => void;
 }
 
@@ -154,7 +153,7 @@ export class Link {
 
   async #prepare(connection: Connection): Promise<void> {
     if (this.#predecessor !== null) await connection.endSession(this.#predecessor);
-    await this.#events.prepare(connection);
+    await this.#events.prepare?.(connection);
   }
 
   /** Destroys the connection if a step takes too long, which makes the step fail. */
@@ -171,7 +170,7 @@ export class Link {
       { server: this.#settings.shown, role: this.#role, reason: reason.message },
       'PostgreSQL is unavailable',
     );
-    this.#events.lost(reason);
+    this.#events.lost?.(reason);
     this.#retryAfter(0);
   }
 
@@ -196,7 +195,7 @@ export class Link {
     this.#backoff.reset();
     this.#lastReason = '';
     this.#log.info({ server: this.#settings.shown, role: this.#role }, 'PostgreSQL is available again');
-    this.#events.back();
+    this.#events.back?.();
   }
 
   /** Once for each reason: a server that is unavailable for a day must not fill the log. */

@@ -14,6 +14,19 @@ import { Columns, number, numberOrNull, placeOf, type Row, type Statement, text 
 
 // Operations about whole queues: what is declared, names, use, purges, counts.
 
+export function queueOperations(context: Context) {
+  return {
+    declare: declareOperation(false),
+    declareOptions: declareOperation(true),
+    queues: QUEUES_OPERATION,
+    usage: USAGE_OPERATION,
+    ping: PING_OPERATION,
+    purge: purgeOperations(),
+    counts: countsOperation(context),
+    streamCounts: streamCountsOperation(context),
+  };
+}
+
 interface DeclareItem {
   readonly queue: Queue;
   /** Undefined: what is stored stays; null: nothing is stored any more. */
@@ -51,7 +64,7 @@ const DECLARE_OPTIONS: Statement = {
     retention = excluded.retention, retry = excluded.retry, has_options = excluded.has_options`,
 };
 
-export function declareOperation(sets: boolean): Operation<DeclareItem, void> {
+function declareOperation(sets: boolean): Operation<DeclareItem, void> {
   const statement = sets ? DECLARE_OPTIONS : DECLARE;
   return {
     statement,
@@ -61,8 +74,7 @@ export function declareOperation(sets: boolean): Operation<DeclareItem, void> {
       values: [...REGISTERED.values(items.map(({ queue }) => queue.whole)), ...DECLARED.values(items)],
       read: () => {
         for (const { queue, options } of items) {
-          queue.mayDie ||= options?.deadLetter != null;
-          queue.retries ||= options?.retryDelay != null;
+          queue.hasPolicy ||= options?.deadLetter != null || options?.retryDelay != null;
         }
         return items.map(() => undefined);
       },
@@ -76,7 +88,7 @@ const QUEUES: Statement = {
 };
 
 /** The queues of a namespace, sorted. */
-export const QUEUES_OPERATION: Operation<string, string[]> = {
+const QUEUES_OPERATION: Operation<string, string[]> = {
   statement: QUEUES,
   changes: false,
   isSingle: true,
@@ -99,7 +111,7 @@ const USAGE: Statement = {
 };
 
 /** How many deliveries a namespace has, and their bytes, by their counts. */
-export const USAGE_OPERATION: Operation<string, Usage> = {
+const USAGE_OPERATION: Operation<string, Usage> = {
   statement: USAGE,
   changes: false,
   isSingle: true,
@@ -112,7 +124,7 @@ export const USAGE_OPERATION: Operation<string, Usage> = {
 export const PING: Statement = { name: 'ping', text: 'SELECT now_ms()' };
 
 /** Reads the database's clock. */
-export const PING_OPERATION: Operation<null, number> = {
+const PING_OPERATION: Operation<null, number> = {
   statement: PING,
   changes: false,
   prepare: (items) => ({
@@ -146,7 +158,7 @@ function purgeStatement(state: DeliveryState | 'waiting'): Statement {
   };
 }
 
-export function purgeOperations(): (state: DeliveryState | 'waiting') => Operation<Queue, PurgeStep> {
+function purgeOperations(): (state: DeliveryState | 'waiting') => Operation<Queue, PurgeStep> {
   const operations = new Map(
     (['waiting', ...DELIVERY_STATES] as const).map((state) => {
       const statement = purgeStatement(state);
@@ -253,7 +265,7 @@ function noteRead(
 }
 
 /** Counts of one group. */
-export function countsOperation(context: Context): Operation<Subscription, GroupCounts> {
+function countsOperation(context: Context): Operation<Subscription, GroupCounts> {
   return {
     statement: COUNTS,
     changes: false,
@@ -277,7 +289,7 @@ export function countsOperation(context: Context): Operation<Subscription, Group
 }
 
 /** Counts of a stream's elements, and of each of its groups. One stream a statement. */
-export function streamCountsOperation(context: Context): Operation<Queue, QueueCounts> {
+function streamCountsOperation(context: Context): Operation<Queue, QueueCounts> {
   return {
     statement: STREAM_COUNTS,
     changes: false,

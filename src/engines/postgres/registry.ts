@@ -22,6 +22,7 @@ import {
   type Statement,
   text,
   textArray,
+  textArrayLiteral,
 } from './statement.ts';
 import { CounterWatermark, Watermark } from './watermark.ts';
 
@@ -77,18 +78,14 @@ export class Queue {
   groups: ReadonlySet<GroupName> = new Set();
   groupsReadAt = Number.NEGATIVE_INFINITY;
   usedIn = 0;
-  /** Whether failed elements may become dead letters: by the namespace's policy, or as `declare` stored. */
-  mayDie: boolean;
-
-  /** Whether they may wait for a retry delay, by the same. */
-  retries: boolean;
+  /** Whether failed elements may become dead letters or wait for a retry delay: by the namespace's policy, or as `declare` stored. */
+  hasPolicy: boolean;
 
   constructor(key: QueueKey, policy: NamespacePolicy | null, defaults: QueueDefaults | undefined) {
     this.key = key;
     this.policy = policy;
     this.limit = groupLimitOf(policy);
-    this.mayDie = defaults?.deadLetter != null;
-    this.retries = defaults?.retryDelay != null;
+    this.hasPolicy = defaults?.deadLetter != null || defaults?.retryDelay != null;
     this.nsText = Buffer.from(key.ns);
     this.nameText = Buffer.from(key.name);
     this.whole = new Subscription(this, PLAIN_GROUP);
@@ -326,9 +323,4 @@ export function retryArray(retry: RetryDelay | null): Buffer {
 function stepsToMax({ firstMs, factor, maxMs }: RetryDelay): number {
   if (factor === 1 || firstMs >= maxMs) return 0;
   return Math.ceil(Math.log(maxMs / firstMs) / Math.log(factor)) + 1;
-}
-
-/** An array of texts in the form of PostgreSQL's input. */
-export function textArrayLiteral(values: readonly string[]): Buffer {
-  return Buffer.from(`{${values.map((value) => `"${value.replace(/["\\]/g, '\\$&')}"`).join(',')}}`);
 }

@@ -4,7 +4,7 @@ import { EngineSettings, type Host, parsePort, parseServerUrl, readTlsFiles } fr
 
 /** How much a commit waits for, as PostgreSQL's own setting of that name has it. */
 const SYNCHRONOUS_COMMITS = ['on', 'off', 'local', 'remote_write', 'remote_apply'] as const;
-export type SynchronousCommit = (typeof SYNCHRONOUS_COMMITS)[number];
+type SynchronousCommit = (typeof SYNCHRONOUS_COMMITS)[number];
 
 const SSL_MODES = ['disable', 'require', 'verify-ca', 'verify-full'] as const;
 

@@ -3,7 +3,7 @@ import { ownerNumber } from '../../model/owner.ts';
 import { encodeChanges, encodeReason, parseToken, type Token } from './content.ts';
 import { type ElementKinds, kindsOf, NewElements, storing } from './insert.ts';
 import { type Context, type Item, type Operation, type Prepared, RETRY } from './operations.ts';
-import { type Queue, type Subscription, textArrayLiteral } from './registry.ts';
+import type { Queue, Subscription } from './registry.ts';
 import {
   CONTENT_BYTES,
   copyMoved,
@@ -27,6 +27,7 @@ import {
   placeOf,
   type Row,
   type Statement,
+  textArrayLiteral,
 } from './statement.ts';
 
 /** A settlement of one delivery as statements take it. */
@@ -129,42 +130,32 @@ function deliveryKey({ subscription, seq }: Ref): readonly string[] {
 
 const isDone = (): SettleResult => SETTLED.done;
 
-/** Finishes: commits and removals. */
-function finishOperation(shared: boolean): SettleOperation {
+/**
+ * Finishes: commits and removals. With `kinds` also stores elements, in the same statement: an element only if its delivery
+ * was finished.
+ */
+function finishOperation(context: Context, shared: boolean, kinds: ElementKinds | null): SettleOperation {
   const columns = refColumns();
-  const text = `${withList(NOW, refs(columns), FINISHED, shared && finishShared('g'), count('gc', 'g', WENT_EITHER))}
-    ${outcomes('NULL::bigint')}`;
-  const statement = { name: `finish${shared ? ' shared' : ''}`, text };
-  return settleOperation(statement, shared, (items) => ({
-    values: columns.values(items),
-    read: (rows) => readOutcomes(items, rows, isDone),
-  }));
-}
-
-/** Finishes with inserts, in one statement: an element is stored only if its delivery was finished. */
-function transferOperation(context: Context, kinds: ElementKinds): SettleOperation {
-  const columns = refColumns();
-  const first = columns.count + 2;
-  const array = `$${columns.count + 1}::int[]`;
-  const isPlain = !kinds.shared && !kinds.keyed;
-  const stored = storing(kinds, { first, window: context.dedupWindow, settled: { array, done: 'g' } });
+  const settled = { array: `$${columns.count + 1}::int[]`, done: 'g' };
+  const stored = kinds && storing(kinds, { first: columns.count + 2, window: context.dedupWindow, settled });
+  const parts = [NOW, refs(columns), FINISHED, shared && finishShared('g'), count('gc', 'g', WENT_EITHER)];
   const statement = {
-    name: `transfer${isPlain ? '' : ' of any kind'}`,
-    text: `${withList(NOW, refs(columns), FINISHED, !isPlain && finishShared('g'), count('gc', 'g', WENT_EITHER), ...stored)}
-      ${outcomes('(SELECT now FROM t)')}`,
+    name: `${kinds === null ? 'finish' : 'transfer'}${shared ? ' shared' : ''}`,
+    text: `${withList(...parts, ...(stored ?? []))} ${outcomes(kinds === null ? 'NULL::bigint' : '(SELECT now FROM t)')}`,
   };
   const prepare = (items: readonly Ref[]): Prepared<SettleResult> => {
-    const elements = new NewElements(kinds, context);
+    const elements = kinds && new NewElements(kinds, context);
     for (const [place, { item }] of items.entries()) {
       // A key that the same settlement gives twice is stored once.
       for (const { queue, element } of insertsOf(item))
-        elements.add(context.registry.queue(queue), element, place + 1);
+        elements?.add(context.registry.queue(queue), element, place + 1);
     }
+    const added = elements === null ? [] : [int4Array(elements.settled), ...elements.values()];
     return {
-      values: [...columns.values(items), int4Array(elements.settled), ...elements.values()],
+      values: [...columns.values(items), ...added],
       read: (rows) => {
-        const done = rows.find((row) => flag(row, 1));
-        if (done !== undefined) elements.onStored(number(done, 2));
+        const done = elements && rows.find((row) => flag(row, 1));
+        if (done != null) elements?.onStored(number(done, 2));
         return readOutcomes(items, rows, isDone);
       },
     };
@@ -178,7 +169,7 @@ function transferOperation(context: Context, kinds: ElementKinds): SettleOperati
       ),
     ),
   ];
-  return settleOperation(statement, kinds.shared, prepare, keysOf);
+  return settleOperation(statement, shared, prepare, kinds === null ? deliveryKey : keysOf);
 }
 
 function insertsOf({ action }: SettleItem) {
@@ -216,17 +207,16 @@ function releaseColumns(): Columns<Ref> {
       action.kind === 'release' && action.dueAt != null ? Math.ceil(action.dueAt) : null,
     )
     .bool('counts', counts)
-    .bool('by_default', isDefault)
+    .bool(
+      'by_default',
+      ({ item: { action } }) =>
+        action.kind === 'release' && action.countTry && action.isDefaultDelay === true,
+    )
     .text('reason', ({ item: { action } }) => encodeReason('reason' in action ? action.reason : null));
 }
 
 function counts({ item: { action } }: Ref): boolean {
   return 'countTry' in action && action.countTry;
-}
-
-/** Whether the queue's retry delay goes before the delay that is given. */
-function isDefault({ item: { action } }: Ref): boolean {
-  return action.kind === 'release' && action.countTry && action.isDefaultDelay === true;
 }
 
 /**
@@ -254,9 +244,7 @@ function releaseOperation(context: Context, onRace: SettleOperation): SettleOper
         lowerWatermarks(items, context);
         const results = readOutcomes(items, rows, isDone);
         for (const [place, ref] of items.entries()) {
-          if (results[place] !== RETRY || !counts(ref)) continue;
-          ref.queue.mayDie = true;
-          ref.queue.retries = true;
+          if (results[place] === RETRY && counts(ref)) ref.queue.hasPolicy = true;
         }
         return results;
       },
@@ -410,9 +398,12 @@ function removeOperation(): Operation<Removal, SettleResult> {
 export function settlements(context: Context): (item: SettleItem) => Item<unknown, SettleResult> {
   const { registry, ids } = context;
   const remove = removeOperation();
-  const [finish, finishInStream] = [finishOperation(false), finishOperation(true)];
-  const transfer = transferOperation(context, { shared: false, keyed: false });
-  const transferAny = transferOperation(context, { shared: true, keyed: true });
+  const [finish, finishInStream] = [false, true].map((shared) => finishOperation(context, shared, null)) as [
+    SettleOperation,
+    SettleOperation,
+  ];
+  const transfer = finishOperation(context, false, { shared: false, keyed: false });
+  const transferAny = finishOperation(context, true, { shared: true, keyed: true });
   const [extend, change] = [extendOperation(context), changeOperation(context)];
   const release = releaseOperation(context, change);
 
@@ -420,13 +411,7 @@ export function settlements(context: Context): (item: SettleItem) => Item<unknow
     const { item, queue, isWaiting } = ref;
     const { action } = item;
     if (action.kind === 'extend') return extend;
-    if (
-      action.kind === 'release' &&
-      !isWaiting &&
-      !(counts(ref) && queue.mayDie) &&
-      !(isDefault(ref) && queue.retries)
-    )
-      return release;
+    if (action.kind === 'release' && !isWaiting && !(counts(ref) && queue.hasPolicy)) return release;
     if (action.kind !== 'finish') return change;
     const inserts = action.inserts ?? [];
     if (inserts.length === 0) return queue.isStream ? finishInStream : finish;

@@ -29,15 +29,11 @@ const LAST_SEND_MS = 1000;
 const PROBE_EVERY_MS = 15_000;
 const PROBE_TIMEOUT_MS = 5000;
 
-/** The name of the channel that the nodes of a schema share. */
-export function channelOf(schema: string): string {
-  return `${schema}_signals`;
-}
-
-export interface SignallerHost {
+interface SignallerHost {
   readonly side: Side;
   /** The listening connection. */
   readonly listener: Link;
+  /** The name of the channel that the nodes of a schema share. */
   readonly channel: string;
   readonly clock: Clock;
   readonly log: EngineLog;

@@ -83,16 +83,17 @@ export class Columns<T> {
 }
 
 /**
- * Variants of something by three properties, made once: a statement that does less costs less, so each has a text of its own.
- * Returns the one with the given properties.
+ * Variants of something by some properties, each made when it is first needed: a statement that does less costs less, so each
+ * has a text of its own. Returns the one with the given properties.
  */
-export function everyKind<T>(
-  create: (a: boolean, b: boolean, c: boolean) => T,
-): (a: boolean, b: boolean, c?: boolean) => T {
-  const variants = Array.from({ length: 8 }, (_, bits) =>
-    create((bits & 1) !== 0, (bits & 2) !== 0, (bits & 4) !== 0),
-  );
-  return (a, b, c = false) => variants[(a ? 1 : 0) + (b ? 2 : 0) + (c ? 4 : 0)] as T;
+export function everyKind<F extends readonly boolean[], T>(create: (...flags: F) => T): (...flags: F) => T {
+  const variants: T[] = [];
+  return (...flags) => {
+    let bits = 0;
+    for (const isSet of flags) bits = bits * 2 + (isSet ? 1 : 0);
+    variants[bits] ??= create(...flags);
+    return variants[bits] as T;
+  };
 }
 
 /** The place, from 0, of the row that a result is about: its first column. */
@@ -224,4 +225,9 @@ function writeHeader(bytes: Buffer, oid: number, count: number, nulls: number): 
   bytes.writeInt32BE(oid, 8);
   bytes.writeInt32BE(count, 12);
   bytes.writeInt32BE(1, 16);
+}
+
+/** An array of texts in the form of PostgreSQL's input. */
+export function textArrayLiteral(values: readonly string[]): Buffer {
+  return Buffer.from(`{${values.map((value) => `"${value.replace(/["\\]/g, '\\$&')}"`).join(',')}}`);
 }

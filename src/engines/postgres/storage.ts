@@ -30,15 +30,7 @@ import { BATCH_ROWS, type Batcher } from './batcher.ts';
 import type { Housekeeping } from './housekeeping.ts';
 import { insertOperations, kindsOf } from './insert.ts';
 import { type CallSize, type Context, MAX_RETURNED_BYTES } from './operations.ts';
-import {
-  countsOperation,
-  declareOperation,
-  PING_OPERATION,
-  purgeOperations,
-  QUEUES_OPERATION,
-  streamCountsOperation,
-  USAGE_OPERATION,
-} from './queues.ts';
+import { queueOperations } from './queues.ts';
 import type { GroupUse } from './registry.ts';
 import { scanOperations } from './scan.ts';
 import { settlements } from './settle.ts';
@@ -53,16 +45,12 @@ const A_BATCH: CallSize = { bytes: 0, rows: BATCH_ROWS };
 
 function operationsOf(context: Context) {
   return {
-    declare: declareOperation(false),
-    declareOptions: declareOperation(true),
+    ...queueOperations(context),
     insert: insertOperations(context),
     take: takeOperations(context),
     settlement: settlements(context),
     undo: undoOperations(context),
     scan: scanOperations(context),
-    purge: purgeOperations(),
-    counts: countsOperation(context),
-    streamCounts: streamCountsOperation(context),
   };
 }
 
@@ -115,7 +103,7 @@ export class PostgresStorage implements Storage {
   }
 
   queues(ns: string): Promise<string[]> {
-    return this.#batcher.submit(QUEUES_OPERATION, ns, null);
+    return this.#batcher.submit(this.#operations.queues, ns, null);
   }
 
   async insert(
@@ -247,7 +235,7 @@ export class PostgresStorage implements Storage {
   }
 
   usage(ns: string): Promise<Usage> {
-    return this.#batcher.submit(USAGE_OPERATION, ns, null);
+    return this.#batcher.submit(this.#operations.usage, ns, null);
   }
 
   async sweep(): Promise<SweepResult> {
@@ -260,7 +248,7 @@ export class PostgresStorage implements Storage {
 
   /** Reads the database's clock. */
   async ping(): Promise<void> {
-    this.#context.clock.see(await this.#batcher.submit(PING_OPERATION, null, null));
+    this.#context.clock.see(await this.#batcher.submit(this.#operations.ping, null, null));
   }
 
   #seqs(ids: readonly ElementId[]): number[] {

@@ -176,16 +176,20 @@ export function takeOperations(context: Context): (item: TakeItem) => TakeOperat
       prepare: (items) => prepareTake(context, kind, items),
     };
   };
-  const [usual, bounded] = [false, true].map((bounded) =>
-    everyKind((reserves, shared, byIds) => operation({ reserves, isNamed: false, shared, byIds, bounded })),
-  ) as [ReturnType<typeof everyKind<TakeOperation>>, ReturnType<typeof everyKind<TakeOperation>>];
-  const named = everyKind((shared, byIds, bounded) =>
-    operation({ reserves: true, isNamed: true, shared, byIds, bounded }),
+  const operations = everyKind(
+    (reserves: boolean, isNamed: boolean, shared: boolean, byIds: boolean, bounded: boolean) =>
+      operation({ reserves, isNamed, shared, byIds, bounded }),
   );
-  return ({ subscription: { queue }, seqs, leaseMs, maxBytes, tids = null }) =>
-    leaseMs !== null && tids !== null
-      ? named(queue.isStream, seqs !== null, maxBytes !== undefined)
-      : (maxBytes === undefined ? usual : bounded)(leaseMs !== null, queue.isStream, seqs !== null);
+  return ({ subscription: { queue }, seqs, leaseMs, maxBytes, tids = null }) => {
+    const reserves = leaseMs !== null;
+    return operations(
+      reserves,
+      reserves && tids !== null,
+      queue.isStream,
+      seqs !== null,
+      maxBytes !== undefined,
+    );
+  };
 }
 
 function prepareTake(

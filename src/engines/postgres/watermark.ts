@@ -14,7 +14,7 @@ export interface Place {
 export const START: Place = { dueAt: Number.MIN_SAFE_INTEGER, seq: 0 };
 
 /** Takes between two probes, at least: a queue that hardly moves leaves nothing to step over. */
-export const TAKEN_BETWEEN_PROBES = 500;
+const TAKEN_BETWEEN_PROBES = 500;
 const PROBE_EVERY_MS = 250;
 /** The next full probe waits this many times as long as the last one took, which bounds the share of time that they cost. */
 const FULL_PROBE_PAUSE = 20;

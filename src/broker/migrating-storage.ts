@@ -1,16 +1,6 @@
-import {
-  DELIVERY_STATES,
-  type Delivery,
-  type DeliveryState,
-  type ElementId,
-  type GroupName,
-  type NewElement,
-} from '../model/element.ts';
-import { contentFingerprint } from '../model/fingerprint.ts';
-import type { QueueKey } from '../model/names.ts';
-import { isUnknownOutcome, unknownOutcome } from './calls.ts';
-import { isKeySeen } from './request-keys.ts';
-import type { Signaller } from './signaller.ts';
+import { isUnknownOutcome, unknownOutcome } from '../engine/calls.ts';
+import { isKeySeen } from '../engine/request-keys.ts';
+import type { Signaller } from '../engine/signaller.ts';
 import {
   type FinishAction,
   type GroupCounts,
@@ -31,7 +21,17 @@ import {
   type TakeOptions,
   type TakeResult,
   type Usage,
-} from './storage.ts';
+} from '../engine/storage.ts';
+import {
+  DELIVERY_STATES,
+  type Delivery,
+  type DeliveryState,
+  type ElementId,
+  type GroupName,
+  type NewElement,
+} from '../model/element.ts';
+import { contentFingerprint } from '../model/fingerprint.ts';
+import type { QueueKey } from '../model/names.ts';
 
 interface MigratingStorageOptions {
   /** The engine that is left. It is used by this process alone, and nobody else stores anything in it. */
