@@ -8,8 +8,18 @@ import {
 } from '../../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState, type GroupName } from '../../model/element.ts';
 import type { Context, Operation } from './operations.ts';
-import { clampTries, type Queue, REGISTERED, retryArray, type Subscription } from './registry.ts';
-import { CONTENT_BYTES, count, finishShared, NOW, STEP_BITS, WENT_EITHER, withList } from './sql.ts';
+import { type Queue, REGISTERED, type Subscription } from './registry.ts';
+import {
+  CONTENT_BYTES,
+  clampTries,
+  count,
+  finishShared,
+  NOW,
+  retryArray,
+  STEP_BITS,
+  WENT_EITHER,
+  withList,
+} from './sql.ts';
 import { Columns, number, numberOrNull, placeOf, type Row, type Statement, text } from './statement.ts';
 
 // Operations about whole queues: what is declared, names, use, purges, counts.

@@ -7,12 +7,12 @@ import {
   groupLimitOf,
   type QueueDefaults,
 } from '../../engine/queue-policy.ts';
-import type { RetryDelay } from '../../engine/storage.ts';
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { likePattern, ruleFor } from '../../util/name-pattern.ts';
 import type { Connection } from './connection.ts';
 import type { DatabaseClock } from './operations.ts';
+import { clampTries, retryArray } from './sql.ts';
 import {
   Columns,
   idArray,
@@ -303,24 +303,4 @@ function limitedCount({ groups }: Queue, { defaults }: GroupLimit): number {
 
 function newGroups({ queue, groups }: GroupUse): GroupName[] {
   return groups.filter((group) => !queue.groups.has(group) && queue.limit?.defaults.has(group) === false);
-}
-
-/** PostgreSQL's largest `int`: no tries reach more. */
-const MAX_TRIES = 2 ** 31 - 1;
-
-export function clampTries(tries: number): number {
-  return Math.min(tries, MAX_TRIES);
-}
-
-/** A retry delay as `retryDelay` of `sql.ts` reads it; empty: none. */
-export function retryArray(retry: RetryDelay | null): Buffer {
-  if (retry === null) return Buffer.from('{}');
-  const { firstMs, factor, maxMs, jitter } = retry;
-  return Buffer.from(`{${[firstMs, factor, maxMs, jitter, stepsToMax(retry)].join(',')}}`);
-}
-
-/** After so many tries more the delay has reached its maximum; for arithmetic that overflows instead of becoming infinite. */
-function stepsToMax({ firstMs, factor, maxMs }: RetryDelay): number {
-  if (factor === 1 || firstMs >= maxMs) return 0;
-  return Math.ceil(Math.log(maxMs / firstMs) / Math.log(factor)) + 1;
 }

@@ -1,3 +1,5 @@
+import type { RetryDelay } from '../../engine/storage.ts';
+
 /** Parts that several statements have in common. Each is a `WITH` entry or an expression, and names the entries it reads. */
 
 /**
@@ -112,6 +114,26 @@ export function retryDelay(retry: string, tries: string, seq: string): string {
   const delay = `least(${retry}[3], ${retry}[1] * power(${retry}[2], least(${tries} - 1, ${retry}[5])))`;
   const part = `((${seq} % 65536 * 40503 + (${tries})::bigint * 30011) % 65536)::float8 / 65536`;
   return `floor(${delay} * (1 - ${retry}[4] * (${part})) + 0.5)::bigint`;
+}
+
+/** PostgreSQL's largest `int`: no tries reach more. */
+const MAX_TRIES = 2 ** 31 - 1;
+
+export function clampTries(tries: number): number {
+  return Math.min(tries, MAX_TRIES);
+}
+
+/** A retry delay as {@link retryDelay} reads it; empty: none. */
+export function retryArray(retry: RetryDelay | null): Buffer {
+  if (retry === null) return Buffer.from('{}');
+  const { firstMs, factor, maxMs, jitter } = retry;
+  return Buffer.from(`{${[firstMs, factor, maxMs, jitter, stepsToMax(retry)].join(',')}}`);
+}
+
+/** After so many tries more the delay has reached its maximum; for arithmetic that overflows instead of becoming infinite. */
+function stepsToMax({ firstMs, factor, maxMs }: RetryDelay): number {
+  if (factor === 1 || firstMs >= maxMs) return 0;
+  return Math.ceil(Math.log(maxMs / firstMs) / Math.log(factor)) + 1;
 }
 
 /** The line that makes a head that of a dead letter, see `content.ts`. */
