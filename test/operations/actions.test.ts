@@ -7,6 +7,8 @@ import { patientSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import { OPERATOR, OperationNode } from './node.ts';
 
+/** By which time passes while an operation waits for its rate. */
+const RATE_STEP_MS = 100;
 const HOUR_MS = 3_600_000;
 
 for (const engine of MAIN_ENGINES_AND_CLUSTER) {
@@ -161,7 +163,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       while ((await node.get(id)).changed === 0) await turn();
       await opened.passTime(100);
       const [held] = await node.reserve('N', q, 1, HOUR_MS);
-      assert.equal((await node.ended(id, opened)).changed, 3);
+      assert.equal((await node.ended(id, opened, RATE_STEP_MS)).changed, 3);
       assert.deepEqual(
         (await node.elements('N', q, ['reserved'])).map(({ id }) => id),
         [held?.id],
@@ -244,7 +246,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       const id = await node.create({ action: 'delete', source: { ns: 'N', queue: q }, rate: 25 });
       await opened.passTime(500);
       await node.insert('N', q, 'new');
-      assert.equal((await node.ended(id, opened)).changed, 50);
+      assert.equal((await node.ended(id, opened, RATE_STEP_MS)).changed, 50);
       assert.deepEqual(await node.bodies('N', q), ['new']);
     });
 

@@ -58,12 +58,15 @@ export class OperationNode {
     return this.ended(await this.create(request), opened);
   }
 
-  /** How an operation ended. Time passes until then. */
-  async ended(id: string, opened: Pick<TestEngine, 'passTime'>): Promise<OperationRecord> {
+  /**
+   * How an operation ended. Time passes until then.
+   * @param stepMs longer for an operation with a rate: on PostgreSQL each step replaces the function that tells the time
+   */
+  async ended(id: string, opened: Pick<TestEngine, 'passTime'>, stepMs = 1): Promise<OperationRecord> {
     for (;;) {
       const record = await this.get(id);
       if (record.state !== 'running') return record;
-      await opened.passTime(1);
+      await opened.passTime(stepMs);
       await turn();
     }
   }
