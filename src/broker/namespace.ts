@@ -83,7 +83,8 @@ export class Namespace {
   readonly cluster: Cluster;
   /** The names of the queues that are paused. */
   readonly pausedNames: ReadonlySet<string>;
-  #sweeper: Sweeper;
+  /** Ends the leases of its queues. */
+  sweeper: Sweeper;
   /** Handles of known queues. */
   readonly #queues = new Map<string, Queue>();
   /** The consumers that wait on this node, by queue and group. */
@@ -105,7 +106,7 @@ export class Namespace {
     this.setup = setup;
     this.pausedNames = this.#paused;
     this.#shared = shared;
-    this.#sweeper = sweeper;
+    this.sweeper = sweeper;
     this.name = policy.name;
     this.isStream = policy.groups !== null;
     this.defaultGroups = policy.groups ?? [PLAIN_GROUP];
@@ -164,7 +165,7 @@ export class Namespace {
     this.migration = migration;
     this.storage = migration.storage;
     this.stats = this.activity.watched(migration.stats);
-    this.#sweeper = sweeper;
+    this.sweeper = sweeper;
   }
 
   /** Reads what the engine knows and follows its changes. Called once, before the first request. */
@@ -253,7 +254,7 @@ export class Namespace {
     if (waitQueue.group !== this.defaultGroup && byGroup?.get(waitQueue.group) === waitQueue) {
       byGroup.delete(waitQueue.group);
     }
-    this.#dropIdle(name);
+    if (!this.#known.has(name)) this.#dropIdle(name);
   }
 
   #dropIdle(name: string): void {
@@ -413,11 +414,6 @@ export class Namespace {
     return [url, signaller.url, stats.url];
   }
 
-  /** A reservation ends at `at`. */
-  leaseEndsAt(at: number): void {
-    this.#sweeper.wakeAt(at);
-  }
-
   /** The names of the queues to which failed elements go, each once: the namespace's own, and those that options of queues name. */
   get deadLetterQueues(): readonly string[] {
     return this.options.deadLetterQueues;
@@ -430,7 +426,7 @@ export class Namespace {
   elementsDied({ settings }: Queue): void {
     const name = settings.deadLetter?.queue ?? null;
     if (name !== null) this.wake({ ns: this.name, name });
-    this.#sweeper.sweepForDeadLetters();
+    this.sweeper.sweepForDeadLetters();
   }
 
   /** An unknown number of elements may have become eligible in a queue, by a step of the engine's own. */

@@ -478,7 +478,7 @@ export class Queue {
       if (!isSettled(outcome)) continue;
       const { action, from } = item;
       const group = item.group ?? defaultGroup;
-      if (action.kind === 'extend') this.namespace.leaseEndsAt(until ?? 0);
+      if (action.kind === 'extend') this.namespace.sweeper.wakeAt(until ?? 0);
       else if (action.kind === 'release') {
         stats.add(this.key, group, action.countTry ? { rollback: count } : { reserve: -count });
         if (outcome === 'done') released += count;

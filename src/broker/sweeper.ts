@@ -20,6 +20,7 @@ const DEAD_LETTER_MS = 100;
 export class Sweeper {
   readonly #storage: Storage;
   readonly #clock: Clock;
+  readonly #clocks: { readonly storage: Storage; readonly clock: Clock };
   readonly #random: () => number;
   readonly #failures: LogOnChange;
   readonly #onAffected: (queues: readonly QueueKey[]) => void;
@@ -37,6 +38,7 @@ export class Sweeper {
   ) {
     this.#storage = storage;
     this.#clock = environment.clock;
+    this.#clocks = { storage, clock: environment.clock };
     this.#random = environment.random;
     const { log } = environment;
     this.#failures = new LogOnChange({
@@ -48,7 +50,7 @@ export class Sweeper {
 
   /** A reservation ends at `at`, by the engine's clock: be awake then. */
   wakeAt(at: number): void {
-    this.#wakeAt(this.#toLocal(at));
+    this.#wakeAt(toLocal(at, this.#clocks));
   }
 
   /** Sweeps now, as at the start: leases may have expired while no node was running. */
@@ -90,16 +92,12 @@ export class Sweeper {
     this.#onAffected(result.affected);
     const now = this.#clock.now();
     const pollAt = now + POLL_MS * (0.5 + this.#random());
-    const nextAt = result.nextAt === null ? pollAt : this.#toLocal(result.nextAt);
+    const nextAt = result.nextAt === null ? pollAt : toLocal(result.nextAt, this.#clocks);
     this.#wakeAt(nextAt > now ? Math.min(nextAt, pollAt) : now + REST_MS);
   }
 
   #wakeAt(at: number): void {
     if (at < this.#timerAt && !this.#stopped) this.#arm(at);
-  }
-
-  #toLocal(at: number): number {
-    return toLocal(at, { storage: this.#storage, clock: this.#clock });
   }
 
   #arm(at: number): void {

@@ -409,7 +409,7 @@ export class WaitQueue {
     stats.add(this.#queue.key, group, request.leaseMs === null ? { get: count } : { reserve: count });
     let endsAt = Number.POSITIVE_INFINITY;
     for (const { lease } of deliveries) if (lease !== null && lease.until < endsAt) endsAt = lease.until;
-    if (endsAt < Number.POSITIVE_INFINITY) this.#ns.leaseEndsAt(endsAt);
+    if (endsAt < Number.POSITIVE_INFINITY) this.#ns.sweeper.wakeAt(endsAt);
     meter.count(takeOperation(request.leaseMs), 'ok', count);
   }
 
@@ -422,7 +422,9 @@ export class WaitQueue {
     this.#backoff.reset();
     if (this.#queue.paused) this.#endTimedOut();
     else if (more > 0) this.#match(more);
-    else if (isShort) this.#endTimedOut();
+    else if (isShort) {
+      if (this.#timedOut > 0) this.#endTimedOut();
+    }
     // Their signal served consumers before them; they have a right to a look of their own.
     else if (this.#timedOut > 0) this.#match(this.#waiting.size);
     if (this.#inFlight === null) this.#sleep();

@@ -35,6 +35,8 @@ export class ExchangeGraph {
   readonly #byId = new Map<string, Numbered>();
   /** Per queue, the exchanges that copy to it, in the order of their declaration. */
   readonly #into: Numbered[][] = [];
+  /** What `returning` found: each batch of an exchange needs it. */
+  readonly #returning = new Map<string, readonly boolean[] | null>();
   readonly #component: Int32Array;
   readonly #maxSteps: number;
 
@@ -90,9 +92,13 @@ export class ExchangeGraph {
 
   /** Per declared destination of an exchange, whether its source can be reached from it. Null: from none. */
   returning(id: string): readonly boolean[] | null {
+    const known = this.#returning.get(id);
+    if (known !== undefined) return known;
     const { source, declared } = this.#byId.get(id) ?? { source: -1, declared: [] };
-    const returning = declared.map((queue) => this.#component[queue] === this.#component[source]);
-    return returning.includes(true) ? returning : null;
+    const each = declared.map((queue) => this.#component[queue] === this.#component[source]);
+    const returning = each.includes(true) ? each : null;
+    this.#returning.set(id, returning);
+    return returning;
   }
 
   /** Goes from the source against the direction of the exchanges, until it has reached enough destinations. */

@@ -189,7 +189,7 @@ export const BROKER: readonly Mutant[] = [
     suite: 'dead letters',
     edits: edit(
       'broker/namespace.ts',
-      'this.#sweeper.sweepForDeadLetters();',
+      'this.sweeper.sweepForDeadLetters();',
       'if (name !== null) this.onReady(name, 1);',
     ),
   },
