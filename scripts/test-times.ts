@@ -1,10 +1,11 @@
 /**
  * `node scripts/test-times.ts [FILE…]`: runs the files of `npm test` one after another, on the servers that a whole run
  * shares, and prints for each the processor time and the time that passed, the costliest first. The sum of processor
- * time is what decides how long `npm test` takes on few cores, and it is the same on a busy machine.
+ * time is what decides how long `npm test` takes on few cores. On a busy machine it comes out larger, up to one and a half
+ * times as large was seen: compare two states in turn, not with figures of another hour.
  *
  * A file of `test/groups/` stands for the files of its folder, which run singly here: each then loads its modules itself,
- * about half a second that it does not need in `npm test`.
+ * about half a second that it does not need in `npm test`. Named as an argument, a file of `test/groups/` runs as it does there.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
