@@ -16,8 +16,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'rows.ts',
-        'while (values.length > 0) this.#sql.add.',
-        'while (values.length < 0) this.#sql.add.',
+        'if (values.length > 0) this.#sql.add.',
+        'if (values.length < 0) this.#sql.add.',
       ),
     ],
   },

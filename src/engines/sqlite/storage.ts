@@ -27,7 +27,6 @@ import type { WorkerClient } from './client.ts';
 import {
   type BodyWriter,
   bodyAt,
-  type ElementFields,
   type Extra,
   type Fields,
   fromMore,
@@ -97,7 +96,7 @@ export class SqliteStorage implements Storage {
     const write = (bodies: BodyWriter): Parameters<Operations['insert']> => {
       const fields: Fields = [];
       const now = this.#time.now();
-      for (const element of elements) fields.push(...this.#fieldsOf(element, now, bodies));
+      for (const element of elements) this.#writeElement(element, now, bodies, fields);
       return [nameOf(queue), fields, request && [request.key, request.fingerprint]];
     };
     if (onRepeat === null) return this.#client.call('insert', write, ([, ids]) => ids);
@@ -230,7 +229,8 @@ export class SqliteStorage implements Storage {
         if (action.inserts === undefined || action.inserts.length === 0) return null;
         const fields: Fields = [];
         for (const { queue, element } of action.inserts) {
-          fields.push(nameOf(queue), ...this.#fieldsOf(element, now, bodies));
+          fields.push(nameOf(queue));
+          this.#writeElement(element, now, bodies, fields);
         }
         return fields;
       }
@@ -249,7 +249,8 @@ export class SqliteStorage implements Storage {
     }
   }
 
-  #fieldsOf(element: NewElement, now: number, bodies: BodyWriter): ElementFields {
+  /** Writes `ElementFields`. */
+  #writeElement(element: NewElement, now: number, bodies: BodyWriter, fields: Fields): void {
     const { contentType, contentEncoding, headers, body, matureAt, delayMs, tries, groups, dedupKey } =
       element;
     const dueAt = matureAt === null ? now + delayMs : this.#time.fromWall(matureAt);
@@ -263,7 +264,7 @@ export class SqliteStorage implements Storage {
       rarer = JSON.stringify(extra);
     }
     const more = toMore(contentEncoding, headers);
-    return [contentType, more, bodies.add(body), body.byteLength, dueAt, tries, joined(groups), rarer];
+    fields.push(contentType, more, bodies.add(body), body.byteLength, dueAt, tries, joined(groups), rarer);
   }
 }
 

@@ -6,7 +6,6 @@ import {
   type Fields,
   type PackedBodies,
   type QueueName,
-  tuplesOf,
 } from '../protocol.ts';
 import type { Queue } from './queues.ts';
 import type { Seen } from './records.ts';
@@ -28,7 +27,8 @@ export function insert(
   request: readonly [key: string, fingerprint: string] | null,
 ): [repeats: number[] | null, ids: string[]] {
   const { ids, queues, rows, records, received, now } = store;
-  const elements = tuplesOf<ElementFields>(fields, 8).map((one) => elementOf(one, received));
+  const elements: Incoming[] = [];
+  for (let at = 0; at < fields.length; at += 8) elements.push(elementAt(fields, at, received));
   const repeat = request === null ? null : repeatOf(store, name, elements, request);
   if (repeat !== null) return repeat;
   if (request !== null && elements.length === 0) return [null, []];
@@ -50,22 +50,24 @@ export function insert(
     repeats.push(index, isSame ? 1 : 0);
     isMismatched ||= !isSame;
   };
-  let numbers: number[];
+  let first: number | null = null;
+  const texts: string[] = [];
   if (elements.length > 0 && elements.every(isUsual)) {
-    const first = ids.draw(elements.length);
+    first = ids.draw(elements.length);
     rows.addPlain(queues.subscription(queue, ''), first, elements, now);
-    numbers = elements.map((_, index) => first + index);
+    for (let index = 0; index < elements.length; index++) texts.push(ids.text(first + index));
   } else {
-    numbers = elements.map((element, index) =>
-      insertOne(store, queue, element, (seen) => onRepeat(index, element, seen)),
-    );
+    for (const [index, element] of elements.entries()) {
+      const seq = insertOne(store, queue, element, (seen) => onRepeat(index, element, seen));
+      first ??= seq;
+      texts.push(ids.text(seq));
+    }
   }
-  const [first] = numbers;
-  if (request !== null && first !== undefined) {
+  if (request !== null && first !== null) {
     const [key, fingerprint] = request;
     records.remember(queue, key, { seq: first, fingerprint }, now);
   }
-  return [repeats, isMismatched ? [] : numbers.map((seq) => ids.text(seq))];
+  return [repeats, isMismatched ? [] : texts];
 }
 
 /** Whether an element has one delivery and no key of its own, so that it can share a statement with others. */
@@ -122,19 +124,17 @@ function mismatchedOf({ records, now }: Store, queue: Queue, elements: readonly 
   return null;
 }
 
-/** The new element that these fields describe. */
-export function elementOf(
-  [type, more, offset, length, dueAt, tries, groups, extra]: ElementFields,
-  bodies: PackedBodies,
-): Incoming {
+/** The new element whose {@link ElementFields} begin there, read by position, which takes 2 % off an insert. */
+export function elementAt(fields: Fields, at: number, bodies: PackedBodies): Incoming {
+  const extra = fields[at + 7] as ElementFields[7];
   const parsed = extra === null ? null : (JSON.parse(extra) as Extra);
   return {
-    type,
-    more,
-    body: bodyAt(bodies, offset, length),
-    dueAt,
-    tries,
-    groups,
+    type: fields[at] as ElementFields[0],
+    more: fields[at + 1] as ElementFields[1],
+    body: bodyAt(bodies, fields[at + 2] as ElementFields[2], fields[at + 3] as ElementFields[3]),
+    dueAt: fields[at + 4] as ElementFields[4],
+    tries: fields[at + 5] as ElementFields[5],
+    groups: fields[at + 6] as ElementFields[6],
     extra: parsed,
     expiresAt: parsed?.expiresAt ?? null,
     reason: null,

@@ -268,7 +268,8 @@ export class Rows {
       this.#waitingAdded(subscription, dueAt, now);
       seq++;
     }
-    while (values.length > 0) this.#sql.add.run(...values.splice(0, ADDED_COLUMNS));
+    while (values.length > ADDED_COLUMNS) this.#sql.add.run(...values.splice(0, ADDED_COLUMNS));
+    if (values.length > 0) this.#sql.add.run(...values);
   }
 
   /** @param groups how many groups the element is for */

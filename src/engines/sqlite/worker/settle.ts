@@ -14,7 +14,7 @@ import {
   toMore,
   tuplesOf,
 } from '../protocol.ts';
-import { insertOne, elementOf as newElementOf } from './insert.ts';
+import { elementAt, insertOne } from './insert.ts';
 import type { Queue, Subscription } from './queues.ts';
 import { type DeliveryRow, type ElementRow, elementOf, isWholeContent, isWholeDelivery } from './rows.ts';
 import type { Store } from './store.ts';
@@ -89,8 +89,9 @@ function makeRoom(
 }
 
 function insertAll(store: Store, inserts: Fields): void {
-  for (const [name, ...fields] of tuplesOf<InsertedFields>(inserts, 9)) {
-    insertOne(store, store.queues.use(name, store.now), newElementOf(fields, store.received));
+  for (let at = 0; at < inserts.length; at += 9) {
+    const queue = store.queues.use(inserts[at] as InsertedFields[0], store.now);
+    insertOne(store, queue, elementAt(inserts, at + 1, store.received));
   }
 }
 
