@@ -68,14 +68,17 @@ class Call extends Expiring {
   isPartlyApplied = false;
   readonly #all: readonly Entry[];
   readonly #batcher: Batcher;
-  readonly #outcome = Promise.withResolvers<unknown[]>();
+  readonly #isSingle: boolean;
+  /** With the results in order; of a call of one item, with its result. */
+  readonly #outcome = Promise.withResolvers<unknown>();
 
   constructor(
     batcher: Batcher,
     items: readonly Item<unknown, unknown>[],
-    { size, deadlineAt }: { size: CallSize; deadlineAt: number },
+    { size, deadlineAt, isSingle }: { size: CallSize; deadlineAt: number; isSingle: boolean },
   ) {
     super();
+    this.#isSingle = isSingle;
     this.#batcher = batcher;
     this.size = size;
     this.deadlineAt = deadlineAt;
@@ -91,7 +94,7 @@ class Call extends Expiring {
     this.entries = this.#all;
   }
 
-  get outcome(): Promise<unknown[]> {
+  get outcome(): Promise<unknown> {
     return this.#outcome.promise;
   }
 
@@ -101,7 +104,7 @@ class Call extends Expiring {
     const again = this.entries.filter(({ result }) => result === RETRY);
     if (again.length === 0) {
       this.#settle();
-      this.#outcome.resolve(this.#all.map(({ result }) => result));
+      this.#outcome.resolve(this.#isSingle ? this.#all[0]?.result : this.#all.map(({ result }) => result));
       return;
     }
     this.isPartlyApplied ||= this.changes && again.length < this.entries.length;
@@ -211,15 +214,18 @@ class Batch {
   }
 
   #placeAll(entries: readonly Entry[]): void {
+    const [first] = entries;
+    if (first !== undefined && entries.length === 1) {
+      this.#place(first, keysOf(first), this.#from(first.queues));
+      return;
+    }
     const froms = entries.map(({ queues }) => this.#from(queues));
     const byKey = new Map<string, number>();
     for (const [index, entry] of entries.entries()) {
-      const keys = entry.operation.keysOf?.(entry.item) ?? [];
+      const keys = keysOf(entry);
       const from = keys.reduce((least, key) => Math.max(least, byKey.get(key) ?? 0), froms[index] ?? 0);
       const at = this.#place(entry, keys, from);
       for (const key of keys) byKey.set(key, at);
-      for (const queue of entry.queues)
-        this.#latestAbout.set(queue, Math.max(at, this.#latestAbout.get(queue) ?? 0));
     }
   }
 
@@ -240,8 +246,16 @@ class Batch {
       this.#latestOf.set(operation, at);
     }
     group.add(entry, keys);
+    for (const queue of entry.queues)
+      this.#latestAbout.set(queue, Math.max(at, this.#latestAbout.get(queue) ?? 0));
     return at;
   }
+}
+
+const NO_KEYS: readonly string[] = [];
+
+function keysOf({ operation, item }: Entry): readonly string[] {
+  return operation.keysOf?.(item) ?? NO_KEYS;
 }
 
 interface BatcherOptions {
@@ -284,31 +298,20 @@ export class Batcher {
   }
 
   /** Runs one item. @throws QuaysideError as the Storage port says */
-  async submit<I, R>(
+  submit<I, R>(
     operation: Operation<I, R>,
     item: I,
     queue: Queue | null,
     size: CallSize = ONE_ROW,
   ): Promise<R> {
-    const queues = queue === null ? [] : [queue];
-    const [result] = await this.submitAll([{ operation, item, queues }], size);
-    return result as R;
+    return this.#call([{ operation, item, queues: queue === null ? [] : [queue] }], size, true) as Promise<R>;
   }
 
   /** Runs several items. Results are in their order. @throws as `submit` */
   submitAll<I, R>(items: readonly Item<I, R>[], size: CallSize): Promise<R[]> {
-    if (items.length === 0) return Promise.resolve([]);
-    const error = this.#stopped
-      ? unavailable(NOT_REACHABLE, STOPPED)
-      : this.#limit.rejection(this.#options.link.awayMs);
-    if (error !== null) return Promise.reject(error);
-    const deadlineAt = this.#deadlines.next();
-    const call = new Call(this, items as readonly Item<unknown, unknown>[], { size, deadlineAt });
-    this.#limit.add(size.bytes);
-    this.#deadlines.add(call);
-    this.#pending.push(call);
-    this.#schedule();
-    return call.outcome as Promise<R[]>;
+    return items.length === 0
+      ? Promise.resolve([])
+      : (this.#call(items as readonly Item<unknown, unknown>[], size, false) as Promise<R[]>);
   }
 
   /** There is a connection again. */
@@ -352,6 +355,19 @@ export class Batcher {
   onSettled(call: Call): void {
     this.#deadlines.remove(call);
     this.#limit.remove(call.size.bytes);
+  }
+
+  #call(items: readonly Item<unknown, unknown>[], size: CallSize, isSingle: boolean): Promise<unknown> {
+    const error = this.#stopped
+      ? unavailable(NOT_REACHABLE, STOPPED)
+      : this.#limit.rejection(this.#options.link.awayMs);
+    if (error !== null) return Promise.reject(error);
+    const call = new Call(this, items, { size, deadlineAt: this.#deadlines.next(), isSingle });
+    this.#limit.add(size.bytes);
+    this.#deadlines.add(call);
+    this.#pending.push(call);
+    this.#schedule();
+    return call.outcome;
   }
 
   /** After the current turn, so that what it still asks for shares the batch. */
