@@ -12,7 +12,7 @@ const MAX_PAIRS = 10_000;
 /** From a change to the write of the file, so that many changes are one write. */
 const WRITE_AFTER_MS = 10_000;
 
-export interface KnownLoginsLog {
+interface KnownLoginsLog {
   warn(fields: object, message: string): void;
 }
 

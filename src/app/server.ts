@@ -3,8 +3,7 @@ import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { accountChanges } from '../access/account.ts';
 import { ApiTokens } from '../access/api-tokens.ts';
-import { ConsoleSessions } from '../access/console-sessions.ts';
-import { EndedSessions } from '../access/ended-sessions.ts';
+import { ConsoleSessions, EndedSessions } from '../access/console-sessions.ts';
 import { KnownLogins } from '../access/known-logins.ts';
 import { PasswordAuthenticator } from '../access/password-authenticator.ts';
 import { loginLost, refusal } from '../access/user.ts';
@@ -15,8 +14,13 @@ import { QueueWatch } from '../broker/queue-watch.ts';
 import type { Config } from '../config/options.ts';
 import { ConfigError, type ErrorAt, type Path, pathText } from '../config/schema.ts';
 import type { Engine } from '../engine/engine.ts';
-import { Alarms, type WatchedDisk } from '../events/alarms.ts';
-import { ExchangePictures, NodePictures, OperationPictures } from '../events/pictures.ts';
+import {
+  Alarms,
+  ExchangePictures,
+  NodePictures,
+  OperationPictures,
+  type WatchedDisk,
+} from '../events/pictures.ts';
 import { EventPublisher } from '../events/publisher.ts';
 import { type Declaration, parseDeclaration } from '../exchange/declaration.ts';
 import { Exchanges } from '../exchange/exchanges.ts';

@@ -23,7 +23,7 @@ export interface Credentials {
 }
 
 /** An API token. */
-export interface TokenCredentials {
+interface TokenCredentials {
   readonly token: string;
 }
 

@@ -5,7 +5,7 @@ import type { User } from '../access/user.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
-import type { Span } from '../tracing/span.ts';
+import type { Span } from '../tracing/tracer.ts';
 import { cookieHeaders, corsHeaders } from './browser.ts';
 import { errorHeaders, errorResponse } from './errors.ts';
 import type { Front } from './front.ts';

@@ -1,7 +1,12 @@
 import type { Delivery } from '../model/element.ts';
-import type { Span } from '../tracing/span.ts';
-import { contextIn, parseTraceparent, TRACEPARENT, type TraceContext } from '../tracing/trace-context.ts';
-import type { Tracer } from '../tracing/tracer.ts';
+import {
+  contextIn,
+  parseTraceparent,
+  type Span,
+  TRACEPARENT,
+  type TraceContext,
+  type Tracer,
+} from '../tracing/tracer.ts';
 import type { HttpCall } from './call.ts';
 
 /** Routes whose spans nobody wants: probes and scrapes, which come every few seconds. */

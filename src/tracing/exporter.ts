@@ -1,11 +1,12 @@
+import { Agent as HttpAgent, request as httpRequest, type IncomingMessage } from 'node:http';
+import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
+import { text } from 'node:stream/consumers';
 import { Backoff } from '../util/backoff.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { Fifo } from '../util/fifo.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
 import type { Service } from '../util/service.ts';
-import { Collector, type CollectorAddress, CollectorError } from './collector.ts';
-import { exportRequest, rejectedSpans, type TracedResource } from './otlp.ts';
-import type { Span } from './span.ts';
+import { type AttributeValue, SPAN_KINDS, type Span } from './tracer.ts';
 
 interface ExporterOptions {
   readonly collector: CollectorAddress;
@@ -164,4 +165,127 @@ export class SpanExporter implements Service {
     await promise;
     cancel();
   }
+}
+
+/** Where spans are sent to. */
+export interface CollectorAddress {
+  readonly url: URL;
+  /** Sent with each request, such as a token. */
+  readonly headers: Readonly<Record<string, string>>;
+}
+
+/** A response that is not a success. */
+class CollectorError extends Error {
+  readonly status: number;
+  /** After how long the request may be repeated; null if the collector does not say. */
+  readonly retryAfterMs: number | null;
+
+  constructor({ statusCode = 0, headers }: IncomingMessage) {
+    super(`the collector answered with status ${statusCode}`);
+    this.status = statusCode;
+    const seconds = Number(headers['retry-after'] ?? Number.NaN);
+    this.retryAfterMs = seconds >= 0 ? seconds * 1000 : null;
+  }
+}
+
+/** Sends requests to a collector of OTLP over HTTP, all on one connection. */
+class Collector {
+  readonly #address: CollectorAddress;
+  readonly #agent: HttpAgent;
+
+  constructor(address: CollectorAddress) {
+    this.#address = address;
+    const options = { keepAlive: true, maxSockets: 1 };
+    this.#agent = address.url.protocol === 'https:' ? new HttpsAgent(options) : new HttpAgent(options);
+  }
+
+  /** Returns the body of the response. @throws CollectorError, and Error if there is no response */
+  async post(body: string, signal: AbortSignal): Promise<string> {
+    const { url, headers } = this.#address;
+    const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>();
+    const send = url.protocol === 'https:' ? httpsRequest : httpRequest;
+    const bytes = Buffer.from(body);
+    send(
+      url,
+      {
+        method: 'POST',
+        agent: this.#agent,
+        signal,
+        headers: { ...headers, 'content-type': 'application/json', 'content-length': bytes.length },
+      },
+      resolve,
+    )
+      .on('error', reject)
+      .end(bytes);
+    const response = await promise;
+    const answer = await text(response);
+    if (response.statusCode !== 200) throw new CollectorError(response);
+    return answer;
+  }
+
+  close(): void {
+    this.#agent.destroy();
+  }
+}
+
+/** Who the spans are of. */
+interface TracedResource {
+  readonly attributes: Readonly<Record<string, AttributeValue>>;
+  /** Of the program. */
+  readonly version: string;
+}
+
+const SCOPE = 'quayside';
+const STATUS_ERROR = 2;
+
+/** The body of a request to `/v1/traces` (OTLP/HTTP, JSON encoding). */
+function exportRequest(spans: readonly Span[], { attributes, version }: TracedResource): string {
+  return JSON.stringify({
+    resourceSpans: [
+      {
+        resource: { attributes: keyValues(Object.entries(attributes)) },
+        scopeSpans: [{ scope: { name: SCOPE, version }, spans: spans.map(spanRecord) }],
+      },
+    ],
+  });
+}
+
+/** How many spans the receiver rejected, as its response to a request that succeeded says; 0 if it does not say. */
+function rejectedSpans(responseBody: string): number {
+  try {
+    const count = Number(JSON.parse(responseBody)?.partialSuccess?.rejectedSpans ?? 0);
+    return Number.isSafeInteger(count) && count > 0 ? count : 0;
+  } catch {
+    return 0;
+  }
+}
+
+function spanRecord(span: Span): object {
+  const { context, parentId, links, error } = span;
+  return {
+    traceId: context.traceId,
+    spanId: context.spanId,
+    ...(parentId !== null && { parentSpanId: parentId }),
+    name: span.name,
+    kind: SPAN_KINDS[span.kind],
+    startTimeUnixNano: nanoseconds(span.startedAt),
+    endTimeUnixNano: nanoseconds(span.endedAt ?? span.startedAt),
+    attributes: keyValues(span.attributes),
+    ...(links.length > 0 && { links: links.map(({ traceId, spanId }) => ({ traceId, spanId })) }),
+    ...(error !== null && { status: { code: STATUS_ERROR, message: error } }),
+  };
+}
+
+/** Nanoseconds since 1970 are more than a number holds exactly, and travel as text; microseconds are not. */
+function nanoseconds(ms: number): string {
+  return `${Math.round(ms * 1000)}000`;
+}
+
+function keyValues(attributes: Iterable<readonly [string, AttributeValue]>): object[] {
+  return Array.from(attributes, ([key, value]) => ({ key, value: anyValue(value) }));
+}
+
+function anyValue(value: AttributeValue): object {
+  if (typeof value === 'string') return { stringValue: value };
+  return Number.isInteger(value) ? { intValue: String(value) } : { doubleValue: value };
 }

@@ -25,9 +25,7 @@ import type {
 } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
-import type { Span } from './span.ts';
-import { contextIn, type TraceContext } from './trace-context.ts';
-import type { Tracer } from './tracer.ts';
+import { contextIn, type Span, type TraceContext, type Tracer } from './tracer.ts';
 
 interface TracedStorageOptions {
   readonly storage: Storage;

@@ -1,7 +1,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
+import { randomFillSync } from 'node:crypto';
+import type { ElementHeaders } from '../model/element.ts';
 import type { Clock } from '../util/clock.ts';
-import { Span, type SpanKind } from './span.ts';
-import { type TraceContext, TraceIds } from './trace-context.ts';
 
 interface TracerOptions {
   readonly clock: Clock;
@@ -12,7 +12,7 @@ interface TracerOptions {
 }
 
 /** What is known of a span when it begins. */
-export interface BeginOptions {
+interface BeginOptions {
   readonly name: string;
   readonly kind: SpanKind;
   /** Null: it begins a trace. */
@@ -80,5 +80,138 @@ export class Tracer {
   /** By the end of the id, which is random in each trace; all nodes with one ratio decide alike. */
   #isInRatio(traceId: string): boolean {
     return Number.parseInt(traceId.slice(-RATIO_DIGITS), 16) < this.#threshold;
+  }
+}
+
+/** As OTLP numbers them. */
+export const SPAN_KINDS = { internal: 1, server: 2 } as const;
+type SpanKind = keyof typeof SPAN_KINDS;
+
+export type AttributeValue = string | number;
+
+/** Further links of a span are left out: a take of many may return thousands of elements. */
+const MAX_LINKS = 128;
+
+/** How a span begins. */
+interface SpanStart {
+  readonly name: string;
+  readonly kind: SpanKind;
+  readonly context: TraceContext;
+  /** The id of its parent; null for the first span of a trace. */
+  readonly parentId: string | null;
+  /** On the tracer's clock, ms since 1970 with a fraction. */
+  readonly startedAt: number;
+}
+
+/** A piece of work that takes time. One that is not sampled is kept only so that the work within it is not sampled either. */
+export class Span {
+  readonly kind: SpanKind;
+  readonly context: TraceContext;
+  readonly parentId: string | null;
+  readonly startedAt: number;
+  readonly attributes = new Map<string, AttributeValue>();
+  readonly links: TraceContext[] = [];
+  name: string;
+  /** What kept the work from its end; null: nothing. */
+  error: string | null = null;
+  #endedAt: number | null = null;
+
+  constructor({ name, kind, context, parentId, startedAt }: SpanStart) {
+    this.name = name;
+    this.kind = kind;
+    this.context = context;
+    this.parentId = parentId;
+    this.startedAt = startedAt;
+  }
+
+  get endedAt(): number | null {
+    return this.#endedAt;
+  }
+
+  /** Whether there is anybody for whom details are worth their time. */
+  get isRecorded(): boolean {
+    return this.context.isSampled;
+  }
+
+  set(name: string, value: AttributeValue): void {
+    this.attributes.set(name, value);
+  }
+
+  /** Joins the span to one that it has to do with, such as that of a producer. */
+  link(context: TraceContext | null): void {
+    if (context !== null && this.isRecorded && this.links.length < MAX_LINKS) this.links.push(context);
+  }
+
+  /** @param type the code of an error, or a status */
+  fail(type: string): void {
+    this.error = type;
+    this.set('error.type', type);
+  }
+
+  end(at: number): void {
+    this.#endedAt = at;
+  }
+}
+
+/** The header of a request, and of an element, that names a span of its sender (W3C Trace Context). */
+export const TRACEPARENT = 'traceparent';
+
+/** Names a span, of this process or of another one. */
+export interface TraceContext {
+  /** 32 hexadecimal digits. */
+  readonly traceId: string;
+  /** 16 hexadecimal digits. */
+  readonly spanId: string;
+  /** Whether the spans of its trace are recorded. */
+  readonly isSampled: boolean;
+}
+
+/** Version, trace id, span id, flags. A later version may add fields behind them; version `ff` is forbidden. */
+const FORM = /^(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/;
+const SAMPLED = 1;
+
+/** Null if the text is not a valid `traceparent`: such a header counts as not sent. */
+export function parseTraceparent(text: string): TraceContext | null {
+  const [, version, traceId = '', spanId = '', flags = '', more] = FORM.exec(text.trim()) ?? [];
+  if (version === undefined || (version === '00' && more !== undefined)) return null;
+  return { traceId, spanId, isSampled: (Number.parseInt(flags, 16) & SAMPLED) !== 0 };
+}
+
+/** The span that inserted an element; null if its headers name none. */
+export function contextIn(headers: ElementHeaders): TraceContext | null {
+  for (let at = 0; at + 1 < headers.length; at += 2) {
+    if (headers[at] === TRACEPARENT) return parseTraceparent(headers[at + 1] ?? '');
+  }
+  return null;
+}
+
+const TRACE_BYTES = 16;
+const SPAN_BYTES = 8;
+/** Drawn in one go, since each draw has a fixed cost. */
+const POOL_BYTES = 4096;
+
+/** Draws the ids of traces and spans. */
+export class TraceIds {
+  readonly #pool = Buffer.alloc(POOL_BYTES);
+  #at = POOL_BYTES;
+
+  trace(): string {
+    return this.#draw(TRACE_BYTES);
+  }
+
+  span(): string {
+    return this.#draw(SPAN_BYTES);
+  }
+
+  #draw(bytes: number): string {
+    if (this.#at + bytes > POOL_BYTES) {
+      randomFillSync(this.#pool);
+      this.#at = 0;
+    }
+    const from = this.#at;
+    this.#at += bytes;
+    const id = this.#pool.toString('hex', from, this.#at);
+    // All zeros are not an id.
+    return /[^0]/.test(id) ? id : this.#draw(bytes);
   }
 }

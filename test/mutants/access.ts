@@ -10,7 +10,7 @@ export const ACCESS: readonly Mutant[] = [
     name: 'failures of a name in one network keep other names there out',
     suite: 'logins',
     edits: edit(
-      'login-limits.ts',
+      'password-authenticator.ts',
       'return JSON.stringify([name, network]);',
       'return JSON.stringify([network]);',
     ),
@@ -19,7 +19,7 @@ export const ACCESS: readonly Mutant[] = [
     name: 'failures of a name elsewhere keep its user out',
     suite: 'logins',
     edits: edit(
-      'login-limits.ts',
+      'password-authenticator.ts',
       'return JSON.stringify([name, network]);',
       'return JSON.stringify([name]);',
     ),
@@ -27,17 +27,17 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'names that fail in a network are not counted',
     suite: 'logins',
-    edits: edit('login-limits.ts', 'this.#networks.add(origin.network, origin.name);', ''),
+    edits: edit('password-authenticator.ts', 'this.#networks.add(origin.network, origin.name);', ''),
   },
   {
     name: 'a name that logged in from a network is kept out by strangers there',
     suite: 'logins',
-    edits: edit('login-limits.ts', '    if (isKnown) return;\n    rejectAbove', '    rejectAbove'),
+    edits: edit('password-authenticator.ts', '    if (isKnown) return;\n    rejectAbove', '    rejectAbove'),
   },
   {
     name: 'a slow-down is not counted, so that all who wait begin at once',
     suite: 'logins',
-    edits: edit('login-limits.ts', '    limit.spend(key);\n    if (waitMs', '    if (waitMs'),
+    edits: edit('password-authenticator.ts', '    limit.spend(key);\n    if (waitMs', '    if (waitMs'),
   },
   {
     name: 'a right password is counted as a failure',
@@ -65,7 +65,11 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'each spelling of a header is remembered on its own',
     suite: 'logins',
-    edits: edit('basic.ts', 'return BASIC.exec(authorization)?.[1] ?? null;', 'return authorization;'),
+    edits: edit(
+      'password-authenticator.ts',
+      'return BASIC.exec(authorization)?.[1] ?? null;',
+      'return authorization;',
+    ),
   },
   {
     name: 'credentials in use are forgotten before those that are not',
@@ -195,7 +199,7 @@ export const ACCESS: readonly Mutant[] = [
     name: 'sessions that ended come back when there are more than are remembered one by one',
     suite: 'ended sessions',
     edits: edit(
-      'ended-sessions.ts',
+      'console-sessions.ts',
       '        list.delete(name);\n        ends.before = Math.max(ends.before, before);',
       '        list.delete(name);',
     ),
@@ -204,7 +208,7 @@ export const ACCESS: readonly Mutant[] = [
     name: 'the end of a session that could not be stored is not stored later',
     suite: 'ended sessions',
     edits: edit(
-      'ended-sessions.ts',
+      'console-sessions.ts',
       '          errors.push(error);\n          throw error;',
       '          errors.push(error);',
     ),
@@ -212,13 +216,13 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'the end of all sessions leaves those of a node whose clock is ahead',
     suite: 'ended sessions',
-    edits: edit('ended-sessions.ts', 'CLOCK_SKEW_MS = 60_000', 'CLOCK_SKEW_MS = 1'),
+    edits: edit('console-sessions.ts', 'CLOCK_SKEW_MS = 60_000', 'CLOCK_SKEW_MS = 1'),
   },
   {
     name: 'the end of a password ends the sessions of the next one',
     suite: 'ended sessions',
     edits: edit(
-      'ended-sessions.ts',
+      'console-sessions.ts',
       'startedAt < Math.max(ends.before, ends.passwords.get(password) ?? 0)',
       "startedAt < Math.max(ends.before, password === '' ? 0 : 0, ...ends.passwords.values())",
     ),
@@ -226,12 +230,12 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'ended sessions are stored for ever',
     suite: 'ended sessions',
-    edits: edit('ended-sessions.ts', 'if (before <= since) list.delete(name);', ''),
+    edits: edit('console-sessions.ts', 'if (before <= since) list.delete(name);', ''),
   },
   {
     name: 'a write of two nodes at once fails',
     suite: 'ended sessions',
-    edits: edit('ended-sessions.ts', "error.code !== 'definition-conflict'", 'error.code'),
+    edits: edit('console-sessions.ts', "error.code !== 'definition-conflict'", 'error.code'),
   },
   {
     name: 'nobody can sign in for a while after the end of all sessions of a user',

@@ -18,12 +18,16 @@ export const EVENTS: readonly Mutant[] = [
   {
     name: 'a client that reconnects is not sent what was removed since',
     suite: 'event publisher',
-    edits: edit('events/journal.ts', 'this.#write(key, before.picture, true);', 'this.#entries.delete(key);'),
+    edits: edit(
+      'events/publisher.ts',
+      'this.#write(key, before.picture, true);',
+      'this.#entries.delete(key);',
+    ),
   },
   {
     name: 'who was behind for long keeps what was forgotten',
     suite: 'event publisher',
-    edits: edit('events/journal.ts', 'this.#oldest = Math.max(this.#oldest, entry.version);', ''),
+    edits: edit('events/publisher.ts', 'this.#oldest = Math.max(this.#oldest, entry.version);', ''),
   },
   {
     name: 'each subscriber has its own copy of an update',
@@ -47,7 +51,11 @@ export const EVENTS: readonly Mutant[] = [
   {
     name: 'counts of queues are sent to users without read',
     suite: 'HTTP events',
-    edits: edit('events/pictures.ts', "viewer.may('read', ns)", 'viewer.maySee(ns)'),
+    edits: edit(
+      'events/pictures.ts',
+      "viewer.may('read', ns),\n    json: () => json,",
+      'viewer.maySee(ns),\n    json: () => json,',
+    ),
   },
   {
     name: 'what an exchange copies to a hidden destination shows as an update',

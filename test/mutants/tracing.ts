@@ -62,7 +62,7 @@ export const TRACING: readonly Mutant[] = [
   {
     name: 'a traceparent of the forbidden version is believed',
     suite,
-    edits: edit('tracing/trace-context.ts', '/^(?!ff)([0-9a-f]{2})-', '/^([0-9a-f]{2})-'),
+    edits: edit('tracing/tracer.ts', '/^(?!ff)([0-9a-f]{2})-', '/^([0-9a-f]{2})-'),
   },
   {
     name: 'what a session inserts does not continue the trace of its sender',

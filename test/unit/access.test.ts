@@ -2,9 +2,9 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import { readAccounts, type UserDefinition, UserDefinitionError } from '../../src/access/account.ts';
-import { readBasic } from '../../src/access/basic.ts';
 import { addressBlock } from '../../src/access/networks.ts';
 import { hashPassword } from '../../src/access/password.ts';
+import { readBasic } from '../../src/access/password-authenticator.ts';
 import { RIGHTS, type User } from '../../src/access/user.ts';
 
 const NAMESPACES = ['N', 'jobs', 'events'];

@@ -1,8 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { SpanExporter } from '../../src/tracing/exporter.ts';
-import { Span } from '../../src/tracing/span.ts';
-import { TraceIds } from '../../src/tracing/trace-context.ts';
+import { Span, TraceIds } from '../../src/tracing/tracer.ts';
 import { type Clock, systemClock } from '../../src/util/clock.ts';
 import { TraceReceiver } from '../support/trace-receiver.ts';
 
