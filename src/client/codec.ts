@@ -37,7 +37,7 @@ export interface DataCodec {
 }
 
 /** A body that came from the server: text, or bytes that are not UTF-8. */
-interface ReceivedBody {
+export interface ReceivedBody {
   readonly text: string | null;
   readonly bytes: Uint8Array;
   readonly contentType: string | null;

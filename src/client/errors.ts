@@ -1,7 +1,7 @@
 /** Whether a failed call may have had an effect. */
 export type CallOutcome = 'nothing-changed' | 'unknown';
 
-interface QuaysideErrorOptions extends ErrorOptions {
+export interface QuaysideErrorOptions extends ErrorOptions {
   readonly status?: number | undefined;
   readonly requestId?: string | undefined;
   readonly retryAfterMs?: number | undefined;
@@ -106,23 +106,4 @@ const MAX_QUOTED = 64;
 export function quoted(value: unknown): string {
   const text = JSON.stringify(value) ?? String(value);
   return text.length <= MAX_QUOTED ? text : `${text.slice(0, MAX_QUOTED)}…`;
-}
-
-/** Thrown by a handler: the element is rolled back, and delivered again after `delayMs`. */
-export class RetryLater extends Error {
-  readonly delayMs: number;
-
-  constructor(delayMs: number, options?: ErrorOptions) {
-    super(`retry after ${delayMs} ms`, options);
-    this.name = 'RetryLater';
-    this.delayMs = delayMs;
-  }
-}
-
-/** Thrown by a handler: the element goes to the dead-letter queue, whatever its tries. */
-export class Bury extends Error {
-  constructor(reason: string, options?: ErrorOptions) {
-    super(reason, options);
-    this.name = 'Bury';
-  }
 }

@@ -1,14 +1,18 @@
 /** The client library, `quayside/client`: `fetch` is all that it needs. */
-
+export type {
+  BrowsedElement,
+  BrowsedHolder,
+  BrowseOptions,
+  ElementState,
+  SelectorFailure,
+} from './browse.ts';
 export type { Codec, SchemaInput, SchemaOutput, StandardSchema, ValidationResult } from './codec.ts';
 export type { Element } from './element.ts';
 export {
-  Bury,
   type CallOutcome,
   ConnectionError,
   LeaseLostError,
   QuaysideError,
-  RetryLater,
   StoppedError,
   TimeoutError,
   ValidationError,
@@ -29,15 +33,9 @@ export type {
   TakeOptions,
 } from './options.ts';
 export { type Name, Quayside } from './quayside.ts';
-export type {
-  BrowsedElement,
-  BrowsedHolder,
-  BrowseOptions,
-  ElementState,
-  Queue,
-  QueueStatus,
-  SelectorFailure,
-} from './queue.ts';
+export type { Queue } from './queue.ts';
 export type { Reservation } from './reservation.ts';
+export type { QueueStatus } from './status.ts';
 export type { TracingApi } from './tracing.ts';
 export { Worker, type WorkerEvents, type WorkerOptions, type WorkerResult } from './worker.ts';
+export { Bury, RetryLater } from './worker-errors.ts';

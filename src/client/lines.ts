@@ -62,7 +62,7 @@ export function takenLines(text: string): TakenLine[] {
 /** Arguments of one call; more would exceed the stack. */
 const CHUNK = 0x2000;
 
-function base64Of(bytes: Uint8Array): string {
+export function base64Of(bytes: Uint8Array): string {
   let binary = '';
   for (let at = 0; at < bytes.length; at += CHUNK) {
     binary += String.fromCharCode(...bytes.subarray(at, at + CHUNK));

@@ -23,7 +23,7 @@ export interface Credentials {
 }
 
 /** An API token. */
-interface TokenCredentials {
+export interface TokenCredentials {
   readonly token: string;
 }
 

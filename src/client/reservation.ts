@@ -24,7 +24,7 @@ export interface Reservation<T> extends Element<T>, AsyncDisposable {
 }
 
 /** How a lease of a response is expressed in the time of this process. */
-interface LeaseContext {
+export interface LeaseContext {
   readonly wire: QueueWire;
   readonly group: string | undefined;
   /** The length of the lease that was asked for; undefined: the queue's. */

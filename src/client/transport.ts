@@ -208,7 +208,7 @@ function serverUrl(given: string | URL): URL {
 }
 
 /** A variable of the environment; a browser has none. */
-function environment(name: string): string | undefined {
+export function environment(name: string): string | undefined {
   const { process } = globalThis as { process?: { env?: Record<string, string | undefined> } };
   return process?.env?.[name] || undefined;
 }

@@ -1,7 +1,7 @@
-import { QuaysideError, TimeoutError } from './errors.ts';
+import { RequestBatcher } from './batcher.ts';
+import { QuaysideError } from './errors.ts';
 import { idsIn } from './lines.ts';
 import type { CallOptions, InsertOptions } from './options.ts';
-import { after, nextTurn } from './time.ts';
 import type { ClientResponse, Transport } from './transport.ts';
 
 /** An element under a lease, as settlements name it. */
@@ -19,7 +19,7 @@ export type SettleRequest = { readonly receipt: Receipt } & (
 );
 
 /** How one settlement ended, in the server's words. */
-interface SettleResponse {
+export interface SettleResponse {
   readonly outcome: 'done' | 'dead-lettered' | 'not-found' | 'not-reserved' | 'lease-lost' | 'token-required';
   /** Of an extension: the new end of the lease. */
   readonly until?: string;
@@ -219,118 +219,4 @@ function rejectedLine(error: unknown): number {
 export function timeIn(headers: Headers): number | null {
   const at = Date.parse(headers.get('date') ?? '');
   return Number.isNaN(at) ? null : at;
-}
-
-interface BatchLimits {
-  readonly maxItems: number;
-  /** Of the sizes of a batch's items; one larger item is a batch of its own. */
-  readonly maxSize: number;
-}
-
-/** Two, so that the server works on one batch while the next one is made and sent. */
-const MAX_IN_FLIGHT = 2;
-
-interface PendingItem<I, R> {
-  readonly item: I;
-  readonly size: number;
-  readonly resolve: (result: R) => void;
-  readonly reject: (error: unknown) => void;
-}
-
-/**
- * Gathers concurrent calls into one request: those of one turn of the event loop, and those that come while earlier requests are in
- * flight. A single call waits for nothing but the end of its turn.
- */
-class RequestBatcher<I, R> {
-  readonly #send: (items: readonly I[]) => Promise<readonly (R | Error)[]>;
-  readonly #limits: BatchLimits;
-  #pending: PendingItem<I, R>[] = [];
-  #inFlight = 0;
-  #isScheduled = false;
-
-  /** @param send returns one result for each item, an error for one that failed; throws if all failed */
-  constructor(limits: BatchLimits, send: (items: readonly I[]) => Promise<readonly (R | Error)[]>) {
-    this.#limits = limits;
-    this.#send = send;
-  }
-
-  /** @throws the reason of the signal; the item is then not sent, or its outcome is unknown */
-  add(item: I, size: number, { signal, timeoutMs }: CallOptions = {}): Promise<R> {
-    return new Promise<R>((resolve, reject) => {
-      signal?.throwIfAborted();
-      let release = (): void => {};
-      const entry: PendingItem<I, R> = {
-        item,
-        size,
-        resolve: (result) => {
-          release();
-          resolve(result);
-        },
-        reject: (error) => {
-          release();
-          reject(error);
-        },
-      };
-      const leave = (reason: unknown): void => {
-        this.#pending = this.#pending.filter((other) => other !== entry);
-        entry.reject(reason);
-      };
-      if (signal !== undefined || timeoutMs !== undefined) {
-        const onAbort = (): void => leave(signal?.reason);
-        const cancel =
-          timeoutMs === undefined
-            ? () => {}
-            : after(timeoutMs, () =>
-                leave(new TimeoutError(`No response within ${timeoutMs} ms.`, { outcome: 'unknown' })),
-              );
-        signal?.addEventListener('abort', onAbort, { once: true });
-        release = () => {
-          signal?.removeEventListener('abort', onAbort);
-          cancel();
-        };
-      }
-      this.#pending.push(entry);
-      this.#schedule();
-    });
-  }
-
-  #schedule(): void {
-    if (this.#isScheduled || this.#pending.length === 0 || this.#inFlight >= MAX_IN_FLIGHT) return;
-    this.#isScheduled = true;
-    nextTurn(() => {
-      this.#isScheduled = false;
-      const batch = this.#nextBatch();
-      if (batch.length > 0) void this.#run(batch);
-      this.#schedule();
-    });
-  }
-
-  #nextBatch(): PendingItem<I, R>[] {
-    const { maxItems, maxSize } = this.#limits;
-    let count = 0;
-    let size = 0;
-    for (const entry of this.#pending) {
-      size += entry.size;
-      if (count === maxItems || (count > 0 && size > maxSize)) break;
-      count += 1;
-    }
-    return this.#pending.splice(0, count);
-  }
-
-  async #run(batch: readonly PendingItem<I, R>[]): Promise<void> {
-    this.#inFlight += 1;
-    try {
-      const results = await this.#send(batch.map(({ item }) => item));
-      batch.forEach(({ resolve, reject }, index) => {
-        const result = results[index];
-        if (result instanceof Error) reject(result);
-        else resolve(result as R);
-      });
-    } catch (error) {
-      for (const { reject } of batch) reject(error);
-    } finally {
-      this.#inFlight -= 1;
-      this.#schedule();
-    }
-  }
 }

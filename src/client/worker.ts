@@ -1,8 +1,9 @@
-import { Bury, LeaseLostError, QuaysideError, RetryLater, StoppedError, TimeoutError } from './errors.ts';
+import { LeaseLostError, QuaysideError, StoppedError, TimeoutError } from './errors.ts';
 import { CONSOLE, type Logger } from './logger.ts';
 import { Queue, type QueueContext, reserveHeld } from './queue.ts';
 import type { HeldReservation, Reservation } from './reservation.ts';
 import { after, type CancelTimer, monotonic, random, randomName, sleep } from './time.ts';
+import { Bury, RetryLater } from './worker-errors.ts';
 
 export interface WorkerOptions {
   /** How many handlers run at once; 1 if not given. */

@@ -9,7 +9,6 @@ import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { quote } from '../util/quote.ts';
 import type { HttpCall } from './call.ts';
 import { type RequestHead, rareHeader } from './head.ts';
-import type { HttpRequest } from './request.ts';
 import { METHODS, type Route } from './route.ts';
 
 /**
@@ -56,6 +55,31 @@ function isOwnOrigin(origin: string, host: string | null): boolean {
   return lower === `http://${authority}` || lower === `https://${authority}`;
 }
 
+/**
+ * Checks a request of a browser, and notes of which allowed page it is. Answers it if it is a preflight: that comes without
+ * credentials, and so before they are checked, and is answered in the same way for all paths.
+ * @returns whether it was answered
+ * @throws QuaysideError `forbidden-origin`
+ */
+export function respondToPreflight(call: HttpCall, allowedOrigins: ReadonlySet<string>): boolean {
+  const { request, path, front, head } = call;
+  // Any page may link to the console.
+  if (front.parts.options.consoleFolder !== null && isConsolePage(request.method, path)) return false;
+  call.origin = checkPage(head, allowedOrigins);
+  if (call.origin === null || request.method !== 'OPTIONS') return false;
+  if (rareHeader(request.rawHeaders, 'access-control-request-method') === null) return false;
+  const asked = rareHeader(request.rawHeaders, 'access-control-request-headers') ?? '';
+  request.discard();
+  call.empty(204, [
+    'access-control-allow-methods',
+    METHODS.join(', '),
+    'access-control-max-age',
+    PREFLIGHT_AGE,
+    ...(FIELD_NAMES.test(asked) ? ['access-control-allow-headers', asked] : []),
+  ]);
+  return true;
+}
+
 /** The response headers that a page may read in addition to element headers. */
 const EXPOSED =
   'x-ks-id, x-ks-tries, x-ks-mature, x-ks-lease, x-ks-lease-until, x-ks-state, x-ks-inserted, x-ks-repeated, x-ks-loops, content-encoding, link, allow, retry-after';
@@ -78,23 +102,6 @@ export function corsHeaders(origin: string, elementHeaders: readonly string[] = 
 /** How long a browser may keep the response to a preflight, in seconds. */
 const PREFLIGHT_AGE = '600';
 const FIELD_NAMES = /^[\w!#$%&'*+.^`|~-]+(?:[\t ]*,[\t ]*[\w!#$%&'*+.^`|~-]+)*$/;
-
-/**
- * Further headers of the response to a preflight, or null if the request is none. It comes without credentials, so it
- * is answered before they are checked, and in the same way for all paths.
- */
-export function preflightHeaders({ method, rawHeaders }: HttpRequest): string[] | null {
-  if (method !== 'OPTIONS') return null;
-  if (rareHeader(rawHeaders, 'access-control-request-method') === null) return null;
-  const asked = rareHeader(rawHeaders, 'access-control-request-headers') ?? '';
-  return [
-    'access-control-allow-methods',
-    METHODS.join(', '),
-    'access-control-max-age',
-    PREFLIGHT_AGE,
-    ...(FIELD_NAMES.test(asked) ? ['access-control-allow-headers', asked] : []),
-  ];
-}
 
 export const SESSION_COOKIE = 'quayside_session';
 const CSRF_HEADER = 'x-csrf-token';
@@ -125,10 +132,23 @@ export function cookieHeaders(call: HttpCall, token: string): string[] {
 }
 
 /**
+ * Finds the session of the console that a request with a cookie belongs to. A browser adds Basic credentials that it remembers by
+ * itself: the console means its own user, and nobody else if its session has ended.
+ * @returns whether the session alone says who sends the request
+ */
+export function useSession(call: HttpCall): boolean {
+  const { consoleSessions } = call.front.parts;
+  call.session = consoleSessions === undefined ? null : findSession(call, consoleSessions);
+  call.login = call.session?.user ?? null;
+  call.newCookie = call.session?.renewedToken ?? null;
+  return call.session !== null || namesCsrfToken(call);
+}
+
+/**
  * The console session that a request belongs to, or null. Only requests of the console's own pages do: `Sec-Fetch-Site` says
  * `same-origin`, or is missing, as browsers leave it out where they speak plain HTTP to another machine.
  */
-export function findSession(call: HttpCall, sessions: ConsoleSessions): ConsoleSession | null {
+function findSession(call: HttpCall, sessions: ConsoleSessions): ConsoleSession | null {
   const { fetchSite, cookie } = call.head;
   if (cookie === null) return null;
   if (call.origin !== null || (fetchSite !== 'same-origin' && fetchSite !== null)) return null;
@@ -168,7 +188,7 @@ export function onSessionEnd(call: HttpCall, run: () => void): () => void {
 }
 
 /** Whether a request has the cookie of a session and names a CSRF token: it is the console's, even if the session has ended. */
-export function namesCsrfToken(call: HttpCall): boolean {
+function namesCsrfToken(call: HttpCall): boolean {
   return sessionToken(call) !== null && rareHeader(call.request.rawHeaders, CSRF_HEADER) !== null;
 }
 
@@ -184,7 +204,7 @@ export function isOfConsole(call: HttpCall): boolean {
 }
 
 /** Whether a browser may load a path on behalf of any page, as a link to it does: the pages of the console hold nothing of a user. */
-export function isConsolePage(method: string | undefined, path: string): boolean {
+function isConsolePage(method: string | undefined, path: string): boolean {
   if (path === SESSION_PATH || path === SESSIONS_PATH) return false;
   if (method !== 'GET' && method !== 'HEAD') return false;
   return path === '/' || path === '/console' || path.startsWith(CONSOLE_PATH);

@@ -1,7 +1,7 @@
 import type { ServerResponse } from 'node:http';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { ConsoleSession } from '../access/console-sessions.ts';
-import type { User } from '../access/user.ts';
+import { type Right, refusal, type User } from '../access/user.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
@@ -81,6 +81,18 @@ export class HttpCall {
       user: this.login?.name ?? null,
       address: this.address,
     };
+  }
+
+  /**
+   * The namespaces in which the user has a right; if one is named, that one alone.
+   * @throws QuaysideError `namespace-not-found`, `forbidden`, for the named one
+   */
+  namespacesWith(right: Right, named: string | null): readonly Namespace[] {
+    const { broker } = this.front.parts;
+    if (named === null) return broker.namespaces().filter(({ name }) => this.user.may(right, name));
+    const reason = refusal(this.user, right, named);
+    if (reason !== null) throw reason;
+    return [broker.namespace(named)];
   }
 
   get protocol(): 'http' {

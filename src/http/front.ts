@@ -9,19 +9,11 @@ import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { Histogram } from '../util/histogram.ts';
 import { LineLimit } from '../util/line-limit.ts';
 import { quote } from '../util/quote.ts';
-import {
-  checkCsrfToken,
-  checkPage,
-  findSession,
-  isConsolePage,
-  isOfConsole,
-  namesCsrfToken,
-  preflightHeaders,
-} from './browser.ts';
+import { checkCsrfToken, checkPage, isOfConsole, respondToPreflight, useSession } from './browser.ts';
 import { HttpCall, UNMATCHED } from './call.ts';
 import { readHead } from './head.ts';
 import { ServerResponse as Response } from './node-http.ts';
-import { AuditTrail, NodeLists } from './node-lists.ts';
+import { NodeLists } from './node-lists.ts';
 import type { HttpParts } from './options.ts';
 import type { HttpRequest } from './request.ts';
 import { INERT, isWellEncoded, type Route, type RouteMatch, Router } from './route.ts';
@@ -92,7 +84,6 @@ export class Front {
         `Exports and imports run ${EXPORTS_PER_USER} at a time for each user, ${EXPORTS} in all; retry later.`,
       ),
   });
-  readonly #auditTrail = new AuditTrail();
   readonly #origins: ReadonlySet<string>;
   readonly #startedAt: string;
   readonly #waitingReads = new WeakMap<Socket, number>();
@@ -104,7 +95,7 @@ export class Front {
   /** @param table of routes */
   constructor(parts: HttpParts, table: readonly Route[]) {
     this.parts = parts;
-    this.nodeLists = new NodeLists(parts, this.#auditTrail);
+    this.nodeLists = new NodeLists(parts);
     const secured = (headers: readonly string[]) =>
       parts.options.tls === null ? headers : [...headers, ...HSTS];
     const routes = table.map((route) => ({
@@ -322,23 +313,10 @@ export class Front {
       const { authorization } = head;
       // Programs send none of these headers.
       const isOfBrowser = (head.origin ?? head.fetchSite ?? head.purpose) !== null;
-      if (isOfBrowser && !this.#isOpenPage(call)) call.origin = checkPage(head, this.#origins);
-      const preflight = call.origin === null ? null : preflightHeaders(request);
-      if (preflight !== null) {
-        request.discard();
-        call.empty(204, preflight);
-        return;
-      }
-      const { authenticator, consoleSessions } = this.parts;
-      if (head.cookie !== null && consoleSessions !== undefined) {
-        call.session = findSession(call, consoleSessions);
-        call.newCookie = call.session?.renewedToken ?? null;
-      }
-      if (call.session !== null) call.login = call.session.user;
-      // A browser adds Basic credentials that it remembers by itself. The console means its own user, and nobody else if its
-      // session has ended.
-      else if (authorization !== null && !(head.cookie !== null && namesCsrfToken(call))) {
-        call.login = authenticator.recall(authorization);
+      if (isOfBrowser && respondToPreflight(call, this.#origins)) return;
+      const isOfConsole = head.cookie !== null && useSession(call);
+      if (!isOfConsole && authorization !== null) {
+        call.login = this.parts.authenticator.recall(authorization);
         if (call.login === null) {
           void this.#logIn(call, authorization);
           return;
@@ -348,11 +326,6 @@ export class Front {
     } catch (error) {
       call.fail(error);
     }
-  }
-
-  /** Whether it asks for a page of the console, which any page may link to. */
-  #isOpenPage({ request, path }: HttpCall): boolean {
-    return this.parts.options.consoleFolder !== null && isConsolePage(request.method, path);
   }
 
   async #logIn(call: HttpCall, authorization: string): Promise<void> {
@@ -410,7 +383,7 @@ export class Front {
     const { namespace = null, queue = null, ...rest } = params;
     log.info({ ...params, event: 'admin', action, user, ...call.audited }, 'an operator acted');
     const at = new Date(clock.now()).toISOString();
-    this.#auditTrail.add({
+    this.nodeLists.noteAudit({
       at,
       user,
       action,

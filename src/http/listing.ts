@@ -1,4 +1,5 @@
-import { invalidParameter } from '../model/errors.ts';
+import type { Namespace } from '../broker/namespace.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { Type } from '../util/schema.ts';
 import { type QueryParameter, whole } from './parameters.ts';
 
@@ -86,4 +87,27 @@ export function* joined<T>(
   yield start;
   for (const [i, item] of items.entries()) yield i === 0 ? write(item) : `,${write(item)}`;
   yield end;
+}
+
+/**
+ * What `read` returns of each namespace; null: its engine is unavailable, which does not hide the others.
+ * @throws QuaysideError the first one's reason, if none of them can be read
+ */
+export async function readEach<T>(
+  namespaces: readonly Namespace[],
+  read: (namespace: Namespace) => Promise<T>,
+): Promise<(T | null)[]> {
+  const outcomes = await Promise.allSettled(namespaces.map(read));
+  const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
+  const failure = reasons.find((reason) => !isUnavailable(reason));
+  if (failure !== undefined) throw failure;
+  if (reasons.length > 0 && reasons.length === namespaces.length) throw reasons[0];
+  return outcomes.map((outcome) => (outcome.status === 'fulfilled' ? outcome.value : null));
+}
+
+function isUnavailable(reason: unknown): boolean {
+  return (
+    reason instanceof QuaysideError &&
+    (reason.code === 'storage-unavailable' || reason.code === 'outcome-unknown')
+  );
 }

@@ -138,6 +138,7 @@ export class NodeLists {
   readonly #audit: NodeList<AuditLine>;
   readonly #engines: NodeList<NamedEngine>;
   readonly #consoleSessions: NodeList<SeenSession>;
+  readonly #auditTrail = new AuditTrail();
   readonly #limit = new ConcurrencyLimit({
     perKey: LISTS_PER_USER,
     maxWaiting: MAX_WAITING_LISTS,
@@ -148,7 +149,7 @@ export class NodeLists {
       ),
   });
 
-  constructor({ broker, sessions, engines, consoleSessions }: HttpParts, auditTrail: AuditTrail) {
+  constructor({ broker, sessions, engines, consoleSessions }: HttpParts) {
     this.#broker = broker;
     const { questions } = broker;
     this.#consumers = new NodeList(questions, {
@@ -165,7 +166,7 @@ export class NodeLists {
     });
     this.#audit = new NodeList(questions, {
       name: 'audit',
-      rows: () => auditTrail.lines(),
+      rows: () => this.#auditTrail.lines(),
       shown: shownLine,
       compare: (a, b) => Date.parse(b.at) - Date.parse(a.at),
     });
@@ -181,6 +182,11 @@ export class NodeLists {
       shown: (session) => [session],
       compare: (a, b) => b.usedAt - a.usedAt,
     });
+  }
+
+  /** Keeps a line of the audit log of this node. */
+  noteAudit(line: AuditLine): void {
+    this.#auditTrail.add(line);
   }
 
   /** Calls that wait, the longest first. */
@@ -319,7 +325,7 @@ interface AuditLine {
 const MAX_LINES = 1_000;
 
 /** The last lines of this node's audit log, in memory. */
-export class AuditTrail {
+class AuditTrail {
   readonly #lines: AuditLine[] = [];
 
   add(line: AuditLine): void {

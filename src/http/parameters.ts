@@ -1,12 +1,10 @@
 import type { GroupName } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
-import { type Members, wrongMember } from '../model/members.ts';
 import { checkGroup, checkGroups, checkName } from '../model/names.ts';
 import { nearestName } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
 import { type Schema, Type } from '../util/schema.ts';
-import type { RequestHead } from './head.ts';
 
 /** One query parameter: what it means, for people and OpenAPI, and how it is read. */
 export interface QueryParameter<T> {
@@ -203,24 +201,6 @@ export function oneOf<T extends string>(description: string, words: readonly T[]
   };
 }
 
-/**
- * Parameters that are the members of a JSON object: numbers, strings or booleans as their schemas say. One that is null, like one
- * that is not there, is not given.
- * @throws QuaysideError `invalid-parameter` or `invalid-name`, as for a query
- */
-export function readMembers<Q extends object>(parameters: Parameters<Q>, members: Members): Q {
-  const values = Object.entries<QueryParameter<unknown>>(parameters).map(
-    ([name, { schema, fallback, read }]) => {
-      const value = members[name] ?? null;
-      if (value === null) return [name, fallback];
-      const type = schema.type === 'integer' ? 'number' : schema.type;
-      if (typeof value !== type) throw wrongMember(name, value, `a ${type}`);
-      return [name, read(name, String(value))];
-    },
-  );
-  return Object.fromEntries(values) as Q;
-}
-
 function shown(fallback: unknown): { default?: unknown } {
   return fallback === null ? {} : { default: fallback };
 }
@@ -315,26 +295,3 @@ function decoded(part: string): string | null {
 }
 
 const ENCODED = /[%+]/;
-
-const WAIT = /(?:^|,)\s*wait\s*=\s*"?([^",;\s]*)"?/i;
-const SECONDS = /^[0-9]{1,9}$/;
-
-/** `Prefer: wait=N` (RFC 7240) in ms; other preferences are left alone, as the RFC asks. */
-export function preferredWait({ prefer }: RequestHead): number | null {
-  const wait = prefer === null ? null : WAIT.exec(prefer);
-  if (wait === null) return null;
-  const value = wait[1] ?? '';
-  const ms = SECONDS.test(value) ? Number(value) * 1000 : Number.NaN;
-  if (ms <= LIMITS.delayMs) return ms;
-  throw invalidParameter(
-    'prefer',
-    `Prefer: wait=${quote(value)} is not allowed. Give whole seconds from 0 to ${LIMITS.delayMs / 1000}.`,
-  );
-}
-
-const REPRESENTATION = /(?:^|,)\s*return\s*=\s*"?representation"?\s*(?:[,;]|$)/i;
-
-/** `Prefer: return=representation` (RFC 7240). */
-export function prefersRepresentation({ prefer }: RequestHead): boolean {
-  return prefer !== null && REPRESENTATION.test(prefer);
-}

@@ -1,5 +1,3 @@
-import { refusal } from '../../access/user.ts';
-import type { Namespace } from '../../broker/namespace.ts';
 import type { Queue } from '../../broker/queue.ts';
 import { DELIVERY_STATES } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
@@ -11,7 +9,6 @@ import {
 } from '../../operations/search.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
-import type { HttpCall } from '../call.ts';
 import { checkOpaque, group, nameOf, oneOf, opaque, printable, text, whole } from '../parameters.ts';
 import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import {
@@ -191,9 +188,9 @@ export const browseRoutes: readonly Route[] = [
     problems: ['namespace-not-found', 'forbidden', 'invalid-name', 'storage-unavailable', 'outcome-unknown'],
     handle: (call, { ns }) =>
       call.front.listInTurn(call, async () => {
-        const queues = browsableNamespaces(call, ns).flatMap((namespace) =>
-          namespace.deadLetterQueues.map((name): Queue => namespace.visit(name)),
-        );
+        const queues = call
+          .namespacesWith('browse', ns)
+          .flatMap((namespace) => namespace.deadLetterQueues.map((name): Queue => namespace.visit(name)));
         const some = queues.slice(0, MAX_DEAD_LETTER_QUEUES);
         const summaries = await summarizeDeadLetters(some, call.front.parts.clock);
         const complete = summaries.length === queues.length;
@@ -206,16 +203,6 @@ export const browseRoutes: readonly Route[] = [
 function inParameter(error: unknown): unknown {
   if (!(error instanceof QuaysideError) || error.code !== 'invalid-body') return error;
   return error.with({ code: 'invalid-parameter' });
-}
-
-/** @throws QuaysideError `namespace-not-found`, `forbidden` for a named one */
-function browsableNamespaces(call: HttpCall, ns: string | null): Namespace[] {
-  const { user, front } = call;
-  const { broker } = front.parts;
-  if (ns === null) return broker.namespaces().filter(({ name }) => user.may('browse', name));
-  const error = refusal(user, 'browse', ns);
-  if (error !== null) throw error;
-  return [broker.namespace(ns)];
 }
 
 function summaryRecord(summary: DeadLetterSummary): object {

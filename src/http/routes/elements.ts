@@ -6,14 +6,13 @@ import { checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
-import { idempotencyKeyOf } from '../head.ts';
+import { idempotencyKeyOf, type RequestHead } from '../head.ts';
 import {
   checkOpaque,
   duration,
   group,
   groups,
   opaque,
-  prefersRepresentation,
   seconds,
   text,
   unixTime,
@@ -23,6 +22,35 @@ import { readBody } from '../request.ts';
 import { json, Moment, namedObject, type Route, route } from '../route.ts';
 
 const Inserted = namedObject('Inserted', { id: Type.String() });
+
+const REPEATED = ['x-ks-repeated', 'true'] as const;
+
+const Nothing = namedObject('Empty', {});
+
+const Extended = namedObject('Extended', { until: Moment });
+
+/** Empty, unless the request prefers a representation. */
+const RolledBack = Type.Object({
+  state: Type.Optional(Type.Union([Type.Literal('waiting'), Type.Literal('dead-lettered')])),
+});
+
+const which = {
+  group: group('The group of the reserve, where one was given.'),
+  token: opaque(
+    '`x-ks-lease` of the reserve: only this very reservation is meant, not a later one. Needed for a reservation of another user.',
+  ),
+};
+
+const problems = [
+  'element-not-found',
+  'not-reserved',
+  'lease-lost',
+  'token-required',
+  'not-supported',
+  'invalid-parameter',
+] as const;
+
+const done = json('Done.', Nothing);
 
 export const elementRoutes: readonly Route[] = [
   route({
@@ -117,38 +145,6 @@ export const elementRoutes: readonly Route[] = [
       call.empty(204);
     },
   }),
-];
-
-const REPEATED = ['x-ks-repeated', 'true'] as const;
-
-const Nothing = namedObject('Empty', {});
-
-const Extended = namedObject('Extended', { until: Moment });
-
-/** Empty, unless the request prefers a representation. */
-const RolledBack = Type.Object({
-  state: Type.Optional(Type.Union([Type.Literal('waiting'), Type.Literal('dead-lettered')])),
-});
-
-const which = {
-  group: group('The group of the reserve, where one was given.'),
-  token: opaque(
-    '`x-ks-lease` of the reserve: only this very reservation is meant, not a later one. Needed for a reservation of another user.',
-  ),
-};
-
-const problems = [
-  'element-not-found',
-  'not-reserved',
-  'lease-lost',
-  'token-required',
-  'not-supported',
-  'invalid-parameter',
-] as const;
-
-const done = json('Done.', Nothing);
-
-export const settlementRoutes: readonly Route[] = [
   route({
     id: 'commit',
     methods: ['PATCH', 'POST'],
@@ -219,7 +215,7 @@ export const settlementRoutes: readonly Route[] = [
               call.text(
                 200,
                 JSON.stringify({ state: outcome === 'dead-lettered' ? outcome : 'waiting' }),
-                REPRESENTATION,
+                REPRESENTATION_APPLIED,
               );
           },
           (error: unknown) => call.fail(error),
@@ -271,8 +267,15 @@ export const settlementRoutes: readonly Route[] = [
   }),
 ];
 
-const REPRESENTATION = ['preference-applied', 'return=representation'] as const;
+const REPRESENTATION_APPLIED = ['preference-applied', 'return=representation'] as const;
 
 function receipt(call: HttpCall, group: string | null, token: string | null): Receipt {
   return { id: checkOpaque('id', call.param('id')), group, token, owner: call.user.name };
+}
+
+const REPRESENTATION = /(?:^|,)\s*return\s*=\s*"?representation"?\s*(?:[,;]|$)/i;
+
+/** `Prefer: return=representation` (RFC 7240). */
+function prefersRepresentation({ prefer }: RequestHead): boolean {
+  return prefer !== null && REPRESENTATION.test(prefer);
 }

@@ -1,4 +1,3 @@
-import { refusal } from '../../access/user.ts';
 import {
   historyLengthMs,
   INTERVAL_MS,
@@ -9,11 +8,11 @@ import {
 } from '../../broker/activity.ts';
 import type { Namespace } from '../../broker/namespace.ts';
 import { oldestReadyMs, readQueue, shownSizes } from '../../broker/queue.ts';
-import { invalidParameter, namespaceNotFound, QuaysideError } from '../../model/errors.ts';
+import { invalidParameter } from '../../model/errors.ts';
 import { didYouMean } from '../../util/did-you-mean.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
-import type { HttpCall } from '../call.ts';
+import { readEach } from '../listing.ts';
 import { nameOf, oneOf, type QueryParameter, whole } from '../parameters.ts';
 import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 
@@ -98,7 +97,7 @@ export const findQueuesRoutes: readonly Route[] = [
     problems: ['namespace-not-found', 'invalid-name', 'forbidden', 'storage-unavailable', 'outcome-unknown'],
     handle: (call, { ns, filter, sort, order, limit, offset }) =>
       call.front.listInTurn(call, async () => {
-        const { found, unavailable } = await readRows(readable(call, ns));
+        const { found, unavailable } = await readRows(call.namespacesWith('read', ns));
         const matched = filter === null ? found : found.filter(filter);
         const by = sort ?? 'name';
         const sign = (order ?? (by === 'name' ? 'asc' : 'desc')) === 'asc' ? 1 : -1;
@@ -124,7 +123,7 @@ export const findQueuesRoutes: readonly Route[] = [
     problems: ['namespace-not-found', 'invalid-name', 'forbidden'],
     handle(call, { ns }) {
       const { clock } = call.front.parts;
-      const histories = readable(call, ns).map(({ activity }) => activity.sumHistory());
+      const histories = call.namespacesWith('read', ns).map(({ activity }) => activity.sumHistory());
       call.value({
         from: new Date(clock.now() - historyLengthMs(clock.monotonic())).toISOString(),
         intervalMs: INTERVAL_MS,
@@ -133,16 +132,6 @@ export const findQueuesRoutes: readonly Route[] = [
     },
   }),
 ];
-
-/** The namespaces whose queues the user may read; only that one, if one was asked for. */
-function readable({ front: { parts }, user }: HttpCall, ns: string | null): readonly Namespace[] {
-  if (ns === null) return parts.broker.namespaces().filter(({ name }) => user.may('read', name));
-  const namespace = parts.broker.namespace(ns);
-  if (!user.maySee(ns)) throw namespaceNotFound(ns);
-  const reason = refusal(user, 'read', ns);
-  if (reason !== null) throw reason;
-  return [namespace];
-}
 
 /** A queue as it was read last. Of the many that are only counted, the rates are not worked out. */
 class FoundQueue implements FilteredQueue {
@@ -201,17 +190,10 @@ class FoundQueue implements FilteredQueue {
 async function readRows(
   namespaces: readonly Namespace[],
 ): Promise<{ found: FoundQueue[]; unavailable: readonly string[] }> {
-  const outcomes = await Promise.allSettled(namespaces.map(rowsOf));
-  const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
-  const isAway = (reason: unknown): boolean =>
-    reason instanceof QuaysideError &&
-    (reason.code === 'storage-unavailable' || reason.code === 'outcome-unknown');
-  const failure = reasons.find((reason) => !isAway(reason));
-  if (failure !== undefined) throw failure;
-  if (reasons.length > 0 && reasons.length === namespaces.length) throw reasons[0];
+  const rows = await readEach(namespaces, rowsOf);
   return {
-    found: outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' ? outcome.value : [])),
-    unavailable: namespaces.filter((_, i) => outcomes[i]?.status === 'rejected').map(({ name }) => name),
+    found: rows.flatMap((found) => found ?? []),
+    unavailable: namespaces.filter((_, i) => rows[i] === null).map(({ name }) => name),
   };
 }
 

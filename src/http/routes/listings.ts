@@ -1,6 +1,6 @@
 import type { Namespace } from '../../broker/namespace.ts';
 import type { QueueRecord } from '../../broker/queue.ts';
-import { invalidParameter, namespaceNotFound, QuaysideError } from '../../model/errors.ts';
+import { invalidParameter, namespaceNotFound } from '../../model/errors.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
@@ -14,6 +14,7 @@ import {
   type PageQuery,
   pageOf,
   paging,
+  readEach,
 } from '../listing.ts';
 import { flag } from '../parameters.ts';
 import { Count, json, Moment, named, namedObject, orNull, type Route, route } from '../route.ts';
@@ -284,30 +285,13 @@ async function readRecords(namespace: Namespace, names: readonly string[]): Prom
   return listed;
 }
 
-/**
- * The queues of several namespaces. One whose engine is unavailable does not hide the others.
- * @throws QuaysideError the first one's reason, if none of them can be listed
- */
+/** The queues of several namespaces. @throws QuaysideError the first one's reason, if none of them can be listed */
 async function listFolders<Q>(
   namespaces: readonly Namespace[],
   list: (namespace: Namespace) => Promise<readonly Q[]>,
 ): Promise<Folder<Q>[]> {
-  const outcomes = await Promise.allSettled(namespaces.map(list));
-  const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
-  const failure = reasons.find((reason) => !isUnavailable(reason));
-  if (failure !== undefined) throw failure;
-  if (reasons.length > 0 && reasons.length === namespaces.length) throw reasons[0];
-  return outcomes.map((outcome, i) => ({
-    name: namespaces[i]?.name ?? '',
-    queues: outcome.status === 'fulfilled' ? outcome.value : null,
-  }));
-}
-
-function isUnavailable(reason: unknown): boolean {
-  return (
-    reason instanceof QuaysideError &&
-    (reason.code === 'storage-unavailable' || reason.code === 'outcome-unknown')
-  );
+  const listed = await readEach(namespaces, list);
+  return namespaces.map(({ name }, i) => ({ name, queues: listed[i] ?? null }));
 }
 
 /** The default form of one namespace, an object by queue name, in pieces of JSON. */

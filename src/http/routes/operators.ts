@@ -2,7 +2,6 @@ import { nodeRecord } from '../../events/pictures.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { MAX_ROWS } from '../node-lists.ts';
-import { openApi } from '../openapi.ts';
 import { NODE_CHECK, type ReadyReport } from '../options.ts';
 import { flag, nameOf, type QueryParameter, whole } from '../parameters.ts';
 import {
@@ -83,13 +82,6 @@ const Backup = Type.Object({
   ),
 });
 
-interface OperatorOptions {
-  readonly metricsWithoutLogin: boolean;
-  readonly version: string;
-  /** The whole table, once it is complete. */
-  readonly routes: () => readonly Route[];
-}
-
 /** Of metrics that are open. */
 const EVERYBODY = { may: () => true, maySee: () => true };
 const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8';
@@ -109,9 +101,8 @@ const backupName: QueryParameter<string | null> = {
   read: (_name, value) => value,
 };
 
-/** What those who run the server ask: is it alive, is it ready, how much does it do, what can it do. */
-export function operatorRoutes({ metricsWithoutLogin, version, routes }: OperatorOptions): readonly Route[] {
-  let document: string | null = null;
+/** What those who run the server ask: is it alive, is it ready, how much does it do, who uses it, who changed what. */
+export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
   return [
     route({
       id: 'backUp',
@@ -192,14 +183,44 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
       },
     }),
     route({
-      id: 'openApi',
-      path: '/openapi.json',
-      summary: 'This interface, as an OpenAPI 3.1 document',
+      id: 'waitingConsumers',
+      path: '/consumers',
+      summary: 'List the get and reserve calls that wait on any node in any queue, the longest first',
       access: 'user',
-      responses: [{ status: 200, description: 'The document.', contentType: 'application/json' }],
-      handle(call) {
-        document ??= JSON.stringify(openApi(routes(), version));
-        call.text(200, document);
+      query: {
+        ns: nameOf('ns', 'Only in this namespace; not given: in all where the user has `manage`.'),
+        limit,
+      },
+      responses: [json('They.', WaitingConsumers)],
+      problems: ['invalid-name'],
+      async handle(call, { ns, limit }) {
+        const { rows, ...list } = await call.front.nodeLists.consumers(call.user, ns, limit);
+        call.value({ ...list, consumers: rows });
+      },
+    }),
+    route({
+      id: 'sessions',
+      path: '/sessions',
+      summary: 'List the STOMP and AMQP sessions of all nodes, with their consumers, the longest first',
+      access: 'user',
+      query: { limit },
+      responses: [json('They.', Sessions)],
+      async handle(call, { limit }) {
+        const { rows, ...list } = await call.front.nodeLists.sessions(call.user, limit);
+        call.value({ ...list, sessions: rows });
+      },
+    }),
+    route({
+      id: 'audit',
+      path: '/audit',
+      summary:
+        'Read who changed what: the last thousand lines of the audit log of each node, the latest first',
+      access: 'user',
+      query: { limit },
+      responses: [json('Those that the user may see.', AuditLines)],
+      async handle(call, { limit }) {
+        const { rows, ...list } = await call.front.nodeLists.audit(call.user, limit);
+        call.value({ ...list, lines: rows });
       },
     }),
   ];
@@ -266,47 +287,3 @@ const AuditLines = listOfNodes(
     details: Type.Record(Type.Unknown()),
   }),
 );
-
-/** Who uses the nodes, and who changed what. */
-export const clientRoutes: readonly Route[] = [
-  route({
-    id: 'waitingConsumers',
-    path: '/consumers',
-    summary: 'List the get and reserve calls that wait on any node in any queue, the longest first',
-    access: 'user',
-    query: {
-      ns: nameOf('ns', 'Only in this namespace; not given: in all where the user has `manage`.'),
-      limit,
-    },
-    responses: [json('They.', WaitingConsumers)],
-    problems: ['invalid-name'],
-    async handle(call, { ns, limit }) {
-      const { rows, ...list } = await call.front.nodeLists.consumers(call.user, ns, limit);
-      call.value({ ...list, consumers: rows });
-    },
-  }),
-  route({
-    id: 'sessions',
-    path: '/sessions',
-    summary: 'List the STOMP and AMQP sessions of all nodes, with their consumers, the longest first',
-    access: 'user',
-    query: { limit },
-    responses: [json('They.', Sessions)],
-    async handle(call, { limit }) {
-      const { rows, ...list } = await call.front.nodeLists.sessions(call.user, limit);
-      call.value({ ...list, sessions: rows });
-    },
-  }),
-  route({
-    id: 'audit',
-    path: '/audit',
-    summary: 'Read who changed what: the last thousand lines of the audit log of each node, the latest first',
-    access: 'user',
-    query: { limit },
-    responses: [json('Those that the user may see.', AuditLines)],
-    async handle(call, { limit }) {
-      const { rows, ...list } = await call.front.nodeLists.audit(call.user, limit);
-      call.value({ ...list, lines: rows });
-    },
-  }),
-];

@@ -100,6 +100,74 @@ const PendingConsumers = Type.Array(PendingConsumerShape);
 
 const Paused = Type.Boolean();
 
+/** The largest body of a `PUT`: two names, and a few numbers. */
+const MAX_BYTES = 16 * 1024;
+
+const MAX_SECONDS = LIMITS.delayMs / 1000;
+
+const Seconds = Type.Number({ exclusiveMinimum: 0, maximum: MAX_SECONDS, description: 'Seconds.' });
+
+const DeadLetter = Type.Object({
+  maxTries: Type.Integer({ minimum: 1, maximum: LIMITS.tries }),
+  queue: Type.Optional(Type.String({ minLength: 1 })),
+});
+
+const RetryDelay = Type.Object({
+  first: Seconds,
+  factor: Type.Optional(Type.Number({ minimum: 1, maximum: MAX_FACTOR, default: RETRY_DEFAULTS.factor })),
+  max: Type.Optional(
+    Type.Number({
+      exclusiveMinimum: 0,
+      maximum: MAX_SECONDS,
+      description: `Seconds; ${RETRY_DEFAULTS.max} if it is not given, or \`first\` if that is longer.`,
+    }),
+  ),
+  jitter: Type.Optional(Type.Number({ minimum: 0, maximum: 1, default: RETRY_DEFAULTS.jitter })),
+});
+
+const SecondsOrNull = orNull(Seconds);
+
+const members = {
+  lease: Seconds,
+  deadLetter: orNull(DeadLetter),
+  retryDelay: orNull(RetryDelay),
+  retention: SecondsOrNull,
+  ttl: SecondsOrNull,
+  maxElements: orNull(Type.Integer({ minimum: 1 })),
+};
+
+export const QueueOptionsSchema = namedObject('QueueOptions', {
+  lease: Type.Optional(members.lease),
+  deadLetter: Type.Optional(members.deadLetter),
+  retryDelay: Type.Optional(members.retryDelay),
+  retention: Type.Optional(members.retention),
+  ttl: Type.Optional(members.ttl),
+  maxElements: Type.Optional(members.maxElements),
+});
+
+const Source = Type.Enum(['stored', 'pattern', 'namespace']);
+
+const QueueOptionsRecord = namedObject('QueueOptionsRecord', {
+  stored: QueueOptionsSchema,
+  pattern: Type.Union([Type.String(), Type.Null()], {
+    description: 'The pattern of the configuration file that applies to the name of the queue.',
+  }),
+  effective: Type.Object(members),
+  sources: Type.Object({
+    lease: Source,
+    deadLetter: Source,
+    retryDelay: Source,
+    retention: Source,
+    ttl: Source,
+    maxElements: Source,
+  }),
+});
+
+const PATH = '/q/:namespace/:queue/options';
+
+const shown = json('What is stored, what holds, and where each option comes from.', QueueOptionsRecord);
+
+/** What a queue is, how it is controlled, who waits for it, and the options that it has over those of the configuration (docs/guides/policies.md). */
 export const queueRoutes: readonly Route[] = [
   route({
     id: 'queueStatus',
@@ -169,113 +237,6 @@ export const queueRoutes: readonly Route[] = [
       call.empty(201);
     },
   }),
-];
-
-export const consumerRoutes: readonly Route[] = [
-  route({
-    id: 'listConsumers',
-    path: '/q/:namespace/:queue/consumers',
-    summary: 'List the get and reserve calls that wait, on any node, in the order in which they came',
-    access: 'manage',
-    responses: [json('Pending consumer records, of every group and protocol.', PendingConsumers)],
-    async handle(call) {
-      call.value(await call.queue.allConsumers());
-    },
-  }),
-  route({
-    id: 'cancel',
-    methods: ['DELETE'],
-    path: '/q/:namespace/:queue/consumer/:tid',
-    summary:
-      'Cancel the waiting calls with this tid: all of them with the right `manage`, else those of the same user',
-    access: 'member',
-    isAudited: true,
-    responses: [
-      {
-        status: 200,
-        description: 'Nobody waits with this tid any more; the calls answer 410.',
-        contentType: null,
-      },
-    ],
-    problems: ['invalid-name'],
-    handle(call) {
-      const { user, namespace, queue } = call;
-      const tid = checkName('tid', call.param('tid'));
-      queue.cancel(tid, user.may('manage', namespace.name) ? null : user.name);
-      call.empty(200);
-    },
-  }),
-];
-
-/** The largest body of a `PUT`: two names, and a few numbers. */
-const MAX_BYTES = 16 * 1024;
-
-const MAX_SECONDS = LIMITS.delayMs / 1000;
-
-const Seconds = Type.Number({ exclusiveMinimum: 0, maximum: MAX_SECONDS, description: 'Seconds.' });
-
-const DeadLetter = Type.Object({
-  maxTries: Type.Integer({ minimum: 1, maximum: LIMITS.tries }),
-  queue: Type.Optional(Type.String({ minLength: 1 })),
-});
-
-const RetryDelay = Type.Object({
-  first: Seconds,
-  factor: Type.Optional(Type.Number({ minimum: 1, maximum: MAX_FACTOR, default: RETRY_DEFAULTS.factor })),
-  max: Type.Optional(
-    Type.Number({
-      exclusiveMinimum: 0,
-      maximum: MAX_SECONDS,
-      description: `Seconds; ${RETRY_DEFAULTS.max} if it is not given, or \`first\` if that is longer.`,
-    }),
-  ),
-  jitter: Type.Optional(Type.Number({ minimum: 0, maximum: 1, default: RETRY_DEFAULTS.jitter })),
-});
-
-const SecondsOrNull = orNull(Seconds);
-
-const members = {
-  lease: Seconds,
-  deadLetter: orNull(DeadLetter),
-  retryDelay: orNull(RetryDelay),
-  retention: SecondsOrNull,
-  ttl: SecondsOrNull,
-  maxElements: orNull(Type.Integer({ minimum: 1 })),
-};
-
-export const QueueOptionsSchema = namedObject('QueueOptions', {
-  lease: Type.Optional(members.lease),
-  deadLetter: Type.Optional(members.deadLetter),
-  retryDelay: Type.Optional(members.retryDelay),
-  retention: Type.Optional(members.retention),
-  ttl: Type.Optional(members.ttl),
-  maxElements: Type.Optional(members.maxElements),
-});
-
-const Source = Type.Enum(['stored', 'pattern', 'namespace']);
-
-const QueueOptionsRecord = namedObject('QueueOptionsRecord', {
-  stored: QueueOptionsSchema,
-  pattern: Type.Union([Type.String(), Type.Null()], {
-    description: 'The pattern of the configuration file that applies to the name of the queue.',
-  }),
-  effective: Type.Object(members),
-  sources: Type.Object({
-    lease: Source,
-    deadLetter: Source,
-    retryDelay: Source,
-    retention: Source,
-    ttl: Source,
-    maxElements: Source,
-  }),
-});
-
-const PATH = '/q/:namespace/:queue/options';
-
-const shown = json('What is stored, what holds, and where each option comes from.', QueueOptionsRecord);
-
-/** Options that a queue has over those of the configuration: see `docs/guides/policies.md`. */
-export const queueOptionsRoutes: readonly Route[] = [
   route({
     id: 'queueOptions',
     path: PATH,
@@ -315,6 +276,39 @@ export const queueOptionsRoutes: readonly Route[] = [
     async handle(call) {
       await call.queue.storeOptions(null);
       call.empty(204);
+    },
+  }),
+  route({
+    id: 'listConsumers',
+    path: '/q/:namespace/:queue/consumers',
+    summary: 'List the get and reserve calls that wait, on any node, in the order in which they came',
+    access: 'manage',
+    responses: [json('Pending consumer records, of every group and protocol.', PendingConsumers)],
+    async handle(call) {
+      call.value(await call.queue.allConsumers());
+    },
+  }),
+  route({
+    id: 'cancel',
+    methods: ['DELETE'],
+    path: '/q/:namespace/:queue/consumer/:tid',
+    summary:
+      'Cancel the waiting calls with this tid: all of them with the right `manage`, else those of the same user',
+    access: 'member',
+    isAudited: true,
+    responses: [
+      {
+        status: 200,
+        description: 'Nobody waits with this tid any more; the calls answer 410.',
+        contentType: null,
+      },
+    ],
+    problems: ['invalid-name'],
+    handle(call) {
+      const { user, namespace, queue } = call;
+      const tid = checkName('tid', call.param('tid'));
+      queue.cancel(tid, user.may('manage', namespace.name) ? null : user.name);
+      call.empty(200);
     },
   }),
 ];

@@ -1,18 +1,32 @@
+import type { ErrorCode } from '../../model/errors.ts';
+import { Type } from '../../util/schema.ts';
+import { SESSION_COOKIE } from '../browser.ts';
+import { httpError, PROBLEM_JSON } from '../errors.ts';
+import { STATUS_CODES } from '../node-http.ts';
 import type { HttpParts } from '../options.ts';
-import type { Route } from '../route.ts';
+import {
+  type BodyUse,
+  namedObject,
+  parametersOf,
+  problemsOf,
+  type ResponseNote,
+  type Route,
+  route,
+} from '../route.ts';
+import { MULTIPART, NDJSON } from '../written-elements.ts';
 import { batchRoutes } from './batches.ts';
 import { browseRoutes } from './browse.ts';
 import { consoleRoutes } from './console.ts';
 import { definitionRoutes } from './definitions.ts';
-import { elementRoutes, settlementRoutes } from './elements.ts';
+import { elementRoutes } from './elements.ts';
 import { eventRoutes } from './events.ts';
 import { exchangeRoutes } from './exchanges.ts';
 import { exportRoutes } from './export.ts';
 import { findQueuesRoutes } from './find-queues.ts';
 import { listingRoutes } from './listings.ts';
 import { operationRoutes } from './operations.ts';
-import { clientRoutes, operatorRoutes } from './operators.ts';
-import { consumerRoutes, queueOptionsRoutes, queueRoutes } from './queues.ts';
+import { operatorRoutes } from './operators.ts';
+import { queueRoutes } from './queues.ts';
 import { takeRoutes } from './takes.ts';
 import { tokenRoutes } from './tokens.ts';
 
@@ -22,13 +36,9 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
     ...listingRoutes,
     ...findQueuesRoutes,
     ...queueRoutes,
-    ...queueOptionsRoutes,
     ...elementRoutes,
-    ...settlementRoutes,
     ...takeRoutes,
     ...batchRoutes,
-    ...consumerRoutes,
-    ...clientRoutes,
     ...exchangeRoutes,
     ...exportRoutes,
     ...operationRoutes,
@@ -37,7 +47,197 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
     ...browseRoutes,
     ...(options.consoleFolder === null ? [] : consoleRoutes(options.consoleFolder)),
     ...tokenRoutes,
-    ...operatorRoutes({ metricsWithoutLogin: options.metricsWithoutLogin, version, routes: () => routes }),
+    ...operatorRoutes(options.metricsWithoutLogin),
+    documentRoute(version, () => routes),
   ];
   return routes;
+}
+
+/** @param routes the whole table, once it is complete */
+function documentRoute(version: string, routes: () => readonly Route[]): Route {
+  let document: string | null = null;
+  return route({
+    id: 'openApi',
+    path: '/openapi.json',
+    summary: 'This interface, as an OpenAPI 3.1 document',
+    access: 'user',
+    responses: [{ status: 200, description: 'The document.', contentType: 'application/json' }],
+    handle(call) {
+      document ??= JSON.stringify(openApi(routes(), version));
+      call.text(200, document);
+    },
+  });
+}
+
+/** RFC 9457, with members of our own. */
+const Problem = namedObject('Problem', {
+  title: Type.String(),
+  status: Type.Integer(),
+  code: Type.String(),
+  detail: Type.String(),
+  parameter: Type.Optional(Type.String()),
+});
+
+/** The table of routes as an OpenAPI 3.1 document. A method that shares a row gets an operation id of its own. */
+export function openApi(routes: readonly Route[], version: string): object {
+  const paths: Record<string, Record<string, object>> = {};
+  for (const route of routes) {
+    if (route.isPage) continue;
+    const path = route.path.replace(/:(\w+)/g, '{$1}');
+    const operations = paths[path] ?? {};
+    paths[path] = operations;
+    for (const [i, method] of route.methods.entries()) {
+      const id = i === 0 ? route.id : `${route.id}By${method.charAt(0)}${method.slice(1).toLowerCase()}`;
+      operations[method.toLowerCase()] = operation(route, id);
+    }
+  }
+  const schemas: Record<string, unknown> = {};
+  withReferences(Problem, schemas);
+  const referring = withReferences(paths, schemas);
+  return {
+    openapi: '3.1.0',
+    info: {
+      title: 'Quayside',
+      version,
+      description: 'Named queues and exchanges over HTTP.',
+      license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
+    },
+    servers: [{ url: '/', description: 'The server that this document comes from.' }],
+    security: [{ basic: [] }, { token: [] }, { consoleSession: [] }],
+    paths: referring,
+    components: {
+      securitySchemes: {
+        basic: { type: 'http', scheme: 'basic' },
+        token: { type: 'http', scheme: 'bearer', description: 'An API token; see `createToken`.' },
+        consoleSession: {
+          type: 'apiKey',
+          in: 'cookie',
+          name: SESSION_COOKIE,
+          description:
+            'For pages of this server; see `signIn`. Requests that change something name `X-CSRF-Token` as well.',
+        },
+      },
+      schemas,
+    },
+  };
+}
+
+/**
+ * A copy in which each schema with an `$id` is a reference, so that generated clients have a type of that name, and
+ * in which maps are written as OpenAPI's generators read them. What is referred to is added to `schemas`.
+ */
+function withReferences(node: unknown, schemas: Record<string, unknown>): unknown {
+  if (Array.isArray(node)) return node.map((item) => withReferences(item, schemas));
+  if (typeof node !== 'object' || node === null) return node;
+  const { $id, patternProperties, ...rest } = node as Readonly<Record<string, unknown>>;
+  const copy: Record<string, unknown> = Object.fromEntries(
+    Object.entries(rest).map(([key, value]) => [key, withReferences(value, schemas)]),
+  );
+  if (patternProperties !== undefined) {
+    const [values] = Object.values(patternProperties as object);
+    copy.additionalProperties = withReferences(values, schemas);
+  }
+  if (typeof $id !== 'string') return copy;
+  schemas[$id] = copy;
+  return { $ref: `#/components/schemas/${$id}` };
+}
+
+/** The first one has the shape of the route's request. */
+const BODY_TYPES = {
+  element: ['*/*'],
+  elements: [NDJSON, MULTIPART],
+  json: ['application/json'],
+} as const satisfies Record<Exclude<BodyUse, 'discard'>, readonly string[]>;
+
+function operation(route: Route, operationId: string): object {
+  return {
+    operationId,
+    summary: route.summary,
+    ...(route.access === 'open' && { security: [] }),
+    parameters: [...pathParameters(route), ...queryParameters(route), ...headerParameters(route)],
+    ...(route.body !== 'discard' && {
+      requestBody: {
+        required: route.body !== 'element',
+        content: Object.fromEntries(
+          BODY_TYPES[route.body].map((type, i) => [
+            type,
+            i > 0 || route.request === null ? {} : { schema: route.request },
+          ]),
+        ),
+      },
+    }),
+    responses: { ...responses(route), ...problems(route) },
+  };
+}
+
+function pathParameters({ path }: Route): object[] {
+  return [...path.matchAll(/:(\w+)/g)].map(([, name]) => ({
+    name,
+    in: 'path',
+    required: true,
+    schema: { type: 'string', minLength: 1 },
+  }));
+}
+
+function queryParameters(route: Route): object[] {
+  return parametersOf(route).map(([name, { description, schema }]) => ({
+    name,
+    in: 'query',
+    description,
+    schema,
+  }));
+}
+
+function headerParameters({ headers }: Route): object[] {
+  return (
+    headers
+      // OpenAPI describes the type of a body with the body.
+      .filter(({ name }) => name !== 'content-type')
+      .map(({ name, description }) => ({ name, in: 'header', description, schema: { type: 'string' } }))
+  );
+}
+
+/** One entry per status: forms of one response are alternatives of its schema. */
+function responses(route: Route): Record<string, object> {
+  const byStatus = Map.groupBy(route.responses, ({ status }) => status);
+  return Object.fromEntries(
+    [...byStatus].map(([status, notes]) => [String(status), describeResponse(notes)]),
+  );
+}
+
+function describeResponse(notes: readonly ResponseNote[]): object {
+  const headers = notes.flatMap((note) => note.headers ?? []);
+  const contentType = notes.find((note) => note.contentType !== null)?.contentType;
+  const schemas = notes.flatMap(({ schema }) => (schema === undefined ? [] : [schema]));
+  const schema = schemas.length > 1 ? { anyOf: schemas } : schemas[0];
+  return {
+    description: notes.map(({ description }) => description).join(' '),
+    ...(headers.length > 0 && {
+      headers: Object.fromEntries(
+        headers.map(({ name, description }) => [name, { description, schema: { type: 'string' } }]),
+      ),
+    }),
+    ...(contentType !== undefined &&
+      contentType !== null && { content: { [contentType]: schema === undefined ? {} : { schema } } }),
+  };
+}
+
+function problems(route: Route): Record<string, object> {
+  const byStatus = Map.groupBy(problemsOf(route), (code) => httpError(code).status);
+  const taken = new Set(route.responses.map(({ status }) => status));
+  return Object.fromEntries(
+    [...byStatus]
+      .filter(([status]) => !taken.has(status))
+      .map(([status, codes]) => [String(status), problem(status, codes)]),
+  );
+}
+
+function problem(status: number, codes: readonly ErrorCode[]): object {
+  return {
+    description: `${STATUS_CODES[status]}: ${codes.join(', ')}`,
+    content: Object.fromEntries([
+      ...codes.flatMap((code) => httpError(code).shown ?? []).map(({ contentType }) => [contentType, {}]),
+      [PROBLEM_JSON, { schema: Problem }],
+    ]),
+  };
 }

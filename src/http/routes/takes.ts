@@ -9,18 +9,11 @@ import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { type Members, membersOf, wrongMember } from '../../model/members.ts';
 import { checkGroup, checkName } from '../../model/names.ts';
+import { quote } from '../../util/quote.ts';
 import { type Schema, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
-import {
-  flag,
-  group,
-  nameOf,
-  oneOf,
-  preferredWait,
-  type QueryParameter,
-  readMembers,
-  whole,
-} from '../parameters.ts';
+import type { RequestHead } from '../head.ts';
+import { flag, group, nameOf, oneOf, type Parameters, type QueryParameter, whole } from '../parameters.ts';
 import { parseJson, readBody } from '../request.ts';
 import { Count, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import { linkInsert } from '../traced-request.ts';
@@ -559,4 +552,38 @@ function qualityOf(accept: string, type: string): number {
     return Number.isNaN(quality) ? 0 : quality;
   }
   return 0;
+}
+
+/**
+ * Parameters that are the members of a JSON object: numbers, strings or booleans as their schemas say. One that is null, like one
+ * that is not there, is not given.
+ * @throws QuaysideError `invalid-parameter` or `invalid-name`, as for a query
+ */
+function readMembers<Q extends object>(parameters: Parameters<Q>, members: Members): Q {
+  const values = Object.entries<QueryParameter<unknown>>(parameters).map(
+    ([name, { schema, fallback, read }]) => {
+      const value = members[name] ?? null;
+      if (value === null) return [name, fallback];
+      const type = schema.type === 'integer' ? 'number' : schema.type;
+      if (typeof value !== type) throw wrongMember(name, value, `a ${type}`);
+      return [name, read(name, String(value))];
+    },
+  );
+  return Object.fromEntries(values) as Q;
+}
+
+const WAIT = /(?:^|,)\s*wait\s*=\s*"?([^",;\s]*)"?/i;
+const SECONDS = /^[0-9]{1,9}$/;
+
+/** `Prefer: wait=N` (RFC 7240) in ms; other preferences are left alone, as the RFC asks. */
+function preferredWait({ prefer }: RequestHead): number | null {
+  const wait = prefer === null ? null : WAIT.exec(prefer);
+  if (wait === null) return null;
+  const value = wait[1] ?? '';
+  const ms = SECONDS.test(value) ? Number(value) * 1000 : Number.NaN;
+  if (ms <= LIMITS.delayMs) return ms;
+  throw invalidParameter(
+    'prefer',
+    `Prefer: wait=${quote(value)} is not allowed. Give whole seconds from 0 to ${LIMITS.delayMs / 1000}.`,
+  );
 }

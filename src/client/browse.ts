@@ -1,0 +1,109 @@
+import type { DataCodec } from './codec.ts';
+import { type Decoded, decodedBy, type Element, ReceivedBase } from './element.ts';
+import { QuaysideError } from './errors.ts';
+import type { CallOptions } from './options.ts';
+import type { QueueWire } from './wire.ts';
+
+export type ElementState = 'ready' | 'scheduled' | 'reserved';
+
+export interface BrowseOptions extends CallOptions {
+  /** Only elements in this state. */
+  readonly state?: ElementState;
+  /** A selector, such as `env.msg.tries > 3`: only elements that it accepts. */
+  readonly where?: string;
+  /** On a stream: the group whose deliveries are meant. */
+  readonly group?: string;
+  /** Called for each page with elements that are left out because the selector threw for them. */
+  readonly onSelectorError?: (failure: SelectorFailure) => void;
+}
+
+/** Elements of a page for which the selector threw. */
+export interface SelectorFailure {
+  readonly failed: number;
+  /** For the first of them. */
+  readonly error: { readonly id: string; readonly message: string };
+}
+
+/** An element that somebody looked at. */
+export interface BrowsedElement<T> extends Element<T> {
+  readonly state: ElementState;
+  readonly insertedAt: Date;
+  /** Why the last try failed. */
+  readonly reason: string | null;
+  /** Who holds a reserved element. */
+  readonly holder: BrowsedHolder | null;
+}
+
+export interface BrowsedHolder {
+  readonly consumer: string | null;
+  /** Null: an exchange. */
+  readonly user: string | null;
+  readonly since: Date;
+  readonly until: Date;
+}
+
+interface BrowsedRecord {
+  readonly id: string;
+  readonly state: ElementState;
+  readonly mature: string;
+  readonly insertedAt: string;
+  readonly tries: number;
+  readonly reason: string | null;
+  readonly contentType: string | null;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly holder: { tid: string | null; user: string | null; since: string; until: string } | null;
+  readonly text?: string;
+  readonly base64?: string;
+}
+
+class ReceivedBrowsed<T> extends ReceivedBase<T> implements BrowsedElement<T> {
+  readonly state: ElementState;
+  readonly insertedAt: Date;
+  readonly reason: string | null;
+  readonly holder: BrowsedHolder | null;
+
+  constructor(record: BrowsedRecord, decoded: Decoded) {
+    super(record, decoded);
+    const { holder } = record;
+    this.state = record.state;
+    this.insertedAt = new Date(record.insertedAt);
+    this.reason = record.reason;
+    this.holder = holder && {
+      consumer: holder.tid,
+      user: holder.user,
+      since: new Date(holder.since),
+      until: new Date(holder.until),
+    };
+  }
+}
+
+/** Page after page, each requested when the one before was read. */
+export async function* browsePages<T>(
+  wire: QueueWire,
+  codec: DataCodec,
+  { state, where, group, onSelectorError, ...options }: BrowseOptions,
+): AsyncGenerator<BrowsedElement<T>, void, void> {
+  const query = new URLSearchParams({ body: 'full' });
+  if (state !== undefined) query.set('state', state);
+  if (where !== undefined) query.set('where', where);
+  if (group !== undefined) query.set('group', group);
+  for (;;) {
+    const { text } = await wire.get(`/elements?${query}`, options);
+    const page = JSON.parse(text) as {
+      elements: BrowsedRecord[];
+      next: string | null;
+      failed: number;
+      error: SelectorFailure['error'] | null;
+    };
+    if (page.error) onSelectorError?.({ failed: page.failed, error: page.error });
+    for (const record of page.elements)
+      yield new ReceivedBrowsed<T>(record, await decodedRecord(codec, record));
+    if (page.next === null) return;
+    query.set('after', page.next);
+  }
+}
+
+function decodedRecord(codec: DataCodec, record: BrowsedRecord): Decoded | Promise<Decoded> {
+  if (record.text !== undefined || record.base64 !== undefined) return decodedBy(codec, record);
+  return { error: new QuaysideError('body-hidden', 'The user may not see bodies in this namespace.') };
+}

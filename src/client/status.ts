@@ -1,0 +1,46 @@
+/** What a queue holds, and what was done with it. */
+export interface QueueStatus {
+  /** `<engine>:<variant>`. */
+  readonly type: string;
+  readonly isPaused: boolean;
+  readonly total: number;
+  /** Elements that can be taken now. */
+  readonly ready: number;
+  readonly scheduled: number;
+  readonly reserved: number;
+  /** The earliest maturity of what waits. */
+  readonly nextMature: Date | null;
+  /** For how long the oldest ready element has been ready. */
+  readonly oldestReadyMs: number | null;
+  /** Counters since the queue exists: `put`, `get`, `reserve`, `commit`, `rollback`, `deadletter`. */
+  readonly stats: Readonly<Record<string, number>>;
+}
+
+interface StatusRecord {
+  readonly type: string;
+  readonly paused: boolean;
+  readonly totalSize: number;
+  readonly size: number;
+  readonly schedSize: number;
+  readonly resvSize: number;
+  readonly next_mature_t: string | null;
+  readonly oldestReadyAge: number | null;
+  readonly stats: Readonly<Record<string, unknown>>;
+}
+
+export function readStatus(text: string): QueueStatus {
+  const record = JSON.parse(text) as StatusRecord;
+  const { type, next_mature_t: next, oldestReadyAge: age } = record;
+  const counters = Object.entries(record.stats).filter(([, value]) => typeof value === 'number');
+  return {
+    type,
+    isPaused: record.paused,
+    total: record.totalSize,
+    ready: record.size,
+    scheduled: record.schedSize,
+    reserved: record.resvSize,
+    nextMature: next === null ? null : new Date(next),
+    oldestReadyMs: age === null ? null : Math.round(age * 1000),
+    stats: Object.fromEntries(counters) as Record<string, number>,
+  };
+}
