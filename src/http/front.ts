@@ -1,9 +1,11 @@
 import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
+import findMyWay from 'find-my-way';
 import { addressBlock } from '../access/networks.ts';
 import { refusal, type User } from '../access/user.ts';
 import { shuttingDown } from '../broker/consumer.ts';
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
+import { LIMITS } from '../model/limits.ts';
 import { checkName } from '../model/names.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { Histogram } from '../util/histogram.ts';
@@ -16,7 +18,7 @@ import { ServerResponse as Response } from './node-http.ts';
 import { NodeLists } from './node-lists.ts';
 import type { HttpParts } from './options.ts';
 import type { HttpRequest } from './request.ts';
-import { INERT, isWellEncoded, type Route, type RouteMatch, Router } from './route.ts';
+import { INERT, METHODS, type Method, type Route, type RouteMatch } from './route.ts';
 import { traceRequest, withinSpan } from './traced-request.ts';
 
 const HSTS = ['strict-transport-security', 'max-age=31536000'] as const;
@@ -472,4 +474,43 @@ function unauthorized(call: HttpCall): QuaysideError {
       ? 'There is no session of the console, or it has ended. Sign in.'
       : 'Send the name and password of a user by Basic authentication.',
   );
+}
+
+/** Finds the row of the table that a method and a path name. */
+class Router {
+  readonly #finder = findMyWay({
+    // A name that is too long gets a response that says so, from the name's own check.
+    maxParamLength: LIMITS.nameBytes * 100,
+  });
+
+  constructor(routes: readonly Route[]) {
+    for (const route of routes) {
+      this.#finder.on([...route.methods], route.path, NEVER_CALLED, route);
+    }
+    this.#finder.compile();
+  }
+
+  /** `path` is as it came, without a query. Parameters are percent-decoded. Null: no such route. */
+  find(method: string, path: string): RouteMatch | null {
+    const found = this.#finder.find(method as Method, path);
+    return found === null ? null : { route: found.store as Route, params: found.params };
+  }
+
+  /** The methods that a path takes, for `Allow`; none where there is no such path. */
+  allowed(path: string): Method[] {
+    return METHODS.filter((method) => this.#finder.find(method, path) !== null);
+  }
+}
+
+/** The finder wants a handler with each route; here only its `store` is used. */
+const NEVER_CALLED = (): void => {};
+
+/** Whether a path is percent-encoded UTF-8. The finder says of one that is not that it knows no such route. */
+function isWellEncoded(path: string): boolean {
+  try {
+    decodeURIComponent(path);
+    return true;
+  } catch {
+    return false;
+  }
 }

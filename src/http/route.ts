@@ -1,10 +1,8 @@
-import findMyWay from 'find-my-way';
 import { RIGHTS, type Right } from '../access/user.ts';
 import type { ErrorCode } from '../model/errors.ts';
-import { LIMITS } from '../model/limits.ts';
 import { type Properties, type Schema, Type } from '../util/schema.ts';
 import type { HttpCall } from './call.ts';
-import { type Parameters, type QueryParameter, QueryReader } from './parameters.ts';
+import { type Parameters, QueryReader } from './parameters.ts';
 
 /**
  * Who may call:
@@ -17,7 +15,7 @@ import { type Parameters, type QueryParameter, QueryReader } from './parameters.
 type Access = 'open' | 'user' | 'administrator' | 'member' | Right;
 
 export const METHODS = ['GET', 'HEAD', 'PUT', 'POST', 'PATCH', 'DELETE'] as const;
-type Method = (typeof METHODS)[number];
+export type Method = (typeof METHODS)[number];
 const READS: readonly Method[] = ['GET', 'HEAD'];
 
 /**
@@ -154,81 +152,9 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
   };
 }
 
-/** The query parameters of a route, for the documents. */
-export function parametersOf({ query }: Route): [string, QueryParameter<unknown>][] {
-  return Object.entries(query.parameters);
-}
-
-const ALWAYS: readonly ErrorCode[] = [
-  'malformed-request',
-  'invalid-header',
-  'expectation-failed',
-  'forbidden-origin',
-  'internal',
-];
-const WITH_LOGIN: readonly ErrorCode[] = ['unauthorized', 'token-expired', 'too-many-attempts', 'overloaded'];
-const IN_NAMESPACE: readonly ErrorCode[] = ['namespace-not-found', 'storage-unavailable', 'outcome-unknown'];
-
-/** The error codes that a route shares with all of its kind. */
-export function commonProblemsOf(route: Route): ErrorCode[] {
-  const { access, right, path, makesQueue } = route;
-  const codes = [...ALWAYS];
-  if (access !== 'open') codes.push(...WITH_LOGIN);
-  if (right !== null || access === 'administrator') codes.push('forbidden');
-  if (parametersOf(route).length > 0) codes.push('invalid-parameter');
-  if (path.includes(':namespace')) codes.push(...IN_NAMESPACE);
-  if (path.includes(':queue')) codes.push('invalid-name');
-  if (path.includes(':queue') && makesQueue) codes.push('too-many-queues');
-  return codes;
-}
-
-/** All error codes that a route may answer: its own first. */
-export function problemsOf(route: Route): ErrorCode[] {
-  return [...new Set([...route.problems, ...commonProblemsOf(route)])];
-}
-
 export interface RouteMatch {
   readonly route: Route;
   readonly params: Readonly<Record<string, string | undefined>>;
-}
-
-/** Finds the row of the table that a method and a path name. */
-export class Router {
-  readonly #finder = findMyWay({
-    // A name that is too long gets a response that says so, from the name's own check.
-    maxParamLength: LIMITS.nameBytes * 100,
-  });
-
-  constructor(routes: readonly Route[]) {
-    for (const route of routes) {
-      this.#finder.on([...route.methods], route.path, NEVER_CALLED, route);
-    }
-    this.#finder.compile();
-  }
-
-  /** `path` is as it came, without a query. Parameters are percent-decoded. Null: no such route. */
-  find(method: string, path: string): RouteMatch | null {
-    const found = this.#finder.find(method as Method, path);
-    return found === null ? null : { route: found.store as Route, params: found.params };
-  }
-
-  /** The methods that a path takes, for `Allow`; none where there is no such path. */
-  allowed(path: string): Method[] {
-    return METHODS.filter((method) => this.#finder.find(method, path) !== null);
-  }
-}
-
-/** The finder wants a handler with each route; here only its `store` is used. */
-const NEVER_CALLED = (): void => {};
-
-/** Whether a path is percent-encoded UTF-8. The finder says of one that is not that it knows no such route. */
-export function isWellEncoded(path: string): boolean {
-  try {
-    decodeURIComponent(path);
-    return true;
-  } catch {
-    return false;
-  }
 }
 
 // The shapes of JSON responses stand with their routes, for `/openapi.json`. They are shown, not enforced: the types of the

@@ -605,13 +605,13 @@ const HEADER_LINE =
   /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[\t ]*((?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?)[\t ]*$/;
 
 /** One part of a body: its headers, flat, each character of a value a byte, and its content. */
-export interface BodyPart {
+interface BodyPart {
   readonly headers: readonly string[];
   readonly content: Buffer;
 }
 
 /** The boundary that a content type names. @throws QuaysideError `invalid-header` */
-export function boundaryOf(contentType: string): string {
+function boundaryOf(contentType: string): string {
   const [, quoted, token] = BOUNDARY.exec(contentType) ?? [];
   const boundary = quoted?.replace(/\\(.)/g, '$1') ?? token ?? '';
   if (boundary.length <= MAX_BOUNDARY && BOUNDARY_CHARACTERS.test(boundary)) return boundary;
@@ -625,7 +625,7 @@ export function boundaryOf(contentType: string): string {
  * readers differ about it.
  * @throws QuaysideError `invalid-body` when the iteration comes to it; the part that it is in is the next one
  */
-export function* readParts(body: Buffer, boundary: string): Generator<BodyPart, void, undefined> {
+function* readParts(body: Buffer, boundary: string): Generator<BodyPart, void, undefined> {
   const delimiter = Buffer.from(`${CRLF}--${boundary}`, 'latin1');
   const opening = delimiter.subarray(2);
   const isFirst = body.subarray(0, opening.length).equals(opening);

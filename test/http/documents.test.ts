@@ -3,8 +3,8 @@ import { readFileSync } from 'node:fs';
 import { describe, it } from 'node:test';
 import { HTTP_ERRORS } from '../../src/http/errors.ts';
 import { HTTP_DEFAULTS } from '../../src/http/options.ts';
-import { commonProblemsOf, parametersOf, problemsOf, type Route } from '../../src/http/route.ts';
-import { routeTable } from '../../src/http/routes/table.ts';
+import type { Route } from '../../src/http/route.ts';
+import { commonProblemsOf, parametersOf, problemsOf, routeTable } from '../../src/http/routes/table.ts';
 import { jsonOf } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
 

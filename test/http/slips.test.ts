@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { HTTP_DEFAULTS } from '../../src/http/options.ts';
-import { parametersOf, type Route } from '../../src/http/route.ts';
-import { routeTable } from '../../src/http/routes/table.ts';
+import type { Route } from '../../src/http/route.ts';
+import { parametersOf, routeTable } from '../../src/http/routes/table.ts';
 import { sharedHarness } from './harness.ts';
 import { closingRequest, exchange } from './raw.ts';
 

@@ -471,7 +471,7 @@ const compress = promisify(gzip);
  * The built pages of the console, read and compressed at their first use: a server whose console nobody opens starts without
  * them. Requests look names up in what was read, so that no path is ever made of one.
  */
-export class ConsoleFiles {
+class ConsoleFiles {
   readonly #folder: string;
   #files: Promise<ReadonlyMap<string, ConsoleFile>> | null = null;
 

@@ -4,15 +4,8 @@ import { SESSION_COOKIE } from '../browser.ts';
 import { httpError, PROBLEM_JSON } from '../errors.ts';
 import { STATUS_CODES } from '../node-http.ts';
 import type { HttpParts } from '../options.ts';
-import {
-  type BodyUse,
-  namedObject,
-  parametersOf,
-  problemsOf,
-  type ResponseNote,
-  type Route,
-  route,
-} from '../route.ts';
+import type { QueryParameter } from '../parameters.ts';
+import { type BodyUse, namedObject, type ResponseNote, type Route, route } from '../route.ts';
 import { MULTIPART, NDJSON } from '../written-elements.ts';
 import { batchRoutes } from './batches.ts';
 import { browseRoutes } from './browse.ts';
@@ -79,7 +72,7 @@ const Problem = namedObject('Problem', {
 });
 
 /** The table of routes as an OpenAPI 3.1 document. A method that shares a row gets an operation id of its own. */
-export function openApi(routes: readonly Route[], version: string): object {
+function openApi(routes: readonly Route[], version: string): object {
   const paths: Record<string, Record<string, object>> = {};
   for (const route of routes) {
     if (route.isPage) continue;
@@ -240,4 +233,37 @@ function problem(status: number, codes: readonly ErrorCode[]): object {
       [PROBLEM_JSON, { schema: Problem }],
     ]),
   };
+}
+
+/** The query parameters of a route, for the documents. */
+export function parametersOf({ query }: Route): [string, QueryParameter<unknown>][] {
+  return Object.entries(query.parameters);
+}
+
+const ALWAYS: readonly ErrorCode[] = [
+  'malformed-request',
+  'invalid-header',
+  'expectation-failed',
+  'forbidden-origin',
+  'internal',
+];
+const WITH_LOGIN: readonly ErrorCode[] = ['unauthorized', 'token-expired', 'too-many-attempts', 'overloaded'];
+const IN_NAMESPACE: readonly ErrorCode[] = ['namespace-not-found', 'storage-unavailable', 'outcome-unknown'];
+
+/** The error codes that a route shares with all of its kind. */
+export function commonProblemsOf(route: Route): ErrorCode[] {
+  const { access, right, path, makesQueue } = route;
+  const codes = [...ALWAYS];
+  if (access !== 'open') codes.push(...WITH_LOGIN);
+  if (right !== null || access === 'administrator') codes.push('forbidden');
+  if (parametersOf(route).length > 0) codes.push('invalid-parameter');
+  if (path.includes(':namespace')) codes.push(...IN_NAMESPACE);
+  if (path.includes(':queue')) codes.push('invalid-name');
+  if (path.includes(':queue') && makesQueue) codes.push('too-many-queues');
+  return codes;
+}
+
+/** All error codes that a route may answer: its own first. */
+export function problemsOf(route: Route): ErrorCode[] {
+  return [...new Set([...route.problems, ...commonProblemsOf(route)])];
 }
