@@ -74,6 +74,17 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(result?.bodies.byteLength, 300);
   });
 
+  it('changes no table if a reservation finds nothing', () => {
+    const { store, run } = openStore();
+    const pop: Call = ['take', QUEUE, '', 1, null, null, 0];
+    run([['insert', QUEUE, [null, null, 0, 0, 1, 0, '', null], null]], [pop]);
+    const changes = (): unknown => store.db.prepare('SELECT total_changes() AS n').get()?.n;
+    const before = changes();
+    assert.deepEqual(run([RESERVE])[0]?.results, [[null, 1001, null, [], false]]);
+    assert.equal(changes(), before);
+    assert.equal(store.rows.mayLeaseHaveEnded(1001), false);
+  });
+
   it('leaves no transaction open if the next epoch of ids cannot be stored', () => {
     const { store, run } = openStore();
     Object.defineProperty(store.ids, 'nearlySpent', { get: () => true });

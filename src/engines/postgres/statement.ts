@@ -10,7 +10,7 @@ export interface Statement {
 /** A result row as PostgreSQL's text format has it, by column. */
 export type Row = readonly (string | null)[];
 
-/** A parameter: a packed array from `arrays.ts`, a plain value in text form, or null. */
+/** A parameter: a packed array (`int4Array` and the like), a plain value in text form, or null. */
 export type Parameter = Buffer | string | null;
 
 /** A statement with its parameters. */

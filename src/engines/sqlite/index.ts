@@ -4,9 +4,9 @@
 // into batches; `protocol.ts` has the operations, and what crosses the thread border.
 // Worker, in `worker/`: `main.ts` is the thread; `serve.ts` receives messages; `batch.ts` lists the operations and runs the
 // batches that wait in one transaction, and failed ones call by call. Each operation is in the file of its subject: `insert.ts`,
-// `take.ts` (with undone takes, scans), `settle.ts` (with dead letters, copies, damaged elements), `sweep.ts` (with purges).
+// `take.ts` (with undone takes, scans), `settle.ts` (with dead letters, copies, damaged elements), `sweep.ts`.
 // Tables and what memory knows of them: `store.ts` (transactions), `ids.ts`, `queues.ts` (names, subscriptions, policies),
-// `rows.ts` (deliveries, elements, counts, leases), `records.ts`. A subscription is one group of one queue.
+// `rows.ts` (deliveries, elements, counts, leases, purges), `records.ts`. A subscription is one group of one queue.
 // The file: `open.ts`, `schema.ts`, `log-check.ts` (damage), `space.ts` (full disk, lost files), `errors.ts`, and
 // `backup.ts`, which also restores.
 import { stat, statfs } from 'node:fs/promises';

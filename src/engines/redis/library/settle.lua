@@ -74,7 +74,7 @@ end
 
 local DIGITS = '0123456789abcdefghijklmnopqrstuv'
 
--- The id of an element: as `elementId` in ids.ts.
+-- The id of an element: as `elementId` in encoding.ts.
 local function idOf(q, seq)
   local number, digits = fromSix(seq, 1), {}
   for i = 10, 1, -1 do

@@ -95,7 +95,7 @@ export function wholeOf(batch: Batch): Part {
  * Runs batches of calls in their order, in one transaction; they have their replies only after its commit.
  *
  * If a call throws, the transaction is rolled back and its halves run again, each in a transaction of its own, until the
- * call that throws is alone: one caller's failure never reaches another. A failure of the file itself (see `faults.ts`)
+ * call that throws is alone: one caller's failure never reaches another. A failure of the file itself (see `errors.ts`)
  * is different: it is thrown to the worker's loop, which replies for all.
  * @param isRepeated whether a single call has failed before: an error may have been a passing one, so it has two attempts
  * @throws whatever makes the store unusable

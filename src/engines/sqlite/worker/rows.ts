@@ -456,6 +456,8 @@ export class Rows {
     rows: readonly Pick<DeliveryRow, 'seq' | 'dueAt'>[],
     { until, owner, at, tokens, holders }: Reservations,
   ): void {
+    // Those who wait for elements ask again and again, which must write nothing.
+    if (rows.length === 0) return;
     let values: (string | number)[] = [];
     for (const [index, { seq, dueAt }] of rows.entries()) {
       values.push(tokens[index] ?? '', holders[index] ?? '', seq);

@@ -145,7 +145,7 @@ export class Store {
   /**
    * Moves the write-ahead log into the file if it holds more than `pages` pages; with one connection the next write
    * then starts the log again. Asked for explicitly because SQLite's automatic checkpoints swallow their errors: a
-   * failed fsync must end the engine (`faults.ts`), not be tried again.
+   * failed fsync must end the engine (`errors.ts`), not be tried again.
    * @throws the error of a failed checkpoint
    */
   checkpoint(pages: number): void {
