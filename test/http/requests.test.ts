@@ -60,6 +60,29 @@ describe('Requests in general', () => {
     harness().readiness = { ready: true, checks: {} };
   });
 
+  it('/readyz?verbose lists the nodes for a known user, also if this one is not ready, and for nobody else', async () => {
+    harness().readiness = { ready: true, checks: {} };
+    const verbose = ['/readyz?verbose', '/readyz?verbose=', '/readyz?verbose=1'];
+    const known = harness().client();
+    const nodes = jsonOf<object[]>(await known.request('GET', '/nodes'));
+    assert.equal(nodes.length, 1);
+    for (const path of verbose) {
+      assert.deepEqual(
+        jsonOf(await known.request('GET', path)),
+        { status: 'ready', checks: {}, nodes },
+        path,
+      );
+      assert.deepEqual(jsonOf(await harness().client(null).request('GET', path)), { status: 'ready' }, path);
+    }
+    for (const path of ['/readyz', '/readyz?verbose=0']) {
+      assert.deepEqual(jsonOf(await known.request('GET', path)), { status: 'ready', checks: {} }, path);
+    }
+    harness().readiness = { ready: false, checks: {} };
+    const unready = jsonOf(await known.request('GET', '/readyz?verbose'));
+    assert.deepEqual(unready, { status: 'not ready', checks: {}, nodes });
+    harness().readiness = { ready: true, checks: {} };
+  });
+
   it('an engine is shown with the namespaces that it serves, and not if it serves none that the user sees', async () => {
     const [url = ''] = harness().broker.namespaces()[0]?.engineUrls ?? [];
     const healthy = { type: 'sqlite', state: 'healthy', pingMs: 1, disk: null } as const;
