@@ -219,6 +219,19 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(textsOf(await waiting), ['a', 'b', 'c']);
     });
 
+    it('of one queue alone is answered with 504 as well, and has a tid if it gave none', async () => {
+      const from = [{ ns: 'N', queue: harness().queue() }];
+      const client = harness().client();
+      const atOnce = await takeFrom(client, { from, to: 0 });
+      const waiting = takeFrom(client, { from, to: 1000 });
+      await harness().waiting(1);
+      await harness().passTime(1000);
+      for (const answer of [atOnce, await waiting]) {
+        assert.equal(answer.status, 504);
+        assert.match(jsonOf<{ tid: string }>(answer).tid, /^[\w-]+$/);
+      }
+    });
+
     it('ends with 504 at `to`, and with 410 if it is cancelled in any of its queues', async () => {
       const client = harness().client();
       const [first, second] = [harness().queue(), harness().queue()];

@@ -466,8 +466,10 @@ class Take implements Sink {
       return;
     }
     const { extra } = reason.details;
-    // A call that gave no tid has one all the same (decisions, "Get and reserve"); which is rarely used.
-    this.#call.fail(reason.with({ extra: { ...extra, tid: extra?.tid ?? this.#call.namespace.makeTid() } }));
+    // A call that gave no tid has one all the same (decisions, "Get and reserve"); which is rarely used. One that waits in
+    // several queues brings its own. The path of a call need not name a namespace.
+    const tid = extra?.tid ?? this.#queue?.namespace.makeTid();
+    this.#call.fail(reason.with({ extra: { ...extra, tid } }));
   }
 
   #watchClient(): void {
