@@ -170,7 +170,8 @@ export class Queue {
       }
       this.#noteStored(repeats === null ? elements : repeats.without(elements));
       if (onRepeat !== null && repeats !== null) for (const index of repeats.indices) onRepeat(index);
-      if (signal === null && !isAlone) namespace.announce(this.key, elements.length);
+      // Not `isAlone`: another node may have been seen since.
+      if (signal === null && !namespace.cluster.isAlone) namespace.announce(this.key, elements.length);
       meter.count('insert', 'ok', elements.length);
       return ids;
     });

@@ -18,10 +18,14 @@ describe('a node', () => {
   const brokers: Broker[] = [];
   const settled: SettleItem[] = [];
   let signals = 0;
+  /** What inserts wait for before the engine is called. */
+  let mayStore: Promise<void>;
 
   beforeEach(async () => {
     opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
+    mayStore = Promise.resolve();
     engine = engineWith(betweenProcesses(opened.engine), (real) => ({
+      insert: (queue, elements, options) => mayStore.then(() => real.insert(queue, elements, options)),
       settle: (items) => {
         settled.push(...items);
         return real.settle(items);
@@ -62,6 +66,19 @@ describe('a node', () => {
     await other.stop();
     for (let i = 0; i < 2; i += 1) await opened.passTime(2_000);
     assert.equal(await insert(broker), 0);
+  });
+
+  it('publishes an insert that began when it was alone, if another node was seen before it is stored', async () => {
+    const broker = await start();
+    for (let i = 0; i < 3; i += 1) await opened.passTime(2_000);
+    assert.equal(await insert(broker), 0);
+    const { promise, resolve } = Promise.withResolvers<void>();
+    mayStore = promise;
+    const signalled = insert(broker);
+    await start();
+    await setImmediate();
+    resolve();
+    assert.equal(await signalled, 1);
   });
 
   it('finishes an element that becomes none by a plain commit', async () => {
