@@ -73,7 +73,7 @@ type Selector = (env: object) => unknown;
 function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): Guest {
   const { parse, stringify } = JSON;
   const { freeze, getOwnPropertyDescriptor, hasOwn, keys, setPrototypeOf } = Object;
-  const { apply, defineProperty, deleteProperty, ownKeys, preventExtensions } = Reflect;
+  const { apply, defineProperty, deleteProperty, ownKeys, preventExtensions, set: setOn } = Reflect;
   const { isInteger, isNaN: isNotNumber } = Number;
   const { now } = Date;
   const JSON_KIND = 0;
@@ -92,6 +92,8 @@ function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): Guest {
 
   /** The element being asked: whose headers are written while a selector runs. */
   let current: Message | null = null;
+  /** What selectors see of it: `env.msg`. */
+  let view: Message | null = null;
   /** What every view of headers is watched with; one for all, since making three functions costs more than a view. */
   const watch: ProxyHandler<Headers> = {
     set(target, name, value) {
@@ -300,12 +302,18 @@ function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): Guest {
    */
   const exposing: ProxyHandler<Message> = {
     get: (message, name) => message[name as keyof Message],
-    set(message, name, value) {
+    set(message, name, value, receiver) {
+      // What inherits from the view gets properties of its own.
+      if (receiver !== view) return setOn(message, name, value, receiver);
       (message as unknown as Record<PropertyKey, unknown>)[name] = value;
       return true;
     },
     ownKeys: (message) => ownKeys(expose(message)),
-    getOwnPropertyDescriptor: (message, name) => getOwnPropertyDescriptor(expose(message), name),
+    /** There is no such trap, since with one the VM loses the accessors; but whatever looks for it needs the members. */
+    get getOwnPropertyDescriptor() {
+      if (current !== null) expose(current);
+      return undefined as never;
+    },
     preventExtensions: (message) => preventExtensions(expose(message)),
   };
 
@@ -379,7 +387,8 @@ function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): Guest {
       if (count > 0 && now() > stopAt) break;
       const message = new Message(count, element);
       current = message;
-      const env = { msg: new Proxy(message, exposing), state: {} };
+      view = new Proxy(message, exposing);
+      const env = { msg: view, state: {} };
       for (const { step, isPure } of program) {
         const at = codes.length;
         position = at;

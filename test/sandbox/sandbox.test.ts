@@ -216,6 +216,33 @@ describe('A sandbox', () => {
       assert.match((await verdict('env => { ({ ...env.msg }); env.msg.id = 1 }')).error ?? '', /^TypeError/);
     });
 
+    it('is not changed by writes to what inherits from the message', async () => {
+      const writes = 'const own = Object.create(env.msg); own.note = own.id';
+      const [stored, later] = await ask(
+        [
+          `env => { ${writes}; try { own.hdrs = { b: "y" } } catch {} return own.note === "e1" && Object.hasOwn(own, "note") }`,
+          'env => env.msg.note === undefined && env.msg.hdrs.a === "x"',
+        ],
+        json({ n: 1 }, ['a', 'x']),
+      );
+      assert.deepEqual([stored, later], [YES, YES]);
+    });
+
+    it('is behind the property that the message says it has', async () => {
+      const input = json({ n: 1 }, ['a', 'x']);
+      const copy = 'Object.defineProperties({}, Object.getOwnPropertyDescriptors(env.msg))';
+      const { error } = await verdict(`env => { throw JSON.stringify(${copy}) }`, input);
+      assert.deepEqual(JSON.parse(error ?? ''), {
+        id: 'e1',
+        tries: 0,
+        mature: 1_700_000_000,
+        hdrs: { a: 'x' },
+        payload: { n: 1 },
+      });
+      const [stored] = await ask([`env => { ${copy}.payload = 2; return true }`], input);
+      assert.equal(textOf(stored?.body), '2');
+    });
+
     it('is nothing of the host', async () => {
       assert.match((await verdict('env => { throw Object.keys(env).join() }')).error ?? '', /^msg,state$/);
     });
