@@ -96,7 +96,8 @@ export function readHead(raw: readonly string[], isHttp10: boolean): RequestHead
     if (known !== undefined) {
       const before = head[known.field];
       if (before !== null && known.separator === null) throw sentTwice(lower, before, value);
-      head[known.field] = before === null ? value : before + known.separator + value;
+      // An empty line adds nothing to a list (RFC 9110, 5.6.1): `, gzip` would be kept with an element.
+      head[known.field] = before === null || before === '' ? value : before + known.separator + value;
     } else if (lower.startsWith(ELEMENT_HEADER_PREFIX)) {
       readElementHeader(head, lower, value);
     } else if (lower === 'content-length') head.contentLength = Number(value);

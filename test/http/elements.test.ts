@@ -31,6 +31,13 @@ describe('Elements', () => {
     }
   });
 
+  it('an empty line of content-encoding says nothing about the next one', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.insert('N', queue, 'a', { headers: { 'content-encoding': ['', 'gzip'] } });
+    assert.equal(headerOf(await client.get('N', queue), 'content-encoding'), 'gzip');
+  });
+
   it('a content-encoding is kept and returned with the bytes as they came', async () => {
     const client = harness().client();
     const queue = harness().queue();
