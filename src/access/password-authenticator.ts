@@ -243,7 +243,7 @@ export class PasswordAuthenticator implements Authenticator {
     if (user !== null) return user;
     this.#rejectIfWrong(key, credentials.name, address);
     const network = addressBlock(address);
-    // BasicCredentials that were right are no guess: no limit applies to them.
+    // Credentials that were right are no guess: no limit applies to them.
     const origin = this.#remembered.has(key)
       ? null
       : { name: credentials.name, network, isKnown: this.#known.has(credentials.name, network) };

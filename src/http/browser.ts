@@ -123,8 +123,8 @@ export function sessionToken({ head: { cookie } }: HttpCall): string | null {
 }
 
 /**
- * Sets the cookie; '' makes the browser forget it. Its path is `/`, since behind a proxy this server does not know under which path browsers see it, and
- * the console calls routes outside of `/console/`.
+ * Sets the cookie; '' makes the browser forget it. Its path is `/`, since behind a proxy this server does not know under
+ * which path browsers see it, and the console calls routes outside of `/console/`.
  */
 export function cookieHeaders(call: HttpCall, token: string): string[] {
   const attributes = `Path=/; HttpOnly; SameSite=Strict${call.isSecure ? '; Secure' : ''}`;

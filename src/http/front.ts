@@ -316,8 +316,8 @@ export class Front {
       // Programs send none of these headers.
       const isOfBrowser = (head.origin ?? head.fetchSite ?? head.purpose) !== null;
       if (isOfBrowser && respondToPreflight(call, this.#origins)) return;
-      const isOfConsole = head.cookie !== null && useSession(call);
-      if (!isOfConsole && authorization !== null) {
+      const isBySession = head.cookie !== null && useSession(call);
+      if (!isBySession && authorization !== null) {
         call.login = this.parts.authenticator.recall(authorization);
         if (call.login === null) {
           void this.#logIn(call, authorization);

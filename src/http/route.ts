@@ -87,7 +87,7 @@ export interface Route {
   readonly request: Schema | null;
   readonly headers: readonly HeaderNote[];
   readonly responses: readonly ResponseNote[];
-  /** In addition to those that every route may answer with; see {@link problemsOf}. */
+  /** In addition to those that every route may answer with; see `problemsOf` in `routes/table.ts`. */
   readonly problems: readonly ErrorCode[];
   /** Flat pairs that each response of the route begins with, errors included: pages need a policy of their own. */
   readonly responseHeaders: readonly string[];

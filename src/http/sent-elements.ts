@@ -560,7 +560,7 @@ const EXPORTED_MEMBERS = [
 ];
 
 /**
- * Reads a line that {@link exportedLine} wrote. `state` and `reason` are of the past, and not read.
+ * Reads a line that `exportedLine` wrote. `state` and `reason` are of the past, and not read.
  * @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`; members are named within the line
  */
 function readExportedLine(line: string): ExportedElement {

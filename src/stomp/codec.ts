@@ -88,7 +88,7 @@ export function headerLine(rules: HeadRules, name: string, value: string): strin
   return `${escapeHeader(rules, name)}:${escapeHeader(rules, value)}\n`;
 }
 
-/** A frame up to the NUL that ends it, which the outbox writes. The body is given as bytes, one character for each. */
+/** A frame up to the NUL that ends it, which the writer adds. The body is given as bytes, one character for each. */
 export function frameText(rules: HeadRules, command: string, headers: readonly string[], body = ''): string {
   let text = `${command}\n`;
   for (let at = 0; at + 1 < headers.length; at += 2) {

@@ -145,7 +145,6 @@ export const takeRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue',
     summary: 'Get (pop) or reserve the next element; waits for one',
     access: 'read',
-    // Only one that waits does, see below.
     csrf: 'all',
     query: {
       to: options.to,
@@ -190,6 +189,7 @@ export const takeRoutes: readonly Route[] = [
       else if (lease !== null)
         throw invalidParameter('lease', `lease=${lease} needs reserve=1: a pop has no lease.`);
       const timeoutMs = to ?? preferredWait(call.head);
+      // Only a take that waits makes its queue, and so the route does not.
       if (timeoutMs !== 0) call.queue = namespace.queue(call.queue.key.name);
       const leaseMs = reserve ? (lease ?? call.queue.settings.leaseMs) : null;
       const request = { group, leaseMs, timeoutMs, tid, owner: user.name, from: call };
@@ -203,7 +203,6 @@ export const takeRoutes: readonly Route[] = [
     summary: 'Get (pop) or reserve many elements at once; waits for the first, or for `min`',
     access: 'read',
     body: 'json',
-    // Only one that waits does, see below.
     query: optionsOfQueue,
     request: TakeOptions,
     headers,
@@ -223,6 +222,7 @@ export const takeRoutes: readonly Route[] = [
         const given = merged(query, readMembers(optionsOfQueue, members));
         const { namespace } = call;
         const isWaiting = waitOf(call, given) !== 0;
+        // Only a take that waits makes its queue, and so the route does not.
         if (isWaiting) call.queue = namespace.queue(call.queue.key.name);
         const source = {
           queue: call.queue,
