@@ -171,7 +171,7 @@ function tryPidFile({ dataDir }: Config, { logger }: Log): PidFile | null {
   }
 }
 
-export interface StartFacts {
+interface StartFacts {
   readonly version: string;
   readonly pid: number;
   /** Null if it could not be written. */
@@ -189,7 +189,7 @@ export interface StartFacts {
 }
 
 /** What a person reads when the server has started. Programs read the log. */
-export function startText(facts: StartFacts): string {
+function startText(facts: StartFacts): string {
   const { version, url, otherUrls, newAdministrator, usersFile } = facts;
   const first = `Quayside ${version} listens on ${[url, ...otherUrls].join(' and ')}\n${pidText(facts)}`;
   if (newAdministrator !== null) return `${first}\n${firstStart(facts, newAdministrator)}`;

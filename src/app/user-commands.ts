@@ -223,7 +223,7 @@ export async function hashPasswordCommand(
 }
 
 /** Asks for a password that is to be, twice on a terminal. Null, with a message, if there is none. */
-export async function readNewPassword(source: PasswordSource): Promise<string | null> {
+async function readNewPassword(source: PasswordSource): Promise<string | null> {
   const { input, ask } = source;
   const password = await readPassword(source, 'Password: ');
   if (password === null) return null;

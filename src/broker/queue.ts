@@ -517,7 +517,7 @@ export class Queue {
   /**
    * Stores options of the queue in place of those that it had, for all nodes; null: it has none of its own any more. They hold
    * for what is in it, too, but for a time to live, which an element is given when it is inserted.
-   * @throws QuaysideError `not-supported`
+   * @throws QuaysideError `invalid-parameter`, `not-supported`
    */
   async storeOptions(options: OwnOptions | null): Promise<void> {
     if (options !== null) checkOptions(this.namespace, this.key.name, options);
