@@ -468,7 +468,7 @@ export interface Destination {
 }
 
 /** Reads the names in a destination. @throws QuaysideError `invalid-name` */
-export type ParseDestination = (text: string) => { readonly ns: string; readonly name: string };
+type ParseDestination = (text: string) => { readonly ns: string; readonly name: string };
 
 /** The cache is cleared when it holds this many destinations. */
 const REMEMBERED = 100;

@@ -91,7 +91,7 @@ interface LineLimits {
 }
 
 /** Begins the session of a connection. */
-export type OpenSession = (socket: ClientSocket, arrival: Arrival) => ClientSession;
+type OpenSession = (socket: ClientSocket, arrival: Arrival) => ClientSession;
 
 /** A front end whose clients keep a session: one listener, plain or TLS, and the connections that it took. */
 export class SessionServer implements Service {

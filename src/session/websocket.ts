@@ -9,7 +9,7 @@ import type { SessionServer } from './server.ts';
 import type { ClientSocket } from './socket-writer.ts';
 
 /** How a protocol runs over WebSocket. */
-export interface WebSocketOptions {
+interface WebSocketOptions {
   /** The names under which clients ask for it, the preferred one first. */
   readonly subprotocols: readonly string[];
   /** Bytes of one message from a client. */

@@ -72,7 +72,7 @@ const SEQUENCE = /\\([\s\S]?)/g;
 const MEANINGS: Readonly<Record<string, string>> = { '\\': '\\', n: '\n', r: '\r', c: ':' };
 
 /** The reverse. @throws QuaysideError `malformed-request` for a sequence that the version does not define */
-export function unescapeHeader({ escapes }: HeadRules, text: string): string {
+function unescapeHeader({ escapes }: HeadRules, text: string): string {
   if (escapes.size === 0 || !text.includes('\\')) return text;
   return text.replace(SEQUENCE, (sequence: string, character: string) => {
     const meaning = MEANINGS[character];

@@ -326,8 +326,8 @@ function abort(session: StompSession, frame: Frame): void {
   session.confirm(headerOf(frame.headers, 'receipt'));
 }
 
-function transactionIn({ command, headers: all }: Frame): string {
-  return needed(command, 'transaction', headerOf(all, 'transaction'));
+function transactionIn(frame: Frame): string {
+  return needed(frame.command, 'transaction', headerOf(frame.headers, 'transaction'));
 }
 
 const FORM = /^\/(?:q|queue)\/([^/]+)\/([^/]+)$/;
