@@ -460,6 +460,7 @@ class Batcher {
       slot: this.slot,
       name: 'FCALL',
       args: (master, mayBeDone) => [
+        // Redis rejects `run`, before anything happens, if it is out of memory; what frees memory or needs little passes then.
         stores && !mayBeDone ? run : `${run}_full`,
         keys.length,
         ...keys,

@@ -15,7 +15,7 @@ import { UNSYNCED_PAGE } from './schema.ts';
  * Format: https://www.sqlite.org/fileformat2.html#the_write_ahead_log. A log is reused from its start, with new
  * salts, so behind its end there may be sound frames of an earlier generation; those were checkpointed.
  */
-export interface LogDamage {
+interface LogDamage {
   /** Of the first frame that does not fit, or 0 for the header. */
   readonly offset: number;
   /** Synced commits at the break and behind it, which SQLite would drop. */
