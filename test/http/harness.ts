@@ -33,7 +33,7 @@ import { makeSandbox, type SelectorSandbox } from '../../src/sandbox/sandbox.ts'
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { EngineUnderTest, TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
-import { brokerOn, plain } from '../support/broker.ts';
+import { brokerOn, plain, SILENT_LOG } from '../support/broker.ts';
 import { DEFAULTS } from '../support/defaults.ts';
 import { QueueClient } from '../support/http-client.ts';
 
@@ -124,6 +124,14 @@ export class Harness {
         ...(options.maxElements !== undefined && { maxElements: options.maxElements }),
       })),
       opened.clock,
+      undefined,
+      {
+        ...SILENT_LOG,
+        // What a response's own code throws reaches nobody else: the call is never answered.
+        warn: (fields, message) => {
+          if (message === 'a consumer failed') logAt('error')(fields, message);
+        },
+      },
     );
     const accounts = readAccounts(
       users,

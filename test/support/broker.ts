@@ -44,13 +44,18 @@ export function betweenProcesses(engine: Engine): Engine {
  * A broker on engines that are started already. The caller starts and stops it.
  * @param seed another one for each further node on the same engines: it makes the node's id
  */
-export function brokerOn(namespaces: readonly TestNamespace[], clock: Clock, seed = 1): Broker {
+export function brokerOn(
+  namespaces: readonly TestNamespace[],
+  clock: Clock,
+  seed = 1,
+  log: ConstructorParameters<typeof Broker>[0]['log'] = SILENT_LOG,
+): Broker {
   return new Broker({
     namespaces: namespaces.map(setup),
     clock,
     random: seededRandom(seed).next,
     waiting: { total: 1000, perUser: 100 },
-    log: SILENT_LOG,
+    log,
   });
 }
 
