@@ -166,6 +166,25 @@ describe('Batches of the Redis engine on a cluster', () => {
     assert.equal((await after).length, 1, 'the queue is not stuck');
   });
 
+  it('settle what became of a lost one half a second later, however often the queue is counted', async () => {
+    const { storage, clock } = stub;
+    stub.unanswered = 'outcome-unknown';
+    const lost = refusalOf(storage.take(HERE, { group: '', count: 1, leaseMs: null }));
+    await turns();
+    stub.take('take');
+    clock.advance(4_500);
+    assert.equal(await lost, 'outcome-unknown');
+    for (let passed = 0; passed < 500; passed += 100) {
+      const counting = storage.counts(HERE);
+      await turns();
+      await reply('counts');
+      await counting;
+      clock.advance(100);
+    }
+    await turns();
+    await reply('settle-session');
+  });
+
   it('never share a number, though the server was away, the queue idle, and used again', async () => {
     const { storage, clock } = stub;
     const insert = async (body: string): Promise<void> => {
@@ -216,5 +235,26 @@ describe('Batches of the Redis engine on a cluster', () => {
       numbers,
     );
     assert.equal(new Set(numbers).size, numbers.length);
+  });
+});
+
+describe('A call of the Redis engine that takes several requests', () => {
+  it('is answered in time, however late the first of them are', async () => {
+    const stub = new StubbedStorage();
+    const { storage, clock } = stub;
+    const first = Promise.withResolvers<void>();
+    stub.registering = first.promise;
+    const calls = [refusalOf(storage.declare([HERE], {})), refusalOf(storage.drop(THERE))];
+    await turns();
+    clock.advance(4_000);
+    first.resolve();
+    stub.registering = new Promise(() => {});
+    stub.take('counts').reply();
+    await turns();
+    stub.take('options');
+    clock.advance(ANSWERED_MS - 4_000);
+    await turns();
+    assert.deepEqual(await settledOf(calls), [true, true]);
+    stub.stop();
   });
 });

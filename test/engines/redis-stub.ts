@@ -24,8 +24,9 @@ const DONE = Buffer.from('0');
 const RESULTS: Readonly<Record<string, Buffer>> = {
   insert: Buffer.from([0, 0, 0, 0, 0, 1]),
   settle: DONE,
+  counts: Buffer.alloc(25),
 };
-const VERBS = ['insert', 'settle', 'apply', 'acknowledge', 'settle-session'];
+const VERBS = ['insert', 'take', 'settle', 'counts', 'options', 'apply', 'acknowledge', 'settle-session'];
 
 /** One call of the library as it was sent. */
 export interface SentCall {
@@ -60,6 +61,10 @@ export class StubbedStorage {
   readonly storage: RedisStorage;
   readonly sent: SentCall[] = [];
   isReachable = true;
+  /** What is known at its deadline of a call that has no reply. */
+  unanswered: 'storage-unavailable' | 'outcome-unknown' = 'storage-unavailable';
+  /** What the registry has to do for a call: nothing, unless a test says so. */
+  registering = Promise.resolve();
   readonly #batchers: Batchers;
   readonly #outbox: Outbox;
 
@@ -70,13 +75,18 @@ export class StubbedStorage {
       dueIn: () => null,
       tidyLater: () => {},
       noteUse: () => {},
+      declare: () => this.registering,
+      drop: () => this.registering.then(() => true),
     } as unknown as Registry;
     const unreachable = new ExecutionError('storage-unavailable', 'Unreachable.');
     const executor = {
       library: 'test',
       pending: new PendingLimit(),
       rejection: () => (this.isReachable ? null : unreachable),
-      execute: (request: RedisRequest) => ({ done: this.#execute(request), failure: () => unreachable }),
+      execute: (request: RedisRequest) => ({
+        done: this.#execute(request),
+        failure: () => new ExecutionError(this.unanswered, 'No reply.'),
+      }),
     } satisfies Partial<Record<keyof Executor, unknown>> as unknown as Executor;
     const context: RedisContext = {
       clock,

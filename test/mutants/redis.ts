@@ -37,10 +37,15 @@ export const REDIS: readonly Mutant[] = [
       inRedis('batcher.ts', '|| this.#batchers.get(text) !== batcher) return;', ') return;'),
       inRedis(
         'batcher.ts',
-        '    this.#batchers.delete(text);\n    batcher.stop();',
+        '    this.#batchers.delete(text);\n    this.#scheduled.delete(batcher);\n    batcher.stop();',
         '    this.#batchers.delete(text);',
       ),
     ],
+  },
+  {
+    name: 'a lost take is not settled while its queue is read again and again',
+    suite: 'redis batches',
+    edits: [inRedis('batcher.ts', 'if (!isFree) this.stop();', 'this.stop();')],
   },
   {
     name: 'numbers of batches start again after a queue was idle, so that the server takes new batches for old ones',

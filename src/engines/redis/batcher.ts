@@ -212,6 +212,7 @@ export class Batchers {
     // Another one may have taken its place. That one must stay: two batchers of one queue would use the same numbers.
     if (!batcher.isIdle || this.#batchers.get(text) !== batcher) return;
     this.#batchers.delete(text);
+    this.#scheduled.delete(batcher);
     batcher.stop();
   }
 
@@ -326,10 +327,10 @@ class Batcher {
   /** Sends what waits, unless a batch is in flight. Called once a turn, so that the turn's calls go together. */
   flush(): void {
     if (this.#inFlight !== null) return;
-    this.stop();
     const calls = this.#gather();
     if (calls.length > 0) this.#send(calls);
-    else this.#rest();
+    // Calls that only read put nothing off: while a queue is scanned, what became of a lost take must be settled all the same.
+    if (calls[0]?.isFree !== false) this.#rest();
   }
 
   /** The deadline of a call has passed: it is settled with what is known of it. */
@@ -361,6 +362,7 @@ class Batcher {
 
   #send(calls: readonly PendingCall[]): void {
     const isFree = calls[0]?.isFree === true;
+    if (!isFree) this.stop();
     const isNumbered = !isFree && !this.#isList;
     if (isNumbered) this.#number = this.owner.nextNumber(this.#number);
     let deadlineAt = Number.POSITIVE_INFINITY;
@@ -602,12 +604,14 @@ class Batcher {
   }
 
   /**
-   * Nothing waits. A batch without effect of its own makes the server undo what it never replied, or finish what it
-   * popped; then the batcher is forgotten. The session that remains is removed by a sweep.
+   * Nothing that changes the queue waits. A batch without effect of its own makes the server undo what it never replied, or
+   * finish what it popped; then the batcher is forgotten. The session that remains is removed by a sweep.
    */
   #rest(): void {
+    if (this.#cancelTimer !== null) return;
     const isUnknown = this.#number !== this.#received;
     this.#cancelTimer = this.#context.clock.after(isUnknown ? SETTLE_AGAIN_MS : IDLE_MS, () => {
+      this.#cancelTimer = null;
       if (isUnknown || this.#keepsPops) this.enqueue(this.#ownCall(SETTLE_SESSION, undefined));
       else this.owner.forget(this);
     });
