@@ -151,7 +151,7 @@ export class ListStorage implements Storage {
   }
 
   drop(queue: QueueKey): Promise<boolean> {
-    return this.#registry.drop(queue);
+    return this.#batchers.inTime(this.#registry.drop(queue));
   }
 
   async counts(queue: QueueKey, group: GroupName = PLAIN_GROUP): Promise<QueueCounts> {

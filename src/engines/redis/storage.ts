@@ -89,8 +89,12 @@ export class RedisStorage implements Storage {
     return this.#registry.now(queue);
   }
 
+  declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
+    return this.#batchers.inTime(this.#declare(queues, options));
+  }
+
   /** What a queue is declared with is stored in it, hence in a call of each. */
-  async declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
+  async #declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
     await this.#registry.declare(queues);
     if (options === undefined) return;
     const deadLetter = options?.deadLetter;
@@ -188,9 +192,8 @@ export class RedisStorage implements Storage {
   }
 
   /** After the calls that were made before it. */
-  async drop(queue: QueueKey): Promise<boolean> {
-    await this.counts(queue);
-    return this.#registry.drop(queue);
+  drop(queue: QueueKey): Promise<boolean> {
+    return this.#batchers.inTime(this.counts(queue).then(() => this.#registry.drop(queue)));
   }
 
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
