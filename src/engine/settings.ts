@@ -3,7 +3,7 @@ import { type ConnectionOptions, getCACertificates, setDefaultCACertificates } f
 import { hasRawUserInfo, maskUrl } from '../util/mask.ts';
 
 /** Settings of several engines that exist for tests only, and that no message lists. */
-const FOR_TESTS: readonly string[] = ['faults', 'givenTime'];
+const FOR_TESTS: readonly string[] = ['testThread', 'givenTime'];
 
 /** The settings of an engine by name, from the URL's parameters (text) and from the configuration (plain values). */
 export class EngineSettings<Name extends string> {

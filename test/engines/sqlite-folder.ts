@@ -49,12 +49,7 @@ export class SqliteFolder {
       namespaces,
       clock: this.clock,
       dedupWindowMs: DAY_MS,
-      settings: {
-        ballastBytes: 0,
-        minFreeBytes: 0,
-        ...('faults' in settings ? {} : { testThread: inThisThread() }),
-        ...settings,
-      },
+      settings: { ballastBytes: 0, minFreeBytes: 0, testThread: inThisThread(), ...settings },
       log,
     });
     this.#engines.push(engine);

@@ -4,7 +4,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { MessageChannel } from 'node:worker_threads';
 import type { Engine, EngineLog } from '../../src/engine/engine.ts';
-import { Faults } from '../../src/engines/sqlite/fault-point.ts';
 import { open } from '../../src/engines/sqlite/index.ts';
 import { TestThread } from '../../src/engines/sqlite/settings.ts';
 import { serve } from '../../src/engines/sqlite/worker/serve.ts';
@@ -16,6 +15,7 @@ import type {
   TestEngine,
 } from '../engines.ts';
 import { FakeClock } from '../support/clock.ts';
+import { Faults } from './sqlite-faults.ts';
 
 const DAY_MS = 24 * 3600 * 1000;
 const FILE = 'test.db';
@@ -102,7 +102,7 @@ async function openFile(setUp: SqliteSetUp): Promise<DurableTestEngine> {
   const faults = new Faults();
   const { engine, now, passTime, close } = await openOnce({
     ...setUp,
-    settings: { ...setUp.settings, faults },
+    settings: { ...setUp.settings, testThread: faults.thread },
   });
   return {
     engine,

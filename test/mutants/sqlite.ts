@@ -374,11 +374,7 @@ export const SQLITE: readonly Mutant[] = [
     name: 'what was stored one by one is said not to be',
     suite: 'sqlite faults',
     edits: [
-      inWorker(
-        'store.ts',
-        "this.#faults?.reach('begin');",
-        "this.mayBeDurable = false;\n    this.#faults?.reach('begin');",
-      ),
+      inWorker('store.ts', "this.#reach('begin');", "this.mayBeDurable = false;\n    this.#reach('begin');"),
     ],
   },
   {

@@ -3,8 +3,8 @@ import { existsSync, rmSync, statfsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
-import { Faults } from '../../src/engines/sqlite/fault-point.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
+import { Faults } from '../engines/sqlite-faults.ts';
 import { QUEUE, SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { newElement } from '../support/elements.ts';
 import { commit, rollback, transfer } from '../support/settle.ts';
@@ -95,7 +95,7 @@ describe('a SQLite store whose disk is said to be full', () => {
   it('gives the ballast up for a take that finds no space, and does the take', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
-      const engine = await folder.started({ faults, ballastBytes: MIB });
+      const engine = await folder.started({ testThread: faults.thread, ballastBytes: MIB });
       await engine.storage.insert(QUEUE, [newElement({ body: 'a' })]);
       const ballast = `${folder.file}.ballast`;
       assert.ok(existsSync(ballast));

@@ -3,8 +3,9 @@ import { DatabaseSync } from 'node:sqlite';
 import { describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { Engine } from '../../src/engine/engine.ts';
-import { type FaultPoint, Faults } from '../../src/engines/sqlite/fault-point.ts';
+import type { TransactionPoint } from '../../src/engines/sqlite/worker/store.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
+import { Faults } from '../engines/sqlite-faults.ts';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
@@ -53,7 +54,7 @@ describe('a SQLite store that fails', () => {
     it(`loses no acknowledged element when call N meets a passing error at ${point}, N = 1 to ${CALLS}`, async () => {
       await withFolder(async (folder) => {
         const faults = new Faults();
-        const engine = await folder.started({ faults });
+        const engine = await folder.started({ testThread: faults.thread });
         const believed: string[] = [];
         for (const code of [SQLITE_BUSY, SQLITE_NOMEM]) {
           for (let n = 1; n <= CALLS; n++) {
@@ -74,7 +75,7 @@ describe('a SQLite store that fails', () => {
   it('refuses the insert that meets a full disk and takes the next when there is space', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
-      const engine = await folder.started({ faults });
+      const engine = await folder.started({ testThread: faults.thread });
       const { storage } = engine;
       await storage.insert(QUEUE, newElements('a'));
       faults.arm('commit', SQLITE_FULL);
@@ -89,7 +90,7 @@ describe('a SQLite store that fails', () => {
     });
   });
 
-  const fatal: [FaultPoint, number][] = [
+  const fatal: [TransactionPoint, number][] = [
     ['begin', SQLITE_IOERR],
     ['commit', SQLITE_IOERR],
     ['commit', SQLITE_CORRUPT],
@@ -100,7 +101,7 @@ describe('a SQLite store that fails', () => {
       for (let n = 1; n <= 3; n++) {
         await withFolder(async (folder) => {
           const faults = new Faults();
-          const engine = await folder.started({ faults });
+          const engine = await folder.started({ testThread: faults.thread });
           faults.arm(point, code, n);
           const { stored, unknown } = await history(engine, CALLS);
           assert.equal(stored.length, n - 1);
@@ -119,7 +120,7 @@ describe('a SQLite store that fails', () => {
   it('fails when a checkpoint cannot be synced: the log must not be thrown away after that', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
-      const engine = await folder.started({ faults });
+      const engine = await folder.started({ testThread: faults.thread });
       faults.arm('checkpoint', SQLITE_IOERR_FSYNC);
       await engine.storage.insert(QUEUE, newElements('acknowledged'));
       await engine.failed;
@@ -131,7 +132,7 @@ describe('a SQLite store that fails', () => {
   it('tells the callers of the failing batch that the outcome is unknown, those of the next that it is not applied', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
-      const engine = await folder.started({ faults });
+      const engine = await folder.started({ testThread: faults.thread });
       const frozen = faults.freeze('committed');
       const first = [engine.storage.insert(QUEUE, newElements('a')), engine.storage.counts(QUEUE)] as const;
       await frozen;
@@ -153,7 +154,7 @@ describe('a SQLite store that fails', () => {
   it('runs in one transaction what several turns asked for while it was busy', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
-      const { storage } = await folder.started({ faults });
+      const { storage } = await folder.started({ testThread: faults.thread });
       const busy = storage.insert(QUEUE, newElements(...Array.from({ length: 50_000 }, String)));
       await turn();
       // Each turn by itself would make eight commits. Two are due; a third is left to a machine that stalls.
@@ -172,7 +173,7 @@ describe('a SQLite store that fails', () => {
   it('calls nothing lost that shared a transaction which failed behind its commit', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
-      const engine = await folder.started({ faults });
+      const engine = await folder.started({ testThread: faults.thread });
       const { storage } = engine;
       faults.arm('committed', SQLITE_IOERR);
       // So many that the next turns are there before the thread has read them, and share their transaction.
@@ -196,7 +197,7 @@ describe('a SQLite store that fails', () => {
   it('says that the outcome is unknown where calls were stored one by one and the file fails at a later one', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
-      const engine = await folder.started({ faults });
+      const engine = await folder.started({ testThread: faults.thread });
       const { storage } = engine;
       const foreign = { id: 'never-1', group: '', tries: 0, matureAt: 0, lease: null };
       // The call that makes no sense has all of them run one by one: three more transactions.
@@ -270,7 +271,7 @@ describe('a SQLite store that fails', () => {
   it('takes memory back together with a transaction: counts, queues and groups', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
-      const engine = await folder.started({ faults });
+      const engine = await folder.started({ testThread: faults.thread });
       const { storage } = engine;
       await storage.insert(QUEUE, newElements('a', 'b'));
       assert.equal((await storage.counts(QUEUE)).ready, 2);
@@ -300,7 +301,7 @@ describe('a SQLite store whose disk stands still', () => {
     calls: (engine: Engine) => Promise<unknown>[],
   ): Promise<{ engine: Engine; codes: string[]; resume(): void }> {
     const faults = new Faults(folder.clock);
-    const engine = await folder.started({ faults });
+    const engine = await folder.started({ testThread: faults.thread });
     await engine.storage.insert(QUEUE, newElements('first', 'second', 'third'));
     const frozen = faults.freeze('commit');
     const made = calls(engine).map(codeOf);
@@ -351,7 +352,7 @@ describe('a SQLite store whose disk stands still', () => {
   it('never applies a call that expired before it was sent, and answers it with storage-unavailable', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults(folder.clock);
-      const { storage } = await folder.started({ faults });
+      const { storage } = await folder.started({ testThread: faults.thread });
       const frozen = faults.freeze('commit');
       const sent: Promise<string>[] = [];
       // A message each, until no more may be at the worker.
@@ -376,7 +377,7 @@ describe('a SQLite store whose disk stands still', () => {
   it('finishes calls at its stop that were made before, however late, and returns what they took', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults(folder.clock);
-      const engine = await folder.started({ faults });
+      const engine = await folder.started({ testThread: faults.thread });
       const { storage } = engine;
       await storage.insert(QUEUE, newElements('first', 'second'));
       const frozen = faults.freeze('commit');

@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
 import type { DeliveryRef } from '../../src/engine/storage.ts';
-import { Faults } from '../../src/engines/sqlite/fault-point.ts';
 import type { NewElement } from '../../src/model/element.ts';
+import { Faults } from '../engines/sqlite-faults.ts';
 import { withFolder } from '../engines/sqlite-folder.ts';
 import { newElement } from '../support/elements.ts';
 import { commit } from '../support/settle.ts';
@@ -33,7 +33,10 @@ describe('A SQLite transaction that is rolled back', () => {
   it('leaves no retention behind for the next new queue', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
-      const { storage } = await folder.started({ faults }, namespaces({ retentionMs: HOUR_MS }));
+      const { storage } = await folder.started(
+        { testThread: faults.thread },
+        namespaces({ retentionMs: HOUR_MS }),
+      );
       faults.arm('commit', SQLITE_FULL);
       await assert.rejects(storage.insert(FIRST, [element()]), { code: 'storage-full' });
       assert.deepEqual(await storage.queues(FIRST.ns), []);
@@ -53,7 +56,7 @@ describe('A SQLite transaction that is rolled back', () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
       const deadLetter = { maxTries: 1, queue: 'dead' };
-      const { storage } = await folder.started({ faults }, namespaces({ deadLetter }));
+      const { storage } = await folder.started({ testThread: faults.thread }, namespaces({ deadLetter }));
       faults.arm('commit', SQLITE_FULL);
       await Promise.allSettled([
         storage.insert(FIRST, [element()]),
@@ -73,7 +76,10 @@ describe('A SQLite transaction that is rolled back', () => {
   it('ends a lease and a retention again whose end it took back', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
-      const { storage } = await folder.started({ faults }, namespaces({ retentionMs: HOUR_MS }));
+      const { storage } = await folder.started(
+        { testThread: faults.thread },
+        namespaces({ retentionMs: HOUR_MS }),
+      );
       await storage.insert(FIRST, [element()]);
       await storage.insert(SECOND, [element()]);
       await storage.take(SECOND, { group: 'g', count: 1, leaseMs: HOUR_MS });
@@ -89,7 +95,7 @@ describe('A SQLite transaction that is rolled back', () => {
   it('does not bring back what memory knew of a queue that was forgotten before', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
-      const { storage } = await folder.started({ faults });
+      const { storage } = await folder.started({ testThread: faults.thread });
       const { clock } = folder;
       const queue = { ns: 'N', name: 'forgotten' };
       const reserve = async (name: string, leaseMs: number): Promise<DeliveryRef> => {

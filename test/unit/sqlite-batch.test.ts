@@ -25,7 +25,7 @@ function openStore(): OpenStore {
   const warn = (): void => {};
   const db = openDatabase({ ...settings, cacheBytes: 1_000_000 }, warn);
   const options = { policies: [], durability: 'full', dedupWindowMs: 1000 } as const;
-  const store = new Store(db, options, { space: null, faults: null, warn });
+  const store = new Store(db, options, { space: null, warn, reach: warn });
   const synced: boolean[] = [];
   const begin = store.begin.bind(store);
   store.begin = (needsSync) => {

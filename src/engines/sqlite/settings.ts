@@ -3,7 +3,6 @@ import { Worker } from 'node:worker_threads';
 import type { EngineOptions, NamespacePolicy } from '../../engine/engine.ts';
 import { EngineSettings } from '../../engine/settings.ts';
 import { type Clock, systemClock } from '../../util/clock.ts';
-import { Faults } from './fault-point.ts';
 import type { FromWorker, ToWorker } from './protocol.ts';
 
 /** The engine's own settings, checked and with their defaults (`docs/engines/sqlite.md`). */
@@ -22,8 +21,6 @@ export interface Settings {
   readonly ballastBytes: number;
   /** Inserts are refused while less than this is free on the disk. */
   readonly minFreeBytes: number;
-  /** For tests: where to fail. Null in a server. */
-  readonly faultMemory: SharedArrayBuffer | null;
 }
 
 /** What the worker is given at its start. */
@@ -48,11 +45,12 @@ interface StoreThread {
 export type StartThread = (data: WorkerData) => StoreThread;
 
 /**
- * Runs the store in the caller's thread: given as the engine's setting `testThread`; the server never sets it. A call can
- * only be late if the whole process is, so calls expire by a clock that the test owns.
+ * What serves the file in place of the engine's own thread: given as the setting `testThread`, which the server never sets.
+ * It runs in the thread of the test, or in one that fails where the test asks for it.
  */
 export class TestThread {
   readonly start: StartThread;
+  /** By which calls expire. */
   readonly clock: Clock;
 
   constructor(start: StartThread, clock: Clock) {
@@ -66,7 +64,6 @@ interface Serving {
   readonly settings: Settings;
   /** By which calls expire: the system's, since it is a real thread, on a real disk, that they wait for. */
   readonly deadlineClock: Clock;
-  /** A thread of its own, but for tests that have it in theirs. */
   readonly startThread: StartThread;
 }
 
@@ -89,16 +86,15 @@ const NAMES = [
   'cacheBytes',
   'ballastBytes',
   'minFreeBytes',
-  'faults',
   'testThread',
 ] as const;
 
 /** @throws Error naming the setting, for the composition root to report */
 export function readSettings(options: EngineOptions): Serving {
   const given = new EngineSettings(options.url, NAMES, options.settings);
-  const faults = given.value('faults');
   const testThread = given.value('testThread');
-  const ofTest = [faults, testThread].find((each) => each instanceof Faults || each instanceof TestThread);
+  const { start, clock } =
+    testThread instanceof TestThread ? testThread : { start: startWorker, clock: systemClock };
   const settings: Settings = {
     file: fileOf(options),
     durability: given.oneOf('durability', ['full', 'normal']) ?? 'full',
@@ -107,13 +103,8 @@ export function readSettings(options: EngineOptions): Serving {
     cacheBytes: given.whole('cacheBytes', MIB) ?? 16 * MIB,
     ballastBytes: given.whole('ballastBytes') ?? 16 * MIB,
     minFreeBytes: given.whole('minFreeBytes') ?? 64 * MIB,
-    faultMemory: faults instanceof Faults ? faults.memory : null,
   };
-  return {
-    settings,
-    deadlineClock: ofTest?.clock ?? systemClock,
-    startThread: testThread instanceof TestThread ? testThread.start : startWorker,
-  };
+  return { settings, deadlineClock: clock, startThread: start };
 }
 
 /** The file that a URL names: an absolute path, or `:memory:`. @throws Error if it names none */

@@ -1,6 +1,4 @@
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
-import { systemClock } from '../../../util/clock.ts';
-import { Faults } from '../fault-point.ts';
 import { byteLengthOf, type FromWorker, type Reply, type ToWorker } from '../protocol.ts';
 import { MEMORY, type Warn, type WorkerData } from '../settings.ts';
 import { Backup } from './backup.ts';
@@ -8,7 +6,7 @@ import { runBatches, wholeOf } from './batch.ts';
 import { isFull, messageOf, openError, rejectionOf } from './errors.ts';
 import { openDatabase } from './open.ts';
 import { Space } from './space.ts';
-import { Store } from './store.ts';
+import { Store, type TransactionPoint } from './store.ts';
 
 /** Less is no more than clocks of one machine differ by. */
 const OLDER_CLOCK_MS = 1000;
@@ -18,12 +16,19 @@ const CHECKPOINT_PAGES = 1000;
 
 type BatchMessage = ToWorker & { readonly kind: 'batch' };
 
-/** Opens the file and serves it to the other side of `port`, until that closes it or the file cannot be relied on. */
-export function serve(port: MessagePort, options: WorkerData): void {
+/**
+ * Opens the file and serves it to the other side of `port`, until that closes it or the file cannot be relied on.
+ * @param reach called at each point of a transaction; what it throws is as if SQLite had thrown it
+ */
+export function serve(
+  port: MessagePort,
+  options: WorkerData,
+  reach: (point: TransactionPoint) => void = () => {},
+): void {
   const post = (message: FromWorker): void => port.postMessage(message);
   const warn: Warn = (fields, message) => post({ kind: 'warn', fields, message });
   try {
-    const store = openStore(options, warn);
+    const store = openStore(options, warn, reach);
     const server = new StoreServer(port, store, new Backup(store.db, options.minFreeBytes), warn);
     post({ kind: 'opened' });
     port.on('message', (first: ToWorker) => server.onMessage(first));
@@ -33,14 +38,13 @@ export function serve(port: MessagePort, options: WorkerData): void {
   }
 }
 
-function openStore(options: WorkerData, warn: Warn): Store {
-  const { file, faultMemory } = options;
+function openStore(options: WorkerData, warn: Warn, reach: (point: TransactionPoint) => void): Store {
+  const { file } = options;
   const space = file === MEMORY ? null : new Space(options, warn);
-  const faults = faultMemory === null ? null : new Faults(systemClock, faultMemory);
   const open = (): Store => {
     const db = openDatabase(options, warn);
     try {
-      const store = new Store(db, options, { faults, space, warn });
+      const store = new Store(db, options, { space, warn, reach });
       space?.opened();
       warnOfOlderClock(store, options, warn);
       return store;

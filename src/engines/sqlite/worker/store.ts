@@ -1,7 +1,6 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import { LeaseTokens } from '../../../model/lease-token.ts';
 import type { QueueKey } from '../../../model/names.ts';
-import type { Faults } from '../fault-point.ts';
 import { BodyWriter, nameOf, type PackedBodies, type QueueName } from '../protocol.ts';
 import type { Warn, WorkerData } from '../settings.ts';
 import { Ids, nextEpoch } from './ids.ts';
@@ -11,12 +10,15 @@ import { Rows } from './rows.ts';
 import type { Space } from './space.ts';
 import { Upkeep } from './sweep.ts';
 
+/** Moments of a transaction, and of what follows it, at which the disk can fail. */
+export type TransactionPoint = 'begin' | 'commit' | 'committed' | 'checkpoint';
+
 interface Surroundings {
   /** Null for a store in memory. */
   readonly space: Space | null;
-  /** For tests; null in a server. */
-  readonly faults: Faults | null;
   readonly warn: Warn;
+  /** Called at each point: tests let it throw. */
+  readonly reach: (point: TransactionPoint) => void;
 }
 
 /** The open file with everything that the operations need. One transaction at a time. */
@@ -40,7 +42,7 @@ export class Store {
   readonly #affected = new Map<QueueName, QueueKey>();
   /** Those that this transaction's `sweep` returned. */
   #reported: [QueueName, QueueKey][] = [];
-  readonly #faults: Faults | null;
+  readonly #reach: (point: TransactionPoint) => void;
   readonly #isDurable: boolean;
   #isSynced = true;
   readonly #begin: StatementSync;
@@ -55,12 +57,12 @@ export class Store {
   constructor(
     db: DatabaseSync,
     options: Pick<WorkerData, 'policies' | 'durability' | 'dedupWindowMs'>,
-    { space, faults, warn }: Surroundings,
+    { space, warn, reach }: Surroundings,
   ) {
     this.db = db;
     this.warn = warn;
     this.space = space;
-    this.#faults = faults;
+    this.#reach = reach;
     this.#isDurable = options.durability === 'full';
     // As `openDatabase` leaves it, commits wait for their fsync.
     this.ids = Ids.open(db);
@@ -83,7 +85,7 @@ export class Store {
       this.ids.beginEpoch(nextEpoch(this.db));
     }
     this.#setSync(needsSync && this.#isDurable);
-    this.#faults?.reach('begin');
+    this.#reach('begin');
     this.#begin.run();
     if (this.#isMarked) this.#changes = this.#totalChanges();
   }
@@ -108,10 +110,10 @@ export class Store {
   commit(): void {
     this.queues.save();
     if (this.#isMarked && this.#totalChanges() > this.#changes) this.#markUnsynced.run();
-    this.#faults?.reach('commit');
+    this.#reach('commit');
     this.mayBeDurable = true;
     this.#commit.run();
-    this.#faults?.reach('committed');
+    this.#reach('committed');
     this.#reported = [];
   }
 
@@ -149,7 +151,7 @@ export class Store {
    * @throws the error of a failed checkpoint
    */
   checkpoint(pages: number): void {
-    this.#faults?.reach('checkpoint');
+    this.#reach('checkpoint');
     const row = this.#logPages.get();
     // -1 if the database has no log, as one in memory.
     if (Number(row?.log) - Number(row?.checkpointed) > pages) this.#checkpoint.get();

@@ -1,0 +1,100 @@
+import { Worker } from 'node:worker_threads';
+import { type StartThread, TestThread, type WorkerData } from '../../src/engines/sqlite/settings.ts';
+import type { TransactionPoint } from '../../src/engines/sqlite/worker/store.ts';
+import { type Clock, systemClock } from '../../src/util/clock.ts';
+
+const THREAD = new URL('./sqlite-faulty-thread.ts', import.meta.url);
+
+const POINTS: readonly TransactionPoint[] = ['begin', 'commit', 'committed', 'checkpoint'];
+
+type Cells = Int32Array<SharedArrayBuffer>;
+
+/** Cells of the shared memory. */
+const POINT = 0;
+const COUNTDOWN = 1;
+const CODE = 2;
+const FROZEN = 3;
+const RELEASED = 4;
+
+/** How a frozen worker is released. */
+const INTO_FAILURE = 1;
+const UNHARMED = 2;
+
+/** In place of an error code: stop until released, then fail as after an I/O error. */
+const FREEZE = -1;
+const SQLITE_IOERR = 10;
+
+/** What the thread is given at its start. */
+export interface FaultyThreadData {
+  readonly data: WorkerData;
+  readonly cells: Cells;
+}
+
+/**
+ * Failure as a parameter: shared memory through which a test tells the worker at which transaction, and
+ * where in it, to fail with which SQLite error, or to stand still while the test copies the files as a
+ * `kill -9` would leave them.
+ */
+export class Faults {
+  readonly thread: TestThread;
+  readonly #cells = new Int32Array(new SharedArrayBuffer(5 * Int32Array.BYTES_PER_ELEMENT));
+
+  /** @param clock by which calls expire */
+  constructor(clock: Clock = systemClock) {
+    const start: StartThread = (data) =>
+      new Worker(THREAD, { workerData: { data, cells: this.#cells } satisfies FaultyThreadData });
+    this.thread = new TestThread(start, clock);
+  }
+
+  /** The `after`-th time from now (1: the next) that `point` is reached, SQLite's `code` is thrown, once. */
+  arm(point: TransactionPoint, code: number, after = 1): void {
+    Atomics.store(this.#cells, CODE, code);
+    Atomics.store(this.#cells, COUNTDOWN, after);
+    Atomics.store(this.#cells, POINT, POINTS.indexOf(point) + 1);
+  }
+
+  /** The next time that `point` is reached the worker stands still. Resolves when it does. */
+  async freeze(point: TransactionPoint): Promise<void> {
+    Atomics.store(this.#cells, FROZEN, 0);
+    Atomics.store(this.#cells, RELEASED, 0);
+    this.arm(point, FREEZE);
+    const wait = Atomics.waitAsync(this.#cells, FROZEN, 0);
+    if (wait.async) await wait.value;
+  }
+
+  /** Lets a frozen worker go on, into its failure. */
+  release(): void {
+    this.#release(INTO_FAILURE);
+  }
+
+  /** Lets a frozen worker go on as if nothing had happened. */
+  resume(): void {
+    this.#release(UNHARMED);
+  }
+
+  #release(how: number): void {
+    Atomics.store(this.#cells, RELEASED, how);
+    Atomics.notify(this.#cells, RELEASED);
+  }
+
+  disarm(): void {
+    Atomics.store(this.#cells, POINT, 0);
+  }
+}
+
+/** Fails at the point of the transaction that was reached, if a test asked for that. */
+export function failAt(cells: Cells, point: TransactionPoint): void {
+  if (Atomics.load(cells, POINT) !== POINTS.indexOf(point) + 1) return;
+  if (Atomics.sub(cells, COUNTDOWN, 1) !== 1) return;
+  Atomics.store(cells, POINT, 0);
+  const code = Atomics.load(cells, CODE);
+  if (code === FREEZE) {
+    Atomics.store(cells, FROZEN, 1);
+    Atomics.notify(cells, FROZEN);
+    Atomics.wait(cells, RELEASED, 0);
+    if (Atomics.load(cells, RELEASED) === UNHARMED) return;
+  }
+  throw Object.assign(new Error(`injected fault at ${point}`), {
+    errcode: code === FREEZE ? SQLITE_IOERR : code,
+  });
+}
