@@ -277,12 +277,12 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'leases are forgotten by a restart',
     suite: 'storage model with crashes',
-    edits: [inWorker('rows.ts', 'this.refreshLeases(UNKNOWN);', '')],
+    edits: [inWorker('rows.ts', '    this.findNextLeaseEnd();\n', '')],
   },
   {
     name: 'a rolled-back lease stays in memory',
     suite: 'sqlite reload',
-    edits: [inWorker('store.ts', 'this.rows.refreshLeases(UNKNOWN);', '')],
+    edits: [inWorker('store.ts', 'this.rows.findNextLeaseEnd();', '')],
   },
   {
     name: 'a rolled-back retention stays in memory',

@@ -284,6 +284,20 @@ describe('a SQLite file with a changed delivery', () => {
     });
   });
 
+  it('is not swept again and again if its subscription is gone and it expired', async () => {
+    await withFolder(async (folder) => {
+      const first = await folder.started();
+      const expiresAt = folder.clock.now() + 1000;
+      await first.storage.insert(QUEUE, [newElement({ expiresAt }), newElement({ expiresAt })]);
+      await first.stop();
+      change(folder, 'UPDATE delivery SET subscription = 999 WHERE seq = (SELECT min(seq) FROM delivery)');
+      const { storage } = await folder.started();
+      assert.equal((await storage.sweep()).nextAt, expiresAt);
+      folder.clock.advance(1000);
+      assert.equal((await storage.sweep()).nextAt, null);
+    });
+  });
+
   for (const end of ['rollback', 'lease expiry'] as const) {
     it(`sets its element aside at the ${end} of a reservation instead of counting on from changed tries`, async () => {
       await withFolder(async (folder) => {

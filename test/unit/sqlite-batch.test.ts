@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { type Call, nameOf } from '../../src/engines/sqlite/protocol.ts';
+import { type Call, nameOf, type Taken, type TakenFields } from '../../src/engines/sqlite/protocol.ts';
 import { type BatchResult, runBatches, wholeOf } from '../../src/engines/sqlite/worker/batch.ts';
 import { openDatabase } from '../../src/engines/sqlite/worker/open.ts';
 import { Store } from '../../src/engines/sqlite/worker/store.ts';
@@ -83,6 +83,27 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.deepEqual(run([RESERVE])[0]?.results, [[null, 1001, null, [], false]]);
     assert.equal(changes(), before);
     assert.equal(store.rows.mayLeaseHaveEnded(1001), false);
+  });
+
+  it('goes through its subscriptions once for a sweep, however many leases were settled before their end', () => {
+    const { store, run } = openStore();
+    for (let i = 1; i <= 20; i++) {
+      const queue = nameOf({ ns: 'N', name: `queue ${i}` });
+      const insert: Call = ['insert', queue, [null, null, 0, 0, 1, 0, '', null], null];
+      const reserve: Call = ['take', queue, '', 1, null, i * 1000, 0, ''];
+      const [, taken] = (run([insert, reserve])[0]?.results ?? []) as [unknown, Taken];
+      const [id, , , , , , , token] = taken[3] as TakenFields;
+      if (i !== 7) run([['settle', 0, [queue, id, '', 0, token, 0, 'finish'], null]]);
+    }
+    let passes = 0;
+    const subscriptions = store.queues.subscriptions.bind(store.queues);
+    store.queues.subscriptions = () => {
+      passes++;
+      return subscriptions();
+    };
+    const [swept] = run([['sweep']]);
+    assert.deepEqual(swept?.results, [{ nextAt: 7001, affected: [] }]);
+    assert.equal(passes, 1);
   });
 
   it('leaves no transaction open if the next epoch of ids cannot be stored', () => {

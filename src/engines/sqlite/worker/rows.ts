@@ -3,7 +3,7 @@ import { crc32 } from 'node:zlib';
 import type { PurgeStep } from '../../../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
 import type { QueueName } from '../protocol.ts';
-import { type Queue, type Queues, type Subscription, UNKNOWN } from './queues.ts';
+import type { Queue, Queues, Subscription } from './queues.ts';
 import { prepareAll, prepareArrays, type Statements } from './schema.ts';
 
 /** An element's content as it is stored: the content type, and all rarer fields as one JSON text or null. */
@@ -94,7 +94,9 @@ const BOUND = '? + 0';
 
 const WAITING = 'FROM delivery d WHERE d.subscription = ? AND d.lease_until IS NULL';
 const RESERVED = 'FROM delivery d WHERE d.subscription = ? AND d.lease_until IS NOT NULL';
-const EXPIRING = 'FROM delivery d WHERE d.expires_at IS NOT NULL AND d.lease_until IS NULL';
+// One that a fault of the disk took from its subscription stays: it must not be found again and again.
+const EXPIRING =
+  'FROM delivery d WHERE d.expires_at IS NOT NULL AND d.lease_until IS NULL AND EXISTS (SELECT 1 FROM subscription s WHERE s.id = d.subscription)';
 
 const ADD =
   'INSERT INTO delivery (seq, subscription, due_at, tries, crc, expires_at, reason, element, inserted_at, type, more, content_crc, body) VALUES ';
@@ -239,7 +241,7 @@ export class Rows {
     this.#pages = prepareAll(db, pagesOf(SCANNED));
     this.#pagesWithoutBodies = prepareAll(db, pagesOf(SCANNED_WITHOUT_BODY));
     this.#inState = prepareAll(db, IN_STATE);
-    this.refreshLeases(UNKNOWN);
+    this.findNextLeaseEnd();
   }
 
   // Elements.
@@ -594,27 +596,22 @@ export class Rows {
     return found.sort((a, b) => placeOf(a) - placeOf(b) || a.seq - b.seq);
   }
 
-  /** Makes the bounds exact that have passed, after the leases that ended were settled, and those that are not known yet. */
-  refreshLeases(now: number): void {
-    this.#leasesEndFrom = Number.POSITIVE_INFINITY;
+  /**
+   * Finds the end of the lease that ends next, exactly; null if none runs. One pass, which asks the table only about
+   * subscriptions that may have it: with thousands of queues, a pass for each bound of a lease that was settled would
+   * stop the thread.
+   */
+  findNextLeaseEnd(): number | null {
+    let next = Number.POSITIVE_INFINITY;
     for (const subscription of this.#queues.subscriptions()) {
       const { id, leaseEndsFrom, reserved } = subscription;
-      if (leaseEndsFrom <= now) {
-        const end = reserved === 0 ? null : momentOf(this.#sql.firstLeaseEnd.get(id));
-        subscription.leaseEndsFrom = end ?? Number.POSITIVE_INFINITY;
-      }
-      this.#leasesEndFrom = Math.min(this.#leasesEndFrom, subscription.leaseEndsFrom);
+      if (leaseEndsFrom >= next) continue;
+      const end = reserved === 0 ? null : momentOf(this.#sql.firstLeaseEnd.get(id));
+      subscription.leaseEndsFrom = end ?? Number.POSITIVE_INFINITY;
+      next = Math.min(next, subscription.leaseEndsFrom);
     }
-  }
-
-  /** The end of the lease that ends next, exactly; null if none runs. */
-  nextLeaseEnd(): number | null {
-    for (;;) {
-      const bound = this.#leasesEndFrom;
-      if (bound === Number.POSITIVE_INFINITY) return null;
-      this.refreshLeases(bound);
-      if (this.#leasesEndFrom === bound) return bound;
-    }
+    this.#leasesEndFrom = next;
+    return next === Number.POSITIVE_INFINITY ? null : next;
   }
 
   #leaseStarted(subscription: Subscription, until: number): void {

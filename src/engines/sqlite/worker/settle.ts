@@ -247,7 +247,7 @@ export function endLeases(store: Store): void {
       failTry(store, subscription, row, failed);
     }
   }
-  rows.refreshLeases(now);
+  rows.findNextLeaseEnd();
 }
 
 /** A try that failed: by a release that counts it, or by a lease that ended. */

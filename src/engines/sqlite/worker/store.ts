@@ -4,7 +4,7 @@ import type { QueueKey } from '../../../model/names.ts';
 import { BodyWriter, nameOf, type PackedBodies, type QueueName } from '../protocol.ts';
 import type { Warn, WorkerData } from '../settings.ts';
 import { Ids, nextEpoch } from './ids.ts';
-import { type Queue, Queues, UNKNOWN } from './queues.ts';
+import { type Queue, Queues } from './queues.ts';
 import { Records } from './records.ts';
 import { Rows } from './rows.ts';
 import type { Space } from './space.ts';
@@ -122,7 +122,7 @@ export class Store {
     // A failure that leaves the store usable, such as a full disk, is one before the commit took effect.
     if (this.db.isTransaction) this.db.exec('ROLLBACK');
     this.queues.reload();
-    this.rows.refreshLeases(UNKNOWN);
+    this.rows.findNextLeaseEnd();
     for (const [name, key] of this.#reported) this.#affected.set(name, key);
     this.#reported = [];
   }

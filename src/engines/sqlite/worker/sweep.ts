@@ -70,7 +70,7 @@ export class Upkeep {
     const arePagesLeft = this.#returnPages(store.space?.isTight ?? false);
     const isMore =
       expired.length === ROWS_A_CALL || old.length === ROWS_A_CALL || areKeysLeft || arePagesLeft;
-    const next = [rows.nextLeaseEnd(), rows.nextExpiry(), this.#nextAt()].filter((at) => at !== null);
+    const next = [rows.findNextLeaseEnd(), rows.nextExpiry(), this.#nextAt()].filter((at) => at !== null);
     const nextAt = isMore ? now : next.length === 0 ? null : Math.min(...next);
     return { nextAt, affected: store.takeAffected() };
   }
