@@ -95,6 +95,16 @@ describe('A queue on PostgreSQL whose finished elements cannot be removed', () =
     assert.equal((await engine.storage.counts(QUEUE)).ready, 1000 - 10 * TAKES);
   });
 
+  it('costs a take no more after a sweep, which every node makes every few seconds', async () => {
+    const from = await settledPages();
+    for (let i = 0; i < TAKES; i += 1) {
+      await engine.storage.sweep();
+      assert.equal(await pop(10), 10);
+    }
+    const perTake = ((await settledPages()) - from) / TAKES;
+    assert.ok(perTake < 100, `${perTake} pages a take`);
+  });
+
   it('hides nothing that another node was storing for longer than everything that was taken', async (t) => {
     const other = await openNode(server, { schema });
     t.after(() => other.stop());

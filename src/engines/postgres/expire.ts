@@ -114,8 +114,10 @@ const FULL: Looks = { leases: START, elements: START };
 export class Expirer {
   readonly #context: ExpirerContext;
   readonly #failures: LogOnChange;
-  /** The earliest moment at which something may expire, never too late for what this node stored itself. At first unknown. */
-  #nextAt = Number.NEGATIVE_INFINITY;
+  /** The earliest moment at which something is known to expire, never too late for what this node stored itself. */
+  #nextAt = Number.POSITIVE_INFINITY;
+  /** Whether to look whatever is known: others may have stored what is due. */
+  #isLookDue = true;
   /** While a pass needs several statements: where the next one begins. */
   #pass: Looks | null = null;
   #isFull = true;
@@ -146,11 +148,11 @@ export class Expirer {
 
   /** When it has to run next by the database's clock; null: nothing expires. */
   get nextAt(): number | null {
-    if (this.#nextAt === Number.POSITIVE_INFINITY) return null;
     const { clock, monotonic } = this.#context;
+    const nextAt = this.#isLookDue ? Math.floor(clock.now) : this.#nextAt;
+    if (nextAt === Number.POSITIVE_INFINITY) return null;
     const pauseMs = this.#pauseUntil - monotonic();
-    if (pauseMs > 0) return Math.ceil(Math.max(this.#nextAt, clock.now + pauseMs));
-    return this.#nextAt === Number.NEGATIVE_INFINITY ? Math.floor(clock.now) : this.#nextAt;
+    return pauseMs > 0 ? Math.ceil(Math.max(nextAt, clock.now + pauseMs)) : nextAt;
   }
 
   /** After a failure: nothing is expired for a while. */
@@ -159,18 +161,19 @@ export class Expirer {
   }
 
   get isDue(): boolean {
-    return this.#nextAt <= this.#context.clock.now && !this.isPaused;
+    return (this.#isLookDue || this.#nextAt <= this.#context.clock.now) && !this.isPaused;
   }
 
   /** The next look is due now, and a full one unless these are costly. */
   lookSoon(): void {
     this.#wantsFull = true;
-    this.#nextAt = Number.NEGATIVE_INFINITY;
+    this.#isLookDue = true;
   }
 
   /** The store may be another one: nothing is known. */
   reset(): void {
-    this.#nextAt = Number.NEGATIVE_INFINITY;
+    this.#nextAt = Number.POSITIVE_INFINITY;
+    this.#isLookDue = true;
     this.#pass = null;
     this.#fullAt = Number.NEGATIVE_INFINITY;
   }
@@ -178,11 +181,13 @@ export class Expirer {
   /** One statement, sent at once. Never rejects. */
   async run(connection: Connection): Promise<void> {
     const { registry, monotonic } = this.#context;
-    const [from, sentAt] = [this.#begin(), monotonic()];
-    // What follows must see what becomes eligible here, whenever it matures.
-    registry.lowerWatermarks(this.#nextAt);
+    const [from, sentAt, knownAt] = [this.#begin(), monotonic(), this.#nextAt];
+    // The batch that follows must see what is known to become eligible here; the reply lowers watermarks for all else. Lowering
+    // them to the front would make takes step over all that is dead after each sweep.
+    registry.lowerWatermarks(knownAt);
     // What is added from now on is not in the reply.
     this.#nextAt = Number.POSITIVE_INFINITY;
+    this.#isLookDue = false;
     const places = [from.leases, from.elements].flatMap(({ dueAt, seq }) => [String(dueAt), String(seq)]);
     try {
       const rows = await connection.query(EXPIRE, [...places, String(this.#maxRows), ...registry.policies]);
@@ -194,7 +199,8 @@ export class Expirer {
     } catch (error) {
       // If the connection ended, the next one resets this.
       if (error instanceof ConnectionLost) return;
-      this.#nextAt = Number.NEGATIVE_INFINITY;
+      this.#nextAt = Math.min(this.#nextAt, knownAt);
+      this.#isLookDue = true;
       this.#pauseMs = Math.min(Math.max(this.#pauseMs * 2, FIRST_PAUSE_MS), MAX_PAUSE_MS);
       this.#pauseUntil = monotonic() + this.#pauseMs;
       // It may have been too much for the time that a statement has.
