@@ -346,7 +346,7 @@ export class Batcher {
     const { clock, link } = this.#options;
     const isSent = this.#mayBeApplied && call.changes && this.#sent.includes(call);
     call.fail(isSent ? unknownOutcome(NO_REPLY) : unavailable(NOT_REACHABLE, NO_REPLY));
-    this.#pending = this.#pending.filter(({ isSettled }) => !isSettled);
+    this.#dropSettled();
     if (this.#sent.length > 0 && clock.monotonic() - this.#sentAt > BATCH_TIMEOUT_MS)
       link.drop('it does not reply');
     this.#onRest();
@@ -501,8 +501,17 @@ export class Batcher {
 
   #onRest(): void {
     if (this.#isRunning) return;
-    this.#pending = this.#pending.filter(({ isSettled }) => !isSettled);
+    this.#dropSettled();
     if (this.#pending.length === 0) this.#onIdle?.();
+  }
+
+  /**
+   * Those in front: calls are pending in the order of their deadlines. A look at all of them for each that expires took 12 s
+   * for 10,000 calls.
+   */
+  #dropSettled(): void {
+    const kept = this.#pending.findIndex(({ isSettled }) => !isSettled);
+    if (kept !== 0) this.#pending.splice(0, kept < 0 ? this.#pending.length : kept);
   }
 }
 
