@@ -103,6 +103,26 @@ describe('A call on PostgreSQL that meets another node', () => {
     assert.deepEqual([bodyTexts(deliveries), nextDueAt], [['locked'], null]);
   });
 
+  it('is repeated soon if what waits was taken and returned since its snapshot', async () => {
+    const own = queue();
+    await engine.storage.insert(own, newElements('x'));
+    // The take has its snapshot when it asks for the time, which it gets when the element is another version of its row.
+    await other.query(`ALTER FUNCTION now_ms() RENAME TO real_now_ms;
+      CREATE FUNCTION now_ms() RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN
+        PERFORM pg_advisory_xact_lock_shared(99); RETURN real_now_ms(); END $$; SELECT pg_advisory_lock(99)`);
+    const taking = engine.storage.take(own, { ...RESERVE, count: 1 });
+    await blocked();
+    await other.query('UPDATE delivery SET lease_until = 0, token = 1');
+    await other.query('UPDATE delivery SET lease_until = NULL, token = NULL');
+    await other.query('SELECT pg_advisory_unlock(99)');
+    const { deliveries, nextDueAt } = await taking;
+    await other.query('DROP FUNCTION now_ms; ALTER FUNCTION real_now_ms RENAME TO now_ms');
+    assert.deepEqual(deliveries, []);
+    const inMs = (nextDueAt ?? Number.NaN) - engine.storage.now();
+    assert.ok(inMs > 0 && inMs <= 50, `looks again in ${inMs} ms`);
+    assert.deepEqual(bodyTexts((await engine.storage.take(own, RESERVE)).deliveries), ['x']);
+  });
+
   it('leaves no trace of the queues to which it would have moved something', async () => {
     const [own, target, stream] = [queue(), queue(), { ns: 'stream', name: 'target' }];
     const [id = ''] = await engine.storage.insert(own, newElements('x'));

@@ -167,6 +167,17 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [inPostgres('watermark.ts', '      this.lower(this.#lowest);\n', '')],
   },
   {
+    name: 'a sweep makes takes begin at the front of the index',
+    suite: 'postgres dead entries',
+    edits: [
+      inPostgres(
+        'expire.ts',
+        'registry.lowerWatermarks(knownAt);',
+        'registry.lowerWatermarks(Number.NEGATIVE_INFINITY);',
+      ),
+    ],
+  },
+  {
     name: 'a watermark does not stay behind a slow commit',
     suite: 'postgres dead entries',
     edits: [inPostgres('watermark.ts', 'now - pendingMs - MARGIN_MS', 'now - MARGIN_MS')],
@@ -186,6 +197,17 @@ export const POSTGRES: readonly Mutant[] = [
     name: 'a take finds nothing to wait for while another node has locked it',
     suite: 'postgres races',
     edits: [inPostgres('take.ts', '(ctid IN (SELECT p.tid FROM picked p)) IS NOT TRUE', 'due_at > t.now')],
+  },
+  {
+    name: 'a take finds nothing to wait for if another node has taken and returned it since the snapshot',
+    suite: 'postgres races',
+    edits: [
+      inPostgres(
+        'take.ts',
+        '(SELECT count(*) FROM g WHERE g.ord = r.ord)',
+        '(SELECT count(*) FROM picked p WHERE p.ord = r.ord)',
+      ),
+    ],
   },
   {
     name: 'a rejected transfer creates its queues',

@@ -130,8 +130,9 @@ function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind):
   const chosen = `d.ctid = k.tid AND ${fits}`;
   const taken = `k.ord, d.seq, d.subscription, d.due_at, d.tries, d.lease_until, d.token, d.expires_at, d.head, d.body`;
   const content = shared ? 'coalesce(g.head, e.head), coalesce(g.body, e.body)' : 'g.head, g.body';
-  // What is due and was not picked is locked by another node, which may leave it there.
-  const next = `CASE WHEN (SELECT count(*) FROM picked p WHERE p.ord = r.ord) < r.n THEN
+  // What is due and was not picked is locked by another node, which may leave it there. What was picked and not taken has changed
+  // since the snapshot: another node took and returned it.
+  const next = `CASE WHEN (SELECT count(*) FROM g WHERE g.ord = r.ord) < r.n THEN
       (SELECT greatest(due_at, t.now + ${LOCKED_FOR_MS} * (due_at <= t.now)::int) FROM delivery
       WHERE ${waiting} AND ${from} AND (ctid IN (SELECT p.tid FROM picked p)) IS NOT TRUE
       ORDER BY delivery.due_at, seq LIMIT 1) END`;
