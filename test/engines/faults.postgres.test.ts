@@ -1,13 +1,15 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import pg from 'pg';
 import type { Engine } from '../../src/engine/engine.ts';
+import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
 import { commit } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
-import { freshSchema, runSql } from './postgres.ts';
+import { clockAt, freshSchema, runSql } from './postgres.ts';
 import { endSessions, openNode, sessionsOf } from './postgres-node.ts';
 import { Traffic, type Verdict } from './postgres-traffic.ts';
 
@@ -162,6 +164,36 @@ describe('PostgreSQL that fails', () => {
     assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['kept']);
   });
 
+  it('lets no pop that waited for an earlier batch take effect after it failed', async () => {
+    const clock = new FakeClock();
+    const own = freshSchema();
+    const far = await openNode(server, { schema: own, clock });
+    const now = Date.UTC(2026, 0, 1);
+    await runSql(server, clockAt(own, now));
+    await far.ping();
+    const from = queue();
+    await far.storage.insert(from, newElements('kept'));
+    const [registry, time] = [await session(), await session()];
+    await registry.query(`BEGIN; LOCK TABLE ${own}.subscription`);
+    // Whoever asks for the time gets it after the pop has failed, and waits until then.
+    await time.query(`SELECT pg_advisory_lock(7);
+      CREATE OR REPLACE FUNCTION ${own}.now_ms() RETURNS bigint LANGUAGE plpgsql AS
+      $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN ${now + 5_000}; END $$`);
+    const declared = far.storage.declare([queue()]);
+    await waitingFor('relation');
+    const popped = codeOf(pop(far, from));
+    clock.advance(3_000);
+    await registry.end();
+    await declared;
+    await waitingFor('advisory');
+    clock.advance(1_600);
+    assert.equal(await popped, 'outcome-unknown');
+    await time.end();
+    assert.deepEqual(bodyTexts((await pop(far, from)).deliveries), ['kept']);
+    await far.stop();
+    await runSql(server, `DROP SCHEMA ${own} CASCADE`);
+  });
+
   it('detects a server that stopped replying, and uses it again when it replies', async () => {
     const proxy = await TcpProxy.start(server.port);
     const far = await openNode(server, { schema, port: proxy.port });
@@ -238,6 +270,23 @@ describe('PostgreSQL that fails', () => {
     await holder;
     assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['a']);
   });
+
+  async function session(): Promise<pg.Client> {
+    const client = new pg.Client({ connectionString: server.url() });
+    await client.connect();
+    return client;
+  }
+
+  /** Resolves when an engine waits for a lock of that kind. */
+  function waitingFor(kind: 'relation' | 'advisory'): Promise<void> {
+    return until(async () => {
+      const { rows } = await runSql(
+        server,
+        `SELECT FROM pg_stat_activity WHERE application_name LIKE 'quayside main %' AND wait_event = '${kind}'`,
+      );
+      return rows.length > 0;
+    });
+  }
 
   /** Makes inserts of some deliveries fail during a test, with an error of that code. */
   async function failing(trigger: string, test: () => Promise<void>): Promise<void> {

@@ -157,6 +157,11 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
+    name: 'a take has its whole time from when it is sent, however long its call has waited',
+    suite: 'postgres faults',
+    edits: [inPostgres('take.ts', 'Math.ceil(now + leftMs)', 'Math.ceil(now + 4500)')],
+  },
+  {
     name: 'takes begin at the front of the index',
     suite: 'postgres dead entries',
     edits: [inPostgres('watermark.ts', 'isFull && probed.pages < CHEAP_PAGES ? START', 'isFull ? START')],

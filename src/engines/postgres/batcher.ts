@@ -169,12 +169,18 @@ class Batch {
   readonly #prepared: readonly Prepared<unknown>[];
   readonly #lock: Query | null;
 
-  constructor(calls: readonly Call[]) {
+  /** @param now monotonic */
+  constructor(calls: readonly Call[], now: number) {
     this.calls = calls;
     for (const { entries } of calls) this.#placeAll(entries);
-    this.#prepared = this.#groups.map(({ operation, entries }) =>
-      operation.prepare(entries.map(({ item }) => item)),
-    );
+    this.#prepared = this.#groups.map(({ operation, entries }) => {
+      // Calls come in the order of their deadlines.
+      const leftMs = (entries[0]?.call.deadlineAt ?? now) - now;
+      return operation.prepare(
+        entries.map(({ item }) => item),
+        leftMs,
+      );
+    });
     this.#lock = lockStreams(this.#groups.map(({ streams }) => streams).filter(({ size }) => size > 0));
   }
 
@@ -430,7 +436,7 @@ export class Batcher {
       const inTime = calls.filter(({ isSettled }) => !isSettled);
       if (inTime.length === 0) return;
       const expired = expirer.isDue ? expirer.run(connection) : null;
-      batch = new Batch(inTime);
+      batch = new Batch(inTime, clock.monotonic());
       this.#mayBeApplied = true;
       const committed = connection.transact(batch.queries, batch.mayCommit);
       const rows = await committed.finally(() => expired);

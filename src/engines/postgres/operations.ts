@@ -27,8 +27,11 @@ export interface Operation<I, R> {
   readonly isSingle?: boolean;
   /** By what an item is done again if another node changed its delivery at the same moment; not given: by this one. */
   readonly onRace?: Operation<I, R>;
-  /** The parameters of the statement for some items, and what reads its rows: one result per item. */
-  prepare(items: readonly I[]): Prepared<R>;
+  /**
+   * The parameters of the statement for some items, and what reads its rows: one result per item.
+   * @param leftMs until the first of their calls fails
+   */
+  prepare(items: readonly I[], leftMs: number): Prepared<R>;
 }
 
 export interface Prepared<R> {

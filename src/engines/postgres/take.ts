@@ -40,11 +40,6 @@ interface Popped extends Delivery {
   readonly expiresAt?: number;
 }
 
-/**
- * A server that was frozen runs what it had received when it continues, and the caller is long gone. Up to
- * this long after it was sent, by the database's clock, a take returns something, and not later.
- */
-const TAKE_WITHIN_MS = 4000;
 /** If another node has locked what waits, a take is worth repeating after so long. */
 const LOCKED_FOR_MS = 50;
 
@@ -174,7 +169,7 @@ export function takeOperations(context: Context): (item: TakeItem) => TakeOperat
       isSingle: kind.byIds || kind.bounded,
       keysOf: ({ subscription }) => [subscription.idText],
       isAlike: (a, b) => a.leaseMs === b.leaseMs && ownerNumber(a.owner) === ownerNumber(b.owner),
-      prepare: (items) => prepareTake(context, kind, items),
+      prepare: (items, leftMs) => prepareTake(context, kind, items, leftMs),
     };
   };
   const operations = everyKind(
@@ -197,6 +192,7 @@ function prepareTake(
   context: Context,
   { reserves, isNamed }: TakeKind,
   items: readonly TakeItem[],
+  leftMs: number,
 ): Prepared<TakeResult> {
   const requests: Request[] = [];
   const bySubscription = new Map<Subscription, number>();
@@ -219,8 +215,10 @@ function prepareTake(
     return { at, from, to: request.count };
   });
   if (isNamed) setPlaces(requests);
+  // A server that was frozen, or slow, executes what it has received when the caller is long gone. By the database's clock, a take
+  // returns something until the first of its calls fails, and not later.
   const { now } = context.clock;
-  const until = Number.isFinite(now) ? Math.ceil(now) + TAKE_WITHIN_MS : Number.MAX_SAFE_INTEGER;
+  const until = Number.isFinite(now) ? Math.ceil(now + leftMs) : Number.MAX_SAFE_INTEGER;
   const { seqs = null, maxBytes } = items[0] ?? {};
   const columns = reserves ? RESERVES : POPS;
   const values = [...columns.values(requests), String(until), String(context.expirer.isPaused)];
