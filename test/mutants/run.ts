@@ -1,15 +1,16 @@
 /**
- * `npm run test:mutants -- [--part NAME] [--suite NAME] [--only TEXT]`: plants each bug of `mutants.ts` in a copy of the
- * source and tells whether the tests find it. Exit code 1 if one was not found.
+ * `npm run test:mutants -- [--part NAME] [--suite NAME] [--only TEXT] [--jobs N]`: plants each bug of `mutants.ts` in a copy
+ * of the source and prints whether the tests find it. Exit code 1 if one was not found.
  *
- * A suite must pass without a bug first, or a failure would say nothing. A suite that hangs found its bug.
+ * A suite must pass without a bug first, or a failure would say nothing. It is ended at its first failed test; a suite that
+ * hangs found its bug. Each of the N jobs (2) has a copy of its own.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { text } from 'node:stream/consumers';
+import { createInterface } from 'node:readline';
 import { parseArgs } from 'node:util';
 import { type Edit, MUTANTS, type Mutant, SUITES, type Suite } from './mutants.ts';
 
@@ -20,7 +21,12 @@ const MODEL_RUNS = '300';
 const LIMIT_MS = 4 * 60 * 1000;
 
 const { values } = parseArgs({
-  options: { part: { type: 'string' }, suite: { type: 'string' }, only: { type: 'string' } },
+  options: {
+    part: { type: 'string' },
+    suite: { type: 'string' },
+    only: { type: 'string' },
+    jobs: { type: 'string', default: '2' },
+  },
 });
 const mutants = Object.entries(MUTANTS)
   .filter(([part]) => values.part === undefined || part === values.part)
@@ -30,26 +36,49 @@ const mutants = Object.entries(MUTANTS)
 
 const folder = mkdtempSync(join(tmpdir(), 'quayside-mutants-'));
 try {
-  process.exitCode = (await runAll(folder)) ? 0 : 1;
+  process.exitCode = (await runAll(copies(Number(values.jobs)))) ? 0 : 1;
 } finally {
   rmSync(folder, { recursive: true });
 }
 
-async function runAll(copy: string): Promise<boolean> {
-  for (const part of ['src', 'test', 'scripts', 'package.json', 'package-lock.json', 'tsconfig.json']) {
-    cpSync(join(REPOSITORY, part), join(copy, part), { recursive: true });
-  }
-  symlinkSync(join(REPOSITORY, 'node_modules'), join(copy, 'node_modules'));
-  for (const name of new Set(mutants.map(({ suite }) => suite))) {
-    if (!(await passes(copy, SUITES[name], '10'))) {
-      console.log(`the suite "${name}" fails without any bug planted`);
-      return false;
+function copies(count: number): string[] {
+  return Array.from({ length: count }, (_, at) => {
+    const copy = join(folder, String(at));
+    for (const part of ['src', 'test', 'scripts', 'package.json', 'package-lock.json', 'tsconfig.json']) {
+      cpSync(join(REPOSITORY, part), join(copy, part), { recursive: true });
     }
-  }
+    symlinkSync(join(REPOSITORY, 'node_modules'), join(copy, 'node_modules'));
+    return copy;
+  });
+}
+
+async function runAll(folders: readonly string[]): Promise<boolean> {
+  const broken: string[] = [];
+  await inParallel(folders, new Set(mutants.map(({ suite }) => suite)), async (copy, name) => {
+    if (!(await passes(copy, SUITES[name], '10'))) broken.push(name);
+  });
+  for (const name of broken) console.log(`the suite "${name}" fails without any bug planted`);
+  if (broken.length > 0) return false;
   let found = 0;
-  for (const mutant of mutants) if (await isFound(copy, mutant)) found++;
+  await inParallel(folders, mutants, async (copy, mutant) => {
+    if (await isFound(copy, mutant)) found += 1;
+  });
   console.log(`${found} of ${mutants.length} planted bugs found`);
   return found === mutants.length;
+}
+
+/** Does the work item by item, in each folder one at a time. */
+async function inParallel<T>(
+  folders: readonly string[],
+  items: Iterable<T>,
+  work: (copy: string, item: T) => Promise<void>,
+): Promise<void> {
+  const rest = Iterator.from(items);
+  await Promise.all(
+    folders.map(async (copy) => {
+      for (const item of rest) await work(copy, item);
+    }),
+  );
 }
 
 async function isFound(copy: string, { name, edits, suite }: Mutant): Promise<boolean> {
@@ -85,14 +114,29 @@ async function passes(copy: string, { files, pattern }: Suite, modelRuns: string
     // A group of its own: the runner starts a process for each file, which would run on if only the runner were killed.
     detached: true,
   });
-  const limit = setTimeout(() => process.kill(-(tests.pid ?? 0), 'SIGKILL'), LIMIT_MS);
   const exit = once(tests, 'exit') as Promise<[number | null]>;
-  const [output, [code]] = await Promise.all([text(tests.stdout), exit]);
+  const end = (): void => {
+    try {
+      process.kill(-(tests.pid ?? 0), 'SIGKILL');
+    } catch {
+      // It ended by itself before.
+    }
+  };
+  const limit = setTimeout(end, LIMIT_MS);
+  let hasFailed = false;
+  let hasSuites = true;
+  for await (const line of createInterface({ input: tests.stdout })) {
+    if (line === '# suites 0') hasSuites = false;
+    if (hasFailed || !/^ *not ok /.test(line)) continue;
+    hasFailed = true;
+    end();
+  }
+  const [code] = await exit;
   clearTimeout(limit);
   // A pattern that fits no name any more runs nothing, and passes as a file without a suite. A failure whose report was
   // cut off by the forced exit counts no suite either.
-  if (code === 0 && pattern !== null && /^# suites 0$/m.test(output))
+  if (code === 0 && pattern !== null && !hasSuites)
     throw new Error(`No test of ${files.join(', ')} has the name ${pattern}.`);
-  if (code === null) console.log(`${files.join(', ')}: ended by a signal, as after ${LIMIT_MS / 1000} s`);
+  if (code === null && !hasFailed) console.log(`${files.join(', ')}: ended after ${LIMIT_MS / 1000} s`);
   return code === 0;
 }
