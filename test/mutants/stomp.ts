@@ -49,7 +49,7 @@ export const STOMP: readonly Mutant[] = [
   },
   {
     name: 'a window that has room again is not filled',
-    suite: 'model through STOMP',
+    suite: 'STOMP subscriptions',
     edits: edit('settle.ts', 'session.planFill(subscription);', ''),
   },
   {
