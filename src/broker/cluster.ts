@@ -153,7 +153,7 @@ export class Cluster {
   readySignal(queue: string): ReadySignal {
     return {
       topic: this.#options.topic,
-      say: (count) => this.#signal(this.#readyContent(queue, count)),
+      messageFor: (count) => this.#signal(this.#readyContent(queue, count)),
     };
   }
 

@@ -4,7 +4,7 @@ import { type Listener, Topics } from './signaller.ts';
 
 /**
  * The Definitions port: small durable documents that every node must see alike — pause flags and options of queues,
- * declarations of exchanges, variants of namespaces, where they move, bulk operations and how far they came,
+ * declarations of exchanges, variants of namespaces, the targets of their migrations, bulk operations and their progress,
  * API tokens, sessions of the console that were ended. Dozens to thousands, read often, changed seldom.
  *
  * - A change is durable when its promise resolves, and reaches the watchers of every node that shares the
@@ -21,11 +21,11 @@ export interface Definitions {
 
   /**
    * Writes if the stored version is `expected`: null means "there is none yet", 'any' does not look.
-   * Answers the new version. @throws QuaysideError `definition-conflict` where another write came first
+   * Returns the new version. @throws QuaysideError `definition-conflict` if another write came first
    */
   put(kind: DefinitionKind, key: string, value: JsonValue, expected: string | null | 'any'): Promise<string>;
 
-  /** Deletes if the version is `expected`. Answers false where there was none. @throws as `put` */
+  /** Deletes if the version is `expected`. Returns false if there was none. @throws as `put` */
   delete(kind: DefinitionKind, key: string, expected: string | 'any'): Promise<boolean>;
 
   /** Calls `listener` after each change by any node, this one included. Returns a function that ends it. */

@@ -11,8 +11,8 @@ import type { DeadLetterPolicy, RetryDelay, Storage } from './storage.ts';
  * An engine opened from a URL: four ports on one store. Several namespaces, and in tests several brokers,
  * may use one engine object; two URLs are two engines.
  *
- * `start` opens the store, brings its schema up to date and rejects, with a message that names the store and
- * the remedy, where it cannot. `stop` flushes and closes.
+ * `start` opens the store and brings its schema up to date. If it cannot, it rejects with a message that names the store and
+ * says what to do. `stop` flushes and closes.
  */
 export interface Engine extends Service {
   /** The first half of a queue's type: `sqlite`, `redis`, … */

@@ -2,7 +2,7 @@ import type { JsonValue } from './definitions.ts';
 import type { EngineLog } from './engine.ts';
 
 /**
- * The Signaller port: hints between nodes. Best effort: a signal may be lost, never doubled to harm, and
+ * The Signaller port: hints between nodes. Best effort: a signal may be lost or come twice, and
  * nothing correct may depend on one. It reaches every subscriber of the topic, those of the publishing
  * node included (one delivery each).
  */
@@ -11,15 +11,15 @@ export interface Signaller {
   readonly type: string;
   /** Returns at once; failures are the signaller's to log. */
   publish(topic: string, message: JsonValue): void;
-  /** Answers a function that ends the subscription. */
+  /** Returns a function that ends the subscription. */
   subscribe(topic: string, listener: (message: JsonValue) => void): () => void;
 }
 
-/** What is to be said of elements once they are stored: see `Storage.insert`. */
+/** The signal that elements were stored: see `Storage.insert`. */
 export interface ReadySignal {
   readonly topic: string;
-  /** The message about so many of them; they may have come in several calls. */
-  say(count: number): JsonValue;
+  /** The message about `count` of them; they may have come in several calls. */
+  messageFor(count: number): JsonValue;
 }
 
 export type Listener<M> = (message: M) => void;

@@ -3,7 +3,7 @@ import type { QueueKey } from '../model/names.ts';
 
 /**
  * The Stats port: counters per queue and group, for people to read. Buffered: a crash may lose the last
- * second of counts, never an element. Cluster-wide where the engine is shared.
+ * second of counts, never an element. Of the whole cluster if the engine is shared.
  *
  * Group names come from producers, so of a queue's groups about {@link MAX_COUNTED_GROUPS} are kept, those that were
  * counted the most. The plain group, which is the queue's own, is always kept.

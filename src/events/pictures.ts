@@ -15,7 +15,7 @@ import type { Clock } from '../util/clock.ts';
 export const EVENT_KINDS = ['queues', 'exchanges', 'nodes', 'operations', 'alarms'] as const;
 export type EventKind = (typeof EVENT_KINDS)[number];
 
-/** What decides about what somebody is shown. Two viewers with the same rights in every namespace are shown the same. */
+/** The rights that decide which pictures a viewer is shown. Viewers with the same rights in every namespace are shown the same. */
 export type EventViewer = Pick<User, 'name' | 'may' | 'maySee'>;
 
 /** A namespace, or one of its queues, that a picture is about. */
@@ -42,14 +42,14 @@ export interface Picture {
 }
 
 /**
- * Makes pictures of one kind. It is read every two seconds, and when it says that something changed, while somebody
- * listens; otherwise it rests.
+ * Makes pictures of one kind. While there are subscribers, it is read every two seconds and whenever it reports a change;
+ * otherwise it rests.
  */
 export interface PictureSource {
   readonly kind: EventKind;
   /** All pictures that hold now. If it rejects, those of before stay. */
   read(): Promise<Iterable<Picture>> | Iterable<Picture>;
-  /** Calls `onChange` when there is something new; null: nobody listens any more. */
+  /** Calls `onChange` when there is something new; null: there are no subscribers any more. */
   follow?(onChange: (() => void) | null): void;
 }
 
@@ -173,7 +173,7 @@ function operationPicture({
 }
 
 /**
- * Exchanges, as far as their record shows them to a viewer. One with a destination that somebody may not see has two
+ * Exchanges, as far as their record shows them to a viewer. One with a destination that a viewer may not see has two
  * pictures, so that what happens at that destination does not even show as an update.
  */
 export class ExchangePictures implements PictureSource {

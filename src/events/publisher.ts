@@ -64,17 +64,17 @@ const UPDATE_MS = 500;
 /** After a round of updates that took long, the next waits for so many times as long: updates take a twentieth of the main thread at most. */
 const REST_FACTOR = 20;
 const SOURCES_MS = 2_000;
-/** A subscriber who gets nothing else gets a comment so often, so that proxies keep the connection. */
+/** A subscriber that was sent nothing for so long is sent a comment, so that proxies keep the connection. */
 const BEAT_MS = 15_000;
-/** About the bytes of one write: as much is in memory for a subscriber who does not read. */
+/** About the bytes of one write, and so of the memory that a subscriber takes that does not read. */
 const PIECE_BYTES = 24_576;
-/** Pieces that are kept for subscribers who come to the same place a moment later. */
+/** Pieces that are kept for subscribers that come to the same place a moment later. */
 const MAX_PIECES = 32;
-/** After the last subscriber has left, changes are followed for so long, for those who reconnect. */
+/** After the last subscriber has left, changes are followed for so long, for those that reconnect. */
 const LINGER_MS = 10_000;
-/** A subscription ends after an hour at most: the client's credentials are checked when it comes back. */
+/** A subscription ends after an hour at most: the client's credentials are checked when it reconnects. */
 const MAX_AGE_MS = 3_600_000;
-/** How long a client waits before it comes back, at least; up to twice as long, so that not all come at once. */
+/** How long a client waits before it reconnects, at least; up to twice as long, so that not all come at once. */
 const RETRY_MS = 2_000;
 const MAX_ID_LENGTH = 64;
 
@@ -82,9 +82,9 @@ const BEAT = Buffer.from(':\n\n');
 const COMPLETE = Buffer.from('event: complete\ndata: {}\n\n');
 
 /**
- * Tells subscribers what changes on this node and on others: one collector for all of them, which rests while there are
- * none. What is not sent yet is nowhere but in the journal, which has the latest picture of each thing; of a subscriber
- * only its place in the journal is known, and one write that the kernel has not taken.
+ * Sends subscribers what changes on this node and on others: one collection serves all of them, and there is none without
+ * subscribers. What is not sent yet is in the journal alone, which has the latest picture of each thing; a subscriber
+ * has only a place in the journal, and one write that the kernel has not taken.
  */
 export class EventPublisher implements Service, QueueFollower {
   readonly counts: EventCounts = { subscribers: 0, bytes: 0 };
@@ -97,7 +97,7 @@ export class EventPublisher implements Service, QueueFollower {
   #flushedAt = Number.NEGATIVE_INFINITY;
   /** What the main thread did for subscribers since the last flush began. */
   #costMs = 0;
-  /** What follows a version for a view, by both; shared by all who are there. */
+  /** What follows a version for a view, by both; shared by all subscribers that are there. */
   readonly #pieces = new Map<string, Piece>();
   #cancelBeat: CancelTimer | null = null;
   #cancelLinger: CancelTimer | null = null;
@@ -124,7 +124,7 @@ export class EventPublisher implements Service, QueueFollower {
     this.#collection = null;
   }
 
-  /** Users were reloaded: subscribers go on if they have the same login and rights; others come back, or not. */
+  /** Users were reloaded: subscriptions of users whose login or rights changed end; their clients may reconnect. */
   renewUsers(renew: RenewUser): void {
     for (const subscriber of [...this.#subscribers]) {
       const user = renew(subscriber.user);
@@ -257,7 +257,7 @@ export class EventPublisher implements Service, QueueFollower {
     return this.#flushedAt + Math.max(UPDATE_MS, REST_FACTOR * this.#costMs);
   }
 
-  /** One update for each subscriber who is not behind; those who are get theirs when they have read. */
+  /** One update for each subscriber that is not behind; those that are get theirs when they have read. */
   #flush(): void {
     const collection = this.#collection;
     this.#cancelFlush = null;
@@ -388,7 +388,7 @@ function makePiece(from: EventCollection, after: number, viewer: EventViewer, fi
   }
   if (byKind.size === 0) return { bytes: null, version };
   const events = [...byKind].map(([kind, texts]) => `event: ${kind}\ndata: [${texts.join(',')}]\n`);
-  // Only the last one has an id: who has not got that far gets all of the piece again.
+  // Only the last one has an id: a client that has not read that far is sent all of the piece again.
   return { bytes: Buffer.from(`${events.join('\n')}id: ${from.id}-${version}\n\n`), version };
 }
 
@@ -405,7 +405,7 @@ class EventCollection {
   readonly id: string;
   readonly journal = new PictureJournal();
   readonly #parts: CollectionParts;
-  /** Whose queues, or what of other kinds, were not read yet. */
+  /** Namespaces whose queues were not read yet, and sources that were not. */
   readonly #unread: Set<Namespace | PictureSource>;
   /** Keys that a source named last. */
   readonly #keys = new Map<PictureSource, Set<string>>();
@@ -521,12 +521,12 @@ interface JournalEntry {
   readonly version: number;
 }
 
-/** So many things that are gone are remembered, for subscribers who are behind or come back. */
+/** So many things that are gone are remembered, for subscribers that are behind or reconnect. */
 const MAX_GONE = 1_000;
 
 /**
- * The latest picture of each thing, in the order in which they changed. Somebody who has read up to a version needs what
- * follows it, and nothing else: however far behind, there is one entry for each thing.
+ * The latest picture of each thing, in the order in which they changed. A subscriber that has read up to a version needs what
+ * follows it, and nothing else: however far behind it is, there is one entry for each thing.
  */
 export class PictureJournal {
   readonly #entries = new Map<string, JournalEntry>();
@@ -534,7 +534,7 @@ export class PictureJournal {
   #order: JournalEntry[] = [];
   #gone: string[] = [];
   #version = 0;
-  /** Somebody who has read up to here or further can continue. */
+  /** A subscriber that has read up to here or further can continue. */
   #oldest = 0;
 
   /** Of the latest entry; 0: none was written. */
@@ -591,7 +591,7 @@ export class PictureJournal {
     return this.#entries.get(keyOf(entry.picture)) === entry;
   }
 
-  /** Forgets the older half. Who has not read of them yet needs everything again. */
+  /** Forgets the older half. Subscribers that have not read of them yet need everything again. */
   #forgetGone(): void {
     const keys = this.#gone.splice(0, MAX_GONE / 2);
     for (const key of keys) {

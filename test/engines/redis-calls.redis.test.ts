@@ -82,7 +82,7 @@ describe('calls of the Redis engine on a bad network', () => {
   it('says what was inserted with each try, so that a signal is not lost with its connection', async () => {
     const queue = await used();
     const said: string[] = [];
-    const signal = { topic: 'tries', say: (count: number) => said.push(`${count}`) };
+    const signal = { topic: 'tries', messageFor: (count: number) => said.push(`${count}`) };
     const heardTwice = Promise.withResolvers<void>();
     let times = 0;
     await listening(near, far, 'tries', () => {

@@ -152,7 +152,7 @@ describe('several nodes on one Redis', () => {
     assert.ok(inserting && subscriber);
     const received = Promise.withResolvers<JsonValue>();
     await listening(subscriber, inserting, 'stored', received.resolve);
-    const signal = { topic: 'stored', say: (count: number) => `${count} more` };
+    const signal = { topic: 'stored', messageFor: (count: number) => `${count} more` };
     const inserted = inserting.storage.insert(QUEUE, newElements('x', 'y'), { signal });
     assert.equal(await received.promise, '2 more');
     assert.deepEqual(bodyTexts((await subscriber.storage.take(QUEUE, POP)).deliveries), ['x', 'y']);

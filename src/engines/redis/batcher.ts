@@ -442,7 +442,7 @@ class Batcher {
     }
     if (counts === null) return NO_SIGNALS;
     const { signaller } = this.#context;
-    return Array.from(counts, ([signal, count]) => signaller.command(signal.topic, signal.say(count)));
+    return Array.from(counts, ([signal, count]) => signaller.command(signal.topic, signal.messageFor(count)));
   }
 
   #execute(batch: Batch): Execution['done'] {

@@ -57,7 +57,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
         counts.push(message as number);
         if (counts.reduce((sum, count) => sum + count) === 4) heard.resolve();
       });
-      const signal = { topic: 'ready', say: (count: number) => count };
+      const signal = { topic: 'ready', messageFor: (count: number) => count };
       await Promise.all([
         storage.insert(queue, newElements('a', 'b'), { signal }),
         storage.insert(queue, newElements('c'), { signal }),
