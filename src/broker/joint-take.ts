@@ -126,8 +126,14 @@ export class JointTake implements Claim {
     this.#since = namespace.clock.now();
     this.#backoff = new Backoff(namespace.random);
     this.#tid = tid ?? namespace.makeTid();
-    const groups = sources.map(({ queue, group }) => queue.groupOf(group));
-    namespace.waitingLimit.enter(owner, sources.length);
+    let groups: readonly GroupName[];
+    try {
+      groups = sources.map(({ queue, group }) => queue.groupOf(group));
+      namespace.waitingLimit.enter(owner, sources.length);
+    } catch (error) {
+      this.#countError(error);
+      throw error;
+    }
     this.#places = sources.map((source, index) => this.#stand(source, groups[index] as GroupName));
     if (timeoutMs !== null && timeoutMs > 0) {
       this.#cancelTimeout = namespace.clock.after(timeoutMs, () => this.#timeOut());
@@ -427,9 +433,14 @@ export class JointTake implements Claim {
   }
 
   #fail(reason: QuaysideError): void {
-    const { leaseMs, queue } = this.#request.sources[0] as TakeSource;
-    queue.namespace.meter.countError(takeOperation(leaseMs), reason);
+    this.#countError(reason);
     this.#endWith(reason);
+  }
+
+  /** As a call of its first queue. */
+  #countError(error: unknown): void {
+    const { leaseMs, queue } = this.#request.sources[0] as TakeSource;
+    queue.namespace.meter.countError(takeOperation(leaseMs), error);
   }
 
   #endWith(reason: QuaysideError): void {

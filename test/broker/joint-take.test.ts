@@ -240,6 +240,7 @@ describe('a joint take of several queues', () => {
     const node = new JointTakeNode(null, 5);
     node.join({ from: ['A/p', 'A/q', 'B/r'] });
     assert.throws(() => node.join({ from: ['A/p', 'A/q', 'B/r'] }), { code: 'too-many-consumers' });
+    assert.equal(node.queue('A/p').namespace.meter.operations().get('get')?.get('too-many-consumers'), 1);
     assert.equal(node.broker.waiting, 3);
     const waiter = node.join({ from: ['A/p', 'A/q'] });
     assert.equal(node.broker.waiting, 5);
