@@ -201,7 +201,8 @@ export class Broker implements Service {
       if (stored !== null && migrationTarget(stored.value) !== to)
         throw definitionConflict('migration', name);
       if (stored === null) await namespace.definitions.put('migration', name, migrationValue(to), null);
-      this.#join(namespace, target);
+      // Another call may have joined them in the meantime.
+      if (namespace.migration === null) this.#join(namespace, target);
     }
     const { migration } = namespace;
     if (migration === null) throw new Error('a namespace that was joined moves');

@@ -8,6 +8,7 @@ import { patientSandbox } from '../sandbox/elements.ts';
 import { plain, type TestNamespace } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { newElements } from '../support/elements.ts';
+import { engineWith } from '../support/engine-with.ts';
 import { OPERATOR, OperationNode } from './node.ts';
 
 const MIGRATE = { action: 'migrate', source: { ns: 'A' }, to: { ns: 'B' } };
@@ -198,6 +199,29 @@ describe('A namespace that moves to another engine', () => {
     await assert.rejects(node.operations.cancel(id, OPERATOR), { code: 'definition-conflict' });
     await assert.rejects(node.create(MIGRATE), { code: 'definition-conflict' });
     assert.equal((await node.get(id)).state, 'running');
+  });
+
+  it('is joined once by two calls at the same moment', async () => {
+    const usages: PromiseWithResolvers<void>[] = [];
+    const slow = engineWith(next, (real) => ({
+      usage: async (ns, needsBytes) => {
+        const usage = Promise.withResolvers<void>();
+        usages.push(usage);
+        await usage.promise;
+        return real.usage(ns, needsBytes);
+      },
+    }));
+    await node.stop();
+    node = await newNode([
+      { policy: POLICY, engine: inFile(old) },
+      { policy: plain('B'), engine: slow },
+    ]).start();
+    const [first, second] = [node.broker.migrate('A', 'B'), node.broker.migrate('A', 'B')];
+    usages[0]?.resolve();
+    const migration = await first;
+    usages[1]?.resolve();
+    assert.equal(await second, migration);
+    assert.equal(node.broker.namespace('A').migration, migration);
   });
 
   it('is not moved while an operation is about it', async () => {
