@@ -50,7 +50,6 @@ export class Namespace {
   readonly isStream: boolean;
   readonly defaultGroups: readonly GroupName[];
   readonly defaultGroup: GroupName;
-  readonly leaseMs: number;
   readonly type: string;
   readonly capabilities: Capabilities;
   /** Whether elements may expire. Not among `capabilities`, whose fields the spec fixes. */
@@ -111,7 +110,6 @@ export class Namespace {
     this.isStream = policy.groups !== null;
     this.defaultGroups = policy.groups ?? [PLAIN_GROUP];
     this.defaultGroup = this.defaultGroups[0] ?? PLAIN_GROUP;
-    this.leaseMs = setup.leaseMs;
     this.maxExchanges = setup.maxExchanges;
     this.type = setup.type;
     this.isShared = signaller.type !== 'local';

@@ -410,7 +410,7 @@ function sessionSuite(driver: SessionDriver): void {
         await node.insert('a', 'x');
         const consumer = await (await login()).consume('a', { window: 1 });
         const taken = await consumer.next();
-        const leaseMs = node.broker.namespace('N').leaseMs;
+        const leaseMs = node.broker.namespace('N').setup.leaseMs;
         for (let i = 0; i < 12; i++) {
           node.clock.advance(leaseMs / 4);
           await new Promise(setImmediate);
