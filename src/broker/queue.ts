@@ -46,7 +46,6 @@ export type { DeliveryRef, ReleaseAction, SettleAction, SettleItem, SettleOutcom
 
 const ONE_GET_UNDONE = { get: -1 } as const;
 const ONE_RESERVE_UNDONE = { reserve: -1 } as const;
-const ONE_COMMIT = { commit: 1 } as const;
 
 /** The action of a commit. One object for all, so that a commit allocates only its item. */
 export const FINISH = Object.freeze({ kind: 'finish' }) satisfies SettleAction;
@@ -219,14 +218,13 @@ export class Queue {
       else queue.#wakeAfter(elements, transferring);
     }
     const results = await meter.observe('commit', transferring);
-    const done: QueueMove[] = [];
-    for (const [i, { outcome }] of results.entries()) {
-      meter.countSettled(items[i], outcome);
-      if (outcome !== 'done') continue;
-      const { from = this, finish } = moves[i] as QueueMove;
-      from.namespace.stats.add(from.key, finish.group, ONE_COMMIT);
-      done.push(moves[i] as QueueMove);
+    for (const [queue, places] of Map.groupBy(moves.keys(), (i) => moves[i]?.from ?? this)) {
+      queue.#noteSettled(
+        places.map((i) => items[i] as SettleItem),
+        places.map((i) => results[i] ?? SETTLED['not-found']),
+      );
     }
+    const done = moves.filter((_, i) => results[i]?.outcome === 'done');
     for (const [queue, elements] of done.length === moves.length ? targets : byTarget(done)) {
       queue.#noteStored(elements);
       if (!queue.namespace.cluster.isAlone) queue.namespace.announce(queue.key, elements.length);
@@ -483,8 +481,14 @@ export class Queue {
       else if (action.kind === 'release') {
         stats.add(this.key, group, action.countTry ? { rollback: count } : { reserve: -count });
         if (outcome === 'done') released += count;
-      } else if (action.kind === 'dead-letter') stats.add(this.key, group, { rollback: count });
-      else if (from === 'reserved') stats.add(this.key, group, { commit: count });
+      } else if (action.kind === 'dead-letter') {
+        stats.add(this.key, group, { rollback: count });
+        // There is no dead-letter queue: they wait here again.
+        if (outcome === 'done') {
+          released += count;
+          this.#wake(group, 0, count);
+        }
+      } else if (from === 'reserved') stats.add(this.key, group, { commit: count });
       else this.namespace.activity.note(this.key.name);
       hasDied ||= outcome === 'dead-lettered';
     }
@@ -492,9 +496,9 @@ export class Queue {
     if (released > 0) this.namespace.announce(this.key, released);
   }
 
-  /** One element becomes eligible for a group in `inMs`. */
-  #wake(group: GroupName, inMs: number): void {
-    this.namespace.waitQueues(this.key.name)?.get(group)?.expect(inMs);
+  /** `count` elements become eligible for a group in `inMs`. */
+  #wake(group: GroupName, inMs: number, count = 1): void {
+    this.namespace.waitQueues(this.key.name)?.get(group)?.expect(inMs, count);
   }
 
   /** Up to `count` elements, or {@link MANY}, may have become eligible in each group. */
@@ -703,7 +707,8 @@ function* runsOf(elements: readonly NewElement[]): Generator<{ element: NewEleme
 
 /** Whether both settle in the same way; then they are counted in one go. */
 function isAlike({ action, group, from }: SettleItem, other: SettleItem | undefined): boolean {
-  return other?.action === action && other.group === group && other.from === from;
+  if (other === undefined || other.group !== group || other.from !== from) return false;
+  return other.action === action || (action.kind === 'finish' && other.action.kind === 'finish');
 }
 
 function storedIn({ queue, element }: QueueMove['inserts'][number]): {

@@ -4,6 +4,7 @@ import type { Broker } from '../../src/broker/broker.ts';
 import type { Namespace } from '../../src/broker/namespace.ts';
 import { FINISH } from '../../src/broker/queue.ts';
 import type { Engine } from '../../src/engine/engine.ts';
+import { PLAIN_GROUP } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
@@ -172,5 +173,37 @@ describe('the queues of a namespace', () => {
     await reading;
     assert.equal(queue.paused, true);
     assert.throws(() => namespace.queue('one more'), TOO_MANY);
+  });
+});
+
+describe('a transfer from queues of two namespaces', () => {
+  it('counts each commit in the namespace of its queue', async () => {
+    const policies = [plain('A'), plain('B')];
+    const opened = await MEMORY_SQLITE.open({ namespaces: policies });
+    const broker = brokerOn(
+      policies.map((policy) => ({ policy, engine: opened.engine })),
+      opened.clock,
+    );
+    try {
+      await broker.start();
+      const moves = await Promise.all(
+        ['A', 'B', 'B'].map(async (ns) => {
+          const from = broker.namespace(ns).queue('q');
+          await from.insert([newElement()]);
+          const options = { group: PLAIN_GROUP, count: 1, leaseMs: 1000 };
+          const { deliveries } = await from.namespace.storage.take(from.key, options);
+          const [{ id = '', lease = null } = {}] = deliveries;
+          return { from, finish: { id, group: PLAIN_GROUP, token: lease?.token ?? null }, inserts: [] };
+        }),
+      );
+      await broker.namespace('A').queue('q').transfer(moves);
+      const commits = ['A', 'B'].map((ns) =>
+        broker.namespace(ns).meter.operations().get('commit')?.get('ok'),
+      );
+      assert.deepEqual(commits, [1, 2]);
+    } finally {
+      await broker.stop();
+      await opened.close();
+    }
   });
 });

@@ -120,6 +120,15 @@ describe('a blocked get is woken', () => {
     assert.equal(bodyText(await answer), 'e');
   });
 
+  it('by a burial in a queue without dead letters, to which the element returns', async () => {
+    await queue.storeOptions({ deadLetter: null });
+    const ref = await reserved();
+    const { answer } = await blocked();
+    const { outcome } = await queue.settle(ref, { kind: 'dead-letter', countTry: true, reason: null });
+    assert.equal(outcome, 'done');
+    assert.equal((await answer).tries, 1);
+  });
+
   it('by a resume', async () => {
     await queue.pause();
     await queue.insert([newElement({ body: 'e' })]);

@@ -128,6 +128,11 @@ export const BROKER: readonly Mutant[] = [
     edits: edit('broker/queue.ts', 'this.#wake(group ?? defaultGroup, action.delayMs);', '{}'),
   },
   {
+    name: 'an element without a dead-letter queue to go to wakes nobody',
+    suite: 'wake-ups',
+    edits: edit('broker/queue.ts', 'this.#wake(group, 0, count);', ''),
+  },
+  {
     name: 'a lease that ends wakes nobody and is not counted',
     suite: 'wake-ups',
     edits: edit('broker/sweeper.ts', 'if (at < this.#timerAt && !this.#stopped) this.#arm(at);', ''),
