@@ -3,6 +3,7 @@ import type { Definition, Definitions, JsonValue } from '../engine/definitions.t
 import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
+import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { quote } from '../util/quote.ts';
 import { Retries } from '../util/retries.ts';
 import type { Service } from '../util/service.ts';
@@ -32,6 +33,11 @@ export interface NewToken {
   readonly name: string;
   readonly rights: TokenRights;
   readonly expiresAt: number | null;
+}
+
+interface CreatedToken {
+  readonly record: TokenRecord;
+  readonly secret: string;
 }
 
 interface ApiTokensOptions {
@@ -79,6 +85,13 @@ export class ApiTokens implements Service {
   readonly #byId = new Map<string, TokenEntry>();
   readonly #byDigest = new Map<string, TokenEntry>();
   readonly #revocations: Retries;
+  /** Those of one user are stored one after the other: many at once would all find a place below the limit. */
+  readonly #creations = new ConcurrencyLimit({
+    perKey: 1,
+    maxWaiting: MAX_PER_OWNER,
+    rejection: () =>
+      new QuaysideError('overloaded', 'Too many tokens of this user are being created; retry later.'),
+  });
   #onEnded: () => void = () => {};
   #expiryTimer: CancelTimer | null = null;
   /** When the timer ends. */
@@ -117,12 +130,13 @@ export class ApiTokens implements Service {
 
   /**
    * Creates a token of a user; its rights were checked. Resolves when it is stored. `secret` is not kept anywhere.
-   * @throws QuaysideError `too-many-tokens`; `unauthorized` if the user is removed meanwhile; and as `Definitions.put`
+   * @throws QuaysideError `too-many-tokens`, `overloaded`; `unauthorized` if the user is removed in the meantime; and as `Definitions.put`
    */
-  async create(
-    owner: User,
-    token: NewToken,
-  ): Promise<{ readonly record: TokenRecord; readonly secret: string }> {
+  create(owner: User, token: NewToken): Promise<CreatedToken> {
+    return this.#creations.run(owner.name, () => this.#create(owner, token));
+  }
+
+  async #create(owner: User, token: NewToken): Promise<CreatedToken> {
     const own = [...this.#byId.values()].filter(({ stored }) => stored.owner === owner.name);
     if (own.length >= MAX_PER_OWNER) {
       throw new QuaysideError(

@@ -68,6 +68,13 @@ describe('API tokens', () => {
     assert.equal(reports, 2);
   });
 
+  it('are no more than a hundred of a user, also if many are created at once', async () => {
+    const created = await Promise.allSettled(Array.from({ length: 101 }, () => expiringIn(1000)));
+    const rejected = created.flatMap((one) => (one.status === 'rejected' ? [one.reason.code] : []));
+    assert.deepEqual(rejected, ['too-many-tokens']);
+    assert.equal(tokens.list(OWNER).length, 100);
+  });
+
   it('are not created for a user who is removed while one is stored, also if the name comes back', async () => {
     const created = expiringIn(1000);
     owner = null;
