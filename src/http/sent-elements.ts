@@ -159,7 +159,10 @@ interface BodyLine {
 }
 
 const LINE_FEED = 0x0a;
-const BLANK = /^[\t\r ]*$/;
+
+function isWhiteSpace(byte: number | undefined): boolean {
+  return byte === LINE_FEED || byte === SPACE || byte === CR || byte === TAB;
+}
 
 /** What a line may have in addition to twice the largest body: base64 takes four characters for three bytes. */
 const LINE_BYTES = 65_536;
@@ -213,24 +216,34 @@ class LineSplitter {
     // To check a chunk at once costs a fraction of checking its lines.
     const encoding = isAscii(chunk) ? 'latin1' : 'utf8';
     const isText = encoding === 'latin1' || isUtf8(chunk);
-    let from = 0;
-    for (let end = chunk.indexOf(LINE_FEED); end !== -1; end = chunk.indexOf(LINE_FEED, from)) {
+    let from = this.#rest.length > 0 ? 0 : this.#skipBlank(chunk, 0);
+    for (let end = chunk.indexOf(LINE_FEED, from); end !== -1; end = chunk.indexOf(LINE_FEED, from)) {
       const line =
         this.#rest.length > 0
           ? this.#endLine(chunk.subarray(from, end))
           : this.#textOf(chunk, encoding, isText, from, end);
       this.#count += 1;
-      from = end + 1;
-      if (!BLANK.test(line)) yield { number: this.#count, line };
+      yield { number: this.#count, line };
+      from = this.#skipBlank(chunk, end + 1);
     }
     if (from < chunk.length) this.#keep(chunk.subarray(from));
   }
 
+  /**
+   * Behind the empty lines, and the white space, that begin there. A body may be millions of empty lines: to make a text of each
+   * would keep other requests waiting for seconds.
+   */
+  #skipBlank(chunk: Buffer, from: number): number {
+    let at = from;
+    for (; at < chunk.length && isWhiteSpace(chunk[at]); at += 1) {
+      if (chunk[at] === LINE_FEED) this.#count += 1;
+    }
+    return at;
+  }
+
   /** The last line, if it has no line feed. */
   *end(): Generator<BodyLine, void, undefined> {
-    if (this.#rest.length === 0) return;
-    const line = this.#endLine(EMPTY);
-    if (!BLANK.test(line)) yield { number: this.#count + 1, line };
+    if (this.#rest.length > 0) yield { number: this.#count + 1, line: this.#endLine(EMPTY) };
   }
 
   #keep(bytes: Buffer): void {

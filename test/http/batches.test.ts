@@ -528,6 +528,15 @@ describe('Insert many: what a body may be', () => {
     );
   });
 
+  it('lines of white space count, however many and whatever is in front of an element', async () => {
+    const blank = ' \r\n\t\n\n'.repeat(1_000);
+    const body = `${blank}  {"text":"a"} \r\n${blank} {`;
+    const answer = await refused((client, queue) =>
+      client.insertMany('N', queue, body, 'application/x-ndjson'),
+    );
+    assert.deepEqual([answer.code, answer.line], ['invalid-body', 6_002]);
+  });
+
   it('a body over the limit of one element is refused by its line', async () => {
     const answer = await line({ text: 'x'.repeat(1001) }, 413);
     assert.deepEqual([answer.code, answer.line, answer.limit], ['body-too-large', 2, 1000]);
