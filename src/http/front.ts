@@ -371,7 +371,10 @@ export class Front {
   #audit(call: HttpCall, handling: Promise<void> | void): void {
     // The client may have disconnected by the time that it is done.
     call.keepAddress();
-    const note = (): void => this.audit(call);
+    const note = (): void => {
+      // If it disconnected before the end of what it asked for, nothing was done.
+      if (call.route?.body !== 'json' || call.request.complete) this.audit(call);
+    };
     if (handling === undefined) note();
     else handling.then(note, () => {});
   }

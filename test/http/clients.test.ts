@@ -3,7 +3,8 @@ import { describe, it } from 'node:test';
 import type { UserDefinition } from '../../src/access/account.ts';
 import type { SessionInfo } from '../../src/broker/consumer.ts';
 import { jsonOf, type QueueClient } from '../support/http-client.ts';
-import { sharedHarness } from './harness.ts';
+import { Harness, sharedHarness } from './harness.ts';
+import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
 
 const USERS: readonly UserDefinition[] = [
   { name: 'test1', password: 'test1', rights: null },
@@ -154,6 +155,19 @@ describe('GET /audit', () => {
     assert.deepEqual(await lines('test1:test1', '?limit=1'), all.slice(0, 1));
     assert.deepEqual(await lines('manager:x'), all.slice(0, 2));
     assert.deepEqual(await lines('worker:x'), []);
+  });
+
+  it('has no line of a request whose client disconnected before the end of its body', async () => {
+    const on = await Harness.start({ http: { logsAccess: true } });
+    const connection = await RawConnection.open(on.port);
+    const lines = ['PUT /x/cut HTTP/1.1', 'Host: test', AUTHORIZATION, 'Content-Length: 9'];
+    connection.send(rawRequest([...lines, 'Expect: 100-continue']));
+    await connection.next('data');
+    connection.send('{');
+    connection.destroy();
+    await on.until(() => on.log.some(({ fields }) => fields.event === 'access'));
+    assert.deepEqual((await read<{ lines: Line[] }>(on.client(), '/audit')).lines, []);
+    await on.close();
   });
 
   it('keeps the last thousand', async () => {
