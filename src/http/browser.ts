@@ -63,8 +63,8 @@ function isOwnOrigin(origin: string, host: string | null): boolean {
  */
 export function respondToPreflight(call: HttpCall, allowedOrigins: ReadonlySet<string>): boolean {
   const { request, path, front, head } = call;
-  // Any page may link to the console.
-  if (front.parts.options.consoleFolder !== null && isConsolePage(request.method, path)) return false;
+  // Any page may link to the console. By the route, since one path has many spellings.
+  if (front.router.find(request.method ?? '', path)?.route.isPage === true) return false;
   call.origin = checkPage(head, allowedOrigins);
   if (call.origin === null || request.method !== 'OPTIONS') return false;
   if (rareHeader(request.rawHeaders, 'access-control-request-method') === null) return false;
@@ -80,12 +80,29 @@ export function respondToPreflight(call: HttpCall, allowedOrigins: ReadonlySet<s
   return true;
 }
 
-/** The response headers that a page may read in addition to element headers. */
-const EXPOSED =
-  'x-ks-id, x-ks-tries, x-ks-mature, x-ks-lease, x-ks-lease-until, x-ks-state, x-ks-inserted, x-ks-repeated, x-ks-loops, content-encoding, link, allow, retry-after';
+/** Of errors; those of other responses are in the table of routes. */
+const EXPOSED_OF_ERRORS = ['allow', 'retry-after'];
+/** What the table writes for element headers. */
+const ANY_NAME = '*';
 
-/** What lets a page of an allowed origin read the response (the Fetch standard, "CORS protocol"). */
-export function corsHeaders(origin: string, elementHeaders: readonly string[] = []): string[] {
+/** The response headers that a page may read in addition to element headers, as a list of their names. */
+export function exposedHeaders(routes: readonly Route[]): string {
+  const names = routes.flatMap(({ responses }) =>
+    responses.flatMap(({ headers = [] }) => headers.map(({ name }) => name)),
+  );
+  const fixed = names.filter((name) => !name.endsWith(ANY_NAME));
+  return [...new Set([...fixed, ...EXPOSED_OF_ERRORS])].join(', ');
+}
+
+/**
+ * What lets a page of an allowed origin read the response (the Fetch standard, "CORS protocol").
+ * @param exposed see {@link exposedHeaders}
+ */
+export function corsHeaders(
+  origin: string,
+  exposed: string,
+  elementHeaders: readonly string[] = [],
+): string[] {
   const own = elementHeaders.filter((_, i) => i % 2 === 0).map((name) => `, ${ELEMENT_HEADER_PREFIX}${name}`);
   return [
     'access-control-allow-origin',
@@ -93,7 +110,7 @@ export function corsHeaders(origin: string, elementHeaders: readonly string[] = 
     'access-control-allow-credentials',
     'true',
     'access-control-expose-headers',
-    EXPOSED + own.join(''),
+    exposed + own.join(''),
     'vary',
     'origin',
   ];
@@ -110,7 +127,6 @@ const MAX_BROWSER_LENGTH = 256;
 /** Where the console is served, with a slash at its end. */
 const CONSOLE_PATH = '/console/';
 export const SESSION_PATH = '/console/session';
-export const SESSIONS_PATH = '/console/sessions';
 
 /** The token in the cookie of a console session; null if the request has none. */
 export function sessionToken({ head: { cookie } }: HttpCall): string | null {
@@ -201,11 +217,4 @@ export function isOfConsole(call: HttpCall): boolean {
     rareHeader(rawHeaders, 'x-requested-with') !== null ||
     rareHeader(rawHeaders, 'cookie')?.includes(`${SESSION_COOKIE}=`) === true
   );
-}
-
-/** Whether a browser may load a path on behalf of any page, as a link to it does: the pages of the console hold nothing of a user. */
-function isConsolePage(method: string | undefined, path: string): boolean {
-  if (path === SESSION_PATH || path === SESSIONS_PATH) return false;
-  if (method !== 'GET' && method !== 'HEAD') return false;
-  return path === '/' || path === '/console' || path.startsWith(CONSOLE_PATH);
 }

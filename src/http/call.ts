@@ -315,7 +315,8 @@ export class HttpCall {
   #headers(elementHeaders?: readonly string[]): string[] {
     const headers = (this.route?.responseHeaders ?? this.front.inertHeaders).slice();
     if (this.front.isClosing) headers.push('connection', 'close');
-    if (this.origin !== null) headers.push(...corsHeaders(this.origin, elementHeaders));
+    if (this.origin !== null)
+      headers.push(...corsHeaders(this.origin, this.front.exposedHeaders, elementHeaders));
     if (this.newCookie !== null) headers.push(...cookieHeaders(this, this.newCookie));
     return headers;
   }

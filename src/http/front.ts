@@ -11,7 +11,14 @@ import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { Histogram } from '../util/histogram.ts';
 import { LineLimit } from '../util/line-limit.ts';
 import { quote } from '../util/quote.ts';
-import { checkCsrfToken, checkPage, isOfConsole, respondToPreflight, useSession } from './browser.ts';
+import {
+  checkCsrfToken,
+  checkPage,
+  exposedHeaders,
+  isOfConsole,
+  respondToPreflight,
+  useSession,
+} from './browser.ts';
 import { HttpCall, UNMATCHED } from './call.ts';
 import { readHead } from './head.ts';
 import { ServerResponse as Response } from './node-http.ts';
@@ -56,6 +63,8 @@ export class Front {
   readonly nodeLists: NodeLists;
   /** The headers of responses that are no route's. */
   readonly inertHeaders: readonly string[];
+  /** The names of those that pages of allowed origins may read. */
+  readonly exposedHeaders: string;
   readonly #listings = new ConcurrencyLimit({
     perKey: 1,
     maxWaiting: MAX_WAITING_LISTINGS,
@@ -108,6 +117,7 @@ export class Front {
     const operations = [...routes.map(({ id }) => id), UNMATCHED];
     this.requestTimes = new Map(operations.map((id) => [id, new Histogram(REQUEST_TIME_BUCKETS_S)]));
     this.inertHeaders = secured(INERT);
+    this.exposedHeaders = exposedHeaders(routes);
     this.#origins = new Set(parts.options.allowedOrigins.map((origin) => origin.toLowerCase()));
     this.#foreignPages = new LineLimit(parts.clock, (network, leftOut) => {
       const fields = { event: 'forbidden', network, leftOut };

@@ -80,7 +80,10 @@ export interface Route {
   /** Whether the queue of the path exists from this use on, if the namespace has room for it. */
   readonly makesQueue: boolean;
   readonly csrf: CsrfRule;
-  /** Whether it is for browsers alone, and so not in `/openapi.json`, from which programs are made. */
+  /**
+   * Whether it is for browsers alone, and so not in `/openapi.json`, from which programs are made. It holds nothing of a user: any
+   * page may link to it.
+   */
   readonly isPage: boolean;
   readonly query: QueryReader<object>;
   /** The shape of a JSON body, or of a line, for the documents; null if it takes none. */

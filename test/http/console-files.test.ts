@@ -127,7 +127,14 @@ describe('The console', () => {
     const link = { ...BROWSER, 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'navigate' };
     assert.equal((await get('/', link)).status, 302);
     assert.equal((await get('/console/', link)).status, 200);
-    assert.equal((await get('/console/session', link)).status, 403);
+    for (const path of [
+      '/console/session',
+      '/console/%73ession',
+      '/console/sessions',
+      '/console/sessions/a',
+    ]) {
+      assert.equal((await get(path, link)).status, 403, path);
+    }
     const post = await client.request('POST', '/console/session', { headers: link, body: '{}' });
     assert.equal(post.status, 403);
   });

@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { Networks } from '../../src/access/networks.ts';
+import { HTTP_DEFAULTS } from '../../src/http/options.ts';
+import { routeTable } from '../../src/http/routes/table.ts';
 import { type Answer, headerOf, queuePath } from '../support/http-client.ts';
 import { Harness, sharedHarness } from './harness.ts';
 
@@ -30,6 +32,17 @@ describe('A page of an allowed origin', () => {
     assertReadable(await client.request('GET', '/nowhere', { headers: page }));
     assertReadable(await harness().client(null).request('GET', '/q', { headers: page }));
     assertReadable(await client.get('N', queue, { to: 0, headers: page }));
+  });
+
+  it('may read every header of a response that the table of routes names', async () => {
+    const answer = await harness().client().request('GET', '/q', { headers: page });
+    const exposed = headerOf(answer, 'access-control-expose-headers').split(', ');
+    const named = routeTable({ options: HTTP_DEFAULTS, version: '0' }).flatMap(({ responses }) =>
+      responses.flatMap(({ headers = [] }) => headers.map(({ name }) => name)),
+    );
+    for (const name of ['etag', 'location', 'x-ks-origin-id', ...named]) {
+      assert.ok(exposed.includes(name) || name === 'x-ks-hdr-*', name);
+    }
   });
 
   it('may ask before it sends, without credentials, and learns nothing of what exists', async () => {

@@ -57,7 +57,7 @@ export const CONSOLE: readonly Mutant[] = [
   {
     name: 'another site may call the session of the console as it may link to its pages',
     suite: 'console pages',
-    edits: edit('http/browser.ts', 'if (path === SESSION_PATH || path === SESSIONS_PATH) return false;', ''),
+    edits: edit('http/browser.ts', '?.route.isPage === true) return', "?.route.access === 'open') return"),
   },
   {
     name: 'a sum counts queues that are gone',

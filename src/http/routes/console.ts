@@ -9,7 +9,7 @@ import { QuaysideError } from '../../model/errors.ts';
 import { membersOf, wrongMember } from '../../model/members.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
-import { originOf, SESSION_PATH, SESSIONS_PATH, sessionToken } from '../browser.ts';
+import { originOf, SESSION_PATH, sessionToken } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
 import { rareHeader } from '../head.ts';
 import { nameOf } from '../parameters.ts';
@@ -63,6 +63,7 @@ const NOT_BUILT =
   'The console is not built. Run `npm run build:console` in the folder of the server, then load this page again.\n';
 
 const CREDENTIALS_BYTES = 4_096;
+const SESSIONS_PATH = '/console/sessions';
 
 const OwnSessions = listOfNodes(
   'OwnConsoleSessions',
