@@ -514,6 +514,20 @@ describe('The endpoint of a session, of what it sends', () => {
     assert.equal(driver.sender.credit, 2 ** 32 - 1);
   });
 
+  it('takes credit without a delivery-count for credit from the first delivery on, however many were sent since', () => {
+    const driver = receiving(5).sendMessages(3);
+    driver.receive(frame('flow', [uint(0), uint(2048), uint(0), uint(2048), uint(0), NULL, uint(4)]));
+    assert.equal(driver.sender.credit, 1);
+  });
+
+  it('keeps an unsettled delivery when a disposition names one far behind it that was sent settled', () => {
+    const driver = receiving(100).sendMessages(1).sendMessages(40, 4, true).forget();
+    for (let id = 1; id <= 40; id++) driver.receive(disposition(id, id));
+    assert.deepEqual([driver.dispositions, driver.sender.unsettledCount], [[], 1]);
+    driver.receive(disposition(0, 0));
+    assert.deepEqual([driver.dispositions, driver.sender.unsettledCount], [[[0, 0x24, true]], 0]);
+  });
+
   it('drops what waits of a link that ends, and sends what is behind it', () => {
     const driver = receiving(10).receive(attachReceiver({ name: 'm', handle: 1 }), window(0, 1));
     driver

@@ -79,6 +79,15 @@ export const AMQP: readonly Mutant[] = [
     ),
   },
   {
+    name: 'a disposition of a delivery that was sent settled finds an older one',
+    suite: 'AMQP deliveries',
+    edits: edit(
+      'core/session.ts',
+      'while ((deliveryId - this.#oldestId) >>> 0 >= this.#ring.length) this.#growRing();',
+      'while (!isSettled && (deliveryId - this.#oldestId) >>> 0 >= this.#ring.length) this.#growRing();',
+    ),
+  },
+  {
     name: 'ids of the session are not serial numbers',
     suite: 'AMQP deliveries',
     edits: edit('core/session.ts', '  return (a - b) | 0;', '  return a - b;'),

@@ -336,12 +336,13 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
     this.session.sendFlow(this, true, advance);
   }
 
-  /** The client's view of the link (transport, 2.6.7). */
+  /** The client's view of the link (transport, 2.6.7). @param deliveryCount -1: it names none */
   flow(deliveryCount: number, credit: number, isDraining: boolean): void {
     const { queued } = this;
+    // A client that names no delivery-count has not seen the `attach` of this side, in which it is 0.
+    const seen = Math.max(0, deliveryCount);
     // No client has seen what waits here, whatever delivery-count it claims. So credit and queued are not more than it gave.
-    const unseen =
-      deliveryCount < 0 ? queued : Math.max(queued, (this.deliveryCount + queued - deliveryCount) | 0);
+    const unseen = Math.max(queued, (this.deliveryCount + queued - seen) | 0);
     this.credit = Math.max(0, credit - unseen);
     this.isDraining = isDraining;
     this.handler?.onFlow();

@@ -287,6 +287,8 @@ export class SessionEndpoint {
     const deliveryId = this.#nextDeliveryId;
     this.#hasSent = true;
     this.#nextDeliveryId = next(deliveryId);
+    // One that is sent settled has a place, too: a disposition of it must not find the older delivery of another place.
+    while ((deliveryId - this.#oldestId) >>> 0 >= this.#ring.length) this.#growRing();
     if (isSettled) this.#advanceOldest();
     else this.#remember(deliveryId, endpoint);
     const departure = { endpoint, deliveryId, observer, bytes, isSettled, at: TRANSFER_HEAD_BYTES };
@@ -441,7 +443,6 @@ export class SessionEndpoint {
   }
 
   #remember(id: number, endpoint: SenderEndpoint): void {
-    while ((id - this.#oldestId) >>> 0 >= this.#ring.length) this.#growRing();
     this.#ring[id & (this.#ring.length - 1)] = endpoint;
     endpoint.unsettledCount += 1;
   }
