@@ -3,6 +3,7 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import { readAccounts } from '../../src/access/account.ts';
 import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
 import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
 import { FakeClock } from '../support/clock.ts';
 import { until } from '../support/until.ts';
 import { AmqpNode } from './node.ts';
@@ -156,6 +157,20 @@ describe('The login by SASL', () => {
       fields: { protocol: 'AMQP', network: '127.0.0.0/24', leftOut: 4 },
       message: 'further connections ended before their login; their lines were left out',
     });
+  });
+
+  it('answers a token that has expired with outcome 1: no later login by it succeeds', async () => {
+    const expired = new QuaysideError('token-expired', 'Token "t" has expired.');
+    const authenticator = {
+      recall: () => null,
+      login: () => Promise.reject(expired),
+      loginWithoutPassword: () => null,
+    };
+    const own = await AmqpNode.start({ authenticator });
+    const client = await own.stranger();
+    client.write(SASL, plain('test', 'qs_t'));
+    assert.equal(await outcome(client), 1);
+    await own.stop();
   });
 
   it('asks for a response once', async () => {

@@ -4,11 +4,12 @@ import type { ClientCertificate } from '../../session/login.ts';
 import { authenticate, type Credentials, loginCertified } from '../../session/login.ts';
 import { bytesOfText } from '../../util/byte-text.ts';
 import { quote, quoteBytes } from '../../util/quote.ts';
+import { AMQP_ERRORS } from '../errors.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import { CODE, descriptorNumber, SASL } from './codes.ts';
 import { Fields } from './fields.ts';
 import { FRAME_TYPE, frame, writer } from './frames.ts';
-import { decodeError, framingError, hex, limitExceeded, unauthorized } from './protocol-error.ts';
+import { decodeError, framingError, hex, ProtocolError, unauthorized } from './protocol-error.ts';
 
 /** Codes of `sasl-outcome` (security, 5.3.3.6). */
 const SASL_CODE = {
@@ -194,6 +195,5 @@ function codeOf(condition: string): number {
 
 function reject(error: unknown): never {
   if (!(error instanceof QuaysideError)) throw error;
-  if (error.code === 'unauthorized') throw unauthorized(error.message);
-  throw limitExceeded(error.message);
+  throw new ProtocolError(AMQP_ERRORS[error.code].condition, error.message);
 }

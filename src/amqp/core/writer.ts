@@ -64,12 +64,6 @@ export class Writer {
     this.octet(value & 0xff);
   }
 
-  /** A symbol of ASCII, or null. */
-  symbolOrNull(text: string | null): void {
-    if (text === null) this.null();
-    else this.symbol(text);
-  }
-
   /** A string that is text, not bytes; or null. */
   text(value: string | null): void {
     if (value === null) this.null();
