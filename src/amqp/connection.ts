@@ -105,8 +105,12 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
 
   /** Ends a link with an error. Harmless if it is over. */
   failLink(link: SessionLink, thrown: unknown): void {
+    if (this.links.has(link)) this.endLink(link, this.publicError(thrown));
+  }
+
+  /** As `failLink`, with an error that is public already, and so is logged. */
+  endLink(link: SessionLink, error: QuaysideError): void {
     if (!this.links.has(link)) return;
-    const error = this.publicError(thrown);
     // Every link would end for the same reason; what the client holds returns with the session, without a failed try.
     if (error.code === 'shutting-down') {
       this.end(error);
@@ -135,7 +139,9 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     for (const ticket of tickets) ticket.link.accept(ticket);
   }
 
-  notInserted(tickets: readonly SentTicket[], error: unknown): void {
+  notInserted(tickets: readonly SentTicket[], thrown: unknown): void {
+    // Once for all: it is logged.
+    const error = this.publicError(thrown);
     for (const ticket of tickets) ticket.link.refuse(ticket, error);
   }
 

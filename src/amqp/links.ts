@@ -110,7 +110,7 @@ export class IncomingLink implements ReceiverHandler {
     try {
       this.#insert(payload, ticket);
     } catch (error) {
-      this.refuse(ticket, error);
+      this.refuse(ticket, this.#connection.publicError(error));
     }
   }
 
@@ -121,14 +121,13 @@ export class IncomingLink implements ReceiverHandler {
   }
 
   /** It was not stored, or that is unknown. */
-  refuse({ deliveryId, isSettled }: SentTicket, thrown: unknown): void {
+  refuse({ deliveryId, isSettled }: SentTicket, error: QuaysideError): void {
     const { session } = this.endpoint;
-    const error = this.#connection.publicError(thrown);
     const { message } = AMQP_ERRORS[error.code];
     if (message === 'detach' || isSettled) {
       // There is no outcome that would be true, or none that its sender would see.
       if (!isSettled) session.forgetReceived();
-      this.#connection.failLink(this, error);
+      this.#connection.endLink(this, error);
     } else {
       session.settleReceived(deliveryId, message, message === 'rejected' ? wireError(error) : null);
     }
