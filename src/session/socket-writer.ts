@@ -4,7 +4,7 @@ import type { SessionCounts } from './server.ts';
 
 /** Learns, once, what became of bytes that were given to a {@link SocketWriter}. */
 export interface WriteObserver {
-  /** The kernel has every byte. */
+  /** The client can see all of it: the kernel has every byte, or may have. */
   written(): void;
   /** The kernel does not have all of the bytes, and never will. */
   lost(): void;
@@ -82,11 +82,6 @@ export class SocketWriter {
     return this.#writing === null ? CAPACITY_BYTES - this.#bytes : 0;
   }
 
-  /** Whether the kernel has not taken all of the last write. */
-  get isBehind(): boolean {
-    return this.#writing !== null;
-  }
-
   /** Adds a frame. @param observer of what ends with it */
   add(observer: WriteObserver | null, ...parts: readonly WrittenPart[]): void {
     if (this.#isClosed) {
@@ -118,22 +113,15 @@ export class SocketWriter {
     else this.#onEmpty = then;
   }
 
-  /** Drops everything but the pending write: its observers learn that it is lost. */
-  drop(): void {
-    const chunks = this.#chunks.splice(0);
-    for (const { bytes } of chunks) this.#count(-bytes);
-    for (const { observers } of chunks) for (const observer of observers) observer.lost();
-  }
-
   /** The connection is lost, or cut: what was not written is lost. */
   close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
     this.#endStall();
-    // The kernel has an unknown part of the pending write; only its last frame cannot be whole there.
-    if (this.#writing?.endsObserved) this.#writing.observers.at(-1)?.lost();
-    this.drop();
+    const lost = [this.#writing, ...this.#chunks].flatMap((chunk) => chunk?.observers ?? []);
+    this.#chunks.length = 0;
     this.#count(-this.#bytes);
+    for (const observer of lost) observer.lost();
   }
 
   #openChunk(): Chunk {
@@ -178,7 +166,13 @@ export class SocketWriter {
     }
     // Most writes are taken whole and at once; their callbacks come later and change nothing.
     if (socket.writableLength === 0) this.#done(chunk);
-    else this.#watchStall();
+    else {
+      // The kernel has an unknown part of it; only its last frame cannot be whole there.
+      const last = chunk.endsObserved ? chunk.observers.pop() : undefined;
+      for (const observer of chunk.observers.splice(0)) observer.written();
+      if (last !== undefined) chunk.observers.push(last);
+      this.#watchStall();
+    }
     return true;
   }
 
