@@ -490,12 +490,12 @@ class Destinations {
   find(text: string, right: Right): Destination {
     const known = this.#found.get(text);
     if (known !== undefined) {
-      this.#check(right, known.namespace.name);
+      this.check(right, known.namespace.name);
       return known;
     }
     const { ns, name } = this.#parse(text);
     const namespace = this.#broker.namespace(ns);
-    this.#check(right, ns);
+    this.check(right, ns);
     const destination = { namespace, queue: namespace.queue(name) };
     if (this.#found.size >= REMEMBERED) this.#found.clear();
     this.#found.set(text, destination);
@@ -507,7 +507,8 @@ class Destinations {
     return this.#user.maySeeBodies(ns);
   }
 
-  #check(right: Right, ns: string): void {
+  /** @throws QuaysideError `namespace-not-found`, `forbidden` */
+  check(right: Right, ns: string): void {
     const reason = refusal(this.#user, right, ns);
     if (reason !== null) throw reason;
   }

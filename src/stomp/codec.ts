@@ -367,7 +367,8 @@ function addHeader(headers: string[], text: string, rules: HeadRules): void {
   headers.push(unescapeHeader(rules, text.slice(0, colon)), rules.trims ? trimmed(value) : value);
 }
 
-function trimmed(value: string): string {
+/** Removes the spaces around a value, and no other white space: the byte A0 of a letter in UTF-8 would be some to `trim`. */
+export function trimmed(value: string): string {
   let from = 0;
   let end = value.length;
   while (value[from] === ' ') from += 1;

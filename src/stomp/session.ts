@@ -22,6 +22,7 @@ import {
   headerOf,
   malformed,
   RULES,
+  trimmed,
   VERSIONS,
   type Version,
 } from './codec.ts';
@@ -267,7 +268,7 @@ function readConnect({ headers }: Frame): ConnectRequest {
     );
   }
   // In 1.0 spaces around a value are padding; no version is agreed on before this frame.
-  const text = (value: string | null): string => (version === '1.0' ? (value ?? '').trim() : (value ?? ''));
+  const text = (value: string | null): string => (version === '1.0' ? trimmed(value ?? '') : (value ?? ''));
   return {
     version,
     login: text(headerOf(headers, 'login')),
@@ -318,6 +319,8 @@ function begin(session: StompSession, frame: Frame): void {
 
 function commit(session: StompSession, frame: Frame): void {
   const transaction = session.transactions.end(transactionIn(frame));
+  // The user may have lost the right since the SENDs.
+  for (const ns of transaction.targets) session.destinations.check('write', ns);
   void session.commit(transaction, headerOf(frame.headers, 'receipt'));
 }
 

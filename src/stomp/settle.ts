@@ -72,7 +72,7 @@ function candidates(
   if (version === '1.0' && given === null) return subscriptions.consuming();
   const named =
     version === '1.2'
-      ? subscriptions.numbered(id.slice(0, id.indexOf('-')))
+      ? subscriptions.numbered(id.slice(0, Math.max(0, id.indexOf('-'))))
       : subscriptions.find(needed(command, 'subscription', given));
   return named === undefined ? [] : [named];
 }

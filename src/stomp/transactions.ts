@@ -126,6 +126,11 @@ export class Transaction {
     }
   }
 
+  /** The namespaces that it stores in. */
+  get targets(): ReadonlySet<string> {
+    return new Set([...this.#sends].map(({ queue }) => queue.key.ns));
+  }
+
   /** Drops everything: what it would have settled is still outstanding. */
   abort(): void {
     for (const { outstanding } of this.#settlements) outstanding.isClaimed = false;

@@ -14,6 +14,7 @@ describe('logging in', () => {
       [
         { name: 'test', password: 'test', rights: null },
         { name: 'ünï', password: 'pässwörd ☃', rights: null },
+        { name: 'voilà', password: 'à', rights: null },
       ],
       ['N', 'S', 'D'],
     ),
@@ -41,6 +42,13 @@ describe('logging in', () => {
       await client.expect('CONNECTED');
       await client.disconnect();
     }
+  });
+
+  it('takes away spaces around a name and password in STOMP 1.0, and no byte of a letter', async () => {
+    const client = await StompClient.open(node.port);
+    client.write('CONNECT\nlogin: voilà \npasscode: à\n\n\0');
+    await client.expect('CONNECTED');
+    await client.disconnect();
   });
 
   it('recognises who comes back without another hash', async () => {

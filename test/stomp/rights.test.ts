@@ -56,6 +56,16 @@ describe('rights over STOMP', () => {
     await client.expectError('forbidden');
   });
 
+  it('are asked at COMMIT again, for what a transaction stores', async () => {
+    const client = await as('writer');
+    await client.ask('BEGIN', { transaction: 't' });
+    await client.ask('SEND', { destination: '/q/N/committed', transaction: 't' });
+    node.server.renewUsers(() => new TestAuthenticator().userNamed('reader'));
+    client.send('COMMIT', { transaction: 't', receipt: 'r' });
+    assert.equal((await client.expectError('forbidden')).headers.get('receipt-id'), 'r');
+    assert.equal((await node.sizes('committed')).ready, 0);
+  });
+
   it('are asked for a destination that was used before with another right', async () => {
     const client = await as('reader');
     await client.ask('SUBSCRIBE', { destination: '/q/N/both', id: 's' });

@@ -134,6 +134,14 @@ describe('Settling over STOMP', () => {
       assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 1 });
     });
 
+    it('names a message by the whole of its ack header', async () => {
+      await node.insert('a', ...Array.from({ length: 37 }, (_, i) => `${i}`));
+      const acks = await take('/q/N/a', 37);
+      assert.equal(acks.at(-1), '1-11');
+      client.send('ACK', { id: '11' });
+      await client.expectError('element-not-found');
+    });
+
     it('of an element that was purged in between is rejected', async () => {
       await node.insert('a', 'x');
       const [id = ''] = await take('/q/N/a', 1);
