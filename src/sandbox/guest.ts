@@ -18,7 +18,7 @@ export interface Host {
    * texts longer than `GuestLimits.quickText` only; `payload` begins the reading by itself.
    */
   converting(isOn: boolean): void;
-  /** A line that a selector wrote to its console. */
+  /** A line that a selector wrote to its console: `=` and text. */
   log(at: number, text: string): void;
 }
 
@@ -374,8 +374,8 @@ function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): Guest {
     sink.write = logs
       ? (text) => {
           lines += 1;
-          if (lines <= limits.logLines) host.log(position, text);
-          else if (lines === limits.logLines + 1) host.log(position, '… and more');
+          if (lines <= limits.logLines) host.log(position, `=${text}`);
+          else if (lines === limits.logLines + 1) host.log(position, '=… and more');
         }
       : null;
     const elements: Element[] = parse(input);

@@ -245,10 +245,23 @@ class WorkerProgram implements SelectorProgram {
   }
 
   async #select(elements: readonly SelectorInput[], hasBodies: boolean): Promise<SelectorAnswer[] | null> {
+    const closes = this.#closes;
+    try {
+      return await this.#answersFor(elements, hasBodies, closes);
+    } finally {
+      // A call that waited when the program was closed gave it to the worker once more.
+      if (this.#closes !== closes) this.#dispatcher.close(this.#key);
+    }
+  }
+
+  async #answersFor(
+    elements: readonly SelectorInput[],
+    hasBodies: boolean,
+    closes: number,
+  ): Promise<SelectorAnswer[] | null> {
     const answers: SelectorAnswer[] = [];
     let oneByOneUntil = 0;
     let strikes = 0;
-    const closes = this.#closes;
     while (answers.length < elements.length) {
       const from = answers.length;
       if (this.#withBodies && !hasBodies) return null;

@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
 import { after, describe, it } from 'node:test';
+import { Worker } from 'node:worker_threads';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { LIMITS } from '../../src/model/limits.ts';
+import type { WorkerRequest } from '../../src/sandbox/protocol.ts';
 import type { SelectorVerdict } from '../../src/sandbox/sandbox.ts';
 import { element, json, patientSandbox, textOf, verdictsOf } from './elements.ts';
 
@@ -243,6 +245,24 @@ describe('A sandbox', () => {
       assert.equal(textOf(stored?.body), '2');
     });
 
+    it('has a console, whose lines are answered if they are wanted', async () => {
+      const program = sandbox.open(
+        ['env => { console.log("<b>", 1); console.warn("=", {}, ""); return true }'],
+        {
+          logs: true,
+        },
+      );
+      const [answer] = await program.select([element()]);
+      assert.deepEqual(answer, {
+        outcome: 'asked',
+        verdicts: [YES],
+        logs: [
+          [0, '<b> 1'],
+          [0, '= {} '],
+        ],
+      });
+    });
+
     it('is nothing of the host', async () => {
       assert.match((await verdict('env => { throw Object.keys(env).join() }')).error ?? '', /^msg,state$/);
     });
@@ -395,6 +415,26 @@ describe('A sandbox', () => {
       const outcomes = (await selected).map(({ outcome }) => outcome);
       assert.equal(outcomes.length, 300);
       assert.deepEqual(new Set(outcomes.slice(100)), new Set(['unasked']));
+    });
+
+    it('is not kept by the worker if the program is closed while a call waits', async (t) => {
+      const sent = t.mock.method(Worker.prototype, 'postMessage');
+      const others = sandbox.open(['env => true']);
+      const busy = Array.from({ length: 5 }, () => others.select([element()]));
+      const program = sandbox.open(['env => false']);
+      const selected = program.select([element()]);
+      program.close();
+      await Promise.all([...busy, selected]);
+      const requests = sent.mock.calls.map(({ arguments: [request] }) => request as WorkerRequest);
+      const calls = requests.filter(({ kind }) => kind === 'call');
+      const own = calls.find(
+        (request) => request.kind === 'call' && request.sources?.includes('env => false'),
+      );
+      assert.ok(own?.kind === 'call', 'its call waited until after the close');
+      const last = requests.findLast(
+        (request) => request.kind !== 'compile' && request.program === own.program,
+      );
+      assert.equal(last?.kind, 'close');
     });
 
     it('never mixes up the elements of a batch', async () => {

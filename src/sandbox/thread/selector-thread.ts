@@ -83,8 +83,8 @@ export class SelectorThread {
     this.#deadline.start(this.#limits.compileMs);
     const steps = sources.map((source) => this.#read(source));
     const vm = await this.#newVm();
-    if (this.#deadline.passed) return this.#overrun(vm, null);
     try {
+      if (this.#deadline.passed) return this.#overrun(vm, null);
       this.#deadline.start(this.#limits.compileMs);
       const problems = steps.map((step): SourceProblem | null =>
         step instanceof SelectorError ? step.problem : vm.compile(step.script, () => {}),
@@ -302,7 +302,7 @@ export class Call implements Host {
   }
 
   log(at: number, text: string): void {
-    this.logs.push([at, text]);
+    this.logs.push([at, text.slice(1)]);
   }
 
   /**
