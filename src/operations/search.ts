@@ -190,6 +190,7 @@ export class ElementSearch {
   readonly #findsIds: boolean;
   /** Whether the selector has asked for a body. */
   #selectorNeedsBodies = false;
+  #isClosed = false;
 
   constructor(
     queue: Queue,
@@ -207,8 +208,9 @@ export class ElementSearch {
     this.#findsIds = queue.namespace.storage.capabilities.remove;
   }
 
-  /** Lets go of the selector's VM. */
+  /** Lets go of the selector's VM. What was read ahead in vain may still come, and must not open it again. */
   close(): void {
+    this.#isClosed = true;
     this.#program?.close();
   }
 
@@ -297,7 +299,8 @@ export class ElementSearch {
       ? this.#readIds(after, Math.min(count, left), bodies)
       : this.#scan({ after, limit: bodies ? Math.min(count, MAX_CHUNK_WITH_BODIES) : count, bodies }));
     const old = deliveries.filter((delivery) => this.#isOld(delivery));
-    const asked = this.#program === null || old.length === 0 ? null : this.#ask(this.#program, old, bodies);
+    const program = this.#isClosed ? null : this.#program;
+    const asked = program === null || old.length === 0 ? null : this.#ask(program, old, bodies);
     // Awaited later, if nothing fails before.
     asked?.catch(ignore);
     return { deliveries, next, hasBodies: bodies, deciding: asked };

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import { Worker } from 'node:worker_threads';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { Queue } from '../../src/broker/queue.ts';
 import { DELIVERY_STATES, type NewElement } from '../../src/model/element.ts';
@@ -10,11 +11,13 @@ import {
   type SearchOptions,
   type SearchPage,
 } from '../../src/operations/search.ts';
+import type { WorkerRequest } from '../../src/sandbox/protocol.ts';
 import { makeSandbox, type SelectorSandbox } from '../../src/sandbox/sandbox.ts';
 import { MAIN_ENGINES, type TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { brokerOn, plain } from '../support/broker.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { until } from '../support/until.ts';
 
 const ALL: ElementFilter = { states: DELIVERY_STATES, group: null };
 const OPTIONS: SearchOptions = { payer: 'ann', path: 'where', bodies: true };
@@ -98,6 +101,26 @@ for (const engine of MAIN_ENGINES) {
         assert.equal(found.looked, 1_000);
         assert.ok(found.matches.every(({ body, bytes }) => body.length === 0 && bytes > 0));
       }
+    });
+
+    it('leaves no selector in the worker after a page that ended while more was read ahead', async (t) => {
+      const source = queue();
+      await source.insert(numbered(1_000));
+      const sent = t.mock.method(Worker.prototype, 'postMessage');
+      const filter = { ...ALL, selector: 'env.msg.hdrs.n >= 0' };
+      for (let i = 0; i < 5; i += 1) {
+        const { matches } = await searches.page(source, filter, { ...OPTIONS, bodies: false }, null, 150);
+        assert.equal(matches.length, 150);
+      }
+      // The engine replies in order: by then everything that was read ahead is there.
+      await source.scan({ group: null, states: DELIVERY_STATES, after: null, limit: 1, bodies: false });
+      const lastOfPrograms = (): unknown[] => {
+        const requests = sent.mock.calls.map(({ arguments: [request] }) => request as WorkerRequest);
+        const own = requests.filter((request) => request.kind === 'call' || request.kind === 'close');
+        return [...new Map(own.map(({ program, kind }) => [program, kind])).values()];
+      };
+      await until(() => lastOfPrograms().every((kind) => kind === 'close'));
+      assert.equal(lastOfPrograms().length, 5);
     });
 
     it('rejects a cursor that was not issued for the queue, and continues behind an element that was taken since', async () => {
