@@ -219,12 +219,11 @@ export class LogSink {
   }
 
   write(line: string): void {
-    if (this.#buffered + line.length > MAX_BUFFERED) {
-      this.#dropped += 1;
-      return;
+    if (this.#buffered + line.length > MAX_BUFFERED) this.#dropped += 1;
+    else {
+      this.#buffered += line.length;
+      this.#lines.push(line);
     }
-    this.#buffered += line.length;
-    this.#lines.push(line);
     this.#startWriting();
   }
 
@@ -247,6 +246,8 @@ export class LogSink {
   }
 
   async #writeAll(): Promise<void> {
+    // `#writing` must be set before `onDropped` is called, which writes a line itself.
+    await null;
     for (;;) {
       if (this.#rest.length === 0) {
         if (this.#lines.length === 0) {

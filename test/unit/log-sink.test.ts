@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { LogSink } from '../../src/app/log.ts';
 import { systemClock } from '../../src/util/clock.ts';
+import { until } from '../support/until.ts';
 
 const LINE = `${'x'.repeat(1023)}\n`;
 
@@ -54,6 +55,33 @@ describe('Lines of a log on their way to a pipe', {
     assert.ok(lost > 0 && read.endsWith(`${lost} lines are missing\n`));
     assert.equal(whole + lost, written);
     assert.ok(whole >= 4 * 1024, `${whole} lines were kept`);
+  });
+
+  it('are counted and left out if they are too long to be kept, and the next ones are written', async () => {
+    sink.write('x'.repeat(5 * 1024 * 1024));
+    lost = 0;
+    sink.write('next\n');
+    await sink.flush(60_000);
+    assert.equal(readAll(), 'next\n1 lines are missing\n');
+  });
+
+  it('are written again once they can be, however many were left out by then', async () => {
+    const reader = openSync(join(folder, 'pipe'), constants.O_RDONLY | constants.O_NONBLOCK);
+    const writer = openSync(join(folder, 'pipe'), constants.O_WRONLY | constants.O_NONBLOCK);
+    closeSync(pipe);
+    closeSync(reader);
+    const losing = new LogSink(writer, systemClock, (lines) => losing.write(`${lines} lines are missing\n`));
+    // Nobody has the pipe open for reading, so each write fails.
+    for (let i = 0; i < 6 * 1024; i++) losing.write(LINE);
+    await losing.flush(20);
+    pipe = openSync(join(folder, 'pipe'), constants.O_RDONLY | constants.O_NONBLOCK);
+    losing.write(LINE);
+    let read = '';
+    await until(() => {
+      read += readAll();
+      return /\d+ lines are missing\n/.test(read);
+    });
+    closeSync(writer);
   });
 
   function readAll(): string {
