@@ -715,10 +715,13 @@ function checkRetryDelay(
 const isSqlite = (url: string): boolean => url.startsWith('sqlite:');
 const isRedis = (url: string): boolean => /^rediss?:/.test(url);
 
+/** Options of the SQLite engine, and so of all namespaces in one file. */
+const SQLITE_OPTIONS = ['durability', 'cacheBytes', 'damagedLog'] as const;
+
 /** Options that only some engines have. */
 function checkEngineOptions(namespace: NamespaceConfig, path: Path, report: Report): void {
   const { url, variant, signaller } = namespace;
-  for (const option of ['durability', 'cacheBytes'] as const) {
+  for (const option of SQLITE_OPTIONS) {
     if (namespace[option] === undefined || isSqlite(url)) continue;
     report([...path, option], 'is for sqlite: only', 'Leave it out');
   }
@@ -747,7 +750,7 @@ function checkSharedEngines(namespaces: Config['namespaces'], report: Report): v
       first.set(namespace.url, [name, namespace]);
       continue;
     }
-    for (const option of ['durability', 'cacheBytes'] as const) {
+    for (const option of SQLITE_OPTIONS) {
       if (shared[1][option] === namespace[option]) continue;
       report(
         ['namespaces', name, option],

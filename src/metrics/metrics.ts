@@ -333,7 +333,8 @@ function namespaceFamilies(contents: readonly Contents[]): Family[] {
         // Dead letters stay until a person acts: an alert on the age would never end.
         const deadLetterQueues = new Set(namespace.deadLetterQueues);
         const consumed = queues.filter(({ name }) => !deadLetterQueues.has(name));
-        return [sampleOf(namespace, {}, Math.max(0, ...consumed.map(({ oldestReadyS }) => oldestReadyS)))];
+        const oldestS = consumed.reduce((oldest, { oldestReadyS }) => Math.max(oldest, oldestReadyS), 0);
+        return [sampleOf(namespace, {}, oldestS)];
       },
     ),
     gauge(

@@ -234,6 +234,12 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
       /sqlite: only/,
     ],
     [
+      'what to do with a damaged log, of an engine that has none',
+      'namespaces: { N: { url: "redis://:CANARY@h", damagedLog: drop } }',
+      'namespaces.N.damagedLog',
+      /sqlite: only/,
+    ],
+    [
       'a collection of statistics with a slash',
       'namespaces: { N: { url: "sqlite:x", stats: { coll: "a/b" } } }',
       'namespaces.N.stats.coll',
@@ -244,6 +250,12 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
       'namespaces: { N: { url: "sqlite:x" }, M: { url: "sqlite:x", durability: normal } }',
       'namespaces.M.durability',
       /not given in namespace N/,
+    ],
+    [
+      'one engine, of which one namespace would drop a damaged log',
+      'namespaces: { N: { url: "sqlite:x" }, M: { url: "sqlite:x", damagedLog: drop } }',
+      'namespaces.M.damagedLog',
+      /is drop, but not given in namespace N/,
     ],
     [
       'an origin with a path',

@@ -178,6 +178,18 @@ describe('Metrics', () => {
     );
   });
 
+  it('are there for more queues than a call may have arguments', async () => {
+    const namespace = broker.namespace('N');
+    const counts = await namespace.storage.counts({ ns: 'N', name: 'none' });
+    const names = Array.from({ length: 150_000 }, (_, i) => `q${i}`);
+    // A mock would keep all calls.
+    namespace.queueNames = async () => names;
+    namespace.storage.counts = async () => counts;
+    sources = { ...sources, perQueue: false };
+    const samples = samplesOf(await fresh(), 'quayside_oldest_ready_element_age_seconds');
+    assert.deepEqual(samples, new Map([['{namespace="N"}', 0]]));
+  });
+
   it('have every counter from 0: what happens first is an increase', async () => {
     const zeros = await fresh();
     const before = samplesOf(zeros, 'quayside_operations_total');
