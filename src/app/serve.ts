@@ -32,26 +32,40 @@ export async function serve(io: ServeIo): Promise<number> {
   for (const warning of warnings) log.logger.warn({}, warning);
   const server = createServer(config, { log: log.logger, version: io.version, errorAt });
   const { promise: ending, resolve: end } = Promise.withResolvers<number>();
-  const unfollow = followProcess(server, log, io, end);
   let pidFile: PidFile | null = null;
   const start = async (): Promise<void> => {
     await server.start();
     pidFile = tryPidFile(config, log);
     printStart(server, config, io, pidFile);
   };
-  try {
-    await Promise.race([start(), ending]);
-    return await ending;
-  } finally {
-    await stopInTime(server, config, log, io);
-    (pidFile as PidFile | null)?.remove();
-    unfollow();
-    await log.flush();
-  }
+  // The start, then one reload after the other: of two at once, the one that read first could apply what it read last.
+  let changes = Promise.resolve();
+  const onReload = (): void => {
+    changes = changes.then(() => reload(server, log, io), ignore);
+  };
+  const unfollow = followProcess(server, log, io, { end, onReload });
+  changes = start();
+  const [ended] = await Promise.allSettled([Promise.race([changes, ending]).then(() => ending)]);
+  const isStopped = await stopInTime(server, config, log, io);
+  removePidFile(pidFile, log);
+  unfollow();
+  await log.flush();
+  if (ended.status === 'rejected') throw ended.reason;
+  return isStopped ? ended.value : EXIT.failed;
+}
+
+function ignore(): void {}
+
+/** What signals and failures of the process lead to. */
+interface ProcessEvents {
+  /** The server is to stop, and the process to end with this code. */
+  readonly end: (code: number) => void;
+  /** The configuration is to be read again. */
+  readonly onReload: () => void;
 }
 
 /** Subscribes to everything that may end the process, or change it while it runs. Returns a function that undoes it. */
-function followProcess(server: Server, log: Log, io: ServeIo, end: (code: number) => void): () => void {
+function followProcess(server: Server, log: Log, io: ServeIo, { end, onReload }: ProcessEvents): () => void {
   const { logger } = log;
   const onUncaught = (err: unknown): void => {
     logger.fatal({ event: 'fault', err }, 'an error that nobody caught: the server stops');
@@ -72,7 +86,7 @@ function followProcess(server: Server, log: Log, io: ServeIo, end: (code: number
       logger.warn({ event: 'stop', signal }, 'ended at once');
       cutOff(log, io);
     },
-    reload: () => void reload(server, log, io),
+    reload: onReload,
   });
   return () => {
     unfollowSignals();
@@ -113,14 +127,22 @@ function printStart(
   );
 }
 
-async function stopInTime(server: Server, config: Config, log: Log, io: ServeIo): Promise<void> {
+/** Returns whether all parts could be stopped. Never rejects: why the server stops is what its operator should read. */
+async function stopInTime(server: Server, config: Config, log: Log, io: ServeIo): Promise<boolean> {
   const cancel = systemClock.after(config.shutdown.deadline * 1000 + CLOSING_MS, () => {
     log.logger.error({ event: 'stop' }, 'the stop took too long and was cut off');
     cutOff(log, io);
   });
-  await server.stop();
-  cancel();
-  log.logger.info({ event: 'stop' }, 'stopped');
+  try {
+    await server.stop();
+    log.logger.info({ event: 'stop' }, 'stopped');
+    return true;
+  } catch (err) {
+    log.logger.error({ event: 'stop', err }, 'a part of the server could not be stopped');
+    return false;
+  } finally {
+    cancel();
+  }
 }
 
 /** Ends the process once the log is written, or its short deadline is over. */
@@ -168,6 +190,14 @@ function tryPidFile({ dataDir }: Config, { logger }: Log): PidFile | null {
   } catch (err) {
     logger.warn({ event: 'start', err }, `the process id cannot be written to ${dataDir}`);
     return null;
+  }
+}
+
+function removePidFile(file: PidFile | null, { logger }: Log): void {
+  try {
+    file?.remove();
+  } catch (err) {
+    logger.warn({ event: 'stop', err }, `${file?.path} cannot be removed`);
   }
 }
 

@@ -171,7 +171,7 @@ export class Server implements Service {
    * @throws ConfigError
    */
   async reload(config: Config): Promise<void> {
-    if (this.#running === null) return;
+    if (this.#running === null || this.#stopping !== null) return;
     const { authenticator, broker, tokens, consoleSessions, exchanges, http, sessions } = this.#running;
     const { clock, log, errorAt } = this.#parts;
     const { accounts, created, warnings } = await loadUsers(config, errorAt);

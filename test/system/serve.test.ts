@@ -1,0 +1,121 @@
+import assert from 'node:assert/strict';
+import { existsSync } from 'node:fs';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { PassThrough } from 'node:stream';
+import { after, before, describe, it, type TestContext } from 'node:test';
+import { serve } from '../../src/app/serve.ts';
+import { Server } from '../../src/app/server.ts';
+import { type LoadedConfig, loadConfig } from '../../src/config/load.ts';
+import { ConfigError } from '../../src/config/schema.ts';
+import { QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
+
+describe('A process that serves', () => {
+  let folder: string;
+  before(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'quayside-serve-'));
+  });
+  after(() => rm(folder, { recursive: true }));
+
+  /** A configuration with one user. */
+  function configured(user: string, more: Record<string, string> = {}): Promise<LoadedConfig> {
+    const env = {
+      QUAYSIDE_HTTP__PORT: '0',
+      QUAYSIDE_HTTP__USERS: JSON.stringify({ [user]: 'password' }),
+      QUAYSIDE_NAMESPACES: '{"N": {"url": "sqlite::memory:"}}',
+      QUAYSIDE_LOG__LEVEL: 'error',
+      ...more,
+    };
+    return loadConfig({ file: null, env, cwd: folder });
+  }
+
+  /** Serves until SIGTERM. `load` is what SIGHUP reads. */
+  async function started(load: () => Promise<LoadedConfig>) {
+    const output = new PassThrough();
+    const loaded = await configured('ann');
+    const ended = serve({ loaded, load, version: '0.0.0', output, exitNow: () => {} });
+    const url = async (): Promise<string> => {
+      let text = '';
+      await until(() => {
+        text += output.read() ?? '';
+        return text.includes('\n');
+      });
+      return /listens on (\S+)/.exec(text)?.[1] ?? '';
+    };
+    return { url, ended };
+  }
+
+  const signal = (name: 'SIGTERM' | 'SIGHUP'): boolean => process.emit(name, name);
+
+  async function mayLogIn(url: string, user: string): Promise<boolean> {
+    const client = new QueueClient({ url, credentials: `${user}:password` });
+    const { status } = await client.status('N', 'q');
+    client.close();
+    return status === 200;
+  }
+
+  /** Servers stop, and say that they did not. */
+  function failStops({ mock }: TestContext): void {
+    const { stop } = Server.prototype;
+    mock.method(Server.prototype, 'stop', async function (this: Server) {
+      await stop.call(this);
+      throw new Error('planted');
+    });
+  }
+
+  it('reads the configuration again once for each signal, one after the other', async () => {
+    const first = Promise.withResolvers<LoadedConfig>();
+    let loads = 0;
+    const { url, ended } = await started(() => {
+      loads += 1;
+      return loads === 1 ? first.promise : configured('last');
+    });
+    const at = await url();
+    signal('SIGHUP');
+    signal('SIGHUP');
+    await until(() => loads > 0);
+    first.resolve(await configured('first'));
+    await until(() => mayLogIn(at, 'last'));
+    assert.equal(loads, 2);
+    assert.equal(await mayLogIn(at, 'first'), false);
+    signal('SIGTERM');
+    assert.equal(await ended, 0);
+  });
+
+  it('reads it again after a start during which the signal came', async () => {
+    const { url, ended } = await started(() => configured('later'));
+    signal('SIGHUP');
+    const at = await url();
+    await until(() => mayLogIn(at, 'later'));
+    signal('SIGTERM');
+    assert.equal(await ended, 0);
+  });
+
+  it('ends with 1 if a part cannot be stopped, and leaves no pid file', async (t) => {
+    failStops(t);
+    const { url, ended } = await started(() => configured('ann'));
+    await url();
+    signal('SIGTERM');
+    assert.equal(await ended, 1);
+    assert.equal(existsSync(join(folder, 'data', 'quayside.pid')), false);
+  });
+
+  it('says what kept it from starting, also if a part cannot be stopped', async (t) => {
+    failStops(t);
+    const loaded = await configured('ann', {
+      QUAYSIDE_HTTP__HOST: '192.0.2.1',
+      QUAYSIDE_HTTP__INSECURE: 'true',
+    });
+    const output = new PassThrough();
+    const ended = serve({
+      loaded,
+      load: () => configured('ann'),
+      version: '0.0.0',
+      output,
+      exitNow: () => {},
+    });
+    await assert.rejects(ended, ConfigError);
+  });
+});
