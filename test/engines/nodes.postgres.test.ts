@@ -130,6 +130,32 @@ describe('PostgreSQL with several nodes', () => {
     }
   });
 
+  it('receives signals after notifications that are no signals, which any user of the database may send', async () => {
+    const warnings: string[] = [];
+    const log = { info: () => {}, warn: (_: object, message: string) => void warnings.push(message) };
+    const node = await openNode(server, { schema, log });
+    const payloads = [
+      '',
+      'x',
+      'null',
+      '5',
+      '{}',
+      '[]',
+      '{"signals":null}',
+      '{"signals":[null]}',
+      '{"signals":[[5,5]]}',
+    ];
+    for (const payload of payloads)
+      await runSql(server, `SELECT pg_notify('${schema}_signals', '${payload}')`);
+    const received: JsonValue[] = [];
+    node.signaller.subscribe('topic', (message) => void received.push(message));
+    nodes[0].signaller.publish('topic', 'a signal');
+    await until(() => received.length > 0);
+    await node.stop();
+    assert.deepEqual(received, ['a signal']);
+    assert.equal(warnings.length, payloads.length);
+  });
+
   it('counts and purges what another node stored for groups that this one never asked for', async () => {
     const own = queue('stream');
     const [a, b] = nodes;

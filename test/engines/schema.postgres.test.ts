@@ -28,6 +28,13 @@ describe('A PostgreSQL schema', () => {
     await second.stop();
   });
 
+  it('may have a name that is a word of SQL', async () => {
+    const node = await openNode(server, { schema: 'order' });
+    await node.storage.insert({ ns: 'plain', name: 'q' }, newElements('a'));
+    await node.stop();
+    await runSql(server, 'DROP SCHEMA "order" CASCADE');
+  });
+
   it('of another version is rejected at the start, and left as it is', async () => {
     for (const [version, message] of [
       ['15', /has tables of version "15"; this Quayside needs version "2"/],

@@ -75,6 +75,7 @@ export const SUITES = {
   'postgres registry': { files: ['test/engines/registry.postgres.test.ts'], pattern: null },
   'postgres unused queues': { files: ['test/engines/unused-queues.postgres.test.ts'], pattern: null },
   'postgres faults': { files: ['test/engines/faults.postgres.test.ts'], pattern: null },
+  'postgres nodes': { files: ['test/engines/nodes.postgres.test.ts'], pattern: 'receives signals after' },
   'postgres races': { files: ['test/engines/races.postgres.test.ts'], pattern: null },
   'postgres housekeeping': { files: ['test/engines/housekeeping.postgres.test.ts'], pattern: null },
   'postgres dead entries': { files: ['test/engines/dead-entries.postgres.test.ts'], pattern: null },

@@ -228,6 +228,11 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [inPostgres('connection.ts', ", '23505']", ']')],
   },
   {
+    name: 'a notification that is no signal ends the node',
+    suite: 'postgres nodes',
+    edits: [inPostgres('signaller.ts', 'areSignals === true ? payload : null', 'payload')],
+  },
+  {
     name: 'a call that takes too long is repeated while others wait for it',
     suite: 'postgres races',
     edits: [

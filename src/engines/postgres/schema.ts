@@ -195,7 +195,7 @@ export async function prepareSchema(connection: Connection, { schema }: Settings
     const [exists] = await connection.query(EXISTS, [schema]);
     [hasSchema, hasTables] = [flag(exists ?? [], 0), flag(exists ?? [], 1)];
     // Only if it is missing: a user who may not create one may still be given one.
-    if (!hasSchema) await connection.run(`CREATE SCHEMA ${schema}`);
+    if (!hasSchema) await connection.run(`CREATE SCHEMA "${schema}"`);
     if (!hasTables) await connection.run(`${INITIAL}; ${recordVersion()}`);
     const [row = []] = await connection.query(FIND_VERSION, []);
     const [version, tag] = row;

@@ -101,14 +101,11 @@ export class PostgresSignaller implements Signaller {
 
   /** A notification arrived on the listening connection. */
   notified(payload: string): void {
-    let parsed: Payload;
-    try {
-      parsed = JSON.parse(payload) as Payload;
-    } catch {
+    const parsed = readPayload(payload);
+    if (parsed === null)
       this.#host.log.warn({ channel: this.#host.channel }, 'a notification that is none of ours was ignored');
-      return;
-    }
-    if (parsed.from === this.#node) this.#receivedProbe = Math.max(this.#receivedProbe, parsed.probe ?? 0);
+    else if (parsed.from === this.#node)
+      this.#receivedProbe = Math.max(this.#receivedProbe, parsed.probe ?? 0);
     else for (const [topic, message] of parsed.signals) this.#topics.deliver(topic, message);
   }
 
@@ -197,5 +194,18 @@ export class PostgresSignaller implements Signaller {
         }
       });
     });
+  }
+}
+
+/** Null if no node sent it: any user of the database may notify a channel. */
+function readPayload(text: string): Payload | null {
+  try {
+    const payload = JSON.parse(text) as Payload | null;
+    const areSignals = payload?.signals.every(
+      (signal) => Array.isArray(signal) && typeof signal[0] === 'string',
+    );
+    return areSignals === true ? payload : null;
+  } catch {
+    return null;
   }
 }
