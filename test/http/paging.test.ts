@@ -120,6 +120,8 @@ describe('A listing that is read in pages', () => {
     const unknown = await client.request('GET', '/q', { query: { array: 1, after: 'a@nowhere' } });
     assert.equal(unknown.status, 400);
     assert.match(unknown.body.toString(), /a@nowhere/);
-    assert.equal((await client.request('GET', '/q', { query: { after: 'nowhere' } })).status, 404);
+    const name = await client.request('GET', '/q', { query: { after: 'nowhere' } });
+    assert.equal(name.status, 400);
+    assert.equal(jsonOf<{ parameter: string }>(name).parameter, 'after');
   });
 });

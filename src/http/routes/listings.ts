@@ -1,6 +1,6 @@
 import type { Namespace } from '../../broker/namespace.ts';
 import type { QueueRecord } from '../../broker/queue.ts';
-import { invalidParameter, namespaceNotFound } from '../../model/errors.ts';
+import { invalidParameter, type QuaysideError } from '../../model/errors.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
@@ -88,7 +88,8 @@ export const listingRoutes: readonly Route[] = [
           if (query.reload) await Promise.all(visible.map((namespace) => namespace.reload()));
           const names = visible.map(({ name }) => name);
           const at = query.after === null ? -1 : names.indexOf(query.after);
-          if (query.after !== null && at === -1) throw namespaceNotFound(query.after);
+          if (query.after !== null && at === -1)
+            throw wrongAfter(query.after, 'the last name of the page before');
           const { items, headers } = pageOf(names.slice(at + 1), query, (name) => name);
           call.value(items, headers);
         } else {
@@ -191,10 +192,11 @@ function positionOf(after: string | null, namespaces: readonly Namespace[]): Pos
     .filter((name) => after.endsWith(`@${name}`))
     .sort((a, b) => b.length - a.length);
   if (namespace !== undefined) return { namespace, queue: after.slice(0, -namespace.length - 1) };
-  throw invalidParameter(
-    'after',
-    `after cannot be ${quote(after)}; give queue@namespace, the id of the last queue of the page before.`,
-  );
+  throw wrongAfter(after, 'queue@namespace, the id of the last queue of the page before');
+}
+
+function wrongAfter(after: string, allowed: string): QuaysideError {
+  return invalidParameter('after', `after cannot be ${quote(after)}; give ${allowed}.`);
 }
 
 /** A namespace as listings need it. `queues` is null if its engine is unavailable. */
