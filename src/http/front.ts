@@ -3,7 +3,7 @@ import type { Socket } from 'node:net';
 import findMyWay from 'find-my-way';
 import { addressBlock } from '../access/networks.ts';
 import { refusal, type User } from '../access/user.ts';
-import { shuttingDown } from '../broker/consumer.ts';
+import { shuttingDown, WaitingLimit } from '../broker/consumer.ts';
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkName } from '../model/names.ts';
@@ -38,6 +38,15 @@ const LARGE_BODIES_PER_USER = 2;
 const LARGE_BODIES = 4;
 /** Those of one user that wait, in their sockets, for the ones before them; further ones are rejected. */
 const MAX_WAITING_BODIES = 100;
+
+/**
+ * Bytes of bodies that were taken and that their clients have not read yet: of one user, and of all. With its response each takes
+ * twice as much memory.
+ */
+const UNREAD_BYTES_PER_USER = 128 * 1_048_576;
+const UNREAD_BYTES = 2 * UNREAD_BYTES_PER_USER;
+/** Up to so many bytes of a response do not count: the kernel takes them over at once. */
+const UNCOUNTED_BYTES = 65_536;
 
 const EXPORTS_PER_USER = 2;
 const EXPORTS = 8;
@@ -95,6 +104,14 @@ export class Front {
         `Exports and imports run ${EXPORTS_PER_USER} at a time for each user, ${EXPORTS} in all; retry later.`,
       ),
   });
+  readonly #unread = new WaitingLimit(
+    { total: UNREAD_BYTES, perUser: UNREAD_BYTES_PER_USER },
+    ({ total, perUser }) =>
+      new QuaysideError(
+        'overloaded',
+        `Clients have yet to read what they took: at most ${perUser} bytes for one user, ${total} in all; read those responses, then retry.`,
+      ),
+  );
   readonly #origins: ReadonlySet<string>;
   readonly #startedAt: string;
   readonly #waitingReads = new WeakMap<Socket, number>();
@@ -174,6 +191,22 @@ export class Front {
     } finally {
       leave();
     }
+  }
+
+  /**
+   * Counts bodies that were taken until the function that it returns is called, which may be more than once: clients that take and
+   * do not read would fill the memory.
+   * @throws QuaysideError `overloaded`
+   */
+  holdUnread(user: string, bytes: number): () => void {
+    if (bytes <= UNCOUNTED_BYTES) return NOTHING_HELD;
+    // One element may be larger than the limit, and is held alone.
+    let held = Math.min(bytes, UNREAD_BYTES_PER_USER);
+    this.#unread.enter(user, held);
+    return () => {
+      this.#unread.exit(user, held);
+      held = 0;
+    };
   }
 
   /** Answers a request, now or later. Never throws. */
@@ -457,6 +490,8 @@ function pathOf(target: string): string {
 }
 
 const SLASH = 0x2f;
+
+const NOTHING_HELD = (): void => {};
 
 /** How a blocked get ends without an element: no rejection. */
 const ENDED_WAITS: ReadonlySet<string> = new Set(['pop-timeout', 'pop-cancelled']);

@@ -125,6 +125,25 @@ describe('A client that goes away before its element was handed over', () => {
     });
   }
 
+  it('clients that do not read hold no more than 128 MiB for a user: what one more takes goes back', async () => {
+    const queue = harness().queue();
+    const half = newElement({ body: Buffer.alloc(64 * 1_048_576) });
+    const { storage } = harness().opened.engine;
+    for (let i = 0; i < 3; i += 1) await storage.insert({ ns: 'N', name: queue }, [half]);
+    const connections = [];
+    for (const left of [2, 1]) {
+      const connection = await blockedGet(harness(), queue, '?reserve=1');
+      connection.socket.pause();
+      connections.push(connection);
+      await harness().until(async () => (await statusOf(harness(), queue)).size === left);
+    }
+    const rejected = await harness().client().reserve('N', queue);
+    assert.deepEqual([rejected.status, jsonOf<{ code: string }>(rejected).code], [503, 'overloaded']);
+    for (const connection of connections) connection.destroy();
+    await harness().until(async () => (await statusOf(harness(), queue)).size === 3);
+    assert.equal((await harness().client().reserve('N', queue)).body.length, half.body.byteLength);
+  });
+
   it('a waiting client gets what another one could not take', async () => {
     const client = harness().client();
     const queue = harness().queue();

@@ -422,7 +422,7 @@ describe('The options of a take of many', () => {
     const one = { ns: 'N', queue };
     const rejected: readonly (readonly [object, number, RegExp])[] = [
       [{}, 400, /^from is missing; it must be an array of 1 to 100 queues/],
-      [{ from: [] }, 400, /^from must be an array of 1 to 100 queues/],
+      [{ from: [] }, 400, /^from must be an array of 1 to 100 queues, not of 0\.$/],
       [
         { from: Array.from({ length: 101 }, (_, i) => ({ ns: 'N', queue: `q${i}` })) },
         400,

@@ -62,6 +62,16 @@ export const HTTP: readonly Mutant[] = [
     edits: edit('http/routes/takes.ts', "socket.on('end', onEnd);", ''),
   },
   {
+    name: 'clients that take and do not read fill the memory',
+    suite: 'HTTP clients that go away',
+    edits: edit('http/front.ts', '    this.#unread.enter(user, held);\n', ''),
+  },
+  {
+    name: 'what was read counts as unread for ever',
+    suite: 'HTTP clients that go away',
+    edits: edit('http/front.ts', 'this.#unread.exit(user, held);', ''),
+  },
+  {
     name: 'listings of one user run at the same time',
     suite: 'HTTP listings under load',
     edits: edit('http/front.ts', 'perKey: 1,', 'perKey: 100,'),

@@ -349,9 +349,10 @@ function take(
 }
 
 function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] {
-  if (!Array.isArray(from) || from.length < 1 || from.length > LIMITS.takeQueues) {
-    const what = Array.isArray(from) ? `an array of ${from.length}` : from;
-    throw wrongMember('from', what, `an array of 1 to ${LIMITS.takeQueues} queues`);
+  const allowed = `an array of 1 to ${LIMITS.takeQueues} queues`;
+  if (!Array.isArray(from)) throw wrongMember('from', from, allowed);
+  if (from.length < 1 || from.length > LIMITS.takeQueues) {
+    throw invalidParameter('from', `from must be ${allowed}, not of ${from.length}.`);
   }
   const isWaiting = waitOf(call, given) !== 0;
   const seen = new Map<string, number>();
@@ -430,6 +431,8 @@ class Take implements Sink {
   #joint: JointTake | null = null;
   /** Delivered to this call, and not yet handed over to the kernel. */
   #unsent: readonly Portion[] = [];
+  /** Ends the count of their bytes. */
+  #release: () => void = () => {};
 
   constructor(call: HttpCall, format: ManyFormat | null) {
     this.#call = call;
@@ -494,15 +497,19 @@ class Take implements Sink {
     this.#joint?.leave();
     const unsent = this.#unsent;
     this.#unsent = [];
+    this.#release();
     for (const { queue, deliveries } of unsent) queue.returnAllUndelivered(deliveries);
   }
 
   #respond(portions: readonly Portion[]): void {
     this.#unsent = portions;
     const written = (error?: Error | null): void => {
-      if (!error) this.#unsent = [];
+      if (error) return;
+      this.#unsent = [];
+      this.#release();
     };
     try {
+      this.#release = this.#call.front.holdUnread(this.#call.user.name, bytesOf(portions));
       if (this.#format !== null) this.#writeMany(this.#format, written);
       else this.#call.element(portions[0]?.deliveries[0] as Delivery, written);
     } catch (error) {
@@ -524,6 +531,13 @@ class Take implements Sink {
       this.#call.fail(error);
     });
   }
+}
+
+/** The bytes of the bodies. */
+function bytesOf(portions: readonly Portion[]): number {
+  let bytes = 0;
+  for (const { deliveries } of portions) for (const { body } of deliveries) bytes += body.byteLength;
+  return bytes;
 }
 
 /** @throws QuaysideError `malformed-request` if the client ended its half of the connection */
