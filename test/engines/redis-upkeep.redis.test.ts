@@ -13,7 +13,11 @@ import { freshPrefix, QUEUE_CALL, redisEngine, standalone } from './redis.ts';
 import { passGently } from './redis-time.ts';
 
 const QUEUE: QueueKey = { ns: 'plain', name: 'kept' };
-const NAMESPACES = [plain('plain'), plain('stream', { groups: ['g'] })];
+const NAMESPACES = [
+  plain('plain'),
+  plain('stream', { groups: ['g'] }),
+  plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } }),
+];
 const WINDOW_MS = 10_000;
 const POP = { group: '', count: 1000, leaseMs: null };
 
@@ -99,6 +103,65 @@ describe('The upkeep of a Redis engine', () => {
     const { removed, isDone } = await engine.storage.purge(QUEUE);
     assert.ok(!isDone && removed < 100, `${removed} at once`);
     assert.equal(await purge(engine.storage, QUEUE), 109 - removed);
+  });
+
+  it('leases of large elements that die end in several sweeps, as each keeps the server from all else', async () => {
+    const [queue, dead] = ['failing', 'dead'].map((name): QueueKey => ({ ns: 'jobs', name }));
+    assert.ok(queue && dead);
+    const { storage } = engine;
+    const body = Buffer.alloc(2_000_000);
+    for (let i = 0; i < 18; i++) await storage.insert(queue, [newElement({ body })]);
+    for (let i = 0; i < 3; i++) await storage.take(queue, { group: '', count: 6, leaseMs: 60_000 });
+    clock.advance(60_000);
+    const { nextAt } = await storage.sweep();
+    assert.equal(nextAt, clock.now());
+    const { ready } = await storage.counts(dead);
+    assert.ok(ready > 0 && ready < 18, `${ready} at once`);
+    await storage.sweep();
+    await storage.sweep();
+    assert.equal((await storage.counts(dead)).ready, 18);
+  });
+
+  it('elements of streams expire, and pass their retention, in several sweeps if they have many groups', async () => {
+    const { storage } = engine;
+    const groups = Array.from({ length: 60 }, (_, i) => `group ${i}`);
+    const old = { ns: 'stream', name: 'old' };
+    const expiring = { ns: 'stream', name: 'expiring' };
+    await storage.declare([old], { retentionMs: 60_000 });
+    const insert = (queue: QueueKey, expiresAt: number | null) =>
+      storage.insert(
+        queue,
+        Array.from({ length: 40 }, () => newElement({ groups, expiresAt })),
+      );
+    await insert(old, null);
+    await insert(expiring, clock.now() + 60_000);
+    clock.advance(60_001);
+    await storage.sweep();
+    for (const queue of [old, expiring]) {
+      const { ready } = await storage.counts(queue);
+      assert.ok(ready > 0 && ready < 40, `${ready} of ${queue.name} are left`);
+    }
+    for (let i = 0; i < 4; i++) await storage.sweep();
+    for (const queue of [old, expiring]) assert.equal((await storage.counts(queue)).ready, 0);
+  });
+
+  it('a page without bodies ends where the server has read enough of large elements', async () => {
+    const { storage } = engine;
+    const body = Buffer.alloc(2_000_000);
+    for (let i = 0; i < 12; i++) await storage.insert(QUEUE, [newElement({ body })]);
+    const states = ['ready'] as const;
+    const pages: number[] = [];
+    for (let after: string | null | undefined; after !== null; ) {
+      const options = { group: '', states, after: after ?? null, limit: 100, bodies: false };
+      const page = await storage.scan(QUEUE, options);
+      pages.push(page.deliveries.length);
+      after = page.next;
+    }
+    assert.ok(pages.length > 1 && pages.every((length) => length > 0), `${pages}`);
+    assert.equal(
+      pages.reduce((sum, length) => sum + length),
+      12,
+    );
   });
 
   it('an undone pop keeps the reason of the last failed try', async () => {

@@ -270,6 +270,27 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('registry.ts', 'const MARGIN_MS = DEADLINE_MS + 1_000;', 'const MARGIN_MS = 1_000;')],
   },
   {
+    name: 'leases of large elements that die all end in one call',
+    suite: 'redis upkeep',
+    edits: [
+      inRedis(
+        'library/deliveries.lua',
+        '    if call.copied >= MAX_COPIED then return true end\n    endLease',
+        '    endLease',
+      ),
+    ],
+  },
+  {
+    name: 'an element of many groups counts as one when it expires',
+    suite: 'redis upkeep',
+    edits: [inRedis('library/deliveries.lua', 'ended = ended + #gids', 'ended = ended + 1')],
+  },
+  {
+    name: 'a page without bodies reads any number of bytes',
+    suite: 'redis upkeep',
+    edits: [inRedis('library/read.lua', 'values, page.left = readElementsAt', 'values = readElementsAt')],
+  },
+  {
     name: 'a purge leaves the expiries of what it removes',
     suite: 'redis upkeep',
     edits: [inRedis('library/settle.lua', 'unlistExpiries(q, members, values)', '')],

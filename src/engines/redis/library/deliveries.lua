@@ -137,7 +137,10 @@ local function failTry(q, gid, seq, d, maturity, token, reason, retryFrom)
   return false
 end
 
-local LEASES_AT_ONCE = 1000
+-- Ends of leases and elements are bounded in each call, as it keeps all others waiting: by their number, and by the bytes of
+-- dead letters that are copied.
+local LEASES_AT_ONCE, EXPIRED_AT_ONCE = 1000, 1000
+local MAX_COPIED = 16 * 1024 * 1024
 
 local function endedLeases(q, gid)
   return membersBetween(q.z, '[l' .. gid, '(l' .. gid .. six(call.now + 1), LEASES_AT_ONCE)
@@ -168,23 +171,26 @@ end
 -- Ends up to LEASES_AT_ONCE leases of a group, in the order of their ends. Done before anything looks at a group, so no
 -- verb depends on a sweep.
 local function endLeases(q, gid)
-  for _, member in ipairs(endedLeases(q, gid)) do endLease(q, member) end
+  for _, member in ipairs(endedLeases(q, gid)) do
+    if call.copied >= MAX_COPIED then return end
+    endLease(q, member)
+  end
 end
 
--- The same over all groups: what goes to the dead-letter queue goes in the order in which it died. Returns how many
--- leases ended.
+-- The same over all groups: what goes to the dead-letter queue goes in the order in which it died. Returns whether there may
+-- be more.
 local function endAllLeases(q)
   local ended = {}
   for _, group in ipairs(allGroups(q)) do
     for _, member in ipairs(endedLeases(q, group[1])) do ended[#ended + 1] = member end
   end
   table.sort(ended, isEarlier)
-  local count = math.min(#ended, LEASES_AT_ONCE)
-  for i = 1, count do endLease(q, ended[i]) end
-  return count
+  for i = 1, math.min(#ended, LEASES_AT_ONCE) do
+    if call.copied >= MAX_COPIED then return true end
+    endLease(q, ended[i])
+  end
+  return #ended >= LEASES_AT_ONCE
 end
-
-local EXPIRED_AT_ONCE = 1000
 
 local function expireDelivery(q, gid, seq)
   local d = findDelivery(q, gid, seq)
@@ -197,12 +203,15 @@ end
 -- reserved is listed again when it is released.
 local function expireElements(q)
   if not q.expires then return false end
-  local due = membersBetween(q.z, '[x', '(x' .. six(call.now + 1), EXPIRED_AT_ONCE)
+  local due, ended = membersBetween(q.z, '[x', '(x' .. six(call.now + 1), EXPIRED_AT_ONCE), 0
   for _, member in ipairs(due) do
+    if ended >= EXPIRED_AT_ONCE or call.copied >= MAX_COPIED then return true end
     local seq = sub(member, 8, 13)
     local element = readElement(q, seq)
+    local gids = element and element.order or { PLAIN }
     db('ZREM', q.z, member)
-    for _, gid in ipairs(element and element.order or { PLAIN }) do expireDelivery(q, gid, seq) end
+    for _, gid in ipairs(gids) do expireDelivery(q, gid, seq) end
+    ended = ended + #gids
   end
   return #due >= EXPIRED_AT_ONCE
 end

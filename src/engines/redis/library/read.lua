@@ -60,11 +60,11 @@ local function withoutBody(value)
   return sub(value, 1, bodyAt - 1), math.max(0, #value - bodyAt + 1)
 end
 
--- Adds a delivery to a page, by its member in z. Returns how many bytes it took.
+-- Adds a delivery to a page, by its member in z.
 local function addToPage(q, page, gid, member, value)
   local isReserved, seq = byte(member) == 108, sub(member, 10, 15)
   local d = (isReserved or isTouched(member)) and readRecord(q, gid, seq)
-  if not value or (isReserved and not isReservedUntil(d, fromSix(member, 4))) then return 0 end
+  if not value or (isReserved and not isReservedUntil(d, fromSix(member, 4))) then return end
   local state, maturity, tries, reason, holder = 'r', fromSix(member, 4), 0, d and d.reason or '', isReserved and d.holder or ''
   if isReserved then
     maturity, tries = d.maturity, d.tries
@@ -75,7 +75,6 @@ local function addToPage(q, page, gid, member, value)
   page[#page + 1] = pack('>c1I6I4I6c6I6I6I2I2', state, maturity, tries, isReserved and d.ends or 0, seq, length,
     isReserved and d.reservedAt or 0, #reason, #holder) .. reason .. holder
   page.elements[#page] = page.bodies and value or short
-  return #page.elements[#page]
 end
 
 -- Whether a scan may continue behind `after`.
@@ -84,7 +83,7 @@ local function isCursor(after, low, state)
   return state ~= 's' or fromSix(after, 4) > call.now
 end
 
--- Adds a state's deliveries to a page until it is full. Returns the last member that was looked at, or nil.
+-- Adds a state's deliveries to a page until it is full; elements are read whole, also if their bodies are not wanted. Returns the last member that was looked at, or nil.
 local function scanState(q, page, gid, state, after)
   local low, high = rangeOf(gid, state)
   local last = nil
@@ -92,10 +91,9 @@ local function scanState(q, page, gid, state, after)
   while page.looked < page.limit and page.left > 0 do
     local members = membersBetween(q.z, low, high, math.min(PAGE, page.limit - page.looked))
     if #members == 0 then return nil end
-    local values = readElementsAt(q, members, page.bodies and page.left or math.huge)
-    for i = 1, #values do
-      page.left = page.left - addToPage(q, page, gid, members[i], values[i])
-    end
+    local values
+    values, page.left = readElementsAt(q, members, page.left)
+    for i = 1, #values do addToPage(q, page, gid, members[i], values[i]) end
     page.looked = page.looked + #values
     last = members[#values]
     low = '(' .. last

@@ -44,7 +44,7 @@ local function begin(args)
   local client, number, received, sent, given, contact, excused, isCluster = unpackAt('>c8I6I6I6I6I6I6I1', args[1])
   call = {
     client = client, number = number, received = received, contact = contact, excused = excused,
-    isCluster = isCluster == 1, policyText = args[2], opened = {}, died = {}, outbox = {}, wanted = {},
+    isCluster = isCluster == 1, policyText = args[2], opened = {}, died = {}, outbox = {}, wanted = {}, copied = 0,
   }
   call.now = readTime(given)
   if math.abs(call.now - sent) > LATE_MS then

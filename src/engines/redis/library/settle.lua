@@ -42,6 +42,7 @@ end
 local function contentWith(q, seq, patch, defaults)
   local value = db('HGET', q.h, 'e' .. seq)
   local content = value and sub(value, HEAD + 1) or ''
+  call.copied = call.copied + #content
   local isReadable, changed = pcall(withHeaders, content, patch, defaults)
   return isReadable and changed or content
 end
@@ -340,16 +341,18 @@ local function purgeState(q, gid, state, step)
   local expires = gid == PLAIN and q.expires and state ~= 'r'
   while step.left > 0 do
     local members = membersBetween(q.z, '[' .. low, '(' .. high, expires and math.min(step.left, PAGE) or step.left)
-    if #members == 0 then return end
-    removeFirst(q, members, #members)
-    step.left, step.removed = step.left - #members, step.removed + #members
+    local count = #members
+    if count == 0 then return end
     if expires then
-      local values = readElementsAt(q, members, math.huge)
+      local values
+      values, step.bytes = readElementsAt(q, members, step.bytes)
+      count = #values
       unlistExpiries(q, members, values)
-      for i = 1, #values do step.bytes = step.bytes - (values[i] and #values[i] or 0) end
-      if step.bytes <= 0 then step.left = 0 end
     end
-    for _, member in ipairs(members) do
+    removeFirst(q, members, count)
+    step.left, step.removed = step.bytes > 0 and step.left - count or 0, step.removed + count
+    for i = 1, count do
+      local member = members[i]
       if not isStaleLease(q, gid, member) then finish(q, gid, sub(member, 10, 15)) end
     end
     flush(q)

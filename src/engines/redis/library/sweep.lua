@@ -9,17 +9,20 @@ local SESSION_MS = 60000
 -- Entries that nobody relayed by then are relayed by the node that sweeps.
 local RELAY_MS = 1000
 
--- Removes what waits past its retention. What is reserved then is removed when it is released.
+-- Removes what waits past its retention. What is reserved then is removed when it is released. Returns whether there may be
+-- more.
 local function removeOld(q)
   local retention = retentionOf(q)
-  if retention == 0 then return 0 end
+  if retention == 0 then return false end
   local old = membersBetween(q.z, '[r', '(r' .. six(math.max(0, call.now - retention + 1)), AT_ONCE)
+  local removed = 0
   for _, member in ipairs(old) do
+    if removed >= AT_ONCE then return true end
     local seq = sub(member, 8, 13)
     local element = readElement(q, seq)
     db('ZREM', q.z, member)
     if element then
-      removeWaiting(q, seq, element)
+      removed = removed + removeWaiting(q, seq, element)
       element = readElement(q, seq)
       if element then
         element.age = OVERDUE
@@ -28,7 +31,7 @@ local function removeOld(q)
       end
     end
   end
-  return #old
+  return #old >= AT_ONCE
 end
 
 local function forgetKeys(q, window)
@@ -114,9 +117,9 @@ end
 verbs.sweep = function(q, args, at)
   if q.tag == '' then return '\0\0\0' .. six(0) .. six(0), at + 1 end
   local window = tonumber(args[at])
-  local more = endAllLeases(q) >= LEASES_AT_ONCE
+  local more = endAllLeases(q)
   more = expireElements(q) or more
-  more = removeOld(q) >= AT_ONCE or more
+  more = removeOld(q) or more
   more = forgetKeys(q, window) >= AT_ONCE or more
   forgetSessions(q)
   -- Of sources that were silent for a day.

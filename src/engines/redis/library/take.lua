@@ -6,7 +6,8 @@
 
 local TAKE_HEAD, TAKE_STEP, POPS = 16, 19, 80
 
-local PAGE = 64
+-- Elements that are read at once, if those before them were small, and else.
+local PAGE, FEW, SMALL = 64, 8, 16384
 -- A take stops at this many bytes: a thousand elements of a megabyte would be a gigabyte in one reply.
 local LARGEST_REPLY = 16 * 1024 * 1024
 
@@ -14,18 +15,21 @@ local function isTouched(member)
   return byte(member, 19) % 2 == 1
 end
 
--- The elements of these members, or of as many as fit. Without `most` the last one may exceed what is left.
+-- The elements of these members, or of as many as fit, and how many bytes are left. Without `most` the last one may exceed
+-- what is left.
 local function readElementsAt(q, members, left, most)
-  local fields = {}
-  for i = 1, #members do fields[i] = 'e' .. sub(members[i], 10, 15) end
-  local values = db('HMGET', q.h, spread(fields))
-  for i = 1, #values do
-    local size = values[i] and #values[i] or 0
-    if left <= 0 or most and left < most and size > left then
-      for j = #values, i, -1 do values[j] = nil end
-      return values, left, true
+  local values, from, step = {}, 1, FEW
+  while from <= #members do
+    local fields, before = {}, left
+    for i = from, math.min(from + step - 1, #members) do fields[i - from + 1] = 'e' .. sub(members[i], 10, 15) end
+    for i, value in ipairs(db('HMGET', q.h, spread(fields))) do
+      local size = value and #value or 0
+      if left <= 0 or most and left < most and size > left then return values, left, true end
+      left = left - size
+      values[from + i - 1] = value
     end
-    left = left - size
+    from = from + step
+    step = before - left > SMALL * step and FEW or PAGE
   end
   return values, left, false
 end
@@ -63,28 +67,28 @@ end
 
 local HOLDERS = 23
 
--- What is stored of the holders of `count` deliveries, `index` of the take being done: a text for all, or nil and one for each.
-local function readHolders(holder, index, count)
+-- What is stored of the holders of `count` deliveries: a text for all, or nil and one for each.
+local function readHolders(holder, count)
   if byte(holder, HOLDERS) == 49 then
     local name = sub(holder, HOLDERS + 1)
     return pack('>I2', #name) .. name
   end
   local names, at = {}, HOLDERS + 1
-  for i = 1, index + count do
+  for i = 1, count do
     local behind = at + 2 + unpackAt('>I2', holder, at)
-    if i > index then names[i - index] = sub(holder, at, behind - 1) end
+    names[i] = sub(holder, at, behind - 1)
     at = behind
   end
   return nil, names
 end
 
--- Reserves. Tokens are counted up from the first, `index` deliveries of the take being done.
-local function reserve(q, gid, members, values, ends, holder, index)
-  local endText, field, counter = six(ends), 'd' .. gid, unpackAt('>I4', holder) + index - 1
+-- Reserves. Tokens are counted up from the first.
+local function reserve(q, gid, members, values, ends, holder)
+  local endText, field, counter = six(ends), 'd' .. gid, unpackAt('>I4', holder) - 1
   local lease, stored, added = 'l' .. gid .. endText, {}, {}
   local rest = sub(holder, 5, 16) .. endText .. sub(holder, 17, HOLDERS - 1) .. six(call.now)
   local reasons, now = reasonsOf(q, gid, members, #values), six(call.now)
-  local name, names = readHolders(holder, index, #values)
+  local name, names = readHolders(holder, #values)
   for i = 1, #values do
     local member, at = members[i], 2 * i
     local maturity, seq, tries = unpackAt('>c6c6I4', member, 4)
@@ -105,15 +109,21 @@ local function unlistExpiries(q, members, values)
   flush(q)
 end
 
--- The members are no longer in z: records in the other places that these deliveries do not wait any more, and reserves them.
-local function takeMembers(q, gid, members, values, ends, holder, index)
+-- Takes the deliveries of these members, or of as many as fit: the others leave the list. `areNeighbours` says that they are
+-- next to each other in z. Returns the members, their elements, and whether `most` ended it.
+local function takeMembers(q, gid, members, areNeighbours, ends, holder, most)
+  if #members == 0 then return members, {}, false end
+  local values, _, isCut = readElementsAt(q, members, most or LARGEST_REPLY, most)
+  for i = #members, #values + 1, -1 do members[i] = nil end
+  if areNeighbours then removeFirst(q, members, #members) else spreadCall('ZREM', q.z, members) end
   if gid ~= PLAIN then
     local state = ends > 0 and HELD or POPPED
     for i = 1, #values do changeGroup(q, sub(members[i], 10, 15), gid, state, fromSix(members[i], 4)) end
   elseif q.expires then
     unlistExpiries(q, members, values)
   end
-  if ends > 0 then reserve(q, gid, members, values, ends, holder, index) end
+  if ends > 0 then reserve(q, gid, members, values, ends, holder) end
+  return members, values, isCut and most
 end
 
 -- The earliest maturity of what waits for a group, or nil.
@@ -123,22 +133,8 @@ local function firstMaturity(q, gid)
 end
 
 local function takeFirst(q, gid, count, ends, holder, most)
-  local taken, found, got, left, isCut = {}, {}, 0, most or LARGEST_REPLY, false
-  local low, high = '[w' .. gid, '(w' .. gid .. six(call.now + 1)
-  while got < count and (left > 0 or most) and not isCut do
-    local limit = math.min(PAGE, count - got)
-    local members = membersBetween(q.z, low, high, limit)
-    if #members == 0 then break end
-    local page
-    page, left, isCut = readElementsAt(q, members, left, most)
-    if #page == 0 then break end
-    removeFirst(q, members, #page)
-    takeMembers(q, gid, members, page, ends, holder, got)
-    for i = 1, #page do taken[got + i], found[got + i] = members[i], page[i] end
-    got = got + #page
-    if #members < limit then break end
-  end
-  return taken, found, isCut and most
+  local members = membersBetween(q.z, '[w' .. gid, '(w' .. gid .. six(call.now + 1), count)
+  return takeMembers(q, gid, members, true, ends, holder, most)
 end
 
 -- Calls `each` with the number of every id of this queue in a list, each once.
@@ -163,12 +159,7 @@ local function takeByIds(q, gid, ids, count, ends, holder, most)
   end)
   table.sort(members, isEarlier)
   for i = #members, count + 1, -1 do members[i] = nil end
-  if #members == 0 then return {}, {} end
-  local values, _, isCut = readElementsAt(q, members, most or LARGEST_REPLY, most)
-  for i = #members, #values + 1, -1 do members[i] = nil end
-  spreadCall('ZREM', q.z, members)
-  takeMembers(q, gid, members, values, ends, holder, 0)
-  return members, values, isCut and most
+  return takeMembers(q, gid, members, false, ends, holder, most)
 end
 
 verbs.take = function(q, args, at)
