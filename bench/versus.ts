@@ -1,9 +1,11 @@
 /**
- * `npm run bench:versus -- REVISION [scenario…] [--rounds N] [--least RATIO] [--lines]`: runs scenarios of this tree and of an
- * earlier commit in turn, A B A B …, and prints for each figure how its ratio changed. 1 is unchanged, 2 is twice as
- * good. Exit code 1 if a figure came below `--least` (0.95), or has no counterpart since its scenario failed.
+ * `npm run bench:versus -- REVISION [scenario…] [--rounds N] [--least RATIO] [--lines] [--sync-us N]`: runs scenarios of
+ * this tree and of an earlier commit in turn, A B A B …, and prints for each figure how its ratio changed. 1 is unchanged,
+ * 2 is twice as good. Exit code 1 if a figure came below `--least` (0.95), or has no counterpart since its scenario failed.
  *
  * `--lines` prints every line as well, with the absolute figures: a ratio also falls if its reference became faster.
+ *
+ * `--sync-us` makes each sync of a file take that many microseconds longer, in both trees and their references.
  *
  * Each tree measures itself and its own reference, so a change of the machine's speed cancels out twice.
  */
@@ -15,6 +17,7 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { compileLibrary } from '../test/support/compile-library.ts';
 import { median } from './scenario.ts';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
@@ -27,6 +30,7 @@ const { values, positionals } = parseArgs({
     rounds: { type: 'string', default: '3' },
     least: { type: 'string', default: '0.95' },
     lines: { type: 'boolean' },
+    'sync-us': { type: 'string' },
   },
 });
 const [revision, ...scenarios] = positionals;
@@ -42,6 +46,14 @@ type Figures = Map<string, Figure>;
 
 const folder = mkdtempSync(join(tmpdir(), 'quayside-versus-'));
 const before = join(folder, 'main');
+const syncUs = values['sync-us'];
+const slowDisk: Readonly<Record<string, string>> =
+  syncUs === undefined
+    ? {}
+    : {
+        LD_PRELOAD: compileLibrary(new URL('./slow-sync.c', import.meta.url), folder),
+        SLOW_SYNC_US: syncUs,
+      };
 try {
   git('worktree', 'add', '--detach', before, revision);
   execFileSync('npm', ['ci', '--no-audit', '--no-fund'], {
@@ -68,7 +80,7 @@ function git(...args: string[]): void {
 async function measure(tree: string, figures: Figures): Promise<void> {
   const program = spawn('node', ['bench/run.ts', ...scenarios], {
     cwd: tree,
-    env: { ...process.env, PATH: `${join(tree, 'node_modules/.bin')}:${process.env.PATH}` },
+    env: { ...process.env, ...slowDisk, PATH: `${join(tree, 'node_modules/.bin')}:${process.env.PATH}` },
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   const [output] = await Promise.all([text(program.stdout), once(program, 'close')]);

@@ -1,21 +1,14 @@
-import { execFileSync } from 'node:child_process';
 import { closeSync, ftruncateSync, openSync, readdirSync, readFileSync, rmSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { compileLibrary } from './compile-library.ts';
 
-const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
-const SOURCE = fileURLToPath(new URL('./power-loss.c', import.meta.url));
+const SOURCE = new URL('./power-loss.c', import.meta.url);
 /** Of one record: size before, offset, length of the old bytes. */
 const RECORD_BYTES = 24;
 
 /** Compiles the library that keeps what was not synced; a process runs under it by the environment returned. */
 export function powerLossEnvironment(folder: string): Readonly<Record<string, string>> {
-  execFileSync('sh', [INSTALL, 'gcc', 'libc6-dev'], { stdio: ['ignore', 'ignore', 'inherit'] });
-  const library = join(folder, 'power-loss.so');
-  execFileSync('gcc', ['-O1', '-Wall', '-shared', '-fPIC', '-o', library, SOURCE, '-ldl'], {
-    stdio: 'inherit',
-  });
-  return { LD_PRELOAD: library };
+  return { LD_PRELOAD: compileLibrary(SOURCE, folder) };
 }
 
 /** Takes back every write of the folder's databases that was not synced, the last one first. */
