@@ -1,4 +1,5 @@
-import type { ErrorCode, QuaysideError } from '../model/errors.ts';
+import { type ErrorCode, QuaysideError } from '../model/errors.ts';
+import { quote } from '../util/quote.ts';
 import { isOfConsole } from './browser.ts';
 import type { HttpCall } from './call.ts';
 import { STATUS_CODES } from './node-http.ts';
@@ -91,6 +92,23 @@ export function httpError(code: ErrorCode): HttpError {
   return HTTP_ERRORS[code];
 }
 
+/** The error of a request that nobody who is known sent. */
+export function unauthorized(call: HttpCall): QuaysideError {
+  return new QuaysideError(
+    'unauthorized',
+    isOfConsole(call)
+      ? 'There is no session of the console, or it has ended. Sign in.'
+      : 'Send the name and password of a user by Basic authentication.',
+  );
+}
+
+export function routeNotFound({ path }: HttpCall): QuaysideError {
+  return new QuaysideError(
+    'route-not-found',
+    `Path ${quote(path)} does not exist. GET /openapi.json lists those that do.`,
+  );
+}
+
 /** Ready to be written: an error as a response, without the headers that all responses have. */
 interface ErrorResponse {
   readonly status: number;
@@ -103,24 +121,20 @@ interface ErrorResponse {
  * An error as a response: as the spec shows it, or as problem details; always as problem details for a client
  * whose `Accept` names them.
  */
-export function errorResponse(
-  error: QuaysideError,
-  accept: string | null,
-  extra: object = {},
-): ErrorResponse {
+export function errorResponse(error: QuaysideError, accept: string | null): ErrorResponse {
   const { status, reason, shown } = httpError(error.code);
   const standard = STATUS_CODES[status] ?? 'Error';
   const line = { status, reason: reason ?? standard };
   if (shown !== undefined && !accept?.toLowerCase().includes(PROBLEM_JSON)) {
     return { ...line, contentType: shown.contentType, body: shown.body(error) };
   }
-  return { ...line, contentType: PROBLEM_JSON, body: JSON.stringify(problem(error, status, extra)) };
+  return { ...line, contentType: PROBLEM_JSON, body: JSON.stringify(problem(error, status)) };
 }
 
 export const PROBLEM_JSON = 'application/problem+json';
 
 /** The members of problem details. `type` is left out: what tells problems apart is `code`. */
-function problem(error: QuaysideError, status: number, extra: object): object {
+function problem(error: QuaysideError, status: number): object {
   const { parameter, extra: facts } = error.details;
   return {
     ...facts,
@@ -129,7 +143,6 @@ function problem(error: QuaysideError, status: number, extra: object): object {
     code: error.code,
     detail: error.message,
     ...(parameter !== undefined && { parameter }),
-    ...extra,
   };
 }
 

@@ -11,15 +11,9 @@ import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { Histogram } from '../util/histogram.ts';
 import { LineLimit } from '../util/line-limit.ts';
 import { quote } from '../util/quote.ts';
-import {
-  checkCsrfToken,
-  checkPage,
-  exposedHeaders,
-  isOfConsole,
-  respondToPreflight,
-  useSession,
-} from './browser.ts';
+import { checkCsrfToken, checkPage, exposedHeaders, respondToPreflight, useSession } from './browser.ts';
 import { HttpCall, UNMATCHED } from './call.ts';
+import { routeNotFound, unauthorized } from './errors.ts';
 import { readHead } from './head.ts';
 import { ServerResponse as Response } from './node-http.ts';
 import { NodeLists } from './node-lists.ts';
@@ -442,16 +436,13 @@ export class Front {
     });
   }
 
-  #noRoute({ path, request }: HttpCall): QuaysideError {
+  #noRoute(call: HttpCall): QuaysideError {
+    const { path, request } = call;
     if (!isWellEncoded(path)) {
       return new QuaysideError('malformed-request', `Path ${quote(path)} is not percent-encoded UTF-8.`);
     }
     const methods = this.router.allowed(path);
-    if (methods.length === 0)
-      return new QuaysideError(
-        'route-not-found',
-        `Path ${quote(path)} does not exist. GET /openapi.json lists those that do.`,
-      );
+    if (methods.length === 0) return routeNotFound(call);
     return new QuaysideError(
       'method-not-allowed',
       `Method ${request.method} is not allowed here. Allowed: ${methods.join(', ')}.`,
@@ -512,15 +503,6 @@ function noAdministrator(user: User | null): QuaysideError {
     token?.owner?.isAdministrator === true
       ? `This needs all rights of an administrator, and token ${quote(token.name)} has only some. Use a token without a list of rights.`
       : 'This needs an administrator: a user without a list of rights.',
-  );
-}
-
-function unauthorized(call: HttpCall): QuaysideError {
-  return new QuaysideError(
-    'unauthorized',
-    isOfConsole(call)
-      ? 'There is no session of the console, or it has ended. Sign in.'
-      : 'Send the name and password of a user by Basic authentication.',
   );
 }
 

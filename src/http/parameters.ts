@@ -37,6 +37,11 @@ export function flag(description: string): QueryParameter<boolean> {
   };
 }
 
+/** Seconds with or without a fraction; NaN: it is something else. */
+function millisecondsOf(seconds: string): number {
+  return DECIMAL.test(seconds) ? Math.round(Number(seconds) * 1000) : Number.NaN;
+}
+
 interface NumberRange {
   readonly from: number;
   readonly to: number;
@@ -66,7 +71,7 @@ export function seconds<T>(description: string, mostMs: number, fallback: T): Qu
     schema: Type.Number({ minimum: 0, maximum: mostMs / 1000, ...shown(fallback) }),
     fallback,
     read(name, value) {
-      const ms = DECIMAL.test(value) ? Math.round(Number(value) * 1000) : Number.NaN;
+      const ms = millisecondsOf(value);
       if (ms <= mostMs) return ms;
       throw wrongValue(name, value, `seconds from 0 to ${mostMs / 1000}, fractions allowed`);
     },
@@ -80,7 +85,7 @@ export function duration(description: string, maxMs: number): QueryParameter<num
     schema: Type.Number({ minimum: 0.001, maximum: maxMs / 1000 }),
     fallback: null,
     read(name, value) {
-      const ms = DECIMAL.test(value) ? Math.round(Number(value) * 1000) : Number.NaN;
+      const ms = millisecondsOf(value);
       if (ms > 0 && ms <= maxMs) return ms;
       throw wrongValue(name, value, `seconds from 0.001 to ${maxMs / 1000}, fractions allowed`);
     },
@@ -108,7 +113,7 @@ export function unixTime(description: string): QueryParameter<number | null> {
     schema: Type.Number({ minimum: 0, maximum: LIMITS.matureAt / 1000 }),
     fallback: null,
     read(name, value) {
-      const ms = DECIMAL.test(value) ? Math.round(Number(value) * 1000) : Number.NaN;
+      const ms = millisecondsOf(value);
       if (ms <= LIMITS.matureAt) return ms;
       if (Number.isNaN(ms)) throw wrongValue(name, value, 'unix time in seconds, fractions allowed');
       throw wrongValue(
@@ -130,40 +135,28 @@ export function nameOf(kind: string, description: string): QueryParameter<string
   };
 }
 
-/** What this server made earlier: an id or a token. Null if not given. */
-export function opaque(description: string): QueryParameter<string | null> {
-  return {
-    description,
-    schema: Type.String({ minLength: 1, maxLength: LIMITS.idLength }),
-    fallback: null,
-    read: checkOpaque,
-  };
-}
-
-/** Whether this server can have made it: an id or a token. */
-export function isOpaque(value: string): boolean {
-  return OPAQUE.test(value);
-}
-
-/** @throws QuaysideError `invalid-parameter` */
-export function checkOpaque(name: string, value: string): string {
-  if (isOpaque(value)) return value;
-  throw wrongValue(name, value, `1 to ${LIMITS.idLength} visible ASCII characters, as an answer gave them`);
-}
-
-const OPAQUE = new RegExp(`^[\\x21-\\x7e]{1,${LIMITS.idLength}}$`);
-
-/** Up to so many visible ASCII characters that this server made; null if not given. */
-export function printable(description: string, maxLength: number): QueryParameter<string | null> {
+/** What this server made earlier, an id or a token if no other length is given; null if not given. */
+export function opaque(
+  description: string,
+  maxLength: number = LIMITS.idLength,
+): QueryParameter<string | null> {
   return {
     description,
     schema: Type.String({ minLength: 1, maxLength }),
     fallback: null,
-    read(name, value) {
-      if (value !== '' && value.length <= maxLength && VISIBLE.test(value)) return value;
-      throw wrongValue(name, value, `1 to ${maxLength} visible ASCII characters, as an answer gave them`);
-    },
+    read: (name, value) => checkOpaque(name, value, maxLength),
   };
+}
+
+/** Whether this server can have made it. */
+export function isOpaque(value: string, maxLength: number = LIMITS.idLength): boolean {
+  return value.length <= maxLength && VISIBLE.test(value);
+}
+
+/** @throws QuaysideError `invalid-parameter` */
+export function checkOpaque(name: string, value: string, maxLength: number = LIMITS.idLength): string {
+  if (isOpaque(value, maxLength)) return value;
+  throw wrongValue(name, value, `1 to ${maxLength} visible ASCII characters, as an answer gave them`);
 }
 
 const VISIBLE = /^[\x21-\x7e]+$/;

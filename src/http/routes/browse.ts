@@ -9,7 +9,7 @@ import {
 } from '../../operations/search.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
-import { checkOpaque, group, nameOf, oneOf, opaque, printable, text, whole } from '../parameters.ts';
+import { checkOpaque, group, nameOf, oneOf, opaque, text, whole } from '../parameters.ts';
 import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import {
   browsedElement,
@@ -98,7 +98,7 @@ export const browseRoutes: readonly Route[] = [
       state: oneOf('Only those in this state; not given: all of them.', STATES),
       group: group("On a stream: the group whose deliveries are meant; not given: the namespace's first."),
       id: opaque('Only the element of this id.'),
-      after: printable('Continues behind the page whose `next` this is.', MAX_CURSOR_LENGTH),
+      after: opaque('Continues behind the page whose `next` this is.', MAX_CURSOR_LENGTH),
       limit: whole('At most so many elements.', { from: 1, to: MAX_PAGE, unit: 'a count' }, USUAL_PAGE),
       body: oneOf<ShownBody>(
         `What is shown of bodies; not given: a preview, their first ${PREVIEW_BYTES} bytes.`,

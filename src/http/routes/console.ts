@@ -7,10 +7,10 @@ import type { ConsoleSession, ConsoleSessions } from '../../access/console-sessi
 import { RIGHTS, type User } from '../../access/user.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { membersOf, wrongMember } from '../../model/members.ts';
-import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import { originOf, SESSION_PATH, sessionToken } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
+import { routeNotFound, unauthorized } from '../errors.ts';
 import { rareHeader } from '../head.ts';
 import { nameOf } from '../parameters.ts';
 import { readJson } from '../request.ts';
@@ -204,7 +204,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       responses: [json('The session.', Session)],
       problems: ['unauthorized'],
       handle(call) {
-        if (call.session === null) throw signedOut();
+        if (call.session === null) throw unauthorized(call);
         call.value(sessionRecord(call, call.session));
       },
     }),
@@ -312,8 +312,8 @@ function userOf({ user }: HttpCall, query: { readonly user: string | null }): st
 /** Programs are answered as at any path that does not exist. */
 function sendHome(call: HttpCall): void {
   if (call.head.accept?.toLowerCase().includes('text/html') === true) toConsole(call);
-  else if (call.login === null) throw unauthorized();
-  else throw noSuchFile(call);
+  else if (call.login === null) throw unauthorized(call);
+  else throw routeNotFound(call);
 }
 
 /** Relative, so that it is right under any path that a proxy gives this server. */
@@ -333,7 +333,7 @@ async function sendFile(
     return;
   }
   const file = built.get(name);
-  if (file === undefined) throw noSuchFile(call);
+  if (file === undefined) throw routeNotFound(call);
   const { rawHeaders } = call.request;
   const tag = ['etag', file.entityTag];
   if (rareHeader(rawHeaders, 'if-none-match')?.includes(file.entityTag) === true) {
@@ -359,7 +359,7 @@ async function signIn(call: HttpCall, payload: unknown): Promise<void> {
   // It ends on this node at once. The sign-in does not wait for the engine: what cannot be stored now is stored later.
   if (before !== null) sessions.end(before).catch(() => {});
   const session = sessions.open(user, originOf(call));
-  if (session === null) throw unauthorized();
+  if (session === null) throw wrongCredentials();
   call.front.audit(call, user);
   call.newCookie = session.renewedToken;
   call.value(sessionRecord(call, session));
@@ -368,7 +368,7 @@ async function signIn(call: HttpCall, payload: unknown): Promise<void> {
 /** As HTTP's own login sends them, so that both have the same rules and limits. */
 function basicHeader(name: string, password: string): string {
   // It would be read as a shorter name and a longer password.
-  if (name.includes(':')) throw new QuaysideError('unauthorized', 'The user name or the password is wrong.');
+  if (name.includes(':')) throw wrongCredentials();
   return `Basic ${Buffer.from(`${name}:${password}`).toString('base64')}`;
 }
 
@@ -425,19 +425,8 @@ function sessionsOf({ front: { parts } }: HttpCall): ConsoleSessions {
   return parts.consoleSessions;
 }
 
-function noSuchFile({ path }: HttpCall): QuaysideError {
-  return new QuaysideError(
-    'route-not-found',
-    `Path ${quote(path)} does not exist. GET /openapi.json lists those that do.`,
-  );
-}
-
-function signedOut(): QuaysideError {
-  return new QuaysideError('unauthorized', 'There is no session of the console, or it has ended. Sign in.');
-}
-
-function unauthorized(): QuaysideError {
-  return new QuaysideError('unauthorized', 'Send the name and password of a user by Basic authentication.');
+function wrongCredentials(): QuaysideError {
+  return new QuaysideError('unauthorized', 'The user name or the password is wrong.');
 }
 
 /** A file of the console, ready to be sent. */
