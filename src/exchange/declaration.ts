@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import type { Namespace } from '../broker/namespace.ts';
 import type { JsonValue } from '../engine/definitions.ts';
 import { invalidParameter, type QuaysideError } from '../model/errors.ts';
-import { type Members, membersOf, wrongMember } from '../model/members.ts';
+import { type Members, membersOf, wholeMember, wrongMember } from '../model/members.ts';
 import { checkName } from '../model/names.ts';
 import { quote } from '../util/quote.ts';
 import type { ExchangeContext } from './exchange.ts';
@@ -76,8 +76,8 @@ function parseConsumer(value: unknown, path: string): ConsumerOptions {
     throw wrongMember(`${path}.reserve`, reserve, 'true or false');
   }
   return {
-    ...(parallel !== undefined && { parallel: whole(parallel, `${path}.parallel`, MAX_PARALLEL) }),
-    ...(wsize !== undefined && { wsize: whole(wsize, `${path}.wsize`, MAX_WINDOW) }),
+    ...(parallel !== undefined && { parallel: wholeMember(`${path}.parallel`, parallel, 1, MAX_PARALLEL) }),
+    ...(wsize !== undefined && { wsize: wholeMember(`${path}.wsize`, wsize, 1, MAX_WINDOW) }),
     ...(reserve !== undefined && { reserve }),
   };
 }
@@ -89,11 +89,6 @@ function queueName({ ns, queue }: Members, path: string): QueueName {
 function name(value: unknown, path: string): string {
   if (typeof value !== 'string') throw wrongMember(path, value, 'a string');
   return checkName(path, value);
-}
-
-function whole(value: unknown, path: string, max: number): number {
-  if (typeof value === 'number' && Number.isInteger(value) && value >= 1 && value <= max) return value;
-  throw wrongMember(path, value, `a whole number from 1 to ${max}`);
 }
 
 /** The path of a declaration's field, in a body of which the declaration is a member, or the whole (''). */

@@ -3,7 +3,7 @@ import type { Delivery } from '../model/element.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
-import { memberPath, membersOf, wrongMember } from '../model/members.ts';
+import { memberPath, membersOf, wholeMember, wrongMember } from '../model/members.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import type { LogLine } from '../sandbox/protocol.ts';
 import type { SelectorSandbox, SelectorVerdict } from '../sandbox/sandbox.ts';
@@ -181,7 +181,7 @@ export function parseSample(request: unknown, now: number): DryRunRequest {
       contentType: content_type ?? (isText ? 'text/plain; charset=utf-8' : 'application/json'),
       contentEncoding: null,
       headers: checkHeaders(pairs(hdrs), SERVICE_HEADERS),
-      tries: count(tries, 'msg.tries', LIMITS.tries),
+      tries: wholeMember('msg.tries', tries, 0, LIMITS.tries),
       matureAt: mature === undefined ? now : Math.round(seconds(mature) * 1000),
     },
   };
@@ -212,9 +212,4 @@ function pairs(hdrs: unknown): string[] {
 function seconds(value: unknown): number {
   if (typeof value === 'number' && value >= 0 && value * 1000 <= LIMITS.matureAt) return value;
   throw wrongMember('msg.mature', value, 'unix time in seconds, before the year 5000');
-}
-
-function count(value: unknown, path: string, most: number): number {
-  if (typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= most) return value;
-  throw wrongMember(path, value, `a whole number from 0 to ${most}`);
 }

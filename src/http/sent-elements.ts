@@ -3,7 +3,7 @@ import { type ElementContent, type ElementHeaders, type GroupName, NO_HEADERS } 
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
-import { type Members, memberPath, membersOf, wrongMember } from '../model/members.ts';
+import { type Members, memberPath, membersOf, wholeMember, wrongMember } from '../model/members.ts';
 import { checkGroup } from '../model/names.ts';
 import type { ExportedElement } from '../operations/transfer.ts';
 import { bytesOfText } from '../util/byte-text.ts';
@@ -351,7 +351,7 @@ function elementOfMembers(line: string, members: Members): GivenElement {
     matureAt: momentOf(members.mature ?? null),
     delayMs: secondsOf('delay', members.delay ?? null, 0),
     ttlMs: secondsOf('ttl', members.ttl ?? null, 1),
-    tries: triesOf(members.tries ?? null),
+    tries: members.tries == null ? null : wholeMember('tries', members.tries, 0, LIMITS.tries, 'a count'),
     groups: groupsOf(members.groups ?? null),
     key: keyOf(members.key ?? null),
   };
@@ -451,16 +451,6 @@ function secondsOf(member: string, value: unknown, fromMs: number): number | nul
   const ms = typeof value === 'number' ? Math.round(value * 1000) : Number.NaN;
   if (ms >= fromMs && ms <= LIMITS.delayMs && (value as number) >= 0) return ms;
   throw wrongMember(member, value, `seconds, a number from ${fromMs / 1000} to ${MAX_SECONDS}`);
-}
-
-function triesOf(value: unknown): number | null {
-  if (
-    value === null ||
-    (Number.isInteger(value) && (value as number) >= 0 && (value as number) <= LIMITS.tries)
-  ) {
-    return value as number | null;
-  }
-  throw wrongMember('tries', value, `a count, a whole number from 0 to ${LIMITS.tries}`);
 }
 
 function groupsOf(value: unknown): readonly GroupName[] | null {

@@ -34,3 +34,17 @@ export function wrongMember(path: string, value: unknown, allowed: string): Quay
   if (value === undefined) return invalidParameter(path, `${what} is missing; it must be ${allowed}.`);
   return invalidParameter(path, `${what} must be ${allowed}, not ${quote(value)}.`);
 }
+
+/**
+ * A whole number within bounds.
+ * @param unit what it is, for the message; not given: only a number
+ * @throws QuaysideError `invalid-parameter` with the path
+ */
+export function wholeMember(path: string, value: unknown, from: number, to: number, unit?: string): number {
+  if (typeof value === 'number' && Number.isInteger(value) && value >= from && value <= to) return value;
+  throw wrongMember(
+    path,
+    value,
+    `${unit === undefined ? '' : `${unit}, `}a whole number from ${from} to ${to}`,
+  );
+}

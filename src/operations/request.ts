@@ -5,7 +5,7 @@ import { DELIVERY_STATES, type DeliveryState, type ElementId, type GroupName } f
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
-import { type Members, memberPath, membersOf, wrongMember } from '../model/members.ts';
+import { type Members, memberPath, membersOf, wholeMember, wrongMember } from '../model/members.ts';
 import { checkGroup, checkName } from '../model/names.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import { bytesOfText } from '../util/byte-text.ts';
@@ -104,11 +104,11 @@ export function parseRequest(payload: unknown): OperationRequest {
     where,
     to: only(members, 'to', known, isMove) ? queueAt(members.to, 'to') : null,
     delayMs: only(members, 'delay', known, known === 'delay')
-      ? wholeAt(members.delay, 'delay', 0, LIMITS.delayMs, 'milliseconds')
+      ? wholeMember('delay', members.delay, 0, LIMITS.delayMs, 'milliseconds')
       : null,
     set: only(members, 'set', known, known === 'set') ? parseSet(members.set) : null,
-    limit: optional(members.limit, (value) => wholeAt(value, 'limit', 1, MAX_LIMIT, 'a count')),
-    rate: optional(members.rate, (value) => wholeAt(value, 'rate', 1, MAX_RATE, 'elements a second')),
+    limit: optional(members.limit, (value) => wholeMember('limit', value, 1, MAX_LIMIT, 'a count')),
+    rate: optional(members.rate, (value) => wholeMember('rate', value, 1, MAX_RATE, 'elements a second')),
     dryRun,
   };
 }
@@ -155,7 +155,7 @@ function parseWhere(value: unknown): Where {
     selector: optional(selector, (given) => textAt(given, 'where.selector', MAX_SELECTOR)),
     olderThanMs: optional(
       olderThan,
-      (given) => wholeAt(given, 'where.olderThan', 0, LIMITS.delayMs / 1000, 'seconds') * 1000,
+      (given) => wholeMember('where.olderThan', given, 0, LIMITS.delayMs / 1000, 'seconds') * 1000,
     ),
   };
 }
@@ -207,7 +207,7 @@ function parseSet(value: unknown): ElementChange {
   }
   return {
     headers: [...written, ...removed.flatMap((name) => [name, null])],
-    tries: optional(tries, (one) => wholeAt(one, 'set.tries', 0, LIMITS.tries, 'a count')),
+    tries: optional(tries, (one) => wholeMember('set.tries', one, 0, LIMITS.tries, 'a count')),
   };
 }
 
@@ -234,11 +234,6 @@ function textAt(value: unknown, path: string, maxLength: number): string {
   if (typeof value === 'string' && value.length >= 1 && value.length <= maxLength) return value;
   if (typeof value !== 'string') throw wrongMember(path, value, `text of 1 to ${maxLength} characters`);
   throw invalidParameter(path, `${path} has ${value.length} characters. Allowed: 1 to ${maxLength}.`);
-}
-
-function wholeAt(value: unknown, path: string, from: number, to: number, unit: string): number {
-  if (typeof value === 'number' && Number.isInteger(value) && value >= from && value <= to) return value;
-  throw wrongMember(path, value, `${unit}, a whole number from ${from} to ${to}`);
 }
 
 /** The states whose deliveries are looked at, in the order in which they are. */

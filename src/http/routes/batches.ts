@@ -14,7 +14,7 @@ import type { GroupName, NewElement } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { contentFingerprint, RequestFingerprint, requestKey, userKey } from '../../model/fingerprint.ts';
 import { LIMITS } from '../../model/limits.ts';
-import { type Members, membersOf, wrongMember } from '../../model/members.ts';
+import { type Members, membersOf, wholeMember, wrongMember } from '../../model/members.ts';
 import { isGroup } from '../../model/names.ts';
 import { quote } from '../../util/quote.ts';
 import { type Properties, type Schema, Type } from '../../util/schema.ts';
@@ -412,14 +412,7 @@ function text(members: Members, name: string, path: string): string | null {
 
 function milliseconds(members: Members, name: string, path: string, from: number): number | null {
   const value = members[name] ?? null;
-  if (value === null) return null;
-  if (Number.isInteger(value) && (value as number) >= from && (value as number) <= LIMITS.delayMs)
-    return value as number;
-  throw wrongMember(
-    `${path}.${name}`,
-    value,
-    `milliseconds, a whole number from ${from} to ${LIMITS.delayMs}`,
-  );
+  return value === null ? null : wholeMember(`${path}.${name}`, value, from, LIMITS.delayMs, 'milliseconds');
 }
 
 /** The error of a request of many that has one more than it may. @param what they are, in the plural */

@@ -7,7 +7,7 @@ import { needs } from '../../broker/queue-options.ts';
 import type { Delivery } from '../../model/element.ts';
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
-import { type Members, membersOf, wrongMember } from '../../model/members.ts';
+import { type Members, membersOf, wholeMember, wrongMember } from '../../model/members.ts';
 import { checkGroup, checkName } from '../../model/names.ts';
 import { quote } from '../../util/quote.ts';
 import { type Schema, Type } from '../../util/schema.ts';
@@ -363,15 +363,12 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
     const { queue: name, group, weight = 1 } = members;
     if (typeof name !== 'string') throw wrongMember(`${path}.queue`, name, 'a string');
     if (group != null && typeof group !== 'string') throw wrongMember(`${path}.group`, group, 'a string');
-    if (!Number.isInteger(weight) || (weight as number) < 1 || (weight as number) > LIMITS.takeWeight) {
-      throw wrongMember(`${path}.weight`, weight, `a whole number from 1 to ${LIMITS.takeWeight}`);
-    }
     const queue = namespace.visit(checkName(`${path}.queue`, name));
     const source = {
       queue,
       group: group == null ? null : checkGroup(`${path}.group`, group.trim()),
       leaseMs: leaseIn(queue, given),
-      weight: weight as number,
+      weight: wholeMember(`${path}.weight`, weight, 1, LIMITS.takeWeight),
     };
     const readAs = placed(`${path}.group`, () => queue.groupOf(source.group));
     const key = JSON.stringify([namespace.name, name, readAs]);
