@@ -183,17 +183,12 @@ export const takeRoutes: readonly Route[] = [
       'shutting-down',
       'not-supported',
     ],
-    handle(call, { to, tid, reserve, group, lease }) {
-      const { namespace, user } = call;
-      if (reserve) needs(namespace, 'reserve');
-      else if (lease !== null)
-        throw invalidParameter('lease', `lease=${lease} needs reserve=1: a pop has no lease.`);
-      const timeoutMs = to ?? preferredWait(call.head);
-      // Only a take that waits makes its queue, and so the route does not.
-      if (timeoutMs !== 0) call.queue = namespace.queue(call.queue.key.name);
-      const leaseMs = reserve ? (lease ?? call.queue.settings.leaseMs) : null;
-      const request = { group, leaseMs, timeoutMs, tid, owner: user.name, from: call };
-      new Take(call, null).waitIn(call.queue, request);
+    handle(call, query) {
+      const { tid, group } = query;
+      const leaseMs = leaseIn(call.queue, query);
+      const timeoutMs = waitOf(call, query);
+      const request = { group, leaseMs, timeoutMs, tid, owner: call.user.name, from: call };
+      new Take(call, null).waitIn(existing(call.queue, timeoutMs), request);
     },
   }),
   route({
@@ -220,17 +215,10 @@ export const takeRoutes: readonly Route[] = [
       readMany(call, (payload) => {
         const members = membersOf(payload ?? {}, '', Object.keys(optionsOfQueue));
         const given = merged(query, readMembers(optionsOfQueue, members));
-        const { namespace } = call;
-        const isWaiting = waitOf(call, given) !== 0;
-        // Only a take that waits makes its queue, and so the route does not.
-        if (isWaiting) call.queue = namespace.queue(call.queue.key.name);
-        const source = {
-          queue: call.queue,
-          group: given.group,
-          leaseMs: leaseIn(call.queue, given),
-          weight: 1,
-        };
-        take(call, given, [source], 'strict');
+        const { group } = given;
+        const leaseMs = leaseIn(call.queue, given);
+        const queue = existing(call.queue, waitOf(call, given));
+        take(call, given, [{ queue, group, leaseMs, weight: 1 }], 'strict');
       });
     },
   }),
@@ -304,6 +292,14 @@ function waitOf(call: HttpCall, { to }: Pick<Options, 'to'>): number | null {
   return to ?? preferredWait(call.head);
 }
 
+/**
+ * The queue of a take: one that waits makes it, so that routes do not.
+ * @throws QuaysideError `too-many-queues`
+ */
+function existing(queue: Queue, timeoutMs: number | null): Queue {
+  return timeoutMs === 0 ? queue : queue.namespace.queue(queue.key.name);
+}
+
 function leaseIn(
   { namespace, settings }: Queue,
   { reserve, lease }: Pick<Options, 'reserve' | 'lease'>,
@@ -313,7 +309,7 @@ function leaseIn(
     return lease ?? settings.leaseMs;
   }
   if (lease === null) return null;
-  throw invalidParameter('lease', `lease=${lease} needs reserve: a pop has no lease.`);
+  throw invalidParameter('lease', `lease=${lease} needs reserve=1: a pop has no lease.`);
 }
 
 function take(
@@ -354,7 +350,6 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
   if (from.length < 1 || from.length > LIMITS.takeQueues) {
     throw invalidParameter('from', `from must be ${allowed}, not of ${from.length}.`);
   }
-  const isWaiting = waitOf(call, given) !== 0;
   const seen = new Map<string, number>();
   const all = (from as readonly unknown[]).map((value, index) => {
     const path = `from[${index}]`;
@@ -379,12 +374,9 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
     seen.set(key, index);
     return source;
   });
-  if (!isWaiting) return all;
-  // Only now, since a queue exists from a consumer that waits, and not from a request that was rejected.
-  return all.map((source) => ({
-    ...source,
-    queue: source.queue.namespace.queue(source.queue.key.name),
-  }));
+  // Only now: no queue exists from a request that was rejected.
+  const timeoutMs = waitOf(call, given);
+  return all.map((source) => ({ ...source, queue: existing(source.queue, timeoutMs) }));
 }
 
 /** The namespace, which the user may read. One that they may not see looks like one that does not exist. */
