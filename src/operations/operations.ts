@@ -1,6 +1,7 @@
 import { setImmediate as turn } from 'node:timers/promises';
-import { type Broker, checkMigration } from '../broker/broker.ts';
+import type { Broker } from '../broker/broker.ts';
 import { engineNow } from '../broker/engine-time.ts';
+import { checkMigration } from '../broker/migration.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import type { Queue } from '../broker/queue.ts';

@@ -10,7 +10,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'new elements go to the engine that is left',
     suite: 'joined engines',
     edits: edit(
-      'broker/migrating-storage.ts',
+      'broker/migration.ts',
       'if (!hasKeys && this.#pending === 0) return this.#to.insert(queue, elements, options);',
       'if (!hasKeys && this.#pending === 0) return this.#from.insert(queue, elements, options);',
     ),
@@ -18,17 +18,13 @@ export const MIGRATE: readonly Mutant[] = [
   {
     name: 'an insert overtakes one whose key is being looked up',
     suite: 'joined engines',
-    edits: edit(
-      'broker/migrating-storage.ts',
-      'if (!hasKeys && this.#pending === 0) return',
-      'if (!hasKeys) return',
-    ),
+    edits: edit('broker/migration.ts', 'if (!hasKeys && this.#pending === 0) return', 'if (!hasKeys) return'),
   },
   {
     name: 'the keys that the old engine has seen are unknown',
     suite: 'joined engines',
     edits: edit(
-      'broker/migrating-storage.ts',
+      'broker/migration.ts',
       'const seen = hasKeys ? this.#seenBefore(queue, elements) : NOTHING_SEEN;',
       'const seen = NOTHING_SEEN;',
     ),
@@ -37,7 +33,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'a take that the old engine filled in part does not ask the new one',
     suite: 'joined engines',
     edits: edit(
-      'broker/migrating-storage.ts',
+      'broker/migration.ts',
       'if (deliveries.length === count || old.isCut === true) return old;',
       'if (deliveries.length > 0 || old.isCut === true) return old;',
     ),
@@ -46,7 +42,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'what was popped from the new engine returns to the old one',
     suite: 'joined engines',
     edits: edit(
-      'broker/migrating-storage.ts',
+      'broker/migration.ts',
       `    for (const delivery of rest.deliveries) if (delivery.lease === null) this.#popped.add(delivery);
 `,
       '',
@@ -56,7 +52,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'what the old engine gave is lost if the outcome in the new one is unknown',
     suite: 'joined engines',
     edits: edit(
-      'broker/migrating-storage.ts',
+      'broker/migration.ts',
       'if (await this.#release(this.#from, queue, deliveries)) throw error;',
       'throw error;',
     ),
@@ -65,7 +61,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'what exceeds the bytes of a take is lost',
     suite: 'joined engines',
     edits: edit(
-      'broker/migrating-storage.ts',
+      'broker/migration.ts',
       'const isReleased = await this.#release(this.#to, queue, rest.deliveries);',
       'const isReleased = true;',
     ),
@@ -74,7 +70,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'pops that were undone are undone again if the other engine failed',
     suite: 'joined engines',
     edits: edit(
-      'broker/migrating-storage.ts',
+      'broker/migration.ts',
       '    for (const delivery of deliveries) this.#returned.add(delivery);\n',
       '',
     ),
@@ -83,7 +79,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'what was popped and cannot be returned is lost',
     suite: 'joined engines',
     edits: edit(
-      'broker/migrating-storage.ts',
+      'broker/migration.ts',
       'return popped.length === 0 || isUnknownOutcome(error);',
       'return true;',
     ),
@@ -91,13 +87,13 @@ export const MIGRATE: readonly Mutant[] = [
   {
     name: 'the copies of an element have no keys, so that a repeated transfer stores them twice',
     suite: 'joined engines',
-    edits: edit('broker/migrating-storage.ts', 'copies.map((copy, i) => keyed(copy, item, i))', 'copies'),
+    edits: edit('broker/migration.ts', 'copies.map((copy, i) => keyed(copy, item, i))', 'copies'),
   },
   {
     name: 'other copies of an element count as repeats, and are lost',
     suite: 'joined engines',
     edits: edit(
-      'broker/migrating-storage.ts',
+      'broker/migration.ts',
       'id, group, index, contentFingerprint(element)]);',
       'id, group, index]);',
     ),
@@ -106,7 +102,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'an element is finished before its copies are stored',
     suite: 'joined engines',
     edits: edit(
-      'broker/migrating-storage.ts',
+      'broker/migration.ts',
       "copiesOf(item) === null ? item : { ...item, action: { kind: 'extend', leaseMs: TRANSFER_LEASE_MS } },",
       "copiesOf(item) === null ? item : { ...item, action: { kind: 'finish' } },",
     ),
@@ -115,7 +111,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'a queue that holds elements in the old engine alone can be dropped',
     suite: 'joined engines',
     edits: edit(
-      'broker/migrating-storage.ts',
+      'broker/migration.ts',
       '      if (old.ready + old.scheduled + old.reserved > 0) return false;\n',
       '',
     ),
@@ -123,17 +119,13 @@ export const MIGRATE: readonly Mutant[] = [
   {
     name: 'what the old engine holds does not count',
     suite: 'migrations',
-    edits: edit(
-      'broker/migrating-storage.ts',
-      'elements: old.elements + rest.elements,',
-      'elements: rest.elements,',
-    ),
+    edits: edit('broker/migration.ts', 'elements: old.elements + rest.elements,', 'elements: rest.elements,'),
   },
   {
     name: 'options that are set while a namespace moves do not hold in the old engine',
     suite: 'migrations',
     edits: edit(
-      'broker/migrating-storage.ts',
+      'broker/migration.ts',
       'await Promise.all([this.#to.declare(queues, options), this.#from.declare(queues, options)]);',
       'await this.#to.declare(queues, options);',
     ),
@@ -142,7 +134,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'what one engine swept is not reported if the other one failed',
     suite: 'joined engines',
     edits: edit(
-      'broker/migrating-storage.ts',
+      'broker/migration.ts',
       'if (done.length === 0 && failed !== undefined) throw failed.reason;',
       'if (failed !== undefined) throw failed.reason;',
     ),
@@ -151,7 +143,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'pause flags are not copied to the new engine',
     suite: 'migrations',
     edits: edit(
-      'broker/broker.ts',
+      'broker/migration.ts',
       "for (const kind of ['queue', 'queue-options'] as const) {",
       "for (const kind of ['queue-options'] as const) {",
     ),
@@ -159,7 +151,11 @@ export const MIGRATE: readonly Mutant[] = [
   {
     name: 'options are copied as definitions only, so that the new engine does not apply them',
     suite: 'migrations',
-    edits: edit('broker/broker.ts', "kind === 'queue-options' ? optionsIn(value) : undefined", 'undefined'),
+    edits: edit(
+      'broker/migration.ts',
+      "kind === 'queue-options' ? optionsIn(value) : undefined",
+      'undefined',
+    ),
   },
   {
     name: 'a pause while a namespace moves is forgotten by the new engine',
@@ -174,7 +170,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'a namespace moves to an engine that has elements of its name',
     suite: 'migrations',
     edits: edit(
-      'broker/broker.ts',
+      'broker/migration.ts',
       'if ((await next.storage.usage(source.name, false)).elements > 0) {',
       'if ((await next.storage.usage(target.name, false)).elements > 0) {',
     ),
@@ -182,16 +178,12 @@ export const MIGRATE: readonly Mutant[] = [
   {
     name: 'a namespace moves to one with other groups',
     suite: 'migrations',
-    edits: edit('broker/broker.ts', '  if (groups !== others) throw', '  if (groups === undefined) throw'),
+    edits: edit('broker/migration.ts', '  if (groups !== others) throw', '  if (groups === undefined) throw'),
   },
   {
     name: 'the move is not stored, so that the next start does not join the engines',
     suite: 'migrations',
-    edits: edit(
-      'broker/broker.ts',
-      "      if (stored === null) await namespace.definitions.put('migration', name, migrationValue(to), null);\n",
-      '',
-    ),
+    edits: edit('broker/migration.ts', "    await definitions.put('migration', name, { to }, null);\n", ''),
   },
   {
     name: 'a node starts without the engine that has its elements',

@@ -65,7 +65,7 @@ export const REQUEST_KEYS: readonly Mutant[] = [
     name: 'the keys of requests that the old engine has seen are unknown',
     suite: 'joined engines',
     edits: edit(
-      'broker/migrating-storage.ts',
+      'broker/migration.ts',
       '? this.#from.insert(queue, elements, { ...options, signal: null })',
       '? this.#to.insert(queue, elements, options)',
     ),

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
-import { MigrationTargetMissing } from '../../src/broker/broker.ts';
+import { MigrationTargetMissing } from '../../src/broker/migration.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { openMemory } from '../engines/sqlite.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
