@@ -1,6 +1,6 @@
 import { createHmac, hash, randomBytes, timingSafeEqual } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
-import type { Definitions, JsonValue } from '../engine/definitions.ts';
+import { type Definitions, isDefinitionConflict, type JsonValue } from '../engine/definitions.ts';
 import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
@@ -542,7 +542,7 @@ export class EndedSessions implements Service {
         return;
       } catch (error) {
         // Another node wrote in between: what it ended is merged.
-        if (!(error instanceof QuaysideError) || error.code !== 'definition-conflict') throw error;
+        if (!isDefinitionConflict(error)) throw error;
       }
     }
   }

@@ -1,6 +1,5 @@
-import type { Definitions, JsonValue } from '../engine/definitions.ts';
+import { type Definitions, isDefinitionConflict, type JsonValue } from '../engine/definitions.ts';
 import type { ReadySignal, Signaller } from '../engine/signaller.ts';
-import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { Namespace } from './namespace.ts';
 import type { BrokerLog } from './ports.ts';
@@ -204,7 +203,7 @@ export class Cluster {
         await definitions.put('namespace', namespace, { variant }, noted?.version ?? null);
       } catch (error) {
         // Another node starts at the same moment: look at what it noted.
-        if (error instanceof QuaysideError && error.code === 'definition-conflict') continue;
+        if (isDefinitionConflict(error)) continue;
         throw error;
       }
       if (before === null) return;

@@ -1,5 +1,10 @@
 import { isUnknownOutcome, unknownOutcome } from '../engine/calls.ts';
-import { type Definitions, definitionConflict, type JsonValue } from '../engine/definitions.ts';
+import {
+  type Definition,
+  type Definitions,
+  definitionConflict,
+  isDefinitionConflict,
+} from '../engine/definitions.ts';
 import { isKeySeen } from '../engine/request-keys.ts';
 import type { Signaller } from '../engine/signaller.ts';
 import { JointStats, type Stats } from '../engine/stats.ts';
@@ -37,7 +42,6 @@ import { contentFingerprint } from '../model/fingerprint.ts';
 import type { QueueKey } from '../model/names.ts';
 import { quote } from '../util/quote.ts';
 import type { Namespace } from './namespace.ts';
-import { type OwnOptions, parseOptions } from './queue-options.ts';
 
 /** The configuration lacks what a namespace needs whose elements are in two engines. */
 export class MigrationTargetMissing extends Error {
@@ -67,6 +71,8 @@ export class Migration {
   /** The namespace that names the new engine. */
   readonly to: string;
   readonly #source: Namespace;
+  /** What was copied last, as JSON, by kind and key. */
+  readonly #copied = new Map<string, string>();
 
   constructor(source: Namespace, target: Namespace) {
     const { storage, definitions, stats, shown } = target.setup;
@@ -103,23 +109,43 @@ export class Migration {
     return (await storage.usage(policy.name, false)).elements;
   }
 
-  /** Gives the new engine the pause flags and options that the old one has, and no others. */
+  /**
+   * Gives the new engine the pause flags and options that the old one has, and no others. Repeated, it writes only what has changed.
+   * Both engines get later changes as well, first the old one: so the new one is read first, and what has changed there since is left
+   * as it is.
+   */
   async copyDefinitions(): Promise<void> {
     const { definitions, name } = this.#source;
     for (const kind of ['queue', 'queue-options'] as const) {
-      const isOwn = ({ key }: { key: string }): boolean => (JSON.parse(key) as string[])[0] === name;
-      const [old, copied] = await Promise.all([definitions.list(kind), this.definitions.list(kind)]);
-      const kept = new Set<string>();
-      for (const { key, value } of old.filter(isOwn)) {
-        kept.add(key);
+      const isOwn = ({ key }: Definition): boolean => (JSON.parse(key) as string[])[0] === name;
+      const before = await this.definitions.list(kind);
+      const copies = new Map(before.filter(isOwn).map((copy) => [copy.key, copy]));
+      for (const definition of (await definitions.list(kind)).filter(isOwn)) {
+        const { key, value } = definition;
+        const copy = copies.get(key) ?? null;
+        copies.delete(key);
+        const place = `${kind} ${key}`;
+        const text = JSON.stringify(value);
+        if (copy !== null && this.#copied.get(place) === text) continue;
         const queue = { ns: name, name: (JSON.parse(key) as string[])[1] ?? '' };
-        await this.storage.declare([queue], kind === 'queue-options' ? optionsIn(value) : undefined);
-        await this.definitions.put(kind, key, value, 'any');
+        await unlessChanged(this.definitions.put(kind, key, value, copy?.version ?? null));
+        if (kind === 'queue') await this.storage.declare([queue]);
+        else await this.#source.applyOptions(queue, definition);
+        this.#copied.set(place, text);
       }
-      for (const { key } of copied.filter(isOwn)) {
-        if (!kept.has(key)) await this.definitions.delete(kind, key, 'any');
+      for (const { key, version } of copies.values()) {
+        await unlessChanged(this.definitions.delete(kind, key, version));
       }
     }
+  }
+}
+
+/** Waits for a write that expects a version. If another write came first, that one stays. */
+async function unlessChanged(write: Promise<unknown>): Promise<void> {
+  try {
+    await write;
+  } catch (error) {
+    if (!isDefinitionConflict(error)) throw error;
   }
 }
 
@@ -157,15 +183,6 @@ export async function checkMigration(source: Namespace, target: Namespace): Prom
   if (groups !== others) throw lacks(`their groups differ, ${groups} and ${others}`);
   if ((await next.storage.usage(source.name, false)).elements > 0) {
     throw lacks(`it has elements of a namespace with the name ${from} already`);
-  }
-}
-
-/** What is not understood is copied, and as if it were not there. */
-function optionsIn(value: JsonValue): OwnOptions | undefined {
-  try {
-    return parseOptions(value);
-  } catch {
-    return undefined;
   }
 }
 

@@ -326,7 +326,7 @@ export class Namespace {
   /**
    * Stores the options of a queue; null: it has none any more. The definition comes first, and the engine gets what it says:
    * if another write comes in between, the node that finds the newer definition gives that to the engine, so that both end with
-   * the same.
+   * the same; see `applyOptions`.
    */
   async writeOptions({ ns, name }: QueueKey, options: OwnOptions | null): Promise<void> {
     const key = definitionKey(ns, name);
@@ -340,19 +340,23 @@ export class Namespace {
       await this.migration?.definitions.delete('queue-options', key, 'any');
       if (!wasThere && !this.#known.has(name)) return;
     }
-    for (;;) {
-      await this.storage.declare(
-        [{ ns, name }],
-        definition === null ? null : this.#readOptions(name, definition),
-      );
-      const newest = await this.definitions.get('queue-options', key);
-      const isSame = newest?.version === definition?.version;
-      definition = newest;
-      if (isSame) break;
-    }
+    const newest = await this.applyOptions({ ns, name }, definition);
     this.noteStored({ ns, name });
-    this.#storedOptions.note(key, definition);
-    this.#setOptions(name, definition === null ? null : this.#readOptions(name, definition));
+    this.#storedOptions.note(key, newest);
+    this.#setOptions(name, newest === null ? null : this.#readOptions(name, newest));
+  }
+
+  /**
+   * Gives the engine the options that a definition has, and those of a newer one, until there is none. Returns the newest.
+   * @param definition null: there is none
+   */
+  async applyOptions({ ns, name }: QueueKey, definition: Definition | null): Promise<Definition | null> {
+    for (let given = definition; ; ) {
+      await this.storage.declare([{ ns, name }], given === null ? null : this.#readOptions(name, given));
+      const newest = await this.definitions.get('queue-options', definitionKey(ns, name));
+      if (newest?.version === given?.version) return newest;
+      given = newest;
+    }
   }
 
   /**

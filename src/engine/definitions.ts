@@ -70,6 +70,11 @@ export function definitionConflict(kind: DefinitionKind, key: string): QuaysideE
   return new QuaysideError('definition-conflict', `The ${kind} "${key}" was changed by another write.`);
 }
 
+/** Whether a write was rejected since another one came first. */
+export function isDefinitionConflict(error: unknown): boolean {
+  return error instanceof QuaysideError && error.code === 'definition-conflict';
+}
+
 const TOPIC = 'definitions';
 
 /** The watchers of an engine's definitions on this node. */

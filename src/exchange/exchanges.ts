@@ -1,8 +1,13 @@
 import { createHash } from 'node:crypto';
 import type { BrokerLog } from '../broker/ports.ts';
-import type { Definition, Definitions, JsonValue } from '../engine/definitions.ts';
+import {
+  type Definition,
+  type Definitions,
+  isDefinitionConflict,
+  type JsonValue,
+} from '../engine/definitions.ts';
 import { DefinitionsCache } from '../engine/definitions-cache.ts';
-import { type ErrorCode, invalidParameter, QuaysideError } from '../model/errors.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { createCheckLimit } from '../sandbox/limits.ts';
 import type { CancelTimer } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
@@ -180,7 +185,8 @@ export class Exchanges implements Service {
         }),
       )
       .catch((error: unknown) => {
-        throw isCode(error, 'exchange-not-found') ? otherVersion(idOf(id)) : error;
+        const isGone = error instanceof QuaysideError && error.code === 'exchange-not-found';
+        throw isGone ? otherVersion(idOf(id)) : error;
       });
     this.#logSelectors({ id, declaration, user: caller.name });
     return loopsIn(this.graph(caller), id);
@@ -289,7 +295,7 @@ export class Exchanges implements Service {
         this.#logSelectors({ id, declaration, user: caller.name });
         return id;
       } catch (error) {
-        if (!isConflict(error) || conflicts === MAX_CONFLICTS) throw error;
+        if (!isDefinitionConflict(error) || conflicts === MAX_CONFLICTS) throw error;
         await this.#registry.read(this.#storeOf(declaration), id);
       }
     }
@@ -329,7 +335,7 @@ export class Exchanges implements Service {
         this.#registry.wrote(definitions, { key: id, value, version });
         return;
       } catch (error) {
-        if (!isConflict(error) || conflicts === MAX_CONFLICTS) throw error;
+        if (!isDefinitionConflict(error) || conflicts === MAX_CONFLICTS) throw error;
       }
     }
   }
@@ -399,7 +405,7 @@ async function deleteVersion(definitions: Definitions, { key, version }: Definit
   try {
     await definitions.delete('exchange', key, version);
   } catch (error) {
-    if (!isConflict(error)) throw error;
+    if (!isDefinitionConflict(error)) throw error;
   }
 }
 
@@ -435,14 +441,6 @@ function cannotMove({ src }: Declaration): QuaysideError {
     'src.ns',
     `src.ns: namespace ${quote(src.ns)} has another engine than the present source. Delete the exchange, and create it again.`,
   );
-}
-
-function isConflict(error: unknown): boolean {
-  return isCode(error, 'definition-conflict');
-}
-
-function isCode(error: unknown, code: ErrorCode): boolean {
-  return error instanceof QuaysideError && error.code === code;
 }
 
 /** Runs changes of the same key one after the other, in the order of the calls. */
@@ -866,7 +864,7 @@ async function stopUnowned(
         await definitions.put('exchange', key, toValue({ ...stored, stopped: true, lastError }), version);
       } catch (error) {
         // Another node changed it just now.
-        if (!(error instanceof QuaysideError && error.code === 'definition-conflict')) throw error;
+        if (!isDefinitionConflict(error)) throw error;
       }
     }
   }

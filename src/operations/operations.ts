@@ -5,7 +5,7 @@ import { checkMigration } from '../broker/migration.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import type { Queue } from '../broker/queue.ts';
-import type { Definition, Definitions } from '../engine/definitions.ts';
+import { type Definition, type Definitions, isDefinitionConflict } from '../engine/definitions.ts';
 import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import type { Storage } from '../engine/storage.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
@@ -442,8 +442,7 @@ export class BulkOperations implements Service {
         this.#follow(id, { key: id, value, version });
         return;
       } catch (error) {
-        const isConflict = error instanceof QuaysideError && error.code === 'definition-conflict';
-        if (!isConflict || conflicts === MAX_CONFLICTS) throw error;
+        if (!isDefinitionConflict(error) || conflicts === MAX_CONFLICTS) throw error;
       }
     }
   }

@@ -1,7 +1,7 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import type { Broker } from '../broker/broker.ts';
 import type { BrokerLog } from '../broker/ports.ts';
-import type { Definitions } from '../engine/definitions.ts';
+import { type Definitions, isDefinitionConflict } from '../engine/definitions.ts';
 import type { ScannedDelivery } from '../engine/storage.ts';
 import { type DeliveryState, WAITING_STATES } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -433,7 +433,7 @@ export class OperationRun {
         expected,
       );
     } catch (error) {
-      if (!(error instanceof QuaysideError) || error.code !== 'definition-conflict') throw error;
+      if (!isDefinitionConflict(error)) throw error;
       this.#isSuperseded = true;
       this.#wake?.();
       throw new Superseded();

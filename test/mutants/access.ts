@@ -235,7 +235,7 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'a write of two nodes at once fails',
     suite: 'ended sessions',
-    edits: edit('console-sessions.ts', "error.code !== 'definition-conflict'", 'error.code'),
+    edits: edit('console-sessions.ts', '!isDefinitionConflict(error)', 'error instanceof Error'),
   },
   {
     name: 'nobody can sign in for a while after the end of all sessions of a user',

@@ -153,9 +153,14 @@ export const MIGRATE: readonly Mutant[] = [
     suite: 'migrations',
     edits: edit(
       'broker/migration.ts',
-      "kind === 'queue-options' ? optionsIn(value) : undefined",
-      'undefined',
+      'else await this.#source.applyOptions(queue, definition);',
+      'else await this.storage.declare([queue]);',
     ),
+  },
+  {
+    name: 'a resume that comes while pause flags are copied is lost',
+    suite: 'migrations',
+    edits: edit('broker/migration.ts', 'value, copy?.version ?? null)', "value, 'any')"),
   },
   {
     name: 'a pause while a namespace moves is forgotten by the new engine',

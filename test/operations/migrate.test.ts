@@ -8,7 +8,7 @@ import { patientSandbox } from '../sandbox/elements.ts';
 import { plain, type TestNamespace } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { newElements } from '../support/elements.ts';
-import { engineWith } from '../support/engine-with.ts';
+import { engineWith, engineWithDefinitions } from '../support/engine-with.ts';
 import { OPERATOR, OperationNode } from './node.ts';
 
 const MIGRATE = { action: 'migrate', source: { ns: 'A' }, to: { ns: 'B' } };
@@ -199,6 +199,59 @@ describe('A namespace that moves to another engine', () => {
     await assert.rejects(node.operations.cancel(id, OPERATOR), { code: 'definition-conflict' });
     await assert.rejects(node.create(MIGRATE), { code: 'definition-conflict' });
     assert.equal((await node.get(id)).state, 'running');
+  });
+
+  it('keeps a resume that comes while its pause flags are copied', async () => {
+    const read = Promise.withResolvers<void>();
+    const release = Promise.withResolvers<void>();
+    let isHeld = false;
+    const slow = engineWithDefinitions(inFile(old), (real) => ({
+      list: async (kind) => {
+        const all = await real.list(kind);
+        if (!isHeld || kind !== 'queue') return all;
+        read.resolve();
+        await release.promise;
+        return all;
+      },
+    }));
+    await node.stop();
+    node = await newNode([
+      { policy: POLICY, engine: slow },
+      { policy: plain('B'), engine: next },
+    ]).start();
+    const queue = node.broker.namespace('A').queue('q');
+    await queue.pause();
+    isHeld = true;
+    const migrating = node.broker.migrate('A', 'B');
+    await read.promise;
+    await queue.resume();
+    release.resolve();
+    await migrating;
+    const copy = await next.definitions.get('queue', JSON.stringify(['A', 'q']));
+    assert.deepEqual(copy?.value, { paused: false });
+  });
+
+  it('copies pause flags and options once, and again only what has changed', async () => {
+    const puts: string[] = [];
+    const noted = engineWithDefinitions(next, (real) => ({
+      put: (kind, key, ...rest) => {
+        puts.push(`${kind} ${key}`);
+        return real.put(kind, key, ...rest);
+      },
+    }));
+    await node.stop();
+    node = await newNode([
+      { policy: POLICY, engine: inFile(old) },
+      { policy: plain('B'), engine: noted },
+    ]).start();
+    const queue = node.broker.namespace('A').queue('q');
+    await queue.pause();
+    await queue.storeOptions({ leaseMs: 5_000 });
+    for (let i = 0; i < 3; i += 1) await node.broker.migrate('A', 'B');
+    assert.deepEqual(puts, ['queue ["A","q"]', 'queue-options ["A","q"]']);
+    await old.definitions.put('queue', JSON.stringify(['A', 'q']), { paused: false }, 'any');
+    await node.broker.migrate('A', 'B');
+    assert.deepEqual(puts.slice(2), ['queue ["A","q"]']);
   });
 
   it('is joined once by two calls at the same moment', async () => {

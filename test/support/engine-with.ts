@@ -16,17 +16,26 @@ export function engineWith(engine: Engine, verbs: (real: Storage) => Partial<Sto
   return Object.create(engine, { storage: { value: storage } });
 }
 
-/** The engine as a node has it whose news of definitions are late: it gets no notification of changes, and finds what it reads. */
-export function engineWithoutNews(engine: Engine): Engine {
+/** The same for verbs of its definitions. */
+export function engineWithDefinitions(
+  engine: Engine,
+  verbs: (real: Definitions) => Partial<Definitions>,
+): Engine {
   const real = engine.definitions;
   const definitions: Definitions = {
     get: (kind, key) => real.get(kind, key),
     list: (kind) => real.list(kind),
     put: (kind, key, value, expected) => real.put(kind, key, value, expected),
     delete: (kind, key, expected) => real.delete(kind, key, expected),
-    watch: () => () => {},
+    watch: (listener) => real.watch(listener),
+    ...verbs(real),
   };
   return Object.create(engine, { definitions: { value: definitions } });
+}
+
+/** The engine as a node has it whose news of definitions are late: it gets no notification of changes, and finds what it reads. */
+export function engineWithoutNews(engine: Engine): Engine {
+  return engineWithDefinitions(engine, () => ({ watch: () => () => {} }));
 }
 
 /** An engine that keeps neither expiries nor reasons, as `redis:list` is. */
