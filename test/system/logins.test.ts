@@ -36,6 +36,7 @@ describe('Logins behind a proxy', () => {
     assert.equal(await statusOf(second, 'bob:bob', '198.51.100.9'), 429, 'is not known there');
     assert.equal(await statusOf(second, 'ann:ann', '198.51.100.9'), 200, 'is known there');
     assert.equal(await statusOf(second, 'bob:bob', '203.0.113.1'), 200, 'is elsewhere');
+    await second.logs((lines) => lines.some(({ event }) => event === 'login-failed'));
     const failed = second.logged().filter(({ event }) => event === 'login-failed');
     assert.deepEqual(new Set(failed.map(({ address }) => address)), new Set(['198.51.100.8']));
     assert.equal(await second.stop(), 0);

@@ -80,6 +80,7 @@ export class Program {
   code: number | null = null;
   readonly #child: ChildProcess;
   readonly #listeners = new Set<() => void>();
+  #isClosed = false;
 
   constructor(
     cwd: string,
@@ -104,6 +105,8 @@ export class Program {
     });
     this.ended = once(this.#child, 'close').then(([code]) => {
       this.code = code;
+      // Not at its exit: its last lines may still be in the pipes then.
+      this.#isClosed = true;
       for (const listener of this.#listeners) listener();
       return code;
     });
@@ -160,7 +163,7 @@ export class Program {
       reject(new Error(`${why}; it ${otherwise}.\n${this.stdout}${this.stderr}`));
     const look = (): void => {
       if (isSo()) resolve();
-      else if (this.#child.exitCode !== null || this.#child.signalCode !== null) tell('The program ended');
+      else if (this.#isClosed) tell('The program ended');
     };
     const patience = setTimeout(() => tell('Too much time went by'), PATIENCE_MS);
     this.#listeners.add(look);

@@ -104,7 +104,10 @@ describe('The start', () => {
     await folder.write('q.yaml', 'http: { users: { test1: test1 } }');
     const program = await folder.serve(['--config', 'q.yaml']);
     assert.equal(await statusAs(program, `admin:${password}`), 401);
-    const warnings = program.logged().filter(({ msg }) => String(msg).includes('users.json is not used'));
+    const isWarning = ({ msg }: Record<string, unknown>): boolean =>
+      String(msg).includes('users.json is not used');
+    await program.logs((lines) => lines.some(isWarning));
+    const warnings = program.logged().filter(isWarning);
     assert.equal(warnings.length, 1);
     assert.match(
       String(warnings[0]?.msg),

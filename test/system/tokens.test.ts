@@ -69,6 +69,7 @@ describe('API tokens in the server', () => {
     assert.equal((await ann.request('DELETE', `/tokens/${id}`)).status, 204);
     await stomp.expectError('unauthorized');
     assert.equal((await amqp.closed)?.info.code, 'unauthorized');
+    await server.logs((all) => all.some(({ action }) => action === 'revokeToken'));
     const audited = server.logged().filter(({ event }) => event === 'admin');
     assert.deepEqual(
       audited.map(({ action, user, id: of }) => [action, user, of]),
