@@ -247,6 +247,17 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
+    name: 'a pop of a range takes the delivery behind it along',
+    suite: 'sqlite batch',
+    edits: [
+      inWorker(
+        'rows.ts',
+        'removeRange.run(first, first + length - 1)',
+        'removeRange.run(first, first + length)',
+      ),
+    ],
+  },
+  {
     name: 'answers leave before the commit',
     suite: 'storage model with crashes',
     edits: [

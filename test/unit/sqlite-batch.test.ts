@@ -74,6 +74,32 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(result?.bodies.byteLength, 300);
   });
 
+  it('removes what was popped and nothing else, whether its numbers follow each other or not', () => {
+    const { store, run } = openStore();
+    const other = nameOf({ ns: 'N', name: 'other' });
+    const insert = (queue: string, count: number): Call => {
+      return ['insert', queue, Array(count).fill([null, null, 0, 0, 1, 0, '', null]).flat(), null];
+    };
+    for (const [own, others] of [
+      [7, 1],
+      [3, 1],
+      [1, 2],
+      [30, 1],
+    ] as const) {
+      run([insert(QUEUE, own), insert(other, others)]);
+    }
+    const pop: Call = ['take', QUEUE, '', 20, null, null, 0, ''];
+    run([pop]);
+    const left = store.db.prepare('SELECT seq FROM delivery ORDER BY seq').all();
+    // Of the first, one behind 7, one behind 3, two behind 1 and one at the end; of the last, all but 9.
+    const numbers = [8, 12, 14, 15, ...Array.from({ length: 21 }, (_, i) => 25 + i), 46];
+    assert.deepEqual(
+      left.map(({ seq }) => Number(seq) % 2 ** 32),
+      numbers,
+    );
+    assert.equal(store.queues.find(QUEUE)?.subscriptions.get('')?.ready, 21);
+  });
+
   it('changes no table if a reservation finds nothing', () => {
     const { store, run } = openStore();
     const pop: Call = ['take', QUEUE, '', 1, null, null, 0];

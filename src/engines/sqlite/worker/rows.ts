@@ -107,6 +107,11 @@ const ADDED_COLUMNS = 13;
  * 5 %; of a pop 2.7 µs and 3.1, of a reservation 4.7 and 5.5, each with its selection.
  */
 const ROWS_AT_ONCE = 16;
+/**
+ * Deliveries whose numbers follow each other are removed by their range: 64 by one statement take 1.6 µs each with their
+ * selection, by statements of 16 numbers 2.1. Nothing but they can be in the range.
+ */
+const SHORTEST_RANGE = 4;
 
 const SQL = {
   add: `${ADD}${ADDED_ROW}`,
@@ -121,6 +126,7 @@ const SQL = {
   ofElement: `SELECT ${OWN} FROM delivery d WHERE d.seq = :element AND (d.element IS NULL OR d.element = :element)
        UNION ALL SELECT ${OWN} FROM delivery d WHERE d.element = :element AND d.seq <> :element`,
   remove: 'DELETE FROM delivery WHERE seq = ?',
+  removeRange: 'DELETE FROM delivery WHERE seq BETWEEN ? AND ?',
   removeMany: `DELETE FROM delivery WHERE seq IN (${manyOf('?')})`,
   removeHeld:
     'DELETE FROM delivery WHERE seq = ? AND subscription = ? AND token = ? AND lease_until IS NOT NULL AND element IS NULL',
@@ -433,7 +439,15 @@ export class Rows {
     subscription: Subscription,
     rows: readonly Pick<DeliveryRow, 'seq' | 'element' | 'dueAt' | 'leaseUntil'>[],
   ): void {
-    const numbers = rows.map(({ seq }) => seq);
+    const numbers: number[] = [];
+    for (let from = 0; from < rows.length; ) {
+      const first = rows[from]?.seq ?? 0;
+      let length = 1;
+      while (rows[from + length]?.seq === first + length) length++;
+      if (length >= SHORTEST_RANGE) this.#sql.removeRange.run(first, first + length - 1);
+      else for (let i = 0; i < length; i++) numbers.push(first + i);
+      from += length;
+    }
     while (numbers.length >= ROWS_AT_ONCE) this.#sql.removeMany.run(...numbers.splice(-ROWS_AT_ONCE));
     for (const seq of numbers) this.#sql.remove.run(seq);
     for (const { seq, element, dueAt, leaseUntil } of rows) {
