@@ -576,13 +576,23 @@ class HeartBeat {
   }
 
   #planReceive(inMs: number): void {
-    const { clock, receiveMs, onSilence } = this.#options;
-    this.#cancelReceive = clock.after(inMs, () => {
-      const graceMs = receiveMs * GRACE;
-      const leftMs = this.#isPaused ? graceMs : this.#receivedAt + graceMs - clock.monotonic();
-      if (leftMs > 0) this.#planReceive(leftMs);
-      else onSilence();
+    this.#cancelReceive = this.#options.clock.after(inMs, () => {
+      if (!this.#isLate()) return;
+      // If the whole process stood still, timers run before what came during that is read.
+      const secondLook = setImmediate(() => {
+        if (this.#isLate()) this.#options.onSilence();
+      });
+      this.#cancelReceive = () => clearImmediate(secondLook);
     });
+  }
+
+  /** Whether something should have come by now. If not, plans the next look. */
+  #isLate(): boolean {
+    const { clock, receiveMs } = this.#options;
+    const graceMs = receiveMs * GRACE;
+    const leftMs = this.#isPaused ? graceMs : this.#receivedAt + graceMs - clock.monotonic();
+    if (leftMs > 0) this.#planReceive(leftMs);
+    return leftMs <= 0;
   }
 }
 

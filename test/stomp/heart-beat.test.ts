@@ -72,6 +72,17 @@ describe('heart-beats', () => {
     await until(() => node.server.counts.sessions === 0);
   });
 
+  it('of a client that have come and are not read yet count, as after a pause of the whole process', async () => {
+    const client = await withBeats('5000,0');
+    // Outside of the phase of the event loop that reads sockets, as timers run.
+    await new Promise(setImmediate);
+    client.write('\n');
+    node.clock.advance(20_000);
+    await settle(client);
+    node.clock.advance(20_000);
+    await client.expectError('request-timeout');
+  });
+
   it('of a client are expected at the interval of the slower side', async () => {
     const client = await withBeats('60000,0');
     node.clock.advance(119_999);
