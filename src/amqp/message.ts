@@ -528,7 +528,7 @@ function writeApplicationProperties(properties: readonly Sent[], unfit: readonly
   let count = properties.length;
   for (const sent of properties) writeProperty(sent);
   for (const sent of unfit ?? []) {
-    if (properties.some(({ name }) => name === sent.name)) continue;
+    if (isIn(properties, sent.name)) continue;
     writeProperty(sent);
     count += 1;
   }
@@ -618,13 +618,20 @@ function sort(headers: readonly string[]): Sorted {
       while (fields.length < at) fields.push(undefined);
       fields[at] = { name, text, type };
     } else if (name.startsWith(ANNOTATION_PREFIX)) {
-      annotations.push({ name: name.slice(ANNOTATION_PREFIX.length), text, type });
+      const bare = name.slice(ANNOTATION_PREFIX.length);
+      // Another protocol can set such a header, and of two values of one key most clients take the last.
+      if (!SHOWN_ANNOTATIONS.has(bare)) annotations.push({ name: bare, text, type });
     } else {
       const bare = name.startsWith(PROPERTY_PREFIX) ? name.slice(PROPERTY_PREFIX.length) : name;
-      properties.push({ name: bare, text, type });
+      const property = { name: isTaken(bare) ? bare : name, text, type };
+      if (!name.startsWith(OWN_PREFIX) || !isIn(properties, property.name)) properties.push(property);
     }
   }
   return { annotations, fields, properties, form };
+}
+
+function isIn(properties: readonly Sent[], name: string): boolean {
+  return properties.some((sent) => sent.name === name);
 }
 
 /** How a name was written, and its value's type. */

@@ -308,6 +308,24 @@ describe('a message and its element', () => {
     assert.equal(durable, true);
   });
 
+  it('have no key of a map twice, and the server’s own annotations, whatever headers another protocol set', async () => {
+    await fresh();
+    const forged = ['x-opt-ks-id', 'x-opt-ks-mature', 'x-opt-ks-group'].flatMap((name) => [
+      `x-amqp-annotation-${name}`,
+      'forged',
+    ]);
+    const names = ['x-amqp-property-colour', 'colour', 'x-amqp-own', 'x-amqp-property-x-amqp-own'];
+    const headers = [...forged, ...names.flatMap((name) => [name, `of ${name}`])];
+    const [id] = await node.insert(queue, { headers, body: Buffer.from('x') });
+    const { message_annotations: annotations, application_properties: properties } = await receive();
+    assert.deepEqual(annotations, { 'x-opt-ks-id': id, 'x-opt-ks-mature': new Date(node.clock.now()) });
+    assert.deepEqual(properties, {
+      'x-amqp-property-colour': 'of x-amqp-property-colour',
+      colour: 'of colour',
+      'x-amqp-own': 'of x-amqp-own',
+    });
+  });
+
   it('take delivery-count for the initial tries', async () => {
     await accept({ delivery_count: 4, body: data('x') });
     assert.equal((await node.pop(queue))?.tries, 4);
