@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { EventClient } from '../support/event-client.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
-import { ELEMENTS, insert, popAll, popOne, reserveAll } from './load.ts';
+import { CONSUMERS, ELEMENTS, insert, popAll, popOne, reserveAll } from './load.ts';
 import { MODES, type SharedEngine } from './modes.ts';
 import { Nodes, reached } from './nodes.ts';
 
@@ -132,7 +132,7 @@ for (const { name, start } of MODES) {
       await reached('nobody waits', async () => (await tidsAt(1, 'cancelled')).length === 0);
     });
 
-    it(`hand out each of ${ELEMENTS} elements once to 192 consumers that pop`, async () => {
+    it(`hand out each of ${ELEMENTS} elements once to ${CONSUMERS} consumers that pop`, async () => {
       const { inserted, consumed } = await popAll(nodes, 'popped');
       assert.equal(inserted.size, ELEMENTS);
       assert.equal(consumed.size, ELEMENTS);

@@ -5,9 +5,9 @@ import type { Nodes } from './nodes.ts';
 
 /** Elements that a load moves, over all nodes. */
 export const ELEMENTS = Number(process.env.CLUSTER_ELEMENTS ?? 300);
-/** Consumers over all nodes. */
-export const CONSUMERS = 192;
-const PRODUCERS = 48;
+/** Consumers over all nodes; `npm run test:cluster` has 192. */
+export const CONSUMERS = Number(process.env.CLUSTER_CONSUMERS ?? 48);
+const PRODUCERS = CONSUMERS / 4;
 const ROLLED_BACK = 0.05;
 
 /** What became of a load: how often each number was consumed, or committed. */

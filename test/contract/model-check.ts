@@ -5,21 +5,27 @@ import type { QueueKey } from '../../src/model/names.ts';
 import type { Model, ModelDelivery } from './model.ts';
 import { EVERY_QUEUE, groupsOf, type World } from './model-world.ts';
 
-/** I1, I6: the counts and next maturities of every queue and group are the model's. */
-export async function checkAll(model: Model, { opened }: World): Promise<void> {
-  const { storage } = opened.engine;
+/** After how many steps of a history the counts of each group are also read by themselves, which triples the calls of a check. */
+const STEPS_TO_GROUPS = 5;
+
+/** I1, I6: the counts and next maturities of every queue, and of the groups in it, are the model's. */
+export async function checkAll(model: Model, world: World): Promise<void> {
+  const { storage } = world.opened.engine;
+  world.checks += 1;
+  const readsGroups = world.checks % STEPS_TO_GROUPS === 0;
   await Promise.all(
     EVERY_QUEUE.map(async (queue) => {
       const groups = groupsOf(queue);
       const [whole, each] = await Promise.all([
         storage.counts(queue),
-        Promise.all(groups.map((group) => storage.counts(queue, group))),
+        Promise.all(readsGroups ? groups.map((group) => storage.counts(queue, group)) : []),
       ]);
       assert.deepEqual(counts(whole), model.sizes(queue), `sizes of ${queue.ns}/${queue.name}`);
       for (const [index, group] of groups.entries()) {
         const expected = model.sizes(queue, group);
         const at = `${queue.ns}/${queue.name} group "${group}"`;
-        assert.deepEqual(counts(each[index] ?? whole), expected, `sizes and next maturity of ${at}`);
+        const own = each[index];
+        if (own !== undefined) assert.deepEqual(counts(own), expected, `sizes and next maturity of ${at}`);
         if (group === '') continue;
         const inGroups = whole.groups.get(group);
         const isEmpty = expected.ready + expected.scheduled + expected.reserved === 0;

@@ -54,6 +54,8 @@ export interface World {
   /** Every token that a reservation came with, after its delivery's id and group. */
   readonly tokens: Set<string>;
   popped: { queue: QueueKey; delivery: Delivery; model: ModelDelivery }[];
+  /** How often the real system was compared with the model in this history. */
+  checks: number;
 }
 
 /** The model that holds now; a crash may replace it. */

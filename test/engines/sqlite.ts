@@ -39,7 +39,8 @@ export const NORMAL_SQLITE = durable('sqlite, durability normal', { durability: 
 
 /**
  * The store without a thread of its own, which takes a tenth of a second of processor time to start: many tests open an engine
- * each. The contract and the model of files have the thread, and so have tests that stop it in the middle.
+ * each. The model of files has the thread, and so have the contract of files in `npm run test:long` and tests that stop it in
+ * the middle. What passes between the threads is copied here, too, by the same kind of port.
  */
 export const inThisThread = (): TestThread =>
   new TestThread((data) => {
@@ -66,15 +67,24 @@ export const MEMORY_SQLITE: EngineUnderTest = {
 };
 
 function durable(name: string, settings: Readonly<Record<string, unknown>>): EngineUnderTest {
+  const file = (options: OpenTestEngine) => ({
+    ...options,
+    url: `sqlite:${FILE}`,
+    folder: temporaryFolder(),
+    clock: new FakeClock(),
+  });
   const openDurable = (options: OpenTestEngine): Promise<DurableTestEngine> =>
-    openFile({
-      ...options,
-      url: `sqlite:${FILE}`,
-      folder: temporaryFolder(),
-      clock: new FakeClock(),
-      settings,
-    });
-  return { name, type: 'sqlite', open: openDurable, openDurable };
+    openFile({ ...file(options), settings });
+  const openInThisThread = async (options: OpenTestEngine): Promise<TestEngine> => {
+    const setUp = { ...file(options), settings: { ...settings, testThread: inThisThread() } };
+    return openOnce(setUp, () => rmSync(setUp.folder, { recursive: true }));
+  };
+  return {
+    name,
+    type: 'sqlite',
+    open: process.env.CONTRACT === 'whole' ? openDurable : openInThisThread,
+    openDurable,
+  };
 }
 
 /** A store in memory, started, that shares a clock with others. */
@@ -84,7 +94,7 @@ export async function openMemory(options: OpenTestEngine, clock: FakeClock): Pro
   return engine;
 }
 
-async function openOnce(setUp: SqliteSetUp): Promise<TestEngine> {
+async function openOnce(setUp: SqliteSetUp, onClosed = (): void => {}): Promise<TestEngine> {
   const { clock } = setUp;
   const engine = open(engineOptions(setUp));
   await engine.start();
@@ -93,26 +103,23 @@ async function openOnce(setUp: SqliteSetUp): Promise<TestEngine> {
     clock,
     now: () => clock.now(),
     passTime: async (ms) => clock.advance(ms),
-    close: () => closeSound(engine, clock),
+    close: async () => {
+      await closeSound(engine, clock);
+      onClosed();
+    },
   };
 }
 
 async function openFile(setUp: SqliteSetUp): Promise<DurableTestEngine> {
   const { folder, clock } = setUp;
   const faults = new Faults();
-  const { engine, now, passTime, close } = await openOnce({
-    ...setUp,
-    settings: { ...setUp.settings, testThread: faults.thread },
-  });
+  const opened = await openOnce(
+    { ...setUp, settings: { ...setUp.settings, testThread: faults.thread } },
+    () => rmSync(folder, { recursive: true }),
+  );
+  const { engine } = opened;
   return {
-    engine,
-    clock,
-    now,
-    passTime,
-    close: async () => {
-      await close();
-      rmSync(folder, { recursive: true });
-    },
+    ...opened,
     crash: async (moment, calls) => {
       await killed(engine, faults, moment, folder, calls);
       clock.advance(1);

@@ -35,7 +35,7 @@ describe('Two nodes on a Redis cluster', () => {
   after(() => cluster.stop());
 
   /** Kills masters under load, one after the other; each comes back as a replica of the one that took over. */
-  async function killMasters(answered: (more: number) => Promise<void>): Promise<void> {
+  async function killMasters(answered: () => Promise<void>): Promise<void> {
     for (let round = 0; round < ROUNDS; round++) {
       const port = ownerOf(Math.round((LAST_SLOT * round) / ROUNDS), anyPort());
       const victim = cluster.servers.find((server) => server.port === port);
@@ -43,12 +43,12 @@ describe('Two nodes on a Redis cluster', () => {
       await victim.kill();
       const others = cluster.servers.filter((server) => server !== victim);
       await reached('another took over', async () => mastersAt(others[0]?.port ?? 0).length === 3);
-      await answered(200);
+      await answered();
       await victim.restart();
       await reached('it is a replica', async () =>
         cluster.servers.every(({ port: asked }) => mastersAt(asked).length === 3),
       );
-      await answered(200);
+      await answered();
     }
   }
 
@@ -66,12 +66,12 @@ describe('Two nodes on a Redis cluster', () => {
   });
 
   it('lose nothing when slots move, keys and all', async (t) => {
-    const fault = async (answered: (more: number) => Promise<void>): Promise<void> => {
+    const fault = async (answered: () => Promise<void>): Promise<void> => {
       for (let round = 0; round < ROUNDS; round++) {
         for (const from of mastersAt(anyPort())) {
           const to = mastersAt(anyPort()).find((port) => port !== from);
           for (const slot of usedSlots(from)) moveSlot(slot, from, to ?? 0);
-          await answered(100);
+          await answered();
         }
       }
     };
@@ -110,11 +110,11 @@ describe('Two nodes on PostgreSQL', () => {
   after(() => server.stop('fast'));
 
   it('lose nothing when it is stopped at once and started again', async (t) => {
-    const fault = async (answered: (more: number) => Promise<void>): Promise<void> => {
+    const fault = async (answered: () => Promise<void>): Promise<void> => {
       for (let round = 0; round < ROUNDS; round++) {
         await server.stop('immediate');
         await server.start();
-        await answered(200);
+        await answered();
       }
     };
     await assertNothingLost(t, { url: server.url(), fault });
@@ -138,14 +138,14 @@ describe('Two nodes on PostgreSQL', () => {
 async function cutPlan(port: number, urlAt: (port: number) => string, t: TestContext): Promise<FaultPlan> {
   const proxy = await TcpProxy.start(port);
   t.after(() => proxy.stop());
-  const fault = async (answered: (more: number) => Promise<void>): Promise<void> => {
+  const fault = async (answered: () => Promise<void>): Promise<void> => {
     for (let round = 0; round < ROUNDS; round++) {
       for (const state of ['deaf', 'mute', 'dark'] as const) {
         proxy.state = state;
         await delay(DARK_MS);
         proxy.state = 'open';
         proxy.reset();
-        await answered(100);
+        await answered();
       }
     }
   };

@@ -92,7 +92,7 @@ describe('While the selector of one exchange attacks', () => {
   const harness = sharedHarness({
     namespaces: [plain('N'), plain('M')],
     // Two cores are busy for as long as an attack may last, three times in each test.
-    limits: { compileMs: 1_000, callMs: 200, watchdogMs: 1_000 },
+    limits: { compileMs: 1_000, callMs: 200, watchdogMs: 400 },
   });
 
   for (const [how, selector] of Object.entries(ATTACKS)) {

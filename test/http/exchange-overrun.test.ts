@@ -16,7 +16,7 @@ describe('An element that overruns the limits of selectors', () => {
       { name: 'test1', password: 'test1', rights: null },
       { name: 'writer', password: 'w', rights: { N: ['write'] } },
     ],
-    limits: { callMs: 50, watchdogMs: 250, bodyMsPerMiB: 40 },
+    limits: { callMs: 50, watchdogMs: 150, bodyMsPerMiB: 40 },
   });
   /** Lets the elements that went back for 5 s come again, and none of their leases expire, until `holds`. */
   const pass = async (x: Names, holds: (record: ExchangeRecord) => boolean): Promise<void> => {

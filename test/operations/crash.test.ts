@@ -151,8 +151,8 @@ class CrashWorld {
       assert.deepEqual(seen.source, BODIES);
       return mortal.isDead;
     }
-    for (let passed = 0; passed < SILENT_MS && mortal.isDead; passed += 500) {
-      await this.#passTime(500);
+    for (let passed = 0; passed < SILENT_MS && mortal.isDead; passed += 1000) {
+      await this.#passTime(1000);
       // Calls of the other node in the same time are answered before this one.
       await survivor.get(stored.id);
     }
