@@ -221,30 +221,7 @@ export class WorkerClient {
     write: (bodies: BodyWriter) => Parameters<Operations[O]>,
     read: (result: ReturnType<Operations[O]>, bodies: PackedBodies) => T,
     onLate: ((result: T) => void) | null = null,
-  ): Promise<T> {
-    return this.#call(operation, write, read, this.#deadlines.next(), onLate);
-  }
-
-  /** Calls an operation that nobody waits for: it has no deadline, and `failure` is logged if it is rejected. */
-  run<O extends Operation>(
-    operation: O,
-    write: (bodies: BodyWriter) => Parameters<Operations[O]>,
-    failure: string,
-  ): void {
-    this.#unattended += 1;
-    this.#call(operation, write, nothing, NO_DEADLINE, null)
-      .catch((error) => this.#log.warn({ err: error, file: this.#data.file }, failure))
-      .finally(() => {
-        this.#unattended -= 1;
-      });
-  }
-
-  #call<O extends Operation, T>(
-    operation: O,
-    write: (bodies: BodyWriter) => Parameters<Operations[O]>,
-    read: (result: ReturnType<Operations[O]>, bodies: PackedBodies) => T,
-    deadlineAt: number,
-    onLate: ((result: T) => void) | null,
+    deadlineAt: number = this.#deadlines.next(),
   ): Promise<T> {
     let batch = this.#waiting.at(-1);
     if (batch === undefined || batch.isFull) {
@@ -256,10 +233,26 @@ export class WorkerClient {
     const options = { read, onLate, isChange: !READS.has(operation), deadlineAt } as CallOptions<T>;
     const call = new PendingCall(this.#deadlines, batch, options);
     pending.push(call as PendingCall);
-    if (deadlineAt !== NO_DEADLINE && this.#down === null) this.#deadlines.add(call);
     if (this.#down !== null) this.#rejectWaiting(this.#down);
-    else this.#planFlush();
+    else {
+      if (deadlineAt !== NO_DEADLINE) this.#deadlines.add(call);
+      this.#planFlush();
+    }
     return call.result.promise;
+  }
+
+  /** Calls an operation that nobody waits for: it has no deadline, and `failure` is logged if it is rejected. */
+  run<O extends Operation>(
+    operation: O,
+    write: (bodies: BodyWriter) => Parameters<Operations[O]>,
+    failure: string,
+  ): void {
+    this.#unattended += 1;
+    this.call(operation, write, nothing, null, NO_DEADLINE)
+      .catch((error) => this.#log.warn({ err: error, file: this.#data.file }, failure))
+      .finally(() => {
+        this.#unattended -= 1;
+      });
   }
 
   readonly #drop = (batch: Batch): void => {
@@ -286,9 +279,8 @@ export class WorkerClient {
     this.#isClosing = true;
     await this.#opening?.catch(() => {});
     // Calls keep their order, so once this one has its reply all before it have theirs. One of these may have been late.
-    const last = (): Promise<void> => this.#call('ping', noArguments, nothing, NO_DEADLINE, null);
     while (this.#isOpen && this.#down === null) {
-      await last().catch(nothing);
+      await this.call('ping', noArguments, nothing, null, NO_DEADLINE).catch(nothing);
       if (this.#unattended === 0) break;
     }
     this.#down ??= this.#unavailable('is closed');

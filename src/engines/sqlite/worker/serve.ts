@@ -93,7 +93,11 @@ class StoreServer {
   onMessage(first: ToWorker): void {
     const batches: BatchMessage[] = [];
     let message: ToWorker | undefined = first;
-    for (; message?.kind === 'batch'; message = nextMessage(this.#port)) batches.push(message);
+    while (message?.kind === 'batch') {
+      batches.push(message);
+      // What came while the transaction before ran, and waits.
+      message = receiveMessageOnPort(this.#port)?.message;
+    }
     if (batches.length > 0 && !this.#hasFailed) this.#run(batches);
     if (message?.kind === 'backup') void this.#backUp(message.file);
     if (message?.kind === 'close' && !this.#hasFailed) void this.#close();
@@ -116,7 +120,7 @@ class StoreServer {
         return { ...rest, bodies: bodies.pack(true, transfer) };
       });
       this.#post({ kind: 'replies', replies }, transfer);
-      store.replied();
+      store.mayBeDurable = false;
       this.#checkpoint();
     } catch (error) {
       this.#fail(error, batches.length);
@@ -164,11 +168,6 @@ class StoreServer {
     this.#store.db.close();
     this.#port.close();
   }
-}
-
-/** What came while the transaction before ran, and waits. */
-function nextMessage(from: MessagePort): ToWorker | undefined {
-  return receiveMessageOnPort(from)?.message as ToWorker | undefined;
 }
 
 function causeOf(error: unknown): unknown {

@@ -36,7 +36,7 @@ export class Store {
   now = 0;
   received: PackedBodies = { small: new Uint8Array(0), large: [] };
   reply = new BodyWriter();
-  /** Whether something without a reply may be durable: after a failure nobody knows whether it is. */
+  /** Whether something that has no reply yet may be durable: after a failure nobody knows whether it is. */
   mayBeDurable = false;
   /** Queues that gained eligible elements by themselves since the last `sweep` returned. */
   readonly #affected = new Map<QueueName, QueueKey>();
@@ -125,11 +125,6 @@ export class Store {
     this.rows.findNextLeaseEnd();
     for (const [name, key] of this.#reported) this.#affected.set(name, key);
     this.#reported = [];
-  }
-
-  /** The callers of all that was committed have their replies. */
-  replied(): void {
-    this.mayBeDurable = false;
   }
 
   /** A queue gained eligible elements without a call that says so to its caller. */
