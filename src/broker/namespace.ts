@@ -6,8 +6,9 @@ import type { RequestKey, Storage, Usage } from '../engine/storage.ts';
 import { type Delivery, type GroupName, type NewElement, PLAIN_GROUP } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
-import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { Clock } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
+import { repeat } from '../util/repeat.ts';
 import { Retries } from '../util/retries.ts';
 import { Activity, type SeriesLimit } from './activity.ts';
 import { Cluster, type NodeInfo } from './cluster.ts';
@@ -98,7 +99,7 @@ export class Namespace {
   /** Of queues with a bound that were inserted into. */
   readonly #capacities = new Map<string, Capacity>();
   #isStopped = false;
-  #rereadTimer: CancelTimer | null = null;
+  #endRereads: (() => void) | null = null;
 
   constructor(setup: NamespaceSetup, shared: Shared, sweeper: Sweeper) {
     const { policy, storage, signaller } = setup;
@@ -173,7 +174,11 @@ export class Namespace {
     this.cluster.start();
     if (this.isShared) await this.cluster.claimVariant();
     await Promise.all([this.reload(), this.capacity?.start()]);
-    this.#rereadLater();
+    const reread = (): Promise<void> =>
+      this.reload().catch((error: unknown) =>
+        this.log.warn({ err: error, ns: this.name }, 'pause flags and options could not be read'),
+      );
+    if (!this.#isStopped) this.#endRereads = repeat(reread, REREAD_MS, this);
   }
 
   /** Ends what this node does in it. Its consumers have ended; what the last takes for them brought is returned first. */
@@ -182,7 +187,7 @@ export class Namespace {
     await Promise.all(waitQueues.map((waitQueue) => waitQueue.matched()));
     await this.undoneTakes.stop();
     this.#isStopped = true;
-    this.#rereadTimer?.();
+    this.#endRereads?.();
     this.#pauseFlags.stop();
     this.#storedOptions.stop();
     this.cluster.stop();
@@ -463,17 +468,6 @@ export class Namespace {
   /** Another node asks this one, or answers it. */
   onMessage(from: string, part: MessagePart): void {
     this.#shared.questions.onMessage(this.cluster, from, part);
-  }
-
-  #rereadLater(): void {
-    if (this.#isStopped) return;
-    this.#rereadTimer = this.clock.after(REREAD_MS * (0.5 + this.random()), () => {
-      this.reload()
-        .catch((error: unknown) =>
-          this.log.warn({ err: error, ns: this.name }, 'pause flags and options could not be read'),
-        )
-        .finally(() => this.#rereadLater());
-    });
   }
 
   /** The definitions of one kind, each of a queue of this namespace. @param what they are, for the log */

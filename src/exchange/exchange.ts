@@ -14,7 +14,8 @@ import type {
 } from '../sandbox/sandbox.ts';
 import { Backoff } from '../util/backoff.ts';
 import { bytesOfText } from '../util/byte-text.ts';
-import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { Clock } from '../util/clock.ts';
+import { Pause } from '../util/pause.ts';
 import {
   CONSUMER_DEFAULTS,
   cannotReserve,
@@ -299,13 +300,14 @@ class Loop {
   #endWait: ((batch: Delivery[]) => void) | null = null;
   /** Between batches after a failed one. */
   readonly #backoff: Backoff;
-  #endPause: (() => void) | null = null;
+  readonly #pause: Pause;
   #onCapacity: (() => void) | null = null;
   #run: Promise<void> = Promise.resolve();
 
   constructor(options: LoopOptions) {
     this.#options = options;
     this.#backoff = new Backoff(options.random);
+    this.#pause = new Pause(options.clock);
   }
 
   get tid(): string {
@@ -333,7 +335,7 @@ class Loop {
       this.#state = 'stopping';
       if (this.#consumer !== null) this.#options.source.leave(this.#consumer);
       this.#endWait?.([]);
-      this.#endPause?.();
+      this.#pause.end();
       this.#onCapacity?.();
     }
     await this.#run;
@@ -475,13 +477,7 @@ class Loop {
   async #pauseAfterFailure(): Promise<void> {
     await this.#allSettled();
     if (!this.#backoff.isActive || this.#state !== 'running') return;
-    let cancel: CancelTimer | null = null;
-    await new Promise<void>((resolve) => {
-      this.#endPause = resolve;
-      cancel = this.#options.clock.after(this.#backoff.delayMs(), resolve);
-    });
-    this.#endPause = null;
-    (cancel as CancelTimer | null)?.();
+    await this.#pause.wait(this.#backoff.delayMs());
   }
 }
 

@@ -9,8 +9,8 @@ import {
 import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { createCheckLimit } from '../sandbox/limits.ts';
-import type { CancelTimer } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
+import { repeat } from '../util/repeat.ts';
 import type { Service } from '../util/service.ts';
 import { type Edge, ExchangeGraph, type LoopIds } from './cycles.ts';
 import {
@@ -497,7 +497,7 @@ class ExchangeRegistry {
   readonly #stopping = new Set<Promise<void>>();
   /** Of all declarations; null after a change. */
   #graph: ExchangeGraph | null = null;
-  #timer: CancelTimer | null = null;
+  #endRelists: (() => void) | null = null;
   #closed = false;
 
   constructor(context: ExchangeContext, onStrikes: (key: string, error: string) => void) {
@@ -513,19 +513,16 @@ class ExchangeRegistry {
 
   /** Lists all stores again from time to time. */
   relistLater(): void {
-    if (this.#closed) return;
-    const { clock, random, log } = this.#context;
-    this.#timer = clock.after(RELIST_MS * (0.5 + random()), () => {
-      this.reload()
-        .catch((error: unknown) => log.warn({ err: error }, 'exchanges could not be read again'))
-        .finally(() => this.relistLater());
-    });
+    const { log } = this.#context;
+    const relist = (): Promise<void> =>
+      this.reload().catch((error: unknown) => log.warn({ err: error }, 'exchanges could not be read again'));
+    if (!this.#closed) this.#endRelists = repeat(relist, RELIST_MS, this.#context);
   }
 
   /** Follows, creates and changes nothing any more. Resolves when nothing is being read. */
   async close(): Promise<void> {
     this.#closed = true;
-    this.#timer?.();
+    this.#endRelists?.();
     for (const cache of this.#caches.values()) cache.stop();
     await Promise.all([...this.#caches.values()].map((cache) => cache.idle()));
   }

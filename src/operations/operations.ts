@@ -11,9 +11,10 @@ import type { Storage } from '../engine/storage.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../model/element.ts';
 import { missingRight, QuaysideError } from '../model/errors.ts';
-import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { quote } from '../util/quote.ts';
+import { repeat } from '../util/repeat.ts';
 import type { Service } from '../util/service.ts';
 import { type Action, type OperationRequest, type Route, routeOf, statesOf } from './request.ts';
 import { MigrationRun, OperationRun, SELECTOR_PATH } from './run.ts';
@@ -111,7 +112,7 @@ export class BulkOperations implements Service {
   readonly #engines = new Map<Storage, string>();
   readonly #node: string;
   #made = 0;
-  #timer: CancelTimer | null = null;
+  #endLooks: (() => void) | null = null;
   #looking: Promise<void> = Promise.resolve();
   #stopping: Promise<void> | null = null;
 
@@ -128,7 +129,11 @@ export class BulkOperations implements Service {
     for (const cache of this.#caches.values()) cache.start();
     await Promise.all([...this.#caches.values()].map((cache) => cache.reload()));
     await this.#look(true);
-    this.#lookLater();
+    const look = (): Promise<void> => {
+      this.#looking = this.#look(false);
+      return this.#looking;
+    };
+    if (this.#stopping === null) this.#endLooks = repeat(look, LOOK_MS, this.#options);
   }
 
   /** Ends after the pages in progress; other nodes, or the next start, continue. */
@@ -138,7 +143,7 @@ export class BulkOperations implements Service {
   }
 
   async #stop(): Promise<void> {
-    this.#timer?.();
+    this.#endLooks?.();
     for (const cache of this.#caches.values()) cache.stop();
     for (const waiting of this.#awaited.values()) for (const done of waiting) done();
     await this.#looking;
@@ -538,15 +543,6 @@ export class BulkOperations implements Service {
       await definitions.delete('operation-progress', id, 'any');
       cache.note(id, null);
     }
-  }
-
-  #lookLater(): void {
-    if (this.#stopping !== null) return;
-    const { clock, random } = this.#options;
-    this.#timer = clock.after(LOOK_MS * (0.5 + random()), () => {
-      this.#looking = this.#look(false);
-      void this.#looking.finally(() => this.#lookLater());
-    });
   }
 
   /** Takes over what no node runs. Never rejects. @param isStart whether nothing of before can still run on this process */

@@ -9,6 +9,7 @@ import { Backoff } from '../util/backoff.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { ConcurrencyLimit } from '../util/concurrency-limit.ts';
+import { Pause } from '../util/pause.ts';
 import { ElementChanger } from './changer.ts';
 import { type OperationRequest, type Route, statesOf } from './request.ts';
 import type { ElementSearch, Searches } from './search.ts';
@@ -111,7 +112,7 @@ export class OperationRun {
   #nextPageAt = Number.NEGATIVE_INFINITY;
   /** Between steps after an engine error. */
   readonly #backoff: Backoff;
-  #wake: (() => void) | null = null;
+  readonly #pause: Pause;
   #isCancelled = false;
   #isStopping = false;
   #isClaimed = false;
@@ -121,6 +122,7 @@ export class OperationRun {
   constructor(options: RunOptions) {
     this.#options = options;
     this.#backoff = new Backoff(options.random);
+    this.#pause = new Pause(options.clock);
     const { id, operation, route, before, searches, clock, node } = options;
     const { request, bound, by, hidesBodies } = operation;
     const dueAt = bound - BOUND_MS + (request.delayMs ?? 0);
@@ -157,13 +159,13 @@ export class OperationRun {
   /** Ends it after the page in progress. */
   cancel(): void {
     this.#isCancelled = true;
-    this.#wake?.();
+    this.#pause.end();
   }
 
   /** Leaves it to another node, or to a later start, after the page in progress. */
   async stop(): Promise<void> {
     this.#isStopping = true;
-    this.#wake?.();
+    this.#pause.end();
     await this.#running;
   }
 
@@ -350,14 +352,7 @@ export class OperationRun {
 
   /** Ends early if the operation is cancelled, or stops. */
   async #wait(ms: number): Promise<void> {
-    if (this.#isStopping) return;
-    let cancel: CancelTimer | null = null;
-    await new Promise<void>((resolve) => {
-      this.#wake = resolve;
-      cancel = this.#options.clock.after(ms, resolve);
-    });
-    this.#wake = null;
-    (cancel as CancelTimer | null)?.();
+    if (!this.#isStopping) await this.#pause.wait(ms);
   }
 
   async #end(state: OperationEnd['state']): Promise<void> {
@@ -435,7 +430,7 @@ export class OperationRun {
     } catch (error) {
       if (!isDefinitionConflict(error)) throw error;
       this.#isSuperseded = true;
-      this.#wake?.();
+      this.#pause.end();
       throw new Superseded();
     }
     this.#isClaimed = true;
@@ -643,11 +638,12 @@ export class MigrationRun {
   /** Whether the last step failed, so that only the first failure of several is logged. */
   #isFailing = false;
   #isStopping = false;
-  #wake: (() => void) | null = null;
+  readonly #pause: Pause;
   #running: Promise<void> | null = null;
 
   constructor(options: MigrationRunOptions) {
     this.#options = options;
+    this.#pause = new Pause(options.clock);
   }
 
   get progress(): OperationProgress {
@@ -665,7 +661,7 @@ export class MigrationRun {
 
   async stop(): Promise<void> {
     this.#isStopping = true;
-    this.#wake?.();
+    this.#pause.end();
     await this.#running;
   }
 
@@ -683,7 +679,7 @@ export class MigrationRun {
         if (!this.#isFailing) log.warn({ err: error, operation: id }, 'a migration waits for an engine');
         this.#isFailing = true;
       }
-      await this.#wait(CHECK_MS);
+      if (!this.#isStopping) await this.#pause.wait(CHECK_MS);
     }
   }
 
@@ -723,17 +719,5 @@ export class MigrationRun {
     const { clock, storeEnd } = this.#options;
     const { counters, samples, error } = this.#progress;
     await storeEnd({ state, at: clock.now(), counters, samples, error });
-  }
-
-  /** Ends early if the node stops. */
-  async #wait(ms: number): Promise<void> {
-    if (this.#isStopping) return;
-    let cancel: CancelTimer | null = null;
-    await new Promise<void>((resolve) => {
-      this.#wake = resolve;
-      cancel = this.#options.clock.after(ms, resolve);
-    });
-    this.#wake = null;
-    (cancel as CancelTimer | null)?.();
   }
 }

@@ -1,0 +1,27 @@
+import type { Clock } from './clock.ts';
+
+/** A wait that may be ended early, one at a time. */
+export class Pause {
+  readonly #clock: Clock;
+  #end: (() => void) | null = null;
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  wait(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      const cancel = this.#clock.after(ms, () => this.end());
+      this.#end = () => {
+        cancel();
+        resolve();
+      };
+    });
+  }
+
+  /** Ends the wait, if there is one. */
+  end(): void {
+    this.#end?.();
+    this.#end = null;
+  }
+}
