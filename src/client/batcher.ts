@@ -61,9 +61,11 @@ export class RequestBatcher<I, R> {
         const cancel =
           timeoutMs === undefined
             ? () => {}
-            : after(timeoutMs, () =>
-                leave(new TimeoutError(`No response within ${timeoutMs} ms.`, { outcome: 'unknown' })),
-              );
+            : after(timeoutMs, () => {
+                // What is still pending is not sent any more.
+                const outcome = this.#pending.includes(entry) ? 'nothing-changed' : 'unknown';
+                leave(new TimeoutError(`No response within ${timeoutMs} ms.`, { outcome }));
+              });
         signal?.addEventListener('abort', onAbort, { once: true });
         release = () => {
           signal?.removeEventListener('abort', onAbort);

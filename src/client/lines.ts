@@ -18,17 +18,22 @@ export interface TakenLine {
 /** An element as a line of an insert. @param suffix of its idempotency key, if the caller gave one */
 export function insertLine(encoded: EncodedBody, options: InsertOptions, suffix = ''): string {
   const { delayMs, at, ttlMs, headers, groups, idempotencyKey } = options;
+  // JSON leaves out what is undefined.
   const rest = {
-    ...('contentType' in encoded && { contentType: encoded.contentType }),
-    ...(headers !== undefined && { headers }),
-    ...(delayMs !== undefined && { delay: checkedMs('delayMs', delayMs) / 1000 }),
-    ...(at !== undefined && { mature: momentOf(at) / 1000 }),
-    ...(ttlMs !== undefined && { ttl: checkedMs('ttlMs', ttlMs) / 1000 }),
-    ...(groups !== undefined && { groups }),
-    ...(typeof idempotencyKey === 'string' && { key: idempotencyKey + suffix }),
+    contentType: 'contentType' in encoded ? encoded.contentType : undefined,
+    headers,
+    delay: secondsOf('delayMs', delayMs),
+    mature: at && momentOf(at) / 1000,
+    ttl: secondsOf('ttlMs', ttlMs),
+    groups,
+    key: typeof idempotencyKey === 'string' ? idempotencyKey + suffix : undefined,
   };
   const members = JSON.stringify(rest).slice(1);
   return `{${bodyMember(encoded)}${members === '}' ? '' : ','}${members}\n`;
+}
+
+function secondsOf(name: string, ms: number | undefined): number | undefined {
+  return ms === undefined ? ms : checkedMs(name, ms) / 1000;
 }
 
 function momentOf(at: Date): number {

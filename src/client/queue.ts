@@ -1,7 +1,7 @@
 import { type BrowsedElement, type BrowseOptions, browsePages } from './browse.ts';
 import type { DataCodec } from './codec.ts';
 import { decodedBy, type Element, ReceivedBase } from './element.ts';
-import { checkedMs, StoppedError } from './errors.ts';
+import { checkedMs, StoppedError, TimeoutError } from './errors.ts';
 import { insertLine, type TakenLine, takenLines } from './lines.ts';
 import type { CallOptions, InsertOptions, ReserveOptions, TakeOptions } from './options.ts';
 import { HeldReservation, type Reservation } from './reservation.ts';
@@ -144,21 +144,26 @@ export async function reserveHeld<T>(
 }
 
 async function takeLines(context: QueueContext, request: TakeRequest): Promise<TakenLines> {
-  const { count, isReserve, waitMs = 0, leaseMs, group, consumer, ...options } = request;
+  const { count, isReserve, waitMs = 0, leaseMs, group, consumer, signal } = request;
+  const { timeoutMs = Number.POSITIVE_INFINITY } = request;
+  // JSON leaves out what is undefined.
   const body = {
     count,
-    ...(isReserve && { reserve: true }),
-    ...(leaseMs !== undefined && { lease: checkedMs('leaseMs', Math.round(leaseMs), 1) }),
-    ...(group !== undefined && { group }),
-    ...(consumer !== undefined && { tid: consumer }),
+    reserve: isReserve,
+    lease: leaseMs === undefined ? leaseMs : checkedMs('leaseMs', Math.round(leaseMs), 1),
+    group,
+    tid: consumer,
   };
+  const startedAt = monotonic();
   const endsAt =
-    monotonic() + (waitMs === Number.POSITIVE_INFINITY ? waitMs : checkedMs('waitMs', Math.max(0, waitMs)));
+    startedAt + (waitMs === Number.POSITIVE_INFINITY ? waitMs : checkedMs('waitMs', Math.max(0, waitMs)));
   for (;;) {
     context.checkOpen();
     const pollMs = Math.ceil(Math.min(MAX_POLL_MS, Math.max(0, endsAt - monotonic())));
+    const leftMs = startedAt + timeoutMs - monotonic();
+    if (leftMs <= 0) throw new TimeoutError(`No response within ${timeoutMs} ms.`);
     // A reservation whose response was lost comes again when its lease has ended; a pop does not.
-    const response = await context.wire.take(body, pollMs, isReserve, options);
+    const response = await context.wire.take(body, pollMs, isReserve, { signal, timeoutMs: leftMs });
     if (response.code === null) {
       return { lines: takenLines(response.text), serverTime: timeIn(response.headers) };
     }

@@ -1,14 +1,7 @@
-import {
-  type CallOutcome,
-  ConnectionError,
-  invalid,
-  QuaysideError,
-  quoted,
-  StoppedError,
-  TimeoutError,
-} from './errors.ts';
+import { ConnectionError, invalid, QuaysideError, quoted, StoppedError, TimeoutError } from './errors.ts';
+import { base64Of } from './lines.ts';
 import type { CallOptions, ClientOptions, Credentials, RequestMethod, RetryOptions } from './options.ts';
-import { after, monotonic, random, randomName, sleep } from './time.ts';
+import { after, type CancelTimer, monotonic, random, randomName, sleep } from './time.ts';
 
 export interface ClientRequest {
   readonly method: RequestMethod;
@@ -41,8 +34,14 @@ export interface ClientResponse {
 const ANSWER_MS = 20_000;
 const RETRY = { attempts: 10, minMs: 100, maxMs: 5_000 };
 
-/** Errors that end by themselves: nothing was changed, and another attempt may succeed. */
-const TRANSIENT = new Set(['overloaded', 'shutting-down', 'storage-unavailable', 'too-many-consumers']);
+/** Errors that end by themselves: nothing was changed, and another attempt may succeed. A server that cannot be reached may be restarting. */
+const TRANSIENT = new Set([
+  'overloaded',
+  'shutting-down',
+  'storage-unavailable',
+  'too-many-consumers',
+  'connection-failed',
+]);
 /** Problems after which the request may have been executed. */
 const UNKNOWN = new Set(['outcome-unknown', 'internal']);
 /** Failures of a connection before anything was sent on it, as Node and Bun name them. */
@@ -88,13 +87,13 @@ export class Transport {
 
   /** Ends all requests with {@link StoppedError}. */
   close(): void {
-    this.#closed.abort(new StoppedError('The client was closed.', { outcome: 'unknown' }));
+    this.#closed.abort(new StoppedError('The client is closed.', { outcome: 'unknown' }));
   }
 
   /** @throws QuaysideError, or the reason of the caller's signal */
   async send(request: ClientRequest): Promise<ClientResponse> {
     const { options = {}, isRepeatable } = request;
-    const deadline = options.timeoutMs === undefined ? null : monotonic() + options.timeoutMs;
+    const deadline = monotonic() + (options.timeoutMs ?? Number.POSITIVE_INFINITY);
     let isRepeat = false;
     for (let attempt = 1; ; attempt += 1) {
       try {
@@ -102,84 +101,77 @@ export class Transport {
       } catch (error) {
         if (!(error instanceof QuaysideError) || error instanceof StoppedError) throw error;
         isRepeat ||= error.outcome === 'unknown';
-        const mayRepeat = error.outcome === 'unknown' ? isRepeatable : TRANSIENT.has(codeOf(error));
+        const mayRepeat = error.outcome === 'unknown' ? isRepeatable : TRANSIENT.has(error.code);
         const isStream = request.body instanceof ReadableStream;
-        if (!mayRepeat || isStream || attempt >= this.#retry.attempts) throw withOutcome(error, isRepeat);
         const delayMs = this.#delayAfter(attempt, error.retryAfterMs ?? 0);
-        if (deadline !== null && monotonic() + delayMs >= deadline) throw withOutcome(error, isRepeat);
-        await this.#sleep(delayMs, options.signal);
+        const isLast = attempt >= this.#retry.attempts || monotonic() + delayMs >= deadline;
+        // The error of the last attempt, with what all of them together may have done.
+        if (!mayRepeat || isStream || isLast) throw Object.assign(error, isRepeat && { outcome: 'unknown' });
+        await sleep(delayMs, this.#signalOf(options.signal));
       }
     }
   }
 
   /** The response as it comes, for one that is too long for memory. One attempt. */
   async stream(request: ClientRequest): Promise<Response> {
-    const signals = [this.#closed.signal];
-    if (request.options?.signal !== undefined) signals.push(request.options.signal);
-    const signal = AbortSignal.any(signals);
-    try {
-      const response = await this.#fetch(`${this.#base}${request.path}`, await this.#init(request, signal));
+    const { timeoutMs } = request.options ?? {};
+    const timeout = new AbortController();
+    if (timeoutMs !== undefined) abortAfter(timeout, timeoutMs, request);
+    return this.#exchange(request, timeout.signal, async (response) => {
       if (!response.ok) throw problemOf(response, await response.text());
       return response;
-    } catch (error) {
-      if (error instanceof QuaysideError) throw error;
-      signal.throwIfAborted();
-      throw connectionError(error, this.#base);
-    }
+    });
   }
 
-  async #attempt(request: ClientRequest, deadline: number | null): Promise<Omit<ClientResponse, 'isRepeat'>> {
-    const { options = {}, waitMs = 0, accepted = [] } = request;
+  async #attempt(request: ClientRequest, deadline: number): Promise<Omit<ClientResponse, 'isRepeat'>> {
+    const { waitMs = 0, accepted = [] } = request;
     const timeout = new AbortController();
-    const left = deadline === null ? Number.POSITIVE_INFINITY : deadline - monotonic();
-    const limitMs = Math.min(left, waitMs + ANSWER_MS);
-    const cancel = after(limitMs, () =>
-      timeout.abort(
-        new TimeoutError(
-          `${request.method} ${request.path} had no response within ${Math.round(limitMs)} ms.`,
-          {
-            outcome: 'unknown',
-          },
-        ),
-      ),
-    );
-    const signals = [timeout.signal, this.#closed.signal];
-    if (options.signal !== undefined) signals.push(options.signal);
-    const signal = AbortSignal.any(signals);
-    signal.throwIfAborted();
+    const cancel = abortAfter(timeout, Math.min(deadline - monotonic(), waitMs + ANSWER_MS), request);
     try {
-      const response = await this.#fetch(`${this.#base}${request.path}`, await this.#init(request, signal));
-      const text = await response.text();
-      const { status, headers } = response;
-      if (response.ok) return { status, headers, text, code: null };
-      const problem = problemOf(response, text);
-      if (accepted.includes(problem.code)) return { status, headers, text, code: problem.code };
-      throw problem;
-    } catch (error) {
-      if (error instanceof QuaysideError) throw error;
-      // What `fetch` throws for an aborted signal differs between platforms; the signal has the reason.
-      signal.throwIfAborted();
-      throw connectionError(error, this.#base);
+      return await this.#exchange(request, timeout.signal, async (response) => {
+        const text = await response.text();
+        const { status, headers } = response;
+        const problem = response.ok ? null : problemOf(response, text);
+        if (problem !== null && !accepted.includes(problem.code)) throw problem;
+        return { status, headers, text, code: problem?.code ?? null };
+      });
     } finally {
       cancel();
     }
   }
 
-  async #init(request: ClientRequest, signal: AbortSignal): Promise<RequestInit> {
+  /** Sends a request once, and reads the response. @throws QuaysideError, a signal's reason, or what the caller's `auth` throws */
+  async #exchange<R>(
+    request: ClientRequest,
+    timeout: AbortSignal,
+    read: (response: Response) => Promise<R>,
+  ): Promise<R> {
+    const signal = this.#signalOf(request.options?.signal, timeout);
+    signal.throwIfAborted();
+    const init = await this.#init(request, signal);
+    try {
+      return await read(await this.#fetch(`${this.#base}${request.path}`, init));
+    } catch (error) {
+      if (error instanceof QuaysideError) throw error;
+      // What `fetch` throws for an aborted signal differs between platforms; the signal has the reason.
+      signal.throwIfAborted();
+      throw connectionError(error, this.#base);
+    }
+  }
+
+  async #init(
+    { method, body, contentType = 'application/json', idempotencyKey }: ClientRequest,
+    signal: AbortSignal,
+  ): Promise<RequestInit> {
     // Problem details also for the answers that are plain text otherwise.
     const headers: Record<string, string> = { accept: 'application/x-ndjson, application/problem+json' };
     const authorization = await this.#authorization();
     if (authorization !== null) headers.authorization = authorization;
-    if (request.idempotencyKey) headers['idempotency-key'] = request.idempotencyKey;
-    const init: RequestInit = { method: request.method, headers, signal, redirect: 'error' };
-    if (request.body === undefined) return init;
-    headers['content-type'] = request.contentType ?? 'application/json';
-    const isStream = request.body instanceof ReadableStream;
-    return {
-      ...init,
-      body: request.body as NonNullable<RequestInit['body']>,
-      ...(isStream && { duplex: 'half' }),
-    };
+    if (idempotencyKey) headers['idempotency-key'] = idempotencyKey;
+    if (body !== undefined) headers['content-type'] = contentType;
+    // A body that is a stream needs `duplex`.
+    const init = { method, headers, body, signal, redirect: 'error', duplex: 'half' } as const;
+    return init as RequestInit;
   }
 
   /** Doubling, with up to half of it taken off by chance, so that clients of one server do not return together. */
@@ -189,10 +181,15 @@ export class Transport {
     return Math.max(Math.min(retryAfterMs, maxMs), delayMs * (1 - random() / 2));
   }
 
-  #sleep(delayMs: number, signal: AbortSignal | undefined): Promise<void> {
-    const closed = this.#closed.signal;
-    return sleep(delayMs, signal === undefined ? closed : AbortSignal.any([signal, closed]));
+  /** Aborted with the first of these, or when the client is closed. */
+  #signalOf(caller = this.#closed.signal, timeout = caller): AbortSignal {
+    return AbortSignal.any([this.#closed.signal, caller, timeout]);
   }
+}
+
+function abortAfter(timeout: AbortController, ms: number, { method, path }: ClientRequest): CancelTimer {
+  const message = `No response within ${Math.round(ms)} ms to ${method} ${path}.`;
+  return after(ms, () => timeout.abort(new TimeoutError(message, { outcome: 'unknown' })));
 }
 
 function serverUrl(given: string | URL): URL {
@@ -221,12 +218,8 @@ function authorizationOf(url: URL, auth: ClientOptions['auth']): () => Promise<s
   const own = auth as Credentials | undefined;
   const user = own?.user ?? (decodeURIComponent(url.username) || environment('QUAYSIDE_USER'));
   const password = own?.password ?? (decodeURIComponent(url.password) || environment('QUAYSIDE_PASSWORD'));
-  const value = user === undefined ? null : `Basic ${base64OfText(`${user}:${password ?? ''}`)}`;
-  return async () => value;
-}
-
-function base64OfText(text: string): string {
-  return btoa(String.fromCharCode(...new TextEncoder().encode(text)));
+  const pair = new TextEncoder().encode(`${user}:${password ?? ''}`);
+  return async () => (user === undefined ? null : `Basic ${base64Of(pair)}`);
 }
 
 /** What the server answered in place of a success. */
@@ -253,8 +246,8 @@ function problemOf(response: Response, text: string): QuaysideError {
 
 function objectIn(text: string): Record<string, unknown> {
   try {
-    const value: unknown = JSON.parse(text);
-    return typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : {};
+    // What is no object becomes one without members.
+    return Object(JSON.parse(text));
   } catch {
     return {};
   }
@@ -278,15 +271,4 @@ function causeOf(error: unknown): { code?: string; message?: string } {
   const { cause } = error as { cause?: Error & { errors?: readonly Error[] } };
   // One error for each address of a name with several. Bun's error is the cause itself.
   return cause?.errors?.[0] ?? cause ?? error;
-}
-
-/** A connection that was refused counts as transient: the server may be restarting. */
-function codeOf(error: QuaysideError): string {
-  return error instanceof ConnectionError ? 'storage-unavailable' : error.code;
-}
-
-/** The error of the last attempt, with what all of them together may have done. */
-function withOutcome(error: QuaysideError, mayBeApplied: boolean): QuaysideError {
-  const outcome: CallOutcome = mayBeApplied ? 'unknown' : error.outcome;
-  return Object.assign(error, { outcome });
 }

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type AddressInfo, createServer } from 'node:net';
 import { after, before, describe, it } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
 import type { StandardSchema } from '../../src/client/codec.ts';
 import {
   ConnectionError,
@@ -14,6 +15,7 @@ import {
   ValidationError,
 } from '../../src/client/index.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
+import { until } from '../support/until.ts';
 import { AUTH, CLIENT_ENGINES, clientConfig, WatchedClient } from './server.ts';
 
 /** A lease that is over as soon as a test asks. */
@@ -349,6 +351,54 @@ describe('The client', () => {
     assert.equal(await queue.reserve({ waitMs: 1 }), undefined);
   });
 
+  it('waits no longer than the whole call may take, however many requests that needs', async () => {
+    let requests = 0;
+    const answersNothing = async (): Promise<Response> => {
+      requests += 1;
+      await delay(5);
+      return Response.json({ code: 'pop-timeout' }, { status: 504 });
+    };
+    await using client = new Quayside({ url: 'http://x', auth: AUTH, retry: false, fetch: answersNothing });
+    const queue = client.queue('N/never');
+    await assert.rejects(queue.pop({ waitMs: PATIENCE_MS, timeoutMs: 20 }), TimeoutError);
+    assert.ok(requests > 0);
+    const waits = ({ signal }: RequestInit): Promise<Response> =>
+      new Promise((_, reject) => signal?.addEventListener('abort', () => reject(signal.reason)));
+    await using other = new Quayside({
+      url: 'http://x',
+      auth: AUTH,
+      fetch: (_, init = {}) => waits(init),
+    });
+    const streamed = other.stream('GET', '/q/N/never/export', { timeoutMs: 1 });
+    await assert.rejects(streamed, { code: 'timeout', outcome: 'unknown' });
+  });
+
+  it('says that nothing was changed by a call that was over before its request was sent', async () => {
+    const { promise: sent, resolve: send } = Promise.withResolvers<void>();
+    const { promise, resolve } = Promise.withResolvers<Response>();
+    let requests = 0;
+    await using client = new Quayside({
+      url: 'http://x',
+      auth: AUTH,
+      fetch: async () => {
+        requests += 1;
+        if (requests === 2) send();
+        return (await promise).clone();
+      },
+    });
+    const queue = client.queue('N/busy');
+    const insert = (timeoutMs?: number): Promise<{ id: string }> => queue.insert('x', { timeoutMs });
+    const first = insert();
+    await until(() => requests === 1);
+    const second = insert();
+    await sent;
+    // Two requests are in flight, so that this one waits.
+    await assert.rejects(insert(1), { code: 'timeout', outcome: 'nothing-changed' });
+    resolve(Response.json({ ids: ['1'] }));
+    await Promise.allSettled([first, second]);
+    assert.equal(requests, 2);
+  });
+
   it('iterates over elements, and rolls back what the loop leaves', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/iterated');
@@ -457,6 +507,23 @@ describe('The client', () => {
     await byFunction.queue('N/who').status();
     await using wrong = new Quayside({ url: server.url, auth: { user: 'test1', password: 'no' } });
     await assert.rejects(wrong.queue('N/who').status(), { code: 'unauthorized', status: 401 });
+  });
+
+  it('fails with what the function for credentials throws, and sends nothing', async () => {
+    const noToken = new Error('no token');
+    let requests = 0;
+    await using client = new Quayside({
+      url: server.url,
+      auth: () => Promise.reject(noToken),
+      fetch: (...given) => {
+        requests += 1;
+        return fetch(...given);
+      },
+    });
+    await assert.rejects(client.queue('N/who').status(), noToken);
+    await assert.rejects(client.queue('N/who').pop(), noToken);
+    await assert.rejects(client.stream('GET', '/q/N/who/export'), noToken);
+    assert.equal(requests, 0);
   });
 
   it('takes an API token from its options, and from the environment unless credentials are given', async (t) => {
