@@ -23,11 +23,13 @@ export interface ConnectionFlags {
 export class CommandUsageError extends Error {}
 
 /** What a command works with: a client, and where its output goes. */
-export class CommandContext implements AsyncDisposable {
+export class CommandContext {
   readonly client: Quayside;
   readonly io: CommandIo;
   /** For people; else each line is JSON. */
   readonly isHuman: boolean;
+  /** Whether the command has changed something: what fails afterwards leaves it half done. */
+  hasChanged = false;
 
   constructor(flags: ConnectionFlags, io: CommandIo) {
     const { url, user, password, token } = connectionOf(flags, io.env);
@@ -41,10 +43,6 @@ export class CommandContext implements AsyncDisposable {
         ? { auth: { token } }
         : user !== undefined && { auth: { user, password: password ?? '' } }),
     });
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.client.close();
   }
 
   /** One value: as JSON, or as `text` for people. */
@@ -100,8 +98,11 @@ interface ServerAccess {
  */
 function connectionOf(flags: ConnectionFlags, env: CommandIo['env']): ServerAccess {
   const file = fileConnection(env);
-  const url = flags.url ?? (env.QUAYSIDE_URL || file.url);
-  const user = flags.user ?? (env.QUAYSIDE_USER || file.user);
+  const givenUrl = flags.url ?? (env.QUAYSIDE_URL || undefined);
+  const url = givenUrl ?? file.url;
+  // A URL may name the user itself.
+  const isUserInUrl = givenUrl !== undefined && URL.parse(givenUrl)?.username !== '';
+  const user = flags.user ?? (env.QUAYSIDE_USER || (isUserInUrl ? undefined : file.user));
   const isOfFile = url === file.url && user === file.user;
   const password = env.QUAYSIDE_PASSWORD || (isOfFile ? file.password : undefined);
   const ofFile = isOfFile && !env.QUAYSIDE_USER ? file.token : undefined;
@@ -163,13 +164,16 @@ export function printable(text: string): string {
 const NOT_ALLOWED = new Set(['unauthorized', 'forbidden', 'too-many-attempts']);
 const UNAVAILABLE = new Set(['overloaded', 'shutting-down', 'storage-unavailable', 'too-many-consumers']);
 
-/** The exit code for what a command threw. */
-export function exitCodeOf(error: unknown): number {
+/**
+ * The exit code for what a command threw.
+ * @param hasChanged whether it had changed something by then, so that a server which cannot be reached does not mean that nothing was
+ */
+export function exitCodeOf(error: unknown, hasChanged: boolean): number {
   if (error instanceof CommandUsageError) return EXIT_CODES.usage;
   if (!(error instanceof QuaysideError)) return EXIT_CODES.failed;
   if (error.outcome === 'unknown') return EXIT_CODES.outcomeUnknown;
   if (error instanceof ConnectionError || error instanceof TimeoutError || UNAVAILABLE.has(error.code)) {
-    return EXIT_CODES.unavailable;
+    return hasChanged ? EXIT_CODES.outcomeUnknown : EXIT_CODES.unavailable;
   }
   if (NOT_ALLOWED.has(error.code)) return EXIT_CODES.notAllowed;
   if (error.code.startsWith('invalid-')) return EXIT_CODES.usage;

@@ -35,13 +35,21 @@ export async function put(
   };
   for (let at = 0; at < bodies.length; at += LINES_AT_ONCE) {
     const part = bodies.slice(at, at + LINES_AT_ONCE);
-    const inserted = await Promise.all(
-      part.map((body) => {
+    const outcomes = await Promise.allSettled(
+      part.map(async (body) => {
         const queue = context.client.queue(name, { codec: plainCodec(flags.type ?? typeOf(body)) });
         return queue.insert(body, key === undefined ? options : { ...options, idempotencyKey: key });
       }),
     );
-    for (const { id } of inserted) await context.print({ id }, () => id);
+    // Those that were stored are named, also if others failed.
+    for (const outcome of outcomes) {
+      if (outcome.status === 'rejected') continue;
+      context.hasChanged = true;
+      const { id } = outcome.value;
+      await context.print({ id }, () => id);
+    }
+    const failed = outcomes.find((outcome) => outcome.status === 'rejected');
+    if (failed !== undefined) throw failed.reason;
   }
   return EXIT_CODES.done;
 }

@@ -29,10 +29,10 @@ export async function exchange(
     await context.print(record, () => JSON.stringify(record, null, 2));
     return EXIT_CODES.done;
   }
-  const call = CALLS[verb];
+  const call = CALLS.get(verb);
   if (call === undefined) {
     throw new CommandUsageError(
-      `exchange ${JSON.stringify(verb)} is not known. Allowed: list, show, ${Object.keys(CALLS).join(', ')}.`,
+      `exchange ${JSON.stringify(verb)} is not known. Allowed: list, show, ${[...CALLS.keys()].join(', ')}.`,
     );
   }
   const body = verb === 'create' ? { body: await context.input() } : {};
@@ -41,13 +41,12 @@ export async function exchange(
   return EXIT_CODES.done;
 }
 
-const CALLS: Readonly<Record<string, { method: 'PUT' | 'DELETE'; path: string; done: string } | undefined>> =
-  {
-    create: { method: 'PUT', path: '', done: 'created' },
-    start: { method: 'PUT', path: '/start', done: 'started' },
-    stop: { method: 'PUT', path: '/stop', done: 'stopped' },
-    delete: { method: 'DELETE', path: '', done: 'deleted' },
-  };
+const CALLS: ReadonlyMap<string, { method: 'PUT' | 'DELETE'; path: string; done: string }> = new Map([
+  ['create', { method: 'PUT', path: '', done: 'created' }],
+  ['start', { method: 'PUT', path: '/start', done: 'started' }],
+  ['stop', { method: 'PUT', path: '/stop', done: 'stopped' }],
+  ['delete', { method: 'DELETE', path: '', done: 'deleted' }],
+]);
 
 interface ExchangeRow extends Readonly<Record<string, unknown>> {
   readonly src: { readonly ns: string; readonly q: string };

@@ -32,7 +32,10 @@ const SECTIONS: readonly (readonly [
       ['3', 'what was named, or waited for, is not there'],
       ['4', 'not allowed: no credentials, wrong ones, or a right is missing'],
       ['5', 'the server cannot be reached, or cannot serve now; nothing was changed'],
-      ['6', 'the outcome is unknown: the connection ended before the response'],
+      [
+        '6',
+        'the outcome is unknown: the connection ended before the response, or the server could not be reached any more when a part was done',
+      ],
     ],
   ],
 ];

@@ -45,12 +45,15 @@ export function commandTree(io: CommandIo): Command {
 async function runClientCommand(flags: ConnectionFlags, io: CommandIo, run: CommandAction): Promise<number> {
   // Only here: a start of the server needs no client.
   const { CommandContext, exitCodeOf, printable } = await import('./context.ts');
+  let context: CommandContext | null = null;
   try {
-    await using context = new CommandContext(flags, io);
+    context = new CommandContext(flags, io);
     return await run(context);
   } catch (error) {
     io.stderr.write(`quayside: ${printable(error instanceof Error ? error.message : String(error))}\n`);
-    return exitCodeOf(error);
+    return exitCodeOf(error, context?.hasChanged === true);
+  } finally {
+    await context?.client.close();
   }
 }
 

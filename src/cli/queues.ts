@@ -97,6 +97,7 @@ export async function bulk(
   };
   const { text } = await context.client.request('POST', '/operations', { body: JSON.stringify(body) });
   let record = JSON.parse(text) as OperationRow;
+  context.hasChanged = true;
   while (!background && record.state === 'running') {
     context.progress(`${record.changed} of about ${record.estimate} elements`);
     await delay(PROGRESS_MS);

@@ -1,4 +1,4 @@
-import type { Name } from '../client/index.ts';
+import { type Name, QuaysideError } from '../client/index.ts';
 import type { CommandContext } from './context.ts';
 import { queuePath } from './elements.ts';
 import { EXIT_CODES } from './exit-codes.ts';
@@ -22,39 +22,50 @@ export async function exportQueue(
 /** Stores the lines of an export. What is stored already is left out, so an import that failed is repeated from its start. */
 export async function importQueue(context: CommandContext, name: Name): Promise<number> {
   const sum = { imported: 0, repeated: 0 };
-  const send = async (body: string): Promise<void> => {
-    const { text } = await context.client.request('POST', `${queuePath(name)}/import`, {
-      body,
-      contentType: 'application/x-ndjson',
-      isRepeatable: true,
-    });
-    const { imported, repeated } = JSON.parse(text) as typeof sum;
-    sum.imported += imported;
-    sum.repeated += repeated;
+  let [lines, size, before]: [string[], number, number] = [[], 0, 0];
+  const send = async (): Promise<void> => {
+    try {
+      const { text } = await context.client.request('POST', `${queuePath(name)}/import`, {
+        body: lines.join('\n'),
+        contentType: 'application/x-ndjson',
+        isRepeatable: true,
+      });
+      const { imported, repeated } = JSON.parse(text) as typeof sum;
+      sum.imported += imported;
+      sum.repeated += repeated;
+      context.hasChanged ||= imported > 0;
+    } catch (error) {
+      throw ofWholeInput(error, before);
+    }
     context.progress(`${sum.imported} elements imported`);
+    [lines, size, before] = [[], 0, before + lines.length];
   };
-  let lines: string[] = [];
-  let size = 0;
   for await (const line of linesOf(context)) {
     lines.push(line);
     size += line.length;
-    if (lines.length < LINES_AT_ONCE && size < BYTES_AT_ONCE) continue;
-    await send(lines.join('\n'));
-    [lines, size] = [[], 0];
+    if (lines.length >= LINES_AT_ONCE || size >= BYTES_AT_ONCE) await send();
   }
-  if (lines.length > 0) await send(lines.join('\n'));
+  if (lines.length > 0) await send();
   context.endProgress();
   await context.print(sum, () => `${sum.imported} elements imported, ${sum.repeated} were there already`);
   return EXIT_CODES.done;
 }
 
+/** The error of one request, whose lines the server counts from 1, with the line of the input. */
+function ofWholeInput(error: unknown, before: number): unknown {
+  if (!(error instanceof QuaysideError) || typeof error.details.line !== 'number') return error;
+  const message = error.message.replace(/^Line \d+/, `Line ${before + error.details.line}`);
+  return Object.assign(error, { message });
+}
+
+/** Also the empty ones, so that they can be counted. */
 async function* linesOf({ io }: CommandContext): AsyncGenerator<string, void, void> {
   const decoder = new TextDecoder();
   let rest = '';
   for await (const chunk of io.stdin) {
     const lines = (rest + decoder.decode(chunk as Uint8Array, { stream: true })).split('\n');
     rest = lines.pop() ?? '';
-    yield* lines.filter((line) => line !== '');
+    yield* lines;
   }
   rest += decoder.decode();
   if (rest !== '') yield rest;

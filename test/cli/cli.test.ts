@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { createServer as createHttpServer } from 'node:http';
 import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -139,6 +140,43 @@ describe('The command line', () => {
     assert.equal((await quayside(['get', '--help'])).code, 0);
   });
 
+  it('prints the ids of what was inserted if a part is rejected', async () => {
+    const { code, stdout, stderr } = await quayside(['put', 'N/partly', 'a', 'x'.repeat(1_100_000), 'b']);
+    assert.match(stderr, /At most 1048576 are allowed/);
+    assert.equal(code, 1);
+    const shown = json(await quayside(['browse', 'N/partly'])) as { id: string }[];
+    assert.deepEqual(
+      stdout
+        .trim()
+        .split('\n')
+        .map((line) => JSON.parse(line)),
+      shown.map(({ id }) => ({ id })),
+    );
+    assert.equal(shown.length, 2);
+  });
+
+  it('does not say that nothing was changed if the server goes away in the middle', async () => {
+    let requests = 0;
+    const going = createHttpServer((request, response) => {
+      requests += 1;
+      request.resume().on('end', () => {
+        if (requests === 1) response.end(JSON.stringify({ ids: Array.from({ length: 1_000 }, String) }));
+        else response.writeHead(503).end('{"code":"shutting-down"}');
+      });
+    });
+    await once(going.listen(0, '127.0.0.1'), 'listening');
+    const url = `http://127.0.0.1:${(going.address() as AddressInfo).port}`;
+    try {
+      const lines = Array.from({ length: 1_001 }, String).join('\n');
+      const { code, stdout } = await quayside(['put', 'N/x', '--lines', '--url', url], lines);
+      assert.equal(code, 6);
+      assert.equal(stdout.trim().split('\n').length, 1_000);
+      assert.equal((await quayside(['put', 'N/x', 'y', '--url', url])).code, 5);
+    } finally {
+      going.close();
+    }
+  });
+
   it('moves, redrives and purges elements', async () => {
     await quayside(['put', 'N/from', '1', '2', '3']);
     const [counted] = json(await quayside(['move', 'N/from', 'N/to', '--dry-run'])) as Record<
@@ -172,6 +210,19 @@ describe('The command line', () => {
     ]);
   });
 
+  it('names a line that cannot be imported by its place in the whole input', async () => {
+    await quayside(['put', 'N/long', 'a']);
+    const [line] = json(await quayside(['export', 'N/long'])) as object[];
+    const lines = Array.from({ length: 5_010 }, (_, i) => JSON.stringify({ ...line, id: `e${i}` }));
+    lines[0] = '';
+    lines[5_007] = '{"id": 1}';
+    const { code, stderr } = await quayside(['import', 'N/long import'], lines.join('\n'));
+    assert.match(stderr, /^quayside: Line 5008: /);
+    assert.equal(code, 2);
+    const [status] = json(await quayside(['status', 'N/long import'])) as { total: number }[];
+    assert.equal(status?.total, 4_999);
+  });
+
   it('creates, lists, stops and deletes an exchange', async () => {
     const declaration = { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'N', queue: 'b' }], consumer: {} };
     const created = await quayside(['exchange', 'create', 'x1'], JSON.stringify(declaration));
@@ -181,7 +232,11 @@ describe('The command line', () => {
     assert.deepEqual([listed?.id, listed?.stopped], ['x1', true]);
     await quayside(['exchange', 'delete', 'x1']);
     assert.equal((await quayside(['exchange', 'show', 'x1'])).code, 3);
-    assert.equal((await quayside(['exchange', 'rename', 'x1'])).code, 2);
+    for (const verb of ['rename', 'constructor', '__proto__']) {
+      const { code, stderr } = await quayside(['exchange', verb, 'x1']);
+      assert.equal(code, 2);
+      assert.match(stderr, /is not known. Allowed: list, show, create, start, stop, delete\./);
+    }
   });
 
   it('creates, lists and revokes tokens, and logs in with one', async () => {
@@ -244,6 +299,9 @@ describe('The command line', () => {
     assert.equal((await quayside(['status', 'N'], '', bare)).code, 0);
     assert.equal((await quayside(['status', 'N', '--user', 'other'], '', bare)).code, 4);
     assert.equal((await quayside(['status', 'N', '--url', `${server.url}/`], '', bare)).code, 4);
+    const withUser = server.url.replace('//', '//test1:test1@');
+    assert.equal((await quayside(['status', 'N', '--url', withUser], '', bare)).code, 0);
+    assert.equal((await quayside(['status', 'N'], '', { ...bare, QUAYSIDE_URL: withUser })).code, 0);
   });
 
   it('prints tables on a terminal, without control characters of bodies, and JSON elsewhere', async () => {
