@@ -89,6 +89,47 @@ export function* joined<T>(
   yield end;
 }
 
+/** A folder of the form `tree`. */
+export interface Folder<T> {
+  /** Of its namespace. */
+  readonly name: string;
+  /** Null: the engine of the namespace is unavailable. */
+  readonly items: readonly T[] | null;
+}
+
+/** The pieces of the form `tree`: a folder for each namespace. */
+export function* treePieces<T>(folders: readonly Folder<T>[], leaf: (item: T) => object): Generator<string> {
+  let separator = '[';
+  for (const { name, items } of folders) {
+    const folder = {
+      title: name,
+      key: name,
+      folder: true,
+      expanded: true,
+      ...(items === null && { unavailable: true }),
+    };
+    const start = `${separator}${JSON.stringify(folder).slice(0, -1)},"children":[`;
+    yield* joined(start, items ?? [], (item) => JSON.stringify(leaf(item)), ']}');
+    separator = ',';
+  }
+  yield separator === '[' ? '[]' : ']';
+}
+
+/** Queues that are read at once: enough to fill an engine's batch, few enough that other calls are not delayed by it. */
+const READ_AT_ONCE = 32;
+
+/** What `read` returns of each queue, in batches between which the engine and this thread serve others. */
+export async function readInBatches<T>(
+  names: readonly string[],
+  read: (name: string) => Promise<T>,
+): Promise<T[]> {
+  const all: T[] = [];
+  for (let from = 0; from < names.length; from += READ_AT_ONCE) {
+    all.push(...(await Promise.all(names.slice(from, from + READ_AT_ONCE).map(read))));
+  }
+  return all;
+}
+
 /**
  * What `read` returns of each namespace; null: its engine is unavailable, which does not hide the others.
  * @throws QuaysideError the first one's reason, if none of them can be read

@@ -16,7 +16,7 @@ import { checkName } from '../../model/names.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { entityTag, readVersions } from '../head.ts';
-import { itemsAfter, joined, listingForm, NEXT_LINK, pageOf, paging } from '../listing.ts';
+import { itemsAfter, joined, listingForm, NEXT_LINK, pageOf, paging, treePieces } from '../listing.ts';
 import { flag } from '../parameters.ts';
 import { readJson } from '../request.ts';
 import { Count, json, Moment, named, namedObject, orNull, type Route, route } from '../route.ts';
@@ -466,20 +466,9 @@ const PIECES = {
     joined('{', listed, ([id, record]) => `${JSON.stringify(id)}:${JSON.stringify(record)}`, '}'),
   array: (listed: readonly Listed[]) =>
     joined('{"data":[', listed, ([id, record]) => JSON.stringify({ ...record, id }), ']}'),
-  tree: treePieces,
+  tree(listed: readonly Listed[]) {
+    const byNamespace = Map.groupBy(listed, ([, { src }]) => src.ns);
+    const folders = [...byNamespace].map(([name, items]) => ({ name, items }));
+    return treePieces(folders, ([id, record]) => ({ title: id, key: id, ...record }));
+  },
 } as const;
-
-function* treePieces(listed: readonly Listed[]): Generator<string> {
-  let separator = '[';
-  for (const [namespace, own] of Map.groupBy(listed, ([, { src }]) => src.ns)) {
-    const folder = { title: namespace, key: namespace, folder: true, expanded: true };
-    yield* joined(
-      `${separator}${JSON.stringify(folder).slice(0, -1)},"children":[`,
-      own,
-      ([id, record]) => JSON.stringify({ title: id, key: id, ...record }),
-      ']}',
-    );
-    separator = ',';
-  }
-  yield separator === '[' ? '[]' : ']';
-}

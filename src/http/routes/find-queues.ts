@@ -12,7 +12,7 @@ import { invalidParameter } from '../../model/errors.ts';
 import { didYouMean } from '../../util/did-you-mean.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
-import { readEach } from '../listing.ts';
+import { readEach, readInBatches } from '../listing.ts';
 import { nameOf, oneOf, type QueryParameter, whole } from '../parameters.ts';
 import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 
@@ -72,8 +72,6 @@ const DEFAULT_PAGE = 100;
 const MAX_PAGE = 1_000;
 const MAX_OFFSET = 1_000_000;
 
-/** Queues read at once: as many as fill an engine's batch. */
-const READ_AT_ONCE = 32;
 /** Queues of a namespace that are read again since they changed. The others keep what the next round of the watch will replace. */
 const MAX_CHANGED = 500;
 
@@ -203,14 +201,9 @@ async function rowsOf(namespace: Namespace): Promise<FoundQueue[]> {
   const changed = activity.changed(MAX_CHANGED);
   // While nobody listens, a queue that was just made would be shown as empty for up to ten seconds.
   const stale = names.filter((name) => activity.last(name) === null || changed.has(name));
-  for (let from = 0; from < stale.length; from += READ_AT_ONCE) {
-    const some = stale.slice(from, from + READ_AT_ONCE);
-    const read = await Promise.all(some.map((name) => readQueue(namespace.visit(name))));
-    for (const [i, reading] of read.entries()) {
-      const name = some[i] ?? '';
-      activity.noteReading(name, reading, changed.get(name) ?? null);
-    }
-  }
+  await readInBatches(stale, async (name) => {
+    activity.noteReading(name, await readQueue(namespace.visit(name)), changed.get(name) ?? null);
+  });
   return names.flatMap((name) => {
     const reading = activity.last(name);
     return reading === null ? [] : [new FoundQueue(namespace, name, reading)];

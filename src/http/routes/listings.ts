@@ -5,6 +5,7 @@ import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import {
+  type Folder,
   itemsAfter,
   joined,
   listingForm,
@@ -15,6 +16,8 @@ import {
   pageOf,
   paging,
   readEach,
+  readInBatches,
+  treePieces,
 } from '../listing.ts';
 import { flag } from '../parameters.ts';
 import { Count, json, Moment, named, namedObject, orNull, type Route, route } from '../route.ts';
@@ -116,7 +119,7 @@ export const listingRoutes: readonly Route[] = [
         const after = query.after === null ? null : { namespace: namespace.name, queue: query.after };
         const page = await queuePage(call, [namespace], query, after);
         if (form !== 'plain') await respondWithFolders(call, form, page);
-        else await call.jsonPieces(objectPieces(page.items[0]?.queues ?? []), page.headers);
+        else await call.jsonPieces(objectPieces(page.items[0]?.items ?? []), page.headers);
       }),
   }),
 ];
@@ -131,8 +134,15 @@ interface QueueQuery extends PageQuery {
   readonly reload: boolean;
 }
 
-async function respondWithFolders(call: HttpCall, form: 'array' | 'tree', page: Page<Folder>): Promise<void> {
-  await call.jsonPieces(form === 'array' ? arrayPieces(page.items) : treePieces(page.items), page.headers);
+async function respondWithFolders(
+  call: HttpCall,
+  form: 'array' | 'tree',
+  page: Page<QueueFolder>,
+): Promise<void> {
+  await call.jsonPieces(
+    form === 'array' ? arrayPieces(page.items) : treePieces(page.items, leaf),
+    page.headers,
+  );
 }
 
 /** The queues of namespaces: all of them if the request has neither `limit` nor `after`, else those of one page. */
@@ -141,7 +151,7 @@ async function queuePage(
   namespaces: readonly Namespace[],
   query: QueueQuery,
   after: Position | null,
-): Promise<Page<Folder>> {
+): Promise<Page<QueueFolder>> {
   const { reload, limit } = query;
   if (limit === null && after === null) {
     const list = async (namespace: Namespace): Promise<readonly ListedQueue[]> => {
@@ -156,11 +166,11 @@ async function queuePage(
     const names = (await namespace.queueNames()).toSorted();
     return namespace.name === after?.namespace ? itemsAfter(names, after.queue) : names;
   });
-  const items: Folder[] = [];
+  const items: QueueFolder[] = [];
   let left = limit ?? Number.POSITIVE_INFINITY;
   let last: Position | null = null;
   let isCut = false;
-  for (const { name, queues } of named) {
+  for (const { name, items: queues } of named) {
     if (left === 0) {
       isCut ||= queues === null || queues.length > 0;
       continue;
@@ -168,10 +178,10 @@ async function queuePage(
     const names = queues?.slice(0, left);
     const namespace = namespaces.find((one) => one.name === name);
     if (names === undefined || namespace === undefined) {
-      items.push({ name, queues: null });
+      items.push({ name, items: null });
       continue;
     }
-    items.push({ name, queues: await readRecords(namespace, names) });
+    items.push({ name, items: await readRecords(namespace, names) });
     left -= names.length;
     isCut = names.length < (queues?.length ?? 0);
     last = names.length > 0 ? { namespace: name, queue: names.at(-1) ?? '' } : last;
@@ -199,11 +209,7 @@ function wrongAfter(after: string, allowed: string): QuaysideError {
   return invalidParameter('after', `after cannot be ${quote(after)}; give ${allowed}.`);
 }
 
-/** A namespace as listings need it. `queues` is null if its engine is unavailable. */
-interface Folder<Q = ListedQueue> {
-  readonly name: string;
-  readonly queues: readonly Q[] | null;
-}
+type QueueFolder = Folder<ListedQueue>;
 
 /** A queue as listings need it. */
 class ListedQueue {
@@ -228,9 +234,6 @@ class ListedQueue {
     return this.#json;
   }
 }
-
-/** Records read at once: enough to fill an engine's batch, few enough that other calls are not delayed by it. */
-const RECORDS_AT_ONCE = 32;
 
 /**
  * The queues of namespaces, read once for all requests at the same time: of a namespace one reading is in progress, and
@@ -274,17 +277,12 @@ async function readQueues(namespace: Namespace): Promise<ListedQueue[]> {
   return readRecords(namespace, await namespace.queueNames());
 }
 
-/** The records of some queues of a namespace, in batches between which the engine and this thread serve others. */
-async function readRecords(namespace: Namespace, names: readonly string[]): Promise<ListedQueue[]> {
-  const listed: ListedQueue[] = [];
-  for (let from = 0; from < names.length; from += RECORDS_AT_ONCE) {
-    const some = names.slice(from, from + RECORDS_AT_ONCE);
-    const records = await Promise.all(some.map((name) => namespace.visit(name).status(null)));
-    for (const [i, record] of records.entries()) {
-      listed.push(new ListedQueue(namespace.name, some[i] ?? '', record));
-    }
-  }
-  return listed;
+/** The records of some queues of a namespace. */
+function readRecords(namespace: Namespace, names: readonly string[]): Promise<ListedQueue[]> {
+  return readInBatches(
+    names,
+    async (name) => new ListedQueue(namespace.name, name, await namespace.visit(name).status(null)),
+  );
 }
 
 /** The queues of several namespaces. @throws QuaysideError the first one's reason, if none of them can be listed */
@@ -293,7 +291,7 @@ async function listFolders<Q>(
   list: (namespace: Namespace) => Promise<readonly Q[]>,
 ): Promise<Folder<Q>[]> {
   const listed = await readEach(namespaces, list);
-  return namespaces.map(({ name }, i) => ({ name, queues: listed[i] ?? null }));
+  return namespaces.map(({ name }, i) => ({ name, items: listed[i] ?? null }));
 }
 
 /** The default form of one namespace, an object by queue name, in pieces of JSON. */
@@ -302,34 +300,16 @@ function* objectPieces(queues: readonly ListedQueue[]): Generator<string> {
 }
 
 /** `array=1`, in pieces of JSON. */
-function* arrayPieces(folders: readonly Folder[]): Generator<string> {
-  const queues = folders.flatMap((folder) => folder.queues ?? []);
+function* arrayPieces(folders: readonly QueueFolder[]): Generator<string> {
+  const queues = folders.flatMap(({ items }) => items ?? []);
   yield* joined(
     '{"data":[',
     queues,
     ({ id, json }) => `${json.slice(0, -1)},"id":${JSON.stringify(id)}}`,
     ']',
   );
-  const unavailable = folders.flatMap(({ name, queues }) => (queues === null ? [name] : []));
+  const unavailable = folders.flatMap(({ name, items }) => (items === null ? [name] : []));
   yield unavailable.length === 0 ? '}' : `,"unavailable":${JSON.stringify(unavailable)}}`;
-}
-
-/** `tree=1`, in pieces of JSON: a folder for each namespace with its queues. */
-function* treePieces(folders: readonly Folder[]): Generator<string> {
-  let separator = '[';
-  for (const { name, queues } of folders) {
-    const folder = {
-      title: name,
-      key: name,
-      folder: true,
-      expanded: true,
-      ...(queues === null && { unavailable: true }),
-    };
-    const start = `${separator}${JSON.stringify(folder).slice(0, -1)},"children":[`;
-    yield* joined(start, queues ?? [], (queue) => JSON.stringify(leaf(queue)), ']}');
-    separator = ',';
-  }
-  yield separator === '[' ? '[]' : ']';
 }
 
 function leaf({ id, queue, record }: ListedQueue): object {
