@@ -18,7 +18,7 @@ import { readHead } from './head.ts';
 import { ServerResponse as Response } from './node-http.ts';
 import { NodeLists } from './node-lists.ts';
 import type { HttpParts } from './options.ts';
-import type { HttpRequest } from './request.ts';
+import { type HttpRequest, rejectIfLonger, wholeBody } from './request.ts';
 import { INERT, METHODS, type Method, type Route, type RouteMatch } from './route.ts';
 import { traceRequest, withinSpan } from './traced-request.ts';
 
@@ -171,19 +171,24 @@ export class Front {
   }
 
   /**
-   * Does work that reads a body which may be larger than an element's. A body that is, or whose length is not known, waits for
-   * its turn, so that few are held at once, until the work is done. Not at all if the client has disconnected when its turn
-   * comes.
-   * @throws QuaysideError `overloaded`, and what `work` throws
+   * Reads a body that may be larger than an element's, and does the work on it. A body that is, or whose length is not known, waits
+   * for its turn, so that few are held at once, until the work is done. Not at all if the client disconnects before that.
+   * @throws QuaysideError `body-too-large`, `overloaded`, and what `work` throws
    */
-  async readLargeInTurn(call: HttpCall, work: () => Promise<void>): Promise<void> {
+  async readLargeInTurn(
+    call: HttpCall,
+    maxBytes: number,
+    work: (body: Buffer) => Promise<void>,
+  ): Promise<void> {
     const { contentLength } = call.head;
-    if (contentLength >= 0 && contentLength <= this.parts.options.bodyLimit) return work();
-    const leave = await this.#largeBodies.enter(call.user.name);
+    const isSmall = contentLength >= 0 && contentLength <= this.parts.options.bodyLimit;
+    rejectIfLonger(call, maxBytes);
+    const leave = isSmall ? null : await this.#largeBodies.enter(call.user.name);
     try {
-      if (!call.isGone && !call.response.closed) await work();
+      const body = await wholeBody(call, maxBytes);
+      if (body !== null) await work(body);
     } finally {
-      leave();
+      leave?.();
     }
   }
 

@@ -21,7 +21,7 @@ import { type Properties, type Schema, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { idempotencyKeyOf, MAX_KEY_LENGTH } from '../head.ts';
 import { duration, groups, isOpaque, seconds, unixTime, whole } from '../parameters.ts';
-import { readJson, rejectIfLonger, wholeBody } from '../request.ts';
+import { parseJson } from '../request.ts';
 import { json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import { elementsReader, errorIn, type GivenElement, type SentElements } from '../sent-elements.ts';
 import { MULTIPART, NDJSON } from '../written-elements.ts';
@@ -167,11 +167,9 @@ export const batchRoutes: readonly Route[] = [
       const read = elementsReader(call.head, bodyLimit);
       const key = idempotencyKeyOf(call.head);
       call.queue.groups(defaults.groups);
-      rejectIfLonger(call, batchBytes);
-      return call.front.readLargeInTurn(call, async () => {
-        const body = await wholeBody(call, batchBytes);
-        if (body !== null) await insertMany(call, read(body), { defaults, key });
-      });
+      return call.front.readLargeInTurn(call, batchBytes, (body) =>
+        insertMany(call, read(body), { defaults, key }),
+      );
     },
   }),
   route({
@@ -188,10 +186,7 @@ export const batchRoutes: readonly Route[] = [
       needs(call.namespace, 'reserve');
       const { batchBytes } = call.front.parts.options;
       const maxBytes = Math.min(batchBytes, MAX_SETTLE_BYTES);
-      rejectIfLonger(call, maxBytes);
-      return call.front.readLargeInTurn(call, () =>
-        readJson(call, maxBytes, (payload) => settleMany(call, payload)),
-      );
+      return call.front.readLargeInTurn(call, maxBytes, (body) => settleMany(call, parseJson(body)));
     },
   }),
 ];
