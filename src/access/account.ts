@@ -118,6 +118,20 @@ export function limitedUser(
   return new LimitedUser(name, new Map(sets), maskBodies);
 }
 
+export function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/** Whether a value has the shape of lists of rights. Which rights there are is not looked at. */
+export function isRightsByNamespace(value: unknown): value is Readonly<Record<string, readonly string[]>> {
+  return (
+    isRecord(value) &&
+    Object.values(value).every(
+      (list) => Array.isArray(list) && list.every((right) => typeof right === 'string'),
+    )
+  );
+}
+
 function readRight(user: string, namespace: string, right: string): Right {
   const known = RIGHTS.find((one) => one === right);
   if (known !== undefined) return known;

@@ -7,7 +7,7 @@ import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { quote } from '../util/quote.ts';
 import { Retries } from '../util/retries.ts';
 import type { Service } from '../util/service.ts';
-import { limitedUser } from './account.ts';
+import { isRecord, isRightsByNamespace, limitedUser } from './account.ts';
 import type { AccessLog } from './password-authenticator.ts';
 import { loginLost, type Right, type User } from './user.ts';
 
@@ -406,10 +406,14 @@ function digestOf(secret: string): string {
   return hash('sha256', secret, 'base64url');
 }
 
-/** Null for what this version cannot read. */
+/** Null for what this version cannot read: it must not keep the server from its start, nor give rights. */
 function storedToken({ value }: Definition): StoredToken | null {
-  const stored = value as Partial<StoredToken> | null;
+  if (!isRecord(value)) return null;
+  const { name, owner, rights, createdAt, expiresAt, digest } = value;
   const isRead =
-    typeof stored === 'object' && typeof stored?.digest === 'string' && typeof stored.owner === 'string';
-  return isRead ? (stored as StoredToken) : null;
+    [name, owner, digest].every((text) => typeof text === 'string') &&
+    (rights === null || isRightsByNamespace(rights)) &&
+    typeof createdAt === 'number' &&
+    (expiresAt === null || typeof expiresAt === 'number');
+  return isRead ? (value as unknown as StoredToken) : null;
 }

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { replaceFile } from '../util/files.ts';
 import { quote } from '../util/quote.ts';
-import type { UserDefinition } from './account.ts';
+import { isRecord, isRightsByNamespace, type UserDefinition } from './account.ts';
 import { hashPassword } from './password.ts';
 
 /** A user that was made here. The password is in memory only, to be shown once. */
@@ -90,19 +90,6 @@ export class UsersFile {
       return { name, password, rights, ...(maskBodies && { maskBodies }) };
     });
   }
-}
-
-function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
-}
-
-function isRightsByNamespace(value: unknown): value is Readonly<Record<string, readonly string[]>> {
-  return (
-    isRecord(value) &&
-    Object.values(value).every(
-      (list) => Array.isArray(list) && list.every((right) => typeof right === 'string'),
-    )
-  );
 }
 
 function unusable(

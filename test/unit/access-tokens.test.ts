@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { ApiTokens } from '../../src/access/api-tokens.ts';
+import type { JsonValue } from '../../src/engine/definitions.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { openMemory } from '../engines/sqlite.ts';
 import { plain, SILENT_LOG } from '../support/broker.ts';
@@ -20,18 +21,22 @@ describe('API tokens', () => {
     owner = OWNER;
     clock = new FakeClock();
     engine = await openMemory({ namespaces: [plain('N')] }, clock);
-    tokens = new ApiTokens({
-      namespaces: [{ name: 'N', definitions: engine.definitions }],
-      ownerNamed: () => owner,
-      clock,
-      log: SILENT_LOG,
-    });
+    tokens = makeTokens();
     await tokens.start();
   });
   afterEach(async () => {
     await tokens.stop();
     await engine.stop();
   });
+
+  function makeTokens(): ApiTokens {
+    return new ApiTokens({
+      namespaces: [{ name: 'N', definitions: engine.definitions }],
+      ownerNamed: () => owner,
+      clock,
+      log: SILENT_LOG,
+    });
+  }
 
   const expiringIn = (ms: number): Promise<unknown> =>
     tokens.create(OWNER, { name: 'x', rights: null, expiresAt: clock.now() + ms });
@@ -73,6 +78,23 @@ describe('API tokens', () => {
     const rejected = created.flatMap((one) => (one.status === 'rejected' ? [one.reason.code] : []));
     assert.deepEqual(rejected, ['too-many-tokens']);
     assert.equal(tokens.list(OWNER).length, 100);
+  });
+
+  it('that this version cannot read are left out, and do not keep the server from its start', async () => {
+    await expiringIn(1000);
+    const whole = { name: 'x', owner: 'ann', rights: null, createdAt: 0, expiresAt: null, digest: 'd' };
+    const others = [null, 'text', { ...whole, rights: undefined }, { ...whole, rights: { N: 'read' } }];
+    for (const [i, value] of [...others, { ...whole, createdAt: undefined }].entries()) {
+      const stored = JSON.parse(JSON.stringify(value)) as JsonValue;
+      await engine.definitions.put('token', `other-${i}`, stored, null);
+    }
+    await tokens.stop();
+    tokens = makeTokens();
+    await tokens.start();
+    assert.deepEqual(
+      tokens.list(OWNER).map(({ name, expiresAt }) => [name, expiresAt]),
+      [['x', clock.now() + 1000]],
+    );
   });
 
   it('are not created for a user who is removed while one is stored, also if the name comes back', async () => {
