@@ -39,10 +39,14 @@ describe('The outbox of a queue of a Redis cluster', () => {
     server = await startRedis('--cluster-enabled', 'yes', '--cluster-port', String(await freePort()));
     proxy = await TcpProxy.start(server.port);
     url = `redis://127.0.0.1:${proxy.port}`;
-    cli('CONFIG', 'SET', 'cluster-announce-port', String(proxy.port));
     cli('CLUSTER', 'ADDSLOTSRANGE', '0', '16383');
-    await until(() => cli('CLUSTER', 'INFO').includes('cluster_state:ok'));
+    await serving();
   });
+
+  async function serving(): Promise<void> {
+    cli('CONFIG', 'SET', 'cluster-announce-port', String(proxy.port));
+    await until(() => cli('CLUSTER', 'INFO').includes('cluster_state:ok'));
+  }
 
   beforeEach(async () => {
     prefix = freshPrefix();
@@ -226,26 +230,58 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.equal(fields(TARGET, 'o'), 0);
   });
 
-  it('takes new entries for new after a failover that lost the last numbers, with a clock that is behind', async () => {
+  function copySource(from: string, to: string): void {
     const { hash, order } = keys.queue(SOURCE);
-    const copy = (from: string, to: string): string => cli('COPY', from, to, 'REPLACE');
+    for (const key of [hash, order]) cli('COPY', key + from, key + to, 'REPLACE');
+  }
+
+  /** To a master that knows of the source what was copied before, and whose clock is behind. */
+  async function failOver(): Promise<void> {
+    copySource(':replica', '');
+    // It is another process.
+    await server.kill();
+    await server.restart();
+    await serving();
+    clock = new FakeClock();
+    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix });
+    await engine.start();
+  }
+
+  it('takes new entries for new after a failover that lost the last numbers, with a clock that is behind', async () => {
     await move('first');
     await relayed();
-    for (const key of [hash, order]) copy(key, `${key}:replica`);
+    copySource('', ':replica');
     clock.advance(60 * MINUTE);
     await move('lost at the source only');
     await relayed();
     await engine.stop();
-    for (const key of [hash, order]) copy(`${key}:replica`, key);
-    // A master that takes over is another process.
-    await server.kill();
-    await server.restart();
-    await until(() => cli('CLUSTER', 'INFO').includes('cluster_state:ok'));
-    clock = new FakeClock();
-    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix });
-    await engine.start();
+    await failOver();
     await move('new');
     await relayed();
+    clock.advance(2 * 60 * MINUTE);
+    const { deliveries } = await engine.storage.take(TARGET, POP);
+    assert.deepEqual(bodyTexts(deliveries).toSorted(), ['first', 'lost at the source only', 'new']);
+  });
+
+  it('keeps new entries if what was applied before such a failover is acknowledged after it', async () => {
+    await move('first');
+    await relayed();
+    copySource('', ':replica');
+    clock.advance(60 * MINUTE);
+    const acknowledging = proxy.catch(ACKNOWLEDGE, 'deaf');
+    await move('lost at the source only');
+    const late = await acknowledging;
+    await engine.stop();
+    proxy.reset();
+    await failOver();
+    const applying = proxy.catch(APPLY, 'deaf');
+    const moving = move('new');
+    await applying;
+    const socket = connect(server.port, '127.0.0.1').end(late);
+    await once(socket, 'data');
+    assert.equal(fields(SOURCE, 'p'), 1);
+    proxy.reset();
+    await moving;
     clock.advance(2 * 60 * MINUTE);
     const { deliveries } = await engine.storage.take(TARGET, POP);
     assert.deepEqual(bodyTexts(deliveries).toSorted(), ['first', 'lost at the source only', 'new']);

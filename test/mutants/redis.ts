@@ -74,6 +74,11 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
+    name: 'after such a failover new outbox entries are deleted with old ones',
+    suite: 'redis outbox',
+    edits: [inRedis('library/outbox.lua', 'run == runOfServer()', 'true')],
+  },
+  {
     name: 'the mark of an outbox that is still in use is forgotten after a day',
     suite: 'redis outbox',
     edits: [inRedis('library/sweep.lua', 'if lastUse > call.now - age then', 'if false then')],

@@ -10,6 +10,9 @@ const FIRST_PAUSE_MS = 1_000;
 const MAX_PAUSE_MS = 8_000;
 const NUMBER_BYTES = 7;
 const NO_NUMBER = Buffer.alloc(NUMBER_BYTES);
+/** What an entry begins with: its number and the run of the server that wrote it. */
+const MARK_BYTES = NUMBER_BYTES + 8;
+const NO_MARK = Buffer.alloc(MARK_BYTES);
 /** Done twice they are done once; what follows on them must not be undone by a failover. */
 const REPEATABLE = { isFree: true, waits: true } as const;
 
@@ -25,9 +28,9 @@ const APPLY = single<ApplyCall, undefined>(
   ({ text }) => (text.length === 0 ? undefined : noNumberLeft()),
 );
 
-const ACKNOWLEDGE = single<{ readonly to: string; readonly number: Buffer }, undefined>(
+const ACKNOWLEDGE = single<{ readonly to: string; readonly mark: Buffer }, undefined>(
   'acknowledge',
-  ({ to, number }) => [to, number],
+  ({ to, mark }) => [to, mark],
   () => undefined,
 );
 
@@ -89,16 +92,16 @@ export class Outbox {
 
   /** Until the outbox has nothing more for the destination. Never rejects: what fails is tried again later. */
   async #run(key: string, relay: Relay): Promise<void> {
-    let number: Buffer = NO_NUMBER;
+    let mark: Buffer = NO_MARK;
     let pauseMs = FIRST_PAUSE_MS;
     while (!this.#isStopped) {
       try {
         if (relay.next !== null) {
-          number = await this.#apply(relay, relay.next);
+          mark = await this.#apply(relay, relay.next);
           relay.next = null;
           pauseMs = FIRST_PAUSE_MS;
         }
-        await this.#batchers.call(relay.source, ACKNOWLEDGE, { to: relay.to, number }, REPEATABLE);
+        await this.#batchers.call(relay.source, ACKNOWLEDGE, { to: relay.to, mark }, REPEATABLE);
         if (relay.next === null) break;
       } catch (error) {
         relay.next = null;
@@ -115,19 +118,20 @@ export class Outbox {
     for (const { onApplied } of relay.waiters) onApplied();
   }
 
-  /** Returns the number up to which the destination has the entries. */
+  /** Returns the number and run of the last entry that the destination has. */
   async #apply({ waiters, to }: Relay, { tag, prefix: { entries } }: Read): Promise<Buffer> {
     const target = parseQueueText(to);
     const bytes = entries.reduce((sum, { length }) => sum + length, 0);
     const options = { ...REPEATABLE, creates: true, stores: true, bytes };
     const windowMs = this.#context.dedupWindowMs;
     await this.#batchers.call(target, APPLY, { tag, windowMs, entries }, options);
-    const number = entries.at(-1)?.subarray(0, NUMBER_BYTES) ?? NO_NUMBER;
+    const mark = entries.at(-1)?.subarray(0, MARK_BYTES) ?? NO_MARK;
+    const number = mark.subarray(0, NUMBER_BYTES);
     this.#onArrival(target);
     for (const { onApplied } of takeWhile(waiters, (each) => Buffer.compare(each.number, number) <= 0)) {
       onApplied();
     }
-    return number;
+    return mark;
   }
 
   /** Resolves when the destination has the entries up to this number, unless it is too late for those who wait. */

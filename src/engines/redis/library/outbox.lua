@@ -12,7 +12,8 @@
 -- writes something all the same: a failover must not undo a step whose entries have been applied.
 --
 -- The run of the server is part of the mark's key: after a failover that lost the last numbers, with a clock that is
--- behind, new entries must not look like old ones. Entries that survived it keep the run in which they were written.
+-- behind, new entries must not look like old ones, nor be deleted with them. Entries that survived it keep the run in which
+-- they were written.
 
 local ENTRY_ELEMENTS = 200
 local ENTRY_BYTES = 1024 * 1024
@@ -115,14 +116,18 @@ local function wantedEntries(q)
   return prefixes
 end
 
--- acknowledge <to> <number(7)>: deletes the entries for a destination up to this number; the reply has those that follow.
+-- acknowledge <to> <number(7) run(8)>: deletes the entries for a destination up to this one, which was the last that was
+-- applied; the reply has those that follow. If a failover came between, entries that were written since may have lower numbers.
 verbs.acknowledge = function(q, args, at)
-  local to, number = args[at], args[at + 1]
-  local front = 'p' .. to .. '\0'
+  local to, number, run = args[at], sub(args[at + 1], 1, 7), sub(args[at + 1], 8)
+  local front, isOwnRun = 'p' .. to .. '\0', run == runOfServer()
   local applied = db('ZRANGE', q.z, '[' .. front, '[' .. front .. number, 'BYLEX')
   for _, member in ipairs(applied) do
-    remove(q, member)
-    delete(q, 'p' .. sub(member, -7))
+    local field = 'p' .. sub(member, -7)
+    if isOwnRun or sub(db('HGET', q.h, field) or run, 1, 8) == run then
+      remove(q, member)
+      delete(q, field)
+    end
   end
   flush(q)
   call.wanted[to] = 0
