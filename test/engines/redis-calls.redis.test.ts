@@ -12,6 +12,7 @@ import { type RedisServer, redisCli, startRedis } from '../support/redis-servers
 import { commit, rollback, transfer } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshPrefix, listening, QUEUE_CALL, redisEngine, standalone } from './redis.ts';
+import { passGently } from './redis-time.ts';
 
 const NAMESPACES = [plain('plain'), plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })];
 const POP = { group: '', count: 10, leaseMs: null };
@@ -275,6 +276,19 @@ describe('a Redis server that is full or unfit', () => {
     assert.ok(Number(refused) > 1 && Number(refused) < 100, `${refused} times`);
     await engine.stop();
     await proxy.stop();
+    await server.stop();
+  });
+
+  it('says that memory is short if the server has lost our functions and has no room for them', async () => {
+    const server = await startRedis();
+    const ownClock = new FakeClock();
+    const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null, ownClock });
+    await engine.start();
+    redisCli('-p', String(server.port), 'FUNCTION', 'FLUSH');
+    redisCli('-p', String(server.port), 'CONFIG', 'SET', 'maxmemory', '1');
+    const counting = engine.storage.counts({ ns: 'plain', name: 'any' });
+    await assert.rejects(passGently(ownClock, counting), /cannot be used now: OOM command not allowed/);
+    await engine.stop();
     await server.stop();
   });
 

@@ -2,13 +2,16 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
 import { afterEach, beforeEach, describe, it, type TestContext } from 'node:test';
+import type { EngineOptions } from '../../src/engine/engine.ts';
 import { CommandLost, RedisConnection, ReplyError } from '../../src/engines/redis/client/connection.ts';
+import { Executor } from '../../src/engines/redis/client/executor.ts';
 import { Master, NotReplicated } from '../../src/engines/redis/client/master.ts';
+import { slotOf, Topology } from '../../src/engines/redis/client/topology.ts';
 import type { Library } from '../../src/engines/redis/library.ts';
-import type { Settings } from '../../src/engines/redis/settings.ts';
+import { readSettings, type Settings } from '../../src/engines/redis/settings.ts';
 import { FakeClock } from '../support/clock.ts';
 import { until } from '../support/until.ts';
-import { turns } from './redis-time.ts';
+import { passGently, turns } from './redis-time.ts';
 
 const LOGIN = { username: null, password: null, db: 0, tls: null };
 
@@ -227,6 +230,48 @@ describe('A Redis master with a replica', TIMEOUT, () => {
     assert.ok(failed.every((error) => error instanceof NotReplicated));
     assert.deepEqual(await write('late'), Buffer.from('OK'));
   });
+});
+
+describe('A Redis cluster whose servers do not tell their host', TIMEOUT, () => {
+  const HOST = '127.0.0.2';
+
+  /** A server that is asked once for the slot map, and replies to `GET` by hand. */
+  async function serve(t: TestContext, replies: Readonly<Record<string, () => string>>): Promise<number> {
+    const known: Readonly<Record<string, () => string>> = { ASKING: () => '+OK\r\n', ...replies };
+    const info = bulk('redis_version:7.0.15\r\nrole:master\r\ncluster_enabled:1');
+    const server = createServer({ noDelay: true }, (socket) => {
+      socket.on('error', () => {});
+      socket.on('data', (data) => {
+        for (const name of namesIn(data)) {
+          socket.write(name === 'INFO' ? info : (known[name]?.() ?? CHECK[name] ?? '-ERR unknown\r\n'));
+        }
+      });
+    });
+    server.listen(0, HOST);
+    await once(server, 'listening');
+    t.after(() => server.close());
+    return (server.address() as AddressInfo).port;
+  }
+
+  for (const redirection of ['MOVED', 'ASK']) {
+    it(`is followed to the host of the server that says ${redirection}`, async (t) => {
+      const there = await serve(t, { GET: () => bulk('found') });
+      const here = await serve(t, {
+        GET: () => `-${redirection} ${slotOf('key')} :${there}\r\n`,
+        CLUSTER: () => `*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$-1\r\n:${here}\r\n`,
+      });
+      const clock = new FakeClock();
+      const settings = readSettings({ url: `redis://${HOST}:${here}`, settings: {} } as EngineOptions);
+      const topology = new Topology({ clock, settings, library: null, onReady: () => {}, onDown: () => {} });
+      await topology.start();
+      const log = { info: () => {}, warn: () => {} };
+      const executor = new Executor({ clock, log, settings, topology }, 'none');
+      const reading = executor.read('key', 'GET', ['key']);
+      assert.deepEqual(await passGently(clock, reading), Buffer.from('found'));
+      executor.stop();
+      topology.stop();
+    });
+  }
 });
 
 function bulk(text: string): string {

@@ -67,6 +67,11 @@ export const REDIS_DRIVER: readonly Mutant[] = [
     edits: [inClient('executor.ts', 'return execution.inTime(loading);', 'throw execution.failure();')],
   },
   {
+    name: 'a redirection without a host leads to this machine',
+    suite: 'redis connection',
+    edits: [inClient('topology.ts', "address.startsWith(':') ?", 'address.length === 0 ?')],
+  },
+  {
     name: 'a failed SELECT leaves the connection in database 0',
     suite: 'redis database',
     edits: [inClient('master.ts', 'if (db !== 0) await selectDatabase(connection, db);', '')],

@@ -178,10 +178,10 @@ export class Executor {
     const [code, second = '', address = ''] = message.split(' ');
     switch (code) {
       case 'MOVED':
-        topology.moved(execution.request.slot, address);
+        topology.moved(execution.request.slot, address, master);
         return execution.isRedirectedAtOnce();
       case 'ASK':
-        execution.redirect = topology.masterAt(address);
+        execution.redirect = topology.redirected(address, master);
         return execution.isRedirectedAtOnce();
       // By the server's clock it arrived long after it was sent.
       case 'LATE':
@@ -217,7 +217,10 @@ export class Executor {
     if (message.startsWith('ERR Function not found')) {
       const loading = master.loadLibrary().then(
         () => true,
-        () => false,
+        (error: Error) => {
+          execution.reason = error.message;
+          return false;
+        },
       );
       return execution.inTime(loading);
     }

@@ -80,14 +80,15 @@ export class Topology {
     return [...this.#masters.values()];
   }
 
-  /** The server at this address, which an `ASK` named. */
-  masterAt(address: string): Master {
-    return this.#masters.get(address) ?? this.#open(address, async () => parseAddress(address));
+  /** The server that an `ASK` of another one named; without a host, it is on the same one. */
+  redirected(address: string, by: Master): Master {
+    const [own = ''] = [...this.#masters].find(([, master]) => master === by) ?? [];
+    return this.#masterAt(address.startsWith(':') ? `${parseAddress(own).host}${address}` : address);
   }
 
-  /** A `MOVED` named the address that has this slot now. */
-  moved(slot: number, address: string): void {
-    this.#slots[slot] = this.masterAt(address);
+  /** A `MOVED` named the server that has this slot now. */
+  moved(slot: number, address: string, by: Master): void {
+    this.#slots[slot] = this.redirected(address, by);
     this.refresh();
   }
 
@@ -101,6 +102,10 @@ export class Topology {
   /** Calls `listener` whenever slots may have moved, or a server is back. */
   onChange(listener: () => void): void {
     this.#listeners.push(listener);
+  }
+
+  #masterAt(address: string): Master {
+    return this.#masters.get(address) ?? this.#open(address, async () => parseAddress(address));
   }
 
   #changed(): void {
@@ -175,7 +180,7 @@ export class Topology {
       this.#masters.delete(address);
       master.stop();
     }
-    this.#slots = addresses.map((address) => (address === undefined ? undefined : this.masterAt(address)));
+    this.#slots = addresses.map((address) => (address === undefined ? undefined : this.#masterAt(address)));
     this.#changed();
   }
 
