@@ -244,6 +244,18 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
+    name: 'all keys that are remembered are read to find those that are old',
+    suite: 'postgres dead entries',
+    edits: [
+      inPostgres(
+        'housekeeping.ts',
+        // biome-ignore lint/suspicious/noTemplateCurlyInString: source text
+        'FROM dedup d WHERE d.seen_at <= ${NOW_ONCE} -',
+        'FROM t CROSS JOIN dedup d WHERE d.seen_at <= t.now -',
+      ),
+    ],
+  },
+  {
     name: 'a failure to expire is repeated before every batch',
     suite: 'postgres housekeeping',
     edits: [inPostgres('expire.ts', 'this.#pauseUntil = monotonic() + this.#pauseMs;', '')],

@@ -11,6 +11,7 @@ import {
   deadLine,
   lockStreamsOf,
   NOW,
+  NOW_ONCE,
   policyOf,
   retryDelay,
   withList,
@@ -41,8 +42,8 @@ function found(name: string, moment: string, where: string, [fromMoment, fromSeq
   return `${name} AS MATERIALIZED (SELECT d.*, ${name === 'xl'} AS is_lease,
       sum(d.bytes) OVER (ORDER BY d.moment, d.seq) - d.bytes AS before FROM (
     SELECT d.ctid AS tid, ${moment} AS moment, d.seq, d.subscription, d.tries, d.bytes, d.expires_at, d.head IS NULL AS is_shared
-    FROM t CROSS JOIN delivery d
-    WHERE (${moment}, d.seq) > (${fromMoment}::bigint, ${fromSeq}::bigint) AND ${moment} <= t.now AND ${where}
+    FROM delivery d
+    WHERE (${moment}, d.seq) > (${fromMoment}::bigint, ${fromSeq}::bigint) AND ${moment} <= ${NOW_ONCE} AND ${where}
     ORDER BY ${moment}, d.seq LIMIT $5::int FOR UPDATE OF d SKIP LOCKED) d)`;
 }
 

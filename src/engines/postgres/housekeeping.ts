@@ -15,6 +15,7 @@ import {
   finishShared,
   lockStreamsOf,
   NOW,
+  NOW_ONCE,
   STEP_BITS,
   WENT_WAITING,
   withList,
@@ -60,7 +61,7 @@ const FORGET_KEYS: Statement = {
   name: 'forget keys',
   text: `${withList(
     NOW,
-    `x AS MATERIALIZED (SELECT d.ctid AS tid FROM t CROSS JOIN dedup d WHERE d.seen_at <= t.now - $1::bigint
+    `x AS MATERIALIZED (SELECT d.ctid AS tid FROM dedup d WHERE d.seen_at <= ${NOW_ONCE} - $1::bigint
       ORDER BY d.seen_at LIMIT ${AT_ONCE} FOR UPDATE OF d SKIP LOCKED)`,
     'g AS (DELETE FROM dedup d USING x WHERE d.ctid = x.tid)',
   )} SELECT count(*) FROM x`,

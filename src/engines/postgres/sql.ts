@@ -16,6 +16,12 @@ export function lockStreamsOf(from: string): string {
 /** The one moment that all of a statement agrees on. */
 export const NOW = 't AS MATERIALIZED (SELECT now_ms() AS now)';
 
+/**
+ * The same where a scan of an index has to end there: in a join with `t`, PostgreSQL may compare it with each row up to the end of
+ * the index.
+ */
+export const NOW_ONCE = '(SELECT now FROM t)';
+
 /** Due times are counted in steps of 2^20 ms. */
 export const STEP_BITS = 20;
 
