@@ -1,4 +1,5 @@
 import { QuaysideError } from '../model/errors.ts';
+import { quote } from '../util/quote.ts';
 import type { EngineLog } from './engine.ts';
 import { type Listener, Topics } from './signaller.ts';
 
@@ -67,7 +68,7 @@ export interface DefinitionChange {
 
 /** The rejection of a write that expected another version. */
 export function definitionConflict(kind: DefinitionKind, key: string): QuaysideError {
-  return new QuaysideError('definition-conflict', `The ${kind} "${key}" was changed by another write.`);
+  return new QuaysideError('definition-conflict', `The ${kind} ${quote(key)} was changed by another write.`);
 }
 
 /** Whether a write was rejected since another one came first. */

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { type ConnectionOptions, getCACertificates, setDefaultCACertificates } from 'node:tls';
 import { hasRawUserInfo, maskUrl } from '../util/mask.ts';
+import { quote } from '../util/quote.ts';
 
 /** Settings of several engines that exist for tests only, and that no message lists. */
 const FOR_TESTS: readonly string[] = ['testThread', 'givenTime'];
@@ -35,6 +36,7 @@ export class EngineSettings<Name extends string> {
   text(name: Name): string | null {
     const value = this.value(name);
     if (value === null || typeof value === 'string') return value;
+    // It may be a password, and is not quoted.
     throw this.wrong(name, 'must be text');
   }
 
@@ -43,7 +45,7 @@ export class EngineSettings<Name extends string> {
     if (value === null) return null;
     const number = typeof value === 'string' && /^\d+$/.test(value) ? Number(value) : value;
     if (typeof number === 'number' && Number.isSafeInteger(number) && number >= min) return number;
-    throw this.wrong(name, `must be a whole number from ${min}`);
+    throw this.wrong(name, `must be a whole number from ${min}, not ${quote(value)}`);
   }
 
   flag(name: Name): boolean | null {
@@ -51,14 +53,14 @@ export class EngineSettings<Name extends string> {
     if (value === null || typeof value === 'boolean') return value;
     if (value === 'true' || value === '1') return true;
     if (value === 'false' || value === '0') return false;
-    throw this.wrong(name, 'must be true or false');
+    throw this.wrong(name, `must be true or false, not ${quote(value)}`);
   }
 
   oneOf<T extends string>(name: Name, allowed: readonly T[]): T | null {
     const value = this.value(name);
     const found = allowed.find((each) => each === value);
     if (found !== undefined || value === null) return found ?? null;
-    throw this.wrong(name, `must be one of ${allowed.join(', ')}`);
+    throw this.wrong(name, `must be one of ${allowed.join(', ')}, not ${quote(value)}`);
   }
 
   /** The contents of the file that the setting names. */

@@ -85,8 +85,8 @@ describe('URLs and settings of the Redis engine', () => {
   it('refuses what it does not understand, and says so without the password', () => {
     const wrong: [string, Record<string, unknown>, RegExp][] = [
       ['redis://:secret@a?colour=red', {}, /unknown setting "colour"/],
-      ['redis://:secret@a?wait=some', {}, /"wait" must be a whole number/],
-      ['redis://:secret@a/x', {}, /"db" must be a whole number/],
+      ['redis://:secret@a?wait=some', {}, /"wait" must be a whole number from 0, not "some"/],
+      ['redis://:secret@a/x', {}, /"db" must be a whole number from 0, not "x"/],
       ['redis://:secret@a:99999', {}, /"99999" is not a port/],
       ['redis://:sec%ret@a', {}, /write %25 for a percent sign/],
       ['redis://:secret@[a', {}, /is not a host and port/],
