@@ -3,7 +3,12 @@ import { once } from 'node:events';
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
 import { afterEach, beforeEach, describe, it, type TestContext } from 'node:test';
 import type { EngineOptions } from '../../src/engine/engine.ts';
-import { CommandLost, RedisConnection, ReplyError } from '../../src/engines/redis/client/connection.ts';
+import {
+  CommandLost,
+  RedisConnection,
+  type Reply,
+  ReplyError,
+} from '../../src/engines/redis/client/connection.ts';
 import { Executor } from '../../src/engines/redis/client/executor.ts';
 import { Master, NotReplicated } from '../../src/engines/redis/client/master.ts';
 import { slotOf, Topology } from '../../src/engines/redis/client/topology.ts';
@@ -232,7 +237,7 @@ describe('A Redis master with a replica', TIMEOUT, () => {
   });
 });
 
-describe('A Redis cluster whose servers do not tell their host', TIMEOUT, () => {
+describe('A Redis cluster, by what its servers say of it', TIMEOUT, () => {
   const HOST = '127.0.0.2';
 
   /** A server that is asked once for the slot map, and replies to `GET` by hand. */
@@ -253,25 +258,42 @@ describe('A Redis cluster whose servers do not tell their host', TIMEOUT, () => 
     return (server.address() as AddressInfo).port;
   }
 
+  /** A slot map in which the server at this port has all slots, without its host. */
+  const mapTo = (port: number): string => `*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$-1\r\n:${port}\r\n`;
+
+  /** What a `GET` through the cluster returns. */
+  async function read(...ports: number[]): Promise<Reply> {
+    const clock = new FakeClock();
+    const url = `redis://${ports.map((port) => `${HOST}:${port}`).join(',')}`;
+    const settings = readSettings({ url, settings: {} } as EngineOptions);
+    const topology = new Topology({ clock, settings, library: null, onReady: () => {}, onDown: () => {} });
+    await topology.start();
+    const log = { info: () => {}, warn: () => {} };
+    const executor = new Executor({ clock, log, settings, topology }, 'none');
+    try {
+      return await passGently(clock, executor.read('key', 'GET', ['key']));
+    } finally {
+      executor.stop();
+      topology.stop();
+    }
+  }
+
   for (const redirection of ['MOVED', 'ASK']) {
-    it(`is followed to the host of the server that says ${redirection}`, async (t) => {
+    it(`is followed to the host of the server that says ${redirection} without one`, async (t) => {
       const there = await serve(t, { GET: () => bulk('found') });
       const here = await serve(t, {
         GET: () => `-${redirection} ${slotOf('key')} :${there}\r\n`,
-        CLUSTER: () => `*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$-1\r\n:${here}\r\n`,
+        CLUSTER: () => mapTo(here),
       });
-      const clock = new FakeClock();
-      const settings = readSettings({ url: `redis://${HOST}:${here}`, settings: {} } as EngineOptions);
-      const topology = new Topology({ clock, settings, library: null, onReady: () => {}, onDown: () => {} });
-      await topology.start();
-      const log = { info: () => {}, warn: () => {} };
-      const executor = new Executor({ clock, log, settings, topology }, 'none');
-      const reading = executor.read('key', 'GET', ['key']);
-      assert.deepEqual(await passGently(clock, reading), Buffer.from('found'));
-      executor.stop();
-      topology.stop();
+      assert.deepEqual(await read(here), Buffer.from('found'));
     });
   }
+
+  it('is found although the first server that is asked has left it', async (t) => {
+    const left = await serve(t, { CLUSTER: () => '*0\r\n' });
+    const here = await serve(t, { GET: () => bulk('found'), CLUSTER: () => mapTo(here) });
+    assert.deepEqual(await read(left, here), Buffer.from('found'));
+  });
 });
 
 function bulk(text: string): string {

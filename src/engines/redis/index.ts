@@ -7,7 +7,8 @@
 //   registry.ts     names of queues, and which to sweep when; sweeps go by it, and forget unused queues
 //   list.ts         the `list` variant, another Storage
 //   definitions, stats, channels: the other ports
-// A take: RedisStorage.take → Batchers.call → Batcher.#send → Executor.execute → Master.execute → `take` in library/take.lua
+//   settings, policies, keys, encoding: what the URL and the namespaces say; names of keys; elements and ids as bytes
+// A take: RedisStorage.take → Batchers.call → Batcher.flush → Executor.execute → Master.execute → `take` in library/take.lua
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
 import {

@@ -204,8 +204,13 @@ export class Topology {
   }
 }
 
-/** @param asked the server that answered: one that does not know its own host means that one */
+/**
+ * @param asked the server that answered: one that does not know its own host means that one
+ * @throws Error if it has left its cluster, or joined none: another server may know more
+ */
 function readSlots(reply: Reply, asked: Address): (string | undefined)[] {
+  if (Array.isArray(reply) && reply.length === 0)
+    throw new Error('it knows of no slots of a cluster; assign them first, or name servers that have some');
   const slots = new Array<string | undefined>(SLOTS).fill(undefined);
   for (const [from, to, master] of reply as Reply[][]) {
     const [host, port] = master as Reply[];
