@@ -7,7 +7,7 @@ import { LIMITS } from '../model/limits.ts';
 import { checkName } from '../model/names.ts';
 import type { Destination } from '../session/client-session.ts';
 import { PushConsumer } from '../session/push-consumer.ts';
-import { COPY, QueueBrowser } from '../session/queue-browser.ts';
+import { QueueBrowser } from '../session/queue-browser.ts';
 import { groupOf, milliseconds } from '../session/values.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { maskUrl } from '../util/mask.ts';
@@ -395,7 +395,7 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
       return 0;
     }
     this.session.counts.messages += 1;
-    this.endpoint.send(bytes, COPY, this.#isSettled);
+    this.endpoint.send(bytes, null, this.#isSettled);
     return bytes.length;
   }
 

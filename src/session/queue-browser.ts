@@ -3,12 +3,8 @@ import type { Queue } from '../broker/queue.ts';
 import type { Delivery, DeliveryState } from '../model/element.ts';
 import type { ClientSession } from './client-session.ts';
 import { MAX_TAKE, SessionConsumer } from './consumer.ts';
-import type { WriteObserver } from './socket-writer.ts';
 
 type BrowsedPage = Awaited<ReturnType<Queue['scan']>>;
-
-/** A copy that is lost costs nothing: the element is in its queue. */
-export const COPY: WriteObserver = { written: () => {}, lost: () => {} };
 
 /** What a consumer would get now. */
 const STATES: readonly DeliveryState[] = ['ready'];
@@ -28,7 +24,7 @@ export abstract class QueueBrowser<
   #isReading = false;
   #isAtEnd = false;
 
-  /** Writes an element. @returns how many bytes it was, about */
+  /** Writes an element, of which nobody observes the write: it is in its queue. @returns how many bytes it was, about */
   protected abstract show(delivery: Delivery): number;
   /** All elements that there are were shown, or none of them can be now: `free` is 0. */
   protected abstract onPause(isAtEnd: boolean): void;

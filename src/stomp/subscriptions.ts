@@ -4,7 +4,7 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { type ConsumerOptions, MAX_TAKE } from '../session/consumer.ts';
 import { Outstanding, PushConsumer, type PushConsumerOptions } from '../session/push-consumer.ts';
-import { COPY, QueueBrowser } from '../session/queue-browser.ts';
+import { QueueBrowser } from '../session/queue-browser.ts';
 import { groupOf, milliseconds, sentValue, whole } from '../session/values.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { type Frame, type HeadRules, headerLine, headerOf, malformed } from './codec.ts';
@@ -281,7 +281,7 @@ class BrowsingSubscription extends QueueBrowser<StompSession> {
     const { writer, counts } = this.session;
     const head = this.#heads.of(delivery, null);
     counts.messages += 1;
-    writer.addMessage(head, delivery.body, COPY);
+    writer.addMessage(head, delivery.body, null);
     return head.length + delivery.body.byteLength;
   }
 

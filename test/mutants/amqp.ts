@@ -131,6 +131,11 @@ export const AMQP: readonly Mutant[] = [
     edits: shared('socket-writer.ts', '    if (observer !== null) chunk.observers.push(observer);\n', ''),
   },
   {
+    name: 'a header of an element forges an annotation of the server',
+    suite: 'AMQP elements',
+    edits: edit('message.ts', 'if (!SHOWN_ANNOTATIONS.has(bare)) annotations.push', 'annotations.push'),
+  },
+  {
     name: 'types of application properties are not kept',
     suite: 'AMQP elements',
     edits: edit('message.ts', 'if (type !== usual) this.#types.push', 'if (false) this.#types.push'),

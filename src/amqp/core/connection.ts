@@ -82,14 +82,14 @@ export class ConnectionEndpoint {
   readonly host: ConnectionHost;
   /** The largest frame that the client takes. */
   peerFrameBytes = MIN_FRAME_BYTES;
-  isPeerOpen = false;
   isPeerClosed = false;
-  isCloseSent = false;
   /**
    * What the frames have cost, about, since it was set to 0. A client may ask for much in few bytes: others have their
    * turn before this grows large.
    */
   effort = 0;
+  #isPeerOpen = false;
+  #isCloseSent = false;
   readonly #options: ConnectionOptions;
   readonly #fields = new Fields(AMQP_LIMITS);
   /** In a described list that is one of those fields, and in one that is a field of that. */
@@ -121,25 +121,25 @@ export class ConnectionEndpoint {
   /** A frame for the client; the message that `observer` is for ends with it. */
   send(frame: Buffer, observer: WriteObserver | null): void {
     // Nothing may follow a close (transport, 2.4.3).
-    if (this.isCloseSent) observer?.lost();
+    if (this.#isCloseSent) observer?.lost();
     else this.host.send(frame, observer);
   }
 
   /** What was gathered in this turn leaves. */
   flush(): void {
-    if (this.isCloseSent) return;
+    if (this.#isCloseSent) return;
     for (const session of this.#sessions) session?.flush();
   }
 
   /** Closes from this side, behind an `open` if none was sent yet. Harmless if it was closed. */
   close(error: AmqpError | null): void {
-    if (this.isCloseSent) return;
+    if (this.#isCloseSent) return;
     try {
       this.flush();
     } finally {
       // What cannot be flushed may be why it closes.
-      if (!this.isPeerOpen) this.#sendOpen();
-      this.isCloseSent = true;
+      if (!this.#isPeerOpen) this.#sendOpen();
+      this.#isCloseSent = true;
       const write = (sent: AmqpError | null): Buffer =>
         frame(FRAME_TYPE.amqp, 0, PERFORMATIVE.close, () => writeError(sent));
       this.host.send(frameWithError(error, this.peerFrameBytes, write), null);
@@ -168,10 +168,10 @@ export class ConnectionEndpoint {
     // A heart-beat.
     if (start + offset === end) return;
     const type = descriptorNumber(this.#fields.enter(bytes, start + offset, end));
-    if (!this.isPeerOpen && type !== PERFORMATIVE.open) {
+    if (!this.#isPeerOpen && type !== PERFORMATIVE.open) {
       throw illegalState(`The first performative is ${hex(type)}. Allowed: open (0x10).`);
     }
-    if (this.isCloseSent && type !== PERFORMATIVE.close) return;
+    if (this.#isCloseSent && type !== PERFORMATIVE.close) return;
     this.#performative(type, bytes.readUInt16BE(start + 6), bytes, end);
   }
 
@@ -211,7 +211,7 @@ export class ConnectionEndpoint {
 
   #open(channel: number, end: number): void {
     const fields = this.#fields;
-    if (this.isPeerOpen) throw illegalState('The connection is open already.');
+    if (this.#isPeerOpen) throw illegalState('The connection is open already.');
     if (channel !== 0) throw illegalState(`open came on channel ${channel}. Allowed: channel 0.`);
     if (fields.oneOf('container-id', CODE.string8, CODE.string32) === CODE.null) {
       throw invalidField('container-id is missing.');
@@ -235,7 +235,7 @@ export class ConnectionEndpoint {
     this.peerFrameBytes = frameBytes === ABSENT ? MAX_PEER_FRAME_BYTES : frameBytes;
     this.#peerChannels = (channelMax === ABSENT ? AMQP_LIMITS.channelMax : channelMax) + 1;
     this.#sendOpen();
-    this.isPeerOpen = true;
+    this.#isPeerOpen = true;
     this.host.onOpen(Math.max(0, idleMs));
   }
 

@@ -317,10 +317,10 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
   /**
    * Sends a message as the session's `nextDeliveryId`. There must be credit, and the session must have room.
    * @param bytes the encoded message behind `TRANSFER_HEAD_BYTES` of room, which are overwritten
-   * @param observer learns what becomes of it
+   * @param observer learns what becomes of it; null: nobody does
    * @param isSettled it needs no outcome
    */
-  send(bytes: Buffer, observer: WriteObserver, isSettled: boolean): void {
+  send(bytes: Buffer, observer: WriteObserver | null, isSettled: boolean): void {
     this.credit -= 1;
     this.queued += 1;
     this.session.send(this, bytes, observer, isSettled);

@@ -30,7 +30,7 @@ type ReplyOutcome = 'accepted' | 'released' | 'rejected';
 interface Departure {
   readonly endpoint: SenderEndpoint;
   readonly deliveryId: number;
-  readonly observer: WriteObserver;
+  readonly observer: WriteObserver | null;
   /** Encoded, behind `TRANSFER_HEAD_BYTES` of room. */
   readonly bytes: Buffer;
   readonly isSettled: boolean;
@@ -282,7 +282,7 @@ export class SessionEndpoint {
   // What is sent to the client.
 
   /** Sends a message as `nextDeliveryId`, or queues it until the client's window opens. */
-  send(endpoint: SenderEndpoint, bytes: Buffer, observer: WriteObserver, isSettled: boolean): void {
+  send(endpoint: SenderEndpoint, bytes: Buffer, observer: WriteObserver | null, isSettled: boolean): void {
     if (this.available <= 0) throw new Error('The session has no room for another unsettled delivery.');
     const deliveryId = this.#nextDeliveryId;
     this.#hasSent = true;
@@ -373,7 +373,7 @@ export class SessionEndpoint {
   #lose(waiting: Waiting): void {
     if (waiting.bytes === null) return;
     this.#connection.host.onQueued(waiting.at - waiting.bytes.length);
-    waiting.observer.lost();
+    waiting.observer?.lost();
   }
 
   #enqueue(waiting: Waiting): void {
