@@ -192,7 +192,8 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     for (const consumer of this.#toFill) {
       // Before it is filled: if that fails, the session ends, and with it the turn once more.
       this.#toFill.delete(consumer);
-      consumer.fill();
+      // What is taken for a client that goes would only have to return.
+      if (!this.isEnding) consumer.fill();
     }
   }
 
@@ -358,14 +359,8 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
    */
   protected finish(writeClose: (() => void) | null, countTries: boolean): void {
     if (this.isEnding) return;
-    try {
-      this.endTurn();
-    } catch (error) {
-      this.publicError(error);
-    }
-    // What this turn asked for may have ended it.
-    if (this.isEnding) return;
     this.#state = 'finishing';
+    this.guard(() => this.endTurn());
     this.#heartBeat?.stop();
     // What still comes is discarded, so that the end of the stream is seen.
     this.socket.resume();

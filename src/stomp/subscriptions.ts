@@ -81,8 +81,6 @@ export class Subscriptions {
     const id = headerOf(headers, 'id');
     const key = session.version === '1.0' ? (id ?? headerOf(headers, 'destination')) : id;
     const name = session.version === '1.0' ? 'id or destination' : 'id';
-    // What was acknowledged before stays so.
-    session.endTurn();
     const closing = this.#close(needed('UNSUBSCRIBE', name, key));
     void session.confirmAfter(closing, headerOf(headers, 'receipt'));
   }

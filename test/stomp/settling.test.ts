@@ -134,6 +134,28 @@ describe('Settling over STOMP', () => {
       assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 1 });
     });
 
+    for (const [command, headers] of [
+      ['UNSUBSCRIBE', { id: 's' }],
+      ['DISCONNECT', {}],
+    ] as const) {
+      it(`with an ${command} in the same write takes nothing more for the client`, async () => {
+        await node.insert('a', '0', '1', '2', '3');
+        const acks = await take('/q/N/a', 2, { 'x-wsize': '2' });
+        const { storage } = node.engine.engine;
+        const { take: takeOf } = storage;
+        let takes = 0;
+        storage.take = (...given) => {
+          takes += 1;
+          return takeOf.apply(storage, given);
+        };
+        const frames = acks.map((id) => client.frame('ACK', { id }));
+        client.write(Buffer.concat([...frames, client.frame(command, { ...headers, receipt: 'r' })]));
+        await client.receipt('r');
+        assert.equal(takes, 0);
+        assert.deepEqual(await node.sizes('a'), { ready: 2, scheduled: 0, reserved: 0 });
+      });
+    }
+
     it('names a message by the whole of its ack header', async () => {
       await node.insert('a', ...Array.from({ length: 37 }, (_, i) => `${i}`));
       const acks = await take('/q/N/a', 37);
