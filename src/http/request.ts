@@ -23,6 +23,21 @@ export function isReadInChunks(socket: Duplex): boolean {
   return READ_IN_CHUNKS.has(socket);
 }
 
+/** Connections on which no further request can be read. */
+const UNREADABLE = new WeakSet<Duplex>();
+
+/** The event of a socket on which no further request can be read: for calls that wait, the client is as good as gone. */
+export const UNREADABLE_EVENT = 'unreadable';
+
+export function isUnreadable(socket: Duplex): boolean {
+  return UNREADABLE.has(socket);
+}
+
+export function markUnreadable(socket: Duplex): void {
+  UNREADABLE.add(socket);
+  socket.emit(UNREADABLE_EVENT);
+}
+
 /** Receives a body. One of the two is called, once; none if the client disconnects before its end. */
 interface BodyReader {
   bodyEnded(body: Buffer): void;

@@ -12,7 +12,7 @@ import { errorResponse } from './errors.ts';
 import { Front } from './front.ts';
 import { createServer } from './node-http.ts';
 import type { HttpOptions, HttpParts } from './options.ts';
-import { HttpRequest, isReadInChunks } from './request.ts';
+import { HttpRequest, isReadInChunks, isUnreadable, markUnreadable } from './request.ts';
 import { METHODS, type Route } from './route.ts';
 import { routeTable } from './routes/table.ts';
 
@@ -186,6 +186,8 @@ interface ParserError extends Error {
   /** The parser's own words for what is wrong. */
   readonly reason?: string;
   readonly rawPacket?: Buffer;
+  /** How far it came in the packet. */
+  readonly bytesParsed?: number;
 }
 
 /** Answers bytes that are no request, or one that did not come to its end in time. */
@@ -195,7 +197,20 @@ function respondToUnreadable(thrown: Error, socket: Duplex, headers: readonly st
   if (error.code === TIMED_OUT && isReadInChunks(socket)) return;
   // Anything else is a connection that broke, or one that never became TLS: no response could be read.
   const isOfHttp = error.code?.startsWith('HPE_') || error.code === TIMED_OUT;
-  if (isOfHttp && socket.writable && isQuiet(socket)) endWith(socket, refusal(error), headers);
+  if (!isOfHttp) socket.destroy();
+  else if (!isUnreadable(socket)) {
+    markUnreadable(socket);
+    endInTurn(socket, refusal(error), headers);
+  }
+}
+
+/** Responds after the requests in front, which are carried out: one that was stored must not be answered as if it was wrong. */
+function endInTurn(socket: Duplex, error: QuaysideError, headers: readonly string[]): void {
+  // Node's own field for the response that is first in the row of this connection, null between responses.
+  const { _httpMessage: first } = socket as Duplex & { _httpMessage?: ServerResponse | null };
+  if (first?.req.complete) first.once('finish', () => endInTurn(socket, error, headers));
+  // If it is the one that could not be read, and nothing of its response was written, this is its response.
+  else if (socket.writable && !first?.headersSent) endWith(socket, error, headers);
   else socket.destroy();
 }
 
@@ -206,15 +221,7 @@ function refuseTunnel(socket: Duplex, headers: readonly string[]): void {
   endWith(socket, unknownMethod('CONNECT'), headers);
 }
 
-/** Whether a response can be written now without landing in the middle of another one. */
-function isQuiet(socket: Duplex): boolean {
-  // Node's own field for the response that is first in the row of this connection, null between responses. If it
-  // still waits for its body or its element, what is written now is its response.
-  const { _httpMessage: first } = socket as Duplex & { _httpMessage?: ServerResponse | null };
-  return !first?.headersSent;
-}
-
-function refusal({ code, reason, rawPacket }: ParserError): QuaysideError {
+function refusal({ code, reason, rawPacket, bytesParsed = 0 }: ParserError): QuaysideError {
   switch (code) {
     case 'HPE_HEADER_OVERFLOW':
       return refused(
@@ -226,6 +233,7 @@ function refusal({ code, reason, rawPacket }: ParserError): QuaysideError {
     case TIMED_OUT:
       return refused('request-timeout', 'The request did not arrive in time.');
     case 'HPE_INVALID_METHOD':
+      if (bytesParsed > LONGEST_METHOD) return notAnother(rawPacket?.toString('latin1', bytesParsed) ?? '');
       return notARequest(rawPacket?.toString('latin1', 0, 2048) ?? '');
     default:
       return refused('malformed-request', `The request is not well-formed HTTP: ${reason ?? code}.`);
@@ -243,6 +251,17 @@ function notARequest(packet: string): QuaysideError {
   return refused(
     'malformed-request',
     `${quote(line)} is not an HTTP request line. Expected: METHOD /path HTTP/1.1.${hint}`,
+  );
+}
+
+/** If the parser came further than any method is long, there is a whole request in front of what it could not read. */
+const LONGEST_METHOD = 16;
+
+/** @param rest from within what should be a method */
+function notAnother(rest: string): QuaysideError {
+  return refused(
+    'malformed-request',
+    `What came after a whole request, near ${quote(rest)}, is not an HTTP request line. Check the Content-Length of the request: it counts bytes.`,
   );
 }
 

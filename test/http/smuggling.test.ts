@@ -207,6 +207,27 @@ describe('Requests that two readers could address differently', () => {
     assert.equal(jsonOf<{ size: number }>(await harness().client().status('N', 'pipe')).size, 3);
   });
 
+  it('what is broken behind requests in flight is answered after them, and they are carried out', async () => {
+    const good = rawRequest(['PUT /q/N/flight HTTP/1.1', ...HEAD, 'Content-Length: 1'], 'a');
+    const sent = Buffer.concat([good, good, rawRequest(['GET /q/N/flight?to=0 HTTP/1.1', ...HEAD])]);
+    for (const broken of ['no http\r\n\r\n', 'GET /q HTTP/9\r\n\r\n']) {
+      const answers = await exchange(harness().port, Buffer.concat([sent, Buffer.from(broken)]));
+      assert.deepEqual(
+        answers.map(({ status }) => status),
+        [200, 200, 400, 400],
+      );
+    }
+    // A body that is longer than its Content-Length is the common mistake: its rest is read as the next request.
+    const short = rawRequest(
+      ['PUT /q/N/flight HTTP/1.1', ...HEAD, 'Content-Length: 1'],
+      'é is two bytes\r\n',
+    );
+    const [stored, rest] = await exchange(harness().port, short);
+    assert.deepEqual([stored?.status, rest?.status], [200, 400]);
+    assert.match(JSON.parse(rest?.body ?? '').detail, /after a whole request.*Content-Length.*bytes/);
+    assert.equal(jsonOf<{ size: number }>(await harness().client().status('N', 'flight')).size, 5);
+  });
+
   it('what is broken behind a call that waits ends that call, and takes no element', async () => {
     const connection = await RawConnection.open(harness().port);
     connection.send(rawRequest(['GET /q/N/blocked HTTP/1.1', ...HEAD]));

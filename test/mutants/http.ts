@@ -62,6 +62,16 @@ export const HTTP: readonly Mutant[] = [
     edits: edit('http/routes/takes.ts', "socket.on('end', onEnd);", ''),
   },
   {
+    name: 'what is broken behind an insert in flight is answered in its place',
+    suite: 'HTTP framing',
+    edits: edit('http/server.ts', 'if (first?.req.complete) first.once', 'if (first?.closed) first.once'),
+  },
+  {
+    name: 'a call that waits in front of what is broken takes an element',
+    suite: 'HTTP framing',
+    edits: edit('http/routes/takes.ts', '    socket.on(UNREADABLE_EVENT, onEnd);\n', ''),
+  },
+  {
     name: 'clients that take and do not read fill the memory',
     suite: 'HTTP clients that go away',
     edits: edit('http/front.ts', '    this.#unread.enter(user, held);\n', ''),

@@ -190,6 +190,7 @@ export const SUITES = {
   'HTTP exchanges': { files: ['test/http/exchanges.test.ts'], pattern: null },
   'HTTP pipelining': { files: ['test/http/pipelining.test.ts'], pattern: null },
   'HTTP half-closed': { files: ['test/http/half-closed.test.ts'], pattern: null },
+  'HTTP framing': { files: ['test/http/smuggling.test.ts'], pattern: null },
   'HTTP clients that go away': { files: ['test/http/client-gone.test.ts'], pattern: null },
   'HTTP listings under load': { files: ['test/http/listing-load.test.ts'], pattern: null },
   'HTTP pages': { files: ['test/http/paging.test.ts'], pattern: null },

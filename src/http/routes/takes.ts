@@ -1,3 +1,4 @@
+import type { Socket } from 'node:net';
 import { refusal } from '../../access/user.ts';
 import type { Consumer, GetRequest, Sink } from '../../broker/consumer.ts';
 import { type JointRequest, JointTake, type Portion, type TakeSource } from '../../broker/joint-take.ts';
@@ -14,7 +15,7 @@ import { type Schema, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import type { RequestHead } from '../head.ts';
 import { flag, group, nameOf, oneOf, type Parameters, type QueryParameter, whole } from '../parameters.ts';
-import { parseJson, readBody } from '../request.ts';
+import { isUnreadable, parseJson, readBody, UNREADABLE_EVENT } from '../request.ts';
 import { Count, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import { linkInsert } from '../traced-request.ts';
 import { ELEMENT_HEADER_NOTES, type ManyFormat, MULTIPART, NDJSON, writeMany } from '../written-elements.ts';
@@ -471,11 +472,13 @@ class Take implements Sink {
       // Once elements are being written, a client that half-closed still reads: only the connection's end undoes that.
       if (response.headersSent || this.#call.isGone) return;
       this.#abandon();
-      this.#call.fail(halfClosed());
+      this.#call.fail(endedBefore(socket));
     };
     socket.on('end', onEnd);
+    socket.on(UNREADABLE_EVENT, onEnd);
     response.on('close', () => {
       socket.off('end', onEnd);
+      socket.off(UNREADABLE_EVENT, onEnd);
       this.#abandon();
     });
   }
@@ -531,14 +534,16 @@ function bytesOf(portions: readonly Portion[]): number {
 
 /** @throws QuaysideError `malformed-request` if the client ended its half of the connection */
 function isGone({ request: { socket }, isGone }: HttpCall): boolean {
-  if (!isGone && socket.readableEnded) throw halfClosed();
+  if (!isGone && (socket.readableEnded || isUnreadable(socket))) throw endedBefore(socket);
   return isGone;
 }
 
-function halfClosed(): QuaysideError {
+function endedBefore(socket: Socket): QuaysideError {
   return new QuaysideError(
     'malformed-request',
-    'The client closed its sending side before an element was there. Keep it open until the response has come: nothing tells such a client from one that left.',
+    isUnreadable(socket)
+      ? 'What came after this request could not be read, so its connection ends before an element was there. Send whole requests, with the Content-Length of their bodies in bytes.'
+      : 'The client closed its sending side before an element was there. Keep it open until the response has come: nothing tells such a client from one that left.',
   );
 }
 
