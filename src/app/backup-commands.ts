@@ -11,7 +11,7 @@ import { quote } from '../util/quote.ts';
 import { Backups, MANIFEST } from './backups.ts';
 import { CommandFailed } from './command-line.ts';
 import { type EngineParts, loadEngines } from './engines.ts';
-import { callOwnServer, ownAddress } from './own-server.ts';
+import { OwnServer } from './own-server.ts';
 import { type PasswordSource, readPassword } from './user-commands.ts';
 
 /** What `backup` was given. */
@@ -105,12 +105,11 @@ async function backUpRunning(
   const password = await readPassword(passwords, `The server runs. Password of ${command.user}: `);
   if (password === null) throw new CommandFailed('Nothing was backed up.');
   const authorization = `Basic ${Buffer.from(`${command.user}:${password}`).toString('base64')}`;
-  const address = ownAddress(command.url, config);
-  const { status, body } = await callOwnServer('POST', new URL('/backup', address), config, {
-    headers: { authorization },
-  }).catch((error: unknown) => {
+  const server = new OwnServer(command.url, config);
+  const called = server.call('POST', '/backup', { headers: { authorization } });
+  const { status, body } = await called.catch((error: unknown) => {
     const advice = 'A server has the files open, but does not answer; say where it listens with --url';
-    throw new CommandFailed(`${advice} (${address.origin}: ${messageOf(error)}).`);
+    throw new CommandFailed(`${advice} (${server.origin}: ${messageOf(error)}).`);
   });
   const response = parse(body);
   if (status !== 201) {

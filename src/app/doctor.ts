@@ -8,7 +8,7 @@ import { maskUrl } from '../util/mask.ts';
 import { checkDataDir, materialFindings, modeFindings, openFilesFinding } from './checks.ts';
 import { loadEngines, problemOf } from './engines.ts';
 import { FRONT_ENDS, readCertificate } from './listeners.ts';
-import { callOwnServer, ownAddress } from './own-server.ts';
+import { OwnServer } from './own-server.ts';
 import { serverProcess } from './pid-file.ts';
 
 /** A server that has not responded by then is overloaded, or something else listens there. */
@@ -137,12 +137,10 @@ async function engineDiskFinding(check: string, disk: NonNullable<Engine['disk']
 
 async function serverFindings(url: string | null, { config }: LoadedConfig): Promise<Finding[]> {
   const check = 'server';
-  const address = ownAddress(url, config);
+  const server = new OwnServer(url, config);
   try {
-    const { status } = await callOwnServer('GET', new URL('/readyz', address), config, {
-      signal: AbortSignal.timeout(RESPONSE_MS),
-    });
-    const message = `${address.origin} responds ${status} to /readyz`;
+    const { status } = await server.call('GET', '/readyz', { signal: AbortSignal.timeout(RESPONSE_MS) });
+    const message = `${server.origin} responds ${status} to /readyz`;
     if (status === 200) return [{ level: 'ok', check, message, hint: null }];
     const hint = 'ask /readyz with the credentials of a user, who sees what is not ready';
     return [{ level: 'error', check, message, hint }];
@@ -150,10 +148,10 @@ async function serverFindings(url: string | null, { config }: LoadedConfig): Pro
     const { code = '', message } = error as NodeJS.ErrnoException;
     if (NOBODY_LISTENS.has(code)) {
       const hint = 'start it, or name its address with --url';
-      return [{ level: 'warning', check, message: `no server listens at ${address.origin}`, hint }];
+      return [{ level: 'warning', check, message: `no server listens at ${server.origin}`, hint }];
     }
     const hint = 'see its log, or name its address with --url';
-    const problem = `${address.origin} cannot be asked: ${typeof code === 'string' && code !== '' ? code : message}`;
+    const problem = `${server.origin} cannot be asked: ${typeof code === 'string' && code !== '' ? code : message}`;
     return [{ level: 'error', check, message: problem, hint }];
   }
 }

@@ -17,47 +17,68 @@ interface OwnCallOptions {
   readonly signal?: AbortSignal;
 }
 
-/**
- * Where the server of a configuration listens.
- * @param url what the command line says instead; null: nothing
- * @throws CommandFailed
- */
-export function ownAddress(url: string | null, { http }: Config): URL {
-  if (url !== null) {
-    if (URL.canParse(url)) return new URL(url);
-    throw new CommandFailed(`--url ${quote(url)} is no address. Allowed: as in http://127.0.0.1:3444.`);
+/** The server of a configuration, as commands call it. */
+export class OwnServer {
+  readonly #url: URL;
+  /** Null: it is called by its URL's host and port. */
+  readonly #socketPath: string | null;
+  /** PEM file; undefined: it serves without TLS. */
+  readonly #certificate: string | undefined;
+
+  /**
+   * @param url what the command line says of its address; null: nothing, so that it is the configured one
+   * @throws CommandFailed
+   */
+  constructor(url: string | null, { http }: Config) {
+    this.#url = url === null ? configuredUrl(http) : givenUrl(url);
+    this.#socketPath = url === null && http.host.startsWith('/') ? http.host : null;
+    this.#certificate = http.tls?.cert;
   }
-  const local: Readonly<Record<string, string>> = { '0.0.0.0': '127.0.0.1', '::': '::1' };
-  const host = local[http.host] ?? http.host;
-  const named = host.startsWith('/') ? 'localhost' : host.includes(':') ? `[${host}]` : host;
-  return new URL(`http${http.tls === undefined ? '' : 's'}://${named}:${http.port}`);
+
+  /** Its address, for messages. */
+  get origin(): string {
+    return this.#url.origin;
+  }
+
+  /** @throws Error of the system, if no response comes */
+  async call(
+    method: 'GET' | 'POST',
+    path: string,
+    { headers = {}, signal }: OwnCallOptions = {},
+  ): Promise<ServerResponse> {
+    const { promise, resolve, reject } = Promise.withResolvers<ServerResponse>();
+    const isTls = this.#url.protocol === 'https:';
+    const options = {
+      method,
+      headers: { ...headers, 'content-length': 0 },
+      signal,
+      ...(this.#socketPath !== null && { socketPath: this.#socketPath }),
+      // The certificate is the server's own, so it is known without an authority, under whatever name.
+      ...(isTls &&
+        this.#certificate !== undefined && {
+          ca: readFileSync(this.#certificate),
+          checkServerIdentity: () => undefined,
+        }),
+    };
+    const send = isTls ? httpsRequest : httpRequest;
+    const call = send(new URL(path, this.#url), options, (response) => {
+      text(response).then((body) => resolve({ status: response.statusCode ?? 0, body }), reject);
+    });
+    call.on('error', reject);
+    call.end();
+    return promise;
+  }
 }
 
-/**
- * Calls the server of a configuration.
- * @throws Error of the system, if no response comes
- */
-export async function callOwnServer(
-  method: 'GET' | 'POST',
-  address: URL,
-  { http }: Config,
-  { headers = {}, signal }: OwnCallOptions = {},
-): Promise<ServerResponse> {
-  const { promise, resolve, reject } = Promise.withResolvers<ServerResponse>();
-  const isTls = address.protocol === 'https:';
-  const options = {
-    method,
-    headers: { ...headers, 'content-length': 0 },
-    signal,
-    ...(http.host.startsWith('/') && { socketPath: http.host }),
-    // The certificate is the server's own, so it is known without an authority, under whatever name.
-    ...(isTls &&
-      http.tls !== undefined && { ca: readFileSync(http.tls.cert), checkServerIdentity: () => undefined }),
-  };
-  const call = (isTls ? httpsRequest : httpRequest)(address, options, (response) => {
-    text(response).then((body) => resolve({ status: response.statusCode ?? 0, body }), reject);
-  });
-  call.on('error', reject);
-  call.end();
-  return promise;
+function givenUrl(text: string): URL {
+  const url = URL.parse(text);
+  if (url !== null && /^https?:$/.test(url.protocol)) return url;
+  throw new CommandFailed(`--url ${quote(text)} is no address. Allowed: as in http://127.0.0.1:3444.`);
+}
+
+function configuredUrl({ host: given, port, tls }: Config['http']): URL {
+  const local: Readonly<Record<string, string>> = { '0.0.0.0': '127.0.0.1', '::': '::1' };
+  const host = local[given] ?? given;
+  const named = host.startsWith('/') ? 'localhost' : host.includes(':') ? `[${host}]` : host;
+  return new URL(`http${tls === undefined ? '' : 's'}://${named}:${port}`);
 }

@@ -96,6 +96,23 @@ describe('quayside doctor', () => {
     }
   });
 
+  it('asks at the address that it was given, also if the server is configured to listen on a Unix socket', async () => {
+    const server = createServer((_, response) => response.writeHead(200).end()).listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const http = { host: folder.file('none.sock') };
+    try {
+      const { port } = server.address() as AddressInfo;
+      const report = await doctor({ namespaces: SQLITE, http }, `http://127.0.0.1:${port}`);
+      matches(found(report, 'server'), /^ok: http:\S+ responds 200 to \/readyz$/);
+      const wrong = await doctor({ namespaces: SQLITE, http }, 'ftp://127.0.0.1');
+      assert.equal(wrong.code, 1);
+      assert.match(wrong.stderr, /^quayside: --url "ftp:\/\/127\.0\.0\.1" is no address\. Allowed:/);
+    } finally {
+      server.close();
+      await once(server, 'close');
+    }
+  });
+
   it('reports what keeps a server from starting', async () => {
     writeFileSync(folder.file('file'), '');
     const tls = { cert: 'missing.pem', key: 'missing.pem' };
