@@ -22,6 +22,7 @@ import {
   type PendingElement,
   progressValue,
   type StoredOperation,
+  toOperation,
   toProgress,
   ZERO,
 } from './stored.ts';
@@ -413,7 +414,7 @@ export class OperationRun {
     if (this.#isSuperseded) throw new Superseded();
     if (this.#version === undefined) {
       const found = await definitions.get('operation-progress', id);
-      if (found !== null && toProgress(found.value).node !== node) this.#isSuperseded = true;
+      this.#isSuperseded = found === null ? await this.#hasEnded() : toProgress(found.value).node !== node;
       if (this.#isSuperseded) throw new Superseded();
       this.#version = found?.version ?? null;
     }
@@ -437,6 +438,12 @@ export class OperationRun {
     this.#storedAt = clock.monotonic();
     this.#writeMs = this.#storedAt - startedAt;
     this.#beatLater();
+  }
+
+  /** Whether another node has ended it: that deletes the progress, as if the operation had not begun. */
+  async #hasEnded(): Promise<boolean> {
+    const stored = await this.#options.definitions.get('operation', this.#options.id);
+    return stored === null || toOperation(stored.value).end !== null;
   }
 
   /** Says that this node is alive, while a page or a wait takes longer. */

@@ -386,4 +386,13 @@ export const OPERATIONS: readonly Mutant[] = [
       '',
     ),
   },
+  {
+    name: 'a node that was cut off continues an operation that another one ended',
+    suite: 'operations that are taken over',
+    edits: edit(
+      'operations/run.ts',
+      'found === null ? await this.#hasEnded() : toProgress(found.value).node !== node;',
+      'found !== null && toProgress(found.value).node !== node;',
+    ),
+  },
 ];

@@ -1,5 +1,5 @@
 import type { Engine } from '../../src/engine/engine.ts';
-import { QuaysideError } from '../../src/model/errors.ts';
+import { type ErrorCode, QuaysideError } from '../../src/model/errors.ts';
 
 /** When the calls of a node that dies are cut off: before one takes effect, or after it did and before its reply. */
 export type Cut = 'before' | 'after';
@@ -17,7 +17,7 @@ export class DyingNode {
   #isDead = false;
   readonly #cut: Cut;
   readonly #dies: number;
-  readonly #hung: { readonly resume: () => void; readonly reject: () => void }[] = [];
+  readonly #hung: { readonly resume: () => void; readonly reject: (code: ErrorCode) => void }[] = [];
   #isOver = false;
 
   /** @param dies the number of the changing call, from 1, at which it does; 0: at none */
@@ -44,10 +44,16 @@ export class DyingNode {
     for (const { resume } of this.#hung.splice(0)) resume();
   }
 
+  /** It was only cut off: the calls that hang were lost, as far as it knows, and those that follow take effect as ever. */
+  reconnect(): void {
+    this.#isDead = false;
+    for (const { reject } of this.#hung.splice(0)) reject('outcome-unknown');
+  }
+
   /** The calls that hang, and those that follow, are rejected: so that the node can be stopped. */
   end(): void {
     this.#isOver = true;
-    for (const { reject } of this.#hung) reject();
+    for (const { reject } of this.#hung) reject('storage-unavailable');
   }
 
   #mortal<T extends object>(port: T): T {
@@ -78,9 +84,9 @@ export class DyingNode {
     return new Promise((resolve, reject) => {
       const hung = {
         resume: () => void call().then(resolve, reject),
-        reject: () => reject(new QuaysideError('storage-unavailable', 'The node is dead.')),
+        reject: (code: ErrorCode) => reject(new QuaysideError(code, 'The node is dead.')),
       };
-      if (this.#isOver) hung.reject();
+      if (this.#isOver) hung.reject('storage-unavailable');
       else this.#hung.push(hung);
     });
   }

@@ -111,6 +111,23 @@ describe('A node that continues a bulk operation of another one', () => {
     assert.deepEqual([record.state, record.changed], ['done', COUNT]);
   });
 
+  it('is not continued by the other one when that has its engine back after the end', async () => {
+    await startNodes(STORES_PENDING, 'before');
+    await survivor.insertMany('N', 'from', 400);
+    const id = await startAndDie({ action: 'delete', limit: 300 });
+    await passSilence(id);
+    const record = await survivor.ended(id, opened);
+    assert.deepEqual([record.state, record.changed], ['done', 300]);
+    mortal.reconnect();
+    for (let i = 0; i < 20; i += 1) {
+      await opened.passTime(250);
+      // Calls of the other node in the same time are answered before this one.
+      await survivor.elements('N', 'from');
+    }
+    assert.equal((await survivor.elements('N', 'from')).length, 100);
+    assert.deepEqual(await survivor.get(id), record);
+  });
+
   it('counts each element once although the other one comes back and continues, too', async () => {
     await startNodes(STORES_PENDING, 'before');
     await survivor.insertMany('N', 'from', COUNT);
