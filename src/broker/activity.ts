@@ -30,7 +30,7 @@ export class Activity {
     this.#onChange?.();
   }
 
-  /** A queue is there that nobody knew before: it began with nothing in it. */
+  /** A queue was created: it began with nothing in it. */
   noteNew(name: string): void {
     if (!this.#series.has(name)) {
       this.#series.set(name, new QueueSeries(this.#limit, this.#clock.monotonic(), true));
@@ -43,7 +43,7 @@ export class Activity {
     return new WatchedStats(stats, this);
   }
 
-  /** Calls `onChange` when the first queue changed after each `takeChanged`; null: nobody follows. */
+  /** Calls `onChange` when the first queue changed after each `takeChanged`; null: there is no follower. */
   follow(onChange: (() => void) | null): void {
     this.#onChange = onChange;
   }

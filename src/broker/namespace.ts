@@ -465,7 +465,7 @@ export class Namespace {
     this.#shared.questions.onGone(node);
   }
 
-  /** Another node asks this one, or answers it. */
+  /** A part of a question, or of a reply, came from another node. */
   onMessage(from: string, part: MessagePart): void {
     this.#shared.questions.onMessage(this.cluster, from, part);
   }

@@ -6,7 +6,7 @@ import { toLocal } from './engine-time.ts';
 import type { Namespace } from './namespace.ts';
 import { readQueue } from './queue.ts';
 
-/** Who follows all queues of this node as they change. What it throws is logged, and the poller continues. */
+/** Is notified of all queues of this node as they change. What it throws is logged, and the poller continues. */
 export interface QueueFollower {
   /** A queue was read: at the start each one, and then those that changed. */
   onQueue(namespace: Namespace, name: string, reading: QueueReading): void;
@@ -35,9 +35,9 @@ const REST_FACTOR = 4;
 const RETRY_MS = 5_000;
 
 /**
- * Reads the counts of queues from their engines: one poller per namespace and node for all who need them. Each reading goes into the
- * samples of its queue, from which rates and charts come, and to the follower, if there is one. What this node changes is
- * read at once while somebody follows; what only other nodes change, in turn.
+ * Reads the counts of queues from their engines: one poller per namespace and node for all that need them. Each reading goes into the
+ * samples of its queue, from which rates and charts come, and to the follower, if there is one. With a follower, what this node
+ * changes is read at once, and what only other nodes change in turn.
  */
 export class QueueWatch implements Service {
   readonly #polls: readonly NamespacePoll[];
@@ -59,7 +59,7 @@ export class QueueWatch implements Service {
     await Promise.all(this.#polls.map((poll) => poll.idle()));
   }
 
-  /** From now on, `follower` is notified of every queue; null: there is none. */
+  /** From now on, `follower` is notified of every queue; null: no follower is. */
   follow(follower: QueueFollower | null): void {
     for (const poll of this.#polls) poll.follow(follower);
   }

@@ -587,7 +587,7 @@ export function asTakeError(failure: unknown): QuaysideError {
   });
 }
 
-/** An unknown number of elements wakes all who watch: none watches for more than a take returns. */
+/** An unknown number of elements wakes all watchers: none watches for more than a take returns. */
 const UNKNOWN = 1_000_000;
 
 /** The consumers of one wait queue that only watch it. What becomes eligible costs them one comparison together. */
@@ -638,7 +638,7 @@ class Watchers {
     if (wakeAt <= this.#eligible) this.#wake();
   }
 
-  /** `count` elements became eligible; Infinity if nobody knows how many. */
+  /** `count` elements became eligible; Infinity if it is unknown how many. */
   note(count: number): void {
     this.#eligible += Math.min(count, UNKNOWN);
     if (this.#eligible >= this.#wakeAt) this.#wake();
