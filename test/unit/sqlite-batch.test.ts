@@ -1,9 +1,11 @@
 import assert from 'node:assert/strict';
+import { StatementSync } from 'node:sqlite';
 import { describe, it } from 'node:test';
 import { type Call, nameOf, type Taken, type TakenFields } from '../../src/engines/sqlite/protocol.ts';
 import { type BatchResult, runBatches, wholeOf } from '../../src/engines/sqlite/worker/batch.ts';
 import { openDatabase } from '../../src/engines/sqlite/worker/open.ts';
 import { Store } from '../../src/engines/sqlite/worker/store.ts';
+import { LIMITS } from '../../src/model/limits.ts';
 
 const QUEUE = nameOf({ ns: 'N', name: 'queue' });
 const NO_BODIES = { small: new Uint8Array(0), large: [] };
@@ -98,6 +100,64 @@ describe('a batch of calls in the SQLite engine', () => {
       numbers,
     );
     assert.equal(store.queues.find(QUEUE)?.subscriptions.get('')?.ready, 21);
+  });
+
+  it('reads no body for a scan that its reply does not take', (t) => {
+    const { store, run } = openStore();
+    const { queues, rows, ids } = store;
+    const facts = { type: null, more: null, dueAt: 1, tries: 0, expiresAt: null, reason: null };
+    const element = { ...facts, body: new Uint8Array(1024 * 1024) };
+    store.begin(true);
+    const subscription = queues.subscription(queues.use(QUEUE, 1), '');
+    const texts: string[] = [];
+    for (let i = 0; i < 40; i++) {
+      const seq = ids.next();
+      rows.addPlain(subscription, seq, [element], 1);
+      texts.push(ids.text(seq));
+    }
+    store.commit();
+    let read = 0;
+    const note = (row: object | undefined): void => {
+      const [body] = Object.values(row ?? {}).filter((value) => value instanceof Uint8Array);
+      read += body?.byteLength ?? 0;
+    };
+    const { get, all, iterate } = StatementSync.prototype;
+    t.mock.method(
+      StatementSync.prototype,
+      'get',
+      function (this: StatementSync, ...args: Parameters<typeof get>) {
+        const row = get.apply(this, args);
+        note(row);
+        return row;
+      },
+    );
+    t.mock.method(
+      StatementSync.prototype,
+      'all',
+      function (this: StatementSync, ...args: Parameters<typeof get>) {
+        const found = all.apply(this, args);
+        found.forEach(note);
+        return found;
+      },
+    );
+    t.mock.method(
+      StatementSync.prototype,
+      'iterate',
+      function* (this: StatementSync, ...args: Parameters<typeof get>) {
+        for (const row of iterate.apply(this, args)) {
+          note(row);
+          yield row;
+        }
+      },
+    );
+    const bytesRead = (scan: Call): number => {
+      read = 0;
+      assert.equal(run([scan])[0]?.rejections, null);
+      return read;
+    };
+    assert.equal(bytesRead(['scan', QUEUE, '', ['ready'], texts, null, 40, false]), 0);
+    const page = bytesRead(['scan', QUEUE, '', ['ready'], null, null, 40, true]);
+    assert.equal(page, LIMITS.takeBytes + element.body.byteLength);
   });
 
   it('changes no table if a reservation finds nothing', () => {

@@ -123,6 +123,8 @@ const SQL = {
   findShared: `SELECT ${OWN} FROM delivery d WHERE d.element = ? AND d.subscription = ?`,
   wholePlain: `SELECT ${SCANNED} ${FROM} WHERE d.seq = ? AND d.subscription = ?`,
   wholeShared: `SELECT ${SCANNED} ${FROM} WHERE d.element = ? AND d.subscription = ?`,
+  namedPlain: `SELECT ${SCANNED_WITHOUT_BODY} ${FROM} WHERE d.seq = ? AND d.subscription = ?`,
+  namedShared: `SELECT ${SCANNED_WITHOUT_BODY} ${FROM} WHERE d.element = ? AND d.subscription = ?`,
   ofElement: `SELECT ${OWN} FROM delivery d WHERE d.seq = :element AND (d.element IS NULL OR d.element = :element)
        UNION ALL SELECT ${OWN} FROM delivery d WHERE d.element = :element AND d.seq <> :element`,
   remove: 'DELETE FROM delivery WHERE seq = ?',
@@ -340,9 +342,11 @@ export class Rows {
     return (statement.get(element, id) as unknown as DeliveryRow | undefined) ?? null;
   }
 
-  /** The same with its content, in one statement: two take a bulk move a fifth more processor time. */
-  findWhole({ id, group }: Subscription, element: number): ScannedRow | null {
-    const statement = group === PLAIN_GROUP ? this.#sql.wholePlain : this.#sql.wholeShared;
+  /** The same with its content, `hasBody`: and its body, in one statement: two take a bulk move a fifth more processor time. */
+  findWhole({ id, group }: Subscription, element: number, hasBody = true): ScannedRow | null {
+    const { wholePlain, wholeShared, namedPlain, namedShared } = this.#sql;
+    const [plain, shared] = hasBody ? [wholePlain, wholeShared] : [namedPlain, namedShared];
+    const statement = group === PLAIN_GROUP ? plain : shared;
     return (statement.get(element, id) as unknown as ScannedRow | undefined) ?? null;
   }
 
@@ -352,10 +356,11 @@ export class Rows {
     elements: readonly (number | null)[],
     now: number,
     states: readonly DeliveryState[],
+    bodies: boolean,
   ): (ScannedRow & { readonly state: DeliveryState })[] {
     const found = new Map<number, ScannedRow & { readonly state: DeliveryState }>();
     for (const element of elements) {
-      const row = element === null ? null : this.findWhole(subscription, element);
+      const row = element === null ? null : this.findWhole(subscription, element, bodies);
       if (row === null) continue;
       const state = row.leaseUntil !== null ? 'reserved' : row.dueAt <= now ? 'ready' : 'scheduled';
       if (states.includes(state)) found.set(row.seq, { ...row, state });
@@ -405,7 +410,10 @@ export class Rows {
     );
   }
 
-  /** Deliveries in a state behind a moment (maturity, or lease end) and number, in the order of both. */
+  /**
+   * Deliveries in a state behind a moment (maturity, or lease end) and number, in the order of both. Bodies are read one by one,
+   * 0.8 µs a row more, as a page may end at a few large ones: reading a hundred of 1 MiB for sixteen would hold up the thread.
+   */
   page(
     { id: subscription }: Subscription,
     state: DeliveryState,
@@ -413,9 +421,10 @@ export class Rows {
     after: { readonly moment: number; readonly seq: number },
     limit: number,
     bodies: boolean,
-  ): ScannedRow[] {
-    const statement = (bodies ? this.#pages : this.#pagesWithoutBodies)[state];
-    return statement.all({ subscription, now, ...after, limit }) as unknown as ScannedRow[];
+  ): Iterable<ScannedRow> {
+    const range = { subscription, now, ...after, limit };
+    const rows = bodies ? this.#pages[state].iterate(range) : this.#pagesWithoutBodies[state].all(range);
+    return rows as unknown as Iterable<ScannedRow>;
   }
 
   /** A step may be of several groups, and is done once it found less than it may remove. */

@@ -56,7 +56,7 @@ export function take(
     const page =
       elements === null
         ? rows.ready(subscription, now, limit)
-        : rows.named(subscription, elements, now, ['ready']);
+        : rows.named(subscription, elements, now, ['ready'], true);
     isLast = page.length < limit || ids !== null;
     const taken: ReadyRow[] = [];
     const tokens: string[] = [];
@@ -161,14 +161,13 @@ export function scan(
   const states = DELIVERY_STATES.filter((state) => given.includes(state));
   const fields: Fields = [];
   if (subscription === undefined) return [null, fields];
-  const hasBodies = bodies || ids !== null;
   const show = (row: ScannedRow, state: DeliveryState): void => {
-    const isSound = hasBodies ? isWholeContent(row, row) : row.contentCrc !== null;
+    const isSound = bodies ? isWholeContent(row, row) : row.contentCrc !== null;
     if (isWholeDelivery(row) && isSound) fields.push(...fieldsOf(store, row, state, bodies));
   };
   if (ids !== null) {
     const elements = ids.map((id) => store.ids.parse(id));
-    for (const row of rows.named(subscription, elements, now, states)) show(row, row.state);
+    for (const row of rows.named(subscription, elements, now, states, bodies)) show(row, row.state);
     return [null, fields];
   }
   const maxBytes = reply.byteLength + MAX_REPLY_BYTES;
