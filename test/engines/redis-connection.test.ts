@@ -258,8 +258,12 @@ describe('A Redis cluster, by what its servers say of it', TIMEOUT, () => {
     return (server.address() as AddressInfo).port;
   }
 
-  /** A slot map in which the server at this port has all slots, without its host. */
-  const mapTo = (port: number): string => `*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$-1\r\n:${port}\r\n`;
+  /** A slot map without hosts: the first server has all slots but the last one, which the last server has. */
+  function mapTo(...ports: number[]): string {
+    const range = (from: number, to: number, port = 0): string =>
+      `*3\r\n:${from}\r\n:${to}\r\n*2\r\n$-1\r\n:${port}\r\n`;
+    return `*2\r\n${range(0, 16_382, ports[0])}${range(16_383, 16_383, ports.at(-1))}`;
+  }
 
   /** What a `GET` through the cluster returns. */
   async function read(...ports: number[]): Promise<Reply> {
@@ -288,6 +292,15 @@ describe('A Redis cluster, by what its servers say of it', TIMEOUT, () => {
       assert.deepEqual(await read(here), Buffer.from('found'));
     });
   }
+
+  it('is found although the first server that is asked is cut off from the others, which have replaced it', async (t) => {
+    const cutOff: number = await serve(t, {
+      GET: () => '-CLUSTERDOWN The cluster is down\r\n',
+      CLUSTER: () => mapTo(cutOff, other),
+    });
+    const other: number = await serve(t, { GET: () => bulk('found'), CLUSTER: () => mapTo(other) });
+    assert.deepEqual(await read(cutOff), Buffer.from('found'));
+  });
 
   it('is found although the first server that is asked has left it', async (t) => {
     const left = await serve(t, { CLUSTER: () => '*0\r\n' });

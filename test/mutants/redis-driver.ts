@@ -72,6 +72,18 @@ export const REDIS_DRIVER: readonly Mutant[] = [
     edits: [inClient('topology.ts', "address.startsWith(':') ?", 'address.length === 0 ?')],
   },
   {
+    name: 'a server that is cut off from its cluster is asked for the slot map again and again',
+    suite: 'redis connection',
+    edits: [
+      inClient(
+        'topology.ts',
+        'this.#masters.set(address, doubted);',
+        'this.#masters = new Map([[address, doubted], ...this.#masters]);',
+      ),
+      inClient('topology.ts', 'readonly #masters', '#masters'),
+    ],
+  },
+  {
     name: 'a failed SELECT leaves the connection in database 0',
     suite: 'redis database',
     edits: [inClient('master.ts', 'if (db !== 0) await selectDatabase(connection, db);', '')],

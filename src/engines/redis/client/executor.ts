@@ -201,7 +201,7 @@ export class Executor {
         execution.reason = message;
         // Keys of one moving slot are on two servers. In the other cases the server serves no lease at all.
         if (code !== 'TRYAGAIN') master.renewContact();
-        topology.refresh();
+        topology.refresh(master);
         return false;
       case 'OOM':
         // What may be done is sent again even so, for its reply: batches under a name that a full server runs, others

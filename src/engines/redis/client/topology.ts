@@ -28,7 +28,7 @@ export class Topology {
   isCluster = false;
   readonly #options: TopologyOptions;
   readonly #listeners: (() => void)[] = [];
-  /** By address. */
+  /** By address, in the order in which they are asked for the slot map. */
   readonly #masters = new Map<string, Master>();
   /** By slot. On one server, all are its own. */
   #slots: (Master | undefined)[] = [];
@@ -82,8 +82,8 @@ export class Topology {
 
   /** The server that an `ASK` of another one named; without a host, it is on the same one. */
   redirected(address: string, by: Master): Master {
-    const [own = ''] = [...this.#masters].find(([, master]) => master === by) ?? [];
-    return this.#masterAt(address.startsWith(':') ? `${parseAddress(own).host}${address}` : address);
+    const host = address.startsWith(':') ? parseAddress(this.#addressOf(by) ?? '').host : '';
+    return this.#masterAt(`${host}${address}`);
   }
 
   /** A `MOVED` named the server that has this slot now. */
@@ -92,8 +92,16 @@ export class Topology {
     this.refresh();
   }
 
-  /** Something does not fit the slot map: reads it again, soon. */
-  refresh(): void {
+  /**
+   * Something does not fit the slot map: reads it again, soon.
+   * @param doubted is asked last: it may be cut off from the others, which have replaced it
+   */
+  refresh(doubted?: Master): void {
+    const address = this.#addressOf(doubted);
+    if (doubted !== undefined && address !== null) {
+      this.#masters.delete(address);
+      this.#masters.set(address, doubted);
+    }
     if (!this.isCluster || this.#isRefreshDue) return;
     this.#isRefreshDue = true;
     this.#refreshAfter(REFRESH_AFTER_MS);
@@ -102,6 +110,12 @@ export class Topology {
   /** Calls `listener` whenever slots may have moved, or a server is back. */
   onChange(listener: () => void): void {
     this.#listeners.push(listener);
+  }
+
+  /** Null: it is not used any more. */
+  #addressOf(server: Master | undefined): string | null {
+    for (const [address, master] of this.#masters) if (master === server) return address;
+    return null;
   }
 
   #masterAt(address: string): Master {
