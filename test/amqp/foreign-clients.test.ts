@@ -52,12 +52,9 @@ function foreignSuite(library: ForeignLibrary): void {
     };
     const nameOf = (address: string): string => address.split('/')[1] ?? '';
     const settled = async (address: string, expected: object): Promise<void> => {
-      for (;;) {
-        const sizes = await node.sizes(nameOf(address), address.split('/')[0]);
-        if (sizes.reserved > 0) continue;
-        assert.deepEqual(sizes, expected);
-        return;
-      }
+      const sizes = () => node.sizes(nameOf(address), address.split('/')[0]);
+      await until(async () => (await sizes()).reserved === 0);
+      assert.deepEqual(await sizes(), expected);
     };
 
     it('sends and gets bytes, with their type and application properties', async () => {

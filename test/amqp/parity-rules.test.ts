@@ -3,6 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
 import { addressOf, BODY_LIMIT, ParityNode } from '../session/parity-node.ts';
 import { elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { type AmqpClient, Ended, type Got, type TestReceiver, textOf } from './client.ts';
 
 // Rows of docs/protocols/parity.md: a test's name begins with the row's. Those about what an element carries are
@@ -36,7 +37,7 @@ describe('HTTP and AMQP alike', () => {
     return [size, schedSize, resvSize];
   };
   const sizesAre = (...expected: number[]): Promise<void> =>
-    node.harness.until(async () => JSON.stringify(await sizes()) === JSON.stringify(expected));
+    until(async () => JSON.stringify(await sizes()) === JSON.stringify(expected));
   /** A client of its own that holds the next message. */
   const holding = async (
     address = addressOf(queue),
@@ -202,7 +203,7 @@ describe('HTTP and AMQP alike', () => {
     const { client, got } = await holding(addressOf(queue, 'jobs'));
     got.delivery.reject();
     await client.close();
-    await node.harness.until(async () => JSON.stringify(await sizes('jobs')) === '[0,0,0]');
+    await until(async () => JSON.stringify(await sizes('jobs')) === '[0,0,0]');
     const dead = await http.reserve('jobs', '__deadletter__', { to: 0 });
     const own = elementHeadersOf(dead);
     const first = headerOf(reserved, 'x-ks-id');
@@ -278,7 +279,7 @@ describe('HTTP and AMQP alike', () => {
     const receiver = await client.receiver(addressOf(queue), {}, 1);
     const list = async (): Promise<{ tid: string; callback: string }[]> =>
       jsonOf(await http.consumers('N', queue));
-    await node.harness.until(async () => (await list()).length === 1);
+    await until(async () => (await list()).length === 1);
     const [listed] = await list();
     assert.equal(listed?.callback, 'set');
     assert.equal((await http.cancel('N', queue, listed?.tid ?? '')).status, 200);

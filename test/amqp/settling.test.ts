@@ -25,13 +25,8 @@ describe('an outcome of a client that receives', () => {
   /** The engine has answered. */
   const sizesAre = async (expected: object, name = 'a', ns = 'N'): Promise<void> => {
     await settled();
-    for (;;) {
-      const sizes = await node.sizes(name, ns);
-      if (sizes.reserved === 0) {
-        assert.deepEqual(sizes, expected);
-        return;
-      }
-    }
+    await until(async () => (await node.sizes(name, ns)).reserved === 0);
+    assert.deepEqual(await node.sizes(name, ns), expected);
   };
 
   it('accepted commits', async () => {

@@ -7,6 +7,7 @@ import type { CrashMoment, DurableTestEngine, EngineUnderTest, OpenTestEngine } 
 import { FakeClock } from '../support/clock.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { RUN_SERVERS, startSharedPostgres, urlOfShared } from '../support/run-servers.ts';
+import { until } from '../support/until.ts';
 import { PostgresProxy } from './postgres-proxy.ts';
 
 const DAY_MS = 24 * 3600 * 1000;
@@ -183,10 +184,9 @@ async function killed(
   const cut = proxy.cutAt(moment);
   calls();
   await cut;
-  for (;;) {
-    const { rows } = await control.query('SELECT 1 FROM pg_stat_activity WHERE client_port = ANY($1)', [
-      proxy.serverPorts,
-    ]);
-    if (rows.length === 0) return;
-  }
+  const isGone = async (): Promise<boolean> => {
+    const open = 'SELECT 1 FROM pg_stat_activity WHERE client_port = ANY($1)';
+    return (await control.query(open, [proxy.serverPorts])).rows.length === 0;
+  };
+  await until(isGone);
 }

@@ -123,7 +123,7 @@ describe('HTTP over the list variant of Redis', () => {
     const { location = '' } = (await start({ action: 'count' })).headers;
     const counted = async () =>
       jsonOf<{ state: string; matched: number }>(await client.request('GET', location));
-    await harness().until(async () => (await counted()).state === 'done');
+    await until(async () => (await counted()).state === 'done');
     assert.equal((await counted()).matched, 3);
     for (const request of [
       { action: 'delete' },

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { newElement } from '../support/elements.ts';
 import { headerOf, jsonOf, queuePath } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { Harness, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, exchange, RawConnection, rawRequest } from './raw.ts';
 
@@ -29,7 +30,7 @@ describe('The access log of a client that goes away', () => {
     const connection = await blockedGet(harness(), harness().queue());
     await harness().waiting(1);
     connection.socket.resetAndDestroy();
-    await harness().until(() => harness().log.some(({ fields }) => fields.event === 'access'));
+    await until(() => harness().log.some(({ fields }) => fields.event === 'access'));
     const [line] = harness().log.filter(({ fields }) => fields.event === 'access');
     assert.equal(line?.fields.address, '127.0.0.1');
   });
@@ -110,12 +111,12 @@ describe('A client that goes away before its element was handed over', () => {
       await client.insert('N', queue, 'second');
       const connection = await blockedGet(harness(), queue, query);
       connection.socket.pause();
-      await harness().until(async () => {
+      await until(async () => {
         const { stats } = await statusOf(harness(), queue);
         return stats.get + stats.reserve === 1;
       });
       connection.destroy();
-      await harness().until(async () => (await statusOf(harness(), queue)).size === 2);
+      await until(async () => (await statusOf(harness(), queue)).size === 2);
       const { stats, resvSize } = await statusOf(harness(), queue);
       assert.deepEqual([stats.get, stats.reserve, stats.rollback, resvSize], [0, 0, 0, 0]);
       const again = await client.get('N', queue);
@@ -135,12 +136,12 @@ describe('A client that goes away before its element was handed over', () => {
       const connection = await blockedGet(harness(), queue, '?reserve=1');
       connection.socket.pause();
       connections.push(connection);
-      await harness().until(async () => (await statusOf(harness(), queue)).size === left);
+      await until(async () => (await statusOf(harness(), queue)).size === left);
     }
     const rejected = await harness().client().reserve('N', queue);
     assert.deepEqual([rejected.status, jsonOf<{ code: string }>(rejected).code], [503, 'overloaded']);
     for (const connection of connections) connection.destroy();
-    await harness().until(async () => (await statusOf(harness(), queue)).size === 3);
+    await until(async () => (await statusOf(harness(), queue)).size === 3);
     assert.equal((await harness().client().reserve('N', queue)).body.length, half.body.byteLength);
   });
 
@@ -187,8 +188,8 @@ describe('A client that does not read its answer', () => {
     await storeLarge(queue);
     const connection = await blockedGet(harness(), queue);
     connection.socket.pause();
-    await harness().until(async () => (await statusOf(harness(), queue)).stats.get === 1);
-    await harness().until(async () => (await statusOf(harness(), queue)).size === 1);
+    await until(async () => (await statusOf(harness(), queue)).stats.get === 1);
+    await until(async () => (await statusOf(harness(), queue)).size === 1);
     connection.destroy();
   });
 
@@ -203,8 +204,8 @@ describe('A client that does not read its answer', () => {
     connection.send(Buffer.concat([get('waits'), get(queue)]));
     await harness().waiting(1);
     await client.insert('N', 'waits', 'first');
-    await harness().until(async () => (await statusOf(harness(), queue)).stats.get === 1);
-    await harness().until(async () => (await statusOf(harness(), queue)).size === 1);
+    await until(async () => (await statusOf(harness(), queue)).stats.get === 1);
+    await until(async () => (await statusOf(harness(), queue)).size === 1);
     connection.destroy();
   });
 });

@@ -3,6 +3,7 @@ import { describe, it } from 'node:test';
 import type { UserDefinition } from '../../src/access/account.ts';
 import type { SessionInfo } from '../../src/broker/consumer.ts';
 import { jsonOf, type QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { Harness, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
 
@@ -165,7 +166,7 @@ describe('GET /audit', () => {
     await connection.next('data');
     connection.send('{');
     connection.destroy();
-    await on.until(() => on.log.some(({ fields }) => fields.event === 'access'));
+    await until(() => on.log.some(({ fields }) => fields.event === 'access'));
     assert.deepEqual((await read<{ lines: Line[] }>(on.client(), '/audit')).lines, []);
     await on.close();
   });

@@ -13,6 +13,7 @@ import type { EngineUnderTest } from '../engines.ts';
 import { SILENT_LOG } from '../support/broker.ts';
 import { makeCertificate } from '../support/certificate.ts';
 import { type Answer, headerOf, jsonOf, type QueueClient, queuePath } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { basic, Harness, sharedHarness } from './harness.ts';
 
 const USERS: readonly UserDefinition[] = [
@@ -316,7 +317,7 @@ describe('The end of a session that the engine does not store', () => {
     harness().log.findLast(({ fields }) => fields.event === 'admin')?.fields.action;
 
   const storedLater = (user: string): Promise<void> =>
-    harness().until(async () => {
+    until(async () => {
       await harness().passTime(1000);
       return stored(user);
     });
@@ -523,7 +524,7 @@ describe('The end of a session', () => {
 
   it('ends the streams of events that it began', async () => {
     const subscribers = (count: number): Promise<void> =>
-      harness.until(() => harness.events.counts.subscribers === count);
+      until(() => harness.events.counts.subscribers === count);
     const signedOut = await signedIn(client);
     const kept = await signedIn(client);
     const first = client.request('GET', '/events', { headers: signedOut });
@@ -540,7 +541,7 @@ describe('The end of a session', () => {
   it('comes for streams of events of all sessions that are ended together', async () => {
     const headers = await signedIn(client);
     const stream = client.request('GET', '/events', { headers: await signedIn(client) });
-    await harness.until(() => harness.events.counts.subscribers === 1);
+    await until(() => harness.events.counts.subscribers === 1);
     assert.equal((await client.request('DELETE', '/console/sessions', { headers })).status, 204);
     assert.equal(harness.events.counts.subscribers, 0);
     assert.equal((await stream).status, 200);

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
 import { newElement } from '../support/elements.ts';
+import { until } from '../support/until.ts';
 import { Names } from './exchange-names.ts';
 import { sharedHarness } from './harness.ts';
 
@@ -76,7 +77,7 @@ describe('While another user has many slow exchanges in the same namespace', () 
         .exchanges.overview()
         .filter(({ id }) => id !== honest.id)
         .reduce((sum, { counters }) => sum + (counters.destinations[0]?.matched ?? 0), 0);
-    await harness().until(() => done() > 0);
+    await until(() => done() > 0);
     const before = done();
     for (let i = 0; i < 5; i += 1) await forward(`${i}`);
     const forwardedToOthers = done() - before;

@@ -5,6 +5,7 @@ import { ExchangeNode } from '../exchange/node.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import { type Answer, headerOf } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { codeOf, Names } from './exchange-names.ts';
 import { sharedHarness } from './harness.ts';
 
@@ -33,7 +34,7 @@ describe('PUT /x/:id with If-Match', () => {
     const x = fresh();
     await x.create(selected(x, 'env => false'));
     await x.client.insert('N', x.src, 'no');
-    await harness().until(async () => (await x.record()).stats.no_route === 1);
+    await until(async () => (await x.record()).stats.no_route === 1);
     const read = await x.client.request('GET', `/x/${x.id}`);
     const { version } = await x.record();
     assert.equal(headerOf(read, 'etag'), `"${version}"`);
@@ -46,7 +47,7 @@ describe('PUT /x/:id with If-Match', () => {
     assert.equal(after.stopped, null);
     await x.client.insert('N', x.src, 'yes');
     assert.equal((await x.client.get('M', x.dst)).body.toString(), 'yes');
-    await harness().until(async () => (await x.record()).stats.dst[0]?.matched === 1);
+    await until(async () => (await x.record()).stats.dst[0]?.matched === 1);
     await x.client.request('POST', `/x/${x.id}/stop`);
     assert.equal((await change(x, { consumer: { parallel: 2 } }, after.version)).status, 201);
     const stopped = await x.record();
@@ -68,7 +69,7 @@ describe('PUT /x/:id with If-Match', () => {
       ],
     });
     await x.client.insert('N', x.src, '1');
-    await harness().until(async () => (await x.record()).stats.dst[1]?.matched === 1);
+    await until(async () => (await x.record()).stats.dst[1]?.matched === 1);
     const to = {
       dst: [
         { ns: 'M', queue: `${x.dst}c` },
@@ -139,7 +140,7 @@ describe('PUT /x/:id with If-Match', () => {
     const node = await new ExchangeNode(namespaces, clock, sandbox).start();
     try {
       assert.equal((await change(x, { consumer: { wsize: 7 } }, '*')).status, 201);
-      await harness().until(() => node.exchanges.record(x.id).wsize === 7);
+      await until(() => node.exchanges.record(x.id).wsize === 7);
       assert.equal(node.exchanges.record(x.id).version, (await x.record()).version);
     } finally {
       await node.stop();

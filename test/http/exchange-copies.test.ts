@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { codeOf, Names } from './exchange-names.ts';
 import { sharedHarness } from './harness.ts';
 
@@ -43,7 +44,7 @@ describe('Copies of an element', () => {
     await x.create({ dst: [...back, { ns: 'M', queue: x.dst }] });
     await x.client.insert('N', x.src, 'x');
     // 1 becomes 4; each of those would become 4 of 16, and that is over the bound.
-    await harness().until(async () => (await x.record()).stats.too_many_hops >= 4);
+    await until(async () => (await x.record()).stats.too_many_hops >= 4);
     assert.equal(await total(x, 'N', x.src), 0);
     assert.equal(await total(x, 'N', '__too_many_hops__'), 4);
     assert.equal(await total(x, 'M', x.dst), 1, 'what does not lead back is not counted');
@@ -65,7 +66,7 @@ describe('Copies of an element', () => {
     await x.client.insert('N', x.src, 'x');
     const tooMany = async () =>
       (await x.record()).stats.too_many_hops + (await y.record()).stats.too_many_hops;
-    await harness().until(async () => (await tooMany()) >= MAX_COPIES);
+    await until(async () => (await tooMany()) >= MAX_COPIES);
     assert.equal(await tooMany(), MAX_COPIES);
     for (const [ns, queue] of [
       ['N', x.src],
@@ -84,7 +85,7 @@ describe('Copies of an element', () => {
     }));
     await x.create({ dst: many });
     await x.client.insert('N', x.src, 'x');
-    await harness().until(async () => (await total(x, 'M', x.dst)) === MAX_COPIES * 2);
+    await until(async () => (await total(x, 'M', x.dst)) === MAX_COPIES * 2);
     const { headers } = await x.client.get('M', x.dst);
     assert.ok(!Object.hasOwn(headers, 'x-ks-hdr-x-copy-count'));
   });

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { codeOf, type ExchangeRecord, Names } from './exchange-names.ts';
 import { sharedHarness } from './harness.ts';
 
@@ -23,7 +24,7 @@ describe('An exchange with a destination in a namespace that its reader may not 
     await x.create({ dst: dst(x) });
     await x.client.insert('N', x.src, 'x');
     await x.client.get('M', x.dst);
-    await harness().until(async () => (await x.record()).errors.length === 1);
+    await until(async () => (await x.record()).errors.length === 1);
     const reader = harness().client('reader:r');
     const own = jsonOf<ExchangeRecord>(await reader.request('GET', `/x/${x.id}`));
     assert.deepEqual(own.dst, [

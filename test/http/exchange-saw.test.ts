@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
 import { jsonOf } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { Names } from './exchange-names.ts';
 import { sharedHarness } from './harness.ts';
 
@@ -44,7 +45,7 @@ describe('What a selector saw', () => {
     const body = '{"amount":101}';
     const form = { contentType: 'application/x-www-form-urlencoded' };
     const { id } = jsonOf<{ id: string }>(await x.client.insert('N', x.src, body, form));
-    await harness().until(async () => (await x.record()).stats.no_route === 1);
+    await until(async () => (await x.record()).stats.no_route === 1);
     await x.client.insert('N', x.src, body, { contentType: 'application/json' });
     await x.client.get('M', x.dst);
     const { saw, errors } = await x.record();
@@ -117,7 +118,7 @@ describe('What a selector saw', () => {
     const x = fresh();
     await x.create({ dst: [{ ns: 'M', queue: x.dst, selector: 'env =>\n  env.no.thing' }] });
     await x.client.insert('N', x.src, 'x');
-    await harness().until(async () => (await x.record()).errors.length === 1);
+    await until(async () => (await x.record()).errors.length === 1);
     const [{ line, message } = { line: 0, message: '' }] = (await x.record()).errors;
     assert.equal(line, 2);
     assert.match(message, /^TypeError: .* \(line 2, column \d+\)$/);

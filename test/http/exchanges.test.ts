@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { codeOf, type ExchangeRecord, Names } from './exchange-names.ts';
 import { sharedHarness } from './harness.ts';
 
@@ -200,7 +201,7 @@ describe('HTTP interface of exchanges', () => {
     it('shows opts {} and wsize 1000 where none were given, and an idle loop by its tid', async () => {
       const x = fresh();
       await x.create();
-      await harness().until(async () => Object.keys((await x.record()).pending_tids).length === 1);
+      await until(async () => Object.keys((await x.record()).pending_tids).length === 1);
       const record = await x.record();
       assert.deepEqual(record.opts, {});
       assert.equal(record.wsize, 1000);

@@ -3,6 +3,7 @@ import { describe, it } from 'node:test';
 import { MAIN_ENGINES } from '../engines.ts';
 import { plain } from '../support/broker.ts';
 import { type Answer, jsonOf, queuePath } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { sharedHarness } from './harness.ts';
 import { AUTHORIZATION, exchange, lastRequest, RawConnection, rawRequest } from './raw.ts';
 
@@ -251,10 +252,10 @@ describe('An import that takes long', () => {
   it('ends with what was stored if its client sends nothing for the time of a whole request', async () => {
     const connection = await begin('idle');
     connection.send(chunk(Array.from({ length: 501 }, (_, i) => line(String(i))).join('')));
-    await harness().until(
+    await until(
       async () => jsonOf<{ size: number }>(await harness().client().status('N', 'idle')).size === 500,
     );
-    await harness().until(
+    await until(
       () =>
         connection.received.includes('408') ||
         harness()

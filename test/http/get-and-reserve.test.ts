@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { headerOf, jsonOf } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { sharedHarness } from './harness.ts';
 
 interface Pending {
@@ -143,9 +144,7 @@ describe('Get and reserve', () => {
     const waiting = [client.get('N', queue), client.get('N', queue, { to: 1_000 })];
     await harness().waiting(2);
     const consumers = async () => jsonOf<Pending[]>(await client.consumers('N', queue));
-    await harness().until(async () =>
-      (await consumers()).every(({ wakeup_timeout }) => wakeup_timeout === 'set'),
-    );
+    await until(async () => (await consumers()).every(({ wakeup_timeout }) => wakeup_timeout === 'set'));
     assert.deepEqual((await consumers()).map(({ cleanup_timeout }) => cleanup_timeout).sort(), [
       'set',
       'unset',

@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict';
 import { after, before } from 'node:test';
-import { setImmediate as turn } from 'node:timers/promises';
 import { type Account, readAccounts, type UserDefinition } from '../../src/access/account.ts';
 import { ApiTokens, bearerToken } from '../../src/access/api-tokens.ts';
 import { ConsoleSessions, EndedSessions } from '../../src/access/console-sessions.ts';
@@ -36,6 +35,7 @@ import { patientSandbox } from '../sandbox/elements.ts';
 import { brokerOn, plain, SILENT_LOG } from '../support/broker.ts';
 import { DEFAULTS } from '../support/defaults.ts';
 import { QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 
 export interface HarnessOptions {
   /** From the one list of engines; in memory where not given. */
@@ -272,13 +272,8 @@ export class Harness {
   }
 
   /** Resolves when exactly so many calls wait. */
-  async waiting(count: number): Promise<void> {
-    while (this.broker.waiting !== count) await turn();
-  }
-
-  /** Resolves when `holds` answers true; asked again at each turn of the event loop. */
-  async until(holds: () => boolean | Promise<boolean>): Promise<void> {
-    while (!(await holds())) await turn();
+  waiting(count: number): Promise<void> {
+    return until(() => this.broker.waiting === count);
   }
 
   passTime(ms: number): Promise<void> {

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { jsonOf, queuePath } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { type Harness, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, lastRequest, RawConnection, rawRequest } from './raw.ts';
 
@@ -77,9 +78,9 @@ describe('Listings under load', () => {
     const names = holdNames(harness());
     // Of several namespaces: listings of one share what they read in any case.
     const own = ['N', 'jobs', 'hidden'].map((ns) => harness().client().queues(ns));
-    await harness().until(() => names.asked() >= 1);
+    await until(() => names.asked() >= 1);
     const others = harness().client('other:other').queues('events');
-    await harness().until(() => names.asked() >= 2);
+    await until(() => names.asked() >= 2);
     assert.equal((await harness().client().insert('N', 'while', 'a')).status, 200, 'inserts do not wait');
     assert.equal(names.asked(), 2);
     names.release();
@@ -122,7 +123,7 @@ describe('Listings under load', () => {
     const path = queuePath('N', '').slice(0, -1);
     const gone = await RawConnection.open(harness().port);
     gone.send(rawRequest([`GET ${path} HTTP/1.1`, 'Host: test', AUTHORIZATION]));
-    await harness().until(() => names.asked() === 1);
+    await until(() => names.asked() === 1);
     const next = harness().client().queues('N');
     gone.destroy();
     names.release();

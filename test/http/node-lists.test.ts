@@ -7,6 +7,7 @@ import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { EngineUnderTest, TestEngine } from '../engines.ts';
 import { betweenProcesses, brokerOn } from '../support/broker.ts';
 import { jsonOf, type QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { Harness, NAMESPACES } from './harness.ts';
 
 const USERS: readonly UserDefinition[] = [
@@ -68,7 +69,7 @@ describe('A list of all nodes', () => {
       },
     });
     await other.start();
-    await harness.until(() => harness.broker.nodes().length === 2 && other.nodes().length === 2);
+    await until(() => harness.broker.nodes().length === 2 && other.nodes().length === 2);
   });
   after(async () => {
     await other.stop();
@@ -123,13 +124,13 @@ describe('A list of all nodes', () => {
     const own = Array.from({ length: 21 }, () => manager.request('GET', path));
     assert.equal((await Promise.race(own)).status, 503);
     const asked = harness.client().request('GET', `${path}?user=manager`);
-    await harness.until(() => questions === 5);
+    await until(() => questions === 5);
     await harness.opened.passTime(1_000);
     const answer = await asked;
     assert.equal(answer.status, 200, answer.body.toString());
     assert.deepEqual(jsonOf<List>(answer).missing, [other.nodeId]);
     for (let made = 9; made <= 21; made += 4) {
-      await harness.until(() => questions === made);
+      await until(() => questions === made);
       await harness.opened.passTime(1_000);
     }
     await Promise.all(own);

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { setImmediate as turn } from 'node:timers/promises';
 import type { UserDefinition } from '../../src/access/account.ts';
 import type { OperationRecord } from '../../src/operations/stored.ts';
 import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { type Harness, sharedHarness } from './harness.ts';
 
 const json = { 'content-type': 'application/json' };
@@ -15,12 +15,13 @@ function start(client: QueueClient, request: unknown): Promise<Answer> {
 
 /** How an operation ended. */
 async function ended(harness: Harness, client: QueueClient, location = ''): Promise<OperationRecord> {
-  for (;;) {
-    const record = jsonOf<OperationRecord>(await client.request('GET', location));
-    if (record.state !== 'running') return record;
+  const read = async () => jsonOf<OperationRecord>(await client.request('GET', location));
+  await until(async () => {
+    if ((await read()).state !== 'running') return true;
     await harness.passTime(1);
-    await turn();
-  }
+    return false;
+  });
+  return read();
 }
 
 const problemOf = (answer: Answer): unknown[] => {
@@ -343,7 +344,7 @@ describe('Deleting a queue', () => {
     assert.equal((await remove('xin')).status, 409);
     assert.equal((await remove('xout')).status, 409);
     await client.request('DELETE', '/x/named');
-    await harness().until(async () => (await remove('xin')).status === 204);
+    await until(async () => (await remove('xin')).status === 204);
     assert.equal((await remove('xout')).status, 204);
   });
 

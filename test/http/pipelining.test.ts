@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { jsonOf, queuePath } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { sharedHarness } from './harness.ts';
 import { AUTHORIZATION, lastRequest, RawConnection, rawRequest } from './raw.ts';
 
@@ -31,7 +32,7 @@ describe('A connection that pipelines', () => {
     connection.socket.pause();
     const gets = Array.from({ length: 13 }, () => get(queue));
     connection.send(Buffer.concat([...gets, lastRequest('GET', `${queuePath('N', queue)}?to=0`)]));
-    await harness().until(async () => (await statusOf(queue)).stats.get > 0);
+    await until(async () => (await statusOf(queue)).stats.get > 0);
     assert.equal((await statusOf(queue)).size, 13);
     assert.equal((await client.get('N', queue)).body.length, MIB, 'others are served');
     connection.socket.resume();

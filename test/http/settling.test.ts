@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { sharedHarness } from './harness.ts';
 
 function codeOf(answer: Answer): string {
@@ -73,7 +74,7 @@ describe('Commit, rollback, release, extend', () => {
     await client.insert('N', queue, 'a');
     const { id, token } = await reserved(client, 'N', queue);
     await harness().passTime(121_000);
-    await harness().until(async () => jsonOf<{ size: number }>(await client.status('N', queue)).size === 1);
+    await until(async () => jsonOf<{ size: number }>(await client.status('N', queue)).size === 1);
     assert.equal((await client.commit('N', queue, id, { token })).status, 200);
     assert.equal(jsonOf<{ totalSize: number }>(await client.status('N', queue)).totalSize, 0);
   });

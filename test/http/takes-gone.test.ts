@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { jsonOf, queuePath } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { Harness, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, lastRequest, RawConnection, rawRequest } from './raw.ts';
 import { linesOf, takeFrom, takeMany } from './takes.ts';
@@ -78,11 +79,11 @@ describe('A client that goes away from a take of many', () => {
       connection.socket.pause();
       const totals = async (): Promise<Status[]> =>
         Promise.all([queue, other].map((name) => statusOf(harness(), name)));
-      await harness().until(async () =>
+      await until(async () =>
         (await totals()).every(({ stats, size }) => stats.get + stats.reserve === 8 && size === 0),
       );
       connection.destroy();
-      await harness().until(async () => (await totals()).every(({ size }) => size === 8));
+      await until(async () => (await totals()).every(({ size }) => size === 8));
       for (const { stats, resvSize } of await totals()) {
         assert.deepEqual([stats.get, stats.reserve, stats.rollback, resvSize], [0, 0, 0, 0]);
       }
@@ -113,7 +114,7 @@ describe('A client that goes away from a take of many', () => {
     const last = lastRequest('GET', `${queuePath('N', queue)}?to=0`);
     const connection = await sendTo(harness(), take, take, last);
     connection.socket.pause();
-    await harness().until(async () => (await statusOf(harness(), queue)).stats.get === 15);
+    await until(async () => (await statusOf(harness(), queue)).stats.get === 15);
     assert.equal((await takeMany(client, queue)).status, 200, 'others are served');
     assert.equal((await statusOf(harness(), queue)).size, 4);
     connection.socket.resume();

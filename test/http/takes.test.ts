@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { MAIN_ENGINES } from '../engines.ts';
 import { headerOf, jsonOf, queuePath } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { type Harness, sharedHarness } from './harness.ts';
 import { linesOf, takeFrom, takeMany, textsOf } from './takes.ts';
 
@@ -93,7 +94,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal((await statusOf(harness(), queue)).size, 3);
       await client.insert('N', queue, 'd');
       // Counts that follow one another are 20 ms apart.
-      await harness().until(async () => {
+      await until(async () => {
         await harness().passTime(20);
         return harness().broker.waiting === 0;
       });
@@ -121,7 +122,7 @@ for (const engine of MAIN_ENGINES) {
       await client.insert('N', queue, 'b', { delay: 5 });
       await client.insert('N', queue, 'c', { delay: 5 });
       assert.equal(harness().broker.waiting, 1);
-      await harness().until(async () => {
+      await until(async () => {
         await harness().passTime(1000);
         return harness().broker.waiting === 0;
       });
@@ -190,7 +191,7 @@ for (const engine of MAIN_ENGINES) {
       await Promise.all(queues.map((queue) => client.insert('N', queue, queue)));
       assert.equal(linesOf(await waiting).length, 1);
       await harness().waiting(0);
-      await harness().until(async () => {
+      await until(async () => {
         const all = await Promise.all(queues.map((queue) => statusOf(harness(), queue)));
         const [size, reserved] = [
           all.reduce((sum, one) => sum + one.size, 0),
@@ -212,7 +213,7 @@ for (const engine of MAIN_ENGINES) {
       await client.insert('N', first, 'a');
       await client.insert('jobs', second, 'b');
       await client.insert('jobs', second, 'c');
-      await harness().until(async () => {
+      await until(async () => {
         await harness().passTime(20);
         return harness().broker.waiting === 0;
       });
@@ -537,7 +538,7 @@ describe('Takes of many and the limits of calls that wait', () => {
     await harness().passTime(1000);
     assert.equal(harness().broker.waiting, 1);
     await client.request('PATCH', `${queuePath('N', paused)}/resume`);
-    await harness().until(async () => {
+    await until(async () => {
       await harness().passTime(20);
       return harness().broker.waiting === 0;
     });

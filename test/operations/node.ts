@@ -1,4 +1,3 @@
-import { setImmediate as turn } from 'node:timers/promises';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { ScannedDelivery } from '../../src/engine/storage.ts';
 import type { Delivery, DeliveryState } from '../../src/model/element.ts';
@@ -12,6 +11,7 @@ import type { TestEngine } from '../engines.ts';
 import { brokerOn, SILENT_LOG, type TestNamespace } from '../support/broker.ts';
 import { newElement } from '../support/elements.ts';
 import { seededRandom } from '../support/random.ts';
+import { until } from '../support/until.ts';
 
 /** A user with all rights. */
 export const OPERATOR = { name: 'op', may: () => true, maySee: () => true, maySeeBodies: () => true };
@@ -63,12 +63,12 @@ export class OperationNode {
    * @param stepMs longer for an operation with a rate: on PostgreSQL each step replaces the function that tells the time
    */
   async ended(id: string, opened: Pick<TestEngine, 'passTime'>, stepMs = 1): Promise<OperationRecord> {
-    for (;;) {
-      const record = await this.get(id);
-      if (record.state !== 'running') return record;
+    await until(async () => {
+      if ((await this.get(id)).state !== 'running') return true;
       await opened.passTime(stepMs);
-      await turn();
-    }
+      return false;
+    });
+    return this.get(id);
   }
 
   insert(

@@ -3,6 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
 import { BODY_LIMIT, destination, ParityNode } from '../session/parity-node.ts';
 import { elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import type { Headers, ServerFrame, StompClient } from './client.ts';
 
 // Rows of docs/protocols/parity.md: a test's name begins with the row's. Those about what an element carries are
@@ -313,7 +314,7 @@ describe('HTTP and STOMP alike', () => {
     await insert();
     const [client] = await subscribed('client');
     await client.vanish();
-    await node.harness.until(async () => (await sizes())[0] === 1);
+    await until(async () => (await sizes())[0] === 1);
     assert.equal(headerOf(await http.get('N', queue, { to: 0 }), 'x-ks-tries'), '1');
     const gone = new AbortController();
     const blocked = http.get('N', queue, { signal: gone.signal });
