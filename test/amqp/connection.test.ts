@@ -310,7 +310,7 @@ describe('An AMQP connection', () => {
     assert.ok(node.logged.some(({ fields }) => (fields as { err?: unknown }).err === fault));
   });
 
-  it('goes on where ids wrap at 2^32: sends, receives and settles', async () => {
+  it('continues where ids wrap at 2^32: sends, receives and settles', async () => {
     await node.stop();
     node = await AmqpNode.start({ firstId: 2 ** 32 - 5 });
     const count = 20;

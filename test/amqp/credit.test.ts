@@ -225,7 +225,7 @@ describe('a message in many frames', () => {
     await node.stop();
   });
 
-  it('goes on when the client’s window does, and a link that is closed in between leaves no rest', async () => {
+  it('continues when the client’s window does, and a link that is closed in between leaves no rest', async () => {
     const node = await AmqpNode.start();
     const client = await node.client('test', { max_frame_size: 1000, session_buffer_size: 30 });
     await node.insert('a', { body: Buffer.alloc(20_000, 'a') }, { body: Buffer.alloc(20_000, 'b') });

@@ -92,7 +92,7 @@ describe('The endpoint of a session, of transfers', () => {
     'a state': [odd({ 7: ACCEPTED }), 'passed'],
     'a state of a transaction': [odd({ 7: described(0x34, list8(bin('x'))) }), NOT_IMPLEMENTED],
     'a state of no type': [odd({ 7: described(0x99, list8()) }), DECODE],
-    'a delivery that goes on from another link': [odd({ 8: TRUE }), NOT_IMPLEMENTED],
+    'a delivery that continues from another link': [odd({ 8: TRUE }), NOT_IMPLEMENTED],
     'an aborted delivery': [odd({ 9: TRUE }), 'passed'],
     'no payload': [odd({}, Buffer.alloc(0)), DECODE],
   };
@@ -389,7 +389,7 @@ describe('The endpoint of a session, of what it sends', () => {
     assert.equal(driver.sender.sendable, 5);
   });
 
-  it('goes on where the ids wrap at 2^32: transfers, deliveries and their dispositions', () => {
+  it('continues where the ids wrap at 2^32: transfers, deliveries and their dispositions', () => {
     const firstId = 2 ** 32 - 3;
     const driver = receiving(10, firstId).sendMessages(6);
     const ids = driver.frames.map((bytes) => idOf(bytes, 20));

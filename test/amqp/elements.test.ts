@@ -148,7 +148,7 @@ describe('a message and its element', () => {
     return conditions;
   };
 
-  it('reject descriptors that are nested, however deeply, and go on', async () => {
+  it('reject descriptors that are nested, however deeply, and continue', async () => {
     const nested = Buffer.concat([bytes(0x00, 0x53, 0x71), Buffer.alloc(100_000)]);
     const described2 = bytes(0x00, 0x53, 0x71, 0x00, described(0x01, uint(1)), uint(1));
     assert.deepEqual(await rejections(nested, described2), ['amqp:decode-error', 'amqp:decode-error']);

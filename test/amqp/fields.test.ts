@@ -35,7 +35,7 @@ function of(...values: Wire[]): Fields {
   return entered(described(0x10, list8(...values)));
 }
 
-/** What is said to a list, whether its buffer ends with it or goes on. */
+/** What is said to a list, whether its buffer ends with it or continues. */
 function refusals(given: Buffer, read: (fields: Fields) => void = (fields) => fields.finish()): Set<string> {
   return new Set(
     [Buffer.alloc(0), bytes(uint32(0), uint32(0))].map((behind) => {

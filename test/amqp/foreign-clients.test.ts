@@ -143,7 +143,7 @@ function foreignSuite(library: ForeignLibrary): void {
       await other.end();
     });
 
-    it('goes on after its connection was cut', async () => {
+    it('continues after its connection was cut', async () => {
       const address = fresh();
       await client.send(address, Buffer.from('held'));
       await client.receive(address, 1);
@@ -177,7 +177,7 @@ function foreignSuite(library: ForeignLibrary): void {
       await client.settle('accepted');
     });
 
-    it('goes on after the server was restarted, and no try is counted for what it held', async () => {
+    it('continues after the server was restarted, and no try is counted for what it held', async () => {
       const address = fresh();
       await client.send(address, Buffer.from('held'));
       await client.receive(address, 1);

@@ -5,7 +5,7 @@ import { type AmqpClient, textOf } from './client.ts';
 import { AmqpNode } from './node.ts';
 
 describe('rhea’s client', () => {
-  it('connects again by itself, and goes on with its links', async () => {
+  it('connects again by itself, and continues with its links', async () => {
     const node = await AmqpNode.start();
     const client: AmqpClient = await node.client('test', { reconnect: 1, initial_reconnect_delay: 1 });
     const sender = await client.sender('N/a');
@@ -55,7 +55,7 @@ describe('rhea’s client', () => {
     const { letGo } = node.holdInserts();
     const sender = await client.sender('N/a');
     await sender.sendable();
-    // More than a client may have under way in the engine.
+    // More than a client may have in flight in the engine.
     const sending = Array.from({ length: 8 }, () => sender.send({ body: Buffer.alloc(1_000_000) }));
     await until(() => node.server.counts.receivedBytes > 5_000_000);
     for (let i = 0; i < 10; i++) pass(idleTimeoutMs / 2);

@@ -64,7 +64,7 @@ describe('a message of a client that sends', () => {
     const ended = await sender.ended;
     assert.deepEqual([ended?.condition, ended?.info.code], ['amqp:internal-error', 'outcome-unknown']);
     mend();
-    await (await client.sender('N/b')).send({ body: 'the connection goes on' });
+    await (await client.sender('N/b')).send({ body: 'the connection continues' });
     assert.equal(outcome, null);
   });
 

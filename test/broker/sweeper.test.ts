@@ -72,7 +72,7 @@ describe('the ends of leases', () => {
     held = promise;
     await opened.passTime(LEASE_MS);
     await swept(sweeps + 1);
-    // A sweep is under way that has not seen this lease.
+    // A sweep is in progress that has not seen this lease.
     const begun = sweeps;
     await get(queue, 1, LEASE_MS / 2);
     await opened.passTime(LEASE_MS / 2);

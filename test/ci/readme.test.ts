@@ -200,7 +200,7 @@ describe('README.md and docs/get-started in a fresh clone', () => {
   });
 });
 
-/** A command that goes on, in a process group of its own: npm, the shell that npm starts, and what this starts. */
+/** A command that keeps running, in a process group of its own: npm, the shell that npm starts, and what this starts. */
 class Program {
   output = '';
   readonly #child: ChildProcess;

@@ -50,7 +50,7 @@ export function statsContract(name: string, open: EngineUnderTest['open']): void
       assert.equal((await stats().read(queue)).get('')?.put, 1);
     });
 
-    it('sees a flush that is under way', async () => {
+    it('sees a flush that is in progress', async () => {
       const queue = on.queue();
       stats().add(queue, '', { put: 5 });
       const flushed = stats().flush();

@@ -63,7 +63,7 @@ for (const [state, { begin, end }] of Object.entries(AWAY)) {
       }
     };
 
-    it('refuses every call in time, at once after a while, and goes on by itself', async () => {
+    it('refuses every call in time, at once after a while, and continues by itself', async () => {
       const [used, fresh] = [await freshQueue('a', 'b', 'c'), { ns: 'plain', name: `new ${++queues}` }];
       await begin(server);
       for (let round = 0; round < 3; round++) {

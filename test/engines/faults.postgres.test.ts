@@ -175,7 +175,7 @@ describe('PostgreSQL that fails', () => {
     await far.storage.insert(from, newElements('kept'));
     const [registry, time] = [await session(), await session()];
     await registry.query(`BEGIN; LOCK TABLE ${own}.subscription`);
-    // Whoever asks for the time gets it after the pop has failed, and waits until then.
+    // A session that reads the time waits until the pop has failed.
     await time.query(`SELECT pg_advisory_lock(7);
       CREATE OR REPLACE FUNCTION ${own}.now_ms() RETURNS bigint LANGUAGE plpgsql AS
       $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN ${now + 5_000}; END $$`);

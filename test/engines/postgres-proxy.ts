@@ -28,7 +28,7 @@ interface Cut {
   readonly done: () => void;
 }
 
-/** A message of PostgreSQL's protocol: a letter, a length, a content. */
+/** A message of PostgreSQL's protocol: a type of one byte, a length, a content. */
 interface Message {
   readonly kind: string;
   readonly bytes: Buffer;
@@ -152,7 +152,7 @@ class Pair {
         return;
       }
     }
-    // The first message, which has no letter, is answered when the session is ready.
+    // The first message, which has no type, is answered when the session is ready.
     if (ends || kind === '') this.#unanswered += 1;
     this.#server.write(bytes);
   }
@@ -178,7 +178,7 @@ class Pair {
   }
 }
 
-/** Cuts a stream into messages. The first one of a client has no letter. */
+/** Cuts a stream into messages. The first one of a client has no type. */
 class Framing {
   #chunks: Buffer[] = [];
   #received = 0;
@@ -196,9 +196,9 @@ class Framing {
     if (this.#received < this.#needed) return;
     let left: Buffer = this.#chunks.length === 1 ? bytes : Buffer.concat(this.#chunks);
     for (;;) {
-      const letters = this.#isFirst ? 0 : 1;
-      this.#needed = letters + 4;
-      if (left.length >= this.#needed) this.#needed = letters + left.readUInt32BE(letters);
+      const typeBytes = this.#isFirst ? 0 : 1;
+      this.#needed = typeBytes + 4;
+      if (left.length >= this.#needed) this.#needed = typeBytes + left.readUInt32BE(typeBytes);
       this.#chunks = left.length === 0 ? [] : [left];
       this.#received = left.length;
       if (left.length < this.#needed) return;

@@ -85,7 +85,7 @@ describe('A call of Redis whose answer was lost', () => {
     setMemory(1);
     proxy.state = 'open';
     proxy.reset();
-    // Made before time goes on: it comes before the call that settles the pop.
+    // Made before the clock moves: it comes before the call that settles the pop.
     const inserted = refusalOf(far.storage.insert(QUEUE, newElements('too much')));
     await passUntil(clock, () => far.ping());
     assert.equal(await inserted, 'storage-full');

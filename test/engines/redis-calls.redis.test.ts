@@ -172,7 +172,7 @@ describe('calls of the Redis engine on a bad network', () => {
     assert.deepEqual(bodyTexts((await near.storage.take(queue, POP)).deliveries), ['a', 'b']);
   });
 
-  it('answers storage-unavailable for what it could not send, and goes on when the server is back', async () => {
+  it('answers storage-unavailable for what it could not send, and continues when the server is back', async () => {
     const queue = await used();
     proxy.state = 'dark';
     proxy.reset();
@@ -234,7 +234,7 @@ describe('calls of the Redis engine on a bad network', () => {
 });
 
 describe('a Redis server that is full or unfit', () => {
-  it('takes no inserts when memory is short, while pops and commits go on', async () => {
+  it('takes no inserts when memory is short, while pops and commits continue', async () => {
     const server = await startRedis();
     const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null });
     await engine.start();

@@ -190,9 +190,9 @@ describe('the Redis engine on a cluster', () => {
     const inserts = [{ queue: to, element: newElement({ body: 'copy' }) }];
     const target = ownerOf(slotOf(new Keys(prefix).queue(to).hash));
     cli(target.port, 'CLIENT', 'PAUSE', '30000', 'WRITE');
-    // The finish is done and cannot be undone, so the transfer is: its copy is under way.
+    // The finish is done and cannot be undone, so the transfer is: its copy is in progress.
     assert.deepEqual(await transfer(engine.storage, [{ from, finish, inserts }]), ['done']);
-    // Gone before the server goes on: what it sent last is not done either.
+    // Gone before the server continues: what it sent last is not done either.
     await engine.stop();
     cli(target.port, 'CLIENT', 'UNPAUSE');
     const other = await open(prefix, clock);

@@ -142,7 +142,7 @@ describe('keys of the Redis engine', () => {
     );
   });
 
-  it('of two prefixes never meet, though one goes on where the other ends', () => {
+  it('of two prefixes never meet, though one continues where the other ends', () => {
     const inside = fc.constantFrom(
       'queues',
       'definitions',

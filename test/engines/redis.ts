@@ -117,7 +117,7 @@ type Durable = OpenTestEngine & { readonly clock: FakeClock; readonly prefix: st
 
 /**
  * An engine whose process can "die": from one moment on nothing passes between it and the server, and another
- * engine goes on with the data.
+ * engine continues with the data.
  */
 async function openBehindProxy(options: Durable): Promise<DurableTestEngine> {
   const { clock } = options;

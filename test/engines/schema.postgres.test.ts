@@ -15,7 +15,7 @@ describe('A PostgreSQL schema', () => {
   });
   after(() => runSql(server, `DROP SCHEMA ${schema} CASCADE`));
 
-  it('is used as it is by the next node that starts: ids go on where they were', async () => {
+  it('is used as it is by the next node that starts: ids continue where they were', async () => {
     const queue = { ns: 'plain', name: 'q' };
     const first = await openNode(server, { schema });
     const [before = ''] = await first.storage.insert(queue, newElements('a'));

@@ -62,12 +62,12 @@ export class Faults {
     if (wait.async) await wait.value;
   }
 
-  /** Lets a frozen worker go on, into its failure. */
+  /** Lets a frozen worker continue, into its failure. */
   release(): void {
     this.#release(INTO_FAILURE);
   }
 
-  /** Lets a frozen worker go on as if nothing had happened. */
+  /** Lets a frozen worker continue as if nothing had happened. */
   resume(): void {
     this.#release(UNHARMED);
   }

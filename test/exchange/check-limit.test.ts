@@ -57,7 +57,7 @@ describe('Tries of exchanges', () => {
 
   after(() => close());
 
-  it('are refused as overloaded while two of the same user are under way, and not those of others', async () => {
+  it('are refused as overloaded while two of the same user are in progress, and not those of others', async () => {
     const two = [attempt('evil'), attempt('evil')];
     await assert.rejects(attempt('evil'), OVERLOADED);
     const other = attempt('honest');
@@ -69,7 +69,7 @@ describe('Tries of exchanges', () => {
     await again;
   });
 
-  it('are refused as overloaded while sixteen are under way', async () => {
+  it('are refused as overloaded while sixteen are in progress', async () => {
     const all = Array.from({ length: 16 }, (_, i) => attempt(`user ${i}`));
     await assert.rejects(attempt('late'), OVERLOADED);
     await sandbox.release(16);

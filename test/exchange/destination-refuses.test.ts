@@ -111,7 +111,7 @@ describe('an element whose copies a destination does not take', () => {
     assert.equal(node.exchanges.record('x').stats.put_back, MAX_TRIES);
   });
 
-  /** Only while nothing is under way, lest a lease runs out. The loop waits as well, up to 7.5 s after a fault. */
+  /** Only while nothing is in progress, so that no lease expires. The loop waits as well, up to 7.5 s after a fault. */
   async function passTime(src: string, isOver: () => boolean): Promise<void> {
     while (!isOver()) {
       const { resvSize } = await node.broker.namespace('N').visit(src).status(null);

@@ -61,7 +61,7 @@ for (const [name, start] of Object.entries(ENGINES)) {
     });
 
     for (const state of ['killed', 'frozen']) {
-      it(`refuses calls while ${name} is ${state}, keeps waiting gets, and goes on by itself`, async () => {
+      it(`refuses calls while ${name} is ${state}, keeps waiting gets, and continues by itself`, async () => {
         const { begin, end } = away.states[state] ?? assert.fail();
         const waiting = client.get('N', `${state}, waited for`);
         await reached('it waits', async () => (await consumers(`${state}, waited for`)).length === 1);

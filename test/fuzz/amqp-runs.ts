@@ -10,7 +10,7 @@ import { memoryInUse } from './memory.ts';
 const FRAMES = Number(process.env.FUZZ_FRAMES ?? 6_000) / 4;
 /** A recorded session has more than that. */
 const FRAMES_A_SESSION = 10;
-/** Sessions that go on at the same time. */
+/** Sessions that run at the same time. */
 const AT_ONCE = 4;
 const RUNS = Math.ceil(FRAMES / FRAMES_A_SESSION / AT_ONCE);
 /** After so many runs it is seen to it that all is sound. */

@@ -211,7 +211,7 @@ describe('A client that does not read its answer', () => {
 });
 
 describe('An element that HTTP cannot write', () => {
-  it('is answered with 500 and a request id, goes back, and is logged; the server goes on', async () => {
+  it('is answered with 500 and a request id, goes back, and is logged; the server continues', async () => {
     const harness = await Harness.start();
     try {
       const client = harness.client();

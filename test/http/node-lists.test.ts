@@ -63,8 +63,8 @@ describe('A list of all nodes', () => {
     ask = other.questions.register({
       name: 'consumers',
       maxBytes: 100_000,
-      reply: (params: Params, asker) => {
-        if (asker !== other.nodeId) asked.push(params);
+      reply: (params: Params, from) => {
+        if (from !== other.nodeId) asked.push(params);
         return { total: rows.length, rows: rows as { ns: string; tid: string }[] };
       },
     });

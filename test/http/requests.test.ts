@@ -278,7 +278,7 @@ describe('Requests in general', () => {
     }
   });
 
-  it('a body on a request that takes none is read and thrown away; the connection goes on', async () => {
+  it('a body on a request that takes none is read and thrown away; the connection continues', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a');

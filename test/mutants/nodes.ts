@@ -103,7 +103,7 @@ export const NODES: readonly Mutant[] = [
     edits: edit(
       'http/node-lists.ts',
       'from === broker.nodeId || namespace.cluster.peers().some(({ info }) => info.id === from)',
-      "asker !== '' && namespace",
+      "from !== '' && namespace",
     ),
   },
   {

@@ -133,7 +133,7 @@ class CrashWorld {
     if (action === 'release') await survivor.reserve('N', 'from', COUNT, 86_400_000);
     const creating = doomed.create(request({ ns: 'N', queue: 'from' }));
     creating.catch(() => {});
-    // Until it has ended, or nothing of it goes on.
+    // Until it has ended, or nothing of it continues.
     for (let idle = 0; idle < 50; idle = mortal.isDead ? idle + 1 : 0) {
       const all = await survivor.operations.list({ ns: null, queue: null, state: null }, ALL);
       if (all[0] !== undefined && all[0].state !== 'running') break;

@@ -68,7 +68,7 @@ describe('the frame parser', () => {
     assert.equal(parse(v12, '\n\n', '\r\n', 'DISCONNECT\n\n\0\n\r\n\nDISCONNECT\n\n\0\n').length, 2);
   });
 
-  it('takes a value to go on behind further colons, and to be empty', () => {
+  it('accepts further colons in a value, and an empty one', () => {
     assert.deepEqual(one(v12, 'SEND\na:b:c\nd:\n\n\0').headers, ['a', 'b:c', 'd', '']);
   });
 

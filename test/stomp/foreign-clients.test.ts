@@ -157,7 +157,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       await assert.rejects(open({ passcode: 'wrong' }), /unauthorized/);
     });
 
-    it('goes on after its connection was cut', async () => {
+    it('continues after its connection was cut', async () => {
       const destination = await subscribed('client-individual');
       await client.send(destination, Buffer.from('held'));
       await client.next();

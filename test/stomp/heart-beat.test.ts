@@ -107,7 +107,7 @@ describe('heart-beats', () => {
   it('are not missed while the server does not read, and are again afterwards', async () => {
     const { letGo } = node.holdInserts();
     const client = await withBeats('10000,0');
-    // More than a client may have under way in the engine.
+    // More than a client may have in flight in the engine.
     for (let i = 0; i < 8; i++) client.send('SEND', { destination: '/q/N/a' }, Buffer.alloc(1_000_000, 'x'));
     await until(() => node.server.counts.receivedBytes > 5_000_000);
     for (let i = 0; i < 10; i++) {

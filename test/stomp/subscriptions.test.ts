@@ -150,7 +150,7 @@ describe('a subscription', () => {
     assert.equal(headers.get('subscription'), 'my own');
   });
 
-  it('waits while the queue is paused, and goes on when it is resumed', async () => {
+  it('waits while the queue is paused, and continues when it is resumed', async () => {
     await node.queue('a').pause();
     await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's' });
     await node.insert('a', 'x');

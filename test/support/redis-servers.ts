@@ -12,7 +12,7 @@ export interface RedisServer {
   readonly port: number;
   readonly url: string;
   readonly isRunning: boolean;
-  /** Freezes it: connections stay open, nothing is answered. `thaw` lets it go on. */
+  /** Freezes it: connections stay open, nothing is answered. `thaw` lets it continue. */
   freeze(): void;
   thaw(): void;
   /** As `kill -9` does. */

@@ -240,7 +240,7 @@ export abstract class SessionNode<Server extends SessionServer> {
 
   /**
    * Lets time pass, once somebody who waits in that queue sleeps until its next element is due. This clock
-   * stands still in between, so a look that was under way when it moved would be followed by a sleep without end.
+   * stands still in between, so a look that was in progress when it moved would be followed by a sleep without end.
    */
   async pass(ms: number, name: string, ns = 'N'): Promise<void> {
     await until(() =>

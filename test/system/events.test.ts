@@ -35,7 +35,7 @@ describe('Events of a server', () => {
     }
   }
 
-  it('end for whom a reload of the users concerns, and go on for others', async () => {
+  it('end for whom a reload of the users concerns, and continue for others', async () => {
     await write({ a: 'one', b: 'two', c: { password: 'three', rights: { N: ['read'] } } });
     const program = await folder.serve(['--config', 'q.json']);
     const [kept, changed, limited] = [

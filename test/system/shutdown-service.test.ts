@@ -111,7 +111,7 @@ describe('A server as a part of another program', () => {
     assert.equal(jsonOf<{ checks: { node: string } }>(drained).checks.node, 'draining');
     assert.deepEqual(Object.keys(jsonOf<object>(await stranger.request('GET', '/readyz'))), ['status']);
     assert.equal((await stranger.request('GET', '/livez')).status, 200);
-    assert.equal((await known.insert('N', 'q', 'x')).status, 200, 'what does not wait goes on');
+    assert.equal((await known.insert('N', 'q', 'x')).status, 200, 'what does not wait continues');
     known.close();
     stranger.close();
   });

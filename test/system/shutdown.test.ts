@@ -52,7 +52,7 @@ describe('The stop', () => {
     });
   }
 
-  it('finishes a request that is under way, and its element is there after the next start', async () => {
+  it('finishes a request that is in progress, and its element is there after the next start', async () => {
     const program = await folder.serve(['--config', 'q.json']);
     const upload = await halfUpload(program, 'slow', 'begin-', 10);
     program.signal('SIGTERM');
@@ -269,7 +269,7 @@ async function halfUpload(program: Program, queue: string, start: string, length
     AUTHORIZATION,
     `content-length: ${length}`,
   ];
-  // Asking to go on shows that the head was read: the server answers it before the body.
+  // Asking to continue shows that the head was read: the server answers it before the body.
   socket.write(`${head.join('\r\n')}\r\nexpect: 100-continue\r\n\r\n`);
   const [answer] = await once(socket.setEncoding('latin1'), 'data');
   assert.match(String(answer), /^HTTP\/1\.1 100 Continue/);

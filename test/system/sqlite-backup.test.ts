@@ -81,7 +81,7 @@ describe('a backup of a SQLite engine that runs', () => {
     });
   });
 
-  it('is whole and of one moment while inserts and takes go on', async () => {
+  it('is whole and of one moment while inserts and takes continue', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started({ durability: 'normal' });
       const { storage } = engine;

@@ -116,7 +116,7 @@ describe('a SQLite store whose disk is said to be full', () => {
 
 if (mayMount())
   describe('a SQLite store on a full disk', () => {
-    it('refuses inserts early, keeps its ballast, and goes on with all else', async () => {
+    it('refuses inserts early, keeps its ballast, and continues with all else', async () => {
       await onSmallDisk(async (folder) => {
         const engine = await folder.started(SETTINGS);
         const { storage } = engine;
@@ -169,7 +169,7 @@ if (mayMount())
         // Consumers emptied the queue; sweeping returns its pages to the disk.
         const end = performance.now() + 30_000;
         for (let refused = true; refused; ) {
-          assert.ok(performance.now() < end, 'waited thirty seconds for inserts to go on');
+          assert.ok(performance.now() < end, 'waited thirty seconds for inserts to continue');
           await engine.storage.sweep();
           refused = await engine.storage.insert(QUEUE, [newElement({ body: BODY })]).then(
             () => false,
@@ -182,7 +182,7 @@ if (mayMount())
       });
     });
 
-    it('opens on a disk without a free byte, so that consumers can go on after a restart', async () => {
+    it('opens on a disk without a free byte, so that consumers can continue after a restart', async () => {
       await onSmallDisk(async (folder) => {
         const first = await folder.started(SETTINGS);
         const stored = await fill(first);

@@ -43,7 +43,7 @@ describe('A Unix socket as http.host', { skip }, () => {
     assert.equal(await second.stop(), 0);
   });
 
-  it('on which a server listens is refused, and goes on serving', async () => {
+  it('on which a server listens is refused, and continues serving', async () => {
     const first = await folder.serve(['--config', 'q.json']);
     const second = await folder.run(['--config', 'q.json']);
     assert.equal(second.code, 2);

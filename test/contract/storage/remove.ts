@@ -88,7 +88,7 @@ export function removeContract(open: EngineUnderTest['open']): void {
       assert.equal(await purge(on.storage, queue, []), 0);
     });
 
-    it('goes on with a purged queue as with a new one, other queues untouched', async () => {
+    it('continues with a purged queue as with a new one, other queues untouched', async () => {
       const [queue, other] = [on.queue(), on.queue()];
       await on.storage.insert(queue, newElements('old'));
       await on.storage.insert(other, newElements('other'));

@@ -73,7 +73,7 @@ export function stateRows(harness: () => Harness): void {
   });
 
   describe('3.2 Queue consumers', () => {
-    it('pause and resume: paused holds all consumers back, running lets them go on', async () => {
+    it('pause and resume: paused holds all consumers back, running lets them continue', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.pause('N', queue);
