@@ -1,7 +1,7 @@
 /**
  * The table of `docs/reference/configuration.md` from the declared options, which `npm run docs:reference` writes.
  */
-import { describeOptions, type OptionDescription } from '../src/config/schema.ts';
+import { describeOptions, type OptionDescription } from '../src/config/load.ts';
 
 const HEAD = '| option | must be | default | what it does |\n|---|---|---|---|';
 

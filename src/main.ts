@@ -3,8 +3,7 @@ import { readFileSync } from 'node:fs';
 import { describeExit, EXIT, optionsText } from './app/command-line.ts';
 import { runProgram } from './cli/program.ts';
 import type { ServerCommand } from './cli/server-commands.ts';
-import { loadConfig } from './config/load.ts';
-import { showConfig } from './config/schema.ts';
+import { loadConfig, showConfig } from './config/load.ts';
 
 /** As in `engines` of package.json, which npm only warns of. */
 const OLDEST_NODE = '24.15.0';

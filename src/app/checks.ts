@@ -1,8 +1,8 @@
 import { X509Certificate } from 'node:crypto';
 import { readFileSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
+import type { ErrorAt } from '../config/load.ts';
 import type { Config } from '../config/options.ts';
-import type { ErrorAt } from '../config/schema.ts';
 import type { Finding } from '../engine/engine.ts';
 import type { Clock } from '../util/clock.ts';
 import { widerMode } from '../util/files.ts';

@@ -1,4 +1,4 @@
-import { ConfigError, describeOptions } from '../config/schema.ts';
+import { ConfigError, describeOptions } from '../config/load.ts';
 import { maskText } from '../util/mask.ts';
 
 export const EXIT = { done: 0, failed: 1, configuration: 2 } as const;

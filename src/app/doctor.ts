@@ -1,7 +1,6 @@
 import { existsSync } from 'node:fs';
 import { statfs } from 'node:fs/promises';
-import type { LoadedConfig } from '../config/load.ts';
-import { ConfigError } from '../config/schema.ts';
+import { ConfigError, type LoadedConfig } from '../config/load.ts';
 import type { Engine, Finding } from '../engine/engine.ts';
 import { systemClock } from '../util/clock.ts';
 import { maskUrl } from '../util/mask.ts';

@@ -12,8 +12,8 @@ import { Broker } from '../broker/broker.ts';
 import { nodeText, VariantConflict } from '../broker/cluster.ts';
 import { MigrationTargetMissing } from '../broker/migration.ts';
 import { QueueWatch } from '../broker/queue-watch.ts';
+import { ConfigError, type ErrorAt, type Path, pathText } from '../config/load.ts';
 import type { Config } from '../config/options.ts';
-import { ConfigError, type ErrorAt, type Path, pathText } from '../config/schema.ts';
 import type { Engine } from '../engine/engine.ts';
 import {
   Alarms,

@@ -5,8 +5,7 @@ import { readAccounts, type UserDefinition, UserDefinitionError } from '../acces
 import { hashPassword, looksLikeHash } from '../access/password.ts';
 import { newAdministrator, UsersFileError } from '../access/users-file.ts';
 import { editUser, type UserMembers, UsersNotEditable, usersInFile } from '../config/edit-users.ts';
-import type { LoadedConfig } from '../config/load.ts';
-import { ConfigError, isTree } from '../config/schema.ts';
+import { ConfigError, isTree, type LoadedConfig } from '../config/load.ts';
 import { quote } from '../util/quote.ts';
 import { CommandFailed, EXIT } from './command-line.ts';
 import { serverProcess } from './pid-file.ts';

@@ -2,8 +2,8 @@ import { join } from 'node:path';
 import { type Account, readAccounts, type UserDefinition, UserDefinitionError } from '../access/account.ts';
 import { looksLikeHash } from '../access/password.ts';
 import { type NewAdministrator, newAdministrator, UsersFile, UsersFileError } from '../access/users-file.ts';
+import { ConfigError, type ErrorAt, pathText } from '../config/load.ts';
 import type { Config } from '../config/options.ts';
-import { ConfigError, type ErrorAt, pathText } from '../config/schema.ts';
 import { DATA_FILES } from './checks.ts';
 import { LOCAL_SIGNALS } from './engines.ts';
 

@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { type Document, isMap, isScalar, parseDocument, Scalar } from 'yaml';
 import { rewriteFile } from '../util/files.ts';
-import { isTree, type Tree } from './schema.ts';
+import { isTree, type Tree } from './load.ts';
 
 /** Members of a user to set; undefined: to take away. What is not named stays. */
 export type UserMembers = Readonly<

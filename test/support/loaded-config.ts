@@ -3,9 +3,8 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before } from 'node:test';
-import { type LoadedConfig, loadConfig } from '../../src/config/load.ts';
+import { ConfigError, type ConfigProblem, type LoadedConfig, loadConfig } from '../../src/config/load.ts';
 import type { Config } from '../../src/config/options.ts';
-import { ConfigError, type ConfigProblem } from '../../src/config/schema.ts';
 
 /** Where the files of this test file are; removed after its last test. */
 export let folder: string;

@@ -5,9 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, it } from 'node:test';
 import { createServer, type Server } from '../../src/app/server.ts';
-import { loadConfig } from '../../src/config/load.ts';
+import { ConfigError, loadConfig } from '../../src/config/load.ts';
 import type { Config } from '../../src/config/options.ts';
-import { ConfigError } from '../../src/config/schema.ts';
 import { ServiceStack } from '../../src/util/service.ts';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
 

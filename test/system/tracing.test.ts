@@ -1,8 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import { loadConfig } from '../../src/config/load.ts';
-import { showConfig } from '../../src/config/schema.ts';
+import { loadConfig, showConfig } from '../../src/config/load.ts';
 import { AmqpClient } from '../amqp/client.ts';
 import { StompClient } from '../stomp/client.ts';
 import { QueueClient } from '../support/http-client.ts';

@@ -4,8 +4,7 @@ import { before, describe, it } from 'node:test';
 import { optionsTable } from '../../scripts/options-table.ts';
 import { DEFAULT_COST } from '../../src/access/password.ts';
 import { RIGHTS } from '../../src/access/user.ts';
-import { loadConfig } from '../../src/config/load.ts';
-import { describeOptions } from '../../src/config/schema.ts';
+import { describeOptions, loadConfig } from '../../src/config/load.ts';
 import { LIMITS } from '../../src/model/limits.ts';
 
 describe('docs/reference/configuration.md', () => {

@@ -2,8 +2,7 @@ import assert from 'node:assert/strict';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, it } from 'node:test';
-import { loadConfig } from '../../src/config/load.ts';
-import { ConfigError, showConfig } from '../../src/config/schema.ts';
+import { ConfigError, loadConfig, showConfig } from '../../src/config/load.ts';
 import { configOf, folder, problemsOf } from '../support/loaded-config.ts';
 
 describe('The configuration', () => {
