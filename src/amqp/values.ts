@@ -68,8 +68,8 @@ export class ValueReader {
   }
 
   /**
-   * Opens a list or map, none within another, and returns how many values are in it; `close` moves to its end. Null: it
-   * is null.
+   * Opens a list or map, none within another, and returns how many values are in it, which are to be read before
+   * `close`. Null: it is null.
    */
   open(kind: 'list' | 'map'): number | null {
     const code = this.unsigned(1);
@@ -87,8 +87,9 @@ export class ValueReader {
     return count;
   }
 
+  /** Ends the open list or map, of which all values were read. */
   close(): void {
-    this.#at = this.#end;
+    if (this.#at !== this.#end) throw broken('a list or map is not as long as its values');
     this.#end = this.#outerEnd;
   }
 

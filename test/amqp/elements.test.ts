@@ -396,6 +396,9 @@ describe('a message and its element', () => {
       '00537045',
       '00a3036162634000',
       '405377',
+      // A map of two pairs that counts one, and a list without room for its count.
+      '005374c10d02a10161a10162a10163a10164',
+      '005370c000005375a000',
     ];
     for (const hex of broken.slice(1)) {
       await fresh();
