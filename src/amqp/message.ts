@@ -92,6 +92,8 @@ const BY_SYMBOL: Readonly<Record<string, number>> = {
   'amqp:footer:map': 0x78,
 };
 
+/** Sections below it come once at most. */
+const FIRST_OF_BODY = 0x75;
 /** Fields of the header section (messaging, 3.2.1). */
 const TTL_AT = 2;
 const DELIVERY_COUNT_AT = 4;
@@ -111,6 +113,7 @@ function readMessage(bytes: Buffer): Message {
     body: EMPTY,
     hasBody: false,
     parts: null,
+    seen: 0,
     ttlMs: null,
     deliveryCount: 0,
     annotations: NONE,
@@ -130,6 +133,8 @@ type Draft = { -readonly [K in keyof Message]: Message[K] } & {
   hasBody: boolean;
   /** Of the body, if it has several: data, or the encoded lists of sequences. */
   parts: Buffer[] | null;
+  /** The sections in front of the body that it has, one bit each. */
+  seen: number;
 };
 
 const NONE: readonly never[] = [];
@@ -138,6 +143,11 @@ const EMPTY = Buffer.alloc(0);
 function readSection(reader: ValueReader, draft: Draft): void {
   const descriptor = reader.descriptor();
   const code = typeof descriptor === 'number' ? descriptor : BY_SYMBOL[descriptor];
+  if (code !== undefined && code < FIRST_OF_BODY) {
+    const bit = 1 << (FIRST_OF_BODY - code);
+    if ((draft.seen & bit) !== 0) throw broken('a section comes twice');
+    draft.seen |= bit;
+  }
   switch (code) {
     case 0x70:
       readHeader(reader, draft);

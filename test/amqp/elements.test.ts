@@ -399,6 +399,8 @@ describe('a message and its element', () => {
       // A map of two pairs that counts one, and a list without room for its count.
       '005374c10d02a10161a10162a10163a10164',
       '005370c000005375a000',
+      // Application properties twice.
+      '005374c10702a10161a10162005374c10702a10163a10164',
     ];
     for (const hex of broken.slice(1)) {
       await fresh();
