@@ -102,7 +102,7 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(store.queues.find(QUEUE)?.subscriptions.get('')?.ready, 21);
   });
 
-  it('reads no body for a scan that its reply does not take', (t) => {
+  it('reads no body for a scan, and few for a take, that its reply does not take', (t) => {
     const { store, run } = openStore();
     const { queues, rows, ids } = store;
     const facts = { type: null, more: null, dueAt: 1, tries: 0, expiresAt: null, reason: null };
@@ -150,14 +150,16 @@ describe('a batch of calls in the SQLite engine', () => {
         }
       },
     );
-    const bytesRead = (scan: Call): number => {
+    const bytesRead = (call: Call): number => {
       read = 0;
-      assert.equal(run([scan])[0]?.rejections, null);
+      assert.equal(run([call])[0]?.rejections, null);
       return read;
     };
     assert.equal(bytesRead(['scan', QUEUE, '', ['ready'], texts, null, 40, false]), 0);
     const page = bytesRead(['scan', QUEUE, '', ['ready'], null, null, 40, true]);
     assert.equal(page, LIMITS.takeBytes + element.body.byteLength);
+    const taken = bytesRead(['take', QUEUE, '', 40, null, null, 0, '']);
+    assert.equal(taken, LIMITS.takeBytes + element.body.byteLength);
   });
 
   it('changes no table if a reservation finds nothing', () => {

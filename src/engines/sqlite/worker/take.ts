@@ -16,8 +16,10 @@ import type { Store } from './store.ts';
 
 // What reads deliveries: takes, whose pops can be undone, and scans.
 
-/** Rows read at a time: enough for speed, few enough that a page of large bodies stays small. */
+/** Rows read at a time, at most. */
 const PAGE = 64;
+/** Rows read at first, when nothing is known of the size of their bodies: of 1 MiB, so many fill a reply. */
+const FIRST_PAGE = 16;
 /**
  * A call returns no more once its bodies have this many bytes, fewer than `count` or not. The caller sees a `nextDueAt` that
  * has passed and asks again.
@@ -52,7 +54,7 @@ export function take(
   let left = count;
   let expired = 0;
   for (let isLast = false; left > 0 && !isLast; ) {
-    const limit = Math.min(PAGE, left);
+    const limit = Math.min(left, pageSize(reply.byteLength - from, count - left));
     const page =
       elements === null
         ? rows.ready(subscription, now, limit)
@@ -101,6 +103,12 @@ export function take(
     else rows.reserve(subscription, taken, { until, owner, at: now, tokens, holders: places });
   }
   return [left > 0 && ids === null ? rows.firstDueAt(subscription) : null, until, lost, fields, isCut];
+}
+
+/** As many rows as fit, by the size of the bodies so far: those that are read and do not fit are read again by the next call. */
+function pageSize(bytes: number, bodies: number): number {
+  if (bytes === 0) return FIRST_PAGE;
+  return Math.max(1, Math.min(PAGE, Math.ceil(((MAX_REPLY_BYTES - bytes) * bodies) / bytes)));
 }
 
 /**
