@@ -218,7 +218,8 @@ function endInTurn(socket: Duplex, error: QuaysideError, headers: readonly strin
 function refuseTunnel(socket: Duplex, headers: readonly string[]): void {
   // Node has let go of this socket, and with it of its errors.
   socket.on('error', () => socket.destroy());
-  endWith(socket, unknownMethod('CONNECT'), headers);
+  markUnreadable(socket);
+  endInTurn(socket, unknownMethod('CONNECT'), headers);
 }
 
 function refusal({ code, reason, rawPacket, bytesParsed = 0 }: ParserError): QuaysideError {

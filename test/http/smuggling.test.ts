@@ -177,6 +177,22 @@ describe('Requests that two readers could address differently', () => {
     assert.equal(tunnel?.status, 405);
   });
 
+  it('a client that asks for a tunnel behind requests in flight is answered after them', async () => {
+    const good = rawRequest(['PUT /q/N/tunnel HTTP/1.1', ...HEAD, 'Content-Length: 1'], 'a');
+    const connect = rawRequest(['CONNECT other:443 HTTP/1.1', ...HEAD]);
+    const answers = await exchange(harness().port, Buffer.concat([good, good, connect]));
+    assert.deepEqual(
+      answers.map(({ status }) => status),
+      [200, 200, 405],
+    );
+    const waits = rawRequest(['GET /q/N/untouched HTTP/1.1', ...HEAD]);
+    const ended = await exchange(harness().port, Buffer.concat([waits, connect]));
+    assert.deepEqual(
+      ended.map(({ status }) => status),
+      [400, 405],
+    );
+  });
+
   it('methods that nobody knows are 405; bytes that are no HTTP are 400', async () => {
     const [unknown] = await exchange(harness().port, rawRequest(['FROBNICATE /q HTTP/1.1', ...HEAD]));
     assert.equal(unknown?.status, 405);
