@@ -26,8 +26,8 @@ export function isReadInChunks(socket: Duplex): boolean {
 /** Connections on which no further request can be read. */
 const UNREADABLE = new WeakSet<Duplex>();
 
-/** The event of a socket on which no further request can be read: for calls that wait, the client is as good as gone. */
-export const UNREADABLE_EVENT = 'unreadable';
+/** The event of a socket on which no further request can be read. */
+const UNREADABLE_EVENT = 'unreadable';
 
 export function isUnreadable(socket: Duplex): boolean {
   return UNREADABLE.has(socket);
@@ -36,6 +36,19 @@ export function isUnreadable(socket: Duplex): boolean {
 export function markUnreadable(socket: Duplex): void {
   UNREADABLE.add(socket);
   socket.emit(UNREADABLE_EVENT);
+}
+
+/**
+ * Calls `run` when the client has ended its half of a connection, or nothing more of it can be read: for a call that waits, the
+ * client is as good as gone. @returns a function that prevents it
+ */
+export function onInputEnd(socket: Duplex, run: () => void): () => void {
+  socket.on('end', run);
+  socket.on(UNREADABLE_EVENT, run);
+  return () => {
+    socket.off('end', run);
+    socket.off(UNREADABLE_EVENT, run);
+  };
 }
 
 /** Receives a body. One of the two is called, once; none if the client disconnects before its end. */

@@ -78,7 +78,7 @@ export const EVENTS: readonly Mutant[] = [
   {
     name: 'a stream whose client ended its side goes on',
     suite: 'HTTP events',
-    edits: edit('http/routes/events.ts', "socket.on('end', onEnd);", ''),
+    edits: edit('http/routes/events.ts', 'onInputEnd(socket, onEnd)', 'onInputEnd(socket, () => {})'),
   },
   {
     name: 'updates come as fast as queues change',

@@ -59,7 +59,7 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'a get of a client that half-closed waits on, and takes an element for one that left',
     suite: 'HTTP half-closed',
-    edits: edit('http/routes/takes.ts', "socket.on('end', onEnd);", ''),
+    edits: edit('http/request.ts', "  socket.on('end', run);\n", ''),
   },
   {
     name: 'what is broken behind an insert in flight is answered in its place',
@@ -69,7 +69,7 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'a call that waits in front of what is broken takes an element',
     suite: 'HTTP framing',
-    edits: edit('http/routes/takes.ts', '    socket.on(UNREADABLE_EVENT, onEnd);\n', ''),
+    edits: edit('http/request.ts', '  socket.on(UNREADABLE_EVENT, run);\n', ''),
   },
   {
     name: 'clients that take and do not read fill the memory',

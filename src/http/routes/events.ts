@@ -8,7 +8,7 @@ import { Type } from '../../util/schema.ts';
 import { onSessionEnd } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
 import { nameOf, type QueryParameter } from '../parameters.ts';
-import { UNREADABLE_EVENT } from '../request.ts';
+import { onInputEnd } from '../request.ts';
 import { INERT, type Route, route } from '../route.ts';
 
 const kinds: QueryParameter<readonly EventKind[] | null> = {
@@ -107,13 +107,11 @@ class EventStream implements EventSink {
       this.#subscription?.close();
       response.end();
     };
-    socket.on('end', onEnd);
-    socket.on(UNREADABLE_EVENT, onEnd);
-    const forget = onSessionEnd(this.#call, onEnd);
+    const forgetInput = onInputEnd(socket, onEnd);
+    const forgetSession = onSessionEnd(this.#call, onEnd);
     response.once('close', () => {
-      forget();
-      socket.off('end', onEnd);
-      socket.off(UNREADABLE_EVENT, onEnd);
+      forgetInput();
+      forgetSession();
       this.#subscription?.close();
     });
   }

@@ -15,7 +15,7 @@ import { type Schema, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import type { RequestHead } from '../head.ts';
 import { flag, group, nameOf, oneOf, type Parameters, type QueryParameter, whole } from '../parameters.ts';
-import { isUnreadable, parseJson, readBody, UNREADABLE_EVENT } from '../request.ts';
+import { isUnreadable, onInputEnd, parseJson, readBody } from '../request.ts';
 import { Count, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import { linkInsert } from '../traced-request.ts';
 import { ELEMENT_HEADER_NOTES, type ManyFormat, MULTIPART, NDJSON, writeMany } from '../written-elements.ts';
@@ -468,17 +468,14 @@ class Take implements Sink {
   #watchClient(): void {
     const { request, response } = this.#call;
     const { socket } = request;
-    const onEnd = (): void => {
+    const forget = onInputEnd(socket, () => {
       // Once elements are being written, a client that half-closed still reads: only the connection's end undoes that.
       if (response.headersSent || this.#call.isGone) return;
       this.#abandon();
       this.#call.fail(endedBefore(socket));
-    };
-    socket.on('end', onEnd);
-    socket.on(UNREADABLE_EVENT, onEnd);
+    });
     response.on('close', () => {
-      socket.off('end', onEnd);
-      socket.off(UNREADABLE_EVENT, onEnd);
+      forget();
       this.#abandon();
     });
   }
