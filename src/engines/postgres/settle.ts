@@ -55,8 +55,13 @@ function refColumns(): Columns<Ref> {
     .bigint('owner', ({ owner }) => owner);
 }
 
+/**
+ * The entry `r`: the references, each with the place of its delivery in the table, or null. One look-up each, by which all else
+ * finds the row: in a join by key, a plan that was made while the table was empty may read all of it for each reference.
+ */
 function refs(columns: Columns<Ref>): string {
-  return `r AS MATERIALIZED (SELECT * FROM ${columns.from('r')})`;
+  return `r AS MATERIALIZED (SELECT r.*, p.tid FROM ${columns.from('r')} LEFT JOIN LATERAL (SELECT d.ctid AS tid FROM delivery d
+    WHERE d.seq = r.seq AND d.subscription = r.subscription LIMIT 1) p ON true)`;
 }
 
 /** Whether a reference `r` names the reservation in `d`: by its token, or as its owner or one who may be any. */
@@ -64,7 +69,7 @@ const IS_HOLDER = `(CASE WHEN r.token IS NULL THEN r.owner = 0 OR coalesce(d.own
   ELSE d.token = r.token AND d.secret = r.secret END)`;
 
 /** Whether the delivery `d` of a reference `r` is in the state that it names; a commit counts a lease that ran out, too. */
-const isHeld = (reserved: string): string => `d.seq = r.seq AND d.subscription = r.subscription
+const isHeld = (reserved: string): string => `d.ctid = r.tid
   AND CASE WHEN r.waiting THEN d.lease_until IS NULL ELSE ${reserved} AND ${IS_HOLDER} END`;
 const MAY_FINISH = isHeld('d.token IS NOT NULL');
 const MAY_CHANGE = isHeld('d.lease_until > t.now');
@@ -81,7 +86,7 @@ function outcomes(detail: string): string {
   return `SELECT g.ord, true, ${detail}, NULL::bigint, NULL::bigint, NULL::bool FROM g
     UNION ALL
     SELECT r.ord, false, d.seq, d.token, d.lease_until - t.now, ${IS_HOLDER} FROM t CROSS JOIN r
-    LEFT JOIN delivery d ON d.seq = r.seq AND d.subscription = r.subscription WHERE (r.ord IN (SELECT g.ord FROM g)) IS NOT TRUE`;
+    LEFT JOIN delivery d ON d.ctid = r.tid WHERE (r.ord IN (SELECT g.ord FROM g)) IS NOT TRUE`;
 }
 
 /** Why a delivery was not changed. If it could have been, another node changed it at the same moment. */
@@ -287,7 +292,7 @@ function changeOperation(context: Context): SettleOperation {
     .int('to_tries', (ref) => target(ref)?.tries ?? null)
     .text('line', (ref) => encodeChanges(target(ref)?.headers ?? []));
   const tries = 'x.tries + x.counts::int';
-  const moved = `moved AS (DELETE FROM delivery d USING x, t WHERE d.ctid = x.tid AND x.goes
+  const moved = `moved AS (DELETE FROM delivery d USING x, t WHERE d.ctid = x.new_tid AND x.goes
     RETURNING x.ord, d.seq, d.subscription, d.due_at, d.lease_until, d.head, d.body, ${CONTENT_BYTES},
       CASE WHEN x.to_name IS NULL THEN x.target END AS died_in, coalesce(x.to_ns, x.ns) AS to_ns, coalesce(x.to_name, x.target) AS to_name,
       CASE WHEN x.to_name IS NULL THEN x.dead_groups ELSE x.to_groups END AS to_groups,
@@ -296,16 +301,16 @@ function changeOperation(context: Context): SettleOperation {
       CASE WHEN x.to_name IS NOT NULL THEN d.expires_at END AS to_expires,
       CASE WHEN x.to_name IS NULL THEN x.reason END AS to_reason,
       CASE WHEN x.to_name IS NULL THEN ${deadLine('x.name', tries, 'd.seq', 'x.reason')} ELSE x.line END AS line)`;
-  const locked = `x AS MATERIALIZED (SELECT d.ctid AS tid, r.*, d.due_at AS old_due, d.lease_until IS NULL AS was_waiting, d.tries,
+  const locked = `x AS MATERIALIZED (SELECT d.new_tid, r.*, d.due_at AS old_due, d.lease_until IS NULL AS was_waiting, d.tries,
       y.ns, y.name, y.target, y.dead_groups,
       coalesce(CASE WHEN r.by_default THEN t.now + ${retryDelay('y.retry', 'd.tries + 1', 'd.seq')} END, ${DUE}) AS new_due,
       r.to_name IS NOT NULL OR y.target IS NOT NULL AND (r.dies OR r.counts AND d.tries + 1 >= y.max_tries) AS goes
-    FROM t CROSS JOIN r JOIN delivery d ON d.seq = r.seq AND d.subscription = r.subscription
-    LEFT JOIN ${policyOf('r.subscription', columns.count + 1)} y ON true
-    WHERE ${MAY_CHANGE} ORDER BY d.seq, d.subscription FOR UPDATE OF d)`;
+    FROM t CROSS JOIN (SELECT * FROM r ORDER BY seq, subscription) r CROSS JOIN LATERAL (
+      SELECT d.ctid AS new_tid, d.seq, d.due_at, d.lease_until, d.tries FROM delivery d WHERE ${MAY_CHANGE} LIMIT 1 FOR UPDATE) d
+    LEFT JOIN ${policyOf('r.subscription', columns.count + 1)} y ON true)`;
   const stays = `s AS (UPDATE delivery d SET lease_until = NULL, token = NULL, due_at = x.new_due, tries = ${tries},
       reason = CASE WHEN x.counts THEN x.reason ELSE d.reason END
-    FROM x WHERE d.ctid = x.tid AND x.goes IS NOT TRUE RETURNING x.ord, d.subscription, d.due_at, x.old_due, x.was_waiting)`;
+    FROM x WHERE d.ctid = x.new_tid AND x.goes IS NOT TRUE RETURNING x.ord, d.subscription, d.due_at, x.old_due, x.was_waiting)`;
   const counted = count(
     'sc',
     `(SELECT subscription, due_at, 1 AS waiting, (NOT was_waiting)::int AS released FROM s

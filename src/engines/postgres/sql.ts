@@ -67,15 +67,26 @@ export function countElements(name: string, from: string, sign: '' | '-'): strin
 /**
  * Finishes elements of streams: deliveries of them that have just gone are in `from`, with columns seq and
  * head. The element goes with its last delivery. Its row is locked first, in the order of numbers, so that
- * of two groups that finish it at once the second one sees what the first has left.
+ * of two groups that finish it at once the second one sees what the first has left. No entry joins `element` by its number, see
+ * {@link contentOf}.
  */
 export function finishShared(from: string): string {
   return `sg AS MATERIALIZED (SELECT seq, count(*)::int AS gone FROM ${from} WHERE head IS NULL GROUP BY seq),
-  sl AS MATERIALIZED (SELECT e.seq, e.remaining - sg.gone AS remaining FROM sg JOIN element e ON e.seq = sg.seq
-    ORDER BY e.seq FOR UPDATE OF e),
-  sd AS (DELETE FROM element e USING sl WHERE e.seq = sl.seq AND sl.remaining <= 0 RETURNING ${elementColumns('e')}),
-  su AS (UPDATE element e SET remaining = sl.remaining FROM sl WHERE e.seq = sl.seq AND sl.remaining > 0),
+  sl AS MATERIALIZED (SELECT e.seq, e.remaining - o.gone AS remaining, o.gone FROM (SELECT * FROM sg ORDER BY seq) o
+    CROSS JOIN LATERAL (SELECT seq, remaining FROM element WHERE seq = o.seq LIMIT 1 FOR UPDATE) e),
+  sd AS (DELETE FROM element e WHERE e.seq = ANY (ARRAY(SELECT seq FROM sl WHERE remaining <= 0)) RETURNING ${elementColumns('e')}),
+  su AS (UPDATE element e SET remaining = e.remaining - CASE WHEN e.seq = ANY (ARRAY(SELECT seq FROM sl WHERE gone > 1))
+      THEN (SELECT gone FROM sl WHERE sl.seq = e.seq) ELSE 1 END
+    WHERE e.seq = ANY (ARRAY(SELECT seq FROM sl WHERE remaining > 0))),
   ${countElements('sec', 'sd', '-')}`;
+}
+
+/**
+ * The content of the elements of deliveries `from` (columns seq, head) that have none, as an item of `FROM`. One look-up each: in
+ * a join, a plan that was made while the table was empty may read all of it for each delivery.
+ */
+export function contentOf(from: string): string {
+  return `LEFT JOIN LATERAL (SELECT head, body FROM element WHERE ${from}.head IS NULL AND seq = ${from}.seq LIMIT 1) e ON true`;
 }
 
 /**
@@ -159,7 +170,7 @@ export function copyMoved(): string[] {
         m.to_tries, m.to_expires, m.to_reason, coalesce(m.head, e.head) || m.line AS head, coalesce(m.body, e.body) AS body,
         m.to_groups::text[] <> '{""}' AS in_stream, subscription_id(m.to_ns, m.to_name, '') AS queue
       FROM (SELECT * FROM moved WHERE to_groups IS NOT NULL ORDER BY ord) m
-      LEFT JOIN element e ON m.head IS NULL AND e.seq = m.seq)`,
+      ${contentOf('m')})`,
     `cd AS (INSERT INTO delivery AS d (seq, due_at, inserted_at, expires_at, subscription, tries, bytes, reason, head, body)
       SELECT c.seq, c.to_due, t.now, c.to_expires, subscription_id(c.to_ns, c.to_name, g.grp), c.to_tries,
         octet_length(c.head) + octet_length(c.body), c.to_reason,

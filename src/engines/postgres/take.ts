@@ -7,6 +7,7 @@ import { type Queue, REGISTERED, type Subscription } from './registry.ts';
 import {
   CAME_WAITING,
   CONTENT_BYTES,
+  contentOf,
   count,
   countElements,
   elementColumns,
@@ -148,7 +149,7 @@ function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind):
       count('gc', 'g', reserves ? { waiting: '-count(*)', reserved: 'count(*)', bytes: '0' } : WENT_WAITING),
     )}
     SELECT g.ord, g.due_at, g.seq, g.tries, g.lease_until, g.token, g.expires_at, ${content}
-    FROM g ${shared ? 'LEFT JOIN element e ON g.head IS NULL AND e.seq = g.seq' : ''}
+    FROM g ${shared ? contentOf('g') : ''}
     UNION ALL
     SELECT r.ord, ${byIds ? 'NULL' : next}, NULL, NULL, t.now, (SELECT max(k.before${bounded ? ' + k.bytes) FILTER (WHERE k.before > 0' : ''}) FROM k)::bigint,
       (SELECT min(p.expires_at) FROM picked p WHERE p.is_expired), NULL, NULL
