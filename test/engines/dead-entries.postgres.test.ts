@@ -2,9 +2,11 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import pg from 'pg';
 import type { Engine } from '../../src/engine/engine.ts';
+import type { SettleAction, SettleItem } from '../../src/engine/storage.ts';
 import { FakeClock } from '../support/clock.ts';
 import { newElement } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
+import { purge } from '../support/settle.ts';
 import { until } from '../support/until.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
@@ -128,8 +130,59 @@ describe('A sweep on PostgreSQL', () => {
   });
 });
 
+describe('A plan of PostgreSQL that was made when a vacuum had found the tables empty', () => {
+  it('reads a few pages for each element when many have come', async (t) => {
+    const server = await sharedServer();
+    const schema = freshSchema();
+    const engine = await openNode(server, { schema });
+    t.after(async () => {
+      await engine.stop();
+      await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+    });
+    const queues = [
+      { queue: QUEUE, group: '' },
+      { queue: { ns: 'stream', name: 'q' }, group: 'g1' },
+    ];
+    const insert = async (count: number): Promise<void> => {
+      const elements = (groups: string[]) => Array.from({ length: count }, () => newElement({ groups }));
+      for (const { queue, group } of queues) await engine.storage.insert(queue, elements([group]));
+    };
+    const use = async (): Promise<void> => {
+      for (const { queue, group } of queues) {
+        await engine.storage.take(queue, { group, count: 10, leaseMs: null });
+        const { deliveries } = await engine.storage.take(queue, { group, count: 40, leaseMs: 60_000 });
+        const to = { ns: queue.ns, name: 'other' };
+        const actions: SettleAction[] = [
+          { kind: 'finish' },
+          { kind: 'release', delayMs: 0, countTry: true },
+          { kind: 'extend', leaseMs: 60_000 },
+          { kind: 'move', to, groups: [group], tries: null, headers: [] },
+        ];
+        const items = deliveries.map(({ id }, place): SettleItem => {
+          const action = actions[place % actions.length] ?? { kind: 'finish' };
+          return { queue, id, group, token: null, from: 'reserved', action };
+        });
+        const outcomes = (await engine.storage.settle(items)).map(({ outcome }) => outcome);
+        assert.deepEqual(new Set(outcomes), new Set(['done']));
+      }
+    };
+    for (const table of ['delivery', 'element'])
+      await runSql(server, `ALTER TABLE ${schema}.${table} SET (autovacuum_enabled = off)`);
+    await insert(100);
+    for (const { queue } of queues) await purge(engine.storage, queue);
+    await runSql(server, `VACUUM ANALYZE ${schema}.delivery, ${schema}.element`);
+    await insert(100);
+    await use();
+    for (let i = 0; i < 5; i += 1) await insert(4000);
+    const from = await pagesOf(server, engine, schema);
+    await use();
+    const pages = (await pagesOf(server, engine, schema)) - from;
+    assert.ok(pages < 3000, `${pages} pages for 100 elements`);
+  });
+});
+
 /**
- * Pages of the tables of deliveries and keys, and of the index of waiting deliveries, that all sessions have read. They report
+ * Pages of the tables of deliveries, elements and keys, and of the index of waiting deliveries, that all sessions have read. They report
  * what they counted at most once a second, and when they next do something.
  */
 async function pagesOf(server: PostgresServer, engine: Engine, schema: string): Promise<number> {
@@ -141,7 +194,7 @@ async function pagesOf(server: PostgresServer, engine: Engine, schema: string): 
     const { rows } = await runSql(
       server,
       `SELECT (SELECT sum(heap_blks_read + heap_blks_hit) FROM pg_statio_user_tables
-          WHERE schemaname = '${schema}' AND relname IN ('delivery', 'dedup'))
+          WHERE schemaname = '${schema}' AND relname IN ('delivery', 'element', 'dedup'))
         + (SELECT idx_blks_read + idx_blks_hit FROM pg_statio_user_indexes
           WHERE schemaname = '${schema}' AND indexrelname = 'delivery_waiting') AS pages`,
     );

@@ -87,8 +87,8 @@ export const POSTGRES: readonly Mutant[] = [
     name: 'the content of a stream goes with the last delivery but one',
     suite: 'postgres streams',
     edits: [
-      inPostgres('sql.ts', 'sl.remaining <= 0 RETURNING', 'sl.remaining <= 1 RETURNING'),
-      inPostgres('sql.ts', 'AND sl.remaining > 0)', 'AND sl.remaining > 1)'),
+      inPostgres('sql.ts', 'FROM sl WHERE remaining <= 0', 'FROM sl WHERE remaining <= 1'),
+      inPostgres('sql.ts', 'FROM sl WHERE remaining > 0', 'FROM sl WHERE remaining > 1'),
     ],
   },
   {
@@ -240,6 +240,18 @@ export const POSTGRES: readonly Mutant[] = [
         'batcher.ts',
         'error instanceof Refused && error.isTimeout ? batch?.callOf(error.query) : null',
         'null',
+      ),
+    ],
+  },
+  {
+    name: 'a settlement joins deliveries by their key, which a plan for an empty table does by reading all of them',
+    suite: 'postgres dead entries',
+    edits: [
+      inPostgres(
+        'settle.ts',
+        // biome-ignore lint/suspicious/noTemplateCurlyInString: source text
+        '`d.ctid = r.tid\n  AND CASE',
+        '`d.seq = r.seq AND d.subscription = r.subscription\n  AND CASE',
       ),
     ],
   },
