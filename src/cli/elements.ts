@@ -1,4 +1,11 @@
-import type { Codec, Element, ElementState, Name, SelectorFailure } from '../client/index.ts';
+import {
+  type Codec,
+  type Element,
+  type ElementState,
+  type Name,
+  QuaysideError,
+  type SelectorFailure,
+} from '../client/index.ts';
 import { type CommandContext, CommandUsageError, printable, tableOf } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
@@ -48,10 +55,18 @@ export async function put(
       const { id } = outcome.value;
       await context.print({ id }, () => id);
     }
-    const failed = outcomes.find((outcome) => outcome.status === 'rejected');
-    if (failed !== undefined) throw failed.reason;
+    for (const [i, outcome] of outcomes.entries()) {
+      if (outcome.status === 'rejected') throw ofElement(outcome.reason, at + i + 1, bodies.length);
+    }
   }
   return EXIT_CODES.done;
+}
+
+/** The error of one element. The server names its line in a request that it may have shared with others. */
+function ofElement(error: unknown, number: number, count: number): unknown {
+  if (!(error instanceof QuaysideError)) return error;
+  const message = error.message.replace(/^Line \d+: /, count === 1 ? '' : `Element ${number}: `);
+  return Object.assign(error, { message });
 }
 
 async function readInput(

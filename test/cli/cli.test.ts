@@ -142,8 +142,10 @@ describe('The command line', () => {
 
   it('prints the ids of what was inserted if a part is rejected', async () => {
     const { code, stdout, stderr } = await quayside(['put', 'N/partly', 'a', 'x'.repeat(1_100_000), 'b']);
-    assert.match(stderr, /At most 1048576 are allowed/);
+    assert.match(stderr, /^quayside: Element 2: The body has 1100000 bytes\./);
     assert.equal(code, 1);
+    const alone = await quayside(['put', 'N/partly', 'x'.repeat(1_100_000)]);
+    assert.match(alone.stderr, /^quayside: The body has 1100000 bytes\./);
     const shown = json(await quayside(['browse', 'N/partly'])) as { id: string }[];
     assert.deepEqual(
       stdout
