@@ -133,6 +133,12 @@ async function findStore(loaded: LoadedConfig, configFile: string | null): Promi
     path: configFile,
     users: configuredUsers(config),
     check(name, verb) {
+      // The configuration would be rejected with it.
+      if (name === '__proto__') {
+        throw new CommandFailed(
+          `A user of ${configFile} cannot be called ${quote(name)}. Choose another name.`,
+        );
+      }
       const own = inFile[name];
       if (verb !== 'add' && own === undefined) {
         throw new CommandFailed(`User ${quote(name)} is named by an environment variable; change it there.`);

@@ -104,6 +104,7 @@ describe('quayside user', () => {
       [add('ann'), /^There is a user "ann" already\.$/],
       [{ verb: 'passwd', name: 'nn' }, /^There is no user "nn" in .*q\.yaml\. Allowed: ann, short\.$/],
       [add('a:b'), /^User "a:b": a name that Basic credentials cannot carry\. Choose a name/],
+      [add('__proto__'), /^A user of .*q\.yaml cannot be called "__proto__"\. Choose another name\.$/],
       [
         add('bob', { N: ['raed'] }),
         /^User "bob" "rights" "N": there is no right "raed"\. Choose among read, write/,
