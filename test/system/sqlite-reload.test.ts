@@ -92,6 +92,19 @@ describe('A SQLite transaction that is rolled back', () => {
     });
   });
 
+  it('ends a lease again whose end it took back, without a sweep', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const { storage } = await folder.started({ testThread: faults.thread });
+      await storage.insert(SECOND, [element()]);
+      await storage.take(SECOND, { group: 'g', count: 1, leaseMs: 1000 });
+      folder.clock.advance(1000);
+      faults.arm('commit', SQLITE_NOMEM);
+      const { ready, reserved } = await storage.counts(SECOND);
+      assert.deepEqual({ ready, reserved }, { ready: 1, reserved: 0 });
+    });
+  });
+
   it('does not bring back what memory knew of a queue that was forgotten before', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();

@@ -1,7 +1,8 @@
 // SQLite: one file, owned by one worker thread of this process.
 //
 // Main thread: `storage.ts` and `records.ts` (definitions, statistics) implement the ports; `client.ts` gathers their calls
-// into batches; `protocol.ts` has the operations, and what crosses the thread border.
+// into batches; `protocol.ts` has the operations, and what crosses the thread border. `settings.ts` checks what is configured;
+// `steady-time.ts` is the clock, which also the worker's moments come from.
 // Worker, in `worker/`: `main.ts` is the thread; `serve.ts` receives messages; `batch.ts` lists the operations and runs the
 // batches that wait in one transaction, and failed ones call by call. Each operation is in the file of its subject: `insert.ts`,
 // `take.ts` (with undone takes, scans), `settle.ts` (with dead letters, copies, damaged elements), `sweep.ts`.
