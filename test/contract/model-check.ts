@@ -5,8 +5,11 @@ import type { QueueKey } from '../../src/model/names.ts';
 import type { Model, ModelDelivery } from './model.ts';
 import { EVERY_QUEUE, groupsOf, type World } from './model-world.ts';
 
-/** After how many steps of a history the counts of each group are also read by themselves, which triples the calls of a check. */
-const STEPS_TO_GROUPS = 5;
+/**
+ * After how many steps of a history the counts of each group are also read by themselves, which triples the calls of a check.
+ * With `MODEL_RUNS`, as in `npm run test:long`, after each.
+ */
+const STEPS_TO_GROUPS = process.env.MODEL_RUNS === undefined ? 5 : 1;
 
 /** I1, I6: the counts and next maturities of every queue, and of the groups in it, are the model's. */
 export async function checkAll(model: Model, world: World): Promise<void> {
