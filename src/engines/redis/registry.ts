@@ -45,6 +45,8 @@ const SURELY_KNOWN_MS = 12 * USE_NOTED_MS;
 const CLOCKS_MS = 60_000;
 /** If there are more queues than this, all are forgotten. */
 const MAX_REMEMBERED = 100_000;
+/** A drop dates the last use back by this, so that a use within the same millisecond differs from it, and keeps the name. */
+const DROP_MARK_MS = 0.5;
 /** Queues whose usage is asked for in one go. */
 const QUEUES_AT_ONCE = 200;
 /** Members of waiting and of reserved deliveries. */
@@ -165,12 +167,14 @@ export class Registry {
    * finds it new, and makes its name known again. @throws ExecutionError
    */
   async drop(queue: QueueKey): Promise<boolean> {
-    const key = this.#keys.names(queue.ns);
-    const usedAt = await this.#executor.read(key, 'ZSCORE', [key, queue.name]);
+    const { ns, name } = queue;
+    const key = this.#keys.names(ns);
+    const score = await this.#executor.read(key, 'ZSCORE', [key, name]);
+    const usedAt = score === null ? null : Number(asString(score));
+    if (usedAt !== null) await this.unname(ns, { name, usedAt }, -DROP_MARK_MS);
     if (!(await this.#delete(queue, 'drop'))) return false;
     this.forgetDeclared(queue);
-    if (usedAt !== null)
-      await this.unname(queue.ns, { name: queue.name, usedAt: Number(asString(usedAt)) }, null);
+    if (usedAt !== null) await this.unname(ns, { name, usedAt: usedAt - DROP_MARK_MS }, null);
     return true;
   }
 
