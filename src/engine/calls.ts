@@ -128,9 +128,13 @@ export class PendingLimit {
   /**
    * Why a call is rejected now, as `storage-unavailable`; null: it may join.
    * @param downMs for how long its server has been unreachable; 0 while it is reachable
+   * @param problem why it is unreachable, if that is known
    */
-  rejection(downMs: number): QuaysideError | null {
-    if (isUnreachable(downMs)) return unavailable(NOT_REACHABLE, NO_CONNECTION);
+  rejection(downMs: number, problem: Error | null = null): QuaysideError | null {
+    if (isUnreachable(downMs)) {
+      if (problem === null) return unavailable(NOT_REACHABLE, NO_CONNECTION);
+      return unavailable(`The store is not reachable now: ${problem.message}; nothing was changed.`, problem);
+    }
     if (this.#bytes < (downMs > 0 ? MAX_BYTES_UNREACHABLE : MAX_BYTES)) return null;
     return unavailable('The store does not reply as fast as it is called; nothing was changed.', TOO_MUCH);
   }

@@ -147,6 +147,10 @@ describe('a Redis server that begins to evict', () => {
       }),
     );
     assert.match(said.join(), /maxmemory-policy is volatile-ttl/);
+    clock.advance(ANSWERED_MS);
+    await assert.rejects(engine.storage.insert(queue, newElements('a')), {
+      message: /^The store is not reachable now: .*maxmemory-policy is volatile-ttl/,
+    });
     setPolicy('noeviction');
     await passUntil(clock, () => engine.storage.insert(queue, newElements('b')));
     await stopped(engine, clock);

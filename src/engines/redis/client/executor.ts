@@ -77,7 +77,8 @@ export class Executor {
 
   /** Why a request for this slot would be in vain now; null: it may succeed. */
   rejection(slot: number): QuaysideError | null {
-    return this.pending.rejection(this.#context.topology.masterOf(slot)?.downMs ?? 0);
+    const master = this.#context.topology.masterOf(slot);
+    return this.pending.rejection(master?.downMs ?? 0, master?.problem ?? null);
   }
 
   /** A command on one key that changes nothing. @throws ExecutionError */
