@@ -8,7 +8,7 @@ import {
 } from '../engine/definitions.ts';
 import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
-import { createCheckLimit } from '../sandbox/limits.ts';
+import { createCheckLimit, MAX_WAITING_DRY_RUNS } from '../sandbox/limits.ts';
 import { quote } from '../util/quote.ts';
 import { repeat } from '../util/repeat.ts';
 import type { Service } from '../util/service.ts';
@@ -256,12 +256,13 @@ export class Exchanges implements Service {
    */
   dryRun(id: string, sample: Sample, given: Declaration | null, request: CheckRequest = {}): Promise<DryRun> {
     const { caller = NODE } = request;
-    return this.#checks.runNow(caller.name, async () => {
+    const run = async (): Promise<DryRun> => {
       const tried = given ?? this.#registry.mustGet(id).exchange.declaration;
       if (given === null) mustRunSelectors(tried.dst, this.#options);
       else await this.check(given, request);
       return dryRun(tried, sample, this.#options, caller);
-    });
+    };
+    return this.#checks.run(caller.name, run, MAX_WAITING_DRY_RUNS);
   }
 
   /**

@@ -73,6 +73,8 @@ const MAX_OF_USER = 2;
 const MAX_IN_ALL = 16;
 /** Creates of one user that wait for their check, at most. */
 const MAX_WAITING_OF_USER = 32;
+/** Dry runs of one user wait only behind less, since each holds a body of up to a mebibyte: the console tries and checks at once. */
+export const MAX_WAITING_DRY_RUNS = 2;
 
 /**
  * Bounds the checks and dry runs of selectors that are in progress, by user. They share the selector worker with the

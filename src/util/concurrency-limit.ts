@@ -29,9 +29,12 @@ export class ConcurrencyLimit {
     this.#options = options;
   }
 
-  /** Does the work when it may start. Rejects at once if too much of its key waits, else as the work does. */
-  async run<T>(key: string, work: () => Promise<T>): Promise<T> {
-    const leave = await this.enter(key);
+  /**
+   * Does the work when it may start. Rejects at once if too much of its key waits, else as the work does.
+   * @param maxWaiting for work that should wait behind less than others may; 0: it starts now or is rejected
+   */
+  async run<T>(key: string, work: () => Promise<T>, maxWaiting?: number): Promise<T> {
+    const leave = await this.enter(key, maxWaiting);
     try {
       return await work();
     } finally {
@@ -39,20 +42,14 @@ export class ConcurrencyLimit {
     }
   }
 
-  /** The same for work that does not wait: it is rejected if it may not start now. */
-  async runNow<T>(key: string, work: () => Promise<T>): Promise<T> {
-    if (!this.#hasPlace(key)) throw this.#options.rejection();
-    return this.run(key, work);
-  }
-
   /**
    * Resolves when work of the key may start, with a function that ends it; further calls of that do nothing.
    * Rejects at once if too much of its key waits.
    */
-  async enter(key: string): Promise<() => void> {
+  async enter(key: string, maxWaiting = this.#options.maxWaiting): Promise<() => void> {
     const before = this.#waiting.reduce((count, pending) => count + (pending.key === key ? 1 : 0), 0);
     if (before === 0 && this.#hasPlace(key)) this.#start(key);
-    else if (before >= this.#options.maxWaiting) throw this.#options.rejection();
+    else if (before >= maxWaiting) throw this.#options.rejection();
     else await new Promise<void>((resolve) => this.#waiting.push({ key, enter: resolve }));
     let isOver = false;
     return () => {

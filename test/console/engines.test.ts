@@ -23,7 +23,7 @@ describe('The console in a browser, on engines with servers', () => {
     opened = await OpenedConsole.open(namespaces);
   });
 
-  afterEach(() => opened.check());
+  afterEach((context) => opened.check(context));
 
   after(() => opened?.close());
 

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
+import type { SuiteContext, TestContext } from 'node:test';
 import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core';
 import { needDebian } from '../support/python.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
@@ -114,9 +115,18 @@ export class OpenedConsole {
     await page.locator('#page h1').waitFor();
   }
 
-  /** Ends what a test opened. @throws AssertionError if a page threw, or broke its security policy */
-  async check(): Promise<void> {
-    for (const context of this.#contexts.splice(0)) await context.close();
+  /**
+   * Ends what a test opened. If the test failed, its pages are printed: a time limit alone says nothing of what they showed.
+   * @throws AssertionError if a page threw, or broke its security policy
+   */
+  async check(test: TestContext | SuiteContext | null = null): Promise<void> {
+    const passed = test === null || !('passed' in test) || test.passed;
+    for (const context of this.#contexts.splice(0)) {
+      for (const page of passed ? [] : context.pages()) {
+        console.error(page.url(), await page.locator('body').innerText());
+      }
+      await context.close();
+    }
     assert.deepEqual(this.#complaints.splice(0), []);
   }
 

@@ -57,26 +57,27 @@ describe('Tries of exchanges', () => {
 
   after(() => close());
 
-  it('are refused as overloaded while two of the same user are in progress, and not those of others', async () => {
-    const two = [attempt('evil'), attempt('evil')];
-    await assert.rejects(attempt('evil'), OVERLOADED);
+  it('wait for their turn while two of the same user are in progress, two of them, and not for those of others', async () => {
+    const four = Array.from({ length: 4 }, () => attempt('evil'));
     const other = attempt('honest');
+    await assert.rejects(attempt('evil'), OVERLOADED);
     await sandbox.release(3);
-    await Promise.all([...two, other]);
     assert.deepEqual(sandbox.payers, ['evil', 'evil', 'honest']);
-    const again = attempt('evil');
-    await sandbox.release(1);
-    await again;
+    await sandbox.release(2);
+    await Promise.all([...four, other]);
+    assert.deepEqual(sandbox.payers, ['evil', 'evil', 'honest', 'evil', 'evil']);
   });
 
-  it('are refused as overloaded while sixteen are in progress', async () => {
-    const all = Array.from({ length: 16 }, (_, i) => attempt(`user ${i}`));
-    await assert.rejects(attempt('late'), OVERLOADED);
+  it('wait for their turn while sixteen are in progress', async () => {
+    const first = sandbox.payers.length;
+    const all = Array.from({ length: 17 }, (_, i) => attempt(`user ${i}`));
     await sandbox.release(16);
+    assert.equal(sandbox.payers.length, first + 16);
+    await sandbox.release(1);
     await Promise.all(all);
   });
 
-  it('and creates have two checks of one user in progress; further creates wait, in order', async () => {
+  it('and creates have two checks of one user in progress; 32 more wait, in order', async () => {
     sandbox.holdsChecks = true;
     const before = sandbox.checks;
     const caller = { name: 'evil', maySee: () => true };

@@ -249,7 +249,6 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [
       inPostgres(
         'settle.ts',
-        // biome-ignore lint/suspicious/noTemplateCurlyInString: source text
         '`d.ctid = r.tid\n  AND CASE',
         '`d.seq = r.seq AND d.subscription = r.subscription\n  AND CASE',
       ),
