@@ -4,7 +4,7 @@ import type { DeadLetterPolicy, QueueOptions, RetryDelay } from '../engine/stora
 import type { NewElement } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
-import { membersOf, wrongMember } from '../model/members.ts';
+import { atMember, membersOf, wholeMember, wrongMember } from '../model/members.ts';
 import { checkName } from '../model/names.ts';
 import { DEAD_LETTER_QUEUE } from '../model/service-headers.ts';
 import { bySpecificity, ruleFor } from '../util/name-pattern.ts';
@@ -162,7 +162,7 @@ function parseDeadLetter(value: unknown): DeadLetterPolicy {
   const { maxTries, queue = DEAD_LETTER_QUEUE } = membersOf(value, 'deadLetter', ['maxTries', 'queue']);
   if (typeof queue !== 'string') throw wrongMember('deadLetter.queue', queue, 'a string');
   return {
-    maxTries: whole(maxTries, 'deadLetter.maxTries', LIMITS.tries),
+    maxTries: wholeMember('deadLetter.maxTries', maxTries, 1, LIMITS.tries),
     queue: checkName('deadLetter.queue', queue),
   };
 }
@@ -194,6 +194,8 @@ export function parseRetryDelay(value: unknown): RetryDelay {
 export function checkOptions(namespace: Namespace, name: string, options: OwnOptions): void {
   checkDeadLetterQueue(name, options);
   const { leaseMs, deadLetter, retryDelay, retentionMs, ttlMs } = options;
+  const supported = (option: (typeof NAMES)[number], check: () => void): void =>
+    atMember(option, check, `${option} cannot be set.`);
   if (leaseMs !== undefined) supported('lease', () => needs(namespace, 'reserve'));
   if (deadLetter != null) supported('deadLetter', () => needs(namespace, 'reserve'));
   if (retryDelay != null) supported('retryDelay', () => needs(namespace, 'reserve'));
@@ -208,16 +210,6 @@ export function checkDeadLetterQueue(name: string, { deadLetter }: OwnOptions): 
     'deadLetter.queue',
     `deadLetter.queue is ${quote(name)}, the queue itself. Name another queue, or give deadLetter: null for a queue without dead letters.`,
   );
-}
-
-/** What `check` throws names the option, which its own message does not. */
-function supported(option: (typeof NAMES)[number], check: () => void): void {
-  try {
-    check();
-  } catch (error) {
-    if (!(error instanceof QuaysideError)) throw error;
-    throw error.with({ parameter: option, message: `${option} cannot be set. ${error.message}` });
-  }
 }
 
 /** Seconds, read as milliseconds, at least one. */

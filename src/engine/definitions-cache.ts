@@ -109,13 +109,16 @@ export class DefinitionsCache {
     void this.#track(() => listed.promise);
     return this.#parts.definitions.list(this.#parts.kind).then(
       (all) => () => {
-        const found = new Map(all.map((definition) => [definition.key, definition]));
-        for (const key of new Set([...this.#cached.keys(), ...found.keys()])) {
-          if (this.#isWanted(key) && !this.#isOutdated(key, moment)) {
-            this.#apply(key, found.get(key) ?? null, moment);
+        try {
+          const found = new Map(all.map((definition) => [definition.key, definition]));
+          for (const key of new Set([...this.#cached.keys(), ...found.keys()])) {
+            if (this.#isWanted(key) && !this.#isOutdated(key, moment)) {
+              this.#apply(key, found.get(key) ?? null, moment);
+            }
           }
+        } finally {
+          listed.resolve();
         }
-        listed.resolve();
       },
       (error: unknown) => {
         listed.resolve();

@@ -1,6 +1,6 @@
 import { didYouMean } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
-import { invalidParameter, type QuaysideError } from './errors.ts';
+import { invalidParameter, QuaysideError } from './errors.ts';
 
 /** The members of a JSON object that a client sent. */
 export type Members = Readonly<Record<string, unknown>>;
@@ -33,6 +33,19 @@ export function wrongMember(path: string, value: unknown, allowed: string): Quay
   const what = path === '' ? 'The body' : path;
   if (value === undefined) return invalidParameter(path, `${what} is missing; it must be ${allowed}.`);
   return invalidParameter(path, `${what} must be ${allowed}, not ${quote(value)}.`);
+}
+
+/**
+ * Returns what `read` returns. An error that it throws names the member at `path`, which its own message does not.
+ * @param lead what the message begins with
+ */
+export function atMember<T>(path: string, read: () => T, lead = `${path}:`): T {
+  try {
+    return read();
+  } catch (error) {
+    if (!(error instanceof QuaysideError)) throw error;
+    throw error.with({ parameter: path, message: `${lead} ${error.message}` });
+  }
 }
 
 /**

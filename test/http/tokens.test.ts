@@ -190,7 +190,12 @@ describe('API tokens', () => {
         /does not have the right manage in namespace N/,
       ],
       [{ name: 'x', rights: { '*': ['manage'] } }, 403, 'forbidden', /has the right manage in no namespace/],
-      [{ name: 'x', rights: { hidden: ['read'] } }, 404, 'namespace-not-found', /no namespace "hidden"/],
+      [
+        { name: 'x', rights: { hidden: ['read'] } },
+        404,
+        'namespace-not-found',
+        /^rights\.hidden: There is no namespace "hidden"/,
+      ],
       [{ name: 'x', rights: { absent: ['read'] } }, 404, 'namespace-not-found', /no namespace "absent"/],
       [
         { name: 'x', expiresAt: 'soon' },

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { Definition, DefinitionChange, Definitions, JsonValue } from '../../src/engine/definitions.ts';
+import { DefinitionsCache } from '../../src/engine/definitions-cache.ts';
 import { FakeClock } from '../support/clock.ts';
 import { followDefinitions } from '../support/followed-definitions.ts';
 
@@ -103,6 +104,24 @@ describe('A cache of definitions', () => {
     assert.deepEqual(cache.get('a')?.value, 1);
     cache.stop();
     assert.equal(clock.pending, 0);
+  });
+
+  it('is idle again after a list that could not be applied', async () => {
+    const definitions = new HeldDefinitions();
+    const refused = new Error('not this one');
+    const onRead = (): never => {
+      throw refused;
+    };
+    const cache = new DefinitionsCache({
+      definitions,
+      kind: 'queue',
+      clock: new FakeClock(),
+      onRead,
+      onFailedRead: () => {},
+    });
+    await definitions.put('', 'a', 1);
+    await assert.rejects(cache.reload(), refused);
+    await cache.idle();
   });
 
   it('is not set back by a list that is older than a change by this node', async () => {

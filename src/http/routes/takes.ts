@@ -8,7 +8,7 @@ import { needs } from '../../broker/queue-options.ts';
 import type { Delivery } from '../../model/element.ts';
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
-import { type Members, membersOf, wholeMember, wrongMember } from '../../model/members.ts';
+import { atMember, type Members, membersOf, wholeMember, wrongMember } from '../../model/members.ts';
 import { checkGroup, checkName } from '../../model/names.ts';
 import { quote } from '../../util/quote.ts';
 import { type Schema, Type } from '../../util/schema.ts';
@@ -366,7 +366,7 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
       leaseMs: leaseIn(queue, given),
       weight: wholeMember(`${path}.weight`, weight, 1, LIMITS.takeWeight),
     };
-    const readAs = placed(`${path}.group`, () => queue.groupOf(source.group));
+    const readAs = atMember(`${path}.group`, () => queue.groupOf(source.group));
     const key = JSON.stringify([namespace.name, name, readAs]);
     const earlier = seen.get(key);
     if (earlier !== undefined) {
@@ -383,21 +383,11 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
 /** The namespace, which the user may read. One that they may not see looks like one that does not exist. */
 function namespaceIn(call: HttpCall, { ns }: Members, path: string): Namespace {
   if (typeof ns !== 'string') throw wrongMember(`${path}.ns`, ns, 'a string');
-  return placed(`${path}.ns`, () => {
+  return atMember(`${path}.ns`, () => {
     const reason = refusal(call.user, 'read', ns);
     if (reason !== null) throw reason;
     return call.front.parts.broker.namespace(ns);
   });
-}
-
-/** What `read` returns; what it throws names the member at `path`, since the request has several of its kind. */
-function placed<T>(path: string, read: () => T): T {
-  try {
-    return read();
-  } catch (error) {
-    if (!(error instanceof QuaysideError)) throw error;
-    throw error.with({ parameter: path, message: `${path}: ${error.message}` });
-  }
 }
 
 /**

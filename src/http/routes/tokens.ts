@@ -1,7 +1,7 @@
 import type { NewToken, TokenRecord, TokenRights } from '../../access/api-tokens.ts';
 import { RIGHTS, type Right, refusal } from '../../access/user.ts';
 import { namespaceNotFound, QuaysideError } from '../../model/errors.ts';
-import { memberPath, membersOf, wrongMember } from '../../model/members.ts';
+import { atMember, memberPath, membersOf, wrongMember } from '../../model/members.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
@@ -148,7 +148,9 @@ function parseRights(call: HttpCall, value: unknown): TokenRights {
       const path = memberPath('rights', namespace);
       if (!Array.isArray(list) || list.length === 0) throw wrongMember(path, list, 'a list of rights');
       const rights = list.map((right, i) => parseRight(right, `${path}[${i}]`));
-      for (const right of rights) checkRight(call, right, namespace);
+      atMember(path, () => {
+        for (const right of rights) checkRight(call, right, namespace);
+      });
       return [namespace, rights];
     }),
   );
