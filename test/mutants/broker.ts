@@ -201,7 +201,11 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'a node publishes its inserts although it is alone',
     suite: 'a lone node',
-    edits: edit('broker/cluster.ts', 'if (this.isAlone) return;', ''),
+    edits: edit(
+      'broker/queue.ts',
+      'const { isAlone } = namespace.cluster;',
+      'const isAlone = false as boolean;',
+    ),
   },
 ];
 

@@ -52,6 +52,7 @@ export const SUITES = {
   'sqlite messages': { files: ['test/unit/sqlite-message.test.ts'], pattern: null },
   'sqlite faults': { files: ['test/system/sqlite-faults.test.ts'], pattern: null },
   'sqlite reload': { files: ['test/system/sqlite-reload.test.ts'], pattern: null },
+  'sqlite restart': { files: ['test/system/sqlite-restart.test.ts'], pattern: null },
   'sqlite damage': { files: ['test/system/sqlite-damage.test.ts'], pattern: null },
   'sqlite log': { files: ['test/system/sqlite-log.test.ts'], pattern: null },
   'sqlite files': { files: ['test/system/sqlite-files.test.ts'], pattern: null },

@@ -287,7 +287,7 @@ export const SQLITE: readonly Mutant[] = [
   },
   {
     name: 'leases are forgotten by a restart',
-    suite: 'storage model with crashes',
+    suite: 'sqlite restart',
     edits: [inWorker('rows.ts', '    this.findNextLeaseEnd();\n', '')],
   },
   {
@@ -390,7 +390,7 @@ export const SQLITE: readonly Mutant[] = [
   },
   {
     name: 'answers of two batches are exchanged',
-    suite: 'contract',
+    suite: 'sqlite faults',
     edits: [
       {
         file: 'src/engines/sqlite/client.ts',
@@ -604,7 +604,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a power loss takes the count of starts back',
     suite: 'sqlite power loss',
-    edits: [inWorker('store.ts', 'this.#setSync(true);', 'this.#setSync(this.#isDurable);')],
+    edits: [inWorker('open.ts', 'PRAGMA synchronous = FULL;', 'PRAGMA synchronous = NORMAL;')],
   },
   {
     name: 'the ballast is kept on a full disk',

@@ -364,6 +364,14 @@ describe('a SQLite file with a changed delivery', () => {
     });
   });
 
+  it('is refused if an index hides an element', async () => {
+    await withFolder(async (folder) => {
+      await fill(folder, ['hidden', 'shown']);
+      hideFirst(folder);
+      await assert.rejects(folder.engine().start(), /test\.db is damaged/);
+    });
+  });
+
   it('is refused if a file that is too large to be checked whole hides an element from its index', async () => {
     await withFolder(async (folder) => {
       const first = await folder.started({ durability: 'normal' });
@@ -373,11 +381,7 @@ describe('a SQLite file with a changed delivery', () => {
       }
       await first.stop();
       assert.ok(readFileSync(folder.file).length > 64 * 1024 * 1024);
-      const [page = 0] = pagesOf(folder, ['delivery_waiting']);
-      const bytes = readFileSync(folder.file);
-      // The last cell of a leaf of an index is its first entry's: a byte of its maturity.
-      bytes[page * 4096 - 6] = (bytes[page * 4096 - 6] ?? 0) ^ 1;
-      writeFileSync(folder.file, bytes);
+      hideFirst(folder);
       await assert.rejects(folder.engine().start(), /test\.db is damaged/);
     });
   });
@@ -389,6 +393,15 @@ function pagesOf({ file }: SqliteFolder, names: readonly string[]): number[] {
   const rows = db.prepare('SELECT name, pageno FROM dbstat').all();
   db.close();
   return rows.filter(({ name }) => names.includes(String(name))).map(({ pageno }) => Number(pageno));
+}
+
+/** Changes the maturity by which the index of what waits finds its first element. */
+function hideFirst(folder: SqliteFolder): void {
+  const [page = 0] = pagesOf(folder, ['delivery_waiting']);
+  const bytes = readFileSync(folder.file);
+  // The last cell of a leaf of an index is its first entry's: a byte of its maturity.
+  bytes[page * 4096 - 6] = (bytes[page * 4096 - 6] ?? 0) ^ 1;
+  writeFileSync(folder.file, bytes);
 }
 
 /** Everything that the file hands out; null if it is refused or fails, naming the file. */

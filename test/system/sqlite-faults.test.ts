@@ -159,14 +159,21 @@ describe('a SQLite store that fails', () => {
       await turn();
       // Each turn by itself would make eight commits. Two are due; a third is left to a machine that stalls.
       faults.arm('commit', SQLITE_IOERR, 4);
-      const calls: Promise<unknown>[] = [busy];
+      const calls: Promise<string[]>[] = [];
       for (let i = 0; i < 7; i++) {
         calls.push(storage.insert(QUEUE, newElements(`turn ${i}`)));
         await turn();
       }
-      await Promise.all(calls);
+      assert.equal((await busy).length, 50_000);
+      const ids = (await Promise.all(calls)).flat();
       faults.disarm();
       assert.equal((await storage.counts(QUEUE)).ready, 50_007);
+      // Each turn has its own reply.
+      const take = { group: '', count: 1, leaseMs: null };
+      for (const [i, id] of ids.entries()) {
+        const { deliveries } = await storage.take(QUEUE, { ...take, ids: [id] });
+        assert.deepEqual(bodyTexts(deliveries), [`turn ${i}`]);
+      }
     });
   });
 

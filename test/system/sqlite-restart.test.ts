@@ -54,6 +54,19 @@ describe('a SQLite file over its life', () => {
     });
   });
 
+  it('hands out what was reserved until it was closed at the first call, without a sweep', async () => {
+    await withFolder(async (folder) => {
+      const first = await folder.started();
+      await first.storage.insert(QUEUE, newElements('a'));
+      await first.storage.take(QUEUE, { group: '', count: 1, leaseMs: 1000 });
+      await first.stop();
+      folder.clock.advance(5000);
+      const second = await folder.started();
+      const [again] = (await second.storage.take(QUEUE, { ...popping, count: 1 })).deliveries;
+      assert.equal(again?.tries, 1);
+    });
+  });
+
   it('never gives an id, a token or a version twice', async () => {
     await withFolder(async (folder) => {
       const seen = new Set<string>();
