@@ -202,9 +202,9 @@ export const BROKER: readonly Mutant[] = [
     name: 'a node publishes its inserts although it is alone',
     suite: 'a lone node',
     edits: edit(
-      'broker/queue.ts',
-      'const { isAlone } = namespace.cluster;',
-      'const isAlone = false as boolean;',
+      'broker/cluster.ts',
+      ' || (this.#peers.size === 0 && now - this.#startedAt >= ALL_SEEN_MS)',
+      '',
     ),
   },
 ];
