@@ -1,4 +1,4 @@
-import { LeaseLostError, QuaysideError, StoppedError, TimeoutError } from './errors.ts';
+import { checkedMs, LeaseLostError, QuaysideError, StoppedError, TimeoutError } from './errors.ts';
 import { CONSOLE, type Logger } from './logger.ts';
 import { Queue, type QueueContext, reserveHeld } from './queue.ts';
 import type { HeldReservation, Reservation } from './reservation.ts';
@@ -289,10 +289,20 @@ export class Worker<T> implements AsyncDisposable {
       this.#emit('buried', reservation, error);
       return;
     }
-    const { backoff } = this.#options;
-    const delayMs = error instanceof RetryLater ? error.delayMs : backoff?.(reservation.tries, error);
-    await reservation.rollback({ reason, ...(delayMs !== undefined && { delayMs: Math.max(0, delayMs) }) });
+    const delayMs = this.#delayOf(reservation, error);
+    await reservation.rollback({ reason, ...(delayMs !== undefined && { delayMs }) });
     this.#emit('rolledBack', reservation, error, delayMs);
+  }
+
+  /** Undefined: the queue's retry delay, also if `backoff` fails, or else the element would stay reserved. */
+  #delayOf({ tries }: HeldReservation<T>, error: unknown): number | undefined {
+    try {
+      const delayMs = error instanceof RetryLater ? error.delayMs : this.#options.backoff?.(tries, error);
+      return delayMs === undefined ? delayMs : checkedMs('backoff', Math.max(0, delayMs));
+    } catch (failure) {
+      this.#report(failure);
+      return undefined;
+    }
   }
 
   #return(reservation: HeldReservation<T>, settle: () => Promise<void>): void {

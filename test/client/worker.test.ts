@@ -306,6 +306,22 @@ describe('A worker', () => {
     assert.equal((error as QuaysideError).code, 'invalid-data');
   });
 
+  it('gives an element back by the delay of its queue if backoff throws, or returns no time', async () => {
+    const queue = client.queue('N/no-backoff');
+    for (const backoff of [() => assert.fail('no backoff'), () => Number.NaN]) {
+      await queue.insert('x');
+      const failsOnce = ({ tries }: { tries: number }): void => {
+        if (tries === 0) throw new Error('failed');
+      };
+      await using worker = new Worker(queue, failsOnce, { backoff, logger: { error: () => {} } });
+      const committed = happens(worker, 'committed', 1);
+      const [[, error, delayMs] = []] = await happens(worker.start(), 'rolledBack', 1);
+      assert.match(String(error), /failed/);
+      assert.equal(delayMs, undefined);
+      await committed;
+    }
+  });
+
   it('has a span for each insert and each handler, joined by a link', async () => {
     const queue = client.queue('N/traced');
     tracing.spans.length = 0;
