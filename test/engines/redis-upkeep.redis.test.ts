@@ -122,6 +122,31 @@ describe('The upkeep of a Redis engine', () => {
     assert.equal((await storage.counts(dead)).ready, 18);
   });
 
+  it('moves of large elements take several calls of the server, as each keeps it from all else', async () => {
+    const [queue, dead] = ['failing', 'dead'].map((name): QueueKey => ({ ns: 'jobs', name }));
+    assert.ok(queue && dead);
+    const { storage } = engine;
+    const body = Buffer.alloc(2_000_000);
+    for (let i = 0; i < 18; i++) await storage.insert(queue, [newElement({ body })]);
+    const taken = [];
+    for (let i = 0; i < 3; i++) {
+      const { deliveries } = await storage.take(queue, { group: '', count: 6, leaseMs: 60_000 });
+      taken.push(...deliveries);
+    }
+    await cli('CONFIG', 'RESETSTAT');
+    const results = await storage.settle(
+      taken.map(({ id, lease }) => {
+        const token = lease?.token ?? null;
+        const action = { kind: 'dead-letter', countTry: true, reason: null } as const;
+        return { queue, id, group: '', token, owner: null, from: 'reserved', action };
+      }),
+    );
+    assert.deepEqual(new Set(results.map(({ outcome }) => outcome)), new Set(['dead-lettered']));
+    const [, calls] = /cmdstat_fcall:calls=(\d+)/.exec(await cli('INFO', 'commandstats')) ?? [];
+    assert.ok(Number(calls) > 1, `${calls} calls`);
+    assert.equal((await storage.counts(dead)).ready, 18);
+  });
+
   it('elements of streams expire, and pass their retention, in several sweeps if they have many groups', async () => {
     const { storage } = engine;
     const groups = Array.from({ length: 60 }, (_, i) => `group ${i}`);

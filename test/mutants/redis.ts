@@ -286,6 +286,22 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
+    name: 'moves of large elements all happen in one call',
+    suite: 'redis upkeep',
+    edits: [inRedis('library/settle.lua', '  if call.copied >= MAX_COPIED then return LATER end\n', '')],
+  },
+  {
+    name: 'what a call of the server left is not settled',
+    suite: 'redis upkeep',
+    edits: [
+      inRedis(
+        'storage.ts',
+        'results.includes(null) ? this.#settleRest(items, results) : (results as SettleResult[])',
+        'results as SettleResult[]',
+      ),
+    ],
+  },
+  {
     name: 'an element of many groups counts as one when it expires',
     suite: 'redis upkeep',
     edits: [inRedis('library/deliveries.lua', 'ended = ended + #gids', 'ended = ended + 1')],

@@ -252,17 +252,31 @@ export class RedisStorage implements Storage {
     const options = { join: 'settle', items: items.length, bytes, stores, moves, dues };
     const retentionMs = (to: QueueKey): number => policies.retentionMs(to);
     const call = { items, windowMs: this.#dedupWindowMs, retentionMs };
-    const settling = this.#batchers.call(queue, SETTLE, call, options);
-    return stores ? settling.then((results) => this.#sweepTargets(items, results)) : settling;
+    return this.#batchers.call(queue, SETTLE, call, options).then((results) => {
+      if (stores) this.#sweepTargets(items, results);
+      return results.includes(null) ? this.#settleRest(items, results) : (results as SettleResult[]);
+    });
+  }
+
+  /** Settles the items that the server left when it had copied enough for one batch. */
+  async #settleRest(
+    items: readonly SettleItem[],
+    results: readonly (SettleResult | null)[],
+  ): Promise<SettleResult[]> {
+    const first = results.filter((result) => result !== null);
+    const rest = this.#settleQueue(items.filter((_, i) => results[i] === null));
+    const settled = await Promise.allSettled([first, rest]);
+    const [, later] = settled;
+    if (later.status === 'rejected') throw inPart(settled, later.reason);
+    const next = later.value.values();
+    return results.map((result) => result ?? (next.next().value as SettleResult));
   }
 
   /** Only the server knows when what it moved expires: a sweep of the target looks, as soon as there is one. */
-  #sweepTargets(items: readonly SettleItem[], results: SettleResult[]): SettleResult[] {
+  #sweepTargets(items: readonly SettleItem[], results: readonly (SettleResult | null)[]): void {
     for (const [i, { action }] of items.entries()) {
-      if (action.kind !== 'move' || results[i]?.outcome !== 'done') continue;
-      this.#sweepSoon(action.to);
+      if (action.kind === 'move' && results[i]?.outcome === 'done') this.#sweepSoon(action.to);
     }
-    return results;
   }
 
   /** If this fails, there is the entry from before the batch. */
@@ -325,7 +339,7 @@ function isSame(a: QueueKey, b: QueueKey): boolean {
 /** A queue is swept so long after a move to it was sent: later than its deadline, in case its reply is lost. */
 const MOVED_SWEEP_MS = 10_000;
 
-/** The error of items in several queues of which some failed: what changed nothing is said only if nothing changed. */
+/** The error of items in several batches of which some failed: what changed nothing is said only if nothing changed. */
 function inPart(settled: readonly PromiseSettledResult<SettleResult[]>[], cause: unknown): unknown {
   const isChanged = settled.some(
     (each) =>
@@ -336,7 +350,7 @@ function inPart(settled: readonly PromiseSettledResult<SettleResult[]>[], cause:
     (each) => each.status === 'rejected' && (each.reason as QuaysideError).code === 'outcome-unknown',
   );
   if (!isChanged) return unknown?.status === 'rejected' ? unknown.reason : cause;
-  return new QuaysideError('outcome-unknown', 'Only the items of some queues were settled for sure.', {
+  return new QuaysideError('outcome-unknown', 'Only some of the items were settled for sure.', {
     cause,
   });
 }
@@ -524,14 +538,15 @@ const OUTCOMES: readonly SettleOutcome[] = [
   'token-required',
 ];
 const NO_ROOM = 0x21;
+const LATER = 0x37;
 
 const ITEM_BYTES = ID_BYTES + 1 + TOKEN_BYTES + OWNER_BYTES + 2 + 1 + 6;
 const [HAS_TOKEN, FROM_WAITING, COUNTS_TRY, IS_MOMENT, HAS_REASON, IS_DEFAULT] = [1, 2, 4, 8, 16, 32];
 const ACTIONS = { finish: 'f', release: 'r', extend: 'e', 'dead-letter': 'd', move: 'm' } as const;
 const WITH_INSERTS = 't';
 
-/** Settles of one batch, in their order: see `library/settle.lua`. */
-const SETTLE: Verb<SettleCall, SettleResult[]> = {
+/** Settles of one batch, in their order: see `library/settle.lua`. Null for items that are to be sent again. */
+const SETTLE: Verb<SettleCall, (SettleResult | null)[]> = {
   name: 'settle',
   encode(calls) {
     const count = calls.reduce((sum, { items }) => sum + items.length, 0);
@@ -557,8 +572,9 @@ const SETTLE: Verb<SettleCall, SettleResult[]> = {
     return calls.map(({ items }) => {
       let isRejected = false;
       let isChanged = false;
-      const results = items.map(({ action }): SettleResult => {
+      const results = items.map(({ action }): SettleResult | null => {
         const digit = text[index++] ?? 0;
+        if (digit === LATER) return null;
         const outcome = OUTCOMES[digit - 0x30] ?? 'not-found';
         isRejected ||= digit === NO_ROOM;
         isChanged ||= outcome === 'done' || outcome === 'dead-lettered';

@@ -65,8 +65,8 @@ local call = {}
 local verbs = {}
 
 -- Outcomes of settling, as `storage.ts` reads them.
-local DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, NO_ROOM =
-  '0', '1', '2', '3', '4', '5', '6', '!'
+local DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, LATER, NO_ROOM =
+  '0', '1', '2', '3', '4', '5', '6', '7', '!'
 
 local function six(n)
   return pack('>I6', n)

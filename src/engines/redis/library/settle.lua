@@ -12,7 +12,8 @@
 --   e extend: the value is the length of the lease
 --   d dead-letter: reason; released without delay if there is no dead-letter queue
 --   m move: the queue's name, the retention of its namespace, groups, tries or '', headers as a JSON list of names and values
--- Returns an outcome per item, then for each extend that is done the end of the lease(6).
+-- Returns an outcome per item, then for each extend that is done the end of the lease(6). Once a batch has copied MAX_COPIED
+-- bytes, its other items have the outcome LATER and are not settled: the server does nothing else in that time.
 
 local ITEM = 50
 
@@ -283,6 +284,7 @@ actions = {
 local function settleOne(q, item, items, text)
   local action = actions[item.action]
   if action.read then action.read(item, items) end
+  if call.copied >= MAX_COPIED then return LATER end
   if not item.gid or item.tag ~= q.tag then return NOT_FOUND end
   local isWaiting = bit.band(item.flags, 2) > 0
   if item.gid == 'all' then return removeElement(q, item.seq) end
