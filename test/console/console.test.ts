@@ -251,7 +251,7 @@ describe('The console in a browser', () => {
     await page.getByLabel('Selector').fill('env => env.msg.payload.amount >');
     await page.getByRole('button', { name: 'Dry run' }).click();
     await page.getByRole('alert').filter({ hasText: 'line 1' }).waitFor();
-    // The editor is drawn anew with the mark, and takes its own selection back from a text that is being replaced.
+    // The editor redraws itself with the mark, and restores its own selection while a text is being replaced.
     await page.locator('.cm-problem-line').waitFor();
     await page.getByLabel('Selector').fill('env => env.msg.payload.amount > 100');
     assert.equal(await page.getByLabel('Selector').innerText(), 'env => env.msg.payload.amount > 100');

@@ -224,8 +224,8 @@ describe('Requests that two readers could address differently', () => {
   });
 
   it('what is broken behind requests in flight is answered after them, and they are carried out', async () => {
-    const good = rawRequest(['PUT /q/N/flight HTTP/1.1', ...HEAD, 'Content-Length: 1'], 'a');
-    const sent = Buffer.concat([good, good, rawRequest(['GET /q/N/flight?to=0 HTTP/1.1', ...HEAD])]);
+    const good = rawRequest(['PUT /q/N/ahead HTTP/1.1', ...HEAD, 'Content-Length: 1'], 'a');
+    const sent = Buffer.concat([good, good, rawRequest(['GET /q/N/ahead?to=0 HTTP/1.1', ...HEAD])]);
     for (const broken of ['no http\r\n\r\n', 'GET /q HTTP/9\r\n\r\n']) {
       const answers = await exchange(harness().port, Buffer.concat([sent, Buffer.from(broken)]));
       assert.deepEqual(
@@ -234,14 +234,11 @@ describe('Requests that two readers could address differently', () => {
       );
     }
     // A body that is longer than its Content-Length is the common mistake: its rest is read as the next request.
-    const short = rawRequest(
-      ['PUT /q/N/flight HTTP/1.1', ...HEAD, 'Content-Length: 1'],
-      'é is two bytes\r\n',
-    );
+    const short = rawRequest(['PUT /q/N/ahead HTTP/1.1', ...HEAD, 'Content-Length: 1'], 'é is two bytes\r\n');
     const [stored, rest] = await exchange(harness().port, short);
     assert.deepEqual([stored?.status, rest?.status], [200, 400]);
     assert.match(JSON.parse(rest?.body ?? '').detail, /after a whole request.*Content-Length.*bytes/);
-    assert.equal(jsonOf<{ size: number }>(await harness().client().status('N', 'flight')).size, 5);
+    assert.equal(jsonOf<{ size: number }>(await harness().client().status('N', 'ahead')).size, 5);
   });
 
   it('what is broken behind a call that waits ends that call, and takes no element', async () => {

@@ -134,7 +134,7 @@ function keyIn(kind: PictureKind, one: Record<string, unknown>): string {
 
 /** The stream starts this long after the sign-in at the latest, whatever the page still reads. */
 const LATEST_MS = 1_000;
-let firstReadings = 0;
+let firstReads = 0;
 
 /**
  * The stream starts when the first page has read its own data. It starts with all queues, and 10,000 of them keep the server and the
@@ -142,10 +142,10 @@ let firstReadings = 0;
  */
 export function beforeStream(reading: Promise<unknown>): void {
   if (isDue.peek()) return;
-  firstReadings += 1;
+  firstReads += 1;
   const end = (): void => {
-    firstReadings -= 1;
-    if (firstReadings === 0) isDue.value = true;
+    firstReads -= 1;
+    if (firstReads === 0) isDue.value = true;
   };
   reading.then(end, end);
 }
