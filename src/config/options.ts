@@ -22,7 +22,7 @@ const tlsOptions = <More extends Properties>(description: string, more: More) =>
         key: Type.String({ minLength: 1, description: 'PEM file of its private key' }),
         ...more,
       },
-      { ...CLOSED, description: `${description}; its files are read again on SIGHUP` },
+      { ...CLOSED, description: `${description}; SIGHUP reads its files again` },
     ),
   );
 
@@ -36,7 +36,8 @@ const HOST_OR_SOCKET = hostOption(
 
 const INSECURE = Type.Boolean({
   default: false,
-  description: 'allows listening beyond this machine without TLS: passwords then travel in the clear',
+  description:
+    'allows listening on an address other than loopback without TLS: passwords then travel unencrypted',
 });
 
 /** A front end other than HTTP: off unless it is given a port. Its users are those of `http.users`. */
@@ -55,7 +56,7 @@ const frontEndOptions = <More extends Properties>(
         Type.Integer({
           minimum: 0,
           maximum: 65_535,
-          description: `port, ${customaryPort} by custom; 0 takes a free one; without it ${name} is off`,
+          description: `port, usually ${customaryPort}; 0 takes a free one; if not given, ${name} is off`,
         }),
       ),
       bodyLimit: Type.Integer({
@@ -67,7 +68,7 @@ const frontEndOptions = <More extends Properties>(
       maxSockets: Type.Integer({
         minimum: 1,
         default: 10_000,
-        description: 'connections kept at once; further ones are closed',
+        description: 'open connections at once; further ones are closed',
       }),
       tls: tlsOptions(`serves ${name} over TLS (1.2 and up)`, {
         clientCa: Type.Optional(
@@ -81,7 +82,7 @@ const frontEndOptions = <More extends Properties>(
       trustedProxies: Type.Array(Type.String(), {
         default: [],
         description:
-          'proxies that send a PROXY protocol header (version 2), which says where a client connects from: addresses or networks (`10.0.0.0/8`); their connections without one are closed',
+          'addresses or networks (`10.0.0.0/8`) of proxies that send the address of a client in a PROXY protocol header (version 2); their connections without this header are closed',
       }),
       webSocket: Type.Boolean({
         default: false,
@@ -96,13 +97,12 @@ const StompOptions = frontEndOptions(
   'STOMP',
   '/stomp',
   61613,
-  'largest body of a SEND, bytes; larger ones end the session with an ERROR',
+  'largest body of a SEND, bytes; a larger one ends the session with an ERROR',
   'if CONNECT has neither login nor passcode',
   {
     trailingNewline: Type.Boolean({
       default: true,
-      description:
-        'sends one LF after each frame, which some clients wait for, such as the stomp extension of PHP',
+      description: 'sends one LF after each frame; some clients need it, such as the stomp extension of PHP',
     }),
   },
 );
@@ -118,7 +118,7 @@ const AmqpOptions = frontEndOptions(
       Type.String({
         minLength: 1,
         description:
-          'user of `http.users` with whose rights a client acts that logs in by SASL ANONYMOUS; without it, that is not served',
+          'user of `http.users` whose rights apply to clients that log in by SASL ANONYMOUS; if not given, ANONYMOUS is not offered',
       }),
     ),
   },
@@ -132,17 +132,18 @@ const UserOptions = Type.Object(
       secret: 'whole',
       hint: 'Make a hash with `npm start -- hash-password` and write it between single quotes',
       description:
-        'argon2id hash as `npm start -- hash-password` prints it; a plain one is taken with a warning',
+        'argon2id hash as `npm start -- hash-password` prints it; a plain password is accepted with a warning',
     }),
     rights: Type.Optional(
       Type.Record(Type.Array(Type.String()), {
         description:
-          'lists of `read`, `write`, `manage`, `browse`, `exchange` by namespace; `*` for those not named; without it, all',
+          'lists of `read`, `write`, `manage`, `browse`, `exchange` by namespace; `*` stands for namespaces that are not named; if not given, all rights',
       }),
     ),
     maskBodies: Type.Optional(
       Type.Boolean({
-        description: 'hides the bodies of elements where the user has `browse` but not `read`',
+        description:
+          'hides the bodies of elements in namespaces for which the user has `browse` but not `read`',
       }),
     ),
   },
@@ -169,24 +170,24 @@ const HttpOptions = Type.Object(
       maximum: 100_000,
       default: 10_000,
       description:
-        'elements of one insert of many, and items of one settlement of many; more are answered with 413',
+        'elements in one insert of many, or items in one settlement of many; a request with more is answered with 413',
     }),
     batchBytes: Type.Integer({
       minimum: 1,
       maximum: 268_435_456,
       default: 16_777_216,
       description:
-        'largest body of an insert of many or a settlement of many, bytes, larger ones are answered with 413; and what a take of many returns at most',
+        'largest body of an insert of many or a settlement of many, bytes; larger ones are answered with 413. Also the largest response of a take of many',
     }),
     maxSockets: Type.Integer({
       minimum: 1,
       default: 20_000,
-      description: 'connections kept at once; further ones are closed',
+      description: 'open connections at once; further ones are closed',
     }),
     users: Type.Record(UserOptions, {
       default: {},
       description:
-        'users by name; the short form `name: password` is meant for trials. Without any, the first start makes an administrator',
+        'users by name; the short form `name: password` is meant for trials. If no user is given, the first start creates an administrator',
     }),
     tls: tlsOptions('serves HTTPS (TLS 1.2 and up)', {}),
     insecure: INSECURE,
@@ -195,17 +196,17 @@ const HttpOptions = Type.Object(
       {
         default: [],
         description:
-          'origins, in addition to its own, whose pages may call from a browser (CORS); also for a proxy that rewrites `Host`',
+          'origins whose pages may call the server from a browser (CORS), in addition to its own; also needed behind a proxy that rewrites `Host`',
       },
     ),
     trustedProxies: Type.Array(Type.String(), {
       default: [],
       description:
-        'proxies whose `X-Forwarded-For` or `Forwarded` says where a request comes from: addresses, networks (`10.0.0.0/8`), or `unix:` for peers of a Unix socket',
+        'proxies whose `X-Forwarded-For` or `Forwarded` names the client of a request: addresses, networks (`10.0.0.0/8`), or `unix:` for peers of a Unix socket',
     }),
     metricsWithoutLogin: Type.Boolean({
       default: false,
-      description: 'serves `/metrics` without credentials, of all namespaces',
+      description: 'serves the metrics of all namespaces at `/metrics` without credentials',
     }),
   },
   { ...CLOSED, default: {} },
@@ -216,7 +217,7 @@ const DeadLetterOptions = Type.Object(
     maxTries: Type.Integer({
       minimum: 1,
       maximum: LIMITS.tries,
-      description: 'failed tries at which an element moves to the dead-letter queue',
+      description: 'number of failed tries after which an element moves to the dead-letter queue',
     }),
     queue: Type.String({
       minLength: 1,
@@ -224,7 +225,7 @@ const DeadLetterOptions = Type.Object(
       description: 'name of that queue, in the same namespace',
     }),
   },
-  { ...CLOSED, description: 'moves elements that fail too often; without it they are tried for ever' },
+  { ...CLOSED, description: 'moves elements that fail too often; if not given, they are retried for ever' },
 );
 
 const LONGEST_S = 315_360_000;
@@ -240,27 +241,26 @@ const RetryDelayOptions = Type.Object(
       minimum: 1,
       maximum: 100,
       default: 2,
-      description: 'how many times as long each further delay is',
+      description: 'factor by which the delay grows with each further failed try',
     }),
     max: Type.Optional(
       Type.Number({
         exclusiveMinimum: 0,
         maximum: LONGEST_S,
-        description: 'longest delay, seconds; 3600 if it is not given, or `first` if that is longer',
+        description: 'longest delay, seconds; defaults to 3600, or to `first` if that is longer',
       }),
     ),
     jitter: Type.Number({
       minimum: 0,
       maximum: 1,
       default: 0,
-      description:
-        'part of itself by which a delay is shortened at most, so that elements do not return all at once',
+      description: 'largest share by which a delay is shortened, so that elements do not all return at once',
     }),
   },
   {
     ...CLOSED,
     description:
-      'how long an element waits after a rollback that names no delay, and after its lease expired; without it, not at all',
+      'how long an element waits after a rollback that names no delay, and after a lease expiry; if not given, it does not wait',
   },
 );
 
@@ -271,7 +271,7 @@ const QueueOptions = Type.Object(
       Type.Number({
         exclusiveMinimum: 0,
         maximum: LONGEST_S,
-        description: 'as in the namespace, which has it if it is not given',
+        description: 'as in the namespace, whose value is the default',
       }),
     ),
     deadLetter: Type.Optional(DeadLetterOptions),
@@ -290,7 +290,7 @@ const QueueOptions = Type.Object(
       Type.Integer({
         minimum: 1,
         description:
-          'elements of each of these queues, in a stream once for each group; inserts beyond are refused with `507`, consuming continues',
+          'most elements in each of these queues, in a stream counted once for each group; further inserts are rejected with `507`, consuming continues',
       }),
     ),
   },
@@ -303,15 +303,14 @@ const SignallerOptions = Type.Object(
       Type.String({
         secret: 'in-url',
         pattern: ENGINE_URL,
-        description:
-          "engine that carries them, or `local:` for none; the namespace's own where it is not given",
+        description: "engine that transports them, or `local:` for none; defaults to the namespace's own",
       }),
     ),
     channel: Type.Optional(
       Type.String({
         minLength: 1,
         maxLength: 255,
-        description: 'name of their channel; `namespace:` and the name where it is not given',
+        description: 'name of their channel; defaults to `namespace:` and the name of the namespace',
       }),
     ),
   },
@@ -324,19 +323,18 @@ const StatsOptions = Type.Object(
       Type.String({
         secret: 'in-url',
         pattern: ENGINE_URL,
-        description: "engine that keeps them; the namespace's own where it is not given",
+        description: "engine that stores them; defaults to the namespace's own",
       }),
     ),
     coll: Type.Optional(
       Type.String({
         pattern: '^[^/]{1,64}$',
         hint: 'Choose up to 64 characters without a slash',
-        description:
-          'name that sets them apart from those of other installations; `stats` where it is not given',
+        description: 'name that distinguishes them from those of other installations; defaults to `stats`',
       }),
     ),
   },
-  { ...CLOSED, description: 'counts of what came and went, as the status of a queue shows them' },
+  { ...CLOSED, description: 'counts of inserted and finished elements, which the status of a queue shows' },
 );
 
 const NamespaceOptions = Type.Object(
@@ -346,32 +344,32 @@ const NamespaceOptions = Type.Object(
       pattern: ENGINE_URL,
       hint: 'Name an engine, as in "sqlite:N.db"',
       description:
-        'engine: `sqlite:FILE` (relative to `dataDir`), `sqlite::memory:`, `redis://…` or `postgres://…`; a URL given twice is one engine',
+        'engine: `sqlite:FILE` (relative to `dataDir`), `sqlite::memory:`, `redis://…` or `postgres://…`; two namespaces with the same URL share one engine',
     }),
     variant: Type.Enum(['simple', 'stream', 'list'], {
       default: 'simple',
       description:
-        '`stream`: several consumer groups read each element; `list`: `redis:` only, the fastest, with insert and get alone',
+        '`stream`: several consumer groups read each element; `list`: `redis:` only, the fastest, offers insert and get only',
     }),
     groups: Type.Optional(
       Type.Array(Type.String(), {
         minItems: 1,
         maxItems: 64,
-        description: 'default groups of a stream; `[default]` where it is not given',
+        description: 'default groups of a stream; defaults to `[default]`',
       }),
     ),
     lease: Type.Number({
       exclusiveMinimum: 0,
       maximum: 315_360_000,
       default: 120,
-      description: 'how long a reservation holds, seconds; a call may ask for another length',
+      description: 'how long a lease lasts, seconds; a call may ask for another length',
     }),
     deadLetter: Type.Optional(DeadLetterOptions),
     retryDelay: Type.Optional(RetryDelayOptions),
     queues: Type.Optional(
       Type.Record(QueueOptions, {
         description:
-          "options of queues by name or by pattern, in which `*` stands for any characters. The most specific one that matches applies, and what it does not give is the namespace's; see [policies](../guides/policies.md)",
+          "options of queues by name or by pattern, in which `*` stands for any characters. The most specific match applies; options that it does not give default to the namespace's. See [policies](../guides/policies.md)",
       }),
     ),
     retention: Type.Optional(
@@ -379,58 +377,58 @@ const NamespaceOptions = Type.Object(
         exclusiveMinimum: 0,
         maximum: 315_360_000,
         description:
-          'streams: how long an element stays at most, seconds; without it, until its last group finished it',
+          'streams: longest time that an element is stored, seconds; if not given, it is stored until its last group has finished it',
       }),
     ),
     maxQueues: Type.Integer({
       minimum: 1,
       default: 10_000,
       description:
-        'queues of the namespace; what would make one more is refused, but for dead letters and what no exchange could forward',
+        'most queues in the namespace; a request that would create one more is rejected. Queues for dead letters and for elements that no exchange could forward are exempt',
     }),
     maxElements: Type.Optional(
       Type.Integer({
         minimum: 1,
         description:
-          'elements of the namespace, in a stream once for each group; inserts beyond are refused with `507`, consuming continues; no bound if it is not given',
+          'most elements in the namespace, in a stream counted once for each group; further inserts are rejected with `507`, consuming continues; no bound if not given',
       }),
     ),
     maxBytes: Type.Optional(
       Type.Integer({
         minimum: 1_048_576,
         description:
-          'SQLite: bytes of the file, or of the memory of `sqlite::memory:`, all of its namespaces together. Redis: bytes of memory that the queues of the namespace take. PostgreSQL: bytes of the elements of the namespace. Inserts beyond are refused with `507`, consuming continues. 1 GiB for `sqlite::memory:` if it is not given, else no bound',
+          'SQLite: largest size of the file, or of the memory of `sqlite::memory:`, for all of its namespaces together, bytes. Redis: memory that the queues of the namespace use. PostgreSQL: size of the elements of the namespace. Further inserts are rejected with `507`, consuming continues. Defaults to 1 GiB for `sqlite::memory:`, else to no bound',
       }),
     ),
     maxExchanges: Type.Integer({
       minimum: 1,
       default: 1000,
       description:
-        'exchanges whose source is in the namespace; the create that would make one more is refused, those of the configuration and those stored run',
+        'most exchanges with a source in the namespace; creating one more is rejected. Exchanges that are stored or in the configuration run in any case',
     }),
     maxGroups: Type.Integer({
       minimum: 1,
       maximum: 10_000,
       default: 1_000,
       description:
-        'streams: consumer groups of one queue in addition to the default ones; the insert that would make one more is refused',
+        'streams: most consumer groups of one queue in addition to the default ones; an insert that would create one more is rejected',
     }),
     durability: Type.Optional(
       Type.Enum(['full', 'normal'], {
         description:
-          '`sqlite:` only. `full`, where it is not given: an answer means that the disk has it; `normal`: a power loss may take the last answers back',
+          '`sqlite:` only. `full`, the default: a change is on disk before it is acknowledged; `normal`: a power loss may undo the last acknowledged changes',
       }),
     ),
     cacheBytes: Type.Optional(
       Type.Integer({
         minimum: 1_048_576,
-        description: '`sqlite:` only. Page cache of the engine, bytes; 16 MiB where it is not given',
+        description: '`sqlite:` only. Page cache of the engine, bytes; defaults to 16 MiB',
       }),
     ),
     damagedLog: Type.Optional(
       Type.Enum(['refuse', 'drop'], {
         description:
-          '`sqlite:` only. What a start does if the write-ahead log is damaged. `refuse`, if it is not given: it fails; `drop`: it keeps a copy of the log, loses what was stored from the damage on, and continues. For one start, after a look at the copy',
+          '`sqlite:` only. What happens at start if the write-ahead log is damaged. `refuse`, the default: the start fails. `drop`: the server keeps a copy of the log, discards it from the damage on, and continues. Use `drop` for one start, after you have examined the log',
       }),
     ),
     signaller: Type.Optional(SignallerOptions),
@@ -446,30 +444,34 @@ const QueueOf = {
 
 const ExchangeOptions = Type.Object(
   {
-    src: Type.Object(QueueOf, { ...CLOSED, description: 'queue that elements are taken from' }),
+    src: Type.Object(QueueOf, { ...CLOSED, description: 'queue from which elements are taken' }),
     dst: Type.Array(
       Type.Object(
         {
           ...QueueOf,
           selector: Type.Optional(
-            Type.String({ description: 'JavaScript function of `env` that says whether to copy' }),
+            Type.String({
+              description: 'JavaScript function of `env` that decides whether the queue gets a copy',
+            }),
           ),
         },
         CLOSED,
       ),
       {
         minItems: 1,
-        description: 'queues that elements are copied to, each with `ns`, `queue` and perhaps `selector`',
+        description: 'queues to which elements are copied, each with `ns`, `queue` and optionally `selector`',
       },
     ),
     consumer: Type.Object(
       {
-        parallel: Type.Optional(Type.Integer({ minimum: 1, maximum: 16, description: 'loops side by side' })),
+        parallel: Type.Optional(
+          Type.Integer({ minimum: 1, maximum: 16, description: 'concurrent consumers' }),
+        ),
         wsize: Type.Optional(
-          Type.Integer({ minimum: 1, maximum: 65_536, description: 'elements under way at once' }),
+          Type.Integer({ minimum: 1, maximum: 65_536, description: 'most elements in flight at once' }),
         ),
         reserve: Type.Optional(
-          Type.Boolean({ description: 'across engines: at least once instead of at most once' }),
+          Type.Boolean({ description: 'forwards to another engine at least once instead of at most once' }),
         ),
       },
       { ...CLOSED, default: {}, description: 'options of its consumer' },
@@ -496,13 +498,13 @@ const TracingOptions = Type.Object(
       maximum: 1,
       default: 1,
       description:
-        'share of the traces that begin here which is recorded; a request with a `traceparent` is recorded if its sender says so',
+        'share of the traces starting at this node that is recorded; if a request has a `traceparent`, its sampled flag decides',
     }),
     maxQueue: Type.Integer({
       minimum: 1,
       maximum: 1_000_000,
       default: 8_192,
-      description: 'spans that wait to be sent; further ones are dropped, and counted',
+      description: 'most spans waiting to be sent; further ones are dropped and counted',
     }),
     service: Type.String({
       minLength: 1,
@@ -512,7 +514,7 @@ const TracingOptions = Type.Object(
   },
   {
     ...CLOSED,
-    description: 'sends traces to an OpenTelemetry collector; without it there are none',
+    description: 'sends traces to an OpenTelemetry collector; if not given, nothing is traced',
   },
 );
 
@@ -522,13 +524,13 @@ export const Options = Type.Object(
       minLength: 1,
       default: './data',
       description:
-        "folder of the server's files; relative to the configuration file's, or to the working folder",
+        "folder of the server's files; relative to the folder of the configuration file, or to the working folder if there is no such file",
     }),
     backupDir: Type.Optional(
       Type.String({
         minLength: 1,
         description:
-          "folder that backups are written to, relative to the configuration file's; `backups` in `dataDir` if it is not given",
+          'folder to which backups are written, relative to the folder of the configuration file; defaults to `backups` in `dataDir`',
       }),
     ),
     http: HttpOptions,
@@ -541,41 +543,41 @@ export const Options = Type.Object(
         events: { url: 'sqlite:events.db', variant: 'stream', groups: ['default'] },
       },
       hint: 'Name at least one, or leave it out for N and events',
-      description: 'namespaces by name; `N` and `events` (a stream) where none is given',
+      description: 'namespaces by name; defaults to `N` and `events` (a stream)',
     }),
     exchanges: Type.Record(ExchangeOptions, {
       default: {},
-      description: 'exchanges by id; one of these wins over a stored one of the same id',
+      description: 'exchanges by id; they take precedence over stored ones with the same id',
     }),
     selectors: Type.Enum(['on', 'off'], {
       default: 'on',
-      description:
-        '`off` refuses exchanges with selectors, and does not run those that are stored: a selector is code',
+      description: '`off` rejects exchanges with selectors, and does not run stored ones: a selector is code',
     }),
     maxHops: Type.Integer({
       minimum: 1,
       maximum: 1_000,
       default: 17,
-      description: 'exchanges that an element may pass before it goes to `__too_many_hops__`',
+      description:
+        'most exchanges that an element may pass through; after that it goes to `__too_many_hops__`',
     }),
     maxCopies: Type.Integer({
       minimum: 1,
       maximum: 1_000_000,
       default: 1_000,
       description:
-        'copies that one element may become where exchanges form a loop, before they go to `__too_many_hops__`',
+        'most copies of one element in a loop of exchanges; further ones go to `__too_many_hops__`',
     }),
     waiting: Type.Object(
       {
         total: Type.Integer({
           minimum: 1,
           default: 10_000,
-          description: 'gets and reserves under way at once on this node: those that wait, above all',
+          description: 'pending gets and reserves at once on this node, most of them waiting for an element',
         }),
         perUser: Type.Integer({
           minimum: 1,
           default: 1_000,
-          description: 'gets and reserves at once of one user',
+          description: 'pending gets and reserves of one user at once',
         }),
       },
       { ...CLOSED, default: {} },
@@ -585,12 +587,12 @@ export const Options = Type.Object(
         total: Type.Integer({
           minimum: 1,
           default: 2_000,
-          description: 'clients that listen for events at once on this node',
+          description: 'subscribers of `GET /events` at once on this node',
         }),
         perUser: Type.Integer({
           minimum: 1,
           default: 200,
-          description: 'clients of one user that listen for events at once',
+          description: 'subscribers of one user at once',
         }),
       },
       { ...CLOSED, default: {} },
@@ -600,14 +602,14 @@ export const Options = Type.Object(
         enabled: Type.Boolean({
           default: true,
           description:
-            'serves the console at `/console/` and sends browsers there from `/`; `console: false` is short for `false` here',
+            'serves the console at `/console/` and redirects browsers from `/` to it; `console: false` is short for `false` here',
         }),
         idle: Type.Number({
           minimum: 10,
           maximum: 43_200,
           default: 1_800,
           description:
-            'how long a session of the console lasts without a request, seconds; 12 hours at most in all',
+            'how long a console session lasts without a request, seconds; it ends after 12 hours in any case',
         }),
         secret: Type.Optional(
           Type.String({
@@ -615,7 +617,7 @@ export const Options = Type.Object(
             minLength: 32,
             hint: 'Make one with `openssl rand -base64 32`, and give it to all nodes',
             description:
-              'what sessions of the console are signed with, at least 32 characters, the same on all nodes behind one proxy; without it a session ends with the process of the node that began it',
+              'key that signs console sessions, at least 32 characters, the same on all nodes behind one proxy; if not given, a session is valid only on the node that started it, until that node stops',
           }),
         ),
       },
@@ -638,7 +640,7 @@ export const Options = Type.Object(
           minimum: 0,
           maximum: 3_600,
           default: 10,
-          description: 'how long a stop waits for requests under way, seconds',
+          description: 'how long a shutdown waits for requests in flight, seconds',
         }),
       },
       { ...CLOSED, default: {} },
@@ -647,7 +649,7 @@ export const Options = Type.Object(
       {
         perQueue: Type.Boolean({
           default: false,
-          description: 'adds series of each queue to `/metrics`, for the first 1000 queues',
+          description: 'adds time series for each queue to `/metrics`, up to the first 1000 queues',
         }),
       },
       { ...CLOSED, default: {} },
@@ -658,15 +660,16 @@ export const Options = Type.Object(
         level: Type.Enum(['debug', 'info', 'warn', 'error'], {
           default: 'info',
           description:
-            'the least level that is written to standard error; `debug` adds logins, rejected requests and connections',
+            'lowest level that is written to standard error; `debug` adds logins, rejected requests and connections',
         }),
         access: Type.Boolean({
           default: false,
-          description: 'logs each HTTP request, and each STOMP and AMQP connection, when it has ended',
+          description: 'logs each HTTP request, and each STOMP and AMQP connection, when it ends',
         }),
         format: Type.Enum(['auto', 'json', 'text'], {
           default: 'auto',
-          description: 'a line of JSON or of text for each event; `auto`: text on a terminal, JSON otherwise',
+          description:
+            '`json` or `text`: one line for each event; `auto`: text on a terminal, JSON otherwise',
         }),
       },
       { ...CLOSED, default: {} },
