@@ -105,7 +105,7 @@ export class Metrics {
       ...operationFamilies(operations),
       histogram(
         'quayside_http_request_duration_seconds',
-        'Time from the head of an HTTP request to its response being written, waiting included, by operation.',
+        'Time from the head of an HTTP request to the end of its response, including time blocked, by operation.',
         requestTimes(),
       ),
       loginFamily(logins()),
@@ -119,20 +119,15 @@ export class Metrics {
 
 function eventFamilies({ subscribers, bytes }: EventCounts): Family[] {
   return [
-    scalar(
-      'gauge',
-      'quayside_event_subscribers',
-      'Clients that listen for events on this node.',
-      subscribers,
-    ),
-    scalar('counter', 'quayside_event_bytes_total', 'Bytes of events that were sent.', bytes),
+    scalar('gauge', 'quayside_event_subscribers', 'Subscribers of events on this node.', subscribers),
+    scalar('counter', 'quayside_event_bytes_total', 'Bytes of events sent.', bytes),
   ];
 }
 
 function spanFamily(counts: Readonly<SpanCounts>): Family {
   return {
     name: 'quayside_trace_spans_total',
-    help: 'Spans by what became of them: exported; dropped: the queue was full; failed: not taken by the collector.',
+    help: 'Spans by outcome: exported; dropped (the queue was full); failed (the collector did not accept them).',
     type: 'counter',
     samples: Object.entries(counts).map(([outcome, value]) => ({ labels: { outcome }, value })),
   };
@@ -141,7 +136,7 @@ function spanFamily(counts: Readonly<SpanCounts>): Family {
 function loginFamily(counts: Readonly<Record<string, number>>): Family {
   return {
     name: 'quayside_logins_total',
-    help: 'Logins that were checked, by password, client certificate or SASL ANONYMOUS, by how that ended; limited: turned away unchecked.',
+    help: 'Logins by password, client certificate or SASL ANONYMOUS, by outcome; limited: rejected without a check.',
     type: 'counter',
     samples: Object.entries(counts).map(([outcome, value]) => ({ labels: { outcome }, value })),
   };
@@ -328,7 +323,7 @@ function namespaceFamilies(contents: readonly Contents[]): Family[] {
     ),
     gauge(
       'quayside_oldest_ready_element_age_seconds',
-      'For how long the element has been ready that waits longest, in any queue of a namespace but its dead-letter queues; 0 if none is ready.',
+      'Time since the oldest ready element of a namespace became ready, dead-letter queues excluded; 0 if none is ready.',
       (queues, namespace) => {
         // Dead letters stay until a person acts: an alert on the age would never end.
         const deadLetterQueues = new Set(namespace.deadLetterQueues);
@@ -339,7 +334,7 @@ function namespaceFamilies(contents: readonly Contents[]): Family[] {
     ),
     gauge(
       'quayside_dead_letter_elements',
-      'Elements in the dead-letter queues of a namespace that has some.',
+      'Elements in the dead-letter queues of a namespace.',
       (queues, namespace) =>
         namespace.deadLetterQueues.length === 0
           ? []
@@ -386,7 +381,7 @@ function perQueueFamilies(contents: readonly Contents[]): Family[] {
     family(
       'gauge',
       'quayside_queue_oldest_ready_element_age_seconds',
-      'For how long the oldest ready element of a queue has been ready; 0 if none is.',
+      'Time since the oldest ready element of a queue became ready; 0 if none is ready.',
       ({ oldestReadyS }) => oldestReadyS,
     ),
     family(
@@ -453,17 +448,17 @@ function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family[] {
     ),
     counter(
       'quayside_exchange_copies_total',
-      'Elements by exchange, destination and what became of them there: matched, skipped, failed.',
+      'Elements by exchange, destination and outcome: matched, skipped, failed.',
       shown.flatMap(destinationSamples),
     ),
     counter(
       'quayside_exchange_strays_total',
-      'Elements that no destination got: no_route, too_many_hops, or put_back for a later try.',
+      'Elements that were forwarded to no destination: no_route, too_many_hops, or put_back for a later try.',
       shown.flatMap(straySamples),
     ),
     counter(
       'quayside_exchange_selector_seconds_total',
-      'Time in which an exchange waited for its selectors.',
+      'Time that an exchange spent waiting for its selectors.',
       shown.map((exchange) => sample(exchange, {}, exchange.counters.totals.selectorMs / 1000)),
     ),
   ];
@@ -524,7 +519,7 @@ function operationFamilies(operations: Pick<BulkOperations, 'overview'>): Family
   return [
     {
       name: 'quayside_bulk_operations_running',
-      help: 'Bulk operations that run, on any node, by the namespace of their source and action.',
+      help: 'Running bulk operations on all nodes, by the namespace of their source and action.',
       type: 'gauge',
       samples: samplesOf(running),
     },
@@ -551,13 +546,13 @@ const FAMILIES: readonly (Omit<Family, 'samples'> & { readonly of: keyof Session
     of: 'subscriptions',
     name: 'quayside_subscriptions',
     type: 'gauge',
-    help: 'Consumers of sessions that go on until they are ended.',
+    help: 'Subscriptions of STOMP sessions and receiving links of AMQP sessions.',
   },
   {
     of: 'links',
     name: 'quayside_links',
     type: 'gauge',
-    help: 'Links of AMQP clients, by which they send or receive.',
+    help: 'Sending and receiving links of AMQP clients.',
   },
   {
     of: 'unacknowledged',
@@ -569,43 +564,43 @@ const FAMILIES: readonly (Omit<Family, 'samples'> & { readonly of: keyof Session
     of: 'window',
     name: 'quayside_subscription_window_elements',
     type: 'gauge',
-    help: 'Elements that clients may hold, all windows together.',
+    help: 'Unsettled elements that clients may hold: the sum of all windows.',
   },
   {
     of: 'outgoingBytes',
     name: 'quayside_session_outgoing_bytes',
     type: 'gauge',
-    help: 'Bytes that wait for clients to take them.',
+    help: 'Bytes buffered until clients read them.',
   },
   {
     of: 'stalled',
     name: 'quayside_sessions_stalled',
     type: 'gauge',
-    help: 'Clients that have not taken all of the last write yet.',
+    help: 'Clients that have not read all of the last write yet.',
   },
   {
     of: 'connections',
     name: 'quayside_session_connections_total',
     type: 'counter',
-    help: 'Connections that were taken, those without a login included.',
+    help: 'Accepted connections, including those without a login.',
   },
   {
     of: 'receivedBytes',
     name: 'quayside_session_received_bytes_total',
     type: 'counter',
-    help: 'Bytes that came from clients.',
+    help: 'Bytes received from clients.',
   },
   {
     of: 'frames',
     name: 'quayside_session_frames_total',
     type: 'counter',
-    help: 'Frames that came from clients.',
+    help: 'Frames received from clients.',
   },
   {
     of: 'messages',
     name: 'quayside_session_messages_total',
     type: 'counter',
-    help: 'Elements that were sent to clients.',
+    help: 'Elements sent to clients.',
   },
   {
     of: 'errors',
@@ -644,7 +639,7 @@ function brokerFamilies(namespaces: readonly Namespace[]): Family[] {
     },
     {
       name: 'quayside_configuration_conflicts',
-      help: 'Options of a namespace that other nodes configure differently than this one.',
+      help: 'Options of a namespace that differ between other nodes and this one.',
       type: 'gauge',
       samples: namespaces.map((namespace) => ({
         labels: { namespace: namespace.name },
@@ -654,7 +649,7 @@ function brokerFamilies(namespaces: readonly Namespace[]): Family[] {
     },
     histogram(
       'quayside_storage_duration_seconds',
-      'Time from asking an engine to its answer, by operation.',
+      'Time from an engine call to its reply, by operation.',
       storageTimes(namespaces),
     ),
   ];
@@ -716,7 +711,7 @@ async function diskFamilies(sources: readonly DiskSource[]): Promise<Family[]> {
     },
     {
       name: 'quayside_storage_free_bytes',
-      help: 'Free space of the disk that has the file.',
+      help: 'Free space of the disk that contains the file.',
       type: 'gauge',
       samples: free,
     },
@@ -734,7 +729,7 @@ function processFamilies(version: string): Family[] {
   return [
     {
       name: 'quayside_build_info',
-      help: 'The program and the Node.js that runs it.',
+      help: 'Versions of the server and of Node.js.',
       type: 'gauge',
       samples: [{ labels: { version, node: process.version }, value: 1 }],
     },

@@ -45,10 +45,12 @@ const optional = (schema: Schema) => Type.Optional(orNull(schema));
 const ElementLine = namedObject(
   'ElementLine',
   {
-    json: Type.Optional(Type.Unknown({ description: 'The body: this JSON text, as it stands in the line.' })),
+    json: Type.Optional(
+      Type.Unknown({ description: 'The body: this JSON text, exactly as written in the line.' }),
+    ),
     text: optional(Type.String({ description: 'The body: this text in UTF-8.' })),
     base64: optional(Type.String({ description: 'The body: any bytes.' })),
-    contentType: optional(Type.String({ description: 'With `json`, `application/json` if not given.' })),
+    contentType: optional(Type.String({ description: 'With `json`, defaults to `application/json`.' })),
     contentEncoding: optional(Type.String()),
     headers: optional(Type.Record(Type.String(), { description: 'Element headers, without a prefix.' })),
     mature: optional(Type.Number({ minimum: 0, description: 'Unix time in seconds.' })),
@@ -68,7 +70,7 @@ const InsertedMany = namedObject('InsertedMany', {
   repeated: Type.Optional(
     Type.Array(Type.Integer({ minimum: 0 }), {
       description:
-        'Places in `ids`, from 0, of elements whose key, or that of the request, was seen before: they were not stored.',
+        'Indexes in `ids`, from 0, of elements that were not stored because their key, or that of the request, was used before.',
     }),
   ),
 });
@@ -124,13 +126,13 @@ export const batchRoutes: readonly Route[] = [
     query: {
       mature: unixTime('As on a single insert, for elements that give neither `mature` nor `delay`.'),
       delay: seconds('As on a single insert, for elements that give neither.', LIMITS.delayMs, null),
-      ttl: duration('As on a single insert, for elements that give none.', LIMITS.delayMs),
+      ttl: duration('As on a single insert; applies to elements that give none.', LIMITS.delayMs),
       tries: whole(
-        'As on a single insert, for elements that give none.',
+        'As on a single insert; applies to elements that give none.',
         { from: 0, to: LIMITS.tries, unit: 'a count' },
         null,
       ),
-      groups: groups('As on a single insert, for elements that give none.'),
+      groups: groups('As on a single insert; applies to elements that give none.'),
     },
     headers: [
       {
@@ -140,7 +142,7 @@ export const batchRoutes: readonly Route[] = [
       {
         name: 'idempotency-key',
         description:
-          'A key of the whole request, in place of keys of its elements: a request of the same user with the same key and content stores nothing and returns the first ids; with other content it is refused.',
+          'A key for the whole request instead of keys for its elements. If the same user repeats the key with the same content, nothing is stored and the first ids are returned; with other content, the request is rejected.',
       },
     ],
     responses: [
@@ -148,7 +150,7 @@ export const batchRoutes: readonly Route[] = [
         headers: [
           {
             name: 'x-ks-repeated',
-            description: '`true` if the key of the request was seen before: nothing was stored.',
+            description: '`true` if the key of the request was used before: nothing was stored.',
           },
         ],
       }),

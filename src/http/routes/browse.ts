@@ -38,7 +38,7 @@ const BrowsedElement = namedObject('BrowsedElement', {
   insertedAt: Moment,
   expiresAt: orNull(Moment),
   tries: Count,
-  reason: orNull(Type.String({ description: 'Of the last failed try.' })),
+  reason: orNull(Type.String({ description: 'The reason of the last failed try.' })),
   bytes: Type.Integer({ minimum: 0, description: 'The length of the body.' }),
   contentType: orNull(Type.String()),
   headers: Type.Record(Type.String()),
@@ -52,14 +52,14 @@ const BrowsedElement = namedObject('BrowsedElement', {
   ),
   text: Type.Optional(Type.String({ description: 'The body, if its bytes are UTF-8.' })),
   base64: Type.Optional(Type.String({ description: 'The body, if they are not.' })),
-  truncated: Type.Boolean({ description: 'Whether the body is longer than what is shown of it.' }),
+  truncated: Type.Boolean({ description: 'Whether only the first part of the body is shown.' }),
 });
 
 const BrowsePage = namedObject('BrowsePage', {
   elements: Type.Array(BrowsedElement),
-  next: orNull(Type.String({ description: 'For `after`; null: everything was looked at.' })),
-  looked: Type.Integer({ minimum: 0, description: 'How many elements were looked at.' }),
-  failed: Type.Integer({ minimum: 0, description: 'For how many of them the selector threw.' }),
+  next: orNull(Type.String({ description: 'Pass it as `after`; null: there are no more elements.' })),
+  looked: Type.Integer({ minimum: 0, description: 'How many elements were examined.' }),
+  failed: Type.Integer({ minimum: 0, description: 'For how many of them the selector threw an error.' }),
   error: orNull(
     Type.Object({
       id: Type.String(),
@@ -82,17 +82,17 @@ const DeadLetters = namedObject('DeadLetters', {
       reasons: Groups('reason'),
       sources: Groups('queue'),
       looked: Count,
-      complete: Type.Boolean({ description: 'Whether all of its elements were looked at.' }),
+      complete: Type.Boolean({ description: 'Whether all of its elements were examined.' }),
     }),
   ),
-  complete: Type.Boolean({ description: 'Whether these are all queues.' }),
+  complete: Type.Boolean({ description: 'Whether all queues are listed.' }),
 });
 
 export const browseRoutes: readonly Route[] = [
   route({
     id: 'browse',
     path: '/q/:namespace/:queue/elements',
-    summary: 'Look at elements without taking them, in delivery order',
+    summary: 'Browse elements in delivery order, without taking them',
     access: 'browse',
     query: {
       state: oneOf('Only those in this state; not given: all of them.', STATES),
@@ -129,7 +129,7 @@ export const browseRoutes: readonly Route[] = [
   route({
     id: 'browseElement',
     path: '/q/:namespace/:queue/elements/:id',
-    summary: 'Look at one element without taking it: its body, byte for byte',
+    summary: 'Read one element without taking it: its body, byte for byte',
     access: 'browse',
     query: {
       group: group("On a stream: the group whose delivery is meant; not given: the namespace's first."),
@@ -148,7 +148,7 @@ export const browseRoutes: readonly Route[] = [
           { name: 'x-ks-inserted', description: 'When it was inserted, ISO 8601.' },
           {
             name: 'x-ks-lease-until',
-            description: 'Of a reserved one: when its reservation ends, ISO 8601.',
+            description: 'If it is reserved: when its lease ends, ISO 8601.',
           },
         ],
       },

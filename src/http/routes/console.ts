@@ -70,29 +70,29 @@ const OwnSessions = listOfNodes(
   'sessions',
   namedObject('OwnConsoleSession', {
     node: Type.String({ description: 'Id of the node that served it last, as in `/nodes`.' }),
-    id: Type.String({ description: 'Names the session; it signs in nowhere.' }),
+    id: Type.String({ description: 'Identifies the session; it is no credential.' }),
     startedAt: Moment,
     usedAt: Moment,
     expiresAt: Moment,
     address: Type.String(),
-    browser: orNull(Type.String({ description: 'What the browser says of itself.' })),
-    isThis: Type.Boolean({ description: 'Whether the request came with its cookie.' }),
+    browser: orNull(Type.String({ description: 'The `User-Agent` of the browser.' })),
+    isThis: Type.Boolean({ description: 'Whether the request was sent with the cookie of this session.' }),
   }),
 );
 
 const Session = namedObject('ConsoleSession', {
   user: Type.String(),
   isAdministrator: Type.Boolean({
-    description: 'Whether the user has no list of rights, and so all of them.',
+    description: 'Whether the user has all rights because none are listed.',
   }),
   rights: Type.Record(Type.Array(Type.Enum(RIGHTS)), {
-    description: 'What the user may do, by namespace; those in which the user may do nothing are left out.',
+    description: 'Rights of the user by namespace; namespaces without any are left out.',
   }),
   maskedBodies: Type.Array(Type.String(), {
-    description: 'The namespaces among these in which the user may browse elements, but sees no bodies.',
+    description: 'Namespaces in which the user may browse elements, but not see bodies.',
   }),
   csrfToken: Type.String({ description: 'For the header `X-CSRF-Token`.' }),
-  expiresAt: Type.String({ format: 'date-time', description: 'When it ends if no other request comes.' }),
+  expiresAt: Type.String({ format: 'date-time', description: 'When it ends if no further request is sent.' }),
   server: Type.Object({
     version: Type.String(),
     node: Type.String({ description: 'Id of the node that answered, as in `/nodes`.' }),
@@ -129,7 +129,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       ...read,
       id: 'home',
       path: '/',
-      summary: 'Send browsers to the console',
+      summary: 'Redirect browsers to the console',
       responses: [{ status: 302, description: 'To `console/`.', contentType: null }],
       problems: ['unauthorized', 'route-not-found'],
       handle: sendHome,
@@ -138,7 +138,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       ...read,
       id: 'consoleFolder',
       path: '/console',
-      summary: 'Send browsers to the console',
+      summary: 'Redirect browsers to the console',
       responses: [{ status: 302, description: 'To `console/`.', contentType: null }],
       handle: toConsole,
     }),
@@ -172,7 +172,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       id: 'signIn',
       methods: ['POST'],
       path: SESSION_PATH,
-      summary: 'Begin a session of the console',
+      summary: 'Start a console session',
       access: 'open',
       csrf: 'none',
       body: 'json',
@@ -199,7 +199,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
     route({
       id: 'consoleSession',
       path: SESSION_PATH,
-      summary: 'The session of the console that the cookie names',
+      summary: 'The console session that the cookie identifies',
       access: 'open',
       responses: [json('The session.', Session)],
       problems: ['unauthorized'],
@@ -212,7 +212,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       id: 'signOut',
       methods: ['DELETE'],
       path: SESSION_PATH,
-      summary: 'End the session of the console',
+      summary: 'End the console session',
       access: 'open',
       responses: [
         {
@@ -228,7 +228,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
     route({
       id: 'consoleSessions',
       path: SESSIONS_PATH,
-      summary: 'List the sessions of the console of a user that any node has served, the latest used first',
+      summary: 'List the console sessions of a user on all nodes, the last used first',
       access: 'user',
       query: { user: ofUser },
       responses: [json('They.', OwnSessions)],
@@ -254,7 +254,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       id: 'endConsoleSession',
       methods: ['DELETE'],
       path: `${SESSIONS_PATH}/:id`,
-      summary: 'Sign out a session of the console of a user, on all nodes',
+      summary: 'Sign out a console session of a user, on all nodes',
       access: 'user',
       isAudited: true,
       query: { user: ofUser },
@@ -277,14 +277,14 @@ export function consoleRoutes(folder: string): readonly Route[] {
       id: 'endConsoleSessions',
       methods: ['DELETE'],
       path: SESSIONS_PATH,
-      summary: 'Sign out all sessions of the console of a user, on all nodes',
+      summary: 'Sign out all console sessions of a user, on all nodes',
       access: 'user',
       isAudited: true,
       query: { user: ofUser },
       responses: [
         {
           status: 204,
-          description: 'They have ended, that of the request as well if it is of the user.',
+          description: 'They have ended, including the session of this request if it is one of the user.',
           contentType: null,
         },
       ],

@@ -19,11 +19,11 @@ const MAX_DOCUMENT_BYTES = 4_194_304;
 
 const DocumentExchange = Type.Intersect([
   ExchangeDeclaration,
-  Type.Object({ stopped: Type.Optional(Type.Boolean({ description: 'False if it is left out.' })) }),
+  Type.Object({ stopped: Type.Optional(Type.Boolean({ description: 'Defaults to false.' })) }),
 ]);
 
 const DocumentQueue = Type.Object({
-  paused: Type.Optional(Type.Boolean({ description: 'False if it is left out.' })),
+  paused: Type.Optional(Type.Boolean({ description: 'Defaults to false.' })),
   options: Type.Optional(orNull(QueueOptionsSchema)),
 });
 
@@ -65,7 +65,7 @@ export const definitionRoutes: readonly Route[] = [
     id: 'setDefinitions',
     methods: ['PUT'],
     path: '/definitions',
-    summary: 'Change what is not as the document has it, or say what that would be',
+    summary: 'Apply a document: change what differs from it, or only list the differences',
     access: 'administrator',
     isAudited: true,
     body: 'json',
@@ -73,15 +73,19 @@ export const definitionRoutes: readonly Route[] = [
     query: {
       dryRun: flag('Says what would change, and changes nothing.'),
       prune: flag(
-        'Deletes exchanges, pauses and options that the document does not name; without it they stay.',
+        'Deletes exchanges, pauses and options that the document does not contain; otherwise they stay.',
       ),
     },
-    headers: [{ name: 'if-match', description: 'Versions of the present document that may be changed.' }],
+    headers: [
+      {
+        name: 'if-match',
+        description: 'The change is applied only if the current document has one of these versions.',
+      },
+    ],
     responses: [
       {
         status: 200,
-        description:
-          'What changed, each with its outcome; one that failed does not keep others from being applied.',
+        description: 'The changes, each with its outcome; if one fails, the others are still applied.',
         contentType: 'application/json',
         schema: namedObject('DefinitionChanges', { applied: Type.Boolean(), changes: Type.Array(Change) }),
       },

@@ -37,7 +37,7 @@ const RolledBack = Type.Object({
 const which = {
   group: group('The group of the reserve, where one was given.'),
   token: opaque(
-    '`x-ks-lease` of the reserve: only this very reservation is meant, not a later one. Needed for a reservation of another user.',
+    '`x-ks-lease` of the reserve: the call affects this reservation only, never a later one. Required if another user reserved the element.',
   ),
 };
 
@@ -65,26 +65,26 @@ export const elementRoutes: readonly Route[] = [
       mature: unixTime('Not handed out before this moment: unix time in seconds. Beats `delay`.'),
       delay: seconds('Not handed out before so many seconds have passed.', LIMITS.delayMs, 0),
       ttl: duration(
-        'Not handed out when so many seconds have passed: it expires, and goes to the dead-letter queue, if there is one.',
+        'Seconds until the element expires: it is then no longer delivered, and goes to the dead-letter queue, if there is one.',
         LIMITS.delayMs,
       ),
       tries: whole('The initial count of failed tries.', { from: 0, to: LIMITS.tries, unit: 'a count' }, 0),
       groups: groups("On a stream: the groups that may consume it; not given: the namespace's."),
     },
     headers: [
-      { name: 'content-type', description: 'Kept, and returned character for character.' },
-      { name: 'content-encoding', description: 'Kept and returned; the body is never decoded.' },
-      { name: 'x-ks-hdr-*', description: 'Element headers: kept, and returned under the same names.' },
+      { name: 'content-type', description: 'Stored, and returned character for character.' },
+      { name: 'content-encoding', description: 'Stored and returned; the body is never decoded.' },
+      { name: 'x-ks-hdr-*', description: 'Element headers: stored, and returned under the same names.' },
       {
         name: 'idempotency-key',
         description:
-          'An insert of the same user with the same key and content stores nothing and returns the first id; with other content it is refused.',
+          'If the same user repeats the key with the same content, nothing is stored and the first id is returned; with other content, the insert is rejected.',
       },
     ],
     responses: [
       json('Stored.', Inserted, {
         headers: [
-          { name: 'x-ks-repeated', description: '`true` if the key was seen before: nothing was stored.' },
+          { name: 'x-ks-repeated', description: '`true` if the key was used before: nothing was stored.' },
         ],
       }),
     ],
@@ -166,16 +166,16 @@ export const elementRoutes: readonly Route[] = [
     id: 'rollback',
     methods: ['PATCH', 'POST'],
     path: '/q/:namespace/:queue/rollback/:id',
-    summary: 'Give a reserved element back; one failed try more',
+    summary: 'Roll back a reserved element; counts a failed try',
     access: 'read',
     query: {
       delay: whole(
-        'After how long it is eligible again. Not given: after the retry delay of the queue if it has one, else at once.',
+        'Time until it is eligible again. Defaults to the retry delay of the queue if it has one, else to none.',
         { from: 0, to: LIMITS.delayMs, unit: 'milliseconds' },
         null,
       ),
       reason: text(
-        'Why it failed: kept with the element, and `x-dl-reason` of a dead letter.',
+        'Why it failed: stored with the element, and `x-dl-reason` of a dead letter.',
         LIMITS.reasonBytes,
       ),
       ...which,
@@ -183,7 +183,7 @@ export const elementRoutes: readonly Route[] = [
     headers: [
       {
         name: 'prefer',
-        description: '`return=representation`: the response says what became of the element.',
+        description: '`return=representation`: the response contains the outcome for the element.',
       },
     ],
     responses: [
@@ -191,7 +191,7 @@ export const elementRoutes: readonly Route[] = [
         ...done,
         schema: RolledBack,
         headers: [
-          { name: 'preference-applied', description: '`return=representation`, if it was asked for.' },
+          { name: 'preference-applied', description: '`return=representation`, if it was requested.' },
         ],
       },
     ],
@@ -226,7 +226,7 @@ export const elementRoutes: readonly Route[] = [
     id: 'release',
     methods: ['PATCH', 'POST'],
     path: '/q/:namespace/:queue/release/:id',
-    summary: 'Give a reserved element back unprocessed; no try is counted',
+    summary: 'Release a reserved element unprocessed; no try is counted',
     access: 'read',
     query: which,
     responses: [done],
@@ -247,7 +247,7 @@ export const elementRoutes: readonly Route[] = [
     access: 'read',
     query: {
       lease: whole(
-        'How long from now it runs; not given: the usual length of the queue.',
+        'Length from now; defaults to the lease of the queue.',
         { from: 1, to: LIMITS.delayMs, unit: 'milliseconds' },
         null,
       ),

@@ -12,7 +12,7 @@ import { onInputEnd } from '../request.ts';
 import { INERT, type Route, route } from '../route.ts';
 
 const kinds: QueryParameter<readonly EventKind[] | null> = {
-  description: `Which kinds, separated by commas, of ${EVENT_KINDS.join(', ')}; not given: all.`,
+  description: `Which kinds, separated by commas, of ${EVENT_KINDS.join(', ')}; defaults to all.`,
   schema: Type.String(),
   fallback: null,
   read(name, value) {
@@ -34,7 +34,7 @@ export const eventRoutes: readonly Route[] = [
     id: 'events',
     methods: ['GET'],
     path: '/events',
-    summary: 'Follow what changes, as server-sent events, as far as the user may see it',
+    summary: 'Follow the changes that the user may see, as server-sent events',
     access: 'user',
     query: {
       ns: nameOf('ns', 'Only what is about this namespace.'),
@@ -45,13 +45,13 @@ export const eventRoutes: readonly Route[] = [
       {
         name: 'last-event-id',
         description:
-          'The id of the last event that the client has: what follows it is sent, if that is known here.',
+          'The id of the last event that the client received: later ones are sent if this node still has them.',
       },
     ],
     responses: [
       {
         status: 200,
-        description: 'A full picture, and then what changes, until the client disconnects.',
+        description: 'A full picture, then each change, until the client disconnects.',
         contentType: 'text/event-stream',
         headers: [{ name: 'x-accel-buffering', description: '`no`, for nginx.' }],
       },

@@ -151,9 +151,9 @@ export const ExchangeDeclaration = namedObject(
     ),
     consumer: Type.Object(
       {
-        parallel: Type.Optional(Type.Integer({ minimum: 1, maximum: 16, description: 'Not given: 1.' })),
-        wsize: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_536, description: 'Not given: 1000.' })),
-        reserve: Type.Optional(Type.Boolean({ description: 'Not given: false.' })),
+        parallel: Type.Optional(Type.Integer({ minimum: 1, maximum: 16, description: 'Defaults to 1.' })),
+        wsize: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_536, description: 'Defaults to 1000.' })),
+        reserve: Type.Optional(Type.Boolean({ description: 'Defaults to false.' })),
       },
       STRICT,
     ),
@@ -190,7 +190,8 @@ const MAX_LOOPS_BYTES = 4096;
 /** The header of the response to a change of an exchange that the configuration file declares. */
 const CONFIGURED_NOTE = {
   name: 'x-ks-note',
-  description: 'If the configuration file declares this exchange: that a restart brings that back.',
+  description:
+    'If the configuration file declares this exchange: a note that a restart restores that declaration.',
 };
 /** The member of a trial's body that is the declaration to try. */
 const TRIED = 'declaration';
@@ -254,13 +255,16 @@ export const exchangeRoutes: readonly Route[] = [
     methods: ['POST', 'PUT'],
     path: '/x/:id',
     summary:
-      'Create and start an exchange; the same declaration again changes nothing. With `If-Match`, change its declaration',
+      'Create and start an exchange; repeating the same declaration changes nothing. With `If-Match`, change its declaration',
     access: 'user',
     isAudited: true,
     body: 'json',
     request: ExchangeDeclaration,
     headers: [
-      { name: 'if-match', description: 'Versions of the present declaration that this one may replace.' },
+      {
+        name: 'if-match',
+        description: 'The declaration is changed only if the current one has one of these versions.',
+      },
     ],
     responses: [
       {
@@ -353,7 +357,7 @@ export const exchangeRoutes: readonly Route[] = [
     methods: ['POST'],
     path: '/x/:id/test',
     summary:
-      'Ask an exchange, or a declaration that is none yet, what it would do with a sample; stores nothing',
+      'Dry run of an exchange, or of a declaration that is not created yet, with a sample; stores nothing',
     access: 'user',
     body: 'json',
     request: ExchangeTrialRequest,

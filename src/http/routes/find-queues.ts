@@ -38,9 +38,9 @@ const FoundQueues = namedObject('FoundQueues', {
       settle: Rate,
     }),
   ),
-  matched: Type.Integer({ description: 'How many queues the filter lets through, on all pages.' }),
-  total: Type.Integer({ description: 'How many queues there are that the user may read.' }),
-  sums: Type.Object(SIZES, { description: 'Of all queues that the filter lets through.' }),
+  matched: Type.Integer({ description: 'How many queues match the filter, on all pages.' }),
+  total: Type.Integer({ description: 'How many queues the user may read.' }),
+  sums: Type.Object(SIZES, { description: 'Of all queues that match the filter.' }),
   unavailable: Type.Array(Type.String(), { description: 'Namespaces whose engine is unavailable.' }),
 });
 
@@ -62,7 +62,7 @@ type Sort = (typeof SORTS)[number];
 
 const filter: QueryParameter<QueueFilter | null> = {
   description:
-    'Words that all must hold: part of a name, `ns:N`, `paused`, `running`, and `ready`, `scheduled`, `reserved`, `depth`, `age`, `in` or `out` with a comparison, such as `depth:>1000`.',
+    'Terms that must all match: part of a name, `ns:N`, `paused`, `running`, and `ready`, `scheduled`, `reserved`, `depth`, `age`, `in` or `out` with a comparison, such as `depth:>1000`.',
   schema: Type.String(),
   fallback: null,
   read: readQueueFilter,
@@ -81,7 +81,8 @@ export const findQueuesRoutes: readonly Route[] = [
   route({
     id: 'findQueues',
     path: '/queues',
-    summary: 'Find queues of all namespaces, filtered, sorted and in pages, as this node read them last',
+    summary:
+      'Find queues of all namespaces, filtered, sorted and in pages, as of the last time that this node read them',
     access: 'user',
     query: {
       filter,

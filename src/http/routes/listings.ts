@@ -31,7 +31,7 @@ const QueueArray = namedObject('QueueArray', {
   data: Type.Array(Type.Intersect([QueueInformation, Type.Object({ id: Type.String() })])),
   unavailable: Type.Optional(
     Type.Array(Type.String(), {
-      description: 'Namespaces whose engine is away, so that their queues are not here.',
+      description: 'Namespaces whose engine is unavailable, so that their queues are missing here.',
     }),
   ),
 });
@@ -43,7 +43,7 @@ const QueueTree = Type.Array(
     folder: Type.Literal(true),
     expanded: Type.Literal(true),
     unavailable: Type.Optional(
-      Type.Literal(true, { description: 'Its engine is away, so that its queues are not here.' }),
+      Type.Literal(true, { description: 'Its engine is unavailable, so that its queues are missing here.' }),
     ),
     children: Type.Array(
       Type.Object({
@@ -78,7 +78,8 @@ export const listingRoutes: readonly Route[] = [
   route({
     id: 'listNamespaces',
     path: '/q',
-    summary: 'List the namespaces that the user may see; their queues, where a form shows them, need `read`',
+    summary:
+      'List the namespaces that the user may see; their queues, in forms that include them, need `read`',
     access: 'user',
     query: forms,
     responses: [json('The names.', NamespaceNames, { headers: [NEXT_LINK] }), ...formSchemas],

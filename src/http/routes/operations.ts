@@ -27,7 +27,7 @@ const QueueName = Type.Object(
     queue: Type.Optional(
       Type.String({
         minLength: 1,
-        description: 'Not with `migrate`, which is about a namespace; with all else required.',
+        description: 'Required, except with `migrate`, which applies to a namespace and takes none.',
       }),
     ),
   },
@@ -52,8 +52,8 @@ const Where = Type.Object(
 const members = {
   action: Type.Enum([...ACTIONS]),
   source: QueueName,
-  limit: Type.Integer({ minimum: 1, description: 'At most so many elements are changed.' }),
-  rate: Type.Integer({ minimum: 1, maximum: MAX_RATE, description: 'Elements a second.' }),
+  limit: Type.Integer({ minimum: 1, description: 'The most elements to change.' }),
+  rate: Type.Integer({ minimum: 1, maximum: MAX_RATE, description: 'Elements per second.' }),
 };
 
 const OperationDeclaration = namedObject(
@@ -72,7 +72,7 @@ const OperationDeclaration = namedObject(
     ),
     limit: Type.Optional(members.limit),
     rate: Type.Optional(members.rate),
-    dryRun: Type.Optional(Type.Boolean({ description: 'Changes nothing: counts, and shows samples.' })),
+    dryRun: Type.Optional(Type.Boolean({ description: 'Changes nothing: returns a count and samples.' })),
   },
   STRICT,
 );
@@ -127,7 +127,7 @@ export const operationRoutes: readonly Route[] = [
     methods: ['POST'],
     path: '/operations',
     summary:
-      'Start an operation on many elements of a queue, or move a namespace to another engine; it runs in the background, also across restarts',
+      'Start a bulk operation on a queue, or move a namespace to another engine; it runs in the background, and continues after restarts',
     access: 'user',
     isAudited: true,
     body: 'json',
@@ -135,7 +135,7 @@ export const operationRoutes: readonly Route[] = [
     responses: [
       json('It runs.', Operation, {
         status: 202,
-        headers: [{ name: 'location', description: 'Where its progress is.' }],
+        headers: [{ name: 'location', description: 'Path of its progress.' }],
       }),
     ],
     problems: [
@@ -168,12 +168,12 @@ export const operationRoutes: readonly Route[] = [
   route({
     id: 'listOperations',
     path: '/operations',
-    summary: 'List operations, the last one first: those that run, and those that ended within a week',
+    summary: 'List bulk operations, the latest first: running ones, and those that ended within a week',
     access: 'user',
     query: filter,
     responses: [
       json(
-        'Those whose source is in a namespace where the user has the right `manage`.',
+        'Those whose source is in a namespace for which the user has the right `manage`.',
         Type.Array(Operation),
       ),
     ],
@@ -185,7 +185,7 @@ export const operationRoutes: readonly Route[] = [
   route({
     id: 'operationStatus',
     path: '/operations/:id',
-    summary: 'How far an operation came, or how it ended',
+    summary: 'The progress of a bulk operation, or its outcome',
     access: 'user',
     responses: [json('The operation.', Operation)],
     problems: [...idProblems, 'invalid-parameter'],
@@ -197,12 +197,12 @@ export const operationRoutes: readonly Route[] = [
     id: 'cancelOperation',
     methods: ['DELETE'],
     path: '/operations/:id',
-    summary: 'Cancel an operation; what it changed stays changed',
+    summary: 'Cancel a bulk operation; changes already made stay',
     access: 'user',
     isAudited: true,
     responses: [
       { status: 204, description: 'It has ended; idempotent.', contentType: null },
-      { status: 202, description: 'It will end: its node is slow, or gone.', contentType: null },
+      { status: 202, description: 'It will end later: its node is slow, or has failed.', contentType: null },
     ],
     problems: [...idProblems, 'invalid-parameter', 'definition-conflict'],
     async handle(call) {
@@ -220,13 +220,13 @@ export const operationRoutes: readonly Route[] = [
     isAudited: true,
     query: {
       state: oneOf(
-        'Which: `all` removes reserved ones, too. Not given: those that wait, ready or scheduled.',
+        'Which elements: `all` includes reserved ones. Defaults to waiting ones, ready or scheduled.',
         STATES,
       ),
     },
     responses: [
       json(
-        'They are gone. On a stream an element counts once for each group.',
+        'They are removed. On a stream an element counts once for each group.',
         Type.Object({ removed: Count }),
       ),
     ],
@@ -245,7 +245,7 @@ export const operationRoutes: readonly Route[] = [
     access: 'manage',
     isAudited: true,
     query: { force: flag('Removes its elements, reserved ones too, and ends the calls that wait for it.') },
-    responses: [{ status: 204, description: 'It is gone, also if it never was.', contentType: null }],
+    responses: [{ status: 204, description: 'It does not exist any more, or never did.', contentType: null }],
     problems: ['queue-in-use'],
     async handle(call, { force }) {
       const { exchanges } = call.front.parts;

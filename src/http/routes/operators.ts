@@ -76,7 +76,7 @@ const Backup = Type.Object({
     Type.Object(
       { url: Type.String(), namespaces: Type.Array(Type.String()) },
       {
-        description: 'Engines that are backed up by other means, or that are in memory.',
+        description: 'Engines that are not included: they are backed up by other means, or in memory.',
       },
     ),
   ),
@@ -94,7 +94,7 @@ const verbose: QueryParameter<boolean> = {
 };
 
 const backupName: QueryParameter<string | null> = {
-  description: 'Of the backup, and so of its folder; the time if it is not given.',
+  description: 'Name of the backup and of its folder; defaults to the time.',
   schema: Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$' }),
   fallback: null,
   // Checked by those who make a path of it.
@@ -108,7 +108,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       id: 'backUp',
       methods: ['POST'],
       path: '/backup',
-      summary: 'Copy every SQLite file, while it is used, into a new folder of the folder of backups',
+      summary: 'Back up every SQLite file, while it is used, to a new folder in the backup folder',
       access: 'administrator',
       isAudited: true,
       query: { name: backupName },
@@ -121,7 +121,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
     route({
       id: 'live',
       path: '/livez',
-      summary: 'Whether the process runs',
+      summary: 'Whether the process is running',
       access: 'open',
       responses: [json('It does.', Live)],
       handle: (call) => call.value({ status: 'live' }),
@@ -129,7 +129,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
     route({
       id: 'ready',
       path: '/readyz',
-      summary: 'Whether this node should get requests; a known user sees each part',
+      summary: 'Whether this node is ready for requests; an authenticated user sees each part',
       access: 'open',
       responses: [
         json('It should.', Readiness),
@@ -163,7 +163,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
     route({
       id: 'listEngines',
       path: '/engines',
-      summary: 'List the engines as each node sees them: whether each replies, and the space that it has',
+      summary: 'List the engines as each node sees them: whether each replies, and how much space it has',
       access: 'user',
       responses: [json('Those that serve a namespace which the user may see.', Engines)],
       async handle(call) {
@@ -185,7 +185,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
     route({
       id: 'waitingConsumers',
       path: '/consumers',
-      summary: 'List the get and reserve calls that wait on any node in any queue, the longest first',
+      summary: 'List the blocked get and reserve calls of all nodes and queues, the longest first',
       access: 'user',
       query: {
         ns: nameOf('ns', 'Only in this namespace; not given: in all where the user has `manage`.'),
@@ -252,7 +252,7 @@ const Sessions = listOfNodes(
   'sessions',
   namedObject('Session', {
     node: NodeOfRow,
-    id: Type.String({ description: 'As in the log; the tids of its consumers begin with it.' }),
+    id: Type.String({ description: 'As in the log; the tids of its consumers start with it.' }),
     protocol: Type.Enum(['stomp', 'amqp']),
     user: Type.String(),
     address: Type.String(),

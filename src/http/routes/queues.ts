@@ -59,11 +59,12 @@ export const QueueInformation = namedObject('QueueInformation', {
   ...sizes,
   groups: Type.Optional(Type.Record(Type.Object(sizes))),
   oldestReadyAge: Type.Union([Type.Number({ minimum: 0 }), Type.Null()], {
-    description: 'For how many seconds the oldest ready element has been ready; null: none is.',
+    description: 'Seconds since the oldest ready element became ready; null: none is ready.',
   }),
   rates: Type.Optional(
     Type.Union([Type.Object({ '1m': Rates, '5m': Rates }), Type.Null()], {
-      description: 'Over one minute and over five. Left out with `group`; null just after the start.',
+      description:
+        'Averages over one minute and over five. Left out with `group`; null just after the start.',
     }),
   ),
 });
@@ -119,7 +120,7 @@ const RetryDelay = Type.Object({
     Type.Number({
       exclusiveMinimum: 0,
       maximum: MAX_SECONDS,
-      description: `Seconds; ${RETRY_DEFAULTS.max} if it is not given, or \`first\` if that is longer.`,
+      description: `Seconds; ${RETRY_DEFAULTS.max} by default, or \`first\` if that is longer.`,
     }),
   ),
   jitter: Type.Optional(Type.Number({ minimum: 0, maximum: 1, default: RETRY_DEFAULTS.jitter })),
@@ -213,11 +214,11 @@ export const queueRoutes: readonly Route[] = [
     id: 'pause',
     methods: ['PATCH', 'POST'],
     path: '/q/:namespace/:queue/pause',
-    summary: 'Hold back all consumers of the queue, on every node; they wait, inserts go on',
+    summary: 'Pause the queue on every node: its consumers wait, inserts continue',
     access: 'manage',
     makesQueue: true,
     isAudited: true,
-    responses: [{ status: 201, description: 'Paused, also if it was before.', contentType: null }],
+    responses: [{ status: 201, description: 'Paused; idempotent.', contentType: null }],
     async handle(call) {
       await call.queue.pause();
       call.empty(201);
@@ -227,11 +228,11 @@ export const queueRoutes: readonly Route[] = [
     id: 'resume',
     methods: ['PATCH', 'POST'],
     path: '/q/:namespace/:queue/resume',
-    summary: 'Let the consumers of the queue go on',
+    summary: 'Resume the queue: its consumers continue',
     access: 'manage',
     makesQueue: true,
     isAudited: true,
-    responses: [{ status: 201, description: 'Running, also if it was before.', contentType: null }],
+    responses: [{ status: 201, description: 'Running; idempotent.', contentType: null }],
     async handle(call) {
       await call.queue.resume();
       call.empty(201);
@@ -240,7 +241,7 @@ export const queueRoutes: readonly Route[] = [
   route({
     id: 'queueOptions',
     path: PATH,
-    summary: 'Read the options of the queue, and where each comes from',
+    summary: 'Read the options of the queue, and the source of each',
     access: 'read',
     responses: [shown],
     handle(call) {
@@ -251,7 +252,7 @@ export const queueRoutes: readonly Route[] = [
     id: 'setQueueOptions',
     methods: ['PUT', 'POST'],
     path: PATH,
-    summary: 'Store options of the queue in place of those that it had, on every node',
+    summary: 'Replace the stored options of the queue, on every node',
     access: 'manage',
     makesQueue: true,
     isAudited: true,
@@ -269,10 +270,10 @@ export const queueRoutes: readonly Route[] = [
     id: 'removeQueueOptions',
     methods: ['DELETE'],
     path: PATH,
-    summary: 'Take the stored options of the queue away; those of the configuration hold again',
+    summary: 'Delete the stored options of the queue; those of the configuration apply again',
     access: 'manage',
     isAudited: true,
-    responses: [{ status: 204, description: 'Nothing is stored, also if nothing was.', contentType: null }],
+    responses: [{ status: 204, description: 'Deleted; idempotent.', contentType: null }],
     async handle(call) {
       await call.queue.storeOptions(null);
       call.empty(204);
@@ -281,7 +282,7 @@ export const queueRoutes: readonly Route[] = [
   route({
     id: 'listConsumers',
     path: '/q/:namespace/:queue/consumers',
-    summary: 'List the get and reserve calls that wait, on any node, in the order in which they came',
+    summary: 'List the blocked get and reserve calls of all nodes, in order of arrival',
     access: 'manage',
     responses: [json('Pending consumer records, of every group and protocol.', PendingConsumers)],
     async handle(call) {
@@ -293,13 +294,13 @@ export const queueRoutes: readonly Route[] = [
     methods: ['DELETE'],
     path: '/q/:namespace/:queue/consumer/:tid',
     summary:
-      'Cancel the waiting calls with this tid: all of them with the right `manage`, else those of the same user',
+      'Cancel the blocked calls with this tid: all of them if the user has the right `manage`, else only those of the user',
     access: 'member',
     isAudited: true,
     responses: [
       {
         status: 200,
-        description: 'Nobody waits with this tid any more; the calls answer 410.',
+        description: 'No call is blocked under this tid any more; the cancelled ones are answered with 410.',
         contentType: null,
       },
     ],

@@ -95,7 +95,7 @@ function openApi(routes: readonly Route[], version: string): object {
       description: 'Named queues and exchanges over HTTP.',
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
-    servers: [{ url: '/', description: 'The server that this document comes from.' }],
+    servers: [{ url: '/', description: 'The server that serves this document.' }],
     security: [{ basic: [] }, { token: [] }, { consoleSession: [] }],
     paths: referring,
     components: {
@@ -107,7 +107,7 @@ function openApi(routes: readonly Route[], version: string): object {
           in: 'cookie',
           name: SESSION_COOKIE,
           description:
-            'For pages of this server; see `signIn`. Requests that change something name `X-CSRF-Token` as well.',
+            'For pages of this server; see `signIn`. Requests that change something must also have `X-CSRF-Token`.',
         },
       },
       schemas,

@@ -28,7 +28,7 @@ const ELEMENTS = { from: 1, to: LIMITS.takeCount, unit: 'a count' } as const;
 const options = {
   count: whole('How many elements at most; not given: `min`, or 1.', ELEMENTS, null),
   min: whole(
-    'Wait until so many are there at once, or `to` has passed; not given: 1. Nothing is held in the meantime.',
+    'Wait until this many are ready at once, or until `to` has passed; defaults to 1. Nothing is reserved during the wait.',
     ELEMENTS,
     null,
   ),
@@ -77,7 +77,7 @@ const TakeFromSeveral = namedObject('TakeFromSeveral', {
         Type.Integer({
           minimum: 1,
           maximum: LIMITS.takeWeight,
-          description: 'With `fair`: its share; not given: 1.',
+          description: 'With `fair`: its share; defaults to 1.',
         }),
       ),
     }),
@@ -86,7 +86,7 @@ const TakeFromSeveral = namedObject('TakeFromSeveral', {
   order: Type.Optional(
     Type.String({
       enum: ['strict', 'fair'],
-      description: '`strict`, the usual: as listed. `fair`: by chance, in proportion to the weights.',
+      description: '`strict`, the default: as listed. `fair`: random, in proportion to the weights.',
     }),
   ),
   ...bodyOptions,
@@ -116,14 +116,14 @@ const TakenFromSeveral = namedObject('TakenFromSeveral', {
 const headers = [
   {
     name: 'accept',
-    description: `\`${NDJSON}\`, the usual, or \`${MULTIPART}\`: one part for each element, byte for byte, with the headers of a get.`,
+    description: `\`${NDJSON}\`, the default, or \`${MULTIPART}\`: one part for each element, byte for byte, with the headers of a get.`,
   },
-  { name: 'prefer', description: '`wait=N`, in seconds, stands for `to` where that is not given.' },
+  { name: 'prefer', description: '`wait=N`, in seconds, applies if `to` is not given.' },
 ];
 
 const PARTS = {
   status: 200,
-  description: 'The same as parts, if `Accept` prefers them.',
+  description: 'The same as parts of multipart, if `Accept` prefers it.',
   contentType: MULTIPART,
 } as const;
 
@@ -144,7 +144,7 @@ export const takeRoutes: readonly Route[] = [
     id: 'take',
     methods: ['GET'],
     path: '/q/:namespace/:queue',
-    summary: 'Get (pop) or reserve the next element; waits for one',
+    summary: 'Get (pop) or reserve the next element; waits until one is ready',
     access: 'read',
     csrf: 'all',
     query: {
@@ -158,9 +158,7 @@ export const takeRoutes: readonly Route[] = [
         null,
       ),
     },
-    headers: [
-      { name: 'prefer', description: '`wait=N`, in seconds, stands for `to` where that is not given.' },
-    ],
+    headers: [{ name: 'prefer', description: '`wait=N`, in seconds, applies if `to` is not given.' }],
     responses: [
       {
         status: 200,
@@ -169,10 +167,10 @@ export const takeRoutes: readonly Route[] = [
         headers: [
           { name: 'x-ks-id', description: 'Its id, for commit and rollback.' },
           { name: 'x-ks-tries', description: 'Failed tries so far.' },
-          { name: 'x-ks-mature', description: 'The maturity by which it was handed out, ISO 8601.' },
+          { name: 'x-ks-mature', description: 'The maturity at which it was delivered, ISO 8601.' },
           ...ELEMENT_HEADER_NOTES,
-          { name: 'x-ks-lease', description: 'Of a reserve: the token of this reservation.' },
-          { name: 'x-ks-lease-until', description: 'Of a reserve: when it ends, ISO 8601.' },
+          { name: 'x-ks-lease', description: 'After a reserve: the token of the lease.' },
+          { name: 'x-ks-lease-until', description: 'After a reserve: when the lease ends, ISO 8601.' },
         ],
       },
     ],
@@ -205,7 +203,7 @@ export const takeRoutes: readonly Route[] = [
     responses: [
       {
         status: 200,
-        description: 'The elements, one a line, in the order of delivery.',
+        description: 'The elements, one per line, in delivery order.',
         contentType: NDJSON,
         schema: TakenElement,
       },
@@ -236,7 +234,7 @@ export const takeRoutes: readonly Route[] = [
     responses: [
       {
         status: 200,
-        description: 'The elements, one a line, each with the queue that it is from.',
+        description: 'The elements, one per line, each with its queue.',
         contentType: NDJSON,
         schema: TakenFromSeveral,
       },

@@ -14,25 +14,25 @@ const EVERY_NAMESPACE = '*';
 const ISO_TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)$/;
 
 const Rights = Type.Union([Type.Record(Type.Array(Type.Enum(RIGHTS))), Type.Null()], {
-  description: 'By namespace, `*` for those that are not named; null: all that the owner has.',
+  description: 'By namespace, `*` for those that are not named; null: all rights of the owner.',
 });
 
 const members = {
   id: Type.String(),
   name: Type.String(),
-  owner: Type.String({ description: 'The user whose token it is.' }),
+  owner: Type.String({ description: 'The user who owns the token.' }),
   rights: Rights,
   createdAt: Moment,
   expiresAt: Type.Union([Moment, Type.Null()], { description: 'Null: never.' }),
   lastUsedAt: Type.Union([Moment, Type.Null()], {
-    description: 'On this node since its start; null: it was not used.',
+    description: 'Last use on this node since its start; null: not used.',
   }),
 };
 
 const Token = namedObject('Token', members);
 const CreatedToken = namedObject('CreatedToken', {
   ...members,
-  token: Type.String({ description: 'For `Authorization: Bearer`. It is shown this once.' }),
+  token: Type.String({ description: 'For `Authorization: Bearer`. It is shown only once.' }),
 });
 const TokenRequest = namedObject(
   'TokenRequest',
@@ -50,7 +50,7 @@ export const tokenRoutes: readonly Route[] = [
     id: 'createToken',
     methods: ['POST'],
     path: '/tokens',
-    summary: 'Create an API token with all or some of the own rights',
+    summary: 'Create an API token with all or some of the rights of the user',
     access: 'user',
     isAudited: true,
     body: 'json',
@@ -77,7 +77,7 @@ export const tokenRoutes: readonly Route[] = [
   route({
     id: 'listTokens',
     path: '/tokens',
-    summary: 'List the own API tokens, as an administrator those of all users',
+    summary: 'List the API tokens of the user; as an administrator, those of all users',
     access: 'user',
     responses: [json('The oldest first.', Type.Array(Token))],
     problems: ['forbidden'],
@@ -90,7 +90,7 @@ export const tokenRoutes: readonly Route[] = [
     id: 'revokeToken',
     methods: ['DELETE'],
     path: '/tokens/:id',
-    summary: 'Revoke an API token, as an administrator one of any user',
+    summary: 'Revoke an API token of the user; as an administrator, one of any user',
     access: 'user',
     isAudited: true,
     responses: [{ status: 204, description: 'It is rejected from now on.', contentType: null }],
