@@ -202,8 +202,14 @@ function extendOperation({ expirer }: Context): SettleOperation {
   }));
 }
 
-/** When a released delivery is due. What was reserved, and is neither delayed nor counted, keeps its place. */
-const DUE = `CASE WHEN r.due IS NOT NULL THEN r.due WHEN r.counts OR r.delay > 0 OR r.waiting THEN t.now + r.delay ELSE d.due_at END`;
+/**
+ * When a released delivery is due. What was reserved, and is neither delayed nor counted, keeps its place.
+ * @param losesPlace a further condition under which it does not
+ */
+function dueAt(losesPlace = 'false'): string {
+  return `CASE WHEN r.due IS NOT NULL THEN r.due
+    WHEN r.counts OR r.delay > 0 OR r.waiting OR ${losesPlace} THEN t.now + r.delay ELSE d.due_at END`;
+}
 
 function releaseColumns(): Columns<Ref> {
   return refColumns()
@@ -232,7 +238,7 @@ function counts({ item: { action } }: Ref): boolean {
 function releaseOperation(context: Context, onRace: SettleOperation): SettleOperation {
   const columns = releaseColumns().id('queue', ({ queue }) => queue.whole.id);
   const mayDie = `b AS MATERIALIZED (SELECT s.id FROM subscription s WHERE s.id = ANY ($${columns.count + 1}::bigint[]) AND (s.max_tries > 0 OR cardinality(s.retry) > 0))`;
-  const changed = `g AS (UPDATE delivery d SET lease_until = NULL, token = NULL, due_at = ${DUE}, tries = d.tries + r.counts::int,
+  const changed = `g AS (UPDATE delivery d SET lease_until = NULL, token = NULL, due_at = ${dueAt()}, tries = d.tries + r.counts::int,
       reason = CASE WHEN r.counts THEN r.reason ELSE d.reason END FROM r, t
     WHERE ${MAY_CHANGE} AND (r.counts AND r.queue IN (SELECT b.id FROM b)) IS NOT TRUE RETURNING r.ord, d.subscription, d.due_at)`;
   const counted = count('gc', 'g', { waiting: 'count(*)', reserved: '-count(*)', bytes: '0' });
@@ -303,7 +309,7 @@ function changeOperation(context: Context): SettleOperation {
       CASE WHEN x.to_name IS NULL THEN ${deadLine('x.name', tries, 'd.seq', 'x.reason')} ELSE x.line END AS line)`;
   const locked = `x AS MATERIALIZED (SELECT d.new_tid, r.*, d.due_at AS old_due, d.lease_until IS NULL AS was_waiting, d.tries,
       y.ns, y.name, y.target, y.dead_groups,
-      coalesce(CASE WHEN r.by_default THEN t.now + ${retryDelay('y.retry', 'd.tries + 1', 'd.seq')} END, ${DUE}) AS new_due,
+      coalesce(CASE WHEN r.by_default THEN t.now + ${retryDelay('y.retry', 'd.tries + 1', 'd.seq')} END, ${dueAt('r.dies')}) AS new_due,
       r.to_name IS NOT NULL OR y.target IS NOT NULL AND (r.dies OR r.counts AND d.tries + 1 >= y.max_tries) AS goes
     FROM t CROSS JOIN (SELECT * FROM r ORDER BY seq, subscription) r CROSS JOIN LATERAL (
       SELECT d.ctid AS new_tid, d.seq, d.due_at, d.lease_until, d.tries FROM delivery d WHERE ${MAY_CHANGE} LIMIT 1 FOR UPDATE) d

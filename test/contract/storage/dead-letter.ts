@@ -3,8 +3,8 @@ import { describe, it } from 'node:test';
 import { LEASE_EXPIRED } from '../../../src/engine/storage.ts';
 import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest } from '../../engines.ts';
-import { bodyText, newElement } from '../../support/elements.ts';
-import { commit, rollback, transfer } from '../../support/settle.ts';
+import { bodyText, newElement, newElements } from '../../support/elements.ts';
+import { commit, rollback, settle, transfer } from '../../support/settle.ts';
 import { byId, byToken, DEAD_LETTERS, Fixture, MAX_TRIES } from '../fixture.ts';
 
 const COUNTED = { delayMs: 0, countTry: true };
@@ -151,6 +151,18 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       const reserved = await on.reserveOne(queue);
       assert.deepEqual(await rollback(on.storage, queue, [{ ...byToken(reserved), ...COUNTED }]), ['done']);
       assert.equal((await on.pop(queue))[0]?.tries, 1_000_001);
+    });
+
+    it('is due at once, behind what is ready, if there is no dead-letter queue', async () => {
+      for (const countTry of [false, true]) {
+        const queue = on.queue('plain');
+        await on.storage.insert(queue, newElements('hopeless', 'next'));
+        await on.opened.passTime(1_000);
+        const reserved = await on.reserveOne(queue);
+        const action = { kind: 'dead-letter', countTry, reason: null } as const;
+        assert.deepEqual(await settle(on.storage, queue, [byToken(reserved)], action), ['done']);
+        assert.deepEqual((await on.pop(queue, 2)).map(bodyText), ['next', 'hopeless']);
+      }
     });
 
     it('moves one group of a stream and leaves the others; the dead letter is for the default groups', async () => {
