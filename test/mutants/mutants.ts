@@ -71,6 +71,10 @@ export const SUITES = {
     files: ['test/contract/engines.test.ts'],
     pattern: 'Storage port: postgres (commit|leases|settle)',
   },
+  'postgres dead letters': {
+    files: ['test/contract/engines.test.ts'],
+    pattern: 'Storage port: postgres dead letter',
+  },
   'postgres keys': { files: ['test/contract/engines.test.ts'], pattern: 'Storage port: postgres declare' },
   'postgres options': { files: ['test/contract/engines.test.ts'], pattern: 'Storage port: postgres options' },
   'postgres expiry': { files: ['test/engines/expiry.postgres.test.ts'], pattern: null },

@@ -108,6 +108,11 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
+    name: 'a dead letter that has no queue to go to regains its place',
+    suite: 'postgres dead letters',
+    edits: [inPostgres('settle.ts', "dueAt('r.dies')", 'dueAt()')],
+  },
+  {
     name: 'a release of what waits is counted twice',
     suite: 'postgres settlements',
     edits: [
