@@ -468,7 +468,7 @@ const ExchangeOptions = Type.Object(
           Type.Integer({ minimum: 1, maximum: 16, description: 'concurrent consumers' }),
         ),
         wsize: Type.Optional(
-          Type.Integer({ minimum: 1, maximum: 65_536, description: 'most elements in flight at once' }),
+          Type.Integer({ minimum: 1, maximum: 65_536, description: 'most pending elements at once' }),
         ),
         reserve: Type.Optional(
           Type.Boolean({ description: 'forwards to another engine at least once instead of at most once' }),
@@ -640,7 +640,7 @@ export const Options = Type.Object(
           minimum: 0,
           maximum: 3_600,
           default: 10,
-          description: 'how long a shutdown waits for requests in flight, seconds',
+          description: 'how long a shutdown waits for pending requests, seconds',
         }),
       },
       { ...CLOSED, default: {} },
