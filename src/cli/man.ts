@@ -8,8 +8,8 @@ const SECTIONS: readonly (readonly [
   [
     'ENVIRONMENT',
     [
-      ['QUAYSIDE_URL', 'where the server is'],
-      ['QUAYSIDE_USER', 'who calls it'],
+      ['QUAYSIDE_URL', 'address of the server'],
+      ['QUAYSIDE_USER', 'name of the user'],
       ['QUAYSIDE_PASSWORD', 'the password of that user'],
       ['QUAYSIDE_TOKEN', 'an API token, in place of user and password'],
     ],
@@ -19,7 +19,7 @@ const SECTIONS: readonly (readonly [
     [
       [
         '~/.config/quayside/client.json',
-        'url, user and password, or token, for what the environment does not give',
+        'url, user and password, or token; used for what the environment does not set',
       ],
     ],
   ],
@@ -27,14 +27,17 @@ const SECTIONS: readonly (readonly [
     'EXIT STATUS',
     [
       ['0', 'done'],
-      ['1', 'failed, for a reason that has no code of its own; some elements of a bulk operation failed'],
-      ['2', 'the command line, or what was sent, is wrong'],
-      ['3', 'what was named, or waited for, is not there'],
+      [
+        '1',
+        'failed, for a reason without an exit code of its own; or some elements of a bulk operation failed',
+      ],
+      ['2', 'the command line, or the data that was sent, is invalid'],
+      ['3', 'the named object does not exist, or no element arrived'],
       ['4', 'not allowed: no credentials, wrong ones, or a right is missing'],
-      ['5', 'the server cannot be reached, or cannot serve now; nothing was changed'],
+      ['5', 'the server cannot be reached, or is unavailable; nothing was changed'],
       [
         '6',
-        'the outcome is unknown: the connection ended before the response, or the server could not be reached any more when a part was done',
+        'the outcome is unknown: the connection ended before the response; or the server became unreachable when a part was done',
       ],
     ],
   ],

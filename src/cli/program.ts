@@ -80,20 +80,23 @@ function addClientCommands(
     parent
       .command(usage)
       .description(description)
-      .option('--url <url>', 'where the server is; else QUAYSIDE_URL, or http://127.0.0.1:3444')
+      .option(
+        '--url <url>',
+        'address of the server; defaults to QUAYSIDE_URL, client.json or http://127.0.0.1:3444',
+      )
       .option(
         '--user <name>',
-        'who you are; else QUAYSIDE_USER. The password comes from QUAYSIDE_PASSWORD; a token, from QUAYSIDE_TOKEN',
+        'name of the user; defaults to QUAYSIDE_USER or client.json. Give the password in QUAYSIDE_PASSWORD, or a token in QUAYSIDE_TOKEN',
       )
-      .option('--json', 'JSON also on a terminal');
+      .option('--json', 'prints JSON, also on a terminal');
 
-  command('put <queue> [data...]', 'inserts an element for each argument, or standard input')
-    .option('--type <type>', 'the content type; else JSON if it parses, else text')
-    .option('--delay <seconds>', 'how long it is held back', seconds)
-    .option('--ttl <seconds>', 'after how long it expires', seconds)
-    .option('--header <name=value>', 'an element header; may be given several times', collected, [])
-    .option('--key <key>', 'the idempotency key')
-    .option('--lines', 'each line of standard input is an element')
+  command('put <queue> [data...]', 'inserts an element for each argument, or one from standard input')
+    .option('--type <type>', 'content type; defaults to JSON if the data parses, else to text')
+    .option('--delay <seconds>', 'time before the element may be delivered', seconds)
+    .option('--ttl <seconds>', 'time after which the element expires', seconds)
+    .option('--header <name=value>', 'element header; may be repeated', collected, [])
+    .option('--key <key>', 'idempotency key')
+    .option('--lines', 'inserts each line of standard input as an element')
     .action(async (queue: Name, data: string[], flags) => {
       const { put } = await import('./elements.ts');
       await runWith(flags, (context) => put(context, queue, data, flags));
@@ -107,7 +110,7 @@ function addClientCommands(
     await runWith(flags, (context) => get(context, queue, flags));
   });
   taking('reserve <queue>', 'takes the next element under a lease')
-    .option('--lease <seconds>', 'how long the lease is', seconds)
+    .option('--lease <seconds>', 'length of the lease', seconds)
     .action(async (queue: Name, flags) => {
       const { reserve } = await import('./elements.ts');
       await runWith(flags, (context) => reserve(context, queue, flags));
@@ -121,24 +124,25 @@ function addClientCommands(
     });
   command('browse <queue>', 'shows elements without taking them')
     .option('--state <state>', 'ready, scheduled or reserved')
-    .option('--where <selector>', 'only elements that it accepts, such as "env.msg.tries > 3"')
-    .option('--group <group>', 'on a stream: the group whose deliveries are meant')
-    .option('--limit <count>', 'how many at most', count, 50)
+    .option('--where <selector>', 'only elements that the selector accepts, such as "env.msg.tries > 3"')
+    .option('--group <group>', 'on a stream: the group of the deliveries')
+    .option('--limit <count>', 'maximum number of elements', count, 50)
     .action(async (queue: Name, flags) => {
       const { browse } = await import('./elements.ts');
       await runWith(flags, (context) => browse(context, queue, flags));
     });
-  command('status [name]', 'the status of a queue, of the queues of a namespace, or the namespaces').action(
-    async (name: string | undefined, flags) => {
-      const { status } = await import('./queues.ts');
-      await runWith(flags, (context) => status(context, name));
-    },
-  );
-  command('top', 'a live table of the queues of all namespaces; keys sort and filter it')
+  command(
+    'status [name]',
+    'shows the status of a queue, of the queues of a namespace, or of the namespaces',
+  ).action(async (name: string | undefined, flags) => {
+    const { status } = await import('./queues.ts');
+    await runWith(flags, (context) => status(context, name));
+  });
+  command('top', 'shows a live table of the queues of all namespaces; keys sort and filter it')
     .option('--sort <field>', 'depth, ready, scheduled, reserved, age, in, out or name', 'depth')
-    .option('--filter <words>', 'as the console has it: part of a name, ns:N, "depth:>1000"')
-    .option('--limit <count>', 'how many queues at most', count, 100)
-    .option('--interval <seconds>', 'how often the table is read again', interval, 2)
+    .option('--filter <words>', 'filter as in the console: part of a name, ns:N, "depth:>1000"')
+    .option('--limit <count>', 'maximum number of queues', count, 100)
+    .option('--interval <seconds>', 'time between updates of the table', interval, 2)
     .action(async (flags) => {
       const { top } = await import('./top.ts');
       await runWith(flags, (context) => top(context, flags));
@@ -151,10 +155,10 @@ function addClientCommands(
   );
   const changing = (usage: string, description: string): Command =>
     command(usage, description)
-      .option('--where <selector>', 'only elements that it accepts')
-      .option('--group <group>', 'on a stream: the group whose deliveries are meant')
-      .option('--limit <count>', 'how many at most', count)
-      .option('--dry-run', 'counts, and changes nothing')
+      .option('--where <selector>', 'only elements that the selector accepts')
+      .option('--group <group>', 'on a stream: the group of the deliveries')
+      .option('--limit <count>', 'maximum number of elements', count)
+      .option('--dry-run', 'counts the elements, and changes nothing')
       .option('--background', 'returns at once; see "operations"');
   changing('redrive <queue>', 'moves dead letters back to the queues that they left').action(
     async (queue: string, flags) => {
@@ -168,9 +172,9 @@ function addClientCommands(
       const { bulk } = await import('./queues.ts');
       await runWith(flags, (context) => bulk(context, 'move', from, to, flags));
     });
-  command('purge <queue>', 'removes the elements of a queue for good')
-    .option('--state <state>', 'ready, scheduled, reserved or all; else those that wait')
-    .option('--yes', 'do it')
+  command('purge <queue>', 'removes the elements of a queue permanently')
+    .option('--state <state>', 'ready, scheduled, reserved or all; defaults to ready and scheduled')
+    .option('--yes', 'confirms the removal')
     .action(async (queue: Name, flags) => {
       const { purge } = await import('./queues.ts');
       await runWith(flags, (context) => purge(context, queue, flags));
@@ -187,41 +191,44 @@ function addClientCommands(
       await runWith(flags, (context) => importQueue(context, queue));
     },
   );
-  command('exchange <verb> [id]', 'list, show, create (from standard input), start, stop or delete').action(
-    async (verb: string, id: string | undefined, flags) => {
-      const { exchange } = await import('./exchanges.ts');
-      await runWith(flags, (context) => exchange(context, verb, id));
-    },
-  );
-  command('operations [id]', 'bulk operations and their progress')
-    .option('--cancel', 'ends the operation')
+  command(
+    'exchange <verb> [id]',
+    'lists, shows, creates (from standard input), starts, stops or deletes exchanges',
+  ).action(async (verb: string, id: string | undefined, flags) => {
+    const { exchange } = await import('./exchanges.ts');
+    await runWith(flags, (context) => exchange(context, verb, id));
+  });
+  command('operations [id]', 'lists bulk operations, or shows the progress of one')
+    .option('--cancel', 'cancels the operation')
     .action(async (id: string | undefined, flags) => {
       const { operations } = await import('./queues.ts');
       await runWith(flags, (context) => operations(context, id, flags));
     });
   const token = program.command('token').description('creates, lists and revokes API tokens');
-  command('add <name>', 'creates a token of yours, and prints it this once', token)
+  command('add <name>', 'creates a token for your user; it is printed only this once', token)
     .option('--rights <namespace=rights>', RIGHTS_HELP, addRights)
-    .option('--expires <time>', 'when it expires, such as 2030-01-31T00:00:00Z; else never')
+    .option('--expires <time>', 'when the token expires, such as 2030-01-31T00:00:00Z; defaults to never')
     .action(async (name: string, flags) => {
       const { addToken } = await import('./tokens.ts');
       await runWith(flags, (context) => addToken(context, name, flags));
     });
-  command('list', 'your tokens; of administrators, those of all users', token).action(async (flags) => {
-    const { listTokens } = await import('./tokens.ts');
-    await runWith(flags, listTokens);
-  });
+  command('list', 'lists your tokens; for administrators, those of all users', token).action(
+    async (flags) => {
+      const { listTokens } = await import('./tokens.ts');
+      await runWith(flags, listTokens);
+    },
+  );
   command('revoke <id>', 'revokes a token', token).action(async (id: string, flags) => {
     const { revokeToken } = await import('./tokens.ts');
     await runWith(flags, (context) => revokeToken(context, id));
   });
-  command('nodes', 'the nodes of a cluster').action(async (flags) => {
+  command('nodes', 'lists the nodes of a cluster').action(async (flags) => {
     const { nodes } = await import('./queues.ts');
     await runWith(flags, nodes);
   });
   command('bench <queue>', 'measures inserts, and reserves with their commits')
-    .option('--count <count>', 'elements', count, 10_000)
-    .option('--callers <count>', 'calls at once', count, 64)
+    .option('--count <count>', 'number of elements', count, 10_000)
+    .option('--callers <count>', 'concurrent calls', count, 64)
     .action(async (queue: Name, flags) => {
       const { bench } = await import('./bench.ts');
       await runWith(flags, (context) => bench(context, queue, flags));

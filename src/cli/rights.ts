@@ -2,7 +2,7 @@ import { InvalidArgumentError } from 'commander';
 
 export type RightsByNamespace = Readonly<Record<string, readonly string[]>>;
 
-export const RIGHTS_HELP = 'such as N=read,write, or *=browse; may be given several times';
+export const RIGHTS_HELP = 'rights such as N=read,write or *=browse; may be repeated';
 
 /** Adds the value of one option to those of the options before it. */
 export function addRights(text: string, before: RightsByNamespace = {}): RightsByNamespace {

@@ -51,9 +51,12 @@ interface ConfigFlags {
 
 const CONFIG = [
   '--config <file>',
-  'the configuration, YAML or JSON; environment variables override it',
+  'configuration file, YAML or JSON; environment variables override it',
 ] as const;
-const PRINT_CONFIG = ['--print-config', 'prints what is in force, secrets masked, and ends'] as const;
+const PRINT_CONFIG = [
+  '--print-config',
+  'prints the effective configuration with masked secrets, and exits',
+] as const;
 
 /** Adds the commands of the server to the program, which serves if no command is given. */
 export function addServerCommands(
@@ -86,23 +89,27 @@ export function addServerCommands(
         .description(description)
         .option(...CONFIG),
     );
-  command('serve', 'runs the server, as no command does')
+  command('serve', 'runs the server; the default if no command is given')
     .option(...PRINT_CONFIG)
     .action(serve);
-  command('doctor', 'checks the machine, the engines, the certificates and the server that runs')
-    .option('--url <url>', 'where the server is; else as configured')
-    .option('--json', 'JSON also on a terminal')
+  command('doctor', 'checks the machine, the engines, the certificates and the running server')
+    .option('--url <url>', 'address of the server; defaults to the configured one')
+    .option('--json', 'prints JSON, also on a terminal')
     .action(({ url = null, json = false, ...flags }) =>
       run({ command: 'doctor', configFile: fileOf(flags), url, json }),
     );
-  command('backup <folder>', 'copies all SQLite files into a new folder, also while the server runs')
-    .option('--user <name>', 'an administrator; the password is asked for if the server runs', 'admin')
-    .option('--url <url>', 'where the server is; else as configured')
+  command('backup <folder>', 'copies all SQLite files to a new folder, also while the server runs')
+    .option(
+      '--user <name>',
+      'an administrator; the command asks for the password if the server runs',
+      'admin',
+    )
+    .option('--url <url>', 'address of the server; defaults to the configured one')
     .action((folder: string, { user, url = null, ...flags }) =>
       run({ command: 'backup', configFile: fileOf(flags), folder, user, url }),
     );
-  command('restore <folder>', 'puts a backup in the place of the SQLite files of a stopped server')
-    .option('--replace', 'moves files aside that are in its place')
+  command('restore <folder>', 'restores the SQLite files of a stopped server from a backup')
+    .option('--replace', 'moves existing files aside')
     .action((folder: string, { replace = false, ...flags }) =>
       run({ command: 'restore', configFile: fileOf(flags), folder, replace }),
     );
@@ -111,7 +118,7 @@ export function addServerCommands(
     'hash-password',
     'asks for a password, or reads it from standard input, and prints its hash',
   ).action((flags) => run({ command: 'hash-password', configFile: fileOf(flags) }));
-  command('reset-admin', 'makes a new password for the administrator of users.json').action((flags) =>
+  command('reset-admin', 'generates a new password for the administrator in users.json').action((flags) =>
     run({ command: 'reset-admin', configFile: fileOf(flags) }),
   );
 }
@@ -131,13 +138,13 @@ function addUserCommands(
         .option(...CONFIG),
     );
   for (const [verb, description] of [
-    ['add', 'adds a user; the password is asked for, or read from standard input'],
+    ['add', 'adds a user; asks for the password, or reads it from standard input'],
     ['rights', 'replaces the rights of a user'],
   ] as const) {
     command(`${verb} <name>`, description)
       .option('--rights <namespace=rights>', RIGHTS_HELP, addRights)
       .option('--administrator', 'all rights, everywhere')
-      .option('--mask-bodies', 'hides bodies where the user may browse but not read')
+      .option('--mask-bodies', 'hides bodies if the user may browse but not read')
       .action((name: string, flags: RightsFlags, own: Command) => {
         const { rights, administrator = false, maskBodies = false } = flags;
         if ((rights !== undefined) === administrator) {
@@ -154,7 +161,7 @@ function addUserCommands(
       });
   }
   for (const [verb, description] of [
-    ['passwd', 'gives a user another password, which is asked for, or read from standard input'],
+    ['passwd', 'changes the password of a user; asks for the new one, or reads it from standard input'],
     ['remove', 'removes a user'],
   ] as const) {
     command(`${verb} <name>`, description).action((name: string, flags: ConfigFlags) =>
@@ -162,7 +169,7 @@ function addUserCommands(
     );
   }
   command('list', 'lists the users with their rights')
-    .option('--json', 'JSON also on a terminal')
+    .option('--json', 'prints JSON, also on a terminal')
     .action(({ json = false, ...flags }: ConfigFlags & { readonly json?: boolean }) =>
       run({ command: 'user-list', configFile: fileOf(flags), json }),
     );
