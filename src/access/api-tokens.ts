@@ -144,7 +144,8 @@ export class ApiTokens implements Service {
         `User ${quote(owner.name)} has ${own.length} tokens, the limit is ${MAX_PER_OWNER}; revoke one that is not used.`,
       );
     }
-    const id = randomBytes(ID_BYTES).toString('base64url');
+    // Not base64url: the command line would take an id that begins with `-` for an option.
+    const id = randomBytes(ID_BYTES).toString('hex');
     const secret = PREFIX + randomBytes(SECRET_BYTES).toString('base64url');
     const { name, rights, expiresAt } = token;
     const createdAt = this.#options.clock.now();

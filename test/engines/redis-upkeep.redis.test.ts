@@ -2,12 +2,13 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
+import type { Delivery } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyText, newElement, newElements } from '../support/elements.ts';
 import { redisCli } from '../support/redis-servers.ts';
-import { purge, rollback } from '../support/settle.ts';
+import { purge, rollback, settle } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshPrefix, QUEUE_CALL, redisEngine, standalone } from './redis.ts';
 import { passGently } from './redis-time.ts';
@@ -17,6 +18,10 @@ const NAMESPACES = [
   plain('plain'),
   plain('stream', { groups: ['g'] }),
   plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } }),
+];
+const [FAILING, DEAD] = [
+  { ns: 'jobs', name: 'failing' },
+  { ns: 'jobs', name: 'dead' },
 ];
 const WINDOW_MS = 10_000;
 const POP = { group: '', count: 1000, leaseMs: null };
@@ -39,6 +44,18 @@ describe('The upkeep of a Redis engine', () => {
     redisCli('-p', String((await standalone()).port), ...args).trim();
 
   const reserve = (leaseMs: number) => engine.storage.take(QUEUE, { ...POP, leaseMs });
+
+  /** Eighteen reserved elements of 2 MB, in a queue whose elements die at the first failed try. */
+  const reserveLarge = async (): Promise<Delivery[]> => {
+    const body = Buffer.alloc(2_000_000);
+    for (let i = 0; i < 18; i++) await engine.storage.insert(FAILING, [newElement({ body })]);
+    const taken: Delivery[] = [];
+    for (let i = 0; i < 3; i++) {
+      const { deliveries } = await engine.storage.take(FAILING, { group: '', count: 6, leaseMs: 60_000 });
+      taken.push(...deliveries);
+    }
+    return taken;
+  };
 
   /** Sweeps while the registry's clock shows a later, or an earlier, time than that of the queue. */
   const sweepApart = async (ms: number): Promise<readonly QueueKey[]> => {
@@ -106,45 +123,31 @@ describe('The upkeep of a Redis engine', () => {
   });
 
   it('leases of large elements that die end in several sweeps, as each keeps the server from all else', async () => {
-    const [queue, dead] = ['failing', 'dead'].map((name): QueueKey => ({ ns: 'jobs', name }));
-    assert.ok(queue && dead);
     const { storage } = engine;
-    const body = Buffer.alloc(2_000_000);
-    for (let i = 0; i < 18; i++) await storage.insert(queue, [newElement({ body })]);
-    for (let i = 0; i < 3; i++) await storage.take(queue, { group: '', count: 6, leaseMs: 60_000 });
+    await reserveLarge();
     clock.advance(60_000);
     const { nextAt } = await storage.sweep();
     assert.equal(nextAt, clock.now());
-    const { ready } = await storage.counts(dead);
+    const { ready } = await storage.counts(DEAD);
     assert.ok(ready > 0 && ready < 18, `${ready} at once`);
     await storage.sweep();
     await storage.sweep();
-    assert.equal((await storage.counts(dead)).ready, 18);
+    assert.equal((await storage.counts(DEAD)).ready, 18);
   });
 
   it('moves of large elements take several calls of the server, as each keeps it from all else', async () => {
-    const [queue, dead] = ['failing', 'dead'].map((name): QueueKey => ({ ns: 'jobs', name }));
-    assert.ok(queue && dead);
     const { storage } = engine;
-    const body = Buffer.alloc(2_000_000);
-    for (let i = 0; i < 18; i++) await storage.insert(queue, [newElement({ body })]);
-    const taken = [];
-    for (let i = 0; i < 3; i++) {
-      const { deliveries } = await storage.take(queue, { group: '', count: 6, leaseMs: 60_000 });
-      taken.push(...deliveries);
-    }
+    const refs = (await reserveLarge()).map(({ id, lease }) => ({
+      id,
+      group: '',
+      token: lease?.token ?? null,
+    }));
     await cli('CONFIG', 'RESETSTAT');
-    const results = await storage.settle(
-      taken.map(({ id, lease }) => {
-        const token = lease?.token ?? null;
-        const action = { kind: 'dead-letter', countTry: true, reason: null } as const;
-        return { queue, id, group: '', token, owner: null, from: 'reserved', action };
-      }),
-    );
-    assert.deepEqual(new Set(results.map(({ outcome }) => outcome)), new Set(['dead-lettered']));
+    const action = { kind: 'dead-letter', countTry: true, reason: null } as const;
+    assert.deepEqual(new Set(await settle(storage, FAILING, refs, action)), new Set(['dead-lettered']));
     const [, calls] = /cmdstat_fcall:calls=(\d+)/.exec(await cli('INFO', 'commandstats')) ?? [];
     assert.ok(Number(calls) > 1, `${calls} calls`);
-    assert.equal((await storage.counts(dead)).ready, 18);
+    assert.equal((await storage.counts(DEAD)).ready, 18);
   });
 
   it('elements of streams expire, and pass their retention, in several sweeps if they have many groups', async () => {

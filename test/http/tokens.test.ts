@@ -57,6 +57,8 @@ describe('API tokens', () => {
     const reader = await created('ann', { name: 'reader', rights: { N: ['read'] } });
     const everywhere = await created('ann', { name: 'everywhere', rights: { '*': ['browse'] } });
     assert.match(whole.token, /^qs_[\w-]{43}$/);
+    // The command line would take one that begins with `-` for an option.
+    assert.match(whole.id, /^[0-9a-f]+$/);
     assert.equal((await withToken(whole.token, 'PUT', '/q/N/owned', 'x')).status, 200);
     assert.deepEqual(codeOf(await withToken(reader.token, 'PUT', '/q/N/owned', 'x')), [403, 'forbidden']);
     assert.equal((await withToken(reader.token, 'GET', '/q/N/owned?to=0')).status, 200);

@@ -40,32 +40,21 @@ describe('a SQLite file over its life', () => {
     });
   });
 
-  it('ends leases that ran out while it was closed', async () => {
-    await withFolder(async (folder) => {
-      const first = await folder.started();
-      await first.storage.insert(QUEUE, newElements('a'));
-      await first.storage.take(QUEUE, { group: '', count: 1, leaseMs: 1000 });
-      await first.stop();
-      folder.clock.advance(5000);
-      const second = await folder.started();
-      assert.deepEqual((await second.storage.sweep()).affected, [QUEUE]);
-      const [again] = (await second.storage.take(QUEUE, { ...popping, count: 1 })).deliveries;
-      assert.equal(again?.tries, 1);
+  for (const sweeps of [true, false]) {
+    it(`ends leases that ran out while it was closed, ${sweeps ? 'at a sweep' : 'at the first take'}`, async () => {
+      await withFolder(async (folder) => {
+        const first = await folder.started();
+        await first.storage.insert(QUEUE, newElements('a'));
+        await first.storage.take(QUEUE, { group: '', count: 1, leaseMs: 1000 });
+        await first.stop();
+        folder.clock.advance(5000);
+        const second = await folder.started();
+        if (sweeps) assert.deepEqual((await second.storage.sweep()).affected, [QUEUE]);
+        const [again] = (await second.storage.take(QUEUE, { ...popping, count: 1 })).deliveries;
+        assert.equal(again?.tries, 1);
+      });
     });
-  });
-
-  it('hands out what was reserved until it was closed at the first call, without a sweep', async () => {
-    await withFolder(async (folder) => {
-      const first = await folder.started();
-      await first.storage.insert(QUEUE, newElements('a'));
-      await first.storage.take(QUEUE, { group: '', count: 1, leaseMs: 1000 });
-      await first.stop();
-      folder.clock.advance(5000);
-      const second = await folder.started();
-      const [again] = (await second.storage.take(QUEUE, { ...popping, count: 1 })).deliveries;
-      assert.equal(again?.tries, 1);
-    });
-  });
+  }
 
   it('never gives an id, a token or a version twice', async () => {
     await withFolder(async (folder) => {
