@@ -147,7 +147,7 @@ export function parseOptions(value: unknown): OwnOptions {
     ...(retention !== undefined && { retentionMs: orNone(retention, (it) => seconds(it, 'retention')) }),
     ...(ttl !== undefined && { ttlMs: orNone(ttl, (it) => seconds(it, 'ttl')) }),
     ...(maxElements !== undefined && {
-      maxElements: orNone(maxElements, (it) => whole(it, 'maxElements', Number.MAX_SAFE_INTEGER, OR_NULL)),
+      maxElements: orNone(maxElements, elementCount),
     }),
   };
 }
@@ -224,9 +224,9 @@ function numberIn(value: unknown, path: string, from: number, to: number): numbe
   throw wrongMember(path, value, `a number from ${from} to ${to}`);
 }
 
-function whole(value: unknown, path: string, max: number, orNull = ''): number {
-  if (typeof value === 'number' && Number.isInteger(value) && value >= 1 && value <= max) return value;
-  throw wrongMember(path, value, `a whole number from 1 to ${max}${orNull}`);
+function elementCount(value: unknown): number {
+  if (typeof value === 'number' && Number.isSafeInteger(value) && value >= 1) return value;
+  throw wrongMember('maxElements', value, `a whole number from 1 to ${Number.MAX_SAFE_INTEGER}${OR_NULL}`);
 }
 
 /** Options as JSON, in the order of their names: what `parseOptions` reads. */

@@ -14,7 +14,7 @@ export interface WorkerOptions {
   readonly leaseMs?: number;
   /** After this long a handler is aborted, and the element rolled back. */
   readonly handlerTimeoutMs?: number;
-  /** After how many milliseconds a failed element is delivered again. Not given: the queue's retry delay, or at once. */
+  /** After how many milliseconds a failed element is delivered again. Not given, or it throws: the queue's retry delay, or at once. */
   readonly backoff?: (tries: number, error: unknown) => number;
   /** Stops the worker when it is aborted. */
   readonly signal?: AbortSignal;
@@ -298,7 +298,7 @@ export class Worker<T> implements AsyncDisposable {
   #delayOf({ tries }: HeldReservation<T>, error: unknown): number | undefined {
     try {
       const delayMs = error instanceof RetryLater ? error.delayMs : this.#options.backoff?.(tries, error);
-      return delayMs === undefined ? delayMs : checkedMs('backoff', Math.max(0, delayMs));
+      return delayMs === undefined ? delayMs : checkedMs('The retry delay', Math.max(0, delayMs));
     } catch (failure) {
       this.#report(failure);
       return undefined;

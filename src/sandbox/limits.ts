@@ -73,7 +73,7 @@ const MAX_OF_USER = 2;
 const MAX_IN_ALL = 16;
 /** Creates of one user that wait for their check, at most. */
 const MAX_WAITING_OF_USER = 32;
-/** Dry runs of one user wait only behind less, since each holds a body of up to a mebibyte: the console tries and checks at once. */
+/** Calls of a user that wait when a further dry run is rejected. Fewer than for creates: a dry run holds a body of up to a mebibyte. */
 export const MAX_WAITING_DRY_RUNS = 2;
 
 /**

@@ -313,11 +313,14 @@ describe('A worker', () => {
       const failsOnce = ({ tries }: { tries: number }): void => {
         if (tries === 0) throw new Error('failed');
       };
-      await using worker = new Worker(queue, failsOnce, { backoff, logger: { error: () => {} } });
+      const logged: string[] = [];
+      const logger = { error: (...line: readonly unknown[]) => logged.push(line.join(' ')) };
+      await using worker = new Worker(queue, failsOnce, { backoff, logger });
       const committed = happens(worker, 'committed', 1);
       const [[, error, delayMs] = []] = await happens(worker.start(), 'rolledBack', 1);
       assert.match(String(error), /failed/);
       assert.equal(delayMs, undefined);
+      assert.match(logged.join('\n'), /no backoff|The retry delay is NaN\. Allowed: milliseconds/);
       await committed;
     }
   });

@@ -44,7 +44,7 @@ export const exportRoutes: readonly Route[] = [
       const { user, namespace } = call;
       const reason = user.maySeeBodies(namespace.name) ? null : refusal(user, 'read', namespace.name);
       if (reason !== null) throw reason;
-      return call.front.exports.run(user.name, () => call.stream(NDJSON, linesOf(call, group)), 0);
+      return call.front.exports.run(user.name, () => call.stream(NDJSON, linesOf(call, group)));
     },
   }),
   route({
@@ -80,7 +80,7 @@ export const exportRoutes: readonly Route[] = [
       'not-supported',
       'overloaded',
     ],
-    handle: (call) => call.front.exports.run(call.user.name, () => importLines(call), 0),
+    handle: (call) => call.front.exports.run(call.user.name, () => importLines(call)),
   }),
 ];
 
