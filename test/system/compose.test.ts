@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { readFile } from 'node:fs/promises';
+import { readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -11,6 +11,7 @@ import { Folder } from './program.ts';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const SECRETS = {
   '/run/secrets/url': 'postgres://quayside:secret@postgres/quayside',
+  '/run/secrets/console': 'a key of at least 32 characters, for sessions',
   '/run/secrets/admin': 'a long password',
 };
 
@@ -53,6 +54,27 @@ describe('The compose files', () => {
       }
     });
   }
+
+  it("compose.cluster.yaml has nodes that accept each other's sessions of the console", async () => {
+    for (const [name, { environment }] of await serversOf('compose.cluster.yaml'))
+      assert.equal(environment?.QUAYSIDE_CONSOLE__SECRET_FILE, '/run/secrets/console', name);
+  });
+
+  it('compose.cluster.yaml begins with commands that create each secret, for its owner alone', async () => {
+    const text = await readFile(join(ROOT, 'compose.cluster.yaml'), 'utf8');
+    const commands = text.split('\n').flatMap((line) => /^# {3}(.*)/.exec(line)?.[1] ?? []);
+    const [chown, up] = commands.splice(-2);
+    assert.match(`${chown}\n${up}`, /^sudo chown 10001 .*\ndocker compose .* up -d$/);
+    const script = commands.join('\n').replace('npm start --silent -- hash-password', 'echo hash');
+    assert.match(script, /echo hash/);
+    await promisify(execFile)('sh', ['-ec', script], { cwd: folder.path });
+    const { secrets } = parse(text) as { secrets: Record<string, { file: string }> };
+    for (const [name, { file }] of Object.entries(secrets)) {
+      const { mode, size } = await stat(folder.file(file));
+      assert.deepEqual([mode & 0o777, size > 0], [0o600, true], name);
+      assert.equal(chown?.includes(file.slice(2)), name !== 'postgres', name);
+    }
+  });
 
   it('have a proxy whose settings HAProxy takes', async () => {
     await promisify(execFile)('haproxy', ['-c', '-f', join(ROOT, 'ops/compose/haproxy.cfg')]);

@@ -247,6 +247,42 @@ describe('docs/operate/proxies.md', () => {
     assert.deepEqual([status >= 500, stored], [true, 0]);
   });
 
+  /** Statuses of inserts of which each should go to another node of two, the first of which is down. */
+  const statusesWithNodeDown = async (
+    kind: ProxyKind,
+    queue: string,
+    inserts: number,
+    change = (config: string): string => config,
+  ): Promise<number[]> => {
+    const down = await freePort();
+    // nginx counts failures as it does by default. HAProxy checks neither node, so it does not know.
+    const client = await through(kind, (config) =>
+      twoServers(change(config), down).replace(' max_fails=0', ''),
+    );
+    const statuses: number[] = [];
+    for (let i = 0; i < inserts; i++) {
+      statuses.push((await client.request('PUT', `/q/N/${queue}`, { body: `${i}` })).status);
+    }
+    return statuses;
+  };
+
+  it('says of HAProxy that it connects to another node if one refuses, so that clients do not notice', async () => {
+    const queue = queueName();
+    assert.deepEqual(await statusesWithNodeDown('haproxy', queue, 4), [200, 200, 200, 200]);
+    assert.equal(await totalOf(queue), 4);
+    await proxy?.stop();
+    const without = (config: string): string => config.replace('option redispatch', '');
+    const statuses = await statusesWithNodeDown('haproxy', queueName(), 2, without);
+    assert.deepEqual(statuses.toSorted(), [200, 503]);
+  });
+
+  it('says of nginx that one request gets 502 if a node is down, and that it gets none for a while', async () => {
+    const queue = queueName();
+    const statuses = await statusesWithNodeDown('nginx', queue, 4);
+    assert.deepEqual(statuses.toSorted(), [200, 200, 200, 502]);
+    assert.equal(await totalOf(queue), 3);
+  });
+
   it('says of nginx which element headers it drops', async () => {
     const client = await through('nginx', (config) =>
       config.replace('underscores_in_headers on;', '').replace('ignore_invalid_headers off;', ''),
