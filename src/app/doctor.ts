@@ -1,17 +1,25 @@
 import { existsSync } from 'node:fs';
 import { statfs } from 'node:fs/promises';
+import { Broker } from '../broker/broker.ts';
 import { ConfigError, type LoadedConfig } from '../config/load.ts';
 import type { Engine, Finding } from '../engine/engine.ts';
+import { checkDeclaration, NODE } from '../exchange/declaration.ts';
+import { makeSandbox } from '../sandbox/sandbox.ts';
 import { systemClock } from '../util/clock.ts';
 import { maskUrl } from '../util/mask.ts';
 import { checkDataDir, materialFindings, modeFindings, openFilesFinding } from './checks.ts';
-import { loadEngines, problemOf } from './engines.ts';
-import { FRONT_ENDS, readCertificate } from './listeners.ts';
+import { checkExchanges, parseExchanges } from './configured-exchanges.ts';
+import { loadEngines, namespaceSetups, problemOf } from './engines.ts';
+import { FRONT_ENDS, readCertificate, readProxies } from './listeners.ts';
 import { OwnServer } from './own-server.ts';
 import { serverProcess } from './pid-file.ts';
+import { loadUsers, sharedUsersWarnings } from './users.ts';
 
 /** A server that has not responded by then is overloaded, or something else listens there. */
 const RESPONSE_MS = 5_000;
+
+/** What a start would log is not part of the report. */
+const SILENT = { info: () => {}, warn: () => {} };
 
 /** Codes of the system for an address where nobody listens. */
 const NOBODY_LISTENS = new Set(['ECONNREFUSED', 'ENOENT']);
@@ -28,6 +36,7 @@ export async function doctorCommand(
 ): Promise<{ readonly text: string; readonly hasErrors: boolean }> {
   const groups = await Promise.all([
     configurationFindings(loaded),
+    exchangeFindings(loaded),
     hostFindings(loaded),
     tlsFindings(loaded),
     engineFindings(loaded),
@@ -38,13 +47,51 @@ export async function doctorCommand(
   return { text, hasErrors: findings.some(({ level }) => level === 'error') };
 }
 
-function configurationFindings({ config, warnings }: LoadedConfig): Finding[] {
+/** What a start reads of the configuration before it opens anything. */
+async function configurationFindings({ config, warnings, errorAt }: LoadedConfig): Promise<Finding[]> {
   const check = 'configuration';
-  const count = Object.keys(config.namespaces).length;
-  return [
-    { level: 'ok', check, message: `it can be used; namespaces: ${count}`, hint: null },
-    ...warnings.map((message): Finding => ({ level: 'warning', check, message, hint: null })),
-  ];
+  const errors: Finding[] = [];
+  const tryTo = async <T>(read: () => T | Promise<T>): Promise<T | null> => {
+    try {
+      return await read();
+    } catch (error) {
+      errors.push(...configErrors(check, error));
+      return null;
+    }
+  };
+  const users = await tryTo(() => loadUsers(config, errorAt));
+  for (const name of FRONT_ENDS) {
+    if (config[name].port !== undefined) await tryTo(() => readProxies(config, name, errorAt));
+  }
+  const all = [...warnings, ...(users?.warnings ?? []), ...sharedUsersWarnings(config)];
+  const warned = all.map((message): Finding => ({ level: 'warning', check, message, hint: null }));
+  if (errors.length > 0) return [...errors, ...warned];
+  const message = `it can be used; namespaces: ${Object.keys(config.namespaces).length}`;
+  return [{ level: 'ok', check, message, hint: null }, ...warned];
+}
+
+/** Of the exchanges that the configuration declares. */
+async function exchangeFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]> {
+  const parts = { clock: systemClock, log: SILENT, errorAt };
+  // An engine that cannot be loaded is a finding of its own.
+  const engines = await loadEngines(config, parts).catch(() => null);
+  if (engines === null || Object.keys(config.exchanges).length === 0) return [];
+  const sandbox = makeSandbox(parts);
+  try {
+    const exchanges = parseExchanges(config, errorAt);
+    const namespaces = namespaceSetups(config, engines, SILENT);
+    const broker = new Broker({ ...parts, namespaces, random: Math.random, waiting: config.waiting });
+    const selectors = config.selectors === 'on';
+    if (selectors) await sandbox.start();
+    const options = { broker, sandbox, selectors };
+    await checkExchanges(exchanges, (declaration) => checkDeclaration(declaration, options, NODE), errorAt);
+    const message = `those of the configuration can run: ${exchanges.size}`;
+    return [{ level: 'ok', check: 'exchanges', message, hint: null }];
+  } catch (error) {
+    return configErrors('exchanges', error);
+  } finally {
+    await sandbox.stop();
+  }
 }
 
 async function hostFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]> {
@@ -91,9 +138,8 @@ async function tlsFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]
 }
 
 async function engineFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]> {
-  const log = { info: () => {}, warn: () => {} };
   try {
-    const engines = await loadEngines(config, { clock: systemClock, log, errorAt });
+    const engines = await loadEngines(config, { clock: systemClock, log: SILENT, errorAt });
     return (await Promise.all(engines.all().map(({ engine }) => findingsOfEngine(engine)))).flat();
   } catch (error) {
     return configErrors('engines', error);

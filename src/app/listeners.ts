@@ -50,14 +50,14 @@ export async function readListener(
   errorAt: ErrorAt,
   warn: (message: string) => void,
 ): Promise<ListenerSettings | null> {
-  const { host, port, bodyLimit, maxSockets, trustedProxies } = config[name];
+  const { host, port, bodyLimit, maxSockets } = config[name];
   if (port === undefined) return null;
   return {
     host,
     port,
     bodyLimit,
     maxSockets,
-    trustedProxies: networksAt([name, 'trustedProxies'], trustedProxies, errorAt),
+    trustedProxies: readProxies(config, name, errorAt),
     tls: await readCertificate(config, name, errorAt, warn),
     logsAccess: config.log.access,
     drainMs: config.shutdown.deadline * 1000,
@@ -222,7 +222,11 @@ export async function loadWebSocket(
   return new WebSocketListener(server, { ...protocol, maxMessageBytes: bodyLimit + MESSAGE_BYTES });
 }
 
-/** @throws ConfigError that names the entry that is no network */
+/** The proxies that a front end trusts. @throws ConfigError that names the entry that is no network */
+export function readProxies(config: Config, name: ListenerName, errorAt: ErrorAt): Networks {
+  return networksAt([name, 'trustedProxies'], config[name].trustedProxies, errorAt);
+}
+
 function networksAt(path: readonly string[], entries: readonly string[], errorAt: ErrorAt): Networks {
   try {
     return new Networks(entries);

@@ -23,12 +23,10 @@ import {
   type WatchedDisk,
 } from '../events/pictures.ts';
 import { EventPublisher } from '../events/publisher.ts';
-import { type Declaration, parseDeclaration } from '../exchange/declaration.ts';
 import { Exchanges } from '../exchange/exchanges.ts';
 import { type EngineReport, HTTP_DEFAULTS, NODE_CHECK, type ReadyReport } from '../http/options.ts';
 import { HttpServer } from '../http/server.ts';
 import { Metrics } from '../metrics/metrics.ts';
-import { QuaysideError } from '../model/errors.ts';
 import { BulkOperations } from '../operations/operations.ts';
 import { Searches } from '../operations/search.ts';
 import { makeSandbox, type SelectorSandbox } from '../sandbox/sandbox.ts';
@@ -40,6 +38,7 @@ import { type Service, ServiceStack, withStartError } from '../util/service.ts';
 import type { UpgradeHandler } from '../util/upgrade.ts';
 import { Backups } from './backups.ts';
 import { checkDataDir, DATA_FILES, dateWarnings, hostWarnings } from './checks.ts';
+import { checkExchanges, parseExchanges } from './configured-exchanges.ts';
 import { type EngineSet, loadEngines, namespaceSetups } from './engines.ts';
 import {
   FRONT_ENDS,
@@ -417,18 +416,7 @@ export class Server implements Service {
   ): Promise<Exchanges> {
     const { clock, random, log, errorAt } = this.#parts;
     const { selectors, maxHops, maxCopies } = this.#config;
-    const explain = (id: string, error: unknown): unknown => {
-      if (!(error instanceof QuaysideError)) return error;
-      return errorAt(['exchanges', id], error.message.replace(/\.$/, ''), 'Mend its declaration');
-    };
-    const configured = new Map<string, Declaration>();
-    for (const [id, declared] of Object.entries(this.#config.exchanges)) {
-      try {
-        configured.set(id, parseDeclaration(declared));
-      } catch (error) {
-        throw explain(id, error);
-      }
-    }
+    const configured = parseExchanges(this.#config, errorAt);
     const exchanges = new Exchanges({
       broker,
       sandbox,
@@ -443,11 +431,7 @@ export class Server implements Service {
     });
     await this.#startParts({
       async start() {
-        for (const [id, declaration] of configured) {
-          await exchanges.check(declaration).catch((error: unknown) => {
-            throw explain(id, error);
-          });
-        }
+        await checkExchanges(configured, (declaration) => exchanges.check(declaration), errorAt);
         await exchanges.start();
       },
       stop: () => exchanges.stop(),

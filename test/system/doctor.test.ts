@@ -123,6 +123,66 @@ describe('quayside doctor', () => {
     assert.equal((await folder.run(['doctor', '--url', 'nowhere'])).code, 1);
   });
 
+  const REJECTED: [why: string, config: object, check: string, error: RegExp][] = [
+    [
+      'a hash that is too weak',
+      { http: { users: { u: `$argon2id$v=19$m=8,t=1,p=1$${'A'.repeat(22)}$${'A'.repeat(43)}` } } },
+      'configuration',
+      /^error: http\.users\.u\.password is too weak: m=8,t=1,p=1.*; Make a hash/,
+    ],
+    [
+      'rights in a namespace that is gone',
+      { http: { users: { u: { password: 'x', rights: { M: ['read'] } } } } },
+      'configuration',
+      /^error: http\.users\.u\.rights\.M there is no such namespace; Name one of N, or \*$/,
+    ],
+    [
+      'a proxy that is no network',
+      { http: { trustedProxies: ['10.0.0.0/33'] } },
+      'configuration',
+      /^error: http\.trustedProxies\.0 .*10\.0\.0\.0\/33/,
+    ],
+    [
+      'an exchange to a namespace that is gone',
+      { exchanges: { x: { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'M', queue: 'b' }], consumer: {} } } },
+      'exchanges',
+      /^error: exchanges\.x dst\[0\]\.ns: there is no namespace "M"; Mend its declaration$/,
+    ],
+    [
+      'an exchange with a selector that does not parse',
+      {
+        exchanges: {
+          x: { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'N', queue: 'b', selector: '(' }], consumer: {} },
+        },
+      },
+      'exchanges',
+      /^error: exchanges\.x .*dst\[0\]\.selector.*; Mend its declaration$/,
+    ],
+  ];
+  for (const [why, config, check, error] of REJECTED) {
+    it(`reports ${why}, with which a server does not start`, async () => {
+      const report = await doctor({ namespaces: SQLITE, ...config });
+      assert.equal(report.code, 1, report.stderr);
+      matches(
+        found(report, check).filter((text) => text.startsWith('error')),
+        error,
+      );
+      assert.equal((await folder.run(['--config', 'config.json'])).code, 2);
+    });
+  }
+
+  it('checks the exchanges of the configuration without storing them', async () => {
+    const x = {
+      src: { ns: 'N', queue: 'a' },
+      dst: [{ ns: 'N', queue: 'b', selector: 'env => env.msg.tries > 0' }],
+      consumer: {},
+    };
+    const report = await doctor({ namespaces: SQLITE, exchanges: { x } });
+    assert.equal(report.code, 0, report.stderr);
+    matches(found(report, 'exchanges'), /^ok: those of the configuration can run: 1$/);
+    assert.ok(!existsSync(folder.file('data')));
+  });
+
   it('reads the dates of certificates', async () => {
     const tls = { cert: 'cert.pem', key: 'key.pem' };
     writeCertificate({ cert: folder.file('cert.pem'), key: folder.file('key.pem') });
