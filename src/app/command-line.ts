@@ -9,15 +9,16 @@ export class CommandFailed extends Error {}
 /** The message for an error that ends the process, and its exit code. One that the operator can fix has no stack. */
 export function describeExit(thrown: unknown): { readonly text: string; readonly code: number } {
   const errors: unknown[] = thrown instanceof AggregateError ? thrown.errors : [thrown];
-  if (errors.every((error) => error instanceof ConfigError)) {
-    const lines = errors.flatMap(({ message }) => message.split('\n'));
-    return { text: `${lines.map((line) => `quayside: ${line}`).join('\n')}\n`, code: EXIT.configuration };
-  }
-  const messages = errors.map((error) => {
-    if (error instanceof CommandFailed) return error.message;
-    return error instanceof Error ? (error.stack ?? error.message) : String(error);
+  const texts = errors.flatMap((error) => {
+    if (error instanceof ConfigError) return error.message.split('\n');
+    if (error instanceof CommandFailed) return maskText(error.message);
+    return maskText(error instanceof Error ? (error.stack ?? error.message) : String(error));
   });
-  return { text: `quayside: ${maskText(messages.join('\n'))}\n`, code: EXIT.failed };
+  const isConfiguration = errors.every((error) => error instanceof ConfigError);
+  return {
+    text: texts.map((text) => `quayside: ${text}\n`).join(''),
+    code: isConfiguration ? EXIT.configuration : EXIT.failed,
+  };
 }
 
 /** Every option of the configuration, from its declaration. */

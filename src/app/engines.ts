@@ -4,7 +4,13 @@ import type { NamespaceSetup } from '../broker/ports.ts';
 import { type OwnOptions, parseOptions, parseRetryDelay } from '../broker/queue-options.ts';
 import type { ConfigError, ErrorAt } from '../config/load.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
-import type { Engine, EngineLog, NamespacePolicy, OpenEngine } from '../engine/engine.ts';
+import {
+  type Engine,
+  type EngineLog,
+  type NamespacePolicy,
+  type OpenEngine,
+  WrongStore,
+} from '../engine/engine.ts';
 import type { QueueRule } from '../engine/queue-policy.ts';
 import { LocalSignaller } from '../engine/signaller.ts';
 import { type CounterName, type Counters, JointStats, type Stats } from '../engine/stats.ts';
@@ -13,6 +19,7 @@ import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
 import { hasRawUserInfo, maskText, maskUrl } from '../util/mask.ts';
 import { type Service, withStartError } from '../util/service.ts';
+import { CommandFailed } from './command-line.ts';
 
 /** How to load an engine, and which settings of a namespace it takes. */
 interface EngineModule {
@@ -59,7 +66,7 @@ interface LoadedEngine {
   readonly engine: Engine;
   /** Namespaces whose elements it stores; none if it only carries signals or statistics. */
   readonly namespaces: readonly string[];
-  /** The engine; a failure to start is a ConfigError. */
+  /** The engine; a failure to start is a ConfigError, or a CommandFailed if the same start may succeed later. */
   readonly service: Service;
 }
 
@@ -119,13 +126,21 @@ export async function loadEngines(
         settings: first === undefined ? {} : settings(first),
         log: parts.log,
       });
-      const service = withStartError(engine, (error) => explain(error, 'cannot be opened'));
+      const service = withStartError(engine, (error) => {
+        const explained = explain(error, 'cannot be opened');
+        return mayStartLater(engine, error) ? new CommandFailed(explained.message) : explained;
+      });
       engines.set(key, { engine, namespaces: namespaces.map(([name]) => name), service });
     } catch (error) {
       throw explain(missingDriver(error) ?? error, 'cannot be used');
     }
   }
   return new EngineSet(engines);
+}
+
+/** A server elsewhere may be restarted, fail over or get another password, and this configuration is right again. */
+function mayStartLater(engine: Engine, error: unknown): boolean {
+  return engine.examine !== undefined && !(error instanceof WrongStore);
 }
 
 type NamedConfig = readonly [name: string, config: NamespaceConfig];

@@ -45,6 +45,9 @@ export interface Engine extends Service {
   readonly failed: Promise<Error>;
 }
 
+/** What a start found in the store of a server is not of this version: no later start of this program can use it. */
+export class WrongStore extends Error {}
+
 export interface DiskUsage {
   /** Its files together, in bytes. */
   readonly fileBytes: number;

@@ -32,11 +32,6 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
       /http\.port: must be a whole number from 0/,
     ],
     [
-      'for an engine that is not there',
-      { namespaces: { N: { url: 'redis://:CANARY@127.0.0.1:1/0' } } },
-      /namespaces\.N\.url: cannot be opened: redis:\/\/\*\*\*@127\.0\.0\.1:1\/0: .*ECONNREFUSED [^;]*\. Start Redis there, or correct the namespace's url\.$/m,
-    ],
-    [
       'for an engine that nobody has',
       { namespaces: { N: { url: 'slqite:N.db' } } },
       /namespaces\.N\.url: there is no engine "slqite:"\. Use one of sqlite:/,
@@ -130,6 +125,29 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
       assert.match(program.stderr, says);
       assert.ok(program.stderr.includes(`quayside: ${file}: `), program.stderr);
       assertRefused(program);
+    });
+  }
+
+  const AWAY: [engine: string, url: string, says: RegExp][] = [
+    [
+      'Redis',
+      'redis://:CANARY@127.0.0.1:1/0',
+      /namespaces\.N\.url: cannot be opened: redis:\/\/\*\*\*@127\.0\.0\.1:1\/0: .*ECONNREFUSED [^;]*\. Start Redis there, or correct the namespace's url\.$/m,
+    ],
+    [
+      'PostgreSQL',
+      'postgres://u:CANARY@127.0.0.1:1/db',
+      /namespaces\.N\.url: cannot be opened: postgres:\/\/\*\*\*@127\.0\.0\.1:1\/db: .*ECONNREFUSED [^;]*\. See that the server runs/,
+    ],
+  ];
+  for (const [engine, url, says] of AWAY) {
+    it(`for a ${engine} that is not there says so, and exits with 1, as the same start may succeed later`, async () => {
+      const namespaces = { N: { url }, M: { url: 'sqlite::memory:' } };
+      const file = await folder.write(`${engine}.json`, { http: { port: 0, users: USERS }, namespaces });
+      const program = await folder.run(['--config', file]);
+      assert.match(program.stderr, says);
+      assert.ok(program.stderr.includes(`quayside: ${file}: `), program.stderr);
+      assertEnded(program, 1);
     });
   }
 
@@ -271,8 +289,12 @@ function memory(): object {
   return { N: { url: 'sqlite::memory:' } };
 }
 
-function assertRefused({ code, stdout, stderr }: Program): void {
-  assert.equal(code, 2);
+function assertRefused(program: Program): void {
+  assertEnded(program, 2);
+}
+
+function assertEnded({ code, stdout, stderr }: Program, expected: number): void {
+  assert.equal(code, expected);
   assert.equal(stdout, '');
   assert.doesNotMatch(stderr, /\n\s+at /, 'a stack trace');
   assert.ok(!stderr.includes('CANARY') || stderr.includes('not "CANARY"'), stderr);

@@ -6,7 +6,7 @@ import {
   unavailable,
   unknownOutcome,
 } from '../../engine/calls.ts';
-import type { EngineLog } from '../../engine/engine.ts';
+import { type EngineLog, WrongStore } from '../../engine/engine.ts';
 import { withTlsHint } from '../../engine/settings.ts';
 import { Backoff } from '../../util/backoff.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
@@ -85,22 +85,28 @@ export class Link {
     return this.#awaySince === null ? 0 : this.#clock.monotonic() - this.#awaySince;
   }
 
-  /** Opens the first connection, trying each host once. @throws Error naming the server and the reason */
+  /**
+   * Opens the first connection, trying each host once.
+   * @throws Error naming the server and the reason; WrongStore if a host has a store that this version cannot use
+   */
   async start(): Promise<void> {
     const reasons: string[] = [];
+    let isWrongStore = false;
     for (const _ of this.#settings.hosts) {
       try {
         await this.#open(null);
         return;
       } catch (error) {
         reasons.push(withTlsHint(reasonOf(error), TLS_SETTINGS));
+        isWrongStore ||= error instanceof WrongStore;
       }
     }
     const reason = reasons.join(', ');
     const hint = reason.includes(';')
       ? ''
       : '; see that the server runs, and that host, port, user and password are right';
-    throw new Error(`${this.#settings.shown}: ${reason}${hint}`);
+    const message = `${this.#settings.shown}: ${reason}${hint}`;
+    throw isWrongStore ? new WrongStore(message) : new Error(message);
   }
 
   /** Closes the connection, as after a reply that did not come, and opens another one. */

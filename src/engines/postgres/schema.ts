@@ -1,4 +1,5 @@
 import { randomInt } from 'node:crypto';
+import { WrongStore } from '../../engine/engine.ts';
 import { cutText } from '../../util/cut-text.ts';
 import { type Connection, Refused } from './connection.ts';
 import type { Settings } from './settings.ts';
@@ -184,7 +185,7 @@ const EXISTS: Statement = {
 /**
  * Creates the schema if it is not there, in one transaction under an advisory lock: two nodes
  * that start at once do it once. Returns the tag that every element id of this schema begins with.
- * @throws Error if the schema is from another version, or the user may not create it
+ * @throws WrongStore if the schema is from another version; Error if the user may not create it
  */
 export async function prepareSchema(connection: Connection, { schema }: Settings): Promise<string> {
   await connection.run(`BEGIN; SET LOCAL statement_timeout = ${CREATE_TIMEOUT_MS};
@@ -202,7 +203,7 @@ export async function prepareSchema(connection: Connection, { schema }: Settings
     if (version !== VERSION || tag == null) {
       const found =
         version == null ? 'tables without a version' : `tables of version "${cutText(version, 64)}"`;
-      throw new Error(
+      throw new WrongStore(
         `schema "${schema}" has ${found}; this Quayside needs version "${VERSION}". Start the Quayside that wrote them, or name another schema`,
       );
     }
