@@ -69,6 +69,7 @@ const MAX_WRONG = 10_000;
 const WRONG_LOG_MS = 60_000;
 
 const HASHES_AT_ONCE = 2;
+/** Checks that wait: of clients that were right before, and of all others. */
 const HASHES_WAITING = 64;
 
 interface Remembered {
@@ -90,10 +91,12 @@ export class PasswordAuthenticator implements Authenticator {
   readonly #known: KnownPairs;
   /**
    * Hashing a password fills one of libuv's four threads for tens of milliseconds; the rest of the process needs the
-   * others (reliability, S2).
+   * others (reliability, S2). Clients that were right before are one key and all others another, so that strangers, however
+   * many networks they come from, keep no user out who logged in lately.
    */
   readonly #hashes = new ConcurrencyLimit({
     perKey: HASHES_AT_ONCE,
+    total: HASHES_AT_ONCE,
     maxWaiting: HASHES_WAITING,
     rejection: () =>
       new QuaysideError('overloaded', 'Too many logins wait to be checked; try again soon.', {
@@ -251,7 +254,7 @@ export class PasswordAuthenticator implements Authenticator {
       if (origin !== null) await this.#limited(() => this.#limits.approach(origin));
       let isChecked = false;
       try {
-        return await this.#hashes.run('', async () => {
+        return await this.#hashes.run(origin?.isKnown === false ? 'new' : 'known', async () => {
           // The turn may come after clients from another network sent the same credentials.
           const recalled = this.#recallKey(key);
           if (recalled !== null) return recalled;

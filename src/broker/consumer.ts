@@ -162,11 +162,13 @@ export interface WaitingLimits {
   readonly total: number;
   /** Blocked calls of one user on this node. */
   readonly perUser: number;
+  /** Those of one user that are allowed although others have reached `total`; defaults to a thousandth of it. */
+  readonly guaranteed?: number;
 }
 
 /**
  * Counts the blocked calls of this node, or others that last, and rejects more than the limits allow (reliability, S18).
- * The user null is an exchange.
+ * Whatever others have, a user who has none may make one call, and all that is guaranteed. The user null is an exchange.
  */
 export class WaitingLimit {
   readonly #limits: WaitingLimits;
@@ -192,7 +194,9 @@ export class WaitingLimit {
     if (this.#closed) throw shuttingDown();
     if (user === null) return;
     const own = this.#byUser.get(user) ?? 0;
-    if (this.#total + count > this.#limits.total || own + count > this.#limits.perUser) {
+    const { total, perUser, guaranteed = total / 1000 } = this.#limits;
+    const isGuaranteed = own === 0 || own + count <= guaranteed;
+    if ((this.#total + count > total && !isGuaranteed) || own + count > perUser) {
       throw this.#rejection(this.#limits);
     }
     this.#total += count;

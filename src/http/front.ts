@@ -27,9 +27,14 @@ const HSTS = ['strict-transport-security', 'max-age=31536000'] as const;
 /** Listings of one user that wait for the one before them; further ones are rejected. */
 const MAX_WAITING_LISTINGS = 16;
 
-/** Bodies of more than one element's limit that are held at once: of one user, and of all. One takes a few times its size. */
+/**
+ * Bodies of more than one element's limit that are held at once: of one user, and of all. A user who has none is never kept waiting by
+ * others, whose clients may take a minute to send one.
+ */
 const LARGE_BODIES_PER_USER = 2;
 const LARGE_BODIES = 4;
+/** Of those that have come, so many are worked on at once: that takes a few times their size. No client can prolong it. */
+const LARGE_BODIES_IN_WORK = 4;
 /** Those of one user that wait, in their sockets, for the ones before them; further ones are rejected. */
 const MAX_WAITING_BODIES = 100;
 
@@ -39,9 +44,12 @@ const MAX_WAITING_BODIES = 100;
  */
 const UNREAD_BYTES_PER_USER = 128 * 1_048_576;
 const UNREAD_BYTES = 2 * UNREAD_BYTES_PER_USER;
+/** What each user may have whatever others have not read: the largest take of many. */
+const GUARANTEED_UNREAD_BYTES = LIMITS.takeBytes;
 /** Up to so many bytes of a response do not count: the kernel takes them over at once. */
 const UNCOUNTED_BYTES = 65_536;
 
+/** A client may take as long as it likes over one, so a user who has none may always start one. */
 const EXPORTS_PER_USER = 2;
 const EXPORTS = 8;
 
@@ -80,6 +88,7 @@ export class Front {
   readonly #largeBodies = new ConcurrencyLimit({
     perKey: LARGE_BODIES_PER_USER,
     total: LARGE_BODIES,
+    guaranteed: 1,
     maxWaiting: MAX_WAITING_BODIES,
     rejection: () =>
       new QuaysideError(
@@ -87,19 +96,27 @@ export class Front {
         `Large bodies are read ${LARGE_BODIES_PER_USER} at a time for each user, and ${MAX_WAITING_BODIES} are waiting; retry later, or send smaller ones.`,
       ),
   });
+  readonly #largeWork = new ConcurrencyLimit({
+    perKey: LARGE_BODIES_PER_USER,
+    total: LARGE_BODIES_IN_WORK,
+    // So many bodies of one user may have come.
+    maxWaiting: LARGE_BODIES_PER_USER,
+    rejection: () => new QuaysideError('overloaded', 'Too many large bodies are being stored; retry later.'),
+  });
   /** Exports and imports, which take as long as their clients do. */
   readonly exports = new ConcurrencyLimit({
     perKey: EXPORTS_PER_USER,
     total: EXPORTS,
+    guaranteed: 1,
     maxWaiting: 0,
     rejection: () =>
       new QuaysideError(
         'overloaded',
-        `Exports and imports run ${EXPORTS_PER_USER} at a time for each user, ${EXPORTS} in all; retry later.`,
+        `Exports and imports run ${EXPORTS_PER_USER} at a time for each user, one if ${EXPORTS} run in all; retry later.`,
       ),
   });
   readonly #unread = new WaitingLimit(
-    { total: UNREAD_BYTES, perUser: UNREAD_BYTES_PER_USER },
+    { total: UNREAD_BYTES, perUser: UNREAD_BYTES_PER_USER, guaranteed: GUARANTEED_UNREAD_BYTES },
     ({ total, perUser }) =>
       new QuaysideError(
         'overloaded',
@@ -172,7 +189,8 @@ export class Front {
 
   /**
    * Reads a body that may be larger than an element's, and does the work on it. A body that is, or whose length is not known, waits
-   * for its turn, so that few are held at once, until the work is done. Not at all if the client disconnects before that.
+   * for its turn to be read, so that few are held at once, and when it has come for its turn to be worked on. Not at all if the client
+   * disconnects before that.
    * @throws QuaysideError `body-too-large`, `overloaded`, and what `work` throws
    */
   async readLargeInTurn(
@@ -186,7 +204,9 @@ export class Front {
     const leave = isSmall ? null : await this.#largeBodies.enter(call.user.name);
     try {
       const body = await wholeBody(call, maxBytes);
-      if (body !== null) await work(body);
+      if (body === null) return;
+      if (isSmall) await work(body);
+      else await this.#largeWork.run(call.user.name, () => work(body));
     } finally {
       leave?.();
     }

@@ -61,7 +61,7 @@ interface OperationFilter {
   readonly state: OperationState | null;
 }
 
-/** BulkOperations of one store that run at a time. */
+/** BulkOperations of one store that run at a time. One may take days, so a user who has none may always start one. */
 const MAX_RUNNING = 16;
 /** Operations that ended are kept for so long, and of each store no more than the last ones. */
 const KEPT_MS = 7 * 24 * 3_600_000;
@@ -98,8 +98,8 @@ export class BulkOperations implements Service {
   readonly #options: BulkOperationsOptions;
   readonly #caches: ReadonlyMap<Definitions, DefinitionsCache>;
   readonly #runs = new Map<string, OperationRun | MigrationRun>();
-  /** Operations that are being created, by store: they count before they are stored. */
-  readonly #creating = new Map<Definitions, number>();
+  /** The users of operations that are being created, by store: they count before they are stored. */
+  readonly #creating = new Map<Definitions, readonly string[]>();
   readonly #seen = new Map<string, SilenceWatch>();
   /** Those who wait for an operation to end. */
   readonly #awaited = new Map<string, Set<() => void>>();
@@ -167,7 +167,7 @@ export class BulkOperations implements Service {
     if (request.to !== null) broker.namespace(request.to.ns).queue(request.to.queue);
     const hidesBodies = !caller.maySeeBodies(request.source.ns);
     await this.#checkSelector(request, route, { payer: caller.name, hidesBodies });
-    const leave = this.#enter(definitions);
+    const leave = this.#enter(definitions, caller.name);
     try {
       const estimate = await estimateOf(request, route);
       const id = this.#newId();
@@ -198,7 +198,7 @@ export class BulkOperations implements Service {
     const source = broker.namespace(request.source.ns);
     await checkMigration(source, broker.namespace(request.to?.ns ?? ''));
     this.#mustBeUnused(source.name);
-    const leave = this.#enter(source.definitions);
+    const leave = this.#enter(source.definitions, by);
     try {
       const { elements: estimate } = await source.storage.usage(source.name, false);
       const id = this.#newId();
@@ -322,19 +322,26 @@ export class BulkOperations implements Service {
   }
 
   /** @throws QuaysideError `overloaded` */
-  #enter(definitions: Definitions): () => void {
+  #enter(definitions: Definitions, user: string): () => void {
     const running = this.#cache(definitions)
       .keys()
-      .filter((id) => this.#cached(definitions, id)?.operation.end === null).length;
-    const creating = this.#creating.get(definitions) ?? 0;
-    if (running + creating >= MAX_RUNNING) {
+      .flatMap((id) => {
+        const operation = this.#cached(definitions, id)?.operation;
+        return operation?.end === null ? [operation.by] : [];
+      });
+    const creating = this.#creating.get(definitions) ?? [];
+    const users = [...running, ...creating];
+    if (users.length >= MAX_RUNNING && users.includes(user)) {
       throw new QuaysideError(
         'overloaded',
-        `${running + creating} operations run on this engine, its limit is ${MAX_RUNNING}. Wait until one ends, or cancel one.`,
+        `${users.length} operations run on this engine, its limit is ${MAX_RUNNING}. Wait until one ends, or cancel one.`,
       );
     }
-    this.#creating.set(definitions, creating + 1);
-    return () => this.#creating.set(definitions, (this.#creating.get(definitions) ?? 1) - 1);
+    this.#creating.set(definitions, [...creating, user]);
+    return () => {
+      const left = this.#creating.get(definitions) ?? [];
+      this.#creating.set(definitions, left.toSpliced(left.indexOf(user), 1));
+    };
   }
 
   #newId(): string {

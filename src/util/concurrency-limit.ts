@@ -3,6 +3,8 @@ export interface ConcurrencyLimitOptions {
   readonly perKey: number;
   /** Work of all keys in progress at once; not given: no further bound. */
   readonly total?: number;
+  /** Work of one key that may be in progress although `total` is reached by others; defaults to 0. */
+  readonly guaranteed?: number;
   /** Work of one key that waits; more is rejected. */
   readonly maxWaiting: number;
   /** Makes the error of a rejection. */
@@ -16,7 +18,8 @@ interface PendingEntry {
 
 /**
  * Bounds the work in progress, for each key (a user, an exchange) and in all. Work of one key starts in order; a key
- * whose own bound is reached does not delay the others.
+ * whose own bound is reached does not delay the others. A place that becomes free goes to the key with the least work in
+ * progress, however much of others waits.
  */
 export class ConcurrencyLimit {
   readonly #options: ConcurrencyLimitOptions;
@@ -59,8 +62,9 @@ export class ConcurrencyLimit {
   }
 
   #hasPlace(key: string): boolean {
-    const { perKey, total = Number.POSITIVE_INFINITY } = this.#options;
-    return (this.#running.get(key) ?? 0) < perKey && this.#total < total;
+    const { perKey, total = Number.POSITIVE_INFINITY, guaranteed = 0 } = this.#options;
+    const own = this.#running.get(key) ?? 0;
+    return own < perKey && (this.#total < total || own < guaranteed);
   }
 
   #start(key: string): void {
@@ -68,16 +72,29 @@ export class ConcurrencyLimit {
     this.#total += 1;
   }
 
-  /** The place goes to the first that may start; nothing can take it in between. */
+  /** The place goes to another that may start; nothing can take it in between. */
   #end(key: string): void {
     this.#total -= 1;
     const left = (this.#running.get(key) ?? 0) - 1;
     if (left === 0) this.#running.delete(key);
     else this.#running.set(key, left);
-    const at = this.#waiting.findIndex((pending) => this.#hasPlace(pending.key));
-    const [next] = at === -1 ? [] : this.#waiting.splice(at, 1);
-    if (next === undefined) return;
+    const next = this.#next();
+    if (next === null) return;
+    this.#waiting.splice(this.#waiting.indexOf(next), 1);
     this.#start(next.key);
     next.enter();
+  }
+
+  /** Of the keys with the least work in progress, the first that may start; null: none may. */
+  #next(): PendingEntry | null {
+    let next: PendingEntry | null = null;
+    let fewest = Number.POSITIVE_INFINITY;
+    for (const pending of this.#waiting) {
+      const own = this.#running.get(pending.key) ?? 0;
+      if (own >= fewest || !this.#hasPlace(pending.key)) continue;
+      next = pending;
+      fewest = own;
+    }
+    return next;
   }
 }

@@ -725,24 +725,29 @@ describe('Insert many: what a body may be', () => {
 });
 
 describe('Insert many: large bodies', () => {
-  const users = ['ann', 'ben'].map((name) => ({ name, password: 'pw', rights: null }));
+  const users = ['ann', 'ben', 'cleo'].map((name) => ({ name, password: 'pw', rights: null }));
   const harness = sharedHarness({ users, http: { bodyLimit: 1000 } });
+  const body = '{"text":"some text"}\n'.repeat(100);
+
+  /** Begins a body that never ends. */
+  const beginSlowly = async (user: string, queue: string): Promise<RawConnection> => {
+    const connection = await RawConnection.open(harness().port);
+    const authorization = `Authorization: ${basic(user, 'pw')}`;
+    const head = [
+      `POST /q/N/${queue}/elements HTTP/1.1`,
+      'Host: test',
+      authorization,
+      'Content-Length: 2000',
+    ];
+    const type = 'Content-Type: application/x-ndjson';
+    connection.send(rawRequest([...head, type, 'Expect: 100-continue'], body.slice(0, 1500)));
+    return connection;
+  };
 
   it('wait for their turn, and those of one user keep no other user waiting', async () => {
     const queue = harness().queue();
-    const body = '{"text":"some text"}\n'.repeat(100);
     // Two of ann's bodies that never end hold her places.
-    const slow = await Promise.all([1, 2].map(() => RawConnection.open(harness().port)));
-    for (const { socket } of slow) {
-      const authorization = `Authorization: ${basic('ann', 'pw')}`;
-      const head = [
-        `POST /q/N/${queue}/elements HTTP/1.1`,
-        'Host: test',
-        authorization,
-        'Content-Length: 2000',
-      ];
-      socket.write(rawRequest([...head, 'Content-Type: application/x-ndjson'], body.slice(0, 1500)));
-    }
+    const slow = await Promise.all([1, 2].map(() => beginSlowly('ann', queue)));
     const ann = harness().client('ann:pw');
     let isServed = false;
     const waiting = ann.insertMany('N', queue, body, 'application/x-ndjson').then((answer) => {
@@ -760,6 +765,19 @@ describe('Insert many: large bodies', () => {
     assert.equal(inserted(await waiting).ids.length, 100);
     slow[1]?.socket.destroy();
     assert.deepEqual(await sizes(ben, 'N', queue), { size: 201, schedSize: 0, resvSize: 0 });
+  });
+
+  it('that two users send slowly, and as many that wait behind them, keep no third user waiting', async () => {
+    const queue = harness().queue();
+    const slow = await Promise.all(['ann', 'ben', 'ann', 'ben'].map((user) => beginSlowly(user, queue)));
+    for (const connection of slow) assert.equal((await connection.answers(1))[0]?.status, 100);
+    for (const user of ['ann', 'ben', 'ann', 'ben']) slow.push(await beginSlowly(user, queue));
+    const cleo = harness().client('cleo:pw');
+    for (let i = 0; i < 3; i += 1) {
+      const answer = await cleo.insertMany('N', queue, body, 'application/x-ndjson');
+      assert.equal(inserted(answer).ids.length, 100);
+    }
+    for (const connection of slow) connection.destroy();
   });
 });
 

@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { newElement } from '../support/elements.ts';
 import { headerOf, jsonOf, queuePath } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
-import { Harness, sharedHarness } from './harness.ts';
+import { basic, Harness, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, exchange, RawConnection, rawRequest } from './raw.ts';
 
 interface Status {
@@ -17,9 +17,14 @@ async function statusOf(harness: Harness, queue: string): Promise<Status> {
   return jsonOf<Status>(await harness.client().status('N', queue));
 }
 
-async function blockedGet(harness: Harness, queue: string, query = ''): Promise<RawConnection> {
+async function blockedGet(
+  harness: Harness,
+  queue: string,
+  query = '',
+  authorization = AUTHORIZATION,
+): Promise<RawConnection> {
   const connection = await RawConnection.open(harness.port);
-  connection.send(rawRequest([`GET ${queuePath('N', queue)}${query} HTTP/1.1`, 'Host: test', AUTHORIZATION]));
+  connection.send(rawRequest([`GET ${queuePath('N', queue)}${query} HTTP/1.1`, 'Host: test', authorization]));
   return connection;
 }
 
@@ -96,7 +101,8 @@ describe('A client that goes away while it waits', () => {
 });
 
 describe('A client that goes away before its element was handed over', () => {
-  const harness = sharedHarness({ http: { bodyLimit: 64 * 1_048_576 } });
+  const users = ['test1', 'ann', 'ben'].map((name) => ({ name, password: name, rights: null }));
+  const harness = sharedHarness({ users, http: { bodyLimit: 64 * 1_048_576 } });
   /** More than the kernel takes into its buffers for a client that does not read. */
   const large = Buffer.alloc(32 * 1_048_576, 'x');
 
@@ -143,6 +149,26 @@ describe('A client that goes away before its element was handed over', () => {
     for (const connection of connections) connection.destroy();
     await until(async () => (await statusOf(harness(), queue)).size === 3);
     assert.equal((await harness().client().reserve('N', queue)).body.length, half.body.byteLength);
+  });
+
+  it('clients of two users that do not read keep no third user from taking', async () => {
+    const queue = harness().queue();
+    const half = newElement({ body: Buffer.alloc(64 * 1_048_576) });
+    const { storage } = harness().opened.engine;
+    for (let i = 0; i < 4; i += 1) await storage.insert({ ns: 'N', name: queue }, [half]);
+    const connections = [];
+    for (const [at, user] of ['ann', 'ann', 'ben', 'ben'].entries()) {
+      const authorization = `Authorization: ${basic(user, user)}`;
+      const connection = await blockedGet(harness(), queue, '?reserve=1', authorization);
+      connection.socket.pause();
+      connections.push(connection);
+      await until(async () => (await statusOf(harness(), queue)).size === 3 - at);
+    }
+    const client = harness().client();
+    await client.insert('N', queue, large);
+    assert.ok((await client.reserve('N', queue)).body.equals(large));
+    for (const connection of connections) connection.destroy();
+    await until(async () => (await statusOf(harness(), queue)).size === 4);
   });
 
   it('a waiting client gets what another one could not take', async () => {

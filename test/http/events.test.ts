@@ -355,7 +355,7 @@ describe('GET /events', () => {
       assert.deepEqual([late.status, codeOf(late)], [503, 'shutting-down']);
     }));
 
-  it('is limited for a user and in all', () =>
+  it('is limited for a user and in all, and a user who has none is never kept out by others', () =>
     withEvents(
       async (events) => {
         const own = [await events.complete(), await events.complete()];
@@ -363,9 +363,11 @@ describe('GET /events', () => {
         assert.deepEqual([refused.status, codeOf(refused)], [429, 'too-many-subscribers']);
         assert.equal(refused.headers['retry-after'], '5');
         await events.complete({ credentials: 'reader:pw' });
-        const beyond = await events.harness.client('writer:pw').request('GET', '/events');
+        const beyond = await events.harness.client('reader:pw').request('GET', '/events');
         assert.deepEqual([beyond.status, codeOf(beyond)], [429, 'too-many-subscribers']);
+        const first = await events.complete({ credentials: 'writer:pw' });
         own[0]?.close();
+        first.close();
         await events.until(() => events.harness.events.counts.subscribers === 2);
         await events.complete();
       },

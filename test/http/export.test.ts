@@ -4,7 +4,7 @@ import { MAIN_ENGINES } from '../engines.ts';
 import { plain } from '../support/broker.ts';
 import { type Answer, jsonOf, queuePath } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
-import { sharedHarness } from './harness.ts';
+import { basic, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, exchange, lastRequest, RawConnection, rawRequest } from './raw.ts';
 
 const NAMESPACES = [plain('N'), plain('events', { groups: ['default'] }), plain('hidden')];
@@ -289,6 +289,28 @@ describe('An import that takes long', () => {
     const [, answer] = await connection.answers(2);
     assert.equal(answer?.status, 200);
     connection.destroy();
+  });
+});
+
+describe('Exports and imports of several users', () => {
+  const names = ['ann', 'ben', 'cleo', 'dan', 'test1'];
+  const users = names.map((name) => ({ name, password: name, rights: null }));
+  const harness = sharedHarness({ namespaces: NAMESPACES, users });
+
+  it('are bounded, and those of others, which may take any time, keep no user who has none from starting one', async () => {
+    const slow = [];
+    for (const name of ['ann', 'ben', 'cleo', 'dan', 'ann', 'ben', 'cleo', 'dan']) {
+      const connection = await RawConnection.open(harness().port);
+      const authorization = `Authorization: ${basic(name, name)}`;
+      const head = [`POST ${queuePath('N', 'in')}/import HTTP/1.1`, 'Host: test', authorization];
+      connection.send(rawRequest([...head, 'Expect: 100-continue', 'Transfer-Encoding: chunked']));
+      assert.equal((await connection.answers(1))[0]?.status, 100);
+      slow.push(connection);
+    }
+    const third = await harness().client('ann:ann').request('GET', '/q/N/in/export');
+    assert.deepEqual([third.status, jsonOf<{ code: string }>(third).code], [503, 'overloaded']);
+    assert.equal((await harness().client().request('GET', '/q/N/in/export')).status, 200);
+    for (const connection of slow) connection.destroy();
   });
 });
 

@@ -30,7 +30,8 @@ const problemOf = (answer: Answer): unknown[] => {
 };
 
 describe('Bulk operations over HTTP', () => {
-  const harness = sharedHarness();
+  const users = ['test1', 'ann'].map((name) => ({ name, password: name, rights: null }));
+  const harness = sharedHarness({ users });
 
   it('are started with 202 and a location, run to their end, and are listed until they are forgotten', async () => {
     const client = harness().client();
@@ -119,7 +120,11 @@ describe('Bulk operations over HTTP', () => {
     const answers = await Promise.all(Array.from({ length: 17 }, () => start(client, copies)));
     const statuses = answers.map(({ status }) => status).sort();
     assert.deepEqual([statuses.filter((one) => one === 202).length, statuses.at(-1)], [16, 503]);
-    for (const { headers } of answers) {
+    const other = harness().client('ann:ann');
+    const first = await start(other, copies);
+    assert.equal(first.status, 202, 'a user who has none is not kept waiting by others');
+    assert.equal((await start(other, copies)).status, 503);
+    for (const { headers } of [...answers, first]) {
       if (headers.location !== undefined) await client.request('DELETE', headers.location);
     }
   });

@@ -25,6 +25,11 @@ export const ACCESS: readonly Mutant[] = [
     ),
   },
   {
+    name: 'logins of strangers and of known users wait in one queue',
+    suite: 'logins',
+    edits: edit('password-authenticator.ts', "origin?.isKnown === false ? 'new' : 'known'", "'all'"),
+  },
+  {
     name: 'names that fail in a network are not counted',
     suite: 'logins',
     edits: edit('password-authenticator.ts', 'this.#networks.add(origin.network, origin.name);', ''),

@@ -82,6 +82,11 @@ export const HTTP: readonly Mutant[] = [
     edits: edit('http/front.ts', 'this.#unread.exit(user, held);', ''),
   },
   {
+    name: 'what two users have not read keeps a third one from taking',
+    suite: 'HTTP clients that go away',
+    edits: edit('broker/consumer.ts', 'own === 0 || own + count <= guaranteed', 'false'),
+  },
+  {
     name: 'listings of one user run at the same time',
     suite: 'HTTP listings under load',
     edits: edit('http/front.ts', 'perKey: 1,', 'perKey: 100,'),

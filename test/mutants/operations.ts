@@ -91,8 +91,8 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'HTTP operations',
     edits: edit(
       'operations/operations.ts',
-      'if (running + creating >= MAX_RUNNING) {',
-      'if (running >= MAX_RUNNING) {',
+      'const users = [...running, ...creating];',
+      'const users = running;',
     ),
   },
   {

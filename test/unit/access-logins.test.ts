@@ -135,6 +135,13 @@ describe('Logins', () => {
     assert.equal(logins.counts.failed, 66);
   });
 
+  it('of users who logged in from there lately are checked although strangers fill the queue', async () => {
+    const strangers = Array.from({ length: 70 }, (_, i) => login('hashed', `w${i}`, `10.0.${i}.1`));
+    const outcomes = Promise.allSettled(strangers);
+    assert.equal((await login('known', 'right', HERE)).name, 'known');
+    await outcomes;
+  });
+
   it('limit failures of one name from one network to ten, then one each five seconds', async () => {
     const guess = (i: number) => login('hashed', `wrong ${i}`, `192.0.2.${i % 250}`);
     const codes = await Promise.all(

@@ -4,9 +4,10 @@ import { ConcurrencyLimit } from '../../src/util/concurrency-limit.ts';
 
 const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 
-function limit(perKey: number, total?: number, maxWaiting = 10): ConcurrencyLimit {
+function limit(perKey: number, total?: number, maxWaiting = 10, guaranteed = 0): ConcurrencyLimit {
   const rejection = (): Error => new Error('too much waits');
-  return new ConcurrencyLimit({ perKey, maxWaiting, rejection, ...(total !== undefined && { total }) });
+  const all = total === undefined ? {} : { total };
+  return new ConcurrencyLimit({ perKey, maxWaiting, rejection, guaranteed, ...all });
 }
 
 /** Enters under each key in turn, and returns the keys that are in, in order, with what ends each. */
@@ -43,6 +44,41 @@ describe('A limit of work in progress', () => {
       entered.map(({ key }) => key),
       ['a', 'a', 'b', 'c'],
     );
+  });
+
+  it('gives a free place to the key that has the least in progress, however much of others waits', async () => {
+    const entered = enterAll(limit(2, 4), ['a', 'a', 'b', 'b', 'a', 'b', 'a', 'c']);
+    await turn();
+    entered[0]?.leave();
+    await turn();
+    assert.deepEqual(
+      entered.slice(4).map(({ key }) => key),
+      ['c'],
+    );
+    entered[2]?.leave();
+    await turn();
+    // Both have one: in the order in which they came.
+    assert.deepEqual(
+      entered.slice(5).map(({ key }) => key),
+      ['a'],
+    );
+  });
+
+  it('lets what is guaranteed to a key start although others have reached the bound of all', async () => {
+    const entered = enterAll(limit(2, 2, 10, 1), ['a', 'a', 'b', 'b', 'c']);
+    await turn();
+    assert.deepEqual(
+      entered.map(({ key }) => key),
+      ['a', 'a', 'b', 'c'],
+    );
+    const [a, , b, c] = entered;
+    a?.leave();
+    c?.leave();
+    await turn();
+    assert.equal(entered.length, 4, 'two are in progress');
+    b?.leave();
+    await turn();
+    assert.deepEqual(entered.at(-1)?.key, 'b');
   });
 
   it('rejects work at once if too much of its key waits, or if it does not wait', async () => {
