@@ -41,6 +41,8 @@ export interface Shared {
 
 /** Names, pause flags and options are read again this often, ± half, in case a watch missed a change. */
 const REREAD_MS = 60_000;
+/** Queues that are declared in one call. */
+const MAX_DECLARED = 500;
 
 /**
  * One namespace: what its queues share, the consumers that wait on this node, and copies of the names, pause flags and options
@@ -99,6 +101,8 @@ export class Namespace {
   /** Of queues with a bound that were inserted into. */
   readonly #capacities = new Map<string, Capacity>();
   #isStopped = false;
+  /** Whether the engine was given the options that were stored before this node started. */
+  #isDeclared = false;
   #endRereads: (() => void) | null = null;
 
   constructor(setup: NamespaceSetup, shared: Shared, sweeper: Sweeper) {
@@ -174,10 +178,13 @@ export class Namespace {
     this.cluster.start();
     if (this.isShared) await this.cluster.claimVariant();
     await Promise.all([this.reload(), this.capacity?.start()]);
-    const reread = (): Promise<void> =>
-      this.reload().catch((error: unknown) =>
+    await this.#declareStored();
+    const reread = async (): Promise<void> => {
+      await this.reload().catch((error: unknown) =>
         this.log.warn({ err: error, ns: this.name }, 'pause flags and options could not be read'),
       );
+      if (!this.#isDeclared) await this.#declareStored();
+    };
     if (!this.#isStopped) this.#endRereads = repeat(reread, REREAD_MS, this);
   }
 
@@ -191,6 +198,38 @@ export class Namespace {
     this.#pauseFlags.stop();
     this.#storedOptions.stop();
     this.cluster.stop();
+  }
+
+  /**
+   * Gives the engine the options that are stored: a node that was killed in the middle of `writeOptions` has not. A store that
+   * is full may reject them, and the node must serve its consumers nevertheless; it tries again later.
+   */
+  async #declareStored(): Promise<void> {
+    try {
+      await this.#declareAll();
+      this.#isDeclared = true;
+    } catch (error) {
+      this.log.warn({ err: error, ns: this.name }, 'the engine could not be given the options of queues yet');
+    }
+  }
+
+  /** Queues with the same options share a call, since there may be thousands. */
+  async #declareAll(): Promise<void> {
+    const given = this.#storedOptions.keys().flatMap((key) => this.#storedOptions.get(key) ?? []);
+    const sameOptions = Map.groupBy(given, ({ value }) => JSON.stringify(value));
+    for (const all of sameOptions.values()) {
+      for (let from = 0; from < all.length; from += MAX_DECLARED) {
+        const queues = all.slice(from, from + MAX_DECLARED).map(({ key }) => this.#keyOf(key));
+        await this.storage.declare(queues, this.#readOptions(queues[0]?.name ?? '', all[0] as Definition));
+      }
+    }
+    if (given.length === 0) return;
+    // What another node has stored since may have come before.
+    await this.#storedOptions.reload();
+    for (const { key, version } of given) {
+      const newest = this.#storedOptions.get(key);
+      if (newest?.version !== version) await this.applyOptions(this.#keyOf(key), newest);
+    }
   }
 
   /** Reads names, pause flags and options again (`reload=1`). */
@@ -331,7 +370,8 @@ export class Namespace {
   /**
    * Stores the options of a queue; null: it has none any more. The definition comes first, and the engine gets what it says:
    * if another write comes in between, the node that finds the newer definition gives that to the engine, so that both end with
-   * the same; see `applyOptions`.
+   * the same; see `applyOptions`. A definition is deleted only when the engine has forgotten what it said: as long as it
+   * is there, a node that starts gives it to the engine.
    */
   async writeOptions({ ns, name }: QueueKey, options: OwnOptions | null): Promise<void> {
     const key = definitionKey(ns, name);
@@ -341,9 +381,11 @@ export class Namespace {
       definition = { key, value, version: await this.definitions.put('queue-options', key, value, 'any') };
       await this.migration?.definitions.put('queue-options', key, value, 'any');
     } else {
-      const wasThere = await this.definitions.delete('queue-options', key, 'any');
+      const isThere = (await this.definitions.get('queue-options', key)) !== null;
+      if (!isThere && !this.#known.has(name)) return;
+      await this.storage.declare([{ ns, name }], null);
+      await this.definitions.delete('queue-options', key, 'any');
       await this.migration?.definitions.delete('queue-options', key, 'any');
-      if (!wasThere && !this.#known.has(name)) return;
     }
     const newest = await this.applyOptions({ ns, name }, definition);
     this.noteStored({ ns, name });
@@ -530,8 +572,13 @@ export class Namespace {
   }
 
   #queueOfKey(key: string): string | null {
-    const [ns, name] = JSON.parse(key) as [string, string];
+    const { ns, name } = this.#keyOf(key);
     return ns === this.name ? name : null;
+  }
+
+  #keyOf(key: string): QueueKey {
+    const [ns, name] = JSON.parse(key) as [string, string];
+    return { ns, name };
   }
 }
 

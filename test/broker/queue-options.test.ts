@@ -3,12 +3,14 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import { FINISH, type Queue } from '../../src/broker/queue.ts';
 import { type OwnOptions, showOptions } from '../../src/broker/queue-options.ts';
+import type { Engine } from '../../src/engine/engine.ts';
 import type { Delivery } from '../../src/model/element.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import { MAIN_ENGINES, type TestEngine } from '../engines.ts';
 import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
-import { engineWith } from '../support/engine-with.ts';
+import { engineWith, engineWithDefinitions } from '../support/engine-with.ts';
 
 const POLICY = plain('N', {
   queues: [
@@ -86,6 +88,36 @@ for (const engine of MAIN_ENGINES) {
       await at(0, 'q').settle(receipt, { kind: 'release', delayMs: 0, countTry: true });
       const dead = await reserve(at(0, known[0] ?? ''));
       assert.equal(dead === null ? null : bodyText(dead), 'failed');
+    });
+
+    it('that a node stored and did not give to the engine before it was killed are given by the next one that starts', async () => {
+      const killed = { code: 'storage-unavailable' } as const;
+      const isOver = (): Promise<never> => Promise.reject(new QuaysideError(killed.code, 'It was killed.'));
+      const start = async (given: Engine): Promise<Queue> => {
+        const node = brokerOn([{ policy: POLICY, engine: betweenProcesses(given) }], opened.clock, 3);
+        nodes.push(node);
+        await node.start();
+        return node.namespace('N').queue('q');
+      };
+      const stateAfterFailure = async (queue: Queue): Promise<string | undefined> => {
+        await insert(queue, { body: 'failed' });
+        const delivery = await reserve(queue);
+        const receipt = { id: delivery?.id ?? '', group: null, token: null };
+        return (await queue.settle(receipt, { kind: 'release', delayMs: 0, countTry: true })).outcome;
+      };
+      const options = { deadLetter: { maxTries: 1, queue: 'dead' } };
+      const dying = await start(engineWith(opened.engine, () => ({ declare: isOver })));
+      await assert.rejects(dying.storeOptions(options), killed);
+      const queue = await start(opened.engine);
+      assert.deepEqual(queue.settings.deadLetter, options.deadLetter);
+      assert.equal(await stateAfterFailure(queue), 'dead-lettered');
+
+      const definitions = engineWithDefinitions(opened.engine, () => ({ delete: isOver }));
+      const deleting = await start(definitions);
+      await assert.rejects(deleting.storeOptions(null), killed);
+      const restored = await start(opened.engine);
+      assert.deepEqual(restored.settings.deadLetter, options.deadLetter);
+      assert.equal(await stateAfterFailure(restored), 'dead-lettered');
     });
 
     it('bound a queue on both nodes, and let go as soon as it was consumed', async () => {

@@ -161,6 +161,15 @@ export const BROKER: readonly Mutant[] = [
     ),
   },
   {
+    name: 'options that a killed node did not give to the engine are never given to it',
+    suite: 'options of queues',
+    edits: edit(
+      'broker/namespace.ts',
+      '    await this.#declareStored();\n    const reread',
+      '    const reread',
+    ),
+  },
+  {
     name: 'a queue seems full for as long as a namespace does',
     suite: 'options of queues',
     edits: edit('broker/namespace.ts', 'const FULL_REFRESH_MS = 20;', 'const FULL_REFRESH_MS = 2_000;'),
