@@ -4,6 +4,7 @@ import type { AddressInfo, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
+import { ExcessConnections } from '../util/excess-connections.ts';
 import type { Histogram } from '../util/histogram.ts';
 import { quote } from '../util/quote.ts';
 import type { Service } from '../util/service.ts';
@@ -29,11 +30,13 @@ export class HttpServer implements Service {
   readonly #sockets = new Set<Socket>();
   /** With TLS: connections without a request yet, those in a handshake included, by their peer. */
   readonly #unused = new Map<string, Socket>();
+  readonly #excess: ExcessConnections;
   #stopping: Promise<void> | null = null;
 
   constructor(parts: HttpParts, table: readonly Route[] = routeTable(parts)) {
     this.#parts = parts;
     this.#front = new Front(parts, table);
+    this.#excess = new ExcessConnections('HTTP', parts.options.maxSockets, parts);
     this.#server = makeServer(parts.options, (request) => this.#front.isUpgrade(request));
     this.#listenTo(this.#server);
   }
@@ -92,6 +95,7 @@ export class HttpServer implements Service {
     server.on('clientError', (error, socket) => respondToUnreadable(error, socket, front.inertHeaders));
     server.on('connect', (_request, socket) => refuseTunnel(socket, front.inertHeaders));
     server.on('upgrade', (request, socket, head) => front.upgrade(request, socket as Socket, head));
+    server.on('drop', () => this.#excess.note());
     server.on('connection', (socket) => {
       this.#sockets.add(socket);
       socket.on('close', () => this.#sockets.delete(socket));
@@ -126,6 +130,7 @@ export class HttpServer implements Service {
     this.#server.close(() => {
       cancelDeadline();
       this.#front.flushLog();
+      this.#excess.flush();
       resolve();
     });
     // Node ends idle connections by itself, but not those on which no request has begun yet.

@@ -12,6 +12,7 @@ import type { SessionInfo } from '../broker/consumer.ts';
 import { shuttingDown } from '../broker/consumer.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
+import { ExcessConnections } from '../util/excess-connections.ts';
 import { LineLimit } from '../util/line-limit.ts';
 import type { FrontEndLog } from '../util/log.ts';
 import type { Service } from '../util/service.ts';
@@ -109,6 +110,7 @@ export class SessionServer implements Service {
   readonly #sessions = new Set<ClientSession>();
   readonly #startedAt: string;
   readonly #lineLimits: LineLimits;
+  readonly #excess: ExcessConnections;
   #stopping: Promise<void> | null = null;
 
   /** @param protocol its name, for people */
@@ -127,7 +129,8 @@ export class SessionServer implements Service {
         parts.log.info(fields, 'further connections ended before their login; their lines were left out');
       }),
     };
-    const { tls } = parts.options;
+    const { tls, maxSockets } = parts.options;
+    this.#excess = new ExcessConnections(protocol, maxSockets, parts);
     // A client may close its sending side first; what it asked for is answered all the same. TLS has no such
     // state in practice, and one that ends in the middle of a handshake would be kept until that times out.
     this.#server = createServer({ allowHalfOpen: tls === null });
@@ -224,6 +227,7 @@ export class SessionServer implements Service {
   #connected(socket: Socket): void {
     // The listener counts its own connections alone.
     if (this.#sockets.size >= this.#parts.options.maxSockets) {
+      this.#excess.note();
       socket.destroy();
       return;
     }
@@ -320,6 +324,7 @@ export class SessionServer implements Service {
     cancelDeadline();
     this.#lineLimits.forbidden.flush();
     this.#lineLimits.beforeLogin.flush();
+    this.#excess.flush();
   }
 }
 

@@ -192,9 +192,19 @@ describe('Connections', () => {
     const probe = rawRequest(['GET /livez HTTP/1.1', 'Host: test']);
     for (const connection of held) connection.send(probe);
     for (const connection of held) assert.equal((await connection.answers(1))[0]?.status, 200);
-    const third = connect({ port: harness().port, host: '127.0.0.1' });
-    third.on('error', () => {});
-    await once(third, 'close');
+    for (let i = 0; i < 3; i++) {
+      const further = connect({ port: harness().port, host: '127.0.0.1' });
+      further.on('error', () => {});
+      await once(further, 'close');
+    }
+    const logged = (): object[] =>
+      harness()
+        .log.filter(({ message }) => message.includes('maxSockets'))
+        .map(({ fields }) => fields);
+    const fields = { protocol: 'HTTP', maxSockets: 2 };
+    assert.deepEqual(logged(), [fields], 'one line, however many are closed');
+    await harness().passTime(60_000);
+    assert.deepEqual(logged(), [fields, { ...fields, leftOut: 2 }]);
     for (const connection of held) connection.destroy();
   });
 });

@@ -482,6 +482,8 @@ function sessionSuite(driver: SessionDriver): void {
         await login();
         const third = connect({ port: node.port, host: '127.0.0.1' });
         await once(third.resume(), 'close');
+        const lines = node.logged.filter(({ message }) => message.includes('maxSockets'));
+        assert.match(JSON.stringify(lines), /^\[\{"fields":\{"protocol":"\w+","maxSockets":2\},/);
       });
 
       it('needs an address that can be had', async () => {
