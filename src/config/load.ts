@@ -760,6 +760,8 @@ interface OptionSchema {
   readonly properties?: Readonly<Record<string, OptionSchema>>;
   readonly patternProperties?: Readonly<Record<string, OptionSchema>>;
   readonly items?: OptionSchema;
+  readonly minItems?: number;
+  readonly maxItems?: number;
   readonly default?: unknown;
   readonly description?: string;
   readonly secret?: 'whole' | 'in-url';
@@ -823,7 +825,7 @@ function typeText(schema: OptionSchema): string {
     case 'boolean':
       return 'true or false';
     case 'array':
-      return schema.items?.type === 'object' ? 'a list of groups of options' : 'a list of texts';
+      return listText(schema);
     case 'object':
       return entrySchema(schema) === undefined ? 'a group of options' : 'a map by name';
     default:
@@ -835,6 +837,14 @@ export type Tree = Record<string, unknown>;
 
 export function isTree(value: unknown): value is Tree {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function listText({ items, minItems, maxItems }: OptionSchema): string {
+  const what = items?.type === 'object' ? 'groups of options' : 'texts';
+  if (minItems === undefined) return `a list of ${what}`;
+  return maxItems === undefined
+    ? `a list of ${what}, and not empty`
+    : `a list of ${minItems} to ${maxItems} ${what}`;
 }
 
 function rangeText({ minimum, maximum, exclusiveMinimum }: OptionSchema): string {

@@ -104,6 +104,18 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
       'namespaces.N.url',
       /does not have the right form$/,
     ],
+    [
+      'a stream without a group',
+      "namespaces: { N: { url: 'sqlite:N.db', variant: stream, groups: [] } }",
+      'namespaces.N.groups',
+      /must be a list of 1 to 64 texts/,
+    ],
+    [
+      'an exchange without a destination',
+      'exchanges: { x: { src: { ns: N, queue: a }, dst: [], consumer: {} } }',
+      'exchanges.x.dst',
+      /must be a list of groups of options, and not empty/,
+    ],
     ['no namespace at all', 'namespaces: {}', 'namespaces', /must be/],
     [
       'a dead letter without a number',
