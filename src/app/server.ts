@@ -47,6 +47,7 @@ import {
   loadWebSocket,
   readCertificate,
   readListener,
+  readProxies,
 } from './listeners.ts';
 import type { Tracing } from './tracing.ts';
 import { type LoadedUsers, loadUsers, saveUsers, sharedUsersWarnings } from './users.ts';
@@ -174,6 +175,7 @@ export class Server implements Service {
     if (this.#running === null || this.#stopping !== null) return;
     const { authenticator, broker, tokens, consoleSessions, exchanges, http, sessions } = this.#running;
     const { clock, log, errorAt } = this.#parts;
+    await checkUnopened(config, this.#parts);
     const { accounts, created, warnings } = await loadUsers(config, errorAt);
     if (created !== null) {
       const problem = 'names no users, and there are none in users.json';
@@ -478,6 +480,17 @@ export class Server implements Service {
   #checkNotStopping(): void {
     if (this.#stopping !== null) throw new Error('The server was stopped before it had started.');
   }
+}
+
+/**
+ * Checks what a start would check without opening anything: a restart should not be the first to find it.
+ * @throws ConfigError
+ */
+async function checkUnopened(config: Config, parts: Required<ServerParts>): Promise<void> {
+  const { errorAt } = parts;
+  for (const name of FRONT_ENDS) if (config[name].port !== undefined) readProxies(config, name, errorAt);
+  parseExchanges(config, errorAt);
+  await loadEngines(config, parts);
 }
 
 /** Options that a reload does not apply and whose values differ, by their paths, in the order of the first. */

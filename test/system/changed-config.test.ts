@@ -44,6 +44,59 @@ describe('A configuration that was changed', () => {
     });
   });
 
+  const REJECTED: [
+    what: string,
+    change: { http?: object; namespaces?: object; exchanges?: object },
+    error: RegExp,
+  ][] = [
+    [
+      'a proxy that is no network',
+      { http: { trustedProxies: ['10.0.0.0/33'] } },
+      /http\.trustedProxies\.0: .*10\.0\.0\.0\/33/,
+    ],
+    [
+      'an engine that nobody has',
+      { namespaces: { O: { url: 'slqite:O.db' } } },
+      /namespaces\.O\.url: there is no engine "slqite:"/,
+    ],
+    [
+      'an exchange without a source',
+      { exchanges: { x: { dst: [], consumer: {} } } },
+      /exchanges\.x\.src: is missing/,
+    ],
+    [
+      'an exchange with a queue that no queue can be called',
+      { exchanges: { x: { src: { ns: 'N', queue: 'a\n' }, dst: [{ ns: 'N', queue: 'b' }], consumer: {} } } },
+      /exchanges\.x: .*src\.queue/,
+    ],
+  ];
+  for (const [what, { http = {}, namespaces = {}, exchanges = {} }, error] of REJECTED) {
+    it(`to ${what} is rejected on SIGHUP as by a start, and its users are not taken`, async () => {
+      const N = { url: 'sqlite::memory:' };
+      await write({ N });
+      await serving(async (client, program) => {
+        const users = { test1: 'test1', test2: 'test2' };
+        await folder.write('q.json', {
+          http: { users, ...http },
+          namespaces: { N, ...namespaces },
+          exchanges,
+        });
+        program.signal('SIGHUP');
+        await program.logs((lines) => lines.some(({ event }) => event === 'reload'));
+        const line = program.logged().find(({ event }) => event === 'reload');
+        assert.equal(line?.msg, 'the configuration could not be read again; nothing was changed');
+        assert.match(JSON.stringify(line?.err).replaceAll('\\', ''), error);
+        assert.equal((await client.status('N', 'q')).status, 200);
+        const stranger = new QueueClient({ url: program.url, credentials: 'test2:test2' });
+        assert.equal((await stranger.status('N', 'q')).status, 401);
+        stranger.close();
+        const start = await folder.run(FILE, { env: { QUAYSIDE_HTTP__PORT: '0' } });
+        assert.equal(start.code, 2);
+        assert.match(start.stderr, error);
+      });
+    });
+  }
+
   for (const [now, later] of [
     ['simple', 'stream'],
     ['stream', 'simple'],
