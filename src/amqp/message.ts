@@ -427,8 +427,8 @@ function triesOf(deliveryCount: number): number {
 }
 
 function expiryOf(value: SimpleValue | null | undefined): number | null {
-  const at = value?.type === 'timestamp' ? Number(value.text) : Number.NaN;
-  return at <= LIMITS.matureAt ? Math.max(0, at) : null;
+  const at = value?.type === 'timestamp' ? Number(value.text) : 0;
+  return at === 0 || at > LIMITS.matureAt ? null : Math.max(0, at);
 }
 
 function addressIn(value: SimpleValue | null | undefined): string | null {

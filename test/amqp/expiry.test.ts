@@ -19,11 +19,12 @@ describe('a message with a time to live', () => {
       const { kind } = await sender.send({ body: 'x', ...fields });
       assert.equal(kind, 'rejected');
     }
-    for (const fields of [{ ttl: 0 }, { absolute_expiry_time: new Date(YEAR_9999) }, {}]) {
+    const never = [0, YEAR_9999].map((time) => ({ absolute_expiry_time: new Date(time) }));
+    for (const fields of [{ ttl: 0 }, ...never, {}]) {
       const { kind } = await sender.send({ body: 'x', ...fields });
       assert.equal(kind, 'accepted');
     }
-    assert.equal((await node.sizes('a')).ready, 3);
+    assert.equal((await node.sizes('a')).ready, 4);
   });
 
   it('of a rejected delivery on such an engine the reason is lost, and the element stays', async () => {
@@ -52,6 +53,14 @@ describe('a message with a time to live', () => {
         assert.equal(await node.pop('a'), null);
       });
     }
+
+    it('never expires if its moment is 0, as old versions of Qpid Proton send it', async () => {
+      node = await AmqpNode.start({ engine: MEMORY_SQLITE });
+      const sender = await (await node.client()).sender('N/a');
+      await sender.send({ body: 'x', absolute_expiry_time: new Date(0) });
+      node.clock.advance(1000);
+      assert.notEqual(await node.pop('a'), null);
+    });
 
     it('keeps the moment for its receiver', async () => {
       node = await AmqpNode.start({ engine: MEMORY_SQLITE });
