@@ -144,6 +144,11 @@ class WebSocketStream extends Duplex implements ClientSocket {
       done(error);
     };
     const webSocket = this.#webSocket;
+    // In this turn, as a socket reports it: the writer then knows that nothing of it was sent.
+    if (webSocket.readyState !== webSocket.OPEN) {
+      done(new Error('The WebSocket is closing.'));
+      return;
+    }
     webSocket.send(bytes, { binary: !(this.#usesText && isUtf8(bytes)) }, once);
     // At once if the kernel has all of it, as a socket does: the writer goes by it.
     if (webSocket.readyState === webSocket.OPEN && this.transport.writableLength === 0) once();

@@ -262,6 +262,28 @@ describe('STOMP over WebSocket', () => {
     assert.equal((await node.sizes('a')).ready, 1);
   });
 
+  it('takes nothing for a client that has closed, also before the connection ends', async () => {
+    await start();
+    const { socket } = await ask();
+    socket.write(CONNECT);
+    await frameOf(socket);
+    for (const [id, ack] of [
+      ['pops', 'auto'],
+      ['reserves', 'client'],
+    ] as const) {
+      socket.write(message(`SUBSCRIBE\nid:${id}\nack:${ack}\ndestination:/q/N/${id}\n\n\0`));
+      await until(() => node.queue(id).consumers().length === 1);
+    }
+    socket.write(control(8, Buffer.from([0x03, 0xe8])));
+    assert.equal((await frameOf(socket)).first, 0x88);
+    await Promise.all([node.insert('pops', '0', '1', '2'), node.insert('reserves', '0', '1', '2')]);
+    await until(() => node.server.counts.sessions === 0);
+    for (const queue of ['pops', 'reserves']) {
+      await until(async () => (await node.sizes(queue)).ready === 3);
+      for (const _ of '012') assert.equal((await node.pop(queue))?.tries, 0, queue);
+    }
+  });
+
   it('executes what came before its close, also if the login took longer', async () => {
     const login = Promise.withResolvers<void>();
     class SlowAuthenticator extends TestAuthenticator {
