@@ -204,7 +204,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   }
 
   onClose(): void {
-    this.finish(() => this.#endpoint.close(null), true);
+    this.leave(() => this.#endpoint.close(null));
   }
 
   protected override get queuedBytes(): number {

@@ -21,6 +21,8 @@ export const PAUSE = {
   output: 4,
   /** Other clients have their turn first. */
   turn: 8,
+  /** It committed what has to be stored before anything that follows. */
+  commit: 16,
 } as const;
 
 /** Bytes that are read before the login. */
@@ -31,11 +33,14 @@ export const LOGIN_BYTES = 4096;
  */
 const MAX_OUTPUT_BYTES = 1024 * 1024;
 /** How long the end of a session waits for what was asked of the engine before. */
-const FINISH_MS = 2_000;
+export const FINISH_MS = 2_000;
 /** How long a client has to read the last frame and close, before the connection is cut. */
 const LINGER_MS = 2_000;
 
 type State = 'new' | 'open' | 'finishing' | 'gone';
+
+/** Writes the last frame of a session. @param isDone whether everything that was asked of the engine before has an outcome */
+type WriteClose = (isDone: boolean) => void;
 
 /**
  * One client, from its first byte to its last. Reads its frames, pauses reading while too much of it is pending in the engine
@@ -43,15 +48,16 @@ type State = 'new' | 'open' | 'finishing' | 'gone';
  *
  * States, and what moves it:
  * - `new`: the user is unknown. At most `LOGIN_BYTES` are read. Left by `login`, or an error.
- * - `open`: consumers come and go. Left by `finish` and `fail`, and by the end of the stream.
+ * - `open`: consumers come and go. Left by `leave` and `fail`, and by the end of the stream.
  * - `finishing`: consumers are stopped, and what the client held returns to its queues. What was asked of the
- *   engine before is waited for and confirmed; then comes the closing frame, and the connection closes. What the
- *   client still sends is discarded.
+ *   engine before is waited for and confirmed; then comes the closing frame, and the connection closes. If some of that
+ *   fails, and it was the client who ended the session, the frame is that of the error. What the client still sends is
+ *   discarded.
  * - `gone`: the connection is lost or closed. Reached from every state, and final.
  *
  * A protocol implements: `writer`; `receive` and `readFrame`, which take bytes and execute whole frames; `fail`, by
  * `failWith`; `checkRights`; and what its tickets confirm (`inserted`, `notInserted`, `settled`, `notSettled`). It
- * calls `expectWithin` for the login's deadline, `login`, `startHeartBeat`, `planFill` and `finish`. A frame only adds
+ * calls `expectWithin` for the login's deadline, `login`, `startHeartBeat`, `planFill` and `leave`. A frame only adds
  * to `inserts` and `settles`: the engine is asked at the end of the turn.
  */
 export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unknown> {
@@ -88,6 +94,10 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
   #heartBeat: HeartBeat | null = null;
   /** The one deadline that a session has at a time: for the login, for its end, for the client to close. */
   #cancelDeadline: CancelTimer = () => {};
+  /** Of a session that is `finishing`; null: it has no closing frame. */
+  #writeClose: WriteClose | null = null;
+  /** The client ended the session, nothing that it asked for before has failed, and the closing frame is not written. */
+  #isLeaving = false;
 
   /** @param parse reads the destinations, or addresses, of the protocol */
   constructor(
@@ -213,7 +223,7 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
 
   /** Ends the session because the server wants it. */
   end(reason: QuaysideError): void {
-    this.fail(reason);
+    if (!this.isEnding) this.fail(reason);
   }
 
   /** Users were reloaded: the session continues with its user's rights of now, or ends. */
@@ -344,22 +354,37 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
    * @param writeClose writes the closing frame
    */
   protected failWith(thrown: unknown, writeClose: (error: QuaysideError) => void): void {
-    if (this.isEnding) return;
+    if (this.isEnding && !this.#isLeaving) return;
     const error = this.publicError(thrown);
     const isStop = error.code === 'shutting-down';
     if (!isStop) this.counts.errors += 1;
-    this.finish(() => writeClose(error), !isStop);
+    const writeError = (): void => writeClose(error);
+    if (this.#isLeaving) {
+      this.#isLeaving = false;
+      this.#writeClose = writeError;
+    } else this.finish(writeError, !isStop);
+  }
+
+  /**
+   * The client ends the session: as `finish`. If something that it asked for before fails, the closing frame would confirm
+   * what is not done: then that of the first error is written instead.
+   */
+  protected leave(writeClose: WriteClose | null): void {
+    if (this.isEnding) return;
+    this.#isLeaving = true;
+    this.finish(writeClose, true);
   }
 
   /**
    * Ends the session: releases what it holds, waits for what was asked of the engine, writes the closing frame,
    * and closes the connection. Harmless if it ends already.
-   * @param writeClose writes the closing frame; null: there is none
+   * @param writeClose null: there is no closing frame
    * @param countTries whether what the client holds returns as failed tries
    */
-  protected finish(writeClose: (() => void) | null, countTries: boolean): void {
+  protected finish(writeClose: WriteClose | null, countTries: boolean): void {
     if (this.isEnding) return;
     this.#state = 'finishing';
+    this.#writeClose = writeClose;
     this.guard(() => this.endTurn());
     this.#heartBeat?.stop();
     // What still comes is discarded, so that the end of the stream is seen.
@@ -369,7 +394,8 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     const close = (): void => {
       if (isClosing || this.#state === 'gone') return;
       isClosing = true;
-      this.guard(() => writeClose?.());
+      this.#isLeaving = false;
+      this.guard(() => this.#writeClose?.(this.work.isIdle));
       this.close();
     };
     this.#setDeadline(FINISH_MS, close);
@@ -427,7 +453,7 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     this.#workChanged();
     // One turn of the event loop may bring two megabytes, so this does not wait until bytes have been written.
     this.#outputChanged();
-    if (this.#hasPeerEnded && this.#pauses === 0) this.finish(null, true);
+    if (this.#hasPeerEnded && this.#pauses === 0) this.leave(null);
   }
 
   #workChanged(): void {
@@ -446,6 +472,7 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
 
   #onClose(): void {
     this.#state = 'gone';
+    this.#isLeaving = false;
     this.#cancelDeadline();
     this.#heartBeat?.stop();
     this.guard(() => this.writer.close());
@@ -611,6 +638,10 @@ class PendingWork {
     return this.#frames >= MAX_FRAMES || this.#bytes >= MAX_BYTES;
   }
 
+  get isIdle(): boolean {
+    return this.#frames === 0;
+  }
+
   begin(frames: number, bytes: number): void {
     this.#frames += frames;
     this.#bytes += bytes;
@@ -619,7 +650,7 @@ class PendingWork {
   end(frames: number, bytes: number): void {
     this.#frames -= frames;
     this.#bytes -= bytes;
-    if (this.#frames === 0) {
+    if (this.isIdle) {
       const waiting = this.#onIdle;
       this.#onIdle = [];
       for (const then of waiting) then();
@@ -629,7 +660,7 @@ class PendingWork {
 
   /** Calls `then` once nothing is pending. */
   whenIdle(then: () => void): void {
-    if (this.#frames === 0) then();
+    if (this.isIdle) then();
     else this.#onIdle.push(then);
   }
 }

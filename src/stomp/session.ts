@@ -1,7 +1,7 @@
 import type { User } from '../access/user.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
-import { ClientSession } from '../session/client-session.ts';
+import { ClientSession, FINISH_MS, PAUSE } from '../session/client-session.ts';
 import { authenticate, type ClientCertificate, type Credentials, loginCertified } from '../session/login.ts';
 import { returnOutstanding } from '../session/push-consumer.ts';
 import { type Arrival, SessionServer } from '../session/server.ts';
@@ -33,6 +33,12 @@ import { send } from './send.ts';
 import { settle } from './settle.ts';
 import { Subscription, Subscriptions } from './subscriptions.ts';
 import { type Transaction, Transactions } from './transactions.ts';
+
+/** For a client whose DISCONNECT came before the engine had answered. */
+const NO_OUTCOME = new QuaysideError(
+  'outcome-unknown',
+  `Frames before the DISCONNECT have no outcome after ${FINISH_MS} ms: they may take effect, or not.`,
+);
 
 /** The STOMP front end. Sessions that the server's stop ends are closed without an ERROR. */
 export class StompServer extends SessionServer {
@@ -87,9 +93,12 @@ export class StompSession extends ClientSession<string, string> {
     });
   }
 
-  /** DISCONNECT. */
+  /** DISCONNECT. Its receipt says that everything before it is done. */
   disconnect(receipt: string | null): void {
-    this.finish(() => this.confirm(receipt), true);
+    this.leave((isDone) => {
+      if (isDone) this.confirm(receipt);
+      else this.writer.addFrame(errorFrame(this.rules, NO_OUTCOME, { receipt }));
+    });
   }
 
   /** Sends the RECEIPT that a frame asked for. */
@@ -107,9 +116,11 @@ export class StompSession extends ClientSession<string, string> {
 
   /** COMMIT. */
   async commit(transaction: Transaction, receipt: string | null): Promise<void> {
-    const { frames, bytes } = transaction;
+    const { frames, bytes, targets } = transaction;
     this.endTurn();
     this.work.begin(frames + 1, bytes);
+    // It takes several steps, and what is sent after it must not be stored before it.
+    if (targets.size > 0) this.setPause(PAUSE.commit, true);
     try {
       await transaction.commit();
       this.confirm(receipt);
@@ -119,6 +130,7 @@ export class StompSession extends ClientSession<string, string> {
       for (const [queue, left] of transaction.left) await returnOutstanding(queue, left, true, this);
     } finally {
       this.work.end(frames + 1, bytes);
+      this.setPause(PAUSE.commit, false);
       if (this.isOpen) for (const consumer of this.consumers) consumer.fill();
     }
   }

@@ -152,6 +152,20 @@ export const STOMP: readonly Mutant[] = [
     ),
   },
   {
+    name: 'a DISCONNECT is confirmed although a frame before it failed',
+    suite: 'STOMP disconnects',
+    edits: shared(
+      'client-session.ts',
+      'if (this.isEnding && !this.#isLeaving) return;',
+      'if (this.isEnding) return;',
+    ),
+  },
+  {
+    name: 'what follows a COMMIT is stored before it',
+    suite: 'STOMP commits',
+    edits: edit('session.ts', 'if (targets.size > 0) this.setPause(PAUSE.commit, true);', ''),
+  },
+  {
     name: 'frames with one receipt id are confirmed once',
     suite: 'STOMP settling',
     edits: shared('batchers.ts', " && typeof ticket === 'object'", ''),

@@ -195,6 +195,46 @@ describe('a COMMIT that fails', () => {
   });
 });
 
+describe('frames behind a COMMIT', () => {
+  it('store their elements after those of the transaction', async () => {
+    const node = await StompNode.start();
+    try {
+      const client = await node.client();
+      await node.insert('from', 'x');
+      await client.ask('SUBSCRIBE', { destination: '/q/N/from', id: 's', ack: 'client-individual' });
+      const ack = (await client.expect('MESSAGE')).headers.get('ack') ?? '';
+      const send = (body: number, more: Record<string, string> = {}): Buffer =>
+        client.frame('SEND', { destination: '/q/N/to', ...more }, String(body));
+      const bracket = (transaction: string, ...frames: Buffer[]): Buffer[] => [
+        client.frame('BEGIN', { transaction }),
+        ...frames,
+        client.frame('COMMIT', { transaction }),
+      ];
+      client.write(
+        Buffer.concat([
+          ...bracket('sends', send(0, { transaction: 'sends' })),
+          send(1),
+          ...bracket(
+            'both',
+            client.frame('ACK', { id: ack, transaction: 'both' }),
+            send(2, { transaction: 'both' }),
+          ),
+          send(3),
+          ...bracket('more', send(4, { transaction: 'more' })),
+        ]),
+      );
+      await client.disconnect();
+      const bodies: string[] = [];
+      for (let next = await node.pop('to'); next !== null; next = await node.pop('to')) {
+        bodies.push(Buffer.from(next.body).toString());
+      }
+      assert.deepEqual(bodies, ['0', '1', '2', '3', '4']);
+    } finally {
+      await node.stop();
+    }
+  });
+});
+
 describe('a COMMIT across two engines', () => {
   const transaction = 't';
   let here: TestEngine;

@@ -1,0 +1,131 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { Storage } from '../../src/engine/storage.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import { FINISH_MS } from '../../src/session/client-session.ts';
+import type { StompClient } from './client.ts';
+import { StompNode } from './node.ts';
+
+/** From now on the engine does nothing of that kind. */
+function fail(storage: Storage, verb: 'insert' | 'settle'): void {
+  Object.assign(storage, {
+    [verb]: () => Promise.reject(new QuaysideError('storage-unavailable', `${verb} failed.`)),
+  });
+}
+
+describe('a DISCONNECT behind frames of which one fails', () => {
+  let node: StompNode;
+  let client: StompClient;
+  let storage: Storage;
+
+  beforeEach(async () => {
+    node = await StompNode.start();
+    ({ storage } = node.engine.engine);
+    client = await node.client();
+  });
+  afterEach(() => node.stop());
+
+  const goodbye = (): Buffer => client.frame('DISCONNECT', { receipt: 'last' });
+
+  it('gets no receipt but the ERROR of a SEND that was not stored', async () => {
+    fail(storage, 'insert');
+    client.write(Buffer.concat([client.frame('SEND', { destination: '/q/N/a' }, 'x'), goodbye()]));
+    await client.expectError('storage-unavailable');
+    assert.equal(node.server.counts.errors, 1);
+  });
+
+  it('gets the ERROR of a SEND that fails later, with the receipt that it asked for', async () => {
+    const held = Promise.withResolvers<void>();
+    const insert = storage.insert.bind(storage);
+    storage.insert = async (queue, ...given) => {
+      if (queue.name === 'a') return insert(queue, ...given);
+      await held.promise;
+      throw new QuaysideError('storage-full', 'The disk is full.');
+    };
+    client.write(
+      Buffer.concat([
+        client.frame('SEND', { destination: '/q/N/b', receipt: 'second' }, 'x'),
+        client.frame('SEND', { destination: '/q/N/a', receipt: 'first' }, 'x'),
+        goodbye(),
+      ]),
+    );
+    assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'first');
+    held.resolve();
+    const { headers } = await client.expectError('storage-full');
+    assert.equal(headers.get('receipt-id'), 'second');
+  });
+
+  it('gets the ERROR of an ACK that was not carried out', async () => {
+    await node.insert('a', 'x');
+    await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client-individual' });
+    const { headers } = await client.expect('MESSAGE');
+    const real = storage.settle.bind(storage);
+    storage.settle = (items) =>
+      items.some(({ action }) => action.kind === 'finish')
+        ? Promise.reject(new QuaysideError('storage-unavailable', 'settle failed.'))
+        : real(items);
+    client.write(Buffer.concat([client.frame('ACK', { id: headers.get('ack') ?? '' }), goodbye()]));
+    await client.expectError('storage-unavailable');
+  });
+
+  it('gets the ERROR of a COMMIT that failed', async () => {
+    fail(storage, 'insert');
+    const transaction = 't';
+    client.write(
+      Buffer.concat([
+        client.frame('BEGIN', { transaction }),
+        client.frame('SEND', { destination: '/q/N/a', transaction }, 'x'),
+        client.frame('COMMIT', { transaction, receipt: 'commit' }),
+        goodbye(),
+      ]),
+    );
+    const { headers } = await client.expectError('storage-unavailable');
+    assert.equal(headers.get('receipt-id'), 'commit');
+  });
+
+  it('gets outcome-unknown if the engine takes too long to answer', async () => {
+    const { asked, letGo } = node.holdInserts();
+    client.write(Buffer.concat([client.frame('SEND', { destination: '/q/N/a' }, 'x'), goodbye()]));
+    await asked;
+    node.clock.advance(FINISH_MS);
+    const { command, headers } = await client.next();
+    letGo();
+    assert.deepEqual(
+      [command, headers.get('message'), headers.get('receipt-id')],
+      ['ERROR', 'outcome-unknown', 'last'],
+    );
+    await client.expectClose();
+  });
+
+  it('is confirmed if only frames behind it are wrong', async () => {
+    client.write(Buffer.concat([goodbye(), Buffer.from('nonsense')]));
+    assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'last');
+    await client.expectClose();
+  });
+
+  it('is confirmed if the server stops while it waits', async () => {
+    const { asked, letGo } = node.holdInserts();
+    client.write(Buffer.concat([client.frame('SEND', { destination: '/q/N/a' }, 'x'), goodbye()]));
+    await asked;
+    const stopped = node.server.stop();
+    letGo();
+    assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'last');
+    await client.expectClose();
+    await stopped;
+  });
+});
+
+describe('a client that closes its half of the connection behind a SEND that fails', () => {
+  it('gets the ERROR', async () => {
+    const node = await StompNode.start();
+    try {
+      fail(node.engine.engine.storage, 'insert');
+      const client = await node.client();
+      client.send('SEND', { destination: '/q/N/a' }, 'x');
+      client.socket.end();
+      await client.expectError('storage-unavailable');
+    } finally {
+      await node.stop();
+    }
+  });
+});
