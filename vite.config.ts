@@ -31,6 +31,7 @@ export default defineConfig({
         '/consumers',
         '/sessions',
         '/audit',
+        '/engines',
         '/nodes',
         '/readyz',
         '/console/session',

@@ -20,6 +20,15 @@ export function ownHeaders(): Readonly<Record<string, string>> {
 /** Increases when a request is answered with 401: the session has ended. */
 export const rejected = signal(0);
 
+/** Reads the session again. @returns whether it is another one of the same user */
+type RenewSession = () => Promise<boolean>;
+
+let renewSession: RenewSession = () => Promise.resolve(false);
+
+export function onStaleToken(renew: RenewSession): void {
+  renewSession = renew;
+}
+
 /** An error that the server answered, or that kept a request from it. */
 export class ApiError extends Error {
   override readonly name = 'ApiError';
@@ -41,6 +50,11 @@ export class ApiError extends Error {
   }
 }
 
+/** Whether the same request may succeed later: there was no response, or the server could not serve it at that moment. */
+export function isTemporary(error: unknown): boolean {
+  return error instanceof ApiError && (error.status === 0 || error.status >= 500);
+}
+
 interface ApiRequest {
   readonly method?: string;
   readonly query?: Readonly<Record<string, string | number | null | undefined>>;
@@ -57,6 +71,24 @@ export function path(...parts: readonly string[]): string {
 
 /** @throws ApiError if the response is no success, or if there is none */
 export async function call(where: string, request: ApiRequest = {}): Promise<Response> {
+  try {
+    return await send(where, request);
+  } catch (error) {
+    // Another tab has signed in again: the browser's cookie is of that session, the token of the one before. Nothing was changed.
+    if (!isStaleToken(error) || !(await renewSession())) throw error;
+    return send(where, request);
+  }
+}
+
+function isStaleToken(error: unknown): boolean {
+  return (
+    error instanceof ApiError &&
+    error.code === 'forbidden-origin' &&
+    error.details.parameter === 'x-csrf-token'
+  );
+}
+
+async function send(where: string, request: ApiRequest): Promise<Response> {
   const { method = 'GET', query = {}, json, body, headers = {}, signal } = request;
   const url = new URL(where, BASE);
   for (const [name, value] of Object.entries(query)) {

@@ -1,17 +1,35 @@
-import { useEffect } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
 import { Keys } from './keys.tsx';
-import { PageOf } from './pages/page.tsx';
-import { session } from './session.ts';
+import { PageOf, pageTitle } from './pages/page.tsx';
+import { place } from './route.ts';
+import { resume, session, unknownBecause } from './session.ts';
 import { Shell } from './shell.tsx';
 import { SignIn } from './sign-in.tsx';
-import { Loading } from './ui/states.tsx';
+import { Failure, Loading } from './ui/states.tsx';
 import { Toasts } from './ui/toasts.tsx';
 
 export function App() {
   const record = session.value;
+  const { value: here } = place;
+  const isSignedIn = Boolean(record);
   useEffect(() => {
-    document.title = record ? `Quayside · ${location.host}` : 'Sign in · Quayside';
-  }, [record]);
+    document.title = isSignedIn ? `${pageTitle()} · Quayside · ${location.host}` : 'Sign in · Quayside';
+  }, [isSignedIn, here]);
+  const before = useRef(here);
+  // A layout effect, so that the new page is not painted where the old one was scrolled to.
+  useLayoutEffect(() => {
+    if (before.current === here) return;
+    before.current = here;
+    scrollTo(0, 0);
+    // What had the focus is gone with its page, or is the link in the navigation: the next Tab is in the new page.
+    document.getElementById('page')?.focus({ preventScroll: true });
+  }, [here]);
+  if (record === undefined && unknownBecause.value !== null)
+    return (
+      <main class="sign-in">
+        <Failure error={unknownBecause.value} retry={() => void resume()} />
+      </main>
+    );
   if (record === undefined) return <Loading what="Connecting" />;
   if (record === null) return <SignIn />;
   return (

@@ -1,5 +1,6 @@
 import { effect, signal } from '@preact/signals';
-import { ApiError, call, get, rejected, setCsrfToken } from './api.ts';
+import { ApiError, call, get, messageOf, onStaleToken, rejected, setCsrfToken } from './api.ts';
+import { after } from './timers.ts';
 
 export type AccessRight = 'read' | 'write' | 'manage' | 'browse' | 'exchange';
 
@@ -23,15 +24,37 @@ export const session = signal<SessionRecord | null | undefined>(undefined);
 /** Why the form is shown again. */
 export const notice = signal<string | null>(null);
 
-/** The session that the browser has from before, if it still holds. */
+/** Why it is not known who is signed in; null: it is known, or was not read yet. */
+export const unknownBecause = signal<unknown>(null);
+
+const RETRY_MS = 3_000;
+let cancelRetry = (): void => {};
+
+/** The session that the browser has from before, if it still holds. While the server does not say so, what was known stays. */
 export async function resume(): Promise<void> {
+  cancelRetry();
   try {
     use(await get<SessionRecord>(WHERE));
   } catch (error) {
-    if (!(error instanceof ApiError) || error.status !== 401) notice.value = String(error);
-    use(null);
+    if (error instanceof ApiError && error.status === 401) use(null);
+    else if (session.peek() === undefined) {
+      unknownBecause.value = error;
+      cancelRetry = after(RETRY_MS, () => void resume());
+    }
   }
 }
+
+onStaleToken(async () => {
+  const before = session.peek();
+  await resume();
+  const now = session.peek();
+  if (!before || !now || before.csrfToken === now.csrfToken) return false;
+  if (before.user !== now.user)
+    throw new Error(
+      `Nothing was changed. Another tab has signed in as ${now.user}, and this one acts as that user from now on.`,
+    );
+  return true;
+});
 
 /** @throws ApiError */
 export async function signIn(user: string, password: string): Promise<void> {
@@ -39,13 +62,24 @@ export async function signIn(user: string, password: string): Promise<void> {
   use(await get<SessionRecord>(WHERE, { method: 'POST', json: { user, password } }));
 }
 
+/**
+ * An error response removes the cookie as well; without a response the browser keeps it.
+ * @throws Error the session has not ended
+ */
 export async function signOut(): Promise<void> {
-  await call(WHERE, { method: 'DELETE' }).catch(() => {});
+  try {
+    await call(WHERE, { method: 'DELETE' });
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 0)
+      throw new Error('You are still signed in: the server did not answer. Sign out again when it does.');
+    notice.value = messageOf(error);
+  }
   use(null);
 }
 
 function use(record: SessionRecord | null): void {
   setCsrfToken(record?.csrfToken ?? null);
+  unknownBecause.value = null;
   session.value = record;
 }
 
@@ -59,6 +93,11 @@ effect(() => {
 export function may(right: AccessRight, ns: string): boolean {
   const record = session.value;
   return record?.rights[ns]?.includes(right) === true;
+}
+
+/** Whether there is a namespace to which elements could be moved or copied. */
+export function mayWriteAnywhere(): boolean {
+  return namespaces().some((ns) => may('write', ns));
 }
 
 /** The namespaces that the user may see, by name. */

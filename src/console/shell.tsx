@@ -10,6 +10,7 @@ import { address, go, href } from './route.ts';
 import { type SessionRecord, signOut } from './session.ts';
 import { Icon, type IconName } from './ui/icon.tsx';
 import { Choices, Menu } from './ui/menu.tsx';
+import { sayError } from './ui/toasts.tsx';
 
 const LISTENING: Readonly<Record<StreamState, readonly [IconName, string]>> = {
   connecting: ['clock', 'Connecting'],
@@ -49,6 +50,9 @@ export function Shell({
         </button>
         <Find />
         <RefreshChoice />
+        <span class="visually-hidden" role="status">
+          {connection.value === 'lost' && LISTENING.lost[1]}
+        </span>
         <Menu
           title="Appearance and time"
           className="quiet square"
@@ -81,7 +85,7 @@ export function Shell({
             <Icon name="keyboard" /> Keys
           </button>
           <hr />
-          <button type="button" onClick={() => void signOut()}>
+          <button type="button" onClick={() => void signOut().catch(sayError)}>
             <Icon name="exit" /> Sign out
           </button>
         </Menu>
@@ -170,6 +174,7 @@ function RefreshChoice() {
   return (
     <Menu
       title={`Refresh: ${label}`}
+      className={connection.value === 'lost' ? 'quiet lost' : 'quiet'}
       label={
         <>
           <Icon name={isInterval ? 'clock' : name} /> <span class="wide-only">{label}</span>

@@ -19,7 +19,7 @@ export function SignIn() {
       await signIn(String(data.get('user')), String(data.get('password')));
     } catch (reason) {
       const isWrong = reason instanceof ApiError && reason.status === 401;
-      error.value = isWrong ? 'User name and password do not fit. Check both.' : messageOf(reason);
+      error.value = isWrong ? 'The user name or the password is wrong.' : messageOf(reason);
     }
     isBusy.value = false;
   };

@@ -2,7 +2,10 @@ import assert from 'node:assert/strict';
 import { after, afterEach, before, describe, it } from 'node:test';
 import type { Page } from 'playwright-core';
 import { complaints } from './complaints.ts';
+import { connection } from './connection.ts';
+import { contents } from './contents.ts';
 import { exchangePages } from './exchange-pages.ts';
+import { navigation } from './navigation.ts';
 import { OpenedConsole, READER } from './opened.ts';
 import { queuePages } from './queue-pages.ts';
 import { refreshing } from './refreshing.ts';
@@ -64,7 +67,7 @@ describe('The console in a browser', () => {
     await page.getByLabel('User', { exact: true }).fill('admin');
     await page.getByLabel('Password').fill('wrong');
     await page.getByRole('button', { name: 'Sign in' }).click();
-    await page.getByText('User name and password do not fit').waitFor();
+    await page.getByText('The user name or the password is wrong').waitFor();
     await page.reload();
     await page.getByRole('heading', { name: 'Sign in to' }).waitFor();
   });
@@ -457,7 +460,10 @@ describe('The console in a browser', () => {
   });
 
   complaints(() => opened);
+  connection(() => opened);
+  contents(() => opened);
   exchangePages(() => opened);
+  navigation(() => opened);
   queuePages(() => opened);
   refreshing(() => opened);
 

@@ -69,9 +69,11 @@ export class OpenedConsole {
       readonly height?: number;
       /** Where a proxy serves the server. It is signed in there by the form. */
       readonly behind?: string;
+      /** Whether requests of the page are made to fail: the browser complains of each. */
+      readonly isFailing?: boolean;
     } = {},
   ): Promise<Page> {
-    const { who = ADMIN, width = 1280, height = 900, theme = 'light', behind } = options;
+    const { who = ADMIN, width = 1280, height = 900, theme = 'light', behind, isFailing = false } = options;
     const storageState = behind === undefined ? this.#signedIn.get(who.user) : undefined;
     const context = await this.#browser.newContext({
       viewport: { width, height },
@@ -97,7 +99,8 @@ export class OpenedConsole {
       // An element may be gone, and its page says so.
       const isOfElement =
         /status of 404\b/.test(message.text()) && message.location().url.includes('/elements/');
-      if (!isExpected && !isOfElement) this.#complaints.push(message.text());
+      const isOfRequest = isFailing && message.text().startsWith('Failed to load resource');
+      if (!isExpected && !isOfElement && !isOfRequest) this.#complaints.push(message.text());
     });
     await page.goto(`${behind ?? this.server.url}/console/${where}`);
     if (storageState === undefined) {

@@ -150,4 +150,62 @@ export function queuePages(opened: () => OpenedConsole): void {
     await send(lines);
     await dialog.getByText('0 elements imported; 3 elements left out').waitFor();
   });
+
+  it('purges what waits and names its number, and the list shows no removed element', async () => {
+    for (const body of ['1', '2', '3']) await opened().insert('N', 'purged', body);
+    const taken = await opened().request('GET', '/q/N/purged?reserve=true');
+    await taken.arrayBuffer();
+    const page = await opened().page('#/q/N/purged');
+    await page.getByText('All 3 that match').waitFor();
+    await page.getByRole('button', { name: 'More of purged' }).click();
+    await page.getByRole('button', { name: 'Purge …' }).click();
+    await page.getByRole('button', { name: 'Remove 2 elements of purged' }).click();
+    await page.getByText('2 elements of purged removed').waitFor();
+    await page.getByText('All 1 that match').waitFor();
+  });
+
+  it('deletes a queue on which calls wait only after it has said so', async () => {
+    await opened().insert('N', 'waited-on', '1');
+    await (await opened().request('GET', '/q/N/waited-on')).arrayBuffer();
+    const waiting = opened()
+      .request('GET', '/q/N/waited-on?to=120000')
+      .then(
+        () => '',
+        (error: Error) => error.message,
+      );
+    const page = await opened().page('#/q/N/waited-on/consumers', { isFailing: true });
+    await page.getByText('1 consumer', { exact: true }).waitFor();
+    await page.getByRole('button', { name: 'More of waited-on' }).click();
+    await page.getByRole('button', { name: 'Delete the queue …' }).click();
+    await page.getByRole('button', { name: 'Delete waited-on and 0 elements' }).click();
+    await page.getByRole('dialog').getByRole('alert').waitFor();
+    await page.getByRole('button', { name: 'Delete waited-on and 0 elements all the same' }).click();
+    await page.getByText('waited-on is deleted').waitFor();
+    assert.match(await waiting, /410/);
+  });
+
+  it('shows that a queue is paused while nothing is refreshed', async () => {
+    await opened().insert('N', 'unrefreshed', '1');
+    const page = await opened().page('#/q/N/unrefreshed');
+    await page.getByRole('button', { name: 'Refresh: Live' }).click();
+    await page.getByRole('button', { name: 'Paused', exact: true }).click();
+    await page.getByRole('button', { name: 'Pause', exact: true }).click();
+    await page.getByRole('button', { name: 'Resume' }).waitFor();
+  });
+
+  it('starts an action once, however often its button is pressed, and names where elements go', async () => {
+    await opened().insert('N', 'pressed', '1');
+    const page = await opened().page('#/q/N/pressed');
+    await page.getByRole('button', { name: 'Copy …' }).click();
+    await page.getByLabel('To queue').fill('pressed-copy');
+    await page.getByText('There is no such queue yet').waitFor();
+    const { promise: mayStart, resolve: start } = Promise.withResolvers<void>();
+    await page.route('**/operations', (route) => mayStart.then(() => route.continue()));
+    const name = 'Copy 1 element of pressed to pressed-copy';
+    await page.getByRole('button', { name, disabled: false }).click();
+    await page.getByRole('button', { name, disabled: true }).waitFor();
+    start();
+    await page.getByText('1 element of pressed copied').waitFor();
+    assert.equal(await opened().size('N', 'pressed-copy'), 1);
+  });
 }

@@ -8,6 +8,7 @@ import {
   type Sessions,
 } from '../remote/clients.ts';
 import { useResource } from '../remote/resource.ts';
+import { may, namespaces } from '../session.ts';
 import { MissingNodes, nodeColumn } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
@@ -44,9 +45,7 @@ function WaitingNow({ waiting, reload }: { readonly waiting: Consumers; readonly
       </header>
       <MissingNodes missing={waiting.missing} />
       {consumers.length === 0 ? (
-        <Empty title="Nobody waits for an element" icon="clients">
-          A consumer appears here while its get, reserve or subscription waits for an element.
-        </Empty>
+        <NobodyWaits />
       ) : (
         <PlainTable
           label="Waiting now"
@@ -74,6 +73,24 @@ function WaitingNow({ waiting, reload }: { readonly waiting: Consumers; readonly
         />
       )}
     </section>
+  );
+}
+
+/** Only those who manage a namespace are sent who waits in it. */
+function NobodyWaits() {
+  const managed = namespaces().filter((ns) => may('manage', ns));
+  if (managed.length === 0) {
+    return (
+      <Empty title="Who waits is shown to those who manage queues" icon="lock">
+        It takes the right <code>manage</code> in a namespace.
+      </Empty>
+    );
+  }
+  return (
+    <Empty title="Nobody waits for an element" icon="clients">
+      A consumer appears here while its get, reserve or subscription waits for an element
+      {managed.length < namespaces().length && `, in ${managed.join(', ')}, which you manage`}.
+    </Empty>
   );
 }
 

@@ -1,5 +1,6 @@
 import { useComputed, useSignal } from '@preact/signals';
-import { useLayoutEffect, useMemo, useRef } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useMemo, useRef } from 'preact/hooks';
+import { isTemporary } from '../api.ts';
 import { bytes, count, named, several, shortCount } from '../format.ts';
 import {
   type ElementState,
@@ -8,11 +9,11 @@ import {
   listElements,
   selectorOf,
 } from '../remote/elements.ts';
-import { beforeStream, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
+import { beforeStream, connection, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import { ACTION_NAMES, type BulkAction, type ElementChoice } from '../remote/operations.ts';
 import { type QueueStatus, queueStatus } from '../remote/queue-status.ts';
 import { address, go, href, setQuery } from '../route.ts';
-import { may, session } from '../session.ts';
+import { may, mayWriteAnywhere, session } from '../session.ts';
 import { Icon, type IconName } from '../ui/icon.tsx';
 import { OperationDialog } from '../ui/operation-dialog.tsx';
 import { Badge, Empty, Failure, Loading } from '../ui/states.tsx';
@@ -55,6 +56,8 @@ interface LoadedList {
   readonly next: string | null;
   readonly looked: number;
   readonly error: unknown;
+  /** Where the page that failed, or is being loaded, begins. */
+  readonly after: string | null;
   readonly isLoading: boolean;
   readonly selectorError: string | null;
   /** How many elements had been inserted into the queue just before the list was loaded; null: the user may not know. */
@@ -66,6 +69,7 @@ const NOTHING: LoadedList = {
   next: null,
   looked: 0,
   error: null,
+  after: null,
   isLoading: true,
   selectorError: null,
   inserted: null,
@@ -104,7 +108,7 @@ export function ElementList({
     const abort = new AbortController();
     stop.current = abort;
     const before = after === null ? NOTHING : list.peek();
-    list.value = { ...before, isLoading: true, error: null };
+    list.value = { ...before, after, isLoading: true, error: null };
     if (after === null) selected.value = new Set();
     try {
       // From the server, as what it last sent may be older than the list; and before the list, so that no later insert is missed.
@@ -122,14 +126,22 @@ export function ElementList({
         selectorError: page.error?.message ?? before.selectorError,
       };
     } catch (error) {
-      if (!abort.signal.aborted) list.value = { ...before, isLoading: false, error };
+      if (!abort.signal.aborted) list.value = { ...before, after, isLoading: false, error };
     }
   };
+  const mayBrowse = may('browse', ns);
   useLayoutEffect(() => {
+    if (!mayBrowse) return undefined;
     beforeStream(load(null));
     return () => stop.current?.abort();
-  }, [keyOf(of), filter.state, filter.group, filter.search]);
+  }, [keyOf(of), filter.state, filter.group, filter.search, mayBrowse]);
+  const retry = (): void => void load(list.peek().after);
+  const isLive = connection.value === 'live';
+  useEffect(() => {
+    if (isLive && isTemporary(list.peek().error)) retry();
+  }, [isLive]);
 
+  const isList = status?.type.endsWith(':list') === true;
   const group = filter.group === null ? {} : { group: filter.group };
   const chosen = (): ElementChoice => ({ ...group, state: filter.state ?? 'all', ids: [...selected.value] });
   const matching = (): ElementChoice => {
@@ -145,7 +157,7 @@ export function ElementList({
   const { elements, isLoading, error, next, looked, selectorError, inserted } = list.value;
   const news = inserted === null ? 0 : Math.max(0, (picture.value?.stats.put ?? 0) - inserted);
 
-  if (!may('browse', ns)) {
+  if (!mayBrowse) {
     return (
       <Empty title="You may not look at elements here" icon="lock">
         It takes the right <code>browse</code> in {ns}.
@@ -180,6 +192,7 @@ export function ElementList({
         ns={ns}
         selected={selected.value.size}
         listed={elements.length}
+        isList={isList}
         isMore={next !== null}
         state={filter.state}
         isDeadLetters={isDeadLetters}
@@ -202,7 +215,7 @@ export function ElementList({
       )}
       {error !== null && (
         <div class="body">
-          <Failure error={error} retry={() => void load(null)} />
+          <Failure error={error} retry={retry} />
         </div>
       )}
       {elements.length > 0 && (
@@ -213,7 +226,7 @@ export function ElementList({
           nameOf={({ id }) => id}
           columns={columns}
           onOpen={({ id }) => go(href(['q', ns, queue, 'e', id], { group: filter.group }))}
-          {...(may('manage', ns) && { selection: selectionOf(selected, elements) })}
+          {...(may('manage', ns) && !isList && { selection: selectionOf(selected, elements) })}
         />
       )}
       {elements.length === 0 && !isLoading && error === null && next === null && (
@@ -298,6 +311,11 @@ function GroupChoice({
 }
 
 function SearchForm({ search }: { readonly search: string }) {
+  const field = useRef<HTMLInputElement>(null);
+  // The address may change by the browser's own buttons. The field stays, and with it the focus.
+  useLayoutEffect(() => {
+    if (field.current !== null) field.current.value = search;
+  }, [search]);
   return (
     <form
       class="row grow search"
@@ -309,11 +327,10 @@ function SearchForm({ search }: { readonly search: string }) {
       }}
     >
       <input
-        key={search}
+        ref={field}
         type="search"
         name="search"
         data-find
-        defaultValue={search}
         placeholder="Text, or a selector"
         title="Text in the id, the headers or the body; or a selector, such as env.msg.tries > 3"
         aria-label="Search elements"
@@ -326,11 +343,15 @@ function SearchForm({ search }: { readonly search: string }) {
   );
 }
 
+/** The server takes so many ids. */
+const MAX_SELECTED = 1_000;
+
 /** Actions on the selected elements, or if none is selected, on all that match; only those that the state allows. */
 function ActionBar({
   ns,
   selected,
   listed,
+  isList,
   isMore,
   state,
   isDeadLetters,
@@ -340,6 +361,8 @@ function ActionBar({
   readonly ns: string;
   readonly selected: number;
   readonly listed: number;
+  /** Of Redis: its elements are not found by their ids. */
+  readonly isList: boolean;
   readonly isMore: boolean;
   readonly state: ElementState | null;
   readonly isDeadLetters: boolean;
@@ -347,13 +370,20 @@ function ActionBar({
   readonly onNone: () => void;
 }) {
   if (!may('manage', ns) || listed === 0) return null;
+  if (isList) {
+    return (
+      <p class="bar">
+        Elements of a list of Redis cannot be changed one by one. Purge removes all that wait.
+      </p>
+    );
+  }
+  const mayWrite = mayWriteAnywhere();
   const allowed: readonly BulkAction[] =
     state === 'reserved'
       ? ['release']
       : [
           ...(isDeadLetters && may('write', ns) ? ['redrive' as const] : []),
-          'move',
-          'copy',
+          ...(mayWrite ? (['move', 'copy'] as const) : []),
           'delay',
           ...(state === null ? ['release' as const] : []),
           'delete',
@@ -367,7 +397,12 @@ function ActionBar({
   return (
     <fieldset class="bar" aria-label={`Actions on: ${subject}`}>
       <b>{subject}</b>
-      {allowed.map((action) => (
+      {selected > MAX_SELECTED && (
+        <span>
+          An action takes up to {count(MAX_SELECTED)} selected elements. Select fewer, or none and search.
+        </span>
+      )}
+      {(selected > MAX_SELECTED ? [] : allowed).map((action) => (
         <button
           key={action}
           type="button"
@@ -453,7 +488,7 @@ function columnsOf({ ns, queue }: QueueNamed, group: string | null): readonly Ta
       title: 'Last failure',
       width: 'minmax(7rem, 1fr)',
       isMinor: true,
-      cell: ({ reason, headers }) => reason ?? headers['x-dl-reason'] ?? '–',
+      cell: ({ reason, headers }) => <LastFailure reason={reason ?? headers['x-dl-reason']} />,
     },
     { id: 'tries', title: 'Tries', width: '4rem', isNumber: true, isMinor: true, cell: ({ tries }) => tries },
     {
@@ -466,6 +501,14 @@ function columnsOf({ ns, queue }: QueueNamed, group: string | null): readonly Ta
     },
     { id: 'at', title: 'When', width: 'minmax(7rem, 1fr)', cell: (element) => <Due element={element} /> },
   ];
+}
+
+function LastFailure({ reason = '–' }: { readonly reason: string | undefined }) {
+  return (
+    <span dir="auto" title={reason}>
+      {reason}
+    </span>
+  );
 }
 
 /** The moment that matters in a state. */

@@ -1,5 +1,5 @@
 import type { ComponentChildren } from 'preact';
-import { several } from '../format.ts';
+import { exact, several } from '../format.ts';
 import type { ListedElement, WholeElement } from '../remote/elements.ts';
 import { clock } from '../remote/live.ts';
 import { QueueLink } from '../ui/queue-link.tsx';
@@ -52,6 +52,7 @@ export function ElementTimeline({
           <li key={i} class={Date.parse(at) > clock.value ? 'to-come' : ''}>
             <span class="muted">
               <When at={at} />
+              <small>{exact(Date.parse(at)).slice(0, 19)}</small>
             </span>
             <span>{what}</span>
           </li>

@@ -15,8 +15,8 @@ import { queueConsumers } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
 import { firstIdOf } from '../remote/watched.ts';
 import { address, elementHref, go, href, queueHref } from '../route.ts';
-import { may, session } from '../session.ts';
-import { BodyView } from '../ui/body-view.tsx';
+import { may, mayWriteAnywhere, session } from '../session.ts';
+import { BodyView, decode } from '../ui/body-view.tsx';
 import { Crumbs } from '../ui/crumbs.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { InsertDialog } from '../ui/insert-dialog.tsx';
@@ -59,6 +59,7 @@ export function ElementPageOf({ of, id }: { readonly of: QueueNamed; readonly id
   const element = known.value;
   const state = element?.whole?.state ?? element?.listed?.state ?? null;
   const headers = element?.whole?.headers ?? Object.entries(element?.listed?.headers ?? {});
+  const text = element?.whole == null ? null : wholeText(element.whole);
   const leftQueue = headers.find(([name]) => name === 'x-dl-from-queue')?.[1];
   const isDeadLetter = leftQueue !== undefined;
   return (
@@ -79,7 +80,7 @@ export function ElementPageOf({ of, id }: { readonly of: QueueNamed; readonly id
                   <Icon name="redrive" /> Redrive …
                 </button>
               )}
-              {may('write', ns) && element.whole !== null && (
+              {may('write', ns) && text !== null && (
                 <button type="button" onClick={() => (isCloning.value = true)}>
                   <Icon name="copy" /> Clone and edit …
                 </button>
@@ -155,13 +156,13 @@ export function ElementPageOf({ of, id }: { readonly of: QueueNamed; readonly id
           }}
         />
       )}
-      {isCloning.value && element?.whole != null && (
+      {isCloning.value && element?.whole != null && text !== null && (
         <InsertDialog
           into={of}
           draft={{
-            text: new TextDecoder().decode(element.whole.body),
+            text,
             contentType: element.whole.contentType ?? '',
-            headers: headers.filter(([name]) => !name.startsWith('x-')),
+            headers: headers.filter(([name]) => !OF_SERVICE.test(name)),
           }}
           onClose={() => (isCloning.value = false)}
         />
@@ -202,12 +203,24 @@ function OtherGroups({
   );
 }
 
+/** Headers that the server itself writes: a copy is a new element. */
+const OF_SERVICE = /^x-(dl-|ks-|hop-count$|copy-count$|exchange-)/;
+
+/** The body as a text that can be edited; null: it is none, or only a part of it was read. */
+function wholeText({ body, isCut, isUnreadable }: WholeElement): string | null {
+  return isCut || isUnreadable ? null : decode(body);
+}
+
 function actionsOf(state: string | null): readonly (readonly [BulkAction, string])[] {
   if (state === 'reserved') return [['release', 'Release …']];
   return [
     ['delay', state === 'scheduled' ? 'Make ready, or delay …' : 'Delay …'],
-    ['move', 'Move …'],
-    ['copy', 'Copy …'],
+    ...(mayWriteAnywhere()
+      ? ([
+          ['move', 'Move …'],
+          ['copy', 'Copy …'],
+        ] as const)
+      : []),
     ['delete', 'Delete …'],
   ];
 }

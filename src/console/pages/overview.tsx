@@ -28,7 +28,7 @@ import { Icon } from '../ui/icon.tsx';
 import { Menu } from '../ui/menu.tsx';
 import { MissingNodes, nodeName } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
-import { Badge, Empty, Loading } from '../ui/states.tsx';
+import { Badge, Empty, Failure, Loading } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
 
 const MAX_CONCERNS = 10;
@@ -43,7 +43,7 @@ export function Overview() {
     version.value;
     return totalsByNamespace(queues, clock.value);
   });
-  if (!isComplete.value) return <Loading what="Reading what holds" />;
+  if (!isComplete.value) return <Loading />;
   return (
     <>
       <div class="page-head">
@@ -53,11 +53,14 @@ export function Overview() {
       <Alarms />
       <Figures totals={totals} dead={dead.value} deadError={dead.error} />
       <Concerns />
+      {history.error !== null && history.value === null && (
+        <Failure error={history.error} retry={history.reload} />
+      )}
       <HistoryCharts history={history.value} />
       <div class="columns">
         <Namespaces
           totals={totals}
-          engines={engines.value?.engines ?? []}
+          engines={engines.value?.engines ?? null}
           missing={engines.value?.missing ?? []}
         />
         <Nodes />
@@ -334,7 +337,8 @@ function Namespaces({
   missing,
 }: {
   readonly totals: ReadonlySignal<TotalsByNamespace>;
-  readonly engines: readonly EngineInfo[];
+  /** Null: they have not been read. */
+  readonly engines: readonly EngineInfo[] | null;
   readonly missing: readonly string[];
 }) {
   const rows = namespaces().map((name) => ({ name, ...(totals.value.get(name) ?? NONE) }));
@@ -360,7 +364,7 @@ function Namespaces({
             cell: ({ name }) => (
               <EngineState
                 alarm={alarmOf(name)}
-                engines={engines.filter(({ namespaces: of }) => of.includes(name))}
+                engines={engines?.filter(({ namespaces: of }) => of.includes(name)) ?? []}
               />
             ),
           },
@@ -381,6 +385,7 @@ function EngineState({
   readonly alarm: AlarmPicture | undefined;
   readonly engines: readonly EngineInfo[];
 }) {
+  if (alarm === undefined && engines.length === 0) return <span class="muted">–</span>;
   const [level, text] = healthOf(alarm, engines);
   const free = engines.flatMap(({ disk }) => (disk === null ? [] : [disk.freeBytes]));
   return (
@@ -450,7 +455,7 @@ function Agreement({ conflicts }: Pick<NodePicture, 'conflicts'>) {
       level="warn"
       title={conflicts.map(({ namespace, option }) => `${namespace}: ${option}`).join(', ')}
     >
-      {several(conflicts.length, 'option')} differ
+      {several(conflicts.length, 'option differs', 'options differ')}
     </Badge>
   );
 }

@@ -1,7 +1,10 @@
 import { signal } from '@preact/signals';
 import type { ComponentType } from 'preact';
 import { useEffect } from 'preact/hooks';
-import { address, href, place } from '../route.ts';
+import { DESTINATIONS } from '../destinations.ts';
+import { named } from '../format.ts';
+import { address, place } from '../route.ts';
+import { NoSuchPage } from '../ui/no-such-page.tsx';
 import { Failure, Loading } from '../ui/states.tsx';
 import { Overview } from './overview.tsx';
 import { Queues } from './queues.tsx';
@@ -35,21 +38,25 @@ export function showsStream(): boolean {
 const loaded = signal<Readonly<Record<string, PageComponent>>>({});
 const failure = signal<unknown>(null);
 
+/** What the tab, the history and the bookmarks of the browser call the page of the address. */
+export function pageTitle(): string {
+  const [first = '', ...rest] = address.peek().parts;
+  if (first === 'q') {
+    const [ns = '', queue = '', tab = '', id] = rest;
+    return [id ?? tab, named(queue), ns].filter(Boolean).join(' · ');
+  }
+  if (first === 'x') return named(rest[0] ?? '');
+  if (first === 'x-new') return 'New exchange';
+  return DESTINATIONS.find(({ to }) => to === first)?.title ?? 'No such page';
+}
+
 /** The page of the address. Another address makes another page; another query does not. */
 export function PageOf() {
   const [first = '', ...rest] = address.value.parts;
   if (first === '') return <Overview />;
   if (first === 'queues') return <Queues />;
   if (LAZY[first] !== undefined) return <LazyPage key={place.value} name={first} rest={rest} />;
-  return (
-    <>
-      <h1>There is no such page</h1>
-      <p>
-        No page has the address <bdi>{[first, ...rest].join(' / ')}</bdi>.{' '}
-        <a href={href([])}>Go to the overview.</a>
-      </p>
-    </>
-  );
+  return <NoSuchPage />;
 }
 
 async function load(name: string): Promise<void> {

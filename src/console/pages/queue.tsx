@@ -1,7 +1,7 @@
 import { useComputed, useSignal } from '@preact/signals';
-import { call, path } from '../api.ts';
+import { ApiError, call, path } from '../api.ts';
 import { named, several, shortCount } from '../format.ts';
-import { keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
+import { connection, keyOf, notePaused, type QueueNamed, queues, version } from '../remote/live.ts';
 import { type QueueStatus, queueHistory, queueStatus } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
 import { exportUrl } from '../remote/transfer.ts';
@@ -14,8 +14,9 @@ import { Icon } from '../ui/icon.tsx';
 import { ImportDialog } from '../ui/import-dialog.tsx';
 import { InsertDialog } from '../ui/insert-dialog.tsx';
 import { Menu } from '../ui/menu.tsx';
+import { NoSuchPage } from '../ui/no-such-page.tsx';
 import { Badge, Failure } from '../ui/states.tsx';
-import { act } from '../ui/toasts.tsx';
+import { act, say } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 import { ElementPageOf } from './element.tsx';
 import { ElementList } from './element-list.tsx';
@@ -29,11 +30,14 @@ import { WatchedElement } from './watched-element.tsx';
 export function QueuePages({ rest }: PageProps) {
   const [ns = '', queue = '', tab = 'elements', id] = rest;
   const of: QueueNamed = { ns, queue };
+  // A list shows what was asked for, and must not go on to show what this page has removed.
+  const purges = useSignal(0);
   if (tab === 'e' && id !== undefined) return <ElementPageOf of={of} id={id} />;
   if (tab === 'watch' && id !== undefined) return <WatchedElement source={of} firstId={id} />;
+  if (queue === '' || !(TABS as readonly string[]).includes(tab)) return <NoSuchPage />;
   return (
     <>
-      <QueueHead of={of} />
+      <QueueHead of={of} onPurge={() => (purges.value += 1)} />
       <nav class="tabs" aria-label="Of this queue">
         {TABS.map((one) => (
           <a
@@ -48,7 +52,7 @@ export function QueuePages({ rest }: PageProps) {
       {tab === 'consumers' && <QueueConsumers of={of} />}
       {tab === 'options' && <QueueOptionsTab of={of} />}
       {tab === 'try' && <TryIt of={of} />}
-      {tab === 'elements' && <QueueElements of={of} />}
+      {tab === 'elements' && <QueueElements key={purges.value} of={of} />}
     </>
   );
 }
@@ -61,7 +65,7 @@ const TAB_NAMES = {
   try: 'Try it',
 } as const;
 
-function QueueHead({ of }: { readonly of: QueueNamed }) {
+function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge: () => void }) {
   const { ns, queue } = of;
   const isInserting = useSignal(false);
   const isImporting = useSignal(false);
@@ -74,6 +78,7 @@ function QueueHead({ of }: { readonly of: QueueNamed }) {
   const setPaused = (verb: 'pause' | 'resume'): Promise<void> =>
     act(async () => {
       await call(path('q', ns, queue, verb), { method: 'POST' });
+      notePaused(of, verb === 'pause');
       return verb === 'pause' ? `${named(queue)} is paused: consumers wait` : `${named(queue)} runs again`;
     });
   return (
@@ -128,12 +133,7 @@ function QueueHead({ of }: { readonly of: QueueNamed }) {
       {isInserting.value && <InsertDialog into={of} onClose={() => (isInserting.value = false)} />}
       {isImporting.value && <ImportDialog into={of} onClose={() => (isImporting.value = false)} />}
       {question.value !== null && (
-        <Removal
-          of={of}
-          kind={question.value}
-          size={picture.value?.totalSize ?? 0}
-          onClose={() => (question.value = null)}
-        />
+        <Removal of={of} kind={question.value} onPurge={onPurge} onClose={() => (question.value = null)} />
       )}
     </div>
   );
@@ -144,48 +144,86 @@ function mayExport(ns: string): boolean {
   return may('browse', ns) && (may('read', ns) || session.value?.maskedBodies.includes(ns) !== true);
 }
 
-/** Asks before elements or a whole queue are gone for good. */
+/** Asks before elements or a whole queue are gone for good. What fails is said here, and may be tried again. */
 function Removal({
-  of: { ns, queue },
+  of,
   kind,
-  size,
+  onPurge,
   onClose,
 }: {
   readonly of: QueueNamed;
   readonly kind: 'purge' | 'delete';
-  readonly size: number;
+  readonly onPurge: () => void;
   readonly onClose: () => void;
 }) {
+  const { ns, queue } = of;
   const isPurge = kind === 'purge';
-  const remove = (): Promise<void> =>
-    act(async () => {
-      onClose();
+  const mayRead = may('read', ns);
+  const status = useResource(keyOf(of), (signal) =>
+    mayRead ? queueStatus(of, signal) : Promise.resolve(null),
+  );
+  const error = useSignal<unknown>(null);
+  const isBusy = useSignal(false);
+  version.value;
+  const picture = connection.value === 'live' ? queues.get(keyOf(of)) : undefined;
+  const sizes = picture ?? status.value;
+  // A purge leaves what consumers have reserved.
+  const size = sizes === null ? null : isPurge ? sizes.size + sizes.schedSize : sizes.totalSize;
+  const elements = size === null ? 'its elements' : several(size, 'element');
+  const isInUse = error.value instanceof ApiError && error.value.code === 'queue-in-use';
+  const remove = async (): Promise<void> => {
+    isBusy.value = true;
+    try {
       if (isPurge) {
         const response = await call(path('q', ns, queue, 'elements'), { method: 'DELETE' });
         const { removed } = (await response.json()) as { removed: number };
-        return `${several(removed, 'element')} of ${named(queue)} removed`;
+        say(`${several(removed, 'element')} of ${named(queue)} removed`);
+        onPurge();
+      } else {
+        // Without force, elements that come after this was shown keep the queue from being deleted.
+        await call(path('q', ns, queue), {
+          method: 'DELETE',
+          query: { force: size === 0 && !isInUse ? null : '1' },
+        });
+        say(`${named(queue)} is deleted`);
+        go(href(['queues']));
       }
-      await call(path('q', ns, queue), { method: 'DELETE', query: { force: size > 0 ? '1' : null } });
-      go(href(['queues']));
-      return `${named(queue)} is deleted`;
-    });
+      onClose();
+    } catch (reason) {
+      error.value = reason;
+      isBusy.value = false;
+    }
+  };
   return (
     <Dialog title={isPurge ? `Purge ${named(queue)}` : `Delete ${named(queue)}`} onClose={onClose}>
       <div class="body">
         <p>
           {isPurge
-            ? `All elements that wait in ${named(queue)} of ${ns} are removed for good; reserved ones stay. `
+            ? `The ready and scheduled elements of ${named(queue)} of ${ns} are removed for good; reserved ones stay. `
             : `The queue ${named(queue)} of ${ns} is deleted with its options and statistics, and all its elements for good. `}
-          It holds <b>{several(size, 'element')}</b> now.
+          {size !== null && (
+            <>
+              There {size === 1 ? 'is' : 'are'} <b>{several(size, 'element')}</b> now.
+            </>
+          )}
         </p>
+        {error.value !== null && <Failure error={error.value} />}
+        {isInUse && (
+          <p>If you delete it all the same, the calls that wait for it end, and what is in it is removed.</p>
+        )}
         <div class="foot">
           <button type="button" onClick={onClose}>
             Cancel
           </button>
-          <button type="button" class="primary danger" onClick={() => void remove()}>
+          <button
+            type="button"
+            class="primary danger"
+            disabled={isBusy.value || (mayRead && size === null)}
+            onClick={() => void remove()}
+          >
             {isPurge
-              ? `Remove ${several(size, 'element')} of ${named(queue)}`
-              : `Delete ${named(queue)} and ${several(size, 'element')}`}
+              ? `Remove ${elements} of ${named(queue)}`
+              : `Delete ${named(queue)} and ${elements}${isInUse ? ' all the same' : ''}`}
           </button>
         </div>
       </div>

@@ -1,6 +1,6 @@
 import { type Signal, useSignal } from '@preact/signals';
 import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
-import { call, path } from '../api.ts';
+import { BASE, call, path } from '../api.ts';
 import { count, several } from '../format.ts';
 import {
   type FoundQueues,
@@ -14,7 +14,7 @@ import {
 import { connection, keyOf, type QueueNamed, version } from '../remote/live.ts';
 import { useResource } from '../remote/resource.ts';
 import { address, go, href, queueHref, setQuery } from '../route.ts';
-import { may } from '../session.ts';
+import { may, namespaces, session } from '../session.ts';
 import { after } from '../timers.ts';
 import { Icon } from '../ui/icon.tsx';
 import { Empty, Failure, Loading } from '../ui/states.tsx';
@@ -102,6 +102,10 @@ export function Queues() {
             chosen={[...selected.value.values()]}
             onDone={() => {
               selected.value = new Map();
+              found.reload();
+            }}
+            onNone={() => {
+              selected.value = new Map();
             }}
           />
         )}
@@ -127,7 +131,7 @@ export function Queues() {
             sort={search.sort}
             onSort={(sort) => setQuery({ sort, page: null })}
             onOpen={({ ns, queue }) => go(queueHref(ns, queue))}
-            selection={selectionOf(rows, selected)}
+            {...(namespaces().some((ns) => may('manage', ns)) && { selection: selectionOf(rows, selected) })}
           />
         )}
         {shown !== null && isAnswered && <Pager page={shown.page} matched={shown.matched} />}
@@ -265,10 +269,18 @@ function NoQueues({ isFiltered, page }: { readonly isFiltered: boolean; readonly
       </Empty>
     );
   }
+  const ns = namespaces().find((one) => may('write', one));
   return (
     <Empty title="There are no queues yet" icon="queues">
-      A queue exists from its first element. Insert one:{' '}
-      <code>curl -u … -d hello {location.origin}/q/N/first</code>
+      A queue exists from its first element.{' '}
+      {ns !== undefined && (
+        <>
+          <a href={queueHref(ns, 'first')}>Insert the first element</a>, or with{' '}
+          <code>
+            curl -u {session.value?.user} -d hello {new URL(path('q', ns, 'first'), BASE).href}
+          </code>
+        </>
+      )}
     </Empty>
   );
 }
@@ -276,9 +288,11 @@ function NoQueues({ isFiltered, page }: { readonly isFiltered: boolean; readonly
 function SelectionBar({
   chosen,
   onDone,
+  onNone,
 }: {
   readonly chosen: readonly QueueNamed[];
   readonly onDone: () => void;
+  readonly onNone: () => void;
 }) {
   const manageable = chosen.filter(({ ns }) => may('manage', ns));
   const change = (verb: 'pause' | 'resume'): Promise<void> =>
@@ -292,6 +306,11 @@ function SelectionBar({
   return (
     <section class="bar" aria-label="Selection">
       <b>{several(chosen.length, 'queue')} selected</b>
+      {manageable.length < chosen.length && (
+        <span>
+          {several(chosen.length - manageable.length, 'of them is', 'of them are')} not yours to manage
+        </span>
+      )}
       {manageable.length > 0 && (
         <>
           <button type="button" onClick={() => void change('pause')}>
@@ -302,7 +321,7 @@ function SelectionBar({
           </button>
         </>
       )}
-      <button type="button" class="quiet" onClick={onDone}>
+      <button type="button" class="quiet" onClick={onNone}>
         Select none
       </button>
     </section>

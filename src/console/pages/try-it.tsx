@@ -10,25 +10,26 @@ export function TryIt({ of: { ns, queue } }: { readonly of: QueueNamed }) {
   const url = new URL(`q/${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`, BASE).href;
   const server = BASE.href.replace(/\/$/, '');
   const user = session.value?.user ?? 'USER';
+  const shellUser = `'${user.replaceAll("'", "'\\''")}'`;
   const quoted = `'${url.replaceAll("'", '%27')}'`;
   const destination = `/q/${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`;
   return (
     <div class="columns">
       <Snippet
         title="Insert, with curl"
-        text={`curl -u '${user}' -X PUT ${quoted} \\\n  -H 'content-type: application/json' \\\n  -d '{"hello": "world"}'`}
+        text={`curl -u ${shellUser} -X PUT ${quoted} \\\n  -H 'content-type: application/json' \\\n  -d '{"hello": "world"}'`}
       />
       <Snippet
         title="Get the next element, waiting 30 s"
-        text={`curl -u '${user}' -i ${quoted.slice(0, -1)}?to=30000'`}
+        text={`curl -u ${shellUser} -i ${quoted.slice(0, -1)}?to=30000'`}
       />
       <Snippet
         title="Reserve, then commit"
-        text={`curl -u '${user}' -i ${quoted.slice(0, -1)}?reserve=true&to=30000'\ncurl -u '${user}' -X PATCH ${quoted.slice(0, -1)}/commit/ID?token=TOKEN'`}
+        text={`curl -u ${shellUser} -i ${quoted.slice(0, -1)}?reserve=true&to=30000'\ncurl -u ${shellUser} -X PATCH ${quoted.slice(0, -1)}/commit/ID?token=TOKEN'`}
       />
       <Snippet
         title="Look, without taking"
-        text={`curl -u '${user}' ${quoted.slice(0, -1)}/elements?limit=10'`}
+        text={`curl -u ${shellUser} ${quoted.slice(0, -1)}/elements?limit=10'`}
       />
       <Snippet
         title="Insert and work, with TypeScript"

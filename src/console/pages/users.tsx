@@ -110,8 +110,9 @@ function Sessions() {
     });
   const endAll = (): Promise<void> =>
     act(async () => {
-      await endAllSessions(user.value);
+      // What fails is said behind a dialog.
       isAsking.value = false;
+      await endAllSessions(user.value);
       if (isOwn) await signOut();
       else reload();
       return `All sessions of ${user.value} are signed out`;

@@ -1,4 +1,5 @@
 import { BASE, call, get, path } from '../api.ts';
+import { bytesOfText, textOfBytes } from './header-text.ts';
 import type { QueueNamed } from './live.ts';
 
 export type ElementState = 'ready' | 'scheduled' | 'reserved';
@@ -44,13 +45,30 @@ export interface ListFilter {
 
 export const PAGE = 100;
 
-/** What a search means to the server: a selector as it is, other text as a part of the id, a header or the body. */
+/** Of a body that is neither JSON nor text, only so much is searched: more would exceed the limits of a selector. */
+const SEARCHED_BYTES = 1_048_576;
+
+/**
+ * What a search means to the server: a selector as it is, other text as a part of the id, a header or the body. A selector sees a body
+ * that is neither JSON nor text as bytes; they are compared with those of the text in UTF-8, since the sandbox has no decoder.
+ */
 export function selectorOf(search: string, hidesBodies: boolean): string | null {
   const text = search.trim();
   if (text === '') return null;
   if (/\benv\b/.test(text)) return text;
-  const seen = hidesBodies ? 'env.msg.id, env.msg.hdrs' : 'env.msg.id, env.msg.hdrs, env.msg.payload';
-  return `env => JSON.stringify([${seen}]).toLowerCase().includes(${JSON.stringify(text.toLowerCase())})`;
+  const plain = text.toLowerCase();
+  const head = `env => { const has = (t, q) => t.toLowerCase().includes(q), q = ${JSON.stringify(plain)};
+if ([env.msg.id, ...Object.entries(env.msg.hdrs).flat()].some((t) => has(t, q))) return true;`;
+  if (hidesBodies) return `${head} return false }`;
+  // In JSON, quotes and line ends within a string are escaped.
+  const escaped = JSON.stringify(plain).slice(1, -1);
+  return `${head}
+const b = env.msg.payload;
+if (typeof b === "string") return has(b, q);
+if (!(b instanceof Uint8Array)) { const t = JSON.stringify(b); return has(t, q) || has(t, ${JSON.stringify(escaped)}) }
+let t = "";
+for (let i = 0; i < Math.min(b.length, ${SEARCHED_BYTES}); i += 4096) t += String.fromCharCode(...b.subarray(i, i + 4096));
+return has(t, ${JSON.stringify(bytesOfText(text).toLowerCase())}) }`;
 }
 
 export function listElements(
@@ -88,6 +106,8 @@ export interface WholeElement {
   readonly headers: readonly (readonly [string, string])[];
   readonly body: Uint8Array<ArrayBuffer>;
   readonly isCut: boolean;
+  /** Whether the browser could not undo its content encoding. */
+  readonly isUnreadable: boolean;
 }
 
 /** A longer body is shown as far as this; it can be downloaded whole. */
@@ -113,7 +133,11 @@ export async function readElement(
 ): Promise<WholeElement> {
   const response = await call(elementPath(of, id), { query: { group }, signal });
   const { headers } = response;
-  const { body, isCut } = await readBody(response);
+  const read = await readBody(response).catch((error: unknown) => {
+    // A body that is not encoded as its header says ends like a connection that is lost; all else is known of it.
+    if (signal.aborted || !headers.has('content-encoding')) throw error;
+    return { body: new Uint8Array(), isCut: false, isUnreadable: true };
+  });
   return {
     state: (headers.get('x-ks-state') ?? 'ready') as ElementState,
     mature: headers.get('x-ks-mature'),
@@ -123,9 +147,9 @@ export async function readElement(
     contentType: headers.get('content-type'),
     headers: [...headers]
       .filter(([name]) => name.startsWith(HEADER_PREFIX))
-      .map(([name, value]) => [name.slice(HEADER_PREFIX.length), value] as const),
-    body,
-    isCut,
+      .map(([name, value]) => [name.slice(HEADER_PREFIX.length), textOfBytes(value)] as const),
+    isUnreadable: false,
+    ...read,
   };
 }
 

@@ -150,6 +150,14 @@ export function beforeStream(reading: Promise<unknown>): void {
   reading.then(end, end);
 }
 
+/** Notes what this page has done itself, for when nothing else tells it. */
+export function notePaused(of: QueueNamed, paused: boolean): void {
+  const before = queues.get(keyOf(of));
+  if (before === undefined) return;
+  queues.set(keyOf(of), { ...before, paused });
+  version.value += 1;
+}
+
 let hasNews = false;
 let isShowing = false;
 

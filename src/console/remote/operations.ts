@@ -1,4 +1,4 @@
-import { get, path } from '../api.ts';
+import { get, isTemporary, path } from '../api.ts';
 import { after } from '../timers.ts';
 import type { OperationPicture, QueueNamed } from './live.ts';
 
@@ -56,6 +56,13 @@ export interface OperationDetails extends OperationPicture {
 }
 
 const POLL_MS = 250;
+const RETRY_MS = 2_000;
+
+interface OperationWatcher {
+  readonly onProgress: (operation: OperationDetails) => void;
+  /** It cannot be read now. */
+  readonly onTrouble: (error: unknown) => void;
+}
 
 export function startOperation(request: BulkRequest, signal?: AbortSignal): Promise<OperationDetails> {
   return get<OperationDetails>('operations', {
@@ -66,16 +73,22 @@ export function startOperation(request: BulkRequest, signal?: AbortSignal): Prom
   });
 }
 
-/** Reads an operation until it has ended. */
+/** Reads an operation until it has ended. It does not need this page: if the server is away for a while, it is read again later. */
 export async function watchOperation(
   id: string,
-  onProgress: (operation: OperationDetails) => void,
+  { onProgress, onTrouble }: OperationWatcher,
   signal: AbortSignal,
-): Promise<OperationDetails> {
-  for (;;) {
-    const operation = await get<OperationDetails>(path('operations', id), { signal });
-    onProgress(operation);
-    if (operation.state !== 'running') return operation;
-    await new Promise<void>((resolve) => after(POLL_MS, resolve));
+): Promise<void> {
+  while (!signal.aborted) {
+    const operation = await get<OperationDetails>(path('operations', id), { signal }).catch(
+      (error: unknown) => {
+        if (!isTemporary(error)) throw error;
+        onTrouble(error);
+        return null;
+      },
+    );
+    if (operation !== null) onProgress(operation);
+    if (operation !== null && operation.state !== 'running') return;
+    await new Promise<void>((resolve) => after(operation === null ? RETRY_MS : POLL_MS, resolve));
   }
 }

@@ -1,8 +1,9 @@
 import { type Signal, useSignal } from '@preact/signals';
-import { useLayoutEffect } from 'preact/hooks';
+import { useEffect, useLayoutEffect } from 'preact/hooks';
+import { isTemporary } from '../api.ts';
 import { refresh } from '../preferences.ts';
 import { every } from '../timers.ts';
-import { beforeStream } from './live.ts';
+import { beforeStream, connection } from './live.ts';
 
 /** What a page reads from the server: the last good answer stays while the next one is on its way. */
 export interface Resource<T> {
@@ -49,6 +50,11 @@ export function useResource<T>(
     beforeStream(reading);
     return () => abort.abort();
   }, [key, turn.value]);
+  const isLive = connection.value === 'live';
+  useEffect(() => {
+    // What is not read every so often would show its error for good.
+    if (isLive && isTemporary(state.peek().error)) turn.value += 1;
+  }, [isLive]);
   // A layout effect, so that a chosen interval applies as soon as the page names it.
   useLayoutEffect(() => {
     if (everyMs === 0 || chosen === 'paused') return undefined;

@@ -2,7 +2,7 @@ import { useComputed, useSignal } from '@preact/signals';
 import { useEffect, useState } from 'preact/hooks';
 import { bytes, count } from '../format.ts';
 import type { WholeElement } from '../remote/elements.ts';
-import { JsonTree } from './json-tree.tsx';
+import { JsonTree, parseJson } from './json-tree.tsx';
 import { Empty } from './states.tsx';
 
 type ShownForm = 'tree' | 'text' | 'image' | 'hex';
@@ -22,7 +22,7 @@ const HEX_STEP = 4_096;
 export function BodyView({ element }: { readonly element: WholeElement }) {
   const { body, contentType } = element;
   const text = useComputed(() => decode(body));
-  const json = useComputed(() => (text.value === null || element.isCut ? null : parse(text.value)));
+  const json = useComputed(() => (text.value === null || element.isCut ? null : parseJson(text.value)));
   const forms: readonly ShownForm[] = [
     ...(json.value !== null && typeof json.value.value === 'object' ? ['tree' as const] : []),
     ...(IMAGES.test(contentType ?? '') ? ['image' as const] : []),
@@ -31,6 +31,12 @@ export function BodyView({ element }: { readonly element: WholeElement }) {
   ];
   const chosen = useSignal<ShownForm | null>(null);
   const form = chosen.value !== null && forms.includes(chosen.value) ? chosen.value : (forms[0] ?? 'hex');
+  if (element.isUnreadable)
+    return (
+      <Empty title="The body is not encoded as its content encoding says" icon="warn">
+        Browsers cannot decode it. A program gets it as it was inserted.
+      </Empty>
+    );
   if (body.length === 0) return <Empty title="The body is empty">Zero bytes, which is allowed.</Empty>;
   return (
     <div class="body-view">
@@ -62,17 +68,9 @@ export function BodyView({ element }: { readonly element: WholeElement }) {
 }
 
 /** Null: it is not UTF-8. The last character of a body that was cut may be half of one. */
-function decode(body: Uint8Array): string | null {
+export function decode(body: Uint8Array): string | null {
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(body, { stream: true });
-  } catch {
-    return null;
-  }
-}
-
-function parse(text: string): { value: unknown } | null {
-  try {
-    return { value: JSON.parse(text) };
   } catch {
     return null;
   }

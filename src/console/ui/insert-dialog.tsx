@@ -1,6 +1,7 @@
 import { useSignal } from '@preact/signals';
-import { call, messageOf, path } from '../api.ts';
+import { call, path } from '../api.ts';
 import { named } from '../format.ts';
+import { bytesOfText } from '../remote/header-text.ts';
 import type { QueueNamed } from '../remote/live.ts';
 import { Dialog } from './dialog.tsx';
 import { Failure } from './states.tsx';
@@ -58,7 +59,7 @@ export function InsertDialog({
   return (
     <Dialog title={`Insert into ${named(queue)}`} onClose={() => onClose(false)} wide>
       <form onSubmit={insert}>
-        {error.value !== null && <Failure error={messageOf(error.value)} />}
+        {error.value !== null && <Failure error={error.value} />}
         <label class="field">
           <span>Body</span>
           <textarea name="text" rows={10} spellcheck={false} defaultValue={draft.text} />
@@ -102,14 +103,23 @@ export function InsertDialog({
   );
 }
 
-/** @throws Error a line that has no colon */
+const HEADER_NAME = /^[\w!#$%&'*+.^`|~-]+$/;
+
+/** @throws Error a line that is no header */
 function readHeaders(text: string): Record<string, string> {
   const lines = text.split('\n').filter((line) => line.trim() !== '');
-  return Object.fromEntries(
-    lines.map((line) => {
-      const colon = line.indexOf(':');
-      if (colon < 1) throw new Error(`Header line "${line.slice(0, 64)}" has no colon. Write name: value.`);
-      return [`x-ks-hdr-${line.slice(0, colon).trim()}`, line.slice(colon + 1).trim()];
-    }),
-  );
+  const headers = new Map<string, string>();
+  for (const line of lines) {
+    const shown = line.slice(0, 64);
+    const colon = line.indexOf(':');
+    if (colon < 1) throw new Error(`Header line "${shown}" has no colon. Write name: value.`);
+    const name = `x-ks-hdr-${line.slice(0, colon).trim().toLowerCase()}`;
+    if (!HEADER_NAME.test(name))
+      throw new Error(
+        `The name in header line "${shown}" has a character that is not allowed. Allowed: letters, digits and !#$%&'*+.^_\`|~-`,
+      );
+    if (headers.has(name)) throw new Error(`Header line "${shown}" repeats a name. Write each name once.`);
+    headers.set(name, bytesOfText(line.slice(colon + 1).trim()));
+  }
+  return Object.fromEntries(headers);
 }

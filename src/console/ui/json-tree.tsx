@@ -9,6 +9,41 @@ const SOME = 100;
 const MAX_LEVELS = 60;
 const MAX_TEXT = 2_000;
 
+/** A number that JavaScript would round or write otherwise, such as an id of 64 bits: as it is in the text. */
+class WrittenNumber {
+  readonly text: string;
+
+  constructor(text: string) {
+    this.text = text;
+  }
+}
+
+/** Null: it is not JSON. */
+export function parseJson(text: string): { readonly value: unknown } | null {
+  try {
+    return { value: JSON.parse(text, asWritten) };
+  } catch {
+    return parsePlain(text);
+  }
+}
+
+/** Newer browsers say how a value was written. */
+function asWritten(_: string, value: unknown, context?: { readonly source?: string }): unknown {
+  const source = context?.source;
+  return typeof value === 'number' && source !== undefined && source !== String(value)
+    ? new WrittenNumber(source)
+    : value;
+}
+
+/** Values that are nested too deeply for a function that sees each of them. */
+function parsePlain(text: string): { readonly value: unknown } | null {
+  try {
+    return { value: JSON.parse(text) };
+  } catch {
+    return null;
+  }
+}
+
 /** A JSON value, of which only what is open is in the page. */
 export function JsonTree({ value }: { readonly value: unknown }) {
   return (
@@ -30,7 +65,7 @@ function JsonNode({
   const isOpen = useSignal(level < OPEN_LEVELS);
   const shown = useSignal(SOME);
   const label = name === null ? null : <span class="key">{name}: </span>;
-  if (typeof value !== 'object' || value === null) {
+  if (typeof value !== 'object' || value === null || value instanceof WrittenNumber) {
     return (
       <div class="leaf">
         {label}
@@ -88,6 +123,7 @@ function JsonNode({
 }
 
 function JsonScalar({ value }: { readonly value: unknown }) {
+  if (value instanceof WrittenNumber) return <span class="literal">{value.text}</span>;
   if (typeof value !== 'string') return <span class="literal">{String(value)}</span>;
   const isLong = value.length > MAX_TEXT;
   return (

@@ -2,7 +2,7 @@ import { useComputed, useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import { call, path } from '../api.ts';
 import { bytes, count, named, several, startOfDay } from '../format.ts';
-import { type QueueNamed, queues } from '../remote/live.ts';
+import { isComplete, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import {
   ACTION_NAMES,
   ACTION_RESULTS,
@@ -67,10 +67,11 @@ export function OperationDialog({
   const preview = useSignal<OperationDetails | null>(null);
   const running = useSignal<OperationDetails | null>(null);
   const error = useSignal<unknown>(null);
-  const target = useSignal<QueueNamed>({ ns: source.ns, queue: '' });
+  const target = useSignal<QueueNamed>({ ns: targetNamespaces(source.ns)[0] ?? '', queue: '' });
   const delay = useSignal('0');
   const chosen = useSignal(where);
   const stops = useSignal<readonly AbortController[]>([]);
+  const isStarting = useSignal(false);
   const needsTarget = action === 'move' || action === 'copy';
   const request = useComputed(
     (): BulkRequest => ({
@@ -86,6 +87,7 @@ export function OperationDialog({
     stops.value = [...stops.peek(), abort];
     const shown = dryRun ? preview : running;
     error.value = null;
+    isStarting.value = !dryRun;
     try {
       // Which elements match does not depend on where they would go.
       const to =
@@ -95,16 +97,18 @@ export function OperationDialog({
       // What came since the count was not confirmed.
       const limit = dryRun || preview.peek() === null ? {} : { limit: preview.peek()?.matched };
       const { id } = await startOperation({ ...request.peek(), ...to, ...limit, dryRun }, abort.signal);
-      await watchOperation(
-        id,
-        (operation) => {
-          shown.value = operation;
-        },
-        abort.signal,
-      );
+      const onProgress = (operation: OperationDetails): void => {
+        shown.value = operation;
+        error.value = null;
+      };
+      const onTrouble = (reason: unknown): void => {
+        error.value = reason;
+      };
+      await watchOperation(id, { onProgress, onTrouble }, abort.signal);
     } catch (reason) {
       if (!abort.signal.aborted) error.value = reason;
     }
+    isStarting.value = false;
   };
   const stop = (): void => {
     for (const abort of stops.peek()) abort.abort();
@@ -113,12 +117,13 @@ export function OperationDialog({
     void run(true);
     return stop;
   }, []);
+  const goesTo = needsTarget && target.value.queue !== '' ? ` to ${named(target.value.queue)}` : '';
   const title = `${ACTION_NAMES[action]} elements of ${named(source.queue)}`;
   const isReady = !needsTarget || target.value.queue.trim() !== '';
   return (
     <Dialog title={title} onClose={() => onClose(running.value !== null)} wide>
       {running.value !== null ? (
-        <Progress operation={running.value} onClose={() => onClose(true)} />
+        <Progress operation={running.value} error={error.value} onClose={() => onClose(true)} />
       ) : (
         <form
           onSubmit={(event) => {
@@ -160,6 +165,8 @@ export function OperationDialog({
               <input
                 type="number"
                 min={0}
+                step="any"
+                required
                 value={delay.value}
                 onInput={(event) => {
                   delay.value = event.currentTarget.value;
@@ -178,6 +185,7 @@ export function OperationDialog({
               class={`primary ${action === 'delete' ? 'danger' : ''}`}
               disabled={
                 !isReady ||
+                isStarting.value ||
                 preview.value === null ||
                 preview.value.state !== 'done' ||
                 preview.value.matched === 0
@@ -185,6 +193,7 @@ export function OperationDialog({
             >
               {ACTION_NAMES[action]} {several(preview.value?.matched ?? 0, 'element')} of{' '}
               {named(source.queue)}
+              {goesTo}
             </button>
           </div>
         </form>
@@ -227,6 +236,12 @@ function Preview({ operation }: { readonly operation: OperationDetails | null })
   );
 }
 
+/** Where elements may go, the namespace that they are in first. */
+function targetNamespaces(own: string): readonly string[] {
+  const all = namespaces().filter((ns) => may('write', ns));
+  return all.includes(own) ? [own, ...all.filter((ns) => ns !== own)] : all;
+}
+
 function Target({
   target,
   onChange,
@@ -234,7 +249,12 @@ function Target({
   readonly target: QueueNamed;
   readonly onChange: (target: QueueNamed) => void;
 }) {
-  const names = [...queues.values()].filter(({ ns }) => ns === target.ns).slice(0, 200);
+  version.value;
+  const names = [...queues.values()]
+    .filter(({ ns, queue }) => ns === target.ns && queue.includes(target.queue))
+    .slice(0, 200);
+  const isNew =
+    isComplete.value && may('read', target.ns) && target.queue !== '' && !queues.has(keyOf(target));
   return (
     <div class="row">
       <label class="field">
@@ -243,13 +263,11 @@ function Target({
           value={target.ns}
           onChange={(event) => onChange({ ...target, ns: event.currentTarget.value })}
         >
-          {namespaces()
-            .filter((ns) => may('write', ns))
-            .map((ns) => (
-              <option key={ns} value={ns}>
-                {ns}
-              </option>
-            ))}
+          {targetNamespaces(target.ns).map((ns) => (
+            <option key={ns} value={ns}>
+              {ns}
+            </option>
+          ))}
         </select>
       </label>
       <label class="field">
@@ -266,6 +284,11 @@ function Target({
           ))}
         </datalist>
       </label>
+      {isNew && (
+        <p class="muted" role="status">
+          There is no such queue yet; it is created.
+        </p>
+      )}
     </div>
   );
 }
@@ -288,12 +311,23 @@ export function progressOf({
 
 function Progress({
   operation,
+  error: trouble,
   onClose,
 }: {
   readonly operation: OperationDetails;
+  /** Why it cannot be read, or cancelled. */
+  readonly error: unknown;
   readonly onClose: () => void;
 }) {
-  const { id, action, source, state, matched, changed, failed, error } = operation;
+  const cancelError = useSignal<unknown>(null);
+  const cancel = (): void => {
+    cancelError.value = null;
+    call(path('operations', operation.id), { method: 'DELETE' }).catch((reason: unknown) => {
+      cancelError.value = reason;
+    });
+  };
+  const shownError = cancelError.value ?? trouble;
+  const { action, source, state, matched, changed, failed, error } = operation;
   const result = ACTION_RESULTS[action] ?? 'changed';
   const part = progressOf(operation);
   return (
@@ -317,16 +351,13 @@ function Progress({
       </div>
       {failed > 0 && <p>{several(failed, 'element')} could not be changed and stayed where they were.</p>}
       {error !== null && <Failure error={error} />}
+      {shownError !== null && <Failure error={shownError} />}
       <div class="foot">
         <a class="button quiet" href={href(['operations'])}>
           All operations
         </a>
         {state === 'running' && (
-          <button
-            type="button"
-            class="danger"
-            onClick={() => void call(path('operations', id), { method: 'DELETE' })}
-          >
+          <button type="button" class="danger" onClick={cancel}>
             Cancel the operation
           </button>
         )}

@@ -54,11 +54,13 @@ export function Empty({
 
 /** What may be done about an error, by its code. */
 const ADVICE: Readonly<Record<string, string>> = {
-  unreachable: 'What you see is the last that was read. It is read again by itself.',
+  unreachable:
+    'You see what was read last. It is read again when the server answers, unless refreshing is paused.',
   'storage-unavailable': 'The engine is unavailable. Nothing was changed; try again when it is back.',
   'outcome-unknown': 'The engine was lost in the middle. Look before you repeat it.',
   'storage-full': 'Free some disk space. Consumers are served as before.',
-  'shutting-down': 'This node stops. Reload, and another node answers.',
+  'shutting-down':
+    'This node is shutting down. Try again in a moment: it starts again, or another node answers.',
   overloaded: 'The server has much to do. Try again in a moment.',
   forbidden: 'Ask an administrator for the right, or sign in as another user.',
   'element-not-found':

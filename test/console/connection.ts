@@ -1,0 +1,99 @@
+import assert from 'node:assert/strict';
+import { it } from 'node:test';
+import type { Page } from 'playwright-core';
+import { ADMIN, type OpenedConsole, READER } from './opened.ts';
+
+/** What the console does while the server cannot be reached, and with sessions that other tabs have ended or replaced. */
+export function connection(opened: () => OpenedConsole): void {
+  it('shows the page again when the server does not say at first who is signed in', async () => {
+    const page = await opened().page('#/queues', { isFailing: true });
+    await page.route('**/console/session', (route) => route.fulfill({ status: 502 }));
+    await page.reload();
+    await page.getByRole('alert').filter({ hasText: '502' }).waitFor();
+    assert.equal(await page.getByRole('button', { name: 'Sign in' }).count(), 0);
+    await page.unroute('**/console/session');
+    await page.getByRole('heading', { name: 'Queues' }).waitFor();
+  });
+
+  it('keeps its page while a proxy answers that the server is not there', async () => {
+    const page = await opened().page('#/queues', { isFailing: true });
+    const isOfSession = '**/console/session';
+    await page.route('**/events?*', (route) => route.fulfill({ status: 502 }));
+    await page.reload();
+    await page.getByRole('button', { name: 'Refresh: Connection lost' }).waitFor();
+    await page.route(isOfSession, (route) => route.fulfill({ status: 502 }));
+    await page.waitForResponse(isOfSession);
+    await page.unroute(isOfSession);
+    await page.unroute('**/events?*');
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    await page.getByRole('heading', { name: 'Queues' }).waitFor();
+  });
+
+  it('reads again what it could not read, when the server is there again', async () => {
+    await opened().insert('N', 'read-again', '1');
+    const page = await opened().page('#/q/N/read-again', { isFailing: true });
+    await page.locator('table.rows tbody a').first().click();
+    await page.getByText('Why is it not delivered now?').waitFor();
+    for (const path of ['**/events?*', '**/elements/*']) {
+      await page.route(path, (route) => route.fulfill({ status: 502 }));
+    }
+    await page.reload();
+    await page.getByRole('alert').filter({ hasText: '502' }).waitFor();
+    await page.unrouteAll();
+    await page.getByText('Why is it not delivered now?').waitFor();
+  });
+
+  it('acts with the session that another tab has begun', async () => {
+    await opened().insert('N', 'two-tabs', '1');
+    const page = await pausedPage('#/q/N/two-tabs');
+    await page.context().request.post(`${opened().server.url}/console/session`, { data: ADMIN });
+    opened().forgetSignIns();
+    await page.getByRole('button', { name: 'Pause', exact: true }).click();
+    await page.getByText('two-tabs is paused').waitFor();
+    await page.getByRole('button', { name: 'Resume' }).click();
+    await page.getByText('two-tabs runs again').waitFor();
+  });
+
+  it('changes nothing as another user who has signed in in another tab, and says so', async () => {
+    await opened().insert('N', 'two-users', '1');
+    const page = await pausedPage('#/q/N/two-users');
+    await page.context().request.post(`${opened().server.url}/console/session`, { data: READER });
+    opened().forgetSignIns();
+    await page.getByRole('button', { name: 'Pause', exact: true }).click();
+    await page.getByText('Another tab has signed in as reader').waitFor();
+    await page.getByRole('button', { name: 'User reader' }).waitFor();
+    assert.equal(await page.getByRole('button', { name: 'Pause', exact: true }).count(), 0);
+  });
+
+  it('does not claim a sign-out that the server has not heard of', async () => {
+    const page = await opened().page('#/', { isFailing: true });
+    await page.context().setOffline(true);
+    await page.getByRole('button', { name: 'User admin' }).click();
+    await page.getByRole('button', { name: 'Sign out' }).click();
+    await page.getByText('You are still signed in').waitFor();
+    await page.getByRole('heading', { name: 'Overview' }).waitFor();
+  });
+
+  it('goes on to show an operation when the server could not be asked for a while', async () => {
+    await opened().insert('N', 'interrupted', '1');
+    const page = await opened().page('#/q/N/interrupted', { isFailing: true });
+    await page.getByRole('button', { name: 'Delete …' }).click();
+    const confirm = page.getByRole('button', { name: 'Delete 1 element of interrupted', disabled: false });
+    await confirm.waitFor();
+    await page.route('**/operations/*', (route) => route.fulfill({ status: 503 }));
+    await confirm.click();
+    await page.getByRole('dialog').getByRole('alert').filter({ hasText: '503' }).waitFor();
+    await page.unrouteAll();
+    await page.getByText('1 element of interrupted deleted').waitFor();
+    assert.equal(await page.getByRole('dialog').getByRole('alert').count(), 0);
+  });
+
+  /** Nothing is read by itself, and no stream of events is there to end. */
+  async function pausedPage(where: string): Promise<Page> {
+    const page = await opened().page(where, { isFailing: true });
+    await page.evaluate(`localStorage.setItem('quayside.refresh', '"paused"')`);
+    await page.reload();
+    await page.getByRole('button', { name: 'Refresh: Paused' }).waitFor();
+    return page;
+  }
+}

@@ -1,0 +1,123 @@
+import assert from 'node:assert/strict';
+import { it } from 'node:test';
+import type { Page } from 'playwright-core';
+import type { OpenedConsole } from './opened.ts';
+
+/** Elements are shown, found and copied as what they are. */
+export function contents(opened: () => OpenedConsole): void {
+  it('shows and stores headers that are not ASCII', async () => {
+    const value = Buffer.from('Zürich 東京', 'utf8').toString('latin1');
+    await opened().insert('N', 'cities', '1', { 'x-ks-hdr-city': value });
+    const page = await firstElement('cities');
+    const headers = page.locator('.pairs.mono');
+    await headers.getByText('Zürich 東京').waitFor();
+    await page.getByRole('button', { name: 'Clone and edit …' }).click();
+    await page.getByLabel('Headers').fill('City: Århus');
+    await page.getByRole('dialog').getByRole('button', { name: 'Insert' }).click();
+    await page.getByText('An element was inserted into cities').waitFor();
+    const list = await opened().request('GET', '/q/N/cities/elements');
+    const { elements } = (await list.json()) as { elements: { headers: object }[] };
+    assert.deepEqual(
+      elements.map((one) => one.headers),
+      [{ city: 'Zürich 東京' }, { city: 'Århus' }],
+    );
+  });
+
+  it('copies all headers of an element that its producer has set', async () => {
+    await opened().insert('N', 'cloned', '{"a":1}', {
+      'x-ks-hdr-x-tenant': 'acme',
+      'x-ks-hdr-x-hop-count': '3',
+    });
+    const page = await firstElement('cloned');
+    await page.getByRole('button', { name: 'Clone and edit …' }).click();
+    assert.equal(await page.getByLabel('Headers').inputValue(), 'x-tenant: acme');
+    await page.getByLabel('Headers').fill('x-tenant: acme\nX-Tenant: other');
+    await page.getByRole('dialog').getByRole('button', { name: 'Insert' }).click();
+    await page.getByRole('alert').filter({ hasText: 'repeats a name' }).waitFor();
+    await page.getByLabel('Headers').fill('two words: x');
+    await page.getByRole('dialog').getByRole('button', { name: 'Insert' }).click();
+    await page.getByRole('alert').filter({ hasText: 'a character that is not allowed' }).waitFor();
+  });
+
+  it('offers no copy of a body that it could not copy whole', async () => {
+    await opened().insert('N', 'bytes', new Uint8Array([0xff, 0x00, 0xfe]), {
+      'content-type': 'application/octet-stream',
+    });
+    const page = await firstElement('bytes');
+    await page.getByText('ff 00 fe').waitFor();
+    assert.equal(await page.getByRole('button', { name: 'Clone and edit …' }).count(), 0);
+  });
+
+  it('finds text in bodies of any kind, with quotes and in any letters', async () => {
+    const bodies = [
+      ['text/plain', 'he said "go", then left'],
+      ['application/json', '{"said":"\\"go\\" to Zürich"}'],
+      ['application/x-www-form-urlencoded', 'city=Zürich&said="go"'],
+      ['application/json', '{"said":"nothing"}'],
+    ] as const;
+    for (const [type, body] of bodies) await opened().insert('N', 'said', body, { 'content-type': type });
+    const page = await opened().page('#/q/N/said');
+    for (const [text, found] of [
+      ['SAID "GO', 1],
+      ['"go"', 3],
+      ['zürich', 2],
+      ['"said":"nothing', 1],
+      ['0', 0],
+    ] as const) {
+      await page.getByLabel('Search elements').fill(text);
+      await page.getByRole('button', { name: 'Search', exact: true }).click();
+      await page.getByText(found === 0 ? 'No element matches' : `All ${found} that match`).waitFor();
+    }
+  });
+
+  it('leaves the focus in the field after a search', async () => {
+    await opened().insert('N', 'sought', '1');
+    const page = await opened().page('#/q/N/sought');
+    await page.getByText('All 1 that match').waitFor();
+    const field = page.getByLabel('Search elements');
+    await field.fill('nowhere');
+    await page.keyboard.press('Enter');
+    await page.getByText('No element matches').waitFor();
+    assert.equal(await field.evaluate((one) => one.matches(':focus')), true);
+    await page.getByRole('button', { name: 'Show all' }).click();
+    await page.getByText('All 1 that match').waitFor();
+    assert.equal(await field.inputValue(), '');
+  });
+
+  it('shows numbers as they were written, also those that JavaScript would round', async () => {
+    await opened().insert('N', 'numbers', '{"id":12345678901234567891,"price":1.50,"some":[1,2.5]}');
+    const page = await firstElement('numbers');
+    await page.locator('.tree .literal').first().waitFor();
+    const shown = await page.locator('.tree .literal').allInnerTexts();
+    assert.deepEqual(shown, ['12345678901234567891', '1.50', '1', '2.5']);
+  });
+
+  it('shows what is known of an element whose body is not encoded as it says', async () => {
+    await opened().insert('N', 'encoded', 'no gzip', { 'content-encoding': 'gzip', 'x-ks-hdr-a': 'b' });
+    const page = await firstElement('encoded', true);
+    await page.getByText('Why is it not delivered now?').waitFor();
+    await page.getByText('not encoded as its content encoding says').waitFor();
+  });
+
+  it('loads the next page of a list again that could not be loaded, and keeps those before', async () => {
+    await opened().request('POST', '/q/N/paged/elements', {
+      headers: { 'content-type': 'application/x-ndjson' },
+      body: '{"text":"x"}\n'.repeat(150),
+    });
+    const page = await opened().page('#/q/N/paged', { isFailing: true });
+    await page.getByText('100 elements listed').waitFor();
+    await page.route('**/elements?*', (route) => route.fulfill({ status: 503 }));
+    await page.getByRole('button', { name: 'Load more' }).click();
+    await page.getByRole('alert').filter({ hasText: '503' }).waitFor();
+    await page.unrouteAll();
+    await page.getByRole('button', { name: 'Try again' }).click();
+    await page.getByText('All 150 that match').waitFor();
+  });
+
+  async function firstElement(queue: string, isFailing = false): Promise<Page> {
+    const page = await opened().page(`#/q/N/${queue}`, { isFailing });
+    await page.locator('table.rows tbody a').first().click();
+    await page.getByRole('heading', { name: 'Body' }).waitFor();
+    return page;
+  }
+}

@@ -1,0 +1,69 @@
+import assert from 'node:assert/strict';
+import { it } from 'node:test';
+import { until } from '../support/until.ts';
+import { type OpenedConsole, READER } from './opened.ts';
+
+/** How people get from page to page, and what a page says to those who may not do everything. */
+export function navigation(opened: () => OpenedConsole): void {
+  it('names each page in the title of the tab, and so in the history of the browser', async () => {
+    await opened().insert('N', 'titled', '1');
+    const page = await opened().page('#/queues');
+    const isTitle = (text: string): Promise<void> => until(async () => (await page.title()).startsWith(text));
+    await isTitle('Queues · Quayside · 127.0.0.1:');
+    await page.goto(`${opened().server.url}/console/#/q/N/titled`);
+    await isTitle('titled · N · Quayside');
+    await page.getByRole('link', { name: 'Consumers' }).click();
+    await isTitle('consumers · titled · N · Quayside');
+    await page.goBack();
+    await isTitle('titled · N · Quayside');
+    await page.goto(`${opened().server.url}/console/#/x/route`);
+    await isTitle('route · Quayside');
+    await page.goto(`${opened().server.url}/console/#/nowhere`);
+    await isTitle('No such page · Quayside');
+  });
+
+  it('begins a new page at its top, and with the focus in it', async () => {
+    const page = await opened().page('#/', { height: 400 });
+    const link = page.getByRole('region', { name: 'Namespaces' }).getByRole('link', { name: 'jobs' });
+    await link.scrollIntoViewIfNeeded();
+    assert.ok(Number(await page.evaluate('scrollY')) > 0);
+    await link.press('Enter');
+    await page.locator('table.rows tbody a').first().waitFor();
+    assert.equal(await page.evaluate('scrollY'), 0);
+    assert.equal(await page.evaluate('document.activeElement.id'), 'page');
+  });
+
+  it('says that a page of a queue does not exist', async () => {
+    const page = await opened().page('#/q/jobs/orders/nonsense');
+    await page.getByRole('heading', { name: 'There is no such page' }).waitFor();
+  });
+
+  it('tells a newcomer how to insert an element, with a namespace and an address that work', async () => {
+    const nothing = { queues: [], matched: 0, total: 0, unavailable: [] };
+    const sums = { size: 0, schedSize: 0, resvSize: 0, totalSize: 0 };
+    const page = await opened().page('#/users');
+    await page.route('**/queues?*', (route) => route.fulfill({ json: { ...nothing, sums } }));
+    await page.getByRole('link', { name: /^Queues/ }).click();
+    await page.getByText('There are no queues yet').waitFor();
+    const line = await page.locator('.empty code').innerText();
+    assert.equal(line, `curl -u admin -d hello ${opened().server.url}/q/N/first`);
+    await page.getByRole('link', { name: 'Insert the first element' }).click();
+    await page.getByRole('button', { name: 'Insert' }).waitFor();
+  });
+
+  it('tells users who manage nothing that they do not see who waits, and gives them nothing to select', async () => {
+    const page = await opened().page('#/clients', { who: READER });
+    await page.getByText('Who waits is shown to those who manage queues').waitFor();
+    await page.goto(`${opened().server.url}/console/#/queues`);
+    await page.locator('table.rows tbody a').first().waitFor();
+    assert.equal(await page.getByRole('checkbox').count(), 0);
+  });
+
+  it('claims no state of engines that it does not know yet', async () => {
+    const page = await opened().page('#/users');
+    await page.route('**/engines', () => {});
+    await page.getByRole('link', { name: 'Overview' }).click();
+    await page.getByRole('region', { name: 'Namespaces' }).getByRole('link', { name: 'jobs' }).waitFor();
+    assert.equal(await page.getByText('Healthy').count(), 0);
+  });
+}
