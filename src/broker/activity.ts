@@ -241,6 +241,8 @@ export class QueueSeries {
   #lastAt: number;
   /** Since when `last` was the same. */
   #sameSince: number;
+  /** The minute in which the queue began; null: it was there before. */
+  readonly #firstMinute: number | null;
 
   /** @param isNew whether the queue is known to have begun at `at`, with nothing in it */
   constructor(limit: SeriesLimit, at: number, isNew: boolean) {
@@ -248,6 +250,7 @@ export class QueueSeries {
     this.last = isNew ? NOTHING : null;
     this.#lastAt = at;
     this.#sameSince = isNew ? at - HOUR_MS : at;
+    this.#firstMinute = isNew ? minuteOf(toUnits(at)) : null;
   }
 
   /** @param changedAt when the first of the changes since the last reading was made, if that is known */
@@ -291,7 +294,7 @@ export class QueueSeries {
       shown.map((row) => (row === null ? null : read(row)));
     const rate = (name: keyof Rates) =>
       shown.map((row, i) => {
-        const earlier = rows[i] ?? null;
+        const earlier = rows[i] ?? this.#beginOf(now - INTERVALS + 1 + i);
         return row === null || earlier === null ? null : ratesBetween(earlier, row)[name];
       });
     return {
@@ -362,10 +365,15 @@ export class QueueSeries {
     }
   }
 
+  /** If the queue began in that minute: what a new one counts, nothing; else null. */
+  #beginOf(minute: number): Point | null {
+    return minute === this.#firstMinute ? pointOf(minute * MINUTE, NOTHING.totals) : null;
+  }
+
   /** The last reading of a minute, or if there is none, what was read before, which held to its end. */
   #rowOf(minute: number, now: number): MinuteOfQueue | null {
     const last = this.last;
-    if (last === null) return null;
+    if (last === null || (this.#firstMinute !== null && minute < this.#firstMinute)) return null;
     const end = Math.min((minute + 1) * MINUTE, toUnits(now));
     if (this.#rings === null || end > toUnits(this.#lastAt) + MINUTE) {
       return end > toUnits(Math.min(this.#sameSince, this.#lastAt)) ? { ...rowOf(last), at: end } : null;

@@ -87,6 +87,30 @@ describe('The series of a queue', () => {
     assert.equal(history.oldestReadyAge[48], null);
   });
 
+  it('of a new queue begins with what came in its first minute, and has nothing before', () => {
+    const start = 100 * MINUTE + SECOND;
+    const series = new QueueSeries(new SeriesLimit(), start, true);
+    const early = series.history(start + SECOND);
+    assert.deepEqual([early.size.at(-2), early.size.at(-1)], [null, 0]);
+    for (let second = 1; second <= 301; second += 10) {
+      series.note(start + second * SECOND, reading(60, 12), null);
+      const history = series.history(start + second * SECOND);
+      const first = 59 - Math.floor((second + 1) / 60);
+      assert.deepEqual(history.size.slice(first - 1, first + 1), [null, 48], `${second} s`);
+      assert.deepEqual([history.insert[first - 1], history.take[first - 1]], [null, null], `${second} s`);
+      if (second < 60) continue;
+      const rates = [history.insert[first] ?? 0, history.take[first] ?? 0].map((rate) =>
+        Math.round(rate * 50),
+      );
+      assert.deepEqual(
+        rates,
+        [60, 12].map((count) => Math.round((count * 50) / 52)),
+        `${second} s`,
+      );
+      assert.equal(history.insert[first + 1], 0, `${second} s`);
+    }
+  });
+
   it('of a queue at rest shows the same for as long as it was read', () => {
     const series = new QueueSeries(new SeriesLimit(), 0, false);
     series.note(200 * MINUTE, reading(7), null);
