@@ -1,5 +1,6 @@
 import type { JsonValue } from '../engine/definitions.ts';
 import type { DeliveryState, ElementId } from '../model/element.ts';
+import { textOfBytes } from '../util/byte-text.ts';
 import type { Action, OperationRequest } from './request.ts';
 
 // What is stored of an operation: one definition for what it is and how it ended, which every node follows, and one for how
@@ -194,8 +195,12 @@ function shownWhere({ where }: OperationRequest): ShownWhere {
   };
 }
 
+/** Headers that are kept as bytes, as the text that was requested. */
 function pairs(flat: readonly (string | null)[]): Record<string, string | null> {
   const shown: [string, string | null][] = [];
-  for (let at = 0; at + 1 < flat.length; at += 2) shown.push([flat[at] ?? '', flat[at + 1] ?? null]);
+  for (let at = 0; at + 1 < flat.length; at += 2) {
+    const value = flat[at + 1] ?? null;
+    shown.push([flat[at] ?? '', value === null ? null : (textOfBytes(value) ?? value)]);
+  }
   return Object.fromEntries(shown);
 }

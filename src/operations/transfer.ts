@@ -83,7 +83,7 @@ export class QueueImport {
    */
   async add(element: ExportedElement): Promise<void> {
     const { namespace } = this.#queue;
-    this.#queue.groups(element.group === null ? null : [element.group]);
+    this.#queue.groupOf(element.group);
     if (element.expiresAt !== null) needsExpiry(namespace, EXPIRY);
     this.#batch.push(element);
     this.#bytes += element.body.byteLength;

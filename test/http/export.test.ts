@@ -160,7 +160,7 @@ describe('An import', () => {
       [line('a/b'), 'invalid-parameter', 'id'],
       [line('a', { mature: null }), 'invalid-parameter', 'mature'],
       [line('a', { insertedAt: 'yesterday' }), 'invalid-parameter', 'insertedAt'],
-      [line('a', { group: 'g' }), 'invalid-parameter', 'groups'],
+      [line('a', { group: 'g' }), 'invalid-parameter', 'group'],
     ];
     for (const [text, code, parameter] of wrong) {
       const answer = await client.request('POST', '/q/N/wrong/import', { body: `\n${text.trimEnd()}\n` });

@@ -129,6 +129,23 @@ describe('Bulk operations over HTTP', () => {
     }
   });
 
+  it('return the headers that they set as they were requested', async () => {
+    const client = harness().client();
+    await client.insert('N', 'umlauts', 'x');
+    const set = { headers: { city: 'Zürich €', old: null }, tries: null };
+    const answer = await start(client, { action: 'set', source: { ns: 'N', queue: 'umlauts' }, set });
+    assert.deepEqual(jsonOf<OperationRecord>(answer).set, set);
+    const { set: shown, changed } = await ended(harness(), client, answer.headers.location);
+    assert.deepEqual([shown, changed], [set, 1]);
+    const page = jsonOf<{ elements: { headers: object }[] }>(
+      await client.request('GET', '/q/N/umlauts/elements'),
+    );
+    assert.deepEqual(
+      page.elements.map(({ headers }) => headers),
+      [{ city: 'Zürich €' }],
+    );
+  });
+
   it('on many ids take a body of up to 128 KiB', async () => {
     const client = harness().client();
     const ids = Array.from({ length: 1000 }, (_, i) => `${'x'.repeat(60)}${i}`);
