@@ -371,6 +371,7 @@ export class Front {
   #admit(call: HttpCall): void {
     try {
       const { request } = call;
+      checkVersion(request);
       const head = readHead(request.rawHeaders, request.httpVersionMinor === 0);
       call.head = head;
       splitTarget(call, request.url ?? '');
@@ -473,6 +474,15 @@ export class Front {
       `Method ${request.method} is not allowed here. Allowed: ${methods.join(', ')}.`,
     );
   }
+}
+
+/** Node takes HTTP/0.9, which has no headers, and HTTP/2.0 as well, and would answer them as if they were HTTP/1.1. */
+function checkVersion({ httpVersionMajor, httpVersion }: HttpRequest): void {
+  if (httpVersionMajor === 1) return;
+  throw new QuaysideError(
+    'malformed-request',
+    `HTTP/${httpVersion} is not supported. Allowed: HTTP/1.1 and HTTP/1.0.`,
+  );
 }
 
 /**

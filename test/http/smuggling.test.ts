@@ -115,6 +115,23 @@ describe('Requests that two readers could address differently', () => {
     }
   });
 
+  it('another version than 1.1 and 1.0, or none: 400, and the connection ends', async () => {
+    for (const version of [' HTTP/0.9', ' HTTP/2.0', '']) {
+      const bytes = rawRequest([`PUT /q/N/versions${version}`, ...HEAD, 'Content-Length: 1'], 'x');
+      const [answer, ...more] = await exchange(harness().port, bytes);
+      assert.deepEqual(
+        [answer?.status, answer?.headers.get('connection'), more],
+        [400, 'close', []],
+        version,
+      );
+      assert.equal(JSON.parse(answer?.body ?? '').code, 'malformed-request');
+    }
+    const status = jsonOf<{ totalSize: number }>(
+      await harness().client().request('GET', '/q/N/versions/status'),
+    );
+    assert.equal(status.totalSize, 0);
+  });
+
   it('Transfer-Encoding on HTTP/1.0: 400', async () => {
     const bytes = rawRequest(
       ['PUT /q/N/old HTTP/1.0', ...HEAD, 'Transfer-Encoding: chunked'],
