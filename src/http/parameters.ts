@@ -18,7 +18,8 @@ export interface QueryParameter<T> {
 
 const NO: ReadonlySet<string> = new Set(['0', 'false', 'no', 'off']);
 const WHOLE = /^[0-9]{1,16}$/;
-const DECIMAL = /^[0-9]{1,16}(?:\.[0-9]{1,9})?$/;
+/** A sum of floats has 17 digits behind the point, and others may have more. */
+const DECIMAL = /^[0-9]{1,16}(?:\.[0-9]+)?$/;
 
 /**
  * False as `0 false no off` in any case, else true: the spec says "truthy". An empty one is rejected, since

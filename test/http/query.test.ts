@@ -114,4 +114,11 @@ describe('A query string', () => {
     assert.equal(reader.read('delay=0.0004').delay, 0);
     assert.equal(reader.read('delay=1.0005').delay, 1001);
   });
+
+  it('reads as many digits of a fraction as a program writes', () => {
+    assert.equal(reader.read(`delay=${0.1 + 0.2}`).delay, 300);
+    assert.equal(reader.read(`delay=0.${'9'.repeat(100)}`).delay, 1000);
+    for (const value of ['.5', '5.', '1e-7', '0.5.5'])
+      assert.throws(() => reader.read(`delay=${value}`), value);
+  });
 });
