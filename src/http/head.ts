@@ -2,7 +2,7 @@ import { isIP } from 'node:net';
 import type { Networks } from '../access/networks.ts';
 import { type ElementHeaders, NO_HEADERS } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { checkContentHeader, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
+import { checkContentHeader, ELEMENT_HEADER_PREFIX, headerParameter } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { quote } from '../util/quote.ts';
 
@@ -152,6 +152,7 @@ function readElementHeader(head: RequestHead, lower: string, value: string): voi
     throw new QuaysideError(
       'invalid-header',
       `Header ${quote(lower)} is one too many: an element has at most ${LIMITS.headerCount} headers.`,
+      { parameter: headerParameter(lower) },
     );
   }
   headers.push(short, value);

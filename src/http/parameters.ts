@@ -126,13 +126,13 @@ export function unixTime(description: string): QueryParameter<number | null> {
   };
 }
 
-/** A name as queues and consumers have them; null if not given. */
+/** A name as queues and consumers have them; null if not given. @param kind what it names, for the message */
 export function nameOf(kind: string, description: string): QueryParameter<string | null> {
   return {
     description,
     schema: Type.String({ minLength: 1, description: `1 to ${LIMITS.nameBytes} bytes of UTF-8` }),
     fallback: null,
-    read: (_name, value) => checkName(kind, value),
+    read: (name, value) => checkName(kind, value, name),
   };
 }
 

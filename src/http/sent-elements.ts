@@ -130,7 +130,7 @@ function elementOfPart({ headers, content }: BodyPart): GivenElement {
     body: content,
     contentType: head.contentType,
     contentEncoding: head.contentEncoding,
-    headers: checkHeaders(head.elementHeaders),
+    headers: checkHeaders(head.elementHeaders, undefined, ELEMENT_HEADER_PREFIX),
     matureAt: null,
     delayMs: null,
     ttlMs: null,

@@ -26,9 +26,14 @@ const NONE: ReadonlySet<string> = new Set();
  * survive an HTTP answer unchanged, at most 64 pairs and 8 KiB of names and values (decisions, "Elements";
  * reliability F17, F18). Repeated names are the front end's to join. Answers what it was given.
  * @param exempt names that the limits are not for, since the service writes them; each as long as a name may be
+ * @param prefix that the names had on the wire, for the error
  * @throws QuaysideError `invalid-header` naming the header
  */
-export function checkHeaders(flat: readonly string[], exempt: ReadonlySet<string> = NONE): ElementHeaders {
+export function checkHeaders(
+  flat: readonly string[],
+  exempt: ReadonlySet<string> = NONE,
+  prefix = '',
+): ElementHeaders {
   if (flat.length % 2 !== 0) throw invalidHeader(null, 'Headers come as pairs of name and value.');
   let count = 0;
   let bytes = 0;
@@ -38,18 +43,21 @@ export function checkHeaders(flat: readonly string[], exempt: ReadonlySet<string
     const isCounted = !exempt.has(name) || value.length > LIMITS.nameBytes;
     if (isCounted) count += 1;
     if (count > LIMITS.headerCount) {
-      throw invalidHeader(name, `it is one too many, an element has at most ${LIMITS.headerCount} headers`);
+      throw invalidHeader(
+        prefix + name,
+        `it is one too many, an element has at most ${LIMITS.headerCount} headers`,
+      );
     }
     // Every character of a good pair is one byte on the wire, so lengths count bytes.
     if (isCounted) bytes += name.length + value.length;
     if (bytes > LIMITS.headerBytes) {
       throw invalidHeader(
-        name,
+        prefix + name,
         `it brings the headers to ${bytes} bytes, an element has at most ${LIMITS.headerBytes}`,
       );
     }
-    if (!NAME.test(name)) throw invalidHeader(name, 'a header name is a lower-case HTTP token');
-    if (!VALUE.test(value)) throw invalidValue(name, value);
+    if (!NAME.test(name)) throw invalidHeader(prefix + name, 'a header name is a lower-case HTTP token');
+    if (!VALUE.test(value)) throw invalidValue(prefix + name, value);
   }
   return flat;
 }
@@ -85,6 +93,11 @@ function invalidValue(name: string, value: string): QuaysideError {
 function invalidHeader(name: string | null, rule: string): QuaysideError {
   if (name === null) return new QuaysideError('invalid-header', rule);
   return new QuaysideError('invalid-header', `Header ${quote(name)}: ${rule}.`, {
-    parameter: name.length > MAX_PARAMETER ? `${name.slice(0, MAX_PARAMETER)}…` : name,
+    parameter: headerParameter(name),
   });
+}
+
+/** The name of a header as the parameter of an error. */
+export function headerParameter(name: string): string {
+  return name.length > MAX_PARAMETER ? `${name.slice(0, MAX_PARAMETER)}…` : name;
 }

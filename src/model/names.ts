@@ -18,22 +18,24 @@ const encoder = new TextEncoder();
 /**
  * Checks a queue, namespace, exchange or tid name after percent-decoding: 1 to 255 bytes of UTF-8,
  * no control characters (decisions, "Requests in general").
+ * @param parameter by which the client gave it; not given: the same as the kind
  * @throws QuaysideError `invalid-name`
  */
-export function checkName(kind: string, name: string): string {
-  if (name === '') throw invalidName(kind, name, 'is empty', 'Give 1 to 255 bytes of UTF-8');
-  if (CONTROL.test(name)) throw invalidName(kind, name, 'has a control character', 'Leave it out');
-  if (!name.isWellFormed()) throw invalidName(kind, name, 'is not well-formed Unicode', 'Send UTF-8');
-  // A UTF-16 unit is at most 3 bytes of UTF-8, so a short name needs no counting.
-  if (name.length * 3 > LIMITS.nameBytes && encoder.encode(name).length > LIMITS.nameBytes) {
-    throw invalidName(kind, name, `is longer than ${LIMITS.nameBytes} bytes`, 'Shorten it');
-  }
-  return name;
+export function checkName(kind: string, name: string, parameter = kind): string {
+  const wrong = wrongIn(name);
+  if (wrong === null) return name;
+  const message = `The ${kind} name ${quote(name)} ${wrong}.`;
+  throw new QuaysideError('invalid-name', message, { parameter });
 }
 
-function invalidName(kind: string, name: string, wrong: string, right: string): QuaysideError {
-  const message = `The ${kind} name ${quote(name)} ${wrong}. ${right}.`;
-  return new QuaysideError('invalid-name', message, { parameter: kind });
+/** What is wrong with a name, and what would be right; null: nothing. */
+function wrongIn(name: string): string | null {
+  if (name === '') return 'is empty. Give 1 to 255 bytes of UTF-8';
+  if (CONTROL.test(name)) return 'has a control character. Leave it out';
+  if (!name.isWellFormed()) return 'is not well-formed Unicode. Send UTF-8';
+  // A UTF-16 unit is at most 3 bytes of UTF-8, so a short name needs no counting.
+  const isLong = name.length * 3 > LIMITS.nameBytes && encoder.encode(name).length > LIMITS.nameBytes;
+  return isLong ? `is longer than ${LIMITS.nameBytes} bytes. Shorten it` : null;
 }
 
 /** Whether a consumer group can have that name. */

@@ -1,5 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { HTTP_DEFAULTS } from '../../src/http/options.ts';
+import type { Route } from '../../src/http/route.ts';
+import { problemsOf, routeTable } from '../../src/http/routes/table.ts';
 import { jsonOf } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
 import { AUTHORIZATION, exchange, type RawAnswer, closingRequest as request } from './raw.ts';
@@ -43,6 +46,7 @@ const SECONDS = [
   '1_000',
 ];
 const FLAGS = ['', ' '];
+const ROUTES = routeTable({ options: HTTP_DEFAULTS, version: '0' });
 const NAMES: readonly (readonly [string, string])[] = [
   ['%00', 'NUL'],
   ['a%0Ab', 'a line feed'],
@@ -141,6 +145,14 @@ function nameRows(): Refused[] {
       ['GET', `/q/N/${name}/history`, 'queue'],
       ['DELETE', `/q/N/bad/consumer/${name}`, 'tid'],
       ['GET', `/q/N/bad?tid=${name}`, 'tid'],
+      ['GET', `/queues?ns=${name}`, 'ns'],
+      ['GET', `/history?ns=${name}`, 'ns'],
+      ['GET', `/dead-letters?ns=${name}`, 'ns'],
+      ['GET', `/consumers?ns=${name}`, 'ns'],
+      ['GET', `/operations?ns=${name}`, 'ns'],
+      ['GET', `/operations?queue=${name}`, 'queue'],
+      ['GET', `/events?ns=${name}`, 'ns'],
+      ['GET', `/events?ns=N&queue=${name}`, 'queue'],
     ] as const) {
       const bytes = request(method, target, [], 'body');
       rows.push({
@@ -223,9 +235,9 @@ function headerRows(): Refused[] {
     put(
       '65 element headers',
       Array.from({ length: 65 }, (_, i) => `x-ks-hdr-${i}: v`),
-      {},
+      { parameter: 'x-ks-hdr-64' },
     ),
-    put('8193 bytes of element headers', [`x-ks-hdr-a: ${'v'.repeat(8192)}`], {}),
+    put('8193 bytes of element headers', [`x-ks-hdr-a: ${'v'.repeat(8192)}`], { parameter: 'x-ks-hdr-a' }),
     put('another expectation', ['Expect: 200-ok'], { status: 417, code: 'expectation-failed' }),
     put('a wait that is no number', ['X: y'], {
       code: 'invalid-parameter',
@@ -243,6 +255,19 @@ function headerRows(): Refused[] {
       bytes: request('PUT', '/q/N/bad', [], 'x'.repeat(2_001)),
     }),
   ];
+}
+
+/** The operation that a request is of; undefined if its path is not well encoded. */
+function routeOf(bytes: Buffer): Route | undefined {
+  const [method = '', target = ''] = bytes.toString('latin1').split(' ', 2);
+  const segments = target.split('?', 1)[0]?.split('/') ?? [];
+  const matching = ROUTES.filter(({ methods, path }) => {
+    const own = path.split('/');
+    const isSame = (part: string, i: number): boolean => part.startsWith(':') || part === segments[i];
+    return methods.some((one) => one === method) && own.length === segments.length && own.every(isSame);
+  });
+  const named = ({ path }: Route): number => path.split('/').filter((part) => !part.startsWith(':')).length;
+  return matching.sort((a, b) => named(b) - named(a))[0];
 }
 
 function problemOf(answers: readonly RawAnswer[]): { status: number; code?: string; parameter?: string } {
@@ -266,6 +291,12 @@ describe('Bad input', () => {
       assert.equal(problem.status, status);
       assert.equal(problem.code, code);
       if (parameter !== undefined) assert.equal(problem.parameter, parameter);
+      const route = routeOf(bytes);
+      if (route !== undefined)
+        assert.ok(
+          problemsOf(route).some((one) => one === code),
+          `${route.id} documents it`,
+        );
     });
   }
 

@@ -5,6 +5,7 @@ import { optionsTable } from '../../scripts/options-table.ts';
 import { DEFAULT_COST } from '../../src/access/password.ts';
 import { RIGHTS } from '../../src/access/user.ts';
 import { describeOptions, loadConfig } from '../../src/config/load.ts';
+import { HTTP_ERRORS } from '../../src/http/errors.ts';
 import { LIMITS } from '../../src/model/limits.ts';
 
 describe('docs/reference/configuration.md', () => {
@@ -57,6 +58,17 @@ describe('docs/operate/limits.md', () => {
     assert.ok(limits.length >= 20);
     for (const { limit, option } of limits)
       assert.equal(limit, defaults.get(option)?.replace(/^$/, 'none'), option);
+  });
+
+  it('names errors with their statuses', async () => {
+    let named = 0;
+    for (const row of rows(await pageOf('operate/limits.md'))) {
+      for (const [, status, code = ''] of row.matchAll(/`([45]\d\d)`(?: `([a-z-]+)`)?/g)) {
+        assert.equal(status, String(HTTP_ERRORS[code as keyof typeof HTTP_ERRORS]?.status), row);
+        named += 1;
+      }
+    }
+    assert.ok(named >= 10);
   });
 
   it('has the fixed limits of the code', async () => {

@@ -161,6 +161,7 @@ export const batchRoutes: readonly Route[] = [
       'idempotency-mismatch',
       'too-many-groups',
       'namespace-full',
+      'queue-full',
       'storage-full',
       'not-supported',
     ],

@@ -2,7 +2,7 @@ import { momentIn } from '../../broker/engine-time.ts';
 import { FINISH, RELEASE, type Receipt } from '../../broker/queue.ts';
 import { EXPIRY, needs, needsExpiry } from '../../broker/queue-options.ts';
 import { contentFingerprint, userKey } from '../../model/fingerprint.ts';
-import { checkHeaders } from '../../model/headers.ts';
+import { checkHeaders, ELEMENT_HEADER_PREFIX } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
@@ -103,7 +103,7 @@ export const elementRoutes: readonly Route[] = [
       if (mature !== null || delay > 0) needs(namespace, 'sched');
       if (ttl !== null) needsExpiry(namespace, EXPIRY);
       const groups = queue.groups(query.groups);
-      const headers = checkHeaders(head.elementHeaders);
+      const headers = checkHeaders(head.elementHeaders, undefined, ELEMENT_HEADER_PREFIX);
       const key = head.idempotencyKey === null ? null : idempotencyKeyOf(head);
       const dedupKey = key === null ? null : userKey(call.user.name, key);
       readBody(call, call.front.parts.options.bodyLimit, (body) => {

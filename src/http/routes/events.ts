@@ -37,7 +37,7 @@ export const eventRoutes: readonly Route[] = [
     summary: 'Follow the changes that the user may see, as server-sent events',
     access: 'user',
     query: {
-      ns: nameOf('ns', 'Only what is about this namespace.'),
+      ns: nameOf('namespace', 'Only what is about this namespace.'),
       queue: nameOf('queue', 'Only what is about this queue; needs `ns`.'),
       kinds,
     },

@@ -71,6 +71,7 @@ export const exportRoutes: readonly Route[] = [
     ],
     problems: [
       'invalid-body',
+      'invalid-parameter',
       'body-too-large',
       'request-timeout',
       'too-many-groups',

@@ -75,7 +75,7 @@ const MAX_OFFSET = 1_000_000;
 /** Queues of a namespace that are read again since they changed. The others keep what the next round of the watch will replace. */
 const MAX_CHANGED = 500;
 
-const oneNamespace = nameOf('ns', 'Only this namespace; not given: all that the user may read.');
+const oneNamespace = nameOf('namespace', 'Only this namespace; not given: all that the user may read.');
 
 export const findQueuesRoutes: readonly Route[] = [
   route({

@@ -177,7 +177,7 @@ export const operationRoutes: readonly Route[] = [
         Type.Array(Operation),
       ),
     ],
-    problems: ['storage-unavailable', 'outcome-unknown'],
+    problems: ['invalid-name', 'storage-unavailable', 'outcome-unknown'],
     async handle(call, query) {
       call.value(await call.front.parts.operations.list(query, call.user));
     },

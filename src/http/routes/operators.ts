@@ -188,7 +188,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       summary: 'List the blocked get and reserve calls of all nodes and queues, the longest first',
       access: 'user',
       query: {
-        ns: nameOf('ns', 'Only in this namespace; not given: in all where the user has `manage`.'),
+        ns: nameOf('namespace', 'Only in this namespace; not given: in all where the user has `manage`.'),
         limit,
       },
       responses: [json('They.', WaitingConsumers)],
