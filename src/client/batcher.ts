@@ -1,6 +1,6 @@
 import { TimeoutError } from './errors.ts';
 import type { CallOptions } from './options.ts';
-import { after, nextTurn } from './time.ts';
+import { after, nextTurn, unlessAborted } from './time.ts';
 
 export interface BatchLimits {
   readonly maxItems: number;
@@ -25,7 +25,7 @@ interface PendingItem<I, R> {
 export class RequestBatcher<I, R> {
   readonly #send: (items: readonly I[]) => Promise<readonly (R | Error)[]>;
   readonly #limits: BatchLimits;
-  #pending: PendingItem<I, R>[] = [];
+  readonly #pending = new Set<PendingItem<I, R>>();
   #inFlight = 0;
   #isScheduled = false;
 
@@ -36,49 +36,31 @@ export class RequestBatcher<I, R> {
   }
 
   /** @throws the reason of the signal; the item is then not sent, or its outcome is unknown */
-  add(item: I, size: number, { signal, timeoutMs }: CallOptions = {}): Promise<R> {
-    return new Promise<R>((resolve, reject) => {
-      signal?.throwIfAborted();
-      let release = (): void => {};
-      const entry: PendingItem<I, R> = {
-        item,
-        size,
-        resolve: (result) => {
-          release();
-          resolve(result);
-        },
-        reject: (error) => {
-          release();
-          reject(error);
-        },
-      };
-      const leave = (reason: unknown): void => {
-        this.#pending = this.#pending.filter((other) => other !== entry);
-        entry.reject(reason);
-      };
-      if (signal !== undefined || timeoutMs !== undefined) {
-        const onAbort = (): void => leave(signal?.reason);
-        const cancel =
-          timeoutMs === undefined
-            ? () => {}
-            : after(timeoutMs, () => {
-                // What is still pending is not sent any more.
-                const outcome = this.#pending.includes(entry) ? 'nothing-changed' : 'unknown';
-                leave(new TimeoutError(`No response within ${timeoutMs} ms.`, { outcome }));
-              });
-        signal?.addEventListener('abort', onAbort, { once: true });
-        release = () => {
-          signal?.removeEventListener('abort', onAbort);
-          cancel();
-        };
-      }
-      this.#pending.push(entry);
-      this.#schedule();
+  async add(item: I, size: number, { signal, timeoutMs }: CallOptions = {}): Promise<R> {
+    signal?.throwIfAborted();
+    let entry!: PendingItem<I, R>;
+    const result = new Promise<R>((resolve, reject) => {
+      entry = { item, size, resolve, reject };
     });
+    this.#pending.add(entry);
+    this.#schedule();
+    const cancel =
+      timeoutMs !== undefined &&
+      after(timeoutMs, () => {
+        // What is still pending is not sent any more.
+        const outcome = this.#pending.has(entry) ? 'nothing-changed' : 'unknown';
+        entry.reject(new TimeoutError(`No response within ${timeoutMs} ms.`, { outcome }));
+      });
+    try {
+      return await (signal ? unlessAborted(signal, result) : result);
+    } finally {
+      this.#pending.delete(entry);
+      if (cancel) cancel();
+    }
   }
 
   #schedule(): void {
-    if (this.#isScheduled || this.#pending.length === 0 || this.#inFlight >= MAX_IN_FLIGHT) return;
+    if (this.#isScheduled || this.#pending.size === 0 || this.#inFlight >= MAX_IN_FLIGHT) return;
     this.#isScheduled = true;
     nextTurn(() => {
       this.#isScheduled = false;
@@ -90,14 +72,15 @@ export class RequestBatcher<I, R> {
 
   #nextBatch(): PendingItem<I, R>[] {
     const { maxItems, maxSize } = this.#limits;
-    let count = 0;
+    const batch: PendingItem<I, R>[] = [];
     let size = 0;
     for (const entry of this.#pending) {
       size += entry.size;
-      if (count === maxItems || (count > 0 && size > maxSize)) break;
-      count += 1;
+      if (batch.length === maxItems || (batch.length > 0 && size > maxSize)) break;
+      batch.push(entry);
+      this.#pending.delete(entry);
     }
-    return this.#pending.splice(0, count);
+    return batch;
   }
 
   async #run(batch: readonly PendingItem<I, R>[]): Promise<void> {

@@ -1,6 +1,6 @@
 import type { DataCodec } from './codec.ts';
 import { type Decoded, decodedBy, type Element, ReceivedBase } from './element.ts';
-import { QuaysideError } from './errors.ts';
+import { jsonIn, QuaysideError } from './errors.ts';
 import type { CallOptions } from './options.ts';
 import type { QueueWire } from './wire.ts';
 
@@ -56,6 +56,13 @@ interface BrowsedRecord {
   readonly base64?: string;
 }
 
+interface BrowsedPage {
+  readonly elements: readonly BrowsedRecord[];
+  readonly next: string | null;
+  readonly failed: number;
+  readonly error: SelectorFailure['error'] | null;
+}
+
 class ReceivedBrowsed<T> extends ReceivedBase<T> implements BrowsedElement<T> {
   readonly state: ElementState;
   readonly insertedAt: Date;
@@ -84,17 +91,11 @@ export async function* browsePages<T>(
   { state, where, group, onSelectorError, ...options }: BrowseOptions,
 ): AsyncGenerator<BrowsedElement<T>, void, void> {
   const query = new URLSearchParams({ body: 'full' });
-  if (state !== undefined) query.set('state', state);
-  if (where !== undefined) query.set('where', where);
-  if (group !== undefined) query.set('group', group);
+  for (const [name, value] of Object.entries({ state, where, group }))
+    if (value !== undefined) query.set(name, value);
   for (;;) {
     const { text } = await wire.get(`/elements?${query}`, options);
-    const page = JSON.parse(text) as {
-      elements: BrowsedRecord[];
-      next: string | null;
-      failed: number;
-      error: SelectorFailure['error'] | null;
-    };
+    const page = jsonIn<BrowsedPage>(text, 'elements');
     if (page.error) onSelectorError?.({ failed: page.failed, error: page.error });
     for (const record of page.elements)
       yield new ReceivedBrowsed<T>(record, await decodedRecord(codec, record));

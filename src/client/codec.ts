@@ -1,4 +1,4 @@
-import { invalid, quoted, ValidationError, type ValidationIssue } from './errors.ts';
+import { invalid, quoted, textOf, ValidationError, type ValidationIssue } from './errors.ts';
 
 /** How data become a body, and back. */
 export interface Codec<T> {
@@ -86,10 +86,7 @@ export function dataCodecOf<T>(codec: Codec<T>): DataCodec {
       try {
         return codec.decode(bytes, contentType);
       } catch (cause) {
-        throw invalid(
-          `The codec does not decode the body: ${cause instanceof Error ? cause.message : String(cause)}`,
-          cause,
-        );
+        throw invalid(`The codec does not decode the body: ${textOf(cause)}`, cause);
       }
     },
   };

@@ -5,7 +5,7 @@ export interface QuaysideErrorOptions extends ErrorOptions {
   readonly status?: number | undefined;
   readonly requestId?: string | undefined;
   readonly retryAfterMs?: number | undefined;
-  readonly outcome?: CallOutcome;
+  readonly outcome?: CallOutcome | undefined;
   /** Members of the server's problem document. */
   readonly details?: Readonly<Record<string, unknown>>;
 }
@@ -98,6 +98,36 @@ const MAX_MS = 315_360_000_000;
 export function checkedMs(name: string, ms: number, min = 0): number {
   if (typeof ms === 'number' && ms >= min && ms <= MAX_MS) return ms;
   throw invalid(`${name} is ${ms}. Allowed: milliseconds from ${min} to ${MAX_MS}.`);
+}
+
+/** The same in whole milliseconds; JSON leaves out what is undefined. */
+export function roundedMs(name: string, ms: number | undefined, min = 0): number | undefined {
+  return ms === undefined ? ms : checkedMs(name, Math.round(ms), min);
+}
+
+/**
+ * The JSON of a response, which has that member.
+ * @throws QuaysideError for anything else: something between client and server may answer 200 as well
+ */
+export function jsonIn<T>(text: string, member: keyof T & string): T {
+  let cause: unknown;
+  try {
+    const value = JSON.parse(text);
+    if (value?.[member] !== undefined) return value;
+  } catch (error) {
+    cause = error;
+  }
+  const message = `The server, or a proxy in front of it, answered ${quoted(text)}.`;
+  throw new QuaysideError('unexpected-response', message, { outcome: 'unknown', cause });
+}
+
+/** A thrown value as text. Whatever it is, this throws nothing. */
+export function textOf(error: unknown): string {
+  try {
+    return `${(error instanceof Error && error.message) || String(error)}`;
+  } catch {
+    return `a thrown ${typeof error}`;
+  }
 }
 
 const MAX_QUOTED = 64;

@@ -31,6 +31,7 @@ export type {
   RetryOptions,
   RollbackOptions,
   TakeOptions,
+  TokenCredentials,
 } from './options.ts';
 export { type Name, Quayside } from './quayside.ts';
 export type { Queue } from './queue.ts';

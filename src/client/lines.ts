@@ -1,5 +1,5 @@
 import type { EncodedBody } from './codec.ts';
-import { checkedMs, invalid } from './errors.ts';
+import { checkedMs, invalid, jsonIn } from './errors.ts';
 import type { InsertOptions } from './options.ts';
 
 /** An element as a line of a take, as the server writes it. */
@@ -54,14 +54,14 @@ function bodyMember(encoded: EncodedBody): string {
 
 /** The ids of an insert's response. */
 export function idsIn(text: string): readonly string[] {
-  return (JSON.parse(text) as { ids: string[] }).ids;
+  return jsonIn<{ ids: string[] }>(text, 'ids').ids;
 }
 
 export function takenLines(text: string): TakenLine[] {
   return text
     .split('\n')
     .filter((line) => line !== '')
-    .map((line) => JSON.parse(line) as TakenLine);
+    .map((line) => jsonIn<TakenLine>(line, 'id'));
 }
 
 /** Arguments of one call; more would exceed the stack. */

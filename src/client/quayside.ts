@@ -9,7 +9,7 @@ import {
 } from './codec.ts';
 import { invalid, QuaysideError, quoted } from './errors.ts';
 import type { ClientOptions, RawResponse, RequestMethod, RequestOptions } from './options.ts';
-import { closedError, Queue } from './queue.ts';
+import { Queue } from './queue.ts';
 import { Tracing } from './tracing.ts';
 import { type ClientRequest, Transport } from './transport.ts';
 import { QueueWire } from './wire.ts';
@@ -17,15 +17,14 @@ import { QueueWire } from './wire.ts';
 /** Namespace and queue, such as `N/orders`. What follows the first `/` is the queue's name. */
 export type Name = `${string}/${string}`;
 
-/** Above this many queues, those without calls in flight are dropped; they are made again when they are needed. */
-const MAX_IDLE_WIRES = 1_000;
+/** Above this many queues, all are dropped, and made again when they are needed. Objects for queues keep what they have. */
+const MAX_WIRES = 1_000;
 
 /** A client of one server, or of several nodes behind one address. */
 export class Quayside implements AsyncDisposable {
   readonly #transport: Transport;
   readonly #tracing: Tracing;
   readonly #wires = new Map<string, QueueWire>();
-  #isClosed = false;
 
   constructor(options: ClientOptions = {}) {
     this.#transport = new Transport(options);
@@ -42,30 +41,25 @@ export class Quayside implements AsyncDisposable {
       wire: this.#wireOf(name),
       tracing: this.#tracing,
       codec: schema !== undefined ? checkedBy(schema) : codec !== undefined ? dataCodecOf(codec) : JSON_DATA,
-      checkOpen: () => {
-        if (this.#isClosed) throw closedError();
-      },
     });
   }
 
   /** Any other request of the HTTP interface. Reads are repeated after an unknown outcome, and others if `isRepeatable` says so. */
   async request(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<RawResponse> {
-    if (this.#isClosed) throw closedError();
+    this.#transport.checkOpen();
     const { status, headers, text } = await this.#transport.send(clientRequest(method, path, options));
     return { status, headers, text };
   }
 
   /** The same, with a response that is read piece by piece, or a body that is sent so. One attempt. */
-  stream(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<Response> {
-    if (this.#isClosed) throw closedError();
+  async stream(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<Response> {
+    this.#transport.checkOpen();
     return this.#transport.stream(clientRequest(method, path, options));
   }
 
   /** Waits for inserts and settlements in flight, then ends all other calls with `StoppedError`. */
   async close(): Promise<void> {
-    this.#isClosed = true;
-    await Promise.all([...this.#wires.values()].map((wire) => wire.idle()));
-    this.#transport.close();
+    await this.#transport.close();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -75,9 +69,7 @@ export class Quayside implements AsyncDisposable {
   #wireOf(name: Name): QueueWire {
     const known = this.#wires.get(name);
     if (known !== undefined) return known;
-    if (this.#wires.size >= MAX_IDLE_WIRES) {
-      for (const [other, wire] of this.#wires) if (wire.isIdle) this.#wires.delete(other);
-    }
+    if (this.#wires.size >= MAX_WIRES) this.#wires.clear();
     const wire = new QueueWire(this.#transport, pathOf(name));
     this.#wires.set(name, wire);
     return wire;

@@ -1,7 +1,7 @@
 import { type BrowsedElement, type BrowseOptions, browsePages } from './browse.ts';
 import type { DataCodec } from './codec.ts';
 import { decodedBy, type Element, ReceivedBase } from './element.ts';
-import { checkedMs, StoppedError, TimeoutError } from './errors.ts';
+import { checkedMs, roundedMs, TimeoutError } from './errors.ts';
 import { insertLine, type TakenLine, takenLines } from './lines.ts';
 import type { CallOptions, InsertOptions, ReserveOptions, TakeOptions } from './options.ts';
 import { HeldReservation, type Reservation } from './reservation.ts';
@@ -16,8 +16,6 @@ export interface QueueContext {
   readonly wire: QueueWire;
   readonly codec: DataCodec;
   readonly tracing: Tracing;
-  /** @throws StoppedError once the client is closed */
-  readonly checkOpen: () => void;
 }
 
 /** One request waits at most so long: proxies cut connections that are silent for a minute. */
@@ -40,9 +38,9 @@ export class Queue<T, In = T> {
 
   /** Stores an element; resolves when it is as durable as the server's engine promises. */
   async insert(data: In, options: InsertOptions = {}): Promise<{ id: string }> {
-    const { checkOpen, codec, wire, tracing } = this.#context;
-    checkOpen();
-    return wire.during(() =>
+    const { codec, wire, tracing } = this.#context;
+    wire.transport.checkOpen();
+    return wire.transport.during(() =>
       tracing.insert(this.name, options, async (traced) => {
         return { id: await wire.insert(insertLine(await codec.encode(data), traced), traced) };
       }),
@@ -51,10 +49,10 @@ export class Queue<T, In = T> {
 
   /** Stores up to 10,000 elements with one request: all of them, or none. With an idempotency key, each element's is `key-0`, `key-1`, …. */
   async insertMany(data: readonly In[], options: InsertOptions = {}): Promise<{ ids: string[] }> {
-    const { checkOpen, codec, wire } = this.#context;
-    checkOpen();
+    const { codec, wire } = this.#context;
+    wire.transport.checkOpen();
     if (data.length === 0) return { ids: [] };
-    return wire.during(async () => {
+    return wire.transport.during(async () => {
       const bodies = await Promise.all(data.map((one) => codec.encode(one)));
       const lines = bodies.map((body, at) => insertLine(body, options, `-${at}`));
       return { ids: [...(await wire.insertAll(lines, kindOfKey(options), options))] };
@@ -83,18 +81,20 @@ export class Queue<T, In = T> {
   }
 
   /**
-   * Reserves one element after the other until `signal` is aborted. One that the body of the loop has not settled is rolled back
-   * when the loop continues or ends.
+   * Reserves one element after the other: until none has come for `waitMs`, or without it until `signal` is aborted. One that the body of the loop
+   * has not settled is rolled back when the loop continues or ends.
    */
   async *elements(options: ReserveOptions = {}): AsyncGenerator<Reservation<T>, void, void> {
+    const { waitMs = Number.POSITIVE_INFINITY } = options;
     for (;;) {
-      const reservation = await this.reserve({ waitMs: Number.POSITIVE_INFINITY, ...options });
-      if (reservation === undefined) continue;
-      try {
-        yield reservation;
-      } finally {
-        await reservation[Symbol.asyncDispose]();
-      }
+      const reservation = await this.reserve({ ...options, waitMs });
+      if (reservation !== undefined) {
+        try {
+          yield reservation;
+        } finally {
+          await reservation[Symbol.asyncDispose]();
+        }
+      } else if (waitMs < Number.POSITIVE_INFINITY) return; // Else somebody cancelled the wait.
     }
   }
 
@@ -150,7 +150,7 @@ async function takeLines(context: QueueContext, request: TakeRequest): Promise<T
   const body = {
     count,
     reserve: isReserve,
-    lease: leaseMs === undefined ? leaseMs : checkedMs('leaseMs', Math.round(leaseMs), 1),
+    lease: roundedMs('leaseMs', leaseMs, 1),
     group,
     tid: consumer,
   };
@@ -158,7 +158,7 @@ async function takeLines(context: QueueContext, request: TakeRequest): Promise<T
   const endsAt =
     startedAt + (waitMs === Number.POSITIVE_INFINITY ? waitMs : checkedMs('waitMs', Math.max(0, waitMs)));
   for (;;) {
-    context.checkOpen();
+    context.wire.transport.checkOpen();
     const pollMs = Math.ceil(Math.min(MAX_POLL_MS, Math.max(0, endsAt - monotonic())));
     const leftMs = startedAt + timeoutMs - monotonic();
     if (leftMs <= 0) throw new TimeoutError(`No response within ${timeoutMs} ms.`);
@@ -169,8 +169,4 @@ async function takeLines(context: QueueContext, request: TakeRequest): Promise<T
     }
     if (response.code === 'pop-cancelled' || monotonic() >= endsAt) return { lines: [], serverTime: null };
   }
-}
-
-export function closedError(): StoppedError {
-  return new StoppedError('The client is closed.');
 }

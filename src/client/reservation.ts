@@ -1,5 +1,5 @@
 import { type Decoded, type Element, ReceivedBase } from './element.ts';
-import { checkedMs, LeaseLostError, QuaysideError } from './errors.ts';
+import { LeaseLostError, QuaysideError, roundedMs } from './errors.ts';
 import type { TakenLine } from './lines.ts';
 import type { CallOptions, RollbackOptions } from './options.ts';
 import { after, type CancelTimer, monotonic, wallTime } from './time.ts';
@@ -34,15 +34,10 @@ export interface LeaseContext {
 }
 
 /**
- * The outcomes of a repeated settlement that its first attempt may have caused. A committed element is gone: one that is still there was not committed.
- * One that was given back may wait, or be with another worker.
+ * The outcomes of a repeated settlement that its first attempt may have caused. One that was given back may wait, or be with another worker. A committed
+ * element is gone: of these, only the first can be its commit.
  */
-const SETTLED_BEFORE = {
-  commit: ['not-found'],
-  rollback: ['not-found', 'not-reserved', 'lease-lost'],
-  release: ['not-found', 'not-reserved', 'lease-lost'],
-  bury: ['not-found', 'not-reserved', 'lease-lost'],
-} as const;
+const SETTLED_BEFORE: readonly string[] = ['not-found', 'not-reserved', 'lease-lost'];
 
 export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T> {
   leaseUntil: Date;
@@ -91,10 +86,8 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
   }
 
   async rollback({ delayMs, reason, ...options }: RollbackOptions = {}): Promise<void> {
-    const receipt = this.#receipt;
-    const delay = delayMs === undefined ? {} : { delay: checkedMs('delayMs', Math.round(delayMs)) };
-    const why = reason === undefined || reason === '' ? {} : { reason };
-    await this.#settle({ action: 'rollback', receipt, ...delay, ...why }, options);
+    const delay = roundedMs('delayMs', delayMs);
+    await this.#settle({ action: 'rollback', receipt: this.#receipt, delay, reason }, options);
   }
 
   async release(options?: CallOptions): Promise<void> {
@@ -107,9 +100,9 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
 
   async extend(leaseMs?: number, options?: CallOptions): Promise<Date> {
     if (!this.isHeld) throw this.#overError();
-    const lease = leaseMs === undefined ? {} : { lease: checkedMs('leaseMs', Math.round(leaseMs), 1) };
+    const lease = roundedMs('leaseMs', leaseMs, 1);
     const { outcome, until, serverTime } = await this.#wire.settle(
-      { action: 'extend', receipt: this.#receipt, ...lease },
+      { action: 'extend', receipt: this.#receipt, lease },
       options,
     );
     if (outcome !== 'done' || until === undefined) throw this.#lose(outcome);
@@ -144,8 +137,8 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     try {
       const { outcome, isRepeat } = await this.#wire.settle(item, options);
       const isDone = outcome === 'done' || outcome === 'dead-lettered';
-      const before: readonly string[] = isRepeat ? SETTLED_BEFORE[item.action] : [];
-      if (!isDone && !before.includes(outcome)) throw this.#lose(outcome);
+      const before = SETTLED_BEFORE.slice(0, item.action === 'commit' ? 1 : 3);
+      if (!isDone && !(isRepeat && before.includes(outcome))) throw this.#lose(outcome);
       this.#state = 'settled';
       this.#cancelTimer?.();
     } catch (error) {

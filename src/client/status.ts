@@ -1,3 +1,5 @@
+import { jsonIn } from './errors.ts';
+
 /** What a queue holds, and what was done with it. */
 export interface QueueStatus {
   /** `<engine>:<variant>`. */
@@ -29,7 +31,7 @@ interface StatusRecord {
 }
 
 export function readStatus(text: string): QueueStatus {
-  const record = JSON.parse(text) as StatusRecord;
+  const record = jsonIn<StatusRecord>(text, 'stats');
   const { type, next_mature_t: next, oldestReadyAge: age } = record;
   const counters = Object.entries(record.stats).filter(([, value]) => typeof value === 'number');
   return {

@@ -18,31 +18,31 @@ const MAX_TIMER_MS = 2 ** 31 - 1;
 
 export type CancelTimer = () => void;
 
-/** Calls `run` once, at the earliest after `delayMs`. The timer does not keep a program alive. */
-export function after(delayMs: number, run: () => void): CancelTimer {
+/** Calls `run` once, at the earliest after `delayMs`. @param keepsAlive whether a program that has nothing else to do waits for it */
+export function after(delayMs: number, run: () => void, keepsAlive = false): CancelTimer {
   const timer = setTimeout(run, Math.min(Math.max(0, delayMs), MAX_TIMER_MS));
   // In a browser, a timer is a number.
-  (timer as { unref?: () => void }).unref?.();
+  if (!keepsAlive) (timer as { unref?: () => void }).unref?.();
   return () => clearTimeout(timer);
 }
 
 /** Resolves after `delayMs`. @throws the reason of `signal` once that is aborted */
-export function sleep(delayMs: number, signal?: AbortSignal): Promise<void> {
+export async function sleep(delayMs: number, signal: AbortSignal): Promise<void> {
+  let cancel: CancelTimer | undefined;
+  const slept = new Promise<void>((resolve) => {
+    cancel = after(delayMs, resolve, true);
+  });
+  await unlessAborted(signal, slept).finally(cancel);
+}
+
+/** Resolves or rejects as `promise` does. @throws the reason of `signal` once that is aborted, however long `promise` takes */
+export function unlessAborted<T>(signal: AbortSignal, promise: Promise<T>): Promise<T> {
   return new Promise((resolve, reject) => {
-    signal?.throwIfAborted();
-    const onAbort = (): void => {
-      clearTimeout(timer);
-      reject(signal?.reason);
-    };
-    // Unlike `after`, somebody awaits this one.
-    const timer = setTimeout(
-      () => {
-        signal?.removeEventListener('abort', onAbort);
-        resolve();
-      },
-      Math.min(delayMs, MAX_TIMER_MS),
-    );
-    signal?.addEventListener('abort', onAbort, { once: true });
+    const onAbort = (): void => reject(signal.reason);
+    // A signal that is never aborted must not keep its listeners.
+    void promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', onAbort));
+    if (signal.aborted) onAbort();
+    else signal.addEventListener('abort', onAbort);
   });
 }
 

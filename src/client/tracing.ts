@@ -1,3 +1,4 @@
+import { textOf } from './errors.ts';
 import type { InsertOptions } from './options.ts';
 
 /** What the client uses of the module `@opentelemetry/api`: pass the module itself, `import * as api from '@opentelemetry/api'`. */
@@ -115,7 +116,7 @@ async function observed<R>(span: TracingSpan, run: () => Promise<R>): Promise<R>
     return await run();
   } catch (error) {
     if (error instanceof Error) span.recordException(error);
-    span.setStatus({ code: ERROR, message: error instanceof Error ? error.message : String(error) });
+    span.setStatus({ code: ERROR, message: textOf(error) });
     throw error;
   } finally {
     span.end();

@@ -1,7 +1,16 @@
-import { ConnectionError, invalid, QuaysideError, quoted, StoppedError, TimeoutError } from './errors.ts';
+import {
+  type CallOutcome,
+  ConnectionError,
+  invalid,
+  QuaysideError,
+  quoted,
+  StoppedError,
+  TimeoutError,
+  textOf,
+} from './errors.ts';
 import { base64Of } from './lines.ts';
 import type { CallOptions, ClientOptions, Credentials, RequestMethod, RetryOptions } from './options.ts';
-import { after, type CancelTimer, monotonic, random, randomName, sleep } from './time.ts';
+import { after, type CancelTimer, monotonic, random, randomName, sleep, unlessAborted } from './time.ts';
 
 export interface ClientRequest {
   readonly method: RequestMethod;
@@ -32,7 +41,6 @@ export interface ClientResponse {
 
 /** Engines answer within 5 s; this leaves room for a slow network. */
 const ANSWER_MS = 20_000;
-const RETRY = { attempts: 10, minMs: 100, maxMs: 5_000 };
 
 /** Errors that end by themselves: nothing was changed, and another attempt may succeed. A server that cannot be reached may be restarting. */
 const TRANSIENT = new Set([
@@ -65,18 +73,19 @@ export class Transport {
   readonly #closed = new AbortController();
   readonly #keyPrefix = randomName();
   #keys = 0;
+  #isClosed = false;
+  /** Calls that `close` waits for. */
+  #calls = 0;
+  #onIdle: (() => void)[] = [];
 
   constructor(options: ClientOptions) {
     const url = serverUrl(options.url ?? environment('QUAYSIDE_URL') ?? 'http://127.0.0.1:3444');
     this.#authorization = authorizationOf(url, options.auth);
-    url.username = '';
-    url.password = '';
-    url.search = '';
-    url.hash = '';
-    this.#base = url.href.replace(/\/$/, '');
+    this.#base = `${url.origin}${url.pathname}`.replace(/\/$/, '');
     // A browser's `fetch` must be called on its window.
     this.#fetch = options.fetch ?? ((input, init) => globalThis.fetch(input, init));
-    this.#retry = options.retry === false ? { ...RETRY, attempts: 1 } : { ...RETRY, ...options.retry };
+    const { attempts = 10, minMs = 100, maxMs = 5_000 } = options.retry || {};
+    this.#retry = { attempts: options.retry === false ? 1 : attempts, minMs, maxMs };
   }
 
   /** An idempotency key that no other request has: random bits of this client, and a count. */
@@ -85,14 +94,33 @@ export class Transport {
     return `${this.#keyPrefix}-${this.#keys.toString(36)}`;
   }
 
-  /** Ends all requests with {@link StoppedError}. */
-  close(): void {
-    this.#closed.abort(new StoppedError('The client is closed.', { outcome: 'unknown' }));
+  /** @throws StoppedError once the client is closed */
+  checkOpen(): void {
+    if (this.#isClosed) throw closedError();
+  }
+
+  /** A call that `close` waits for. */
+  async during<T>(call: () => Promise<T>): Promise<T> {
+    this.#calls += 1;
+    try {
+      return await call();
+    } finally {
+      this.#calls -= 1;
+      if (this.#calls === 0) for (const resolve of this.#onIdle.splice(0)) resolve();
+    }
+  }
+
+  /** Waits for the calls of {@link during}, then ends all others with {@link StoppedError}. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    if (this.#calls > 0) await new Promise<void>((resolve) => this.#onIdle.push(resolve));
+    this.#closed.abort(closedError('unknown'));
   }
 
   /** @throws QuaysideError, or the reason of the caller's signal */
   async send(request: ClientRequest): Promise<ClientResponse> {
     const { options = {}, isRepeatable } = request;
+    if (this.#closed.signal.aborted) throw closedError();
     const deadline = monotonic() + (options.timeoutMs ?? Number.POSITIVE_INFINITY);
     let isRepeat = false;
     for (let attempt = 1; ; attempt += 1) {
@@ -148,7 +176,7 @@ export class Transport {
   ): Promise<R> {
     const signal = this.#signalOf(request.options?.signal, timeout);
     signal.throwIfAborted();
-    const init = await this.#init(request, signal);
+    const init = await unlessAborted(signal, this.#init(request, signal));
     try {
       return await read(await this.#fetch(`${this.#base}${request.path}`, init));
     } catch (error) {
@@ -170,7 +198,7 @@ export class Transport {
     if (idempotencyKey) headers['idempotency-key'] = idempotencyKey;
     if (body !== undefined) headers['content-type'] = contentType;
     // A body that is a stream needs `duplex`.
-    const init = { method, headers, body, signal, redirect: 'error', duplex: 'half' } as const;
+    const init = { method, headers, body, signal, redirect: 'manual', duplex: 'half' } as const;
     return init as RequestInit;
   }
 
@@ -185,6 +213,10 @@ export class Transport {
   #signalOf(caller = this.#closed.signal, timeout = caller): AbortSignal {
     return AbortSignal.any([this.#closed.signal, caller, timeout]);
   }
+}
+
+function closedError(outcome?: CallOutcome): StoppedError {
+  return new StoppedError('The client is closed.', { outcome });
 }
 
 function abortAfter(timeout: AbortController, ms: number, { method, path }: ClientRequest): CancelTimer {
@@ -226,13 +258,16 @@ function authorizationOf(url: URL, auth: ClientOptions['auth']): () => Promise<s
 function problemOf(response: Response, text: string): QuaysideError {
   const { status } = response;
   const details = objectIn(text);
-  const seconds = Number(response.headers.get('retry-after') ?? Number.NaN);
-  const retryAfterMs = Number.isFinite(seconds) ? seconds * 1000 : undefined;
+  const retryAfterMs = Number(response.headers.get('retry-after')) * 1000 || undefined;
   if (typeof details.code !== 'string') {
     // A proxy answers 502, 503 or 504 for a server that it cannot reach, or that answered too late.
     const message = `The server, or a proxy in front of it, answered ${status} without an error code.`;
     if (status >= 500) return new ConnectionError(message, { status, retryAfterMs, outcome: 'unknown' });
-    return new QuaysideError('unexpected-response', message, { status });
+    // So does one that limits requests, by 429; it has passed nothing on.
+    return new QuaysideError(status === 429 ? 'overloaded' : 'unexpected-response', message, {
+      status,
+      retryAfterMs,
+    });
   }
   const { code, detail, requestId } = details;
   return new QuaysideError(code, typeof detail === 'string' ? detail : `The server answered ${status}.`, {
@@ -256,7 +291,7 @@ function objectIn(text: string): Record<string, unknown> {
 function connectionError(error: unknown, base: string): ConnectionError {
   const { code = '', message } = causeOf(error);
   const isSent = !NOT_SENT.has(code) && !message?.includes(NOT_CONNECTED);
-  const reason = message || (error instanceof Error ? error.message : String(error));
+  const reason = message || textOf(error);
   const what = isSent
     ? 'The connection ended before the response had arrived'
     : 'The server cannot be reached';

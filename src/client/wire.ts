@@ -1,5 +1,5 @@
 import { RequestBatcher } from './batcher.ts';
-import { QuaysideError } from './errors.ts';
+import { jsonIn, QuaysideError, textOf } from './errors.ts';
 import { idsIn } from './lines.ts';
 import type { CallOptions, InsertOptions } from './options.ts';
 import type { ClientResponse, Transport } from './transport.ts';
@@ -13,8 +13,8 @@ export interface Receipt {
 
 export type SettleRequest = { readonly receipt: Receipt } & (
   | { readonly action: 'commit' | 'release' }
-  | { readonly action: 'rollback'; readonly delay?: number; readonly reason?: string }
-  | { readonly action: 'extend'; readonly lease?: number }
+  | { readonly action: 'rollback'; readonly delay: number | undefined; readonly reason: string | undefined }
+  | { readonly action: 'extend'; readonly lease: number | undefined }
   | { readonly action: 'bury'; readonly reason: string }
 );
 
@@ -31,6 +31,9 @@ export interface SettleResponse {
 
 /** Far below what a server accepts, so that a batch keeps an engine busy for moments only. */
 const LIMITS = { maxItems: 1_000, maxSize: 262_144 };
+const ACTIONS = ['commit', 'rollback', 'release', 'extend', 'bury'] as const;
+/** At most: an id, a token and a group. */
+const RECEIPT_SIZE = 256;
 /** The server cuts a reason to 1 KiB. */
 const MAX_REASON_LENGTH = 1_000;
 const LONE_SURROGATES = /\p{Surrogate}/gu;
@@ -43,37 +46,15 @@ type KeyKind = 'own' | 'random' | 'none';
 export class QueueWire {
   /** From the server's root. */
   readonly path: string;
-  readonly #transport: Transport;
+  readonly transport: Transport;
   /** A request has a key, or its lines have keys. */
   readonly #inserts: { [K in KeyKind]?: RequestBatcher<string, string> } = {};
   readonly #settlements: RequestBatcher<SettleRequest, SettleResponse>;
-  #calls = 0;
-  #onIdle: (() => void)[] = [];
 
   constructor(transport: Transport, path: string) {
     this.path = path;
-    this.#transport = transport;
+    this.transport = transport;
     this.#settlements = new RequestBatcher(LIMITS, (items) => this.#settleEach(items));
-  }
-
-  get isIdle(): boolean {
-    return this.#calls === 0;
-  }
-
-  /** Resolves when every call so far has ended. */
-  idle(): Promise<void> {
-    return this.isIdle ? Promise.resolve() : new Promise((resolve) => this.#onIdle.push(resolve));
-  }
-
-  /** Counts a call that a client which closes waits for. */
-  async during<T>(call: () => Promise<T>): Promise<T> {
-    this.#calls += 1;
-    try {
-      return await call();
-    } finally {
-      this.#calls -= 1;
-      if (this.isIdle) for (const resolve of this.#onIdle.splice(0)) resolve();
-    }
   }
 
   /** One line, in a request with others. Returns the element's id. */
@@ -89,12 +70,12 @@ export class QueueWire {
     kind: KeyKind,
     options?: CallOptions,
   ): Promise<readonly string[]> {
-    const { text } = await this.#transport.send({
+    const { text } = await this.transport.send({
       method: 'POST',
       path: `${this.path}/elements`,
       body: lines.join(''),
       contentType: NDJSON,
-      idempotencyKey: kind === 'random' && this.#transport.nextKey(),
+      idempotencyKey: kind === 'random' && this.transport.nextKey(),
       isRepeatable: kind !== 'none',
       options,
     });
@@ -102,13 +83,12 @@ export class QueueWire {
   }
 
   settle(item: SettleRequest, options: CallOptions = {}): Promise<SettleResponse> {
-    const { id, token } = item.receipt;
-    const reason = 'reason' in item ? Math.min(item.reason?.length ?? 0, MAX_REASON_LENGTH) : 0;
-    return this.during(() => this.#settlements.add(item, id.length + token.length + reason + 64, options));
+    const size = RECEIPT_SIZE + ('reason' in item ? MAX_REASON_LENGTH : 0);
+    return this.transport.during(() => this.#settlements.add(item, size, options));
   }
 
   post(path: string, body: object, isRepeatable: boolean, options?: CallOptions): Promise<ClientResponse> {
-    return this.#transport.send({
+    return this.transport.send({
       method: 'POST',
       path: `${this.path}${path}`,
       body: JSON.stringify(body),
@@ -119,7 +99,7 @@ export class QueueWire {
 
   /** @param waitMs how long the server waits for an element. The response's code says if there was none, or the call was cancelled */
   take(body: object, waitMs: number, isRepeatable: boolean, options: CallOptions): Promise<ClientResponse> {
-    return this.#transport.send({
+    return this.transport.send({
       method: 'POST',
       path: `${this.path}/take`,
       body: JSON.stringify({ ...body, to: waitMs }),
@@ -132,7 +112,7 @@ export class QueueWire {
 
   /** Ends the waiting takes of that consumer. */
   async cancel(consumer: string, options: CallOptions): Promise<void> {
-    await this.#transport.send({
+    await this.transport.send({
       method: 'DELETE',
       path: `${this.path}/consumer/${encodeURIComponent(consumer)}`,
       isRepeatable: true,
@@ -141,7 +121,7 @@ export class QueueWire {
   }
 
   get(path: string, options?: CallOptions): Promise<ClientResponse> {
-    return this.#transport.send({ method: 'GET', path: `${this.path}${path}`, isRepeatable: true, options });
+    return this.transport.send({ method: 'GET', path: `${this.path}${path}`, isRepeatable: true, options });
   }
 
   /**
@@ -162,12 +142,14 @@ export class QueueWire {
         });
         break;
       } catch (error) {
+        // The caller's function for credentials may throw anything.
+        if (!(error instanceof Error)) throw error;
         const rejected = left[rejectedLine(error) - 1];
         if (rejected === undefined) {
-          for (const { index } of left) results[index] = error as Error;
+          for (const { index } of left) results[index] = error;
           break;
         }
-        results[rejected.index] = error as Error;
+        results[rejected.index] = error;
         left = left.filter((other) => other !== rejected);
       }
     }
@@ -176,19 +158,18 @@ export class QueueWire {
 
   async #settleEach(items: readonly SettleRequest[]): Promise<SettleResponse[]> {
     const body: Record<string, object[]> = {};
-    const places: number[][] = [];
     // The server answers in the order of the body: action by action.
-    for (const action of ['commit', 'rollback', 'release', 'extend', 'bury'] as const) {
+    const order: number[] = [];
+    for (const action of ACTIONS) {
       const own = items.flatMap((item, index) => (item.action === action ? [index] : []));
-      if (own.length === 0) continue;
-      places.push(own);
-      body[action] = own.map((index) => itemOf(items[index] as SettleRequest));
+      if (own.length > 0) body[action] = own.map((index) => itemOf(items[index] as SettleRequest));
+      order.push(...own);
     }
     const { text, headers, isRepeat } = await this.post('/settle', body, true);
-    const { results } = JSON.parse(text) as { results: Pick<SettleResponse, 'outcome' | 'until'>[] };
+    const { results } = jsonIn<{ results: Pick<SettleResponse, 'outcome' | 'until'>[] }>(text, 'results');
     const serverTime = timeIn(headers);
     const responses: SettleResponse[] = [];
-    places.flat().forEach((index, at) => {
+    order.forEach((index, at) => {
       responses[index] = { ...(results[at] as SettleResponse), serverTime, isRepeat };
     });
     return responses;
@@ -200,23 +181,19 @@ export function kindOfKey({ idempotencyKey: key }: InsertOptions): KeyKind {
   return key == null ? 'random' : 'own';
 }
 
-function itemOf(request: SettleRequest): object {
-  const { receipt, action, ...rest } = request;
-  if (!('reason' in rest) || rest.reason === undefined) return { ...receipt, ...rest };
+function itemOf({ receipt, action, ...rest }: SettleRequest): object {
+  if (!('reason' in rest && rest.reason)) return { ...receipt, ...rest };
   // Of one item; a reason of any kind must not make the server reject all of them.
-  const reason = rest.reason.slice(0, MAX_REASON_LENGTH).replaceAll(LONE_SURROGATES, '\ufffd');
+  const reason = textOf(rest.reason).slice(0, MAX_REASON_LENGTH).replaceAll(LONE_SURROGATES, '\ufffd');
   return { ...receipt, ...rest, reason };
 }
 
-/** The number, from 1, of the line that the server rejected; 0: it names none. */
+/** The number, from 1, of the line that the server rejected; 0 or NaN: it names none. */
 function rejectedLine(error: unknown): number {
-  if (!(error instanceof QuaysideError) || error.outcome === 'unknown') return 0;
-  const { line } = error.details;
-  return typeof line === 'number' ? line : 0;
+  return error instanceof QuaysideError && error.outcome !== 'unknown' ? Number(error.details.line) : 0;
 }
 
 /** The server's time, to the second. */
 export function timeIn(headers: Headers): number | null {
-  const at = Date.parse(headers.get('date') ?? '');
-  return Number.isNaN(at) ? null : at;
+  return Date.parse(headers.get('date') ?? '') || null;
 }

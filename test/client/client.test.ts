@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
+import { createServer as createHttpServer } from 'node:http';
 import { type AddressInfo, createServer } from 'node:net';
 import { after, before, describe, it } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -9,11 +10,13 @@ import {
   LeaseLostError,
   Quayside,
   QuaysideError,
+  type Queue,
   type Reservation,
   StoppedError,
   TimeoutError,
   ValidationError,
 } from '../../src/client/index.ts';
+import type { ClientOptions } from '../../src/client/options.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
 import { until } from '../support/until.ts';
 import { AUTH, CLIENT_ENGINES, clientConfig, WatchedClient } from './server.ts';
@@ -181,6 +184,19 @@ describe('The client', () => {
     assert.equal((await queue.status()).total, 0);
   });
 
+  it('takes a reason of any kind, which fails no settlement that shares its request', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/reasons');
+    const unprintable = Object.create(null);
+    for (const reason of [7, null, new Error('why'), unprintable, '\ud800', 'x'.repeat(10_000)] as string[]) {
+      await queue.insertMany([1, 2, 3]);
+      const [first, second, third] = await queue.reserveMany(3);
+      await Promise.all([first?.commit(), second?.rollback({ reason }), third?.bury(reason)]);
+      for (const job of await queue.reserveMany(3)) await job.commit();
+    }
+    assert.equal((await queue.status()).total, 0);
+  });
+
   it('rejects a length of time or a moment that is not a number: nothing is stored, and nothing at once', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/not a number');
@@ -296,6 +312,69 @@ describe('The client', () => {
     await assert.rejects(watched.client.stream('GET', '/q/no/streamed/export'), {
       code: 'namespace-not-found',
     });
+  });
+
+  it('names what answers in place of the server, and repeats only what such an answer allows', async () => {
+    const page = '<html>a page</html>';
+    const calls = {
+      insert: (queue) => queue.insert('x'),
+      insertMany: (queue) => queue.insertMany(['x']),
+      pop: (queue) => queue.pop(),
+      status: (queue) => queue.status(),
+      browse: (queue) => allOf(queue.browse()),
+    } satisfies Record<string, (queue: Queue<unknown>) => Promise<unknown>>;
+    for (const [name, call] of Object.entries(calls)) {
+      for (const text of [page, '{"welcome":true}', 'null']) {
+        const { client, requests } = answering(() => new Response(text));
+        const expected = { code: 'unexpected-response', outcome: 'unknown', message: /answered "/ };
+        await assert.rejects(call(client.queue('N/page')), expected, `${name}: ${text}`);
+        assert.equal(requests.length, 1);
+      }
+      const { client, requests } = answering(() => new Response(page, { status: 413 }));
+      const rejected = { code: 'unexpected-response', outcome: 'nothing-changed', status: 413 };
+      await assert.rejects(call(client.queue('N/page')), rejected, name);
+      assert.equal(requests.length, 1);
+    }
+    const limited = new Response(page, { status: 429, headers: { 'retry-after': '0.001' } });
+    const [busy, gone] = [
+      answering(() => limited.clone()),
+      answering(() => new Response(page, { status: 502 })),
+    ];
+    await assert.rejects(busy.client.queue('N/busy').pop(), {
+      code: 'overloaded',
+      outcome: 'nothing-changed',
+      retryAfterMs: 1,
+    });
+    assert.equal(busy.requests.length, 3);
+    await assert.rejects(gone.client.queue('N/gone').pop(), { name: 'ConnectionError', outcome: 'unknown' });
+    await assert.rejects(gone.client.queue('N/gone').status(), { code: 'connection-failed', status: 502 });
+    assert.equal(gone.requests.length, 4);
+  });
+
+  it('names a redirection, and does not follow it', async () => {
+    const redirecting = createHttpServer((_, response) => {
+      response.writeHead(301, { location: server.url }).end();
+    }).listen(0, '127.0.0.1');
+    await once(redirecting, 'listening');
+    const { port } = redirecting.address() as AddressInfo;
+    await using client = new Quayside({ url: `http://127.0.0.1:${port}`, auth: AUTH });
+    const expected = { code: 'unexpected-response', outcome: 'nothing-changed', status: 301 };
+    await assert.rejects(client.queue('N/moved').insert('x'), expected);
+    redirecting.closeAllConnections();
+    redirecting.close();
+  });
+
+  it('gives up after ten attempts if it is not told how many', async () => {
+    const over = new AbortController();
+    const { client, requests } = answering(
+      () => {
+        if (requests.length > 10) over.abort();
+        return new Response('', { status: 502 });
+      },
+      { retry: { attempts: undefined, minMs: 1, maxMs: 1 } as object },
+    );
+    await assert.rejects(client.queue('N/x').status({ signal: over.signal }), ConnectionError);
+    assert.equal(requests.length, 10);
   });
 
   it('gives up after its attempts, and says that the outcome is unknown', async () => {
@@ -416,6 +495,16 @@ describe('The client', () => {
     );
   });
 
+  it('ends an iteration when nothing has come for as long as it was to wait', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/iterated to its end');
+    await queue.insertMany([1, 2]);
+    for (const waitMs of [0, 1]) {
+      for await (const job of queue.elements({ waitMs })) await job.commit();
+    }
+    assert.equal((await queue.status()).total, 0);
+  });
+
   it('reads a stream by groups', async () => {
     await using watched = open();
     const queue = watched.client.queue('events/all');
@@ -526,6 +615,33 @@ describe('The client', () => {
     assert.equal(requests, 0);
   });
 
+  it('ends a call whose function for credentials never returns', async () => {
+    const client = new Quayside({ url: server.url, auth: () => new Promise(() => {}) });
+    const queue = client.queue('N/who');
+    await assert.rejects(queue.status({ timeoutMs: 1 }), TimeoutError);
+    const controller = new AbortController();
+    const aborted = queue.pop({ signal: controller.signal });
+    controller.abort(new Error('enough'));
+    await assert.rejects(aborted, /enough/);
+    const popped = assert.rejects(queue.pop(), StoppedError);
+    await client.close();
+    await popped;
+  });
+
+  it('stores nothing, and says so, if the function for credentials throws what is no error', async () => {
+    for (const thrown of ['no token', undefined]) {
+      await using client = new Quayside({ url: server.url, auth: () => Promise.reject(thrown) });
+      const results = await Promise.allSettled([
+        client.queue('N/who').insert(1),
+        client.queue('N/who').pop(),
+      ]);
+      assert.deepEqual(
+        results,
+        results.map(() => ({ status: 'rejected', reason: thrown })),
+      );
+    }
+  });
+
   it('takes an API token from its options, and from the environment unless credentials are given', async (t) => {
     await using owner = new Quayside({ url: server.url, auth: AUTH });
     const { text } = await owner.request('POST', '/tokens', { body: '{"name":"test"}' });
@@ -564,7 +680,49 @@ describe('The client', () => {
     await ended;
     await assert.rejects(queue.insert('y'), StoppedError);
   });
+
+  it('finishes inserts of every queue when it is closed, however many queues it has', async () => {
+    const { client } = open();
+    const first = client.queue('N/first of many');
+    for (let i = 0; i < 2_000; i += 1) client.queue(`N/many ${i}`);
+    const inserted = first.insert('x');
+    await client.close();
+    assert.ok((await inserted).id);
+  });
+
+  it('says that nothing was changed by what is called after its end', async () => {
+    const { client } = open();
+    const queue = client.queue('N/after the end');
+    await queue.insert('x');
+    const job = await queue.reserve();
+    await Promise.all([client.close(), client.close()]);
+    const calls = [job?.commit(), queue.status(), queue.pop(), queue.insert('y'), client.stream('GET', '/q')];
+    for (const result of await Promise.allSettled(calls)) {
+      const { reason } = result as PromiseRejectedResult;
+      assert.ok(reason instanceof StoppedError);
+      assert.equal(reason.outcome, 'nothing-changed');
+    }
+  });
 });
+
+/** A client for which `answer` takes the place of a server. */
+function answering(
+  answer: () => Response,
+  options: ClientOptions = {},
+): { client: Quayside; requests: unknown[] } {
+  const requests: unknown[] = [];
+  const client = new Quayside({
+    url: 'http://x',
+    auth: AUTH,
+    retry: { attempts: 3, minMs: 1 },
+    fetch: async (input) => {
+      requests.push(input);
+      return answer();
+    },
+    ...options,
+  });
+  return { client, requests };
+}
 
 async function allOf<T>(iterable: AsyncIterable<T>): Promise<T[]> {
   const all: T[] = [];
