@@ -1,4 +1,4 @@
-import { checkedMs, LeaseLostError, QuaysideError, StoppedError, TimeoutError } from './errors.ts';
+import { checkedMs, LeaseLostError, QuaysideError, StoppedError, TimeoutError, textOf } from './errors.ts';
 import { CONSOLE, type Logger } from './logger.ts';
 import { Queue, type QueueContext, reserveHeld } from './queue.ts';
 import type { HeldReservation, Reservation } from './reservation.ts';
@@ -45,6 +45,8 @@ const LEASE_MS = 30_000;
 const GRACE_MS = 30_000;
 /** How long a request waits for an element; proxies cut connections that are silent for a minute. */
 const POLL_MS = 25_000;
+/** A server that answers nothing is reported after this long, and asked again. */
+const TAKE_TIMEOUT_MS = 45_000;
 /** The most that one request takes. */
 const MAX_TAKE = 1_000;
 /** A cancel that overtakes the request that it is for has no effect, so it is repeated. */
@@ -96,7 +98,7 @@ export class Worker<T> implements AsyncDisposable {
     this.#context = Queue.contextOf(queue);
     this.#handler = handler;
     this.#options = options;
-    this.#leaseMs = options.leaseMs ?? LEASE_MS;
+    this.#leaseMs = checkedMs('leaseMs', options.leaseMs ?? LEASE_MS, 1);
     this.#concurrency = checkedConcurrency(options.concurrency ?? 1);
   }
 
@@ -204,6 +206,7 @@ export class Worker<T> implements AsyncDisposable {
         consumer: this.#consumer,
         group: this.#options.group,
         signal: polling.signal,
+        timeoutMs: TAKE_TIMEOUT_MS,
       });
     } finally {
       this.#polling = null;
@@ -213,8 +216,9 @@ export class Worker<T> implements AsyncDisposable {
 
   /** Ends the request for elements, if one is in flight. The server answers it, so nothing that it took is lost. */
   async #endPoll(): Promise<void> {
-    while (this.#polling !== null) {
-      const polling = this.#polling;
+    // Only this one: if the worker is resumed, the next one is to stay.
+    const polling = this.#polling;
+    while (polling !== null && this.#polling === polling) {
       try {
         await this.#context.wire.cancel(this.#consumer, { timeoutMs: CANCEL_TIMEOUT_MS });
       } catch {
@@ -268,7 +272,8 @@ export class Worker<T> implements AsyncDisposable {
     const settling = settle()
       .catch((error: unknown) => {
         if (error instanceof LeaseLostError) this.#emit('leaseLost', reservation);
-        else this.#report(error);
+        // The handler may settle its element itself.
+        else if ((error as QuaysideError).code !== 'already-settled') this.#report(error);
       })
       .finally(() => {
         this.#settling.delete(settling);
@@ -283,7 +288,7 @@ export class Worker<T> implements AsyncDisposable {
   }
 
   async #fail(reservation: HeldReservation<T>, error: unknown): Promise<void> {
-    const reason = reasonOf(error);
+    const reason = textOf(error);
     if (error instanceof Bury) {
       await reservation.bury(reason);
       this.#emit('buried', reservation, error);
@@ -323,7 +328,7 @@ export class Worker<T> implements AsyncDisposable {
 
   /** One timer for all jobs; their renewals travel in one request. */
   #scheduleRenewal(): void {
-    this.#cancelRenewal = after(this.#leaseMs / 3, () => {
+    const renew = (): void => {
       this.#scheduleRenewal();
       for (const { reservation, isDecided } of this.#jobs) {
         if (isDecided || !reservation.isHeld || reservation.leaseLeftMs > (this.#leaseMs * 2) / 3) continue;
@@ -332,7 +337,9 @@ export class Worker<T> implements AsyncDisposable {
           if (!(error instanceof LeaseLostError)) this.#report(error);
         });
       }
-    });
+    };
+    // A program stays alive while its worker runs, also if all that its handlers wait for is their time limit or the grace period.
+    this.#cancelRenewal = after(this.#leaseMs / 3, renew, true);
   }
 
   #change(): Promise<void> {
@@ -354,7 +361,7 @@ export class Worker<T> implements AsyncDisposable {
 
   #report(error: unknown): void {
     const reported =
-      error instanceof QuaysideError ? error : new QuaysideError('failed', String(error), { cause: error });
+      error instanceof QuaysideError ? error : new QuaysideError('failed', textOf(error), { cause: error });
     if ((this.#listeners.get('error')?.size ?? 0) > 0) this.#emit('error', reported);
     else this.#logger.error(`The worker of ${this.#context.name} failed, and continues:`, reported);
   }
@@ -377,8 +384,4 @@ export class Worker<T> implements AsyncDisposable {
 function checkedConcurrency(concurrency: number): number {
   if (Number.isInteger(concurrency) && concurrency > 0) return concurrency;
   throw new RangeError(`concurrency is ${concurrency}. Allowed: a whole number from 1.`);
-}
-
-function reasonOf(error: unknown): string {
-  return error instanceof Error ? error.message || error.name : String(error);
 }

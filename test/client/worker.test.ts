@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
+import { text } from 'node:stream/consumers';
 import { after, before, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import {
@@ -14,6 +15,7 @@ import {
   Worker,
   type WorkerEvents,
 } from '../../src/client/index.ts';
+import { spawnOwned } from '../support/owned-process.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
 import { until } from '../support/until.ts';
 import { AUTH, CLIENT_ENGINES, clientConfig, WatchedClient } from './server.ts';
@@ -277,6 +279,134 @@ describe('A worker', () => {
     await committed;
     await worker.stop();
     await failing.close();
+  });
+
+  it('reports a server that answers nothing, and asks again', async (t) => {
+    let now = 0;
+    let requests = 0;
+    t.mock.method(performance, 'now', () => now);
+    t.mock.timers.enable({ apis: ['setTimeout'] });
+    const fetchesNothing = (_: unknown, { signal }: RequestInit = {}): Promise<Response> => {
+      requests += 1;
+      return new Promise((_resolve, reject) => {
+        signal?.addEventListener('abort', () => reject(signal.reason));
+      });
+    };
+    const frozen = new Quayside({ url: 'http://x', auth: AUTH, fetch: fetchesNothing });
+    const worker = new Worker(frozen.queue('N/frozen'), () => {}).start();
+    const errors = happens(worker, 'error', 1);
+    await turn();
+    assert.equal(requests, 1);
+    now = 60_000;
+    t.mock.timers.tick(now);
+    const [[error] = []] = await errors;
+    assert.ok(error instanceof TimeoutError);
+    await frozen.close();
+  });
+
+  it('settles what a handler throws, of whatever kind it is, and fails nothing else', async () => {
+    const queue = client.queue('N/odd');
+    const thrown = [
+      undefined,
+      null,
+      Symbol('odd'),
+      Object.freeze(new Error('frozen')),
+      Object.create(null),
+      Object.assign(new Error(), { message: { not: 'a text' } }),
+      new Bury('never'),
+    ];
+    await queue.insertMany(thrown.map((_, index) => index));
+    await queue.insert('good');
+    const errors: unknown[] = [];
+    await using worker = new Worker(
+      queue,
+      ({ data }) => {
+        if (typeof data === 'number') throw thrown[data];
+      },
+      { concurrency: 8, backoff: () => PATIENCE_MS },
+    );
+    worker.on('error', (error) => errors.push(error));
+    const settled = [
+      happens(worker, 'rolledBack', 6),
+      happens(worker, 'buried', 1),
+      happens(worker, 'committed', 1),
+    ];
+    worker.start();
+    await Promise.all(settled);
+    assert.deepEqual(errors, []);
+    assert.equal((await queue.status()).reserved, 0);
+  });
+
+  it('reports nothing if a handler settles its element itself', async () => {
+    const queue = client.queue('N/settled by the handler');
+    await queue.insertMany(['commit', 'rollback', 'not awaited']);
+    const errors: unknown[] = [];
+    const worker = new Worker(
+      queue,
+      async (job) => {
+        if (job.data === 'rollback') await job.rollback({ delayMs: PATIENCE_MS });
+        else if (job.data === 'commit') await job.commit();
+        else void job.commit();
+      },
+      { concurrency: 3 },
+    );
+    worker.on('error', (error) => errors.push(error));
+    await happens(worker.start(), 'taken', 3);
+    await worker.stop();
+    assert.deepEqual(errors, []);
+    const { scheduled, total } = await queue.status();
+    assert.deepEqual({ scheduled, total }, { scheduled: 1, total: 1 });
+  });
+
+  it('continues if it is resumed before its pause has ended', async () => {
+    const queue = client.queue('N/paused shortly');
+    await using worker = new Worker(queue, () => {}).start();
+    await waits(server, 'paused shortly');
+    const paused = worker.pause();
+    worker.resume();
+    await paused;
+    const committed = happens(worker, 'committed', 1);
+    await queue.insert('x');
+    await committed;
+  });
+
+  it('rejects a lease that has no length', () => {
+    for (const leaseMs of [0, -1, Number.NaN]) {
+      assert.throws(() => new Worker(client.queue('N/x'), () => {}, { leaseMs }), {
+        code: 'invalid-data',
+        message: RegExp(`^leaseMs is ${leaseMs}\\.`),
+      });
+    }
+  });
+
+  it('keeps its program alive until a handler that waits for nothing has been given up', async () => {
+    for (const [name, end] of [
+      ['stopped while it hangs', 'await worker.stop({ graceMs: 1 });'],
+      ['timed out', "await new Promise((resolve) => worker.on('rolledBack', resolve)); await worker.stop();"],
+    ] as const) {
+      await client.queue(`N/${name}`).insert('x');
+      const program = `
+        import { Quayside, Worker } from ${JSON.stringify(import.meta.resolve('../../src/client/index.ts'))};
+        const quayside = new Quayside();
+        const options = ${name === 'timed out' ? '{ handlerTimeoutMs: 1, backoff: () => 60_000 }' : '{}'};
+        const worker = new Worker(quayside.queue('N/${name}'), () => new Promise(() => {}), options).start();
+        await new Promise((resolve) => worker.on('taken', resolve));
+        ${end}
+        await quayside.close();
+        console.log('ended');`;
+      const child = spawnOwned(process.execPath, ['--input-type=module', '--eval', program], {
+        env: {
+          ...process.env,
+          QUAYSIDE_URL: server.url,
+          QUAYSIDE_USER: AUTH.user,
+          QUAYSIDE_PASSWORD: AUTH.password,
+        },
+        stdio: ['ignore', 'pipe', 'inherit'],
+      });
+      const [printed, [code]] = await Promise.all([text(child.stdout), once(child, 'close')]);
+      assert.deepEqual([printed, code], ['ended\n', 0], name);
+      assert.equal((await client.queue(`N/${name}`).status()).reserved, 0);
+    }
   });
 
   it('logs an error that nobody listens for', async () => {
