@@ -164,6 +164,37 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     assert.deepEqual(await pop(a), ['second']);
   });
 
+  /** What an insert does besides, if it saw the queue without a mark. */
+  const storeUnregistered = (client: pg.Client) =>
+    client.query(`WITH d AS (INSERT INTO ${schema}.delivery (seq, due_at, inserted_at, subscription, tries, bytes, head, body)
+        SELECT nextval('${schema}.element_seq'), 0, 0, id, 0, 3, '[]', 'abc' FROM ${schema}.subscription WHERE name = 'q'
+        RETURNING subscription)
+      INSERT INTO ${schema}.counter (subscription, step, waiting, reserved, bytes) SELECT subscription, 0, 1, 0, 3 FROM d`);
+
+  it('stays if an insert that saw no mark is committed only after the mark seems old, as the clock was set forward', async () => {
+    const [a] = nodes;
+    await insert(a, 'first');
+    await pop(a);
+    await passHours(1);
+    await insert(a, 'second');
+    await pop(a);
+    const client = new pg.Client({ connectionString: server.url() });
+    await client.connect();
+    try {
+      await client.query('BEGIN');
+      await storeUnregistered(client);
+      await passHours(1);
+      await pass(48 * HOUR_MS);
+      await sweep();
+      await client.query('COMMIT');
+    } finally {
+      await client.end();
+    }
+    assert.deepEqual(await a.storage.queues('plain'), ['q']);
+    await passHours(30);
+    assert.deepEqual(await a.storage.queues('plain'), ['q']);
+  });
+
   describe('and is dropped while an older transaction runs', () => {
     let older: pg.Client;
     let clock: DropClock;
@@ -177,7 +208,11 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
       await pop(node);
       older = new pg.Client({ connectionString: server.url() });
       await older.connect();
-      await older.query('BEGIN; SELECT pg_current_xact_id()');
+      // As a statement that stores something and has just begun: with the locks and the snapshot that it will have to its end.
+      await older.query(
+        `BEGIN ISOLATION LEVEL REPEATABLE READ; LOCK TABLE ${schema}.subscription IN ROW EXCLUSIVE MODE`,
+      );
+      await older.query('SELECT 1');
     });
     afterEach(() => older.end());
 
@@ -190,6 +225,17 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
       assert.equal(await node.storage.drop(QUEUE), true);
       assert.ok(isOver);
       assert.deepEqual(await registered(), []);
+    });
+
+    it('stays if that has stored something for it, although it began to write after the queue was marked', async () => {
+      clock.onWait = async () => {
+        clock.onWait = async () => {};
+        await storeUnregistered(older);
+        await older.query('COMMIT');
+      };
+      assert.equal(await node.storage.drop(QUEUE), false);
+      assert.equal((await registered()).length, 1);
+      assert.equal((await node.storage.counts(QUEUE)).ready, 1);
     });
 
     it('stays if that does not end, for which a drop waits between its checks', async () => {

@@ -79,6 +79,16 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
+    name: 'a queue is dropped while an insert from before its mark runs',
+    suite: 'postgres unused queues',
+    edits: [inPostgres('housekeeping.ts', 'older = row[0] ?? null;', 'older = null;')],
+  },
+  {
+    name: 'a queue is forgotten while a transaction from before its mark runs',
+    suite: 'postgres unused queues',
+    edits: [inPostgres('housekeeping.ts', 'age(q.xmin) > age(', 'age(q.xmin) > -age(')],
+  },
+  {
     name: 'an insert leaves the mark of an unused queue',
     suite: 'postgres unused queues',
     edits: [inPostgres('sql.ts', ' AND o.idle_from IS NULL)', ')')],

@@ -105,6 +105,8 @@ const BATCHES_WORTH_A_SUM = 200;
  * A subscription that holds nothing gets a mark, `idle_from`. Whatever stores something for it removes the mark in its own
  * transaction (`register` in `sql.ts`), and a node that takes from it does so within five minutes. A mark that stays for
  * this long says that nobody uses it: the row is deleted, a queue's with its statistics and all that is known about it.
+ * But a transaction that began before the mark may store something without removing it: while one runs that is older than
+ * the row with the mark, the row stays, whatever the clock says. Otherwise its deliveries would belong to no queue for ever.
  */
 const GROUP_UNUSED_MS = 15 * 60_000;
 const QUEUE_UNUSED_MS = 24 * 3_600_000;
@@ -143,7 +145,8 @@ function forgetUnused(of: 'groups' | 'queues'): Statement {
         WHERE q.id > $1::bigint AND q.ns = ANY ($2::text[]) AND ${which} ORDER BY q.id LIMIT ${AT_ONCE})`,
       `c AS MATERIALIZED (SELECT q.id, q.ns, q.name, x.is_used, q.idle_from FROM t CROSS JOIN x JOIN subscription q ON q.id = x.id
         WHERE CASE WHEN x.is_used THEN q.idle_from IS NOT NULL
-          ELSE q.idle_from IS NULL OR q.idle_from <= t.now - ${of === 'groups' ? GROUP_UNUSED_MS : QUEUE_UNUSED_MS} END
+          ELSE q.idle_from IS NULL OR (q.idle_from <= t.now - ${of === 'groups' ? GROUP_UNUSED_MS : QUEUE_UNUSED_MS}
+            AND age(q.xmin) > age(pg_snapshot_xmin(pg_current_snapshot())::xid)) END
         ORDER BY q.id FOR UPDATE OF q SKIP LOCKED)`,
       `m AS (UPDATE subscription q SET idle_from = CASE WHEN NOT c.is_used THEN t.now END FROM c, t
         WHERE q.id = c.id AND (c.is_used OR c.idle_from IS NULL))`,
@@ -161,30 +164,37 @@ function forgetUnused(of: 'groups' | 'queues'): Statement {
 const HOLDS = `coalesce((SELECT sum(y.waiting + y.reserved) FROM subscription s JOIN counter y ON y.subscription = s.id
   WHERE s.queue = q.id), 0) <> 0`;
 
-/**
- * Marks a queue and its groups as unused for long. Returns the number of this transaction: those that began before its end
- * may store for the queue without removing the mark, all others remove it.
- */
+/** Marks a queue and its groups as unused for long. Returns how many. */
 const MARK_DROPPED: Statement = {
   name: 'mark dropped',
-  text: `${withList(
-    NOW,
-    'm AS (UPDATE subscription q SET idle_from = 0 WHERE q.queue = $1::bigint RETURNING q.id)',
-  )} SELECT pg_current_xact_id()::text, (SELECT count(*) FROM m)`,
+  text: `WITH m AS (UPDATE subscription q SET idle_from = 0 WHERE q.queue = $1::bigint RETURNING q.id) SELECT count(*) FROM m`,
 };
 
-/** Deletes a queue that was marked, once no transaction from before the mark runs. Returns: may still run, marked, deleted. */
+/**
+ * The transactions that may be storing something, of those that were found before, or of all if $1 is null; null: none. Those that
+ * began before the end of {@link MARK_DROPPED} may do so without removing the mark. Neither their numbers nor their snapshots
+ * tell: a statement may get its number after the mark's, and has no snapshot any more while it is committed. But it has locked
+ * the registry before it takes its snapshot, and has it locked until others see what it stored.
+ */
+const STORING: Statement = {
+  name: 'storing',
+  text: `SELECT array_agg(DISTINCT l.virtualtransaction)::text FROM pg_locks l
+    WHERE l.locktype = 'relation' AND l.relation = 'subscription'::regclass AND l.mode = 'RowExclusiveLock'
+      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND l.pid <> pg_backend_pid() AND ($1::text[] IS NULL OR l.virtualtransaction = ANY ($1::text[]))`,
+};
+
+/** Deletes a queue that was marked, if it holds nothing. Returns how many. */
 const DROP: Statement = {
   name: 'drop',
   text: `${withList(
-    'x AS MATERIALIZED (SELECT pg_snapshot_xmin(pg_current_snapshot()) <= $2::xid8 AS is_early)',
-    `c AS MATERIALIZED (SELECT q.id, q.ns, q.name FROM subscription q CROSS JOIN x
-      WHERE q.id = $1::bigint AND q.idle_from = 0 AND NOT x.is_early AND NOT (${HOLDS}) FOR UPDATE OF q)`,
+    `c AS MATERIALIZED (SELECT q.id, q.ns, q.name FROM subscription q
+      WHERE q.id = $1::bigint AND q.idle_from = 0 AND NOT (${HOLDS}) FOR UPDATE OF q)`,
     'g AS (DELETE FROM subscription q USING c WHERE q.queue = c.id RETURNING q.id)',
     'gc AS (DELETE FROM counter y USING g WHERE y.subscription IN (g.id, -g.id))',
     'gk AS (DELETE FROM dedup d USING c WHERE d.queue = c.id)',
     'gs AS (DELETE FROM stats s USING c WHERE s.ns = c.ns AND s.queue = c.name)',
-  )} SELECT (SELECT CASE WHEN is_early THEN 1 ELSE 0 END FROM x), (SELECT count(*) FROM c)`,
+  )} SELECT count(*) FROM c`,
 };
 
 /** How long older transactions may keep a queue from being dropped, and how often it is checked whether they still run. */
@@ -332,12 +342,13 @@ export class Housekeeping {
    * @throws QuaysideError `storage-unavailable` if transactions from before keep running
    */
   async drop({ name }: QueueKey, queue: string): Promise<boolean> {
-    const [marked = []] = await this.#side.change({ statement: MARK_DROPPED, values: [queue] });
-    if (number(marked, 1) === 0) return true;
+    if ((await this.#count({ statement: MARK_DROPPED, values: [queue] })) === 0) return true;
     const before = this.#databaseClock.now + DROP_WAIT_MS;
-    for (;;) {
-      const [row = []] = await this.#side.change({ statement: DROP, values: [queue, text(marked, 0)] });
-      if (number(row, 0) === 0) return number(row, 1) === 1;
+    for (let older: string | null = null; ; ) {
+      const [row = []] = await this.#side.change({ statement: STORING, values: [older] });
+      older = row[0] ?? null;
+      // A statement of its own, whose snapshot has what they stored.
+      if (older === null) return (await this.#count({ statement: DROP, values: [queue] })) === 1;
       if (this.#isStopped || this.#databaseClock.now >= before) {
         throw new QuaysideError(
           'storage-unavailable',
