@@ -37,7 +37,7 @@ const STATES: Record<DeliveryState, { readonly where: string; readonly moment: s
 function scanStatement(bodies: boolean, byIds: boolean): Statement {
   const parts = DELIVERY_STATES.map((state, place) => {
     const { where, moment } = STATES[state];
-    const from = byIds ? 'unnest($6::bigint[]) AS i(seq) JOIN delivery d ON d.seq = i.seq' : 'delivery d';
+    const from = byIds ? BY_IDS : 'delivery d';
     return `(SELECT s.state, d.ctid AS tid, ${moment} AS moment, d.seq, d.bytes FROM ${from}
       WHERE s.state = ${place} AND d.subscription = $1::bigint AND ${where} AND (${moment}, d.seq) > (s.from_moment, s.from_seq)
       ORDER BY ${moment}, d.seq LIMIT $5::int + 1)`;
@@ -59,6 +59,13 @@ function scanStatement(bodies: boolean, byIds: boolean): Statement {
     WHERE k.place <= $5::int AND k.before < ${MAX_RETURNED_BYTES} ORDER BY k.place`,
   };
 }
+
+/**
+ * One look-up each, by the primary key: the state is compared behind it, or a plan that was made while the table was empty may read
+ * everything of the subscription that is in this state.
+ */
+const BY_IDS = `unnest($6::bigint[]) AS i(seq) CROSS JOIN LATERAL (SELECT w.ctid, w.* FROM delivery w
+      WHERE w.seq = i.seq AND w.subscription = $1::bigint LIMIT 1) d`;
 
 type ScanOperation = Operation<ScanItem, ScanPage>;
 
