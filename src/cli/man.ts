@@ -37,7 +37,7 @@ const SECTIONS: readonly (readonly [
       ['5', 'the server cannot be reached, or is unavailable; nothing was changed'],
       [
         '6',
-        'the outcome is unknown: the connection ended before the response; or the server became unreachable when a part was done',
+        'the outcome is unknown: the connection ended before the response; or the server became unreachable when a part was done; or a signal ended the wait for an operation',
       ],
     ],
   ],

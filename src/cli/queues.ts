@@ -7,6 +7,9 @@ import { EXIT_CODES } from './exit-codes.ts';
 /** Between two reads of an operation's progress. */
 const PROGRESS_MS = 250;
 
+/** What ends the wait for an operation: it runs on the server, and continues. */
+const END_SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+
 /** The status of a queue, of the queues of a namespace, or the namespaces. */
 export async function status(context: CommandContext, name: string | undefined): Promise<number> {
   if (name?.includes('/')) {
@@ -96,16 +99,47 @@ export async function bulk(
     ...(dryRun && { dryRun }),
   };
   const { text } = await context.client.request('POST', '/operations', { body: JSON.stringify(body) });
-  let record = JSON.parse(text) as OperationRow;
+  const started = JSON.parse(text) as OperationRow;
   context.hasChanged = true;
-  while (!background && record.state === 'running') {
-    context.progress(`${record.changed} of about ${record.estimate} elements`);
-    await delay(PROGRESS_MS);
-    record = await operationOf(context, record.id);
-  }
-  context.endProgress();
+  const record = background ? started : await followed(context, started);
+  if (record === null) return EXIT_CODES.outcomeUnknown;
   await context.print(record, () => operationText(record));
   return record.state === 'failed' || record.failed > 0 ? EXIT_CODES.failed : EXIT_CODES.done;
+}
+
+/**
+ * Shows the progress of an operation until it ends. Returns null if a signal ends that before: the operation continues on the
+ * server, which is said then, as when it cannot be read any longer.
+ */
+async function followed(context: CommandContext, started: OperationRow): Promise<OperationRow | null> {
+  const interrupted = new AbortController();
+  const { signal } = interrupted;
+  const interrupt = (): void => interrupted.abort();
+  for (const name of END_SIGNALS) process.on(name, interrupt);
+  let record = started;
+  try {
+    while (record.state === 'running' && !signal.aborted) {
+      context.progress(`${record.changed} of about ${record.estimate} elements`);
+      await delay(PROGRESS_MS, undefined, { signal }).catch(() => {});
+      if (!signal.aborted) record = await operationOf(context, record.id, signal);
+    }
+    context.endProgress();
+    if (record.state !== 'running') return record;
+    warnOfRunning(context, record);
+    return null;
+  } catch (error) {
+    context.endProgress();
+    warnOfRunning(context, record);
+    if (signal.aborted) return null;
+    throw error;
+  } finally {
+    for (const name of END_SIGNALS) process.off(name, interrupt);
+  }
+}
+
+function warnOfRunning(context: CommandContext, { id }: OperationRow): void {
+  const how = `see it with: quayside operations ${id} (--cancel ends it)`;
+  context.warn(`operation ${id} continues on the server; ${how}`);
 }
 
 interface OperationRow extends Readonly<Record<string, unknown>> {
@@ -125,8 +159,8 @@ function operationText({ id, action, state, matched, changed, failed, error }: O
   return `${action} ${id}: ${state}; ${counts}${error === null ? '' : `; ${error}`}`;
 }
 
-const operationOf = (context: CommandContext, id: string): Promise<OperationRow> =>
-  getJson(context, `/operations/${encodeURIComponent(id)}`);
+const operationOf = (context: CommandContext, id: string, signal?: AbortSignal): Promise<OperationRow> =>
+  getJson(context, `/operations/${encodeURIComponent(id)}`, signal);
 
 /** All operations, or one; with `cancel`, ends it. */
 export async function operations(
@@ -190,8 +224,8 @@ export async function nodes(context: CommandContext): Promise<number> {
   return EXIT_CODES.done;
 }
 
-export async function getJson<T>({ client }: CommandContext, path: string): Promise<T> {
-  const { text } = await client.request('GET', path);
+export async function getJson<T>({ client }: CommandContext, path: string, signal?: AbortSignal): Promise<T> {
+  const { text } = await client.request('GET', path, { signal });
   return JSON.parse(text) as T;
 }
 
