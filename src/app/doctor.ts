@@ -195,9 +195,9 @@ async function serverFindings(url: string | null, { config }: LoadedConfig): Pro
       const hint = 'start it, or name its address with --url';
       return [{ level: 'warning', check, message: `no server listens at ${server.origin}`, hint }];
     }
-    const hint = 'see its log, or name its address with --url';
-    const problem = `${server.origin} cannot be asked: ${typeof code === 'string' && code !== '' ? code : message}`;
-    return [{ level: 'error', check, message: problem, hint }];
+    const named = typeof code === 'string' && code !== '' ? code : message;
+    const { problem, hint = 'see its log, or name its address with --url' } = problemOf(new Error(named));
+    return [{ level: 'error', check, message: `${server.origin} cannot be asked: ${problem}`, hint }];
   }
 }
 

@@ -1,9 +1,12 @@
+import { X509Certificate } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { request as httpRequest } from 'node:http';
 import { request as httpsRequest } from 'node:https';
 import { text } from 'node:stream/consumers';
+import { type ConnectionOptions, checkServerIdentity, getCACertificates } from 'node:tls';
 import type { Config } from '../config/options.ts';
 import { quote } from '../util/quote.ts';
+import { certificatesIn } from './checks.ts';
 import { CommandFailed } from './command-line.ts';
 
 /** A response of the server. */
@@ -24,6 +27,8 @@ export class OwnServer {
   readonly #socketPath: string | null;
   /** PEM file; undefined: it serves without TLS. */
   readonly #certificate: string | undefined;
+  /** Whether the command line names its address: there may be a proxy with another certificate. */
+  readonly #isNamed: boolean;
 
   /**
    * @param url what the command line says of its address; null: nothing, so that it is the configured one
@@ -33,6 +38,7 @@ export class OwnServer {
     this.#url = url === null ? configuredUrl(http) : givenUrl(url);
     this.#socketPath = url === null && http.host.startsWith('/') ? http.host : null;
     this.#certificate = http.tls?.cert;
+    this.#isNamed = url !== null;
   }
 
   /** Its address, for messages. */
@@ -54,20 +60,46 @@ export class OwnServer {
       signal,
       ...(this.#socketPath !== null && { socketPath: this.#socketPath }),
       // The certificate is the server's own, so it is known without an authority, under whatever name.
-      ...(isTls &&
-        this.#certificate !== undefined && {
-          ca: readFileSync(this.#certificate),
-          checkServerIdentity: () => undefined,
-        }),
+      ...(isTls && this.#certificate !== undefined && trustIn(this.#certificate, this.#isNamed)),
     };
     const send = isTls ? httpsRequest : httpRequest;
     const call = send(new URL(path, this.#url), options, (response) => {
       text(response).then((body) => resolve({ status: response.statusCode ?? 0, body }), reject);
     });
-    call.on('error', reject);
+    call.on('error', (error: NodeJS.ErrnoException) => {
+      const isOther = isTls && !this.#isNamed && UNKNOWN_CERTIFICATE.has(error.code ?? '');
+      const problem = `its certificate is not the one in ${this.#certificate}; if that was renewed, send SIGHUP to the server`;
+      reject(isOther && this.#certificate !== undefined ? new Error(problem, { cause: error }) : error);
+    });
     call.end();
     return promise;
   }
+}
+
+/** Codes of Node for a certificate that nobody vouches for. */
+const UNKNOWN_CERTIFICATE = new Set([
+  'DEPTH_ZERO_SELF_SIGNED_CERT',
+  'SELF_SIGNED_CERT_IN_CHAIN',
+  'UNABLE_TO_GET_ISSUER_CERT',
+  'UNABLE_TO_GET_ISSUER_CERT_LOCALLY',
+  'UNABLE_TO_VERIFY_LEAF_SIGNATURE',
+]);
+
+/**
+ * Trusts the server's own certificate, whatever name it has and whoever signed it, and no other of the same authority: a password
+ * is sent to the server.
+ * @param others also trusts those that every client would
+ */
+function trustIn(file: string, others: boolean): ConnectionOptions {
+  const [own = ''] = certificatesIn(readFileSync(file, 'utf8'));
+  const { fingerprint256 } = new X509Certificate(own);
+  return {
+    ca: others ? [...getCACertificates('default'), own] : [own],
+    // Without it, only the root of a chain could be trusted.
+    allowPartialTrustChain: true,
+    checkServerIdentity: (host, peer) =>
+      peer.fingerprint256 === fingerprint256 ? undefined : checkServerIdentity(host, peer),
+  };
 }
 
 function givenUrl(text: string): URL {

@@ -203,6 +203,40 @@ describe('quayside doctor', () => {
     );
   });
 
+  it('asks a server whose certificate an authority has signed, and no other server of that authority', async () => {
+    const authority = new CertificateAuthority();
+    const write = ({ cert, key }: { cert: string; key: string }, chain: string): void => {
+      writeFileSync(folder.file('cert.pem'), cert + chain);
+      writeFileSync(folder.file('key.pem'), key);
+      chmodSync(folder.file('key.pem'), 0o600);
+    };
+    const tls = { cert: 'cert.pem', key: 'key.pem' };
+    const config = { namespaces: SQLITE, http: { tls } };
+    const own = authority.sign('/CN=jobs.example', { usage: 'serverAuth', days: 100 });
+    write(own, authority.cert);
+    await folder.write('config.json', config);
+    const server = await folder.serve(['--config', 'config.json']);
+    // Its address is that of the configuration, so that its own certificate is expected there.
+    const http = { tls, port: Number(new URL(server.url).port) };
+    const report = async (): Promise<readonly string[]> => {
+      await folder.write('asked.json', { ...config, http });
+      const { stdout } = await folder.run(['doctor', '--config', 'asked.json']);
+      const lines = stdout.split('\n').filter((line) => line !== '');
+      return found({ code: 0, stderr: '', findings: lines.map((line) => JSON.parse(line)) }, 'server');
+    };
+    matches(await report(), /^ok: https:\S+ responds 200 to \/readyz$/);
+    write(own, '');
+    matches(await report(), /^ok: https:\S+ responds 200 to \/readyz$/);
+
+    matches(found(await doctor(config, server.url), 'server'), /^ok: https:\S+ responds 200 to \/readyz$/);
+
+    write(authority.sign('/CN=jobs.example', { usage: 'serverAuth', days: 100 }), authority.cert);
+    matches(
+      await report(),
+      /^error: https:\S+ cannot be asked: its certificate is not the one in \S+cert\.pem; if that was renewed, send SIGHUP to the server/,
+    );
+  });
+
   it('prints text for people on a terminal, JSON there with --json', async () => {
     await folder.write('config.json', { namespaces: SQLITE });
     const command = `${process.execPath} ${MAIN} doctor --config config.json --url ${NO_SERVER}`;
