@@ -9,8 +9,20 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from unittest import mock
 
-from quayside import Bury, ConnectionError, LeaseLostError, QuaysideError, Retry, Stopped, ValidationError
-from quayside.aio import Quayside, Queue, Reservation, Worker
+from quayside.aio import (
+    Bury,
+    ConnectionError,
+    LeaseLostError,
+    Quayside,
+    QuaysideError,
+    Queue,
+    Reservation,
+    Retry,
+    Stopped,
+    TimeoutError,
+    ValidationError,
+    Worker,
+)
 from quayside.aio.transport import Transport
 from quayside.protocol import Request, Response, Settlement
 
@@ -113,6 +125,48 @@ class Clients(AioTest):
             await asyncio.sleep(0)
         await self.queue.insert("kept")
         self.assertEqual(await self.taken(), ["kept"])
+
+    async def test_an_insert_that_is_cancelled_while_it_waits_is_not_sent(self) -> None:
+        held = asyncio.Event()
+        send = Transport.send
+
+        async def hold(self: Transport, request: Request, timeout: float) -> Response:
+            await held.wait()
+            return await send(self, request, timeout)
+
+        with mock.patch.object(Transport, "send", hold):
+            # Two requests are in flight, so that the third insert waits.
+            sent = []
+            for number in range(2):
+                sent.append(asyncio.ensure_future(self.queue.insert(number)))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            waiting = asyncio.ensure_future(self.queue.insert("cancelled"))
+            with self.assertRaises(TimeoutError):
+                await self.queue.insert("late", timeout=0.01)
+            waiting.cancel()
+            held.set()
+            await asyncio.gather(*sent)
+        self.assertEqual(await self.taken(), [0, 1])
+
+    async def test_a_commit_that_was_cancelled_may_be_tried_again(self) -> None:
+        await self.queue.insert("a")
+        job = await self.queue.reserve()
+        assert job is not None
+        commit = asyncio.ensure_future(job.commit())
+        await asyncio.sleep(0)
+        commit.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await commit
+        await job.commit()
+
+    async def test_the_longest_reasons_do_not_make_a_request_too_large(self) -> None:
+        await self.queue.insert_many(list(range(500)))
+        jobs = await self.queue.reserve_many(500)
+        await asyncio.gather(*(job.bury("x" * 100_000) for job in jobs))
+        self.assertEqual((await self.queue.status()).total, 0)
+        async for job in self.client.queue("N/__deadletter__").elements(wait=0):
+            await job.commit()
 
     async def test_many_pages_are_browsed_and_a_queue_is_paused(self) -> None:
         await self.queue.insert_many(list(range(150)))
@@ -240,6 +294,70 @@ class Workers(AioTest):
         assert job is not None
         self.assertEqual(job.tries, 1)
         await job.commit()
+
+
+    async def test_a_worker_survives_a_function_for_credentials_that_raises(self) -> None:
+        await self.queue.insert("x")
+        is_failing = False
+        failed, done = asyncio.Semaphore(0), asyncio.Event()
+        errors: list[QuaysideError] = []
+
+        async def authorize() -> str:
+            if is_failing:
+                raise OSError("no token")
+            return "Basic dGVzdDE6dGVzdDE="
+
+        async def handle(job: Reservation[Any]) -> None:
+            nonlocal is_failing
+            is_failing = job.tries == 0
+
+        def note(error: QuaysideError) -> None:
+            errors.append(error)
+            failed.release()
+
+        async with Quayside(URL, auth=authorize) as client:
+            worker = Worker(client.queue(self.queue.name), handle, concurrency=1, lease=0.5)
+            worker.on("error", note).on("committed", lambda job, seconds: done.set())
+            async with worker:
+                for _ in range(2):
+                    await failed.acquire()
+                is_failing = False
+                await done.wait()
+        self.assertEqual({error.code for error in errors}, {"failed"})
+
+    async def test_a_worker_stops_if_its_client_is_closed(self) -> None:
+        client = Quayside()
+        stopped = asyncio.Event()
+
+        async def handle(job: Reservation[Any]) -> None:
+            pass
+
+        worker = Worker(client.queue(self.queue.name), handle)
+        worker.on("error", lambda error: None).on("stopped", stopped.set)
+        await client.close()
+        worker.start()
+        await stopped.wait()
+        stops = await asyncio.gather(worker.stop(), worker.stop())
+        self.assertEqual(stops, [Stopped(0, 0), Stopped(0, 0)])
+
+    async def test_a_worker_may_be_resumed_before_its_pause_has_ended(self) -> None:
+        done = asyncio.Event()
+
+        async def handle(job: Reservation[Any]) -> None:
+            done.set()
+
+        with mock.patch.object(self.queue, "cancel", wraps=self.queue.cancel) as cancel:
+            async with Worker(self.queue, handle) as worker:
+                while worker._take_ended.is_set():
+                    await asyncio.sleep(0)
+                pausing = asyncio.ensure_future(worker.pause())
+                await asyncio.sleep(0)
+                await worker.resume()
+                await pausing
+                await self.queue.insert("x")
+                await done.wait()
+        # Of the pause, and of the end; a few more if a cancel overtook its take.
+        self.assertLess(cancel.call_count, 10)
 
 
 class recorded:

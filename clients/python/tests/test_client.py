@@ -81,6 +81,21 @@ class InsertAndTake(ClientTest):
         self.queue.insert("z", idempotency_key=False)
         self.assertEqual(self.taken(), ["a", "x", "y", "z"])
 
+    def test_each_element_of_many_has_its_own_key_also_a_single_one(self) -> None:
+        (first,) = self.queue.insert_many(["a"], idempotency_key="many")
+        self.assertEqual(self.queue.insert("a", idempotency_key="many-0"), first)
+        self.queue.insert("a", idempotency_key="many")
+        self.assertEqual(self.taken(), ["a", "a"])
+        with self.assertRaises(QuaysideError):
+            self.queue.insert("b", idempotency_key="")
+
+    def test_data_are_decoded_once(self) -> None:
+        self.queue.insert({"order": 1})
+        element = self.queue.pop()
+        assert element is not None
+        element.data["seen"] = True
+        self.assertEqual(element.data, {"order": 1, "seen": True})
+
     def test_delay_and_at_schedule_and_ttl_expires(self) -> None:
         self.queue.insert("later", delay=3600)
         self.queue.insert("at", at=datetime.now(timezone.utc) + timedelta(hours=2))
@@ -191,6 +206,14 @@ class Reservations(ClientTest):
         self.assertGreater(job.extend(3600), datetime.now(timezone.utc) + timedelta(minutes=50))
         job.commit()
 
+    def test_a_settlement_that_was_interrupted_may_be_tried_again(self) -> None:
+        self.queue.insert("a")
+        job = self._reserved()
+        for error in (KeyboardInterrupt(), OSError("no token")):
+            with patch.object(self.queue, "settle", side_effect=error), self.assertRaises(type(error)):
+                job.commit()
+        job.commit()
+
     def test_a_lease_that_is_over_is_a_lease_lost_error(self) -> None:
         self.queue.insert("a")
         late = self._reserved(lease=0.01)
@@ -250,6 +273,10 @@ class Failures(ClientTest):
         with Quayside(URL, auth="qs_wrong") as client, self.assertRaises(QuaysideError) as raised:
             client.queue(self.queue.name).status()
         self.assertEqual((raised.exception.status, raised.exception.code), (401, "unauthorized"))
+
+    def test_an_empty_variable_is_one_that_is_not_set(self) -> None:
+        with patch.dict(os.environ, {"QUAYSIDE_URL": ""}):
+            Quayside().close()
 
     def test_a_closed_client_raises_stopped_error(self) -> None:
         self.client.close()

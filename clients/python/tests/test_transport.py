@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import select
 import socket
 import threading
+import time
 import unittest
 from collections.abc import Callable
 from typing import Any
 
 import quayside.aio
-from quayside import ConnectionError, Quayside, QuaysideError, Retry
+from quayside import ConnectionError, Quayside, QuaysideError, Retry, TimeoutError, ValidationError
+from quayside.protocol import authorization_of
 from quayside.transport import is_readable
 
 IDS = b'{"ids": ["1"]}'
@@ -36,10 +41,13 @@ RETRY = Retry(attempts=3, min=0.001)
 class CannedServer:
     """Answers the n-th request with the n-th response: bytes, or None to close the connection without one.
 
-    With `closes`, each connection is closed after one response, which does not say so.
+    With `closes`, each connection is closed after one response, which does not say so. With `drips`, more bytes follow, one by one,
+    until the client hangs up.
     """
 
-    def __init__(self, *answers: bytes | None, closes: bool = False) -> None:
+    def __init__(self, *answers: bytes | None, closes: bool = False, drips: bool = False) -> None:
+        self._drips = drips
+        self._connection: socket.socket | None = None
         self.requests: list[bytes] = []
         self._answers = list(answers)
         self._closes = closes
@@ -57,16 +65,23 @@ class CannedServer:
         self._thread.join()
         self._listener.close()
 
+    def say(self, unasked: bytes) -> None:
+        """Sends what no request asked for, and closes its side."""
+        assert self._connection is not None
+        self._connection.sendall(unasked)
+        self._connection.shutdown(socket.SHUT_WR)
+
     def _accept(self) -> None:
         while True:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
                 break
-            with connection:
+            with connection, contextlib.suppress(ConnectionResetError):
                 self._serve(connection)
 
     def _serve(self, connection: socket.socket) -> None:
+        self._connection = connection
         with connection.makefile("rb") as reader:
             while (request := self._read(reader)) is not None:
                 self.requests.append(request)
@@ -74,6 +89,12 @@ class CannedServer:
                 if response is None:
                     return
                 connection.sendall(response)
+                while self._drips:
+                    try:
+                        connection.sendall(b"x")
+                    except OSError:
+                        return
+                    time.sleep(0.05)
                 if self._closes or b"connection: close" in response:
                     return
 
@@ -173,10 +194,23 @@ class Transports(unittest.TestCase):
 
     def test_what_is_not_from_quayside_is_an_error(self) -> None:
         for result, _ in run_both(lambda queue: queue.insert("a"), GATEWAY, GATEWAY, GATEWAY):
-            self.assertEqual((result.code, result.status, result.outcome), ("gateway-failed", 502, "unknown"))
-        for result, _ in run_both(lambda queue: queue.insert("a"), PAGE):
-            self.assertEqual((result.code, result.outcome), ("unexpected-response", "unknown"))
-            self.assertIn("<html>", str(result))
+            self.assertIsInstance(result, ConnectionError)
+            self.assertEqual((result.code, result.status, result.outcome), ("connection-failed", 502, "unknown"))
+        for response in (PAGE, answer(b'{"welcome": true}'), answer(b"[]")):
+            for call in (lambda queue: queue.insert("a"), lambda queue: queue.status(), lambda queue: queue.pop()):
+                for result, requests in run_both(call, response):
+                    self.assertEqual((result.code, result.outcome), ("unexpected-response", "unknown"))
+                    self.assertEqual(len(requests), 1)
+                    self.assertIn("is not from Quayside", str(result))
+        for status in ("413 Too Large", "301 Moved", "404 Not Found"):
+            for result, requests in run_both(lambda queue: queue.insert("a"), answer(b"<html>", status)):
+                self.assertEqual((result.code, result.outcome), ("unexpected-response", "nothing-changed"))
+                self.assertNotIsInstance(result, ConnectionError)
+                self.assertEqual(len(requests), 1)
+        limited = b"HTTP/1.1 429 Too Many\r\nretry-after: 0\r\ncontent-length: 6\r\n\r\n<html>"
+        for result, requests in run_both(lambda queue: queue.pop(), limited, limited, limited):
+            self.assertEqual((result.code, result.outcome, result.retry_after), ("overloaded", "nothing-changed", 0))
+            self.assertEqual(len(requests), 3)
         for result, _ in run_both(lambda queue: queue.pop(), b"220 mail.example.org ESMTP\r\n\r\n"):
             self.assertEqual(result.code, "connection-failed")
 
@@ -203,3 +237,104 @@ class Transports(unittest.TestCase):
         ):
             self.assertEqual(result, [None, None])
             self.assertEqual(len(requests), 2)
+
+    def test_what_arrives_while_nobody_waits_answers_no_later_request(self) -> None:
+        late = answer(b"<html>", "408 Request Timeout")
+
+        def insert_twice(server: CannedServer, queue: Any) -> Any:
+            first = queue.insert("a")
+            server.say(late)
+            (connection,) = queue._client._transport._idle
+            while not is_readable(connection):
+                pass
+            return [first, queue.insert("b")]
+
+        async def insert_twice_aio(server: CannedServer, queue: Any) -> Any:
+            first = await queue.insert("a")
+            ((reader, writer),) = queue._client._transport._idle
+            read = select.epoll()
+            read.register(writer.get_extra_info("socket").fileno(), select.EPOLLIN)
+            server.say(late)
+            # Until it has arrived, and until the event loop has read it.
+            read.poll()
+            read.close()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            return [first, await queue.insert("b")]
+
+        with CannedServer(answer(IDS), answer(IDS)) as server, Quayside(server.url, retry=RETRY) as client:
+            self.assertEqual(insert_twice(server, client.queue("N/q")), ["1", "1"])
+
+        async def run(server: CannedServer) -> Any:
+            async with quayside.aio.Quayside(server.url, retry=RETRY) as client:
+                return await insert_twice_aio(server, client.queue("N/q"))
+
+        with CannedServer(answer(IDS), answer(IDS)) as server:
+            self.assertEqual(asyncio.run(run(server)), ["1", "1"])
+
+    def test_a_response_that_arrives_too_slowly_ends_with_the_timeout_of_its_call(self) -> None:
+        head = b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n"
+        for start in (b"", head):
+            with CannedServer(start, drips=True) as server, Quayside(server.url, timeout=0.5) as client:
+                with self.assertRaises(TimeoutError) as raised:
+                    client.queue("N/q").insert("a")
+                self.assertEqual(raised.exception.outcome, "unknown")
+
+    def test_what_the_function_for_credentials_raises_is_raised_as_it_is_and_nothing_is_sent(self) -> None:
+        def fails() -> str:
+            raise OSError("no token")
+
+        async def fails_too() -> str:
+            return fails()
+
+        async def status(url: str) -> None:
+            async with quayside.aio.Quayside(url, auth=fails_too) as client:
+                await client.queue("N/q").status()
+
+        with CannedServer() as server:
+            with Quayside(server.url, auth=fails) as client, self.assertRaisesRegex(OSError, "^no token$"):
+                client.queue("N/q").status()
+            with self.assertRaisesRegex(OSError, "^no token$"):
+                asyncio.run(status(server.url))
+            self.assertEqual(server.requests, [])
+
+    def test_a_token_with_a_line_break_is_trimmed_and_a_header_with_one_is_not_sent(self) -> None:
+        async def status(url: str, auth: Any) -> Any:
+            async with quayside.aio.Quayside(url, auth=auth) as client:
+                try:
+                    return await client.queue("N/q").status()
+                except QuaysideError as error:
+                    return error
+
+        async def split() -> str:
+            return "Bearer x\r\nx: y"
+
+        self.assertEqual(authorization_of("qs_token\n"), "Bearer qs_token")
+        with CannedServer() as server:
+            with Quayside(server.url, auth=lambda: "Bearer x\r\nx: y") as client, self.assertRaises(ValidationError):
+                client.queue("N/q").status()
+            self.assertIsInstance(asyncio.run(status(server.url, split)), ValidationError)
+            self.assertEqual(server.requests, [])
+
+    def test_a_body_that_the_user_may_not_see_is_not_taken_for_an_empty_one(self) -> None:
+        record = {
+            "id": "1",
+            "state": "ready",
+            "mature": "2026-01-01T00:00:00.000Z",
+            "insertedAt": "2026-01-01T00:00:00.000Z",
+            "tries": 0,
+            "reason": None,
+            "contentType": "application/json",
+            "headers": {},
+            "holder": None,
+        }
+        page = answer(json.dumps({"elements": [record], "next": None, "failed": 0, "error": None}).encode())
+
+        async def browse(queue: Any) -> Any:
+            return [element async for element in queue.browse()]
+
+        for result, _ in (run_blocking(lambda queue: list(queue.browse()), page), run_aio(browse, page)):
+            (element,) = result
+            with self.assertRaises(QuaysideError) as raised:
+                _ = element.data
+            self.assertEqual(raised.exception.code, "body-hidden")

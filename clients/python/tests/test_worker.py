@@ -11,10 +11,26 @@ from collections import Counter
 from typing import Any
 from unittest.mock import patch
 
-from quayside import Bury, Reservation, RetryLater, Stopped, Worker
+from quayside import (
+    Bury,
+    Quayside,
+    QuaysideError,
+    Reservation,
+    RetryLater,
+    Stopped,
+    TimeoutError,
+    ValidationError,
+    Worker,
+    aio,
+)
 from quayside.protocol import Settlement
 
-from .support import ClientTest
+from .support import URL, ClientTest
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it has no text")
 
 #: Workers in a process of their own. They print a line for each job, and what `run` returned.
 BLOCKING = """
@@ -75,6 +91,7 @@ class Workers(ClientTest):
         settled: Counter[str] = Counter()
         worker = Worker(self.queue, handle, backoff=backoff)
         worker.on("rolled_back", lambda job, error: settled.update(["rolled_back"]))
+        worker.on("buried", lambda job, error: settled.update(["buried"]))
 
         def committed(job: Reservation[Any], seconds: float) -> None:
             settled.update(["committed"])
@@ -85,7 +102,7 @@ class Workers(ClientTest):
             done.wait()
         self.assertEqual(tries, {"good": 1, "fragile": 3, "later": 2, "poison": 1})
         self.assertEqual([entry for entry in given if entry[1] == "not yet"], [(0, "not yet"), (1, "not yet")])
-        self.assertEqual(settled["rolled_back"], 4)
+        self.assertEqual((settled["rolled_back"], settled["buried"]), (3, 1))
         self.assertEqual(self.queue.status().total, 0)
         dead = self.client.queue("N/__deadletter__").pop()
         assert dead is not None
@@ -155,19 +172,146 @@ class Workers(ClientTest):
             lost.wait()
         self.assertEqual(self.queue.status().scheduled, 1)
 
-    def test_a_handler_that_takes_too_long_loses_its_job(self) -> None:
+    def test_a_handler_that_takes_too_long_loses_its_job_however_long_the_lease_is(self) -> None:
         self.queue.insert("slow")
-        ended = threading.Event()
+        rolled_back = threading.Event()
+        errors: list[BaseException] = []
+
+        def backoff(tries: int, error: BaseException) -> float:
+            errors.append(error)
+            return 3600
+
+        worker = Worker(self.queue, lambda job: job.lost.wait(), lease=36_000, handler_timeout=0.1, backoff=backoff)
+        with worker.on("rolled_back", lambda job, error: rolled_back.set()):
+            rolled_back.wait()
+        self.assertEqual([type(error) for error in errors], [TimeoutError])
+        (element,) = self.queue.browse()
+        self.assertEqual((element.state, element.tries), ("scheduled", 1))
+        self.assertIn("took more than 0.1 s", element.reason or "")
+
+    def test_whatever_a_handler_raises_settles_its_job_and_no_other(self) -> None:
+        raised: dict[str, BaseException] = {
+            "negative delay": RetryLater(-1),
+            "no delay": RetryLater(float("nan")),
+            "no number": RetryLater("soon"),  # type: ignore[arg-type]
+            "no backoff": ValueError("x"),
+            "long": ValueError("x" * 5_000_000),
+            "unprintable": Unprintable(),
+            "no text": Bury(ValueError("no text")),  # type: ignore[arg-type]
+            "exit": SystemExit(1),
+        }
+        self.queue.insert_many([*raised, "good"])
+        ended = threading.Semaphore(0)
+        errors: list[QuaysideError] = []
+
+        def handle(job: Reservation[Any]) -> None:
+            if job.tries == 0 and job.data in raised:
+                raise raised[job.data]
+
+        worker = Worker(self.queue, handle, concurrency=9, backoff=lambda tries, error: float("nan"))
+        worker.on("error", errors.append)
+        for event in ("rolled_back", "buried", "committed"):
+            worker.on(event, lambda *_: ended.release())
+        with self.assertLogs("quayside", "ERROR"), worker:
+            # All, and once more those that were not buried.
+            for _ in range(9 + 7):
+                ended.acquire()
+        self.assertEqual(errors, [])
+        self.assertEqual(self.queue.status().total, 0)
+
+    def test_a_worker_survives_a_function_for_credentials_that_raises(self) -> None:
+        self.queue.insert("x")
+        failing, failed, done = threading.Event(), threading.Semaphore(0), threading.Event()
+
+        def authorize() -> str:
+            if failing.is_set():
+                raise OSError("no token")
+            return "Basic dGVzdDE6dGVzdDE="
 
         def handle(job: Reservation[Any]) -> None:
             if job.tries == 0:
-                job.lost.wait()
-            else:
-                ended.set()
+                failing.set()
 
-        with Worker(self.queue, handle, lease=0.6, handler_timeout=0.1):
-            ended.wait()
-        self.assertEqual(self.queue.status().total, 0)
+        with Quayside(URL, auth=authorize) as client:
+            worker = Worker(client.queue(self.queue.name), handle, concurrency=1, lease=0.5)
+            errors: list[QuaysideError] = []
+
+            def note(error: QuaysideError) -> None:
+                errors.append(error)
+                failed.release()
+
+            worker.on("error", note).on("committed", lambda job, seconds: done.set())
+            with worker:
+                # Of the commit, and of the next take.
+                for _ in range(2):
+                    failed.acquire()
+                failing.clear()
+                done.wait()
+        self.assertEqual({error.code for error in errors}, {"failed"})
+        self.assertEqual(str(errors[0]), "OSError: no token (failed)")
+
+    def test_a_worker_stops_if_its_client_is_closed(self) -> None:
+        client = Quayside()
+        stopped = threading.Event()
+        worker = Worker(client.queue(self.queue.name), lambda job: None)
+        worker.on("error", lambda error: None).on("stopped", stopped.set)
+        client.close()
+        worker.start()
+        stopped.wait()
+        self.assertEqual(worker.stop(), Stopped(0, 0))
+
+    def test_a_worker_may_be_resumed_before_its_pause_has_ended(self) -> None:
+        cancelled, resumed, done = threading.Event(), threading.Event(), threading.Event()
+        cancel = self.queue.cancel
+        cancels = 0
+
+        def slow_cancel(*given: Any) -> None:
+            nonlocal cancels
+            cancels += 1
+            cancelled.set()
+            resumed.wait()
+            cancel(*given)
+
+        worker = Worker(self.queue, lambda job: None)
+        worker.on("committed", lambda job, seconds: done.set())
+        with patch.object(self.queue, "cancel", slow_cancel), worker:
+            while not worker._is_taking:
+                pass
+            pausing = threading.Thread(target=worker.pause)
+            pausing.start()
+            cancelled.wait()
+            worker.resume()
+            resumed.set()
+            pausing.join()
+            self.queue.insert("x")
+            done.wait()
+        # Of the pause, and of the end; a few more if a cancel overtook its take.
+        self.assertLess(cancels, 10)
+
+    def test_several_threads_may_stop_a_worker(self) -> None:
+        stops: list[Any] = []
+        worker = Worker(self.queue, lambda job: None).on("stopped", lambda: stops.append("stopped")).start()
+        threads = [threading.Thread(target=lambda: stops.append(worker.stop())) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(stops, ["stopped", *[Stopped(0, 0)] * 4])
+
+    def test_all_jobs_that_do_not_end_are_returned_at_once_with_one_request(self) -> None:
+        self.queue.insert_many([0, 1, 2])
+        hanging = threading.Barrier(4)
+
+        def handle(job: Reservation[Any]) -> None:
+            hanging.wait()
+            job.lost.wait()
+
+        worker = Worker(self.queue, handle, concurrency=3).start()
+        hanging.wait()
+        with patch.object(self.queue, "settle", wraps=self.queue.settle) as settle:
+            self.assertEqual(worker.stop(grace=0), Stopped(0, 3))
+        self.assertEqual(settle.call_count, 1)
+        self.assertEqual(self.queue.status().ready, 3)
 
     def test_stop_waits_for_handlers_and_returns_what_does_not_end(self) -> None:
         self.queue.insert_many(["hang", "quick"])
@@ -207,6 +351,10 @@ class Workers(ClientTest):
     def test_wrong_arguments_name_the_value(self) -> None:
         with self.assertRaisesRegex(ValueError, "concurrency=0"):
             Worker(self.queue, lambda job: None, concurrency=0)
+        for name, worker in (("lease", Worker), ("handler_timeout", Worker), ("lease", aio.Worker)):
+            for value in (0, -1, float("nan")):
+                with self.assertRaisesRegex(ValidationError, f"{name}={value}"):
+                    worker(self.queue, lambda job: None, **{name: value})
         with self.assertRaisesRegex(ValueError, "'done' must be one of taken"):
             Worker(self.queue, lambda job: None).on("done", lambda: None)
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from . import protocol, responses
 from .codec import Codec, DefaultCodec
-from .errors import Bury, LeaseLostError, QuaysideError, RetryLater
+from .errors import LeaseLostError, QuaysideError
 from .models import BrowsedElement, Content, Element, QueueStatus, Receipt, State
 from .protocol import REPLY_SECONDS, Attempts, IdempotencyKey, Request, Response, Retry, Settlement
 from .transport import Transport
@@ -107,16 +107,11 @@ class Queue(Generic[T]):
         timeout: float | None = None,
     ) -> str:
         """Inserts one element and returns its id. Repeated if the outcome is unknown: the key makes that safe."""
-        return self.insert_many(
-            [data],
-            delay=delay,
-            at=at,
-            ttl=ttl,
-            headers=headers,
-            groups=groups,
-            idempotency_key=idempotency_key,
-            timeout=timeout,
-        )[0]
+        key = None if idempotency_key is False else idempotency_key
+        line = protocol.insert_line(
+            self._codec, data, delay=delay, at=at, ttl=ttl, headers=headers, groups=groups, key=key
+        )
+        return self._send_lines([line], idempotency_key, timeout)[0]
 
     def insert_many(
         self,
@@ -130,7 +125,7 @@ class Queue(Generic[T]):
         idempotency_key: IdempotencyKey = None,
         timeout: float | None = None,
     ) -> list[str]:
-        """Inserts all elements or none, and returns their ids. Of several, `-0`, `-1`, … are appended to a key."""
+        """Inserts all elements or none, and returns their ids. `-0`, `-1`, … are appended to a key."""
         keys = protocol.line_keys(idempotency_key, len(data))
         lines = [
             protocol.insert_line(
@@ -138,12 +133,7 @@ class Queue(Generic[T]):
             )
             for item, key in zip(data, keys)
         ]
-        if not lines:
-            return []
-        kind = protocol.key_kind(idempotency_key)
-        request = protocol.insert_request(self._path, lines, kind, protocol.request_key(kind))
-        ids: list[str] = responses.document(self._client.send(request, timeout))["ids"]
-        return ids
+        return self._send_lines(lines, idempotency_key, timeout) if lines else []
 
     def pop(
         self,
@@ -212,7 +202,7 @@ class Queue(Generic[T]):
         after: str | None = None
         while True:
             request = protocol.browse_request(self._path, state=state, where=where, group=group, after=after)
-            page = responses.document(self._client.send(request, timeout))
+            page = responses.document(self._client.send(request, timeout), "elements")
             for record in page["elements"]:
                 yield BrowsedElement(responses.content_of(record), self._codec, responses.look_of(record))
             after = page["next"]
@@ -221,7 +211,7 @@ class Queue(Generic[T]):
 
     def status(self, *, timeout: float | None = None) -> QueueStatus:
         response = self._client.send(Request("GET", f"{self._path}/status"), timeout)
-        return responses.status_of(responses.document(response))
+        return responses.status_of(responses.document(response, "stats"))
 
     def pause(self, *, timeout: float | None = None) -> None:
         """Holds back all consumers of the queue until `resume`."""
@@ -236,6 +226,12 @@ class Queue(Generic[T]):
         """Settles reservations of this queue in one request. One result does not affect another."""
         response = self._client.send(protocol.settle_request(self._path, settlements), timeout)
         return responses.settle_results(settlements, response)
+
+    def _send_lines(self, lines: Sequence[bytes], key: IdempotencyKey, timeout: float | None) -> list[str]:
+        kind = protocol.key_kind(key)
+        request = protocol.insert_request(self._path, lines, kind, protocol.request_key(kind))
+        ids: list[str] = responses.document(self._client.send(request, timeout), "ids")["ids"]
+        return ids
 
     def _reservation(self, record: Mapping[str, Any], group: str | None) -> Reservation[T]:
         receipt = Receipt(record["id"], record["lease"], group)
@@ -331,12 +327,7 @@ class Reservation(Element[T]):
 
     def fail(self, error: BaseException, delay: float | None = None) -> None:
         """Settles as a handler's exception demands: RetryLater and Bury have their own meaning."""
-        if isinstance(error, Bury):
-            self.bury(error.reason)
-        elif isinstance(error, RetryLater):
-            self.rollback(delay=error.delay, reason=str(error))
-        else:
-            self.rollback(delay=delay, reason=protocol.reason_of(error))
+        self._settle(protocol.settlement_of(self.receipt, error, delay), None)
 
     def __enter__(self) -> Reservation[T]:
         return self
@@ -351,7 +342,7 @@ class Reservation(Element[T]):
             return
         try:
             self.fail(error)
-        except QuaysideError as failure:
+        except Exception as failure:
             # The block's own exception matters more; the element returns when its lease ends.
             LOG.warning("Element %s was not rolled back: %s", self.id, failure)
 
@@ -363,8 +354,8 @@ class Reservation(Element[T]):
             self._apply(settlement, timeout)
         except LeaseLostError:
             raise
-        except QuaysideError:
-            # The same settlement, or another one, may be tried again.
+        except BaseException:
+            # The same settlement, or another one, may be tried again: also after what a function for credentials raised, or an interrupt.
             self.settled = False
             raise
 

@@ -61,6 +61,23 @@ class ValidationError(QuaysideError):
         self.issues = tuple(issues)
 
 
+def text_of(value: object) -> str:
+    """Text of what somebody raised. Whatever it is, this raises nothing."""
+    try:
+        return str(value)
+    except Exception:
+        return f"{type(value).__name__} without text"
+
+
+def failure_of(error: Exception) -> QuaysideError:
+    """What the event `error` brings: a function of the program, such as `auth`, may raise anything."""
+    if isinstance(error, QuaysideError):
+        return error
+    failure = QuaysideError("failed", f"{type(error).__name__}: {text_of(error)}")
+    failure.__cause__ = error
+    return failure
+
+
 class RetryLater(Exception):
     """Raised by a handler: rolls the job back and delays its next delivery."""
 
@@ -74,4 +91,5 @@ class Bury(Exception):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.reason = reason
+        #: Also of an exception, which is given easily: `raise Bury(error)`.
+        self.reason = text_of(reason)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Generic, Literal, TypeVar
 
 from .codec import Codec
-from .errors import ValidationError
+from .errors import QuaysideError, ValidationError
 
 T = TypeVar("T")
 State = Literal["ready", "scheduled", "reserved"]
@@ -34,6 +35,8 @@ class Content:
     #: Failed tries so far.
     tries: int
     mature: datetime
+    #: Whether the user may browse the queue, but not see bodies.
+    is_hidden: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Element(Generic[T]):
 
     def __init__(self, content: Content, codec: Codec[T]) -> None:
         self._codec = codec
+        self._is_hidden = content.is_hidden
         self.id = content.id
         self.body = content.body
         self.content_type = content.content_type
@@ -58,9 +62,11 @@ class Element(Generic[T]):
         self.tries = content.tries
         self.mature = content.mature
 
-    @property
+    @cached_property
     def data(self) -> T:
         """The decoded body. Decoded here and not on arrival: a broken body fails its handler and not the take."""
+        if self._is_hidden:
+            raise QuaysideError("body-hidden", "The user may not see bodies in this namespace.")
         return decode(self._codec, self.id, self.body, self.content_type)
 
 

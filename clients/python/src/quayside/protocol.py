@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import random
 import uuid
@@ -17,10 +18,11 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from .codec import Codec
-from .errors import QuaysideError, ValidationError
+from .errors import Bury, QuaysideError, RetryLater, ValidationError, text_of
 from .models import Receipt
 
 T = TypeVar("T")
+LOG = logging.getLogger("quayside")
 Action = Literal["commit", "rollback", "release", "extend", "bury"]
 IdempotencyKey = str | Literal[False] | None
 #: Keys that the caller named, each in its line; a random one of the request; or none, and nothing is repeated.
@@ -32,6 +34,8 @@ NDJSON = "application/x-ndjson"
 POLL_SECONDS = 30.0
 #: What a response may take in addition to the time for which the server was asked to wait.
 REPLY_SECONDS = 30.0
+#: Of a reason. The server keeps 1 KiB, and longer ones of many settlements would make their request too large.
+MAX_REASON_LENGTH = 1_000
 #: Errors of moments, after which the same request may succeed.
 PASSING = frozenset(
     {
@@ -41,7 +45,6 @@ PASSING = frozenset(
         "overloaded",
         "shutting-down",
         "too-many-consumers",
-        "gateway-failed",
     }
 )
 ACTIONS: tuple[Action, ...] = ("commit", "rollback", "release", "extend", "bury")
@@ -117,7 +120,7 @@ class Settlement:
 
 
 def server_of(url: str | None) -> Server:
-    given = url if url is not None else os.environ.get("QUAYSIDE_URL", DEFAULT_URL)
+    given = url if url is not None else os.environ.get("QUAYSIDE_URL") or DEFAULT_URL
     try:
         parts = urlsplit(given)
         port = parts.port
@@ -141,7 +144,8 @@ def authorization_of(auth: tuple[str, str] | str | None) -> str | None:
     if auth is None:
         return None
     if isinstance(auth, str):
-        return f"Bearer {auth}"
+        # A token that was read from a file ends with a line break.
+        return f"Bearer {auth.strip()}"
     user, password = auth
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
@@ -153,6 +157,8 @@ def head_of(server: Server, request: Request, authorization: str | None) -> dict
     if request.idempotency_key is not None:
         headers["Idempotency-Key"] = request.idempotency_key
     if authorization is not None:
+        if "\r" in authorization or "\n" in authorization:
+            raise ValidationError(["The value of the Authorization header has a line break."])
         headers["Authorization"] = authorization
     if request.body or request.method != "GET":
         headers["Content-Length"] = str(len(request.body))
@@ -241,10 +247,10 @@ def key_kind(key: IdempotencyKey) -> KeyKind:
 
 
 def line_keys(key: IdempotencyKey, count: int) -> list[str | None]:
-    """The keys that the lines of a request have: those that the caller named."""
+    """The keys of the lines of `insert_many`: those that the caller named."""
     if key is False or key is None:
         return [None] * count
-    return [key] if count == 1 else [f"{key}-{index}" for index in range(count)]
+    return [f"{key}-{index}" for index in range(count)]
 
 
 def request_key(kind: KeyKind) -> str | None:
@@ -303,13 +309,29 @@ def settle_item(settlement: Settlement) -> dict[str, Any]:
     if settlement.lease is not None:
         item["lease"] = milliseconds("lease", settlement.lease)
     if settlement.reason:
-        item["reason"] = settlement.reason
+        item["reason"] = settlement.reason[:MAX_REASON_LENGTH]
     return item
+
+
+def settlement_of(receipt: Receipt, error: BaseException, delay: float | None = None) -> Settlement:
+    """How a handler, or a block, that raised settles its element."""
+    if isinstance(error, Bury):
+        return Settlement("bury", receipt, reason=error.reason)
+    reason = reason_of(error)
+    if isinstance(error, RetryLater):
+        delay, reason = error.delay, text_of(error)
+    try:
+        return Settlement("rollback", receipt, delay=None if delay is None else max(delay, 0.0), reason=reason)
+    except (TypeError, ValidationError) as wrong:
+        # Without a settlement, the element would stay reserved until its lease ends.
+        LOG.error("The retry delay of the queue is used: %s", wrong)
+        return Settlement("rollback", receipt, reason=reason)
 
 
 def reason_of(error: BaseException) -> str:
     """Why a try failed, as it is kept with the element."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = text_of(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def browse_request(path: str, **query: str | int | None) -> Request:

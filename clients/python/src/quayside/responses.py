@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from .errors import ConnectionError, LeaseLostError, QuaysideError
+from .errors import ConnectionError, LeaseLostError, Outcome, QuaysideError
 from .models import Content, Holder, Look, QueueStatus
 from .protocol import Response, Settlement, settle_order
 
@@ -26,7 +26,6 @@ def error_of(response: Response) -> QuaysideError | None:
     if not isinstance(problem, dict):
         return foreign_error(response)
     code = str(problem.get("code", "internal"))
-    retry_after = response.headers.get("retry-after", "")
     request_id = problem.get("requestId")
     line = problem.get("line")
     if code == "pop-timeout":
@@ -36,22 +35,30 @@ def error_of(response: Response) -> QuaysideError | None:
         str(problem.get("detail", code)),
         status=response.status,
         request_id=None if request_id is None else str(request_id),
-        retry_after=float(retry_after) if retry_after.isdigit() else None,
+        retry_after=retry_after_of(response),
         outcome="unknown" if code in ("outcome-unknown", "internal") else "nothing-changed",
         line=line if isinstance(line, int) else None,
     )
 
 
+def retry_after_of(response: Response) -> float | None:
+    given = response.headers.get("retry-after", "")
+    return float(given) if given.isdecimal() else None
+
+
 def foreign_error(response: Response) -> QuaysideError:
     """A status without a problem document comes from something between client and server, such as a proxy."""
-    code = "gateway-failed" if response.status in (502, 503, 504) else "unexpected-response"
+    status = response.status
     start = response.body[:64].decode(errors="replace")
-    return ConnectionError(
-        code,
-        f"The response has status {response.status} and is not from Quayside: {start!r}.",
-        status=response.status,
-        outcome="nothing-changed" if 300 <= response.status < 500 else "unknown",
-    )
+    message = f"The response has status {status} and is not from Quayside: {start!r}."
+    retry_after = retry_after_of(response)
+    if status >= 500:
+        # A proxy answers 502, 503 or 504 for a server that it cannot reach, or that answered too late.
+        return ConnectionError("connection-failed", message, status=status, retry_after=retry_after, outcome="unknown")
+    # One that limits requests answers 429, and has passed nothing on.
+    code = "overloaded" if status == 429 else "unexpected-response"
+    outcome: Outcome = "nothing-changed" if status >= 300 else "unknown"
+    return QuaysideError(code, message, status=status, retry_after=retry_after, outcome=outcome)
 
 
 def moment(text: str) -> datetime:
@@ -62,16 +69,16 @@ def moment(text: str) -> datetime:
 def taken(response: Response) -> list[dict[str, Any]]:
     if response.status != 200:
         return []
-    return [document(response, line) for line in response.body.split(b"\n") if line]
+    return [document(response, "id", line) for line in response.body.split(b"\n") if line]
 
 
-def document(response: Response, text: bytes | None = None) -> dict[str, Any]:
-    """A JSON object of a response. Something between client and server may answer 200 as well."""
+def document(response: Response, member: str, text: bytes | None = None) -> dict[str, Any]:
+    """A JSON object of a response, which has that member. Something between client and server may answer 200 as well."""
     try:
         value = json.loads(response.body if text is None else text)
     except ValueError:
         value = None
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or member not in value:
         raise foreign_error(response)
     return value
 
@@ -87,6 +94,7 @@ def content_of(record: Mapping[str, Any]) -> Content:
         headers=record.get("headers") or {},
         tries=record["tries"],
         mature=moment(record["mature"]),
+        is_hidden="text" not in record and "base64" not in record,
     )
 
 
@@ -103,7 +111,7 @@ def settle_results(
 ) -> list[datetime | QuaysideError | None]:
     """The result of each, in the order of the argument."""
     results: list[datetime | QuaysideError | None] = [None] * len(settlements)
-    for index, result in zip(settle_order(settlements), document(response)["results"]):
+    for index, result in zip(settle_order(settlements), document(response, "results")["results"]):
         results[index] = settled(settlements[index], result, response.after_unknown)
     return results
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import http.client
+import io
 import selectors
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from .errors import ConnectionError, Outcome, QuaysideError, StoppedError, TimeoutError
 from .protocol import Request, Response, Server, head_of
@@ -26,13 +30,13 @@ class Transport:
         self._is_closed = False
 
     def send(self, request: Request, timeout: float) -> Response:
-        """Sends a request once. `timeout` bounds the connect, and each wait for more of the response."""
-        started_at = time.monotonic()
+        """Sends a request once. `timeout` is for all of it, however slowly the response arrives."""
+        deadline = time.monotonic() + timeout
         headers = head_of(self._server, request, self._authorize())
         connection = self._connect(timeout)
-        remaining = max(timeout - (time.monotonic() - started_at), 0.001)
         try:
-            connection.sock.settimeout(remaining)
+            connection.sock.settimeout(until(deadline))
+            connection.response_class = functools.partial(TimedResponse, deadline)  # type: ignore[assignment]
             connection.request(request.method, self._server.path + request.path, request.body or None, headers)
             reply = connection.getresponse()
             body = reply.read()
@@ -91,6 +95,38 @@ class Transport:
         if isinstance(error, builtins.TimeoutError):
             return TimeoutError("timeout", message, outcome=outcome)
         return ConnectionError("connection-failed", message, outcome=outcome)
+
+
+class TimedResponse(http.client.HTTPResponse):
+    """Reads until a deadline. A timeout of the socket begins again with each byte."""
+
+    def __init__(self, deadline: float, sock: socket.socket, method: str | None = None) -> None:
+        super().__init__(sock, method=method)
+        self.fp.close()
+        self.fp = io.BufferedReader(TimedReader(sock, deadline))
+
+
+class TimedReader(io.RawIOBase):
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self._socket = sock
+        self._deadline = deadline
+        # Keeps the socket open if the connection is closed while its response is read.
+        self._raw = sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._socket.settimeout(until(self._deadline))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def until(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.001)
 
 
 def is_readable(connection: http.client.HTTPConnection) -> bool:

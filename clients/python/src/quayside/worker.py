@@ -12,9 +12,23 @@ from types import FrameType
 from typing import Generic, TypeVar
 
 from .client import Queue, Reservation
-from .errors import LeaseLostError, QuaysideError
-from .protocol import Settlement
-from .working import POLL_SECONDS, RENEWALS, Backoff, Listeners, Stopped, consumer_name, delay_of, pause_after
+from .errors import LeaseLostError, QuaysideError, StoppedError, TimeoutError, failure_of
+from .protocol import Settlement, settlement_of
+from .working import (
+    CANCEL_SECONDS,
+    GRACE_SECONDS,
+    POLL_SECONDS,
+    RENEWALS,
+    STOPPED,
+    Backoff,
+    Listeners,
+    Stopped,
+    check_options,
+    consumer_name,
+    delay_of,
+    event_of,
+    pause_after,
+)
 
 T = TypeVar("T")
 LOG = logging.getLogger("quayside")
@@ -41,8 +55,7 @@ class Worker(Generic[T]):
         handler_timeout: float | None = None,
         backoff: Backoff | None = None,
     ) -> None:
-        if concurrency < 1:
-            raise ValueError(f"concurrency={concurrency} must be at least 1.")
+        check_options(concurrency, lease, handler_timeout)
         self._queue = queue
         self._handler = handler
         self._concurrency = concurrency
@@ -57,8 +70,12 @@ class Worker(Generic[T]):
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._is_paused = False
-        #: Whether a request for jobs is in flight.
+        #: Whether a request for jobs is in flight, and how many there were.
         self._is_taking = False
+        self._takes = 0
+        #: Why `run` ends: a signal, or 0. A SimpleQueue may be used in a signal handler; an Event may deadlock there.
+        self._received: queues.SimpleQueue[int] = queues.SimpleQueue()
+        self._stop_lock = threading.Lock()
         self._ended = threading.Event()
         self._finished = 0
         self._returned = 0
@@ -83,19 +100,17 @@ class Worker(Generic[T]):
         return self
 
     def run(
-        self, *, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT), grace: float = 30.0
+        self, *, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT), grace: float = GRACE_SECONDS
     ) -> Stopped:
         """Works until one of the signals arrives, then stops. Only the main thread can call it."""
-        # A SimpleQueue may be used in a signal handler; an Event may deadlock there.
-        received: queues.SimpleQueue[int] = queues.SimpleQueue()
 
         def receive(number: int, frame: FrameType | None) -> None:
-            received.put(number)
+            self._received.put(number)
 
         before = {number: signal.signal(number, receive) for number in signals}
         try:
             self.start()
-            received.get()
+            self._received.get()
         finally:
             # Before the handlers have ended: a second signal ends the process at once.
             for number, handler in before.items():
@@ -113,10 +128,14 @@ class Worker(Generic[T]):
             self._is_paused = False
             self._changed.notify_all()
 
-    def stop(self, grace: float = 30.0) -> Stopped:
+    def stop(self, grace: float = GRACE_SECONDS) -> Stopped:
         """Takes no more jobs and waits for the handlers. After `grace` seconds, rolls the rest back."""
-        if self._ended.is_set():
-            return Stopped(self._finished, self._returned)
+        with self._stop_lock:
+            if not self._ended.is_set():
+                self._stop(grace)
+        return Stopped(self._finished, self._returned)
+
+    def _stop(self, grace: float) -> None:
         until = time.monotonic() + grace
         with self._changed:
             self._stopping.set()
@@ -128,14 +147,11 @@ class Worker(Generic[T]):
             rest = list(self._active)
             self._active.clear()
             self._ended.set()
-        for job in rest:
-            self._give_up(job, "the worker was stopped")
         self._returned += len(rest)
+        self._give_up([(job, Settlement("rollback", job.receipt, delay=0, reason=STOPPED)) for job in rest])
         for _ in self._threads:
             self._jobs.put(None)
-        stopped = Stopped(self._finished, self._returned)
         self._listeners.emit("stopped")
-        return stopped
 
     def __enter__(self) -> Worker[T]:
         return self.start()
@@ -151,13 +167,18 @@ class Worker(Generic[T]):
                     free, wait=POLL_SECONDS, group=self._group, lease=self._lease, consumer=self._name
                 )
                 failed = 0
-            except QuaysideError as error:
+            except Exception as error:
                 self._add([])
-                if error.code == "pop-cancelled":
+                failure = failure_of(error)
+                if failure.code == "pop-cancelled":
                     # By `stop`, by `pause`, or by an operator.
                     continue
                 failed += 1
-                self._listeners.emit("error", error)
+                self._listeners.emit("error", failure)
+                if isinstance(failure, StoppedError):
+                    self._received.put(0)
+                    self.stop()
+                    return
                 self._stopping.wait(pause_after(failed))
                 continue
             if self._stopping.is_set():
@@ -174,9 +195,9 @@ class Worker(Generic[T]):
         """Returns jobs that came while the worker was being stopped."""
         try:
             self._queue.settle([Settlement("release", job.receipt) for job in jobs], None)
-        except QuaysideError as error:
+        except Exception as error:
             # They return when their leases end.
-            self._listeners.emit("error", error)
+            self._listeners.emit("error", failure_of(error))
         self._returned += len(jobs)
 
     def _add(self, jobs: Sequence[Reservation[T]]) -> None:
@@ -195,19 +216,30 @@ class Worker(Generic[T]):
                 free = self._concurrency - len(self._active)
                 if free > 0 and not self._is_paused:
                     self._is_taking = True
+                    self._takes += 1
                     return free
                 self._changed.wait()
         return 0
 
     def _end_take(self, until: float) -> None:
         """Ends the request that waits for jobs. It may not have reached the server yet, so its cancel is repeated."""
-        while self._is_taking and time.monotonic() < until:
+        number = self._takes
+
+        def is_take_over() -> bool:
+            # Only of this one: if the worker is resumed, the next one is to stay.
+            return not self._is_taking or self._takes != number
+
+        is_over = is_take_over()
+        is_reached = True
+        while is_reached and not is_over and time.monotonic() < until:
             try:
-                self._queue.cancel(self._name, 1.0)
-            except QuaysideError as error:
+                self._queue.cancel(self._name, CANCEL_SECONDS)
+            except Exception as error:
+                # A server that cannot be reached hands nothing out; if it has done so, the jobs are released or their leases end.
+                is_reached = False
                 LOG.debug("The waiting call was not cancelled: %s", error)
             with self._changed:
-                self._changed.wait_for(lambda: not self._is_taking, 0.1)
+                is_over = self._changed.wait_for(is_take_over, 0.1)
 
     def _run_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -232,16 +264,16 @@ class Worker(Generic[T]):
                 self._listeners.emit("committed", job, time.monotonic() - started_at)
                 return
             job.fail(error, delay_of(self._backoff, job.tries, error))
-            self._listeners.emit("rolled_back", job, error)
+            self._listeners.emit(event_of(error), job, error)
         except LeaseLostError:
             job.lost.set()
             self._listeners.emit("lease_lost", job)
-        except QuaysideError as failure:
+        except Exception as failure:
             # The element returns when its lease ends.
-            self._listeners.emit("error", failure)
+            self._listeners.emit("error", failure_of(failure))
 
     def _renew_leases(self) -> None:
-        while not self._ended.wait(self._lease / RENEWALS / 2):
+        while not self._ended.wait(self._until_check()):
             now = time.monotonic()
             due: list[Reservation[T]] = []
             late: list[Reservation[T]] = []
@@ -253,17 +285,39 @@ class Worker(Generic[T]):
                         late.append(job)
                     elif now - times.renewed_at >= self._lease / RENEWALS:
                         due.append(job)
-            for job in late:
-                self._give_up(job, f"the handler did not end within {self._handler_timeout} s")
+            if late:
+                self._time_out(late)
             if due:
                 self._extend(due, now)
+
+    def _until_check(self) -> float:
+        """Seconds until a lease is to be renewed, or a handler may have taken too long."""
+        pause = self._lease / RENEWALS / 2
+        if self._handler_timeout is None:
+            return pause
+        now = time.monotonic()
+        with self._changed:
+            limits = [
+                times.started_at + self._handler_timeout - now
+                for job, times in self._active.items()
+                if not job.lost.is_set() and not job.settled
+            ]
+        # A handler that starts before the next check has at least so long.
+        return max(min(pause, self._handler_timeout, *limits), 0.001)
+
+    def _time_out(self, jobs: Sequence[Reservation[T]]) -> None:
+        error = TimeoutError("timeout", f"The handler took more than {self._handler_timeout} s.")
+        for job in self._give_up(
+            [(job, settlement_of(job.receipt, error, delay_of(self._backoff, job.tries, error))) for job in jobs]
+        ):
+            self._listeners.emit("rolled_back", job, error)
 
     def _extend(self, jobs: Sequence[Reservation[T]], now: float) -> None:
         settlements = [Settlement("extend", job.receipt, lease=self._lease) for job in jobs]
         try:
             results = self._queue.settle(settlements, self._lease / RENEWALS)
-        except QuaysideError as error:
-            self._listeners.emit("error", error)
+        except Exception as error:
+            self._listeners.emit("error", failure_of(error))
             for job in jobs:
                 times = self._active.get(job)
                 if times is not None and time.monotonic() - times.renewed_at >= self._lease:
@@ -282,15 +336,22 @@ class Worker(Generic[T]):
             job.lost.set()
             self._listeners.emit("lease_lost", job)
 
-    def _give_up(self, job: Reservation[T], reason: str) -> None:
-        """Returns a job whose handler still runs."""
-        if job.settled or job.lost.is_set():
-            return
-        job.lost.set()
+    def _give_up(self, jobs: Sequence[tuple[Reservation[T], Settlement]]) -> list[Reservation[T]]:
+        """Returns jobs whose handlers still run, with one request. The result: those that were rolled back."""
+        given = [(job, settlement) for job, settlement in jobs if not job.settled and not job.lost.is_set()]
+        for job, _ in given:
+            job.settled = True
+            job.lost.set()
         try:
-            job.rollback(reason=reason)
-        except QuaysideError as error:
-            self._listeners.emit("error", error)
+            results = self._queue.settle([settlement for _, settlement in given], None) if given else []
+        except Exception as error:
+            # The elements return when their leases end.
+            self._listeners.emit("error", failure_of(error))
+            return []
+        for (job, _), result in zip(given, results):
+            if isinstance(result, QuaysideError):
+                self._listeners.emit("lease_lost", job)
+        return [job for (job, _), result in zip(given, results) if result is None]
 
 
 class Times:

@@ -9,14 +9,23 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .errors import Bury, ValidationError
+from .protocol import milliseconds
+
 LOG = logging.getLogger("quayside")
 #: How long one request waits for jobs.
 POLL_SECONDS = 20.0
+#: How long the cancel of such a request may take.
+CANCEL_SECONDS = 2.0
+#: How long `stop` waits for handlers, if the caller does not say.
+GRACE_SECONDS = 30.0
 #: A lease is renewed so often in its length: two renewals may fail before it ends.
 RENEWALS = 3
 #: Given the failed tries so far and the exception: seconds until the next try, None for the queue's retry delay.
 Backoff = Callable[[int, BaseException], float | None]
-EVENTS = ("taken", "committed", "rolled_back", "lease_lost", "idle", "error", "stopped")
+EVENTS = ("taken", "committed", "rolled_back", "buried", "lease_lost", "idle", "error", "stopped")
+#: Why the jobs of handlers that still run are rolled back.
+STOPPED = "the worker was stopped"
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,19 @@ def delay_of(backoff: Backoff | None, tries: int, error: BaseException) -> float
     except Exception:
         LOG.exception("The backoff function failed.")
         return None
+
+
+def check_options(concurrency: int, lease: float, handler_timeout: float | None) -> None:
+    if concurrency < 1:
+        raise ValueError(f"concurrency={concurrency} must be at least 1.")
+    milliseconds("lease", lease, at_least=1)
+    if handler_timeout is not None and not handler_timeout > 0:
+        raise ValidationError([f"handler_timeout={handler_timeout!r:.64} must be more than 0 seconds."])
+
+
+def event_of(error: BaseException) -> str:
+    """The event of a job whose handler raised."""
+    return "buried" if isinstance(error, Bury) else "rolled_back"
 
 
 def consumer_name() -> str:

@@ -1,6 +1,42 @@
 """The client and the worker for asyncio. Names, arguments and errors are those of `quayside`."""
 
+from ..codec import Codec, DefaultCodec
+from ..errors import (
+    Bury,
+    ConnectionError,
+    LeaseLostError,
+    QuaysideError,
+    RetryLater,
+    StoppedError,
+    TimeoutError,
+    ValidationError,
+)
+from ..models import BrowsedElement, Element, Holder, QueueStatus, State
+from ..protocol import Retry
+from ..working import Stopped
 from .client import Quayside, Queue, Reservation
 from .worker import Worker
 
-__all__ = ["Quayside", "Queue", "Reservation", "Worker"]
+__all__ = [
+    "BrowsedElement",
+    "Bury",
+    "Codec",
+    "ConnectionError",
+    "DefaultCodec",
+    "Element",
+    "Holder",
+    "LeaseLostError",
+    "Quayside",
+    "QuaysideError",
+    "Queue",
+    "QueueStatus",
+    "Reservation",
+    "Retry",
+    "RetryLater",
+    "State",
+    "Stopped",
+    "StoppedError",
+    "TimeoutError",
+    "ValidationError",
+    "Worker",
+]

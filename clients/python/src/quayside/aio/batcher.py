@@ -43,23 +43,29 @@ class Batcher(Generic[I, R]):
     def _start(self) -> None:
         self._is_scheduled = False
         while self._waiting and len(self._tasks) < MAX_IN_FLIGHT:
-            task = asyncio.ensure_future(self._flush(self._next()))
-            self._tasks.add(task)
-            task.add_done_callback(self._finish)
+            if batch := self._next():
+                task = asyncio.ensure_future(self._flush(batch))
+                self._tasks.add(task)
+                task.add_done_callback(self._finish)
 
     def _finish(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._start()
 
     def _next(self) -> list[tuple[I, int, asyncio.Future[R]]]:
-        count = 0
+        batch: list[tuple[I, int, asyncio.Future[R]]] = []
+        seen = 0
         total = 0
-        for _, size, _ in self._waiting[:MAX_ITEMS]:
-            total += size
-            if count > 0 and total > MAX_BYTES:
-                break
-            count += 1
-        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        for entry in self._waiting:
+            _, size, future = entry
+            # A call that was cancelled while it waited is not sent any more.
+            if not future.done():
+                total += size
+                if len(batch) == MAX_ITEMS or (batch and total > MAX_BYTES):
+                    break
+                batch.append(entry)
+            seen += 1
+        del self._waiting[:seen]
         return batch
 
     async def _flush(self, batch: list[tuple[I, int, asyncio.Future[R]]]) -> None:

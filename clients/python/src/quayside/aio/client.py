@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from .. import protocol, responses
 from ..codec import Codec, DefaultCodec
-from ..errors import Bury, LeaseLostError, QuaysideError, RetryLater, TimeoutError
+from ..errors import LeaseLostError, QuaysideError, TimeoutError
 from ..models import BrowsedElement, Content, Element, QueueStatus, Receipt, State
 from ..protocol import REPLY_SECONDS, Attempts, IdempotencyKey, Request, Response, Retry, Settlement
 from .batcher import Batcher
@@ -116,7 +116,7 @@ class Queue(Generic[T]):
         timeout: float | None = None,
     ) -> str:
         """Inserts one element and returns its id. Repeated if the outcome is unknown: the key makes that safe."""
-        (key,) = protocol.line_keys(idempotency_key, 1)
+        key = None if idempotency_key is False else idempotency_key
         line = protocol.insert_line(
             self._codec, data, delay=delay, at=at, ttl=ttl, headers=headers, groups=groups, key=key
         )
@@ -135,7 +135,7 @@ class Queue(Generic[T]):
         idempotency_key: IdempotencyKey = None,
         timeout: float | None = None,
     ) -> list[str]:
-        """Inserts all elements or none, and returns their ids. Of several, `-0`, `-1`, … are appended to a key."""
+        """Inserts all elements or none, and returns their ids. `-0`, `-1`, … are appended to a key."""
         keys = protocol.line_keys(idempotency_key, len(data))
         lines = [
             protocol.insert_line(
@@ -214,7 +214,7 @@ class Queue(Generic[T]):
         after: str | None = None
         while True:
             request = protocol.browse_request(self._path, state=state, where=where, group=group, after=after)
-            page = responses.document(await self._client.send(request, timeout))
+            page = responses.document(await self._client.send(request, timeout), "elements")
             for record in page["elements"]:
                 yield BrowsedElement(responses.content_of(record), self._codec, responses.look_of(record))
             after = page["next"]
@@ -223,7 +223,7 @@ class Queue(Generic[T]):
 
     async def status(self, *, timeout: float | None = None) -> QueueStatus:
         response = await self._client.send(Request("GET", f"{self._path}/status"), timeout)
-        return responses.status_of(responses.document(response))
+        return responses.status_of(responses.document(response, "stats"))
 
     async def pause(self, *, timeout: float | None = None) -> None:
         """Holds back all consumers of the queue until `resume`."""
@@ -266,7 +266,7 @@ class Queue(Generic[T]):
         self, lines: Sequence[bytes], kind: protocol.KeyKind, key: str | None, timeout: float | None
     ) -> list[str]:
         response = await self._client.send(protocol.insert_request(self._path, lines, kind, key), timeout)
-        ids: list[str] = responses.document(response)["ids"]
+        ids: list[str] = responses.document(response, "ids")["ids"]
         return ids
 
     async def _insert_lines(
@@ -363,12 +363,7 @@ class Reservation(Element[T]):
 
     async def fail(self, error: BaseException, delay: float | None = None) -> None:
         """Settles as a handler's exception demands: RetryLater and Bury have their own meaning."""
-        if isinstance(error, Bury):
-            await self.bury(error.reason)
-        elif isinstance(error, RetryLater):
-            await self.rollback(delay=error.delay, reason=str(error))
-        else:
-            await self.rollback(delay=delay, reason=protocol.reason_of(error))
+        await self._settle(protocol.settlement_of(self.receipt, error, delay), None)
 
     async def __aenter__(self) -> Reservation[T]:
         return self
@@ -383,7 +378,7 @@ class Reservation(Element[T]):
             return
         try:
             await self.fail(error)
-        except QuaysideError as failure:
+        except Exception as failure:
             # The block's own exception matters more; the element returns when its lease ends.
             LOG.warning("Element %s was not rolled back: %s", self.id, failure)
 
@@ -395,8 +390,8 @@ class Reservation(Element[T]):
             await self._queue.settle_gathered(settlement, timeout)
         except LeaseLostError:
             raise
-        except QuaysideError:
-            # The same settlement, or another one, may be tried again.
+        except BaseException:
+            # The same settlement, or another one, may be tried again: also if this one was cancelled.
             self.settled = False
             raise
 

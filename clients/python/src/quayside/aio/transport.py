@@ -5,11 +5,24 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
+from typing import Any
 
-from ..errors import ConnectionError, Outcome, StoppedError, TimeoutError
+from ..errors import ConnectionError, Outcome, QuaysideError, StoppedError, TimeoutError
 from ..protocol import Request, Response, Server, head_of
 
-Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+class Reader(asyncio.StreamReader):
+    """Notices what arrives while nobody waits for a response, such as the 408 of a proxy: it must not answer the next request."""
+
+    is_idle = False
+    is_stale = False
+
+    def feed_data(self, data: Any) -> None:
+        self.is_stale = self.is_stale or self.is_idle
+        super().feed_data(data)
+
+
+Connection = tuple[Reader, asyncio.StreamWriter]
 
 #: A line of a response's head, as the reader's limit.
 MAX_LINE_BYTES = 65_536
@@ -34,21 +47,25 @@ class Transport:
         self._is_closed = False
 
     async def send(self, request: Request, timeout: float) -> Response:
-        """Sends a request once."""
+        """Sends a request once. Raises what the function for credentials raises, as it is."""
         is_sent = False
 
         async def exchange() -> Response:
             nonlocal is_sent
             headers = head_of(self._server, request, await self._authorize())
-            connection = await self._connect()
-            is_sent = True
             try:
-                response, is_reusable = await converse(connection, self._server, request, headers)
-            except BaseException:
-                # Also if the call is cancelled: the server returns what it took for a client that is gone.
-                abort(connection)
-                raise
+                connection = await self._connect()
+                is_sent = True
+                try:
+                    response, is_reusable = await converse(connection, self._server, request, headers)
+                except BaseException:
+                    # Also if the call is cancelled: the server returns what it took for a client that is gone.
+                    abort(connection)
+                    raise
+            except (OSError, EOFError, ValueError, ProtocolError, asyncio.LimitOverrunError) as error:
+                raise self._failure(error, is_sent) from error
             if is_reusable and not self._is_closed:
+                connection[0].is_idle = True
                 self._idle.append(connection)
             else:
                 abort(connection)
@@ -56,13 +73,16 @@ class Transport:
 
         try:
             return await asyncio.wait_for(exchange(), timeout)
-        except (OSError, EOFError, ValueError, ProtocolError, asyncio.TimeoutError) as error:
-            what = "failed before the response was complete" if is_sent else "cannot be opened"
-            message = f"The connection to {self._server.authority} {what}: {str(error) or type(error).__name__}"
-            outcome: Outcome = "unknown" if is_sent else "nothing-changed"
-            if isinstance(error, asyncio.TimeoutError):
-                raise TimeoutError("timeout", message, outcome=outcome) from error
-            raise ConnectionError("connection-failed", message, outcome=outcome) from error
+        except asyncio.TimeoutError as error:
+            raise self._failure(error, is_sent) from error
+
+    def _failure(self, error: Exception, is_sent: bool) -> QuaysideError:
+        what = "failed before the response was complete" if is_sent else "cannot be opened"
+        message = f"The connection to {self._server.authority} {what}: {str(error) or type(error).__name__}"
+        outcome: Outcome = "unknown" if is_sent else "nothing-changed"
+        if isinstance(error, asyncio.TimeoutError):
+            return TimeoutError("timeout", message, outcome=outcome)
+        return ConnectionError("connection-failed", message, outcome=outcome)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -81,12 +101,18 @@ class Transport:
             raise StoppedError("stopped", "The client is closed.")
         while self._idle:
             connection = self._idle.pop()
-            if not connection[0].at_eof() and not connection[1].is_closing():
+            reader, writer = connection
+            reader.is_idle = False
+            if not reader.is_stale and not reader.at_eof() and not writer.is_closing():
                 return connection
             abort(connection)
-        return await asyncio.open_connection(
-            self._server.host, self._server.port, ssl=self._tls, limit=MAX_LINE_BYTES
+        loop = asyncio.get_running_loop()
+        reader = Reader(MAX_LINE_BYTES, loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.create_connection(
+            lambda: protocol, self._server.host, self._server.port, ssl=self._tls
         )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
 def abort(connection: Connection) -> None:

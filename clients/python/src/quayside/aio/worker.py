@@ -9,9 +9,23 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from ..errors import LeaseLostError, QuaysideError
+from ..errors import LeaseLostError, StoppedError, failure_of
 from ..protocol import Settlement
-from ..working import POLL_SECONDS, RENEWALS, Backoff, Listeners, Stopped, consumer_name, delay_of, pause_after
+from ..working import (
+    CANCEL_SECONDS,
+    GRACE_SECONDS,
+    POLL_SECONDS,
+    RENEWALS,
+    STOPPED,
+    Backoff,
+    Listeners,
+    Stopped,
+    check_options,
+    consumer_name,
+    delay_of,
+    event_of,
+    pause_after,
+)
 from .client import Queue, Reservation
 
 T = TypeVar("T")
@@ -38,8 +52,7 @@ class Worker(Generic[T]):
         handler_timeout: float | None = None,
         backoff: Backoff | None = None,
     ) -> None:
-        if concurrency < 1:
-            raise ValueError(f"concurrency={concurrency} must be at least 1.")
+        check_options(concurrency, lease, handler_timeout)
         self._queue = queue
         self._handler = handler
         self._concurrency = concurrency
@@ -59,7 +72,11 @@ class Worker(Generic[T]):
         #: Set while no request for jobs is in flight.
         self._take_ended = asyncio.Event()
         self._take_ended.set()
+        self._takes = 0
+        #: Why `run` ends.
+        self._received = asyncio.Event()
         self._is_stopped = False
+        self._stopper: asyncio.Task[None] | None = None
         self._finished = 0
         self._returned = 0
         self._taker: asyncio.Task[None] | None = None
@@ -77,16 +94,15 @@ class Worker(Generic[T]):
         return self
 
     async def run(
-        self, *, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT), grace: float = 30.0
+        self, *, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT), grace: float = GRACE_SECONDS
     ) -> Stopped:
         """Works until one of the signals arrives, then stops. Only in the event loop of the main thread."""
         loop = asyncio.get_running_loop()
-        received = asyncio.Event()
         for number in signals:
-            loop.add_signal_handler(number, received.set)
+            loop.add_signal_handler(number, self._received.set)
         try:
             self.start()
-            await received.wait()
+            await self._received.wait()
         finally:
             # Before the handlers have ended: a second signal ends the process at once.
             for number in signals:
@@ -103,10 +119,15 @@ class Worker(Generic[T]):
         async with self._changed:
             self._changed.notify_all()
 
-    async def stop(self, grace: float = 30.0) -> Stopped:
+    async def stop(self, grace: float = GRACE_SECONDS) -> Stopped:
         """Takes no more jobs and waits for handlers. After `grace` seconds, cancels the rest and rolls back."""
-        if self._is_stopped:
-            return Stopped(self._finished, self._returned)
+        if self._stopper is None:
+            self._stopper = asyncio.ensure_future(self._stop(grace))
+        # Of all callers, so that one of them that is cancelled does not end it.
+        await asyncio.shield(self._stopper)
+        return Stopped(self._finished, self._returned)
+
+    async def _stop(self, grace: float) -> None:
         until = time.monotonic() + grace
         self._stopping.set()
         async with self._changed:
@@ -125,7 +146,6 @@ class Worker(Generic[T]):
             task.cancel()
         await asyncio.gather(*own, *rest.values(), return_exceptions=True)
         self._listeners.emit("stopped")
-        return Stopped(self._finished, self._returned)
 
     async def __aenter__(self) -> Worker[T]:
         return self.start()
@@ -141,13 +161,18 @@ class Worker(Generic[T]):
                     free, wait=POLL_SECONDS, group=self._group, lease=self._lease, consumer=self._name
                 )
                 failed = 0
-            except QuaysideError as error:
+            except Exception as error:
                 self._take_ended.set()
-                if error.code == "pop-cancelled":
+                failure = failure_of(error)
+                if failure.code == "pop-cancelled":
                     # By `stop`, by `pause`, or by an operator.
                     continue
                 failed += 1
-                self._listeners.emit("error", error)
+                self._listeners.emit("error", failure)
+                if isinstance(failure, StoppedError):
+                    self._received.set()
+                    self._stopper = self._stopper or asyncio.ensure_future(self._stop(GRACE_SECONDS))
+                    return
                 try:
                     await asyncio.wait_for(self._stopping.wait(), pause_after(failed))
                 except asyncio.TimeoutError:
@@ -167,9 +192,9 @@ class Worker(Generic[T]):
         """Returns jobs that came while the worker was being stopped."""
         try:
             await self._queue.settle([Settlement("release", job.receipt) for job in jobs], None)
-        except QuaysideError as error:
+        except Exception as error:
             # They return when their leases end.
-            self._listeners.emit("error", error)
+            self._listeners.emit("error", failure_of(error))
         self._returned += len(jobs)
 
     async def _wait_for_capacity(self) -> int:
@@ -179,16 +204,22 @@ class Worker(Generic[T]):
                 free = self._concurrency - len(self._active)
                 if free > 0 and not self._is_paused:
                     self._take_ended.clear()
+                    self._takes += 1
                     return free
                 await self._changed.wait()
         return 0
 
     async def _end_take(self, until: float) -> None:
         """Ends the request that waits for jobs. It may not have reached the server yet, so its cancel is repeated."""
-        while not self._take_ended.is_set() and time.monotonic() < until:
+        number = self._takes
+        is_reached = True
+        # Only this one: if the worker is resumed, the next one is to stay.
+        while is_reached and not self._take_ended.is_set() and self._takes == number and time.monotonic() < until:
             try:
-                await self._queue.cancel(self._name, 1.0)
-            except QuaysideError as error:
+                await self._queue.cancel(self._name, CANCEL_SECONDS)
+            except Exception as error:
+                # A server that cannot be reached hands nothing out; if it has done so, the leases end.
+                is_reached = False
                 LOG.debug("The waiting call was not cancelled: %s", error)
             try:
                 await asyncio.wait_for(self._take_ended.wait(), 0.1)
@@ -224,13 +255,13 @@ class Worker(Generic[T]):
                 self._listeners.emit("committed", job, time.monotonic() - started_at)
                 return
             await job.fail(error, delay_of(self._backoff, job.tries, error))
-            self._listeners.emit("rolled_back", job, error)
+            self._listeners.emit(event_of(error), job, error)
         except LeaseLostError:
             job.lost.set()
             self._listeners.emit("lease_lost", job)
-        except QuaysideError as failure:
+        except Exception as failure:
             # The element returns when its lease ends.
-            self._listeners.emit("error", failure)
+            self._listeners.emit("error", failure_of(failure))
 
     async def _renew_leases(self) -> None:
         while True:
@@ -248,8 +279,8 @@ class Worker(Generic[T]):
         settlements = [Settlement("extend", job.receipt, lease=self._lease) for job in jobs]
         try:
             results = await self._queue.settle(settlements, self._lease / RENEWALS)
-        except QuaysideError as error:
-            self._listeners.emit("error", error)
+        except Exception as error:
+            self._listeners.emit("error", failure_of(error))
             for job in jobs:
                 if time.monotonic() - self._renewed_at.get(job, now) >= self._lease:
                     self._lose(job)
@@ -277,6 +308,6 @@ class Worker(Generic[T]):
             return
         job.lost.set()
         try:
-            await job.rollback(reason="the worker was stopped")
-        except QuaysideError as error:
-            self._listeners.emit("error", error)
+            await job.rollback(delay=0, reason=STOPPED)
+        except Exception as error:
+            self._listeners.emit("error", failure_of(error))
