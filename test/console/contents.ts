@@ -120,4 +120,37 @@ export function contents(opened: () => OpenedConsole): void {
     await page.getByRole('heading', { name: 'Body' }).waitFor();
     return page;
   }
+
+  it('shows the number and the button of dead letters with a long reason in a narrow window', async () => {
+    const reasons = [{ reason: `Error: ${'z'.repeat(1_000)}`, count: 7 }];
+    const queue = { ns: 'jobs', queue: '__deadletter__', count: 7, oldest: null, reasons, sources: [] };
+    const page = await opened().page('#/users', { width: 390 });
+    const json = { queues: [{ ...queue, looked: 7, complete: true }], complete: true };
+    await page.route('**/dead-letters', (route) => route.fulfill({ json }));
+    await page.goto(`${opened().server.url}/console/#/dead-letters`);
+    const button = page.getByRole('button', { name: /^Redrive Error: z/ });
+    const box = await button.boundingBox();
+    assert.ok(box !== null && box.x + box.width <= 390, JSON.stringify(box));
+  });
+
+  it('marks the axes of charts with numbers that their texts say', async () => {
+    const minutes = (value: number): number[] => Array.from({ length: 60 }, () => value);
+    const json = {
+      from: '2026-11-24T12:00:00.000Z',
+      intervalMs: 60_000,
+      size: minutes(7),
+      schedSize: minutes(0),
+      resvSize: minutes(1),
+      insert: minutes(0.17),
+      take: minutes(0),
+    };
+    const page = await opened().page('#/users');
+    await page.route('**/history', (route) => route.fulfill({ json }));
+    await page.goto(`${opened().server.url}/console/#/`);
+    const marks = (chart: string): Promise<string[]> =>
+      page.getByRole('img', { name: chart }).locator('g text').allTextContents();
+    await page.locator('.plot svg').nth(1).waitFor();
+    assert.deepEqual(await marks('In and out'), ['0', '0.1', '0.2']);
+    assert.deepEqual(await marks('Depth'), ['0', '5', '10']);
+  });
 }

@@ -66,4 +66,48 @@ export function navigation(opened: () => OpenedConsole): void {
     await page.getByRole('region', { name: 'Namespaces' }).getByRole('link', { name: 'jobs' }).waitFor();
     assert.equal(await page.getByText('Healthy').count(), 0);
   });
+
+  it('begins a form at its first field', async () => {
+    const page = await opened().page('#/q/jobs/orders');
+    await page.getByRole('button', { name: 'Insert' }).click();
+    const body = page.getByRole('dialog').getByLabel('Body');
+    await body.waitFor();
+    assert.equal(await body.evaluate((one) => one.matches(':focus')), true);
+  });
+
+  it('leaves the editor of an exchange without a change', async () => {
+    const page = await opened().page('#/x/route/edit');
+    await page.getByLabel('From queue').fill('elsewhere');
+    await page.getByRole('link', { name: 'Cancel' }).click();
+    await page.getByLabel('Destinations').waitFor();
+    await page.getByRole('link', { name: 'incoming' }).waitFor();
+  });
+
+  it('says in the list of changes which exchange it was, and how many elements', async () => {
+    const declaration = { src: { ns: 'N', queue: 'noted' }, dst: [{ ns: 'N', queue: 'to' }], consumer: {} };
+    await opened().request('PUT', '/x/noted', {
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify(declaration),
+    });
+    await opened().request('DELETE', '/x/noted');
+    await opened().request('DELETE', '/q/N/noted/elements');
+    const page = await opened().page('#/users');
+    const rows = page.getByLabel('Who changed what').locator('tbody tr');
+    await rows.filter({ hasText: 'createExchange' }).filter({ hasText: 'id: noted' }).waitFor();
+    await rows.filter({ hasText: 'purge' }).filter({ hasText: 'removed: 0' }).first().waitFor();
+  });
+
+  it('lists operations without the dry runs of confirmations, unless they are asked for', async () => {
+    await opened().insert('N', 'only-counted', '1');
+    const page = await opened().page('#/q/N/only-counted');
+    await page.getByRole('button', { name: 'Delete …' }).click();
+    await page.getByRole('button', { name: 'Delete 1 element of only-counted', disabled: false }).waitFor();
+    await page.goto(`${opened().server.url}/console/#/operations`);
+    const show = page.getByLabel(/^Show [\d,]+ dry runs?$/);
+    await show.waitFor();
+    const row = page.locator('tbody tr').filter({ hasText: 'only-counted' });
+    assert.equal(await row.count(), 0);
+    await show.check();
+    await row.getByText('dry run').waitFor();
+  });
 }

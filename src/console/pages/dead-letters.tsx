@@ -149,9 +149,10 @@ function Parts({
       columns={[
         {
           title,
+          className: 'reason',
           cell: ({ name, header, count: of }) => (
             <>
-              <a href={queueHref(ns, queue, { search: selectorOf(header, name) })}>
+              <a title={name ?? undefined} href={queueHref(ns, queue, { search: selectorOf(header, name) })}>
                 <bdi>{name ?? 'not known'}</bdi>
               </a>
               <div class="meter thin" aria-hidden="true">

@@ -218,6 +218,9 @@ export function ExchangeEditor({
         >
           <Icon name="play" /> Dry run
         </button>
+        <a class="button" href={href(version === null ? ['exchanges'] : ['x', id])}>
+          Cancel
+        </a>
         <button type="submit" class="primary" disabled={isBusy.value}>
           {version === null ? 'Create the exchange' : 'Save the change …'}
         </button>

@@ -1,4 +1,4 @@
-import { useComputed } from '@preact/signals';
+import { useComputed, useSignal } from '@preact/signals';
 import { call, path } from '../api.ts';
 import { count, named, several } from '../format.ts';
 import {
@@ -27,21 +27,37 @@ export function Operations() {
         b.startedAt.localeCompare(a.startedAt),
     );
   });
+  const withDryRuns = useSignal(false);
   if (!isComplete.value) return <Loading />;
+  // Each confirmation begins with a dry run: ended ones would be most of the list.
+  const shown = all.value.filter(({ dryRun, state }) => withDryRuns.value || !dryRun || state === 'running');
+  const dryRuns = all.value.filter(({ dryRun }) => dryRun).length;
   return (
     <>
       <div class="page-head">
         <h1 class="grow">Operations</h1>
-        <span class="muted">{several(all.value.length, 'operation')}</span>
+        {dryRuns > 0 && (
+          <label class="row">
+            <input
+              type="checkbox"
+              checked={withDryRuns.value}
+              onChange={(event) => {
+                withDryRuns.value = event.currentTarget.checked;
+              }}
+            />
+            Show {several(dryRuns, 'dry run')}
+          </label>
+        )}
+        <span class="muted">{several(shown.length, 'operation')}</span>
       </div>
       <section class="card">
-        {all.value.length === 0 ? (
+        {shown.length === 0 ? (
           <Empty title="Nothing runs, and nothing ran within a week" icon="operations">
             An operation starts from a queue: select elements, or search, then choose what to do with all that
             match.
           </Empty>
         ) : (
-          <PlainTable label="Operations" rows={all.value} keyOf={({ id }) => id} columns={COLUMNS} />
+          <PlainTable label="Operations" rows={shown} keyOf={({ id }) => id} columns={COLUMNS} />
         )}
       </section>
     </>

@@ -280,7 +280,7 @@ function QueueFigures({ of, status }: { readonly of: QueueNamed; readonly status
         </dd>
       </div>
       <div>
-        <dt>Kept by</dt>
+        <dt>Engine</dt>
         <dd>{status?.type ?? '–'}</dd>
       </div>
     </dl>

@@ -212,6 +212,13 @@ function Sessions() {
   );
 }
 
+function detailsText(details: ChangeLine['details']): string {
+  const all = Object.entries(details).map(
+    ([name, value]) => `${name}: ${typeof value === 'string' ? value : JSON.stringify(value)}`,
+  );
+  return all.join(', ') || '–';
+}
+
 function Changes() {
   const { value, error, isLoading, reload } = useResource('audit', changes, 10_000);
   return (
@@ -239,6 +246,7 @@ function Changes() {
             { title: 'Action', cell: ({ action }) => action },
             { title: 'Namespace', cell: ({ namespace }) => namespace ?? '–' },
             { title: 'Queue', cell: ({ queue }) => <bdi>{queue ?? '–'}</bdi> },
+            { title: 'Details', className: 'long', cell: ({ details }) => <bdi>{detailsText(details)}</bdi> },
             { title: 'From', className: 'mono', cell: ({ address }) => address ?? '–' },
             ...nodeColumn<ChangeLine>(value),
           ]}

@@ -27,6 +27,8 @@ export interface ChangeLine {
   readonly address: string | null;
   readonly namespace: string | null;
   readonly queue: string | null;
+  /** What else is known of it, such as the id of an exchange, or how many elements were removed. */
+  readonly details: Readonly<Record<string, unknown>>;
 }
 
 export interface NamedConsumer extends WaitingConsumer {

@@ -18,6 +18,7 @@ export function Chart({
   lines,
   format,
   steps,
+  least = 1,
 }: {
   readonly title: string;
   readonly unit: string;
@@ -27,6 +28,8 @@ export function Chart({
   readonly format: (value: number) => string;
   /** By which the marks of the axis may differ; not given: round numbers. */
   readonly steps?: readonly number[];
+  /** The least difference that `format` shows. */
+  readonly least?: number;
 }) {
   const isTable = useSignal(false);
   const latest = lines.map(({ name, values }) => `${name} ${valueText(values.at(-1), format)}`);
@@ -65,6 +68,7 @@ export function Chart({
           lines={lines}
           format={format}
           steps={steps}
+          unit={least}
         />
       )}
     </figure>

@@ -47,6 +47,7 @@ export function HistoryCharts({ history }: { readonly history: HistoryRecord | n
         unit="per second"
         times={times}
         format={rate}
+        least={0.1}
         lines={[
           { name: 'In', colour: '--in', values: latest(insert) },
           { name: 'Out', colour: '--out', values: latest(take) },

@@ -225,7 +225,11 @@ function Preview({ operation }: { readonly operation: OperationDetails | null })
                     <When at={insertedAt} />
                   </td>
                   <td class="number">{bytes(size)}</td>
-                  <td>{reason ?? several(tries, 'failed try', 'failed tries')}</td>
+                  <td class="reason">
+                    <span title={reason ?? undefined}>
+                      {reason ?? several(tries, 'failed try', 'failed tries')}
+                    </span>
+                  </td>
                 </tr>
               ))}
             </tbody>
@@ -327,7 +331,7 @@ function Progress({
     });
   };
   const shownError = cancelError.value ?? trouble;
-  const { action, source, state, matched, changed, failed, error } = operation;
+  const { action, source, to, state, matched, changed, failed, error } = operation;
   const result = ACTION_RESULTS[action] ?? 'changed';
   const part = progressOf(operation);
   return (
@@ -336,6 +340,7 @@ function Progress({
         <OperationState state={state} />
         <b>
           {several(changed, 'element')} of {named(source.queue ?? source.ns)} {result}
+          {to?.queue !== undefined && ` to ${named(to.queue)} of ${to.ns}`}
         </b>
         {matched > changed && <span class="muted">of {count(matched)} that matched</span>}
       </p>

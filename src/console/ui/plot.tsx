@@ -19,6 +19,7 @@ interface PlotContent {
   readonly lines: readonly ChartLine[];
   readonly format: (value: number) => string;
   readonly steps: readonly number[] | undefined;
+  readonly unit: number;
 }
 
 /**
@@ -44,12 +45,20 @@ export function Plot(content: PlotContent) {
   );
 }
 
-function Lines({ label, times, lines, format, steps, width }: PlotContent & { readonly width: number }) {
+function Lines({
+  label,
+  times,
+  lines,
+  format,
+  steps,
+  unit,
+  width,
+}: PlotContent & { readonly width: number }) {
   const pointed = useSignal<number | null>(null);
   const right = width - 8;
   const bottom = HEIGHT - BOTTOM;
   const largest = Math.max(0, ...lines.flatMap(({ values }) => values.map((value) => value ?? 0)));
-  const step = stepOf(largest, steps);
+  const step = stepOf(largest, steps, unit);
   const top = step * Math.max(1, Math.ceil(largest / step));
   const x = (at: number): number => LEFT + (at / Math.max(1, times.length - 1)) * (right - LEFT);
   const y = (value: number): number => bottom - (value / top) * (bottom - TOP);
@@ -132,13 +141,14 @@ function pathOf(
     .join('');
 }
 
-/** A round distance between marks, so that there are three or four. */
-function stepOf(largest: number, steps: readonly number[] | undefined): number {
+/** A round distance between marks, so that there are three or four. A fraction of a unit would be a mark that its text does not say. */
+function stepOf(largest: number, steps: readonly number[] | undefined, unit: number): number {
   const wanted = largest / 3;
   if (steps !== undefined) return steps.find((step) => step >= wanted) ?? steps.at(-1) ?? 1;
   if (wanted <= 0) return 1;
-  const power = 10 ** Math.floor(Math.log10(wanted));
-  return power * (ROUND.find((factor) => factor * power >= wanted) ?? 10);
+  const power = 10 ** Math.floor(Math.log10(Math.max(wanted, unit)));
+  const isWhole = (step: number): boolean => Math.abs(step / unit - Math.round(step / unit)) < 1e-6;
+  return power * (ROUND.find((factor) => factor * power >= wanted && isWhole(factor * power)) ?? 10);
 }
 
 /** `14:05` */
