@@ -242,9 +242,10 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, number> implement
 
   onFlow(): void {
     const { credit } = this.endpoint;
+    // A client that replenishes its credit bit by bit holds the rest of its window. One that holds less has given less.
+    const window = Math.min(Math.max(this.window, credit), this.outstanding.size + credit);
     // Many clients give 2^32 - 1 and mean "no limit"; the session's is what they can hold.
-    const window = Math.min(credit, AMQP_LIMITS.unsettled);
-    if (window > this.window) this.setWindow(window);
+    this.setWindow(Math.min(window, AMQP_LIMITS.unsettled));
     this.#isDraining = false;
     this.endDrain();
     // The client took credit back: what comes for it now would be too much.

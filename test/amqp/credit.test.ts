@@ -30,6 +30,38 @@ describe('credit of a client that receives', () => {
     assert.deepEqual(await node.sizes('a'), { ready: 11, scheduled: 0, reserved: 9 });
   });
 
+  it('is listed as the window, which shrinks when the client gives less', async () => {
+    const window = (): number | null | undefined =>
+      node.server.describeSessions().flatMap(({ consumers }) => consumers)[0]?.window;
+    await node.insert('a', ...numbers(8));
+    const receiver = await client.receiver('N/a', {}, 10);
+    const deliveries = [];
+    for (let i = 0; i < 8; i++) deliveries.push(await receiver.next());
+    assert.equal(window(), 10);
+    receiver.link.add_credit(1);
+    await node.insert('a', '8', '9', '10');
+    for (let i = 0; i < 3; i++) deliveries.push(await receiver.next());
+    assert.equal(window(), 10, 'it holds eleven');
+    for (const { delivery } of deliveries) delivery?.accept();
+    receiver.link.add_credit(4);
+    await until(() => window() === 4);
+    assert.equal(node.server.counts.window, 4);
+    await node.insert('a', '11');
+    await receiver.next();
+  });
+
+  it('that a client takes back is listed no more', async () => {
+    const raw = await node.rawClient(
+      frame('begin', [NULL, uint(0), uint(1), uint(2048)]),
+      attachReceiver({ name: 'l', handle: 0, address: 'N/a' }),
+    );
+    await raw.until(KIND.attach);
+    for (const credit of [100, 10, 0, 30]) {
+      raw.write(frame('flow', [uint(0), uint(2048), uint(0), uint(2048), uint(0), uint(0), uint(credit)]));
+      await until(() => node.server.counts.window === credit);
+    }
+  });
+
   it('waits in the queue’s line while there is nothing', async () => {
     const receiver = await client.receiver('N/a', {}, 3);
     await until(() => node.queue('a').consumers().length === 1);

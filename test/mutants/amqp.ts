@@ -47,6 +47,11 @@ export const AMQP: readonly Mutant[] = [
     edits: edit('links.ts', '      this.endpoint.drained();\n', ''),
   },
   {
+    name: 'the window that is listed never shrinks',
+    suite: 'AMQP credit',
+    edits: edit('links.ts', ', this.outstanding.size + credit);', ', Number.POSITIVE_INFINITY);'),
+  },
+  {
     name: 'a consumer that was answered at once is taken for one that waits',
     suite: 'AMQP credit',
     edits: shared(
