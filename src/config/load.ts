@@ -522,7 +522,7 @@ function reportUnknown(path: Path, report: Report): void {
 function reportWrong(path: Path, tree: Tree, report: Report, rule: SchemaError['rule']): void {
   const schema = schemaAt(path) ?? {};
   const value = valueAt(tree, path);
-  const right = typeText(schema);
+  const right = describeType(schema);
   const shown = shownValue(schema, value);
   // The hint says which form; the pattern itself would help few.
   const isWrongForm = rule === 'pattern' && typeof value === 'string' && value !== '';
@@ -815,7 +815,7 @@ export function withDefaults(schema: OptionSchema, value: unknown): unknown {
 }
 
 /** What a value must be, in words: for error messages, the help and the documentation. */
-function typeText(schema: OptionSchema): string {
+function describeType(schema: OptionSchema): string {
   if (schema.enum !== undefined) return `one of ${schema.enum.join(', ')}`;
   switch (schema.type) {
     case 'integer':
@@ -829,7 +829,7 @@ function typeText(schema: OptionSchema): string {
     case 'object':
       return entrySchema(schema) === undefined ? 'a group of options' : 'a map by name';
     default:
-      return 'a text';
+      return 'a string';
   }
 }
 
@@ -840,7 +840,7 @@ export function isTree(value: unknown): value is Tree {
 }
 
 function listText({ items, minItems, maxItems }: OptionSchema): string {
-  const what = items?.type === 'object' ? 'groups of options' : 'texts';
+  const what = items?.type === 'object' ? 'groups of options' : 'strings';
   if (minItems === undefined) return `a list of ${what}`;
   return maxItems === undefined
     ? `a list of ${what}, and not empty`
@@ -895,7 +895,7 @@ function describeOne(schema: OptionSchema, help: string, path: readonly string[]
   const isGroup = schema.type === 'object';
   return {
     path: path.map((part, i) => (i === 0 ? part : `.${part}`)).join(''),
-    type: typeText(schema),
+    type: describeType(schema),
     default: isGroup || schema.default === undefined ? '' : JSON.stringify(schema.default),
     help,
     variable: variableName(path),

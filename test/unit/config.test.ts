@@ -94,7 +94,7 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
       'amqp.anonymousUser',
       /guest is no user of http\.users/,
     ],
-    ['nothing for a text', 'dataDir:', 'dataDir', /must be a text/],
+    ['nothing for a string', 'dataDir:', 'dataDir', /must be a string/],
     ['a list for a group', 'http: [1]', 'http', /group of options/],
     ['an unknown choice', 'log: { level: loud }', 'log.level', /one of debug, info, warn, error, not "loud"/],
     ['a missing URL', 'namespaces: { N: {} }', 'namespaces.N.url', /missing/],
@@ -108,7 +108,7 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
       'a stream without a group',
       "namespaces: { N: { url: 'sqlite:N.db', variant: stream, groups: [] } }",
       'namespaces.N.groups',
-      /must be a list of 1 to 64 texts/,
+      /must be a list of 1 to 64 strings/,
     ],
     [
       'an exchange without a destination',
