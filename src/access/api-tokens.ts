@@ -63,6 +63,7 @@ const PREFIX = 'qs_';
 const SECRET_BYTES = 32;
 const ID_BYTES = 9;
 const SHAPE = /^qs_[A-Za-z0-9_-]{43}$/;
+const ID = /^[0-9a-f]{18}$/;
 const BEARER = /^bearer +(\S+)$/i;
 /** A user's tokens; what is stored is bounded. */
 const MAX_PER_OWNER = 100;
@@ -93,6 +94,9 @@ export class ApiTokens implements Service {
       new QuaysideError('overloaded', 'Too many tokens of this user are being created; retry later.'),
   });
   #onEnded: () => void = () => {};
+  /** The reading of all tokens that has begun, and the one that begins after it. */
+  #reading: Promise<void> | null = null;
+  #nextReading: Promise<void> | null = null;
   #expiryTimer: CancelTimer | null = null;
   /** When the timer ends. */
   #nextExpiry = Number.POSITIVE_INFINITY;
@@ -180,6 +184,9 @@ export class ApiTokens implements Service {
 
   /** Resolves when the token is gone. @throws QuaysideError `token-not-found`, and as `Definitions.delete` */
   async revoke(id: string, caller: User): Promise<void> {
+    // Another node may have created it just now.
+    if (!this.#byId.has(id) && ID.test(id))
+      await Promise.all([...this.#caches.values()].map((cache) => cache.read(id)));
     const token = this.#byId.get(id);
     if (token === undefined || !isVisible(token, caller)) {
       throw new QuaysideError('token-not-found', `There is no token ${quote(id)}.`, { parameter: 'id' });
@@ -234,6 +241,31 @@ export class ApiTokens implements Service {
     } catch {
       return null;
     }
+  }
+
+  /**
+   * Reads the tokens of all engines again if this may be one that another node created just now: the signal of that may come
+   * later than its first use. Those of an engine that is unavailable stay as they are. Many calls share a reading.
+   * @returns whether it did
+   */
+  async refresh(secret: string): Promise<boolean> {
+    if (!SHAPE.test(secret)) return false;
+    if (this.#reading === null) {
+      await this.#read();
+    } else {
+      this.#nextReading ??= this.#reading.then(() => this.#read());
+      await this.#nextReading;
+    }
+    return true;
+  }
+
+  #read(): Promise<void> {
+    this.#nextReading = null;
+    const reading = Promise.allSettled([...this.#caches.values()].map((cache) => cache.reload())).then(() => {
+      this.#reading = null;
+    });
+    this.#reading = reading;
+    return reading;
   }
 
   /** Whether a user is a token's. */

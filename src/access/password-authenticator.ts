@@ -37,6 +37,7 @@ interface KnownPairs {
 /** Credentials that stand for a user, see `ApiTokens`. */
 interface TokenLogins {
   login(secret: string, name: string | null): User | null;
+  refresh(secret: string): Promise<boolean>;
   recall(secret: string): User | null;
   isToken(user: User): boolean;
   isLive(user: User): boolean;
@@ -254,6 +255,10 @@ export class PasswordAuthenticator implements Authenticator {
       if (origin !== null) await this.#limited(() => this.#limits.approach(origin));
       let isChecked = false;
       try {
+        // Behind the limits: a flood of wrong tokens must not make the engines list theirs.
+        const isRefreshed = await this.#tokens.refresh(credentials.password);
+        const byToken = isRefreshed ? this.#loginByToken(key, credentials, address) : null;
+        if (byToken !== null) return byToken;
         return await this.#hashes.run(origin?.isKnown === false ? 'new' : 'known', async () => {
           // The turn may come after clients from another network sent the same credentials.
           const recalled = this.#recallKey(key);
@@ -375,6 +380,7 @@ const BEARER = 'bearer:';
 
 const NO_TOKENS: TokenLogins = {
   login: () => null,
+  refresh: async () => false,
   recall: () => null,
   isToken: () => false,
   isLive: () => false,

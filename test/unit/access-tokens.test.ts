@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { ApiTokens } from '../../src/access/api-tokens.ts';
-import type { JsonValue } from '../../src/engine/definitions.ts';
+import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
+import type { Definitions, JsonValue } from '../../src/engine/definitions.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { openMemory } from '../engines/sqlite.ts';
 import { plain, SILENT_LOG } from '../support/broker.ts';
@@ -29,9 +30,9 @@ describe('API tokens', () => {
     await engine.stop();
   });
 
-  function makeTokens(): ApiTokens {
+  function makeTokens(definitions: Definitions = engine.definitions): ApiTokens {
     return new ApiTokens({
-      namespaces: [{ name: 'N', definitions: engine.definitions }],
+      namespaces: [{ name: 'N', definitions }],
       ownerNamed: () => owner,
       clock,
       log: SILENT_LOG,
@@ -78,6 +79,75 @@ describe('API tokens', () => {
     const rejected = created.flatMap((one) => (one.status === 'rejected' ? [one.reason.code] : []));
     assert.deepEqual(rejected, ['too-many-tokens']);
     assert.equal(tokens.list(OWNER).length, 100);
+  });
+
+  describe('that another node created, of which no signal has come', () => {
+    let reads: number;
+    let others: ApiTokens;
+
+    beforeEach(async () => {
+      reads = 0;
+      const { definitions } = engine;
+      others = makeTokens({
+        get: (kind, key) => definitions.get(kind, key),
+        list: (kind) => {
+          reads += 1;
+          return definitions.list(kind);
+        },
+        put: (kind, key, value, expected) => definitions.put(kind, key, value, expected),
+        delete: (kind, key, expected) => definitions.delete(kind, key, expected),
+        watch: () => () => {},
+      });
+      await others.start();
+      reads = 0;
+    });
+    afterEach(() => others.stop());
+
+    function loginsOf(tokens: ApiTokens): PasswordAuthenticator {
+      return new PasswordAuthenticator({
+        accounts: new Map(),
+        clock,
+        log: SILENT_LOG,
+        tokens,
+        verify: async () => false,
+      });
+    }
+
+    it('are accepted, and count as no failure', async () => {
+      const logins = loginsOf(others);
+      for (let i = 0; i < 20; i += 1) {
+        const { secret } = await tokens.create(OWNER, { name: 'x', rights: null, expiresAt: null });
+        assert.equal((await logins.login(`Bearer ${secret}`, '192.0.2.1')).name, 'ann');
+        assert.equal((await logins.login(`Bearer ${secret}`, '192.0.2.1')).name, 'ann');
+      }
+      assert.equal(logins.counts.failed, 0);
+      assert.equal(reads, 20);
+    });
+
+    it('are looked for once for many logins, and not for more wrong ones than the limits allow', async () => {
+      const logins = loginsOf(others);
+      const { secret } = await tokens.create(OWNER, { name: 'x', rights: null, expiresAt: null });
+      const { length } = await Promise.all(
+        Array.from({ length: 20 }, (_, i) => logins.login(`Bearer ${secret}`, `192.0.${i}.1`)),
+      );
+      assert.equal(length, 20);
+      assert.ok(reads <= 2, `${reads} reads`);
+      reads = 0;
+      for (let i = 0; i < 50; i += 1) {
+        const wrong = `qs_${String(i).padStart(43, 'x')}`;
+        await assert.rejects(logins.login(`Bearer ${wrong}`, '192.0.2.1'));
+      }
+      assert.equal(reads, 10);
+      await assert.rejects(logins.login('Bearer qs_short', '198.51.100.1'), { code: 'unauthorized' });
+      assert.equal(reads, 10);
+    });
+
+    it('can be revoked', async () => {
+      const { record, secret } = await tokens.create(OWNER, { name: 'x', rights: null, expiresAt: null });
+      await others.revoke(record.id, OWNER);
+      await assert.rejects(others.revoke(record.id, OWNER), { code: 'token-not-found' });
+      await assert.rejects(loginsOf(others).login(`Bearer ${secret}`, '192.0.2.1'), { code: 'unauthorized' });
+    });
   });
 
   it('that this version cannot read are left out, and do not keep the server from its start', async () => {
