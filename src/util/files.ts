@@ -1,5 +1,15 @@
 import { randomBytes } from 'node:crypto';
-import { closeSync, constants, fsyncSync, mkdirSync, openSync, statSync } from 'node:fs';
+import {
+  closeSync,
+  constants,
+  copyFileSync,
+  fchmodSync,
+  fchownSync,
+  fsyncSync,
+  mkdirSync,
+  openSync,
+  statSync,
+} from 'node:fs';
 import { type FileHandle, open, realpath, rename, rm, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
 
@@ -30,17 +40,52 @@ export const PRIVATE_MODE = 0o600;
 /** Opens a file for writing, made or emptied. Follows no link: others who may write to the folder could choose its target. */
 export function openPrivateFile(path: string): number {
   const { O_WRONLY, O_CREAT, O_TRUNC, O_NOFOLLOW = 0 } = constants;
-  return openSync(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, PRIVATE_MODE);
+  const descriptor = openSync(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, PRIVATE_MODE);
+  try {
+    leaveToFolderOwner(descriptor, path);
+  } catch (error) {
+    closeSync(descriptor);
+    throw error;
+  }
+  return descriptor;
 }
 
-/** Creates an empty file that only its owner may read. Does nothing if it exists, or if its folder is missing. */
+/** Creates an empty file that only its owner, that of its folder, may read. Does nothing if it exists, or if its folder is missing. */
 export function createPrivateFile(path: string): void {
   try {
-    closeSync(openSync(path, 'wx', PRIVATE_MODE));
+    const descriptor = openSync(path, 'wx', PRIVATE_MODE);
+    try {
+      leaveToFolderOwner(descriptor, path);
+    } finally {
+      closeSync(descriptor);
+    }
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     if (code !== 'EEXIST' && code !== 'ENOENT') throw error;
   }
+}
+
+/** Copies a file to where none is, readable by its owner, that of its folder, alone. @throws Error of the system */
+export function copyPrivateFile(from: string, to: string): void {
+  // Node's copy gives it the mode of the original, and on some systems its owner.
+  copyFileSync(from, to, constants.COPYFILE_EXCL);
+  const descriptor = openSync(to, 'r');
+  try {
+    fchmodSync(descriptor, PRIVATE_MODE);
+    leaveToFolderOwner(descriptor, to);
+  } finally {
+    closeSync(descriptor);
+  }
+}
+
+/**
+ * A file that root creates is for the user that the server runs as, whose folder it is: a backup, or a restore, by root must not
+ * keep the server from opening its own files.
+ */
+function leaveToFolderOwner(descriptor: number, path: string): void {
+  if (process.getuid?.() !== 0) return;
+  const { uid, gid } = statSync(dirname(path));
+  fchownSync(descriptor, uid, gid);
 }
 
 /** The mode of a file that others than its owner may read or write, such as `0644`; null if only its owner may. */

@@ -1,5 +1,14 @@
 import assert from 'node:assert/strict';
-import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import {
+  chownSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { headerOf, jsonOf, QueueClient } from '../support/http-client.ts';
@@ -93,6 +102,34 @@ describe('npm run backup and npm run restore', () => {
       ],
     );
     assert.equal(await after.stop(), 0);
+  });
+
+  describe('run by root', { skip: process.getuid?.() !== 0 && 'these tests need root' }, () => {
+    const [SERVER, GROUP] = [12_345, 12_346];
+
+    it('leave all files in the data folder to the user of the server, who owns the folder', async () => {
+      const server = await serve();
+      await insert('kept');
+      assert.equal(await server.stop(), 0);
+      assert.equal((await run(['backup', 'monday'])).code, 0);
+      rmSync(folder.file('data'), { recursive: true });
+      mkdirSync(folder.file('data'));
+      chownSync(folder.file('data'), SERVER, GROUP);
+      assert.equal((await run(['restore', 'monday'])).code, 0);
+      assert.equal((await run(['restore', 'monday', '--replace'])).code, 0);
+      // A backup opens what is configured, and creates what is missing.
+      rmSync(folder.file('data/S.db'));
+      assert.equal((await run(['backup', 'tuesday'])).code, 0);
+      const names = readdirSync(folder.file('data'));
+      assert.ok(
+        ['N.db', 'S.db', 'N.db.ballast'].every((name) => names.includes(name)),
+        names.join(' '),
+      );
+      for (const name of names) {
+        const { uid, gid, mode } = statSync(folder.file(`data/${name}`));
+        assert.deepEqual([uid, gid, mode & 0o777], [SERVER, GROUP, 0o600], name);
+      }
+    });
   });
 
   it('back up and restore a stopped server without a password, also to another data folder', async () => {

@@ -1,7 +1,5 @@
 import {
-  chmodSync,
   closeSync,
-  copyFileSync,
   existsSync,
   fdatasync,
   openSync,
@@ -13,7 +11,7 @@ import {
 import { dirname } from 'node:path';
 import { backup, DatabaseSync } from 'node:sqlite';
 import { QuaysideError } from '../../../model/errors.ts';
-import { createPrivateFile, makeFolder, PRIVATE_MODE, syncFolder } from '../../../util/files.ts';
+import { copyPrivateFile, createPrivateFile, makeFolder, syncFolder } from '../../../util/files.ts';
 import { isBusy, isFull, messageOf, openError, sqliteCode } from './errors.ts';
 import { markCopy } from './ids.ts';
 import { checkAgree, refuseIfInUse } from './open.ts';
@@ -204,8 +202,7 @@ function draftCopy(backup: string, file: string): void {
   const draft = draftOf(file);
   try {
     for (const suffix of SUFFIXES) rmSync(draft + suffix, { force: true });
-    copyFileSync(backup, draft);
-    chmodSync(draft, PRIVATE_MODE);
+    copyPrivateFile(backup, draft);
     const db = new DatabaseSync(draft);
     try {
       // No file for shared memory, which its close would have to remove.
