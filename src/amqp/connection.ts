@@ -135,14 +135,15 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     this.#endpoint.flush();
   }
 
-  inserted(tickets: readonly SentTicket[]): void {
-    for (const ticket of tickets) ticket.link.accept(ticket);
+  inserted(tickets: readonly (SentTicket | null)[]): void {
+    for (const ticket of tickets) ticket?.link.accept(ticket);
   }
 
-  notInserted(tickets: readonly SentTicket[], thrown: unknown): void {
+  notInserted(tickets: readonly (SentTicket | null)[], thrown: unknown): boolean {
     // Once for all: it is logged.
     const error = this.publicError(thrown);
-    for (const ticket of tickets) ticket.link.refuse(ticket, error);
+    for (const ticket of tickets) ticket?.link.refuse(ticket, error);
+    return true;
   }
 
   settled(ticket: SettleTicket | null): void {

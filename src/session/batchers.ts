@@ -1,6 +1,7 @@
 import { isSettled, refusalOf } from '../broker/meter.ts';
 import type { Queue, SettleAction, SettleItem, SettleResult } from '../broker/queue.ts';
 import type { NewElement } from '../model/element.ts';
+import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import type { ClientSession } from './client-session.ts';
 import type { Outstanding } from './push-consumer.ts';
 
@@ -8,9 +9,13 @@ import type { Outstanding } from './push-consumer.ts';
 
 interface InsertBatch<Ticket> {
   readonly elements: NewElement[];
-  readonly tickets: Ticket[];
+  /** Of each element; null: the client wants no confirmation. */
+  readonly tickets: (Ticket | null)[];
   bytes: number;
 }
+
+/** Why an insert stored nothing although a part of its elements could be stored. */
+const PARTIAL: ReadonlySet<ErrorCode> = new Set(['queue-full', 'namespace-full', 'too-many-groups']);
 
 /** Gathers the elements that one turn of the event loop brought, so that each queue gets one insert. */
 export class InsertBatcher<Ticket> {
@@ -30,7 +35,7 @@ export class InsertBatcher<Ticket> {
     }
     batch.elements.push(element);
     batch.bytes += element.body.byteLength;
-    if (ticket !== null) batch.tickets.push(ticket);
+    batch.tickets.push(ticket);
   }
 
   /** Inserts what was gathered. To be called at the end of each turn. */
@@ -45,13 +50,39 @@ export class InsertBatcher<Ticket> {
     const { work } = this.#session;
     work.begin(elements.length, bytes);
     try {
-      await queue.insert(elements);
-      this.#session.inserted(tickets);
-    } catch (error) {
-      this.#session.notInserted(tickets, error);
+      await this.#store(queue, elements, tickets);
     } finally {
       work.end(elements.length, bytes);
     }
+  }
+
+  /**
+   * Stores elements that only came together: each for which there is room is stored, although the engine stores all of a call
+   * or none. Those in front of the first that fails have precedence.
+   * @returns false if nothing that came behind them is to be stored
+   */
+  async #store(
+    queue: Queue,
+    elements: readonly NewElement[],
+    tickets: readonly (Ticket | null)[],
+  ): Promise<boolean> {
+    try {
+      await queue.insert(elements);
+    } catch (error) {
+      const code = error instanceof QuaysideError ? error.code : null;
+      if (code === null || !PARTIAL.has(code) || elements.length === 1) {
+        const mayContinue = this.#session.notInserted(tickets, error);
+        // Only a group is something of the element; what is full has no room for the next one either.
+        return mayContinue && code === 'too-many-groups';
+      }
+      const half = elements.length >> 1;
+      const isDone = await this.#store(queue, elements.slice(0, half), tickets.slice(0, half));
+      if (isDone) return this.#store(queue, elements.slice(half), tickets.slice(half));
+      this.#session.notInserted(tickets.slice(half), error);
+      return false;
+    }
+    this.#session.inserted(tickets);
+    return true;
   }
 }
 

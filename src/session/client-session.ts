@@ -137,8 +137,9 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
   /** Checks the rights of what is open after the user's have changed, and ends what is not allowed any more. */
   protected abstract checkRights(): void;
 
-  abstract inserted(tickets: readonly InsertTicket[]): void;
-  abstract notInserted(tickets: readonly InsertTicket[], error: unknown): void;
+  abstract inserted(tickets: readonly (InsertTicket | null)[]): void;
+  /** @returns whether elements that came after these may still be stored */
+  abstract notInserted(tickets: readonly (InsertTicket | null)[], error: unknown): boolean;
   /** All elements of that ticket's frame were settled; null: it wants no confirmation. */
   abstract settled(ticket: SettleTicket | null): void;
   /** Of each of these frames at least one element was not settled. */

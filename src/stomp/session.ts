@@ -135,12 +135,13 @@ export class StompSession extends ClientSession<string, string> {
     }
   }
 
-  override inserted(receipts: readonly string[]): void {
+  override inserted(receipts: readonly (string | null)[]): void {
     for (const receipt of receipts) this.confirm(receipt);
   }
 
-  override notInserted(receipts: readonly string[], error: unknown): void {
-    this.fail(error, { receipt: receipts[0] ?? null });
+  override notInserted(receipts: readonly (string | null)[], error: unknown): boolean {
+    this.fail(error, { receipt: receipts.find((receipt) => receipt !== null) ?? null });
+    return false;
   }
 
   override settled(receipt: string | null): void {

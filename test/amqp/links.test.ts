@@ -289,6 +289,30 @@ describe('groups of a stream over AMQP', () => {
 });
 
 describe('a message for one group more than a stream may have', () => {
+  it('is rejected over AMQP, and no other that came with it', async () => {
+    const node = await AmqpNode.start({ policies: [plain('S', { groups: ['G1'], maxGroups: 1 })] });
+    const sender = await (await node.client()).sender('S/a');
+    const groups = ['G2', 'G1', 'G3', 'G1', 'G4', 'G2'];
+    const outcomes = await Promise.all(
+      groups.map((group, i) =>
+        sender.send({ body: String(i), application_properties: { 'x-ks-groups': group } }),
+      ),
+    );
+    assert.deepEqual(
+      outcomes.map(({ kind }) => kind),
+      groups.map((group) => (group === 'G3' || group === 'G4' ? 'rejected' : 'accepted')),
+    );
+    for (const [group, expected] of [
+      ['G1', ['1', '3']],
+      ['G2', ['0', '5']],
+    ] as const) {
+      for (const body of expected) {
+        assert.equal(Buffer.from((await node.pop('a', 'S', group))?.body ?? []).toString(), body);
+      }
+    }
+    await node.stop();
+  });
+
   it('is rejected over AMQP', async () => {
     const node = await AmqpNode.start({ policies: [plain('S', { groups: ['G1'], maxGroups: 1 })] });
     const client = await node.client();

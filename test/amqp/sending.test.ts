@@ -122,6 +122,21 @@ describe('a message of a client that sends', () => {
     }
   });
 
+  it('is one of many for which a queue has too little room: those before them are stored, and the rest is released', async () => {
+    await node.queue('a').storeOptions({ maxElements: 3 });
+    const outcomes = await Promise.all(
+      Array.from({ length: 10 }, (_, i) => sender.send({ body: String(i) })),
+    );
+    assert.deepEqual(
+      outcomes.map(({ kind }) => kind),
+      [...Array<string>(3).fill('accepted'), ...Array<string>(7).fill('released')],
+    );
+    for (let i = 0; i < 3; i++) {
+      assert.equal(Buffer.from((await node.pop('a'))?.body ?? []).toString(), String(i));
+    }
+    assert.equal(await node.pop('a'), null);
+  });
+
   it('of a client that asks for rcv-settle-mode second is settled first, whether or not that client settles', async () => {
     const second = await client.sender('N/a', { rcv_settle_mode: 1, autosettle: false });
     assert.equal(second.link.rcv_settle_mode, 0);

@@ -145,4 +145,9 @@ export const AMQP: readonly Mutant[] = [
     suite: 'AMQP elements',
     edits: edit('message.ts', 'if (type !== usual) this.#types.push', 'if (false) this.#types.push'),
   },
+  {
+    name: 'a message is released since another one that came with it found no room',
+    suite: 'AMQP sending',
+    edits: shared('batchers.ts', 'elements.length === 1) {', 'elements.length > 0) {'),
+  },
 ];

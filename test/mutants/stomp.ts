@@ -147,8 +147,8 @@ export const STOMP: readonly Mutant[] = [
     suite: 'STOMP conformance',
     edits: shared(
       'batchers.ts',
-      'await queue.insert(elements);\n      this.#session.inserted(tickets);',
-      'this.#session.inserted(tickets);\n      await queue.insert(elements);',
+      'await queue.insert(elements);\n    } catch',
+      'this.#session.inserted(tickets);\n      await queue.insert(elements);\n      return true;\n    } catch',
     ),
   },
   {

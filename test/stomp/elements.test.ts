@@ -178,6 +178,20 @@ describe('an element sent over STOMP', () => {
     }
   });
 
+  it('is stored if the queue has room for it, whatever comes with it; the session ends with the first for which it has none', async () => {
+    await node.queue('small').storeOptions({ maxElements: 3 });
+    const other = await node.client();
+    const sends = Array.from({ length: 10 }, (_, i) =>
+      other.frame('SEND', { destination: '/q/N/small', receipt: i }, `${i}`),
+    );
+    other.write(Buffer.concat(sends));
+    for (const id of ['0', '1', '2']) {
+      assert.equal((await other.expect('RECEIPT')).headers.get('receipt-id'), id);
+    }
+    assert.equal((await other.expectError('queue-full')).headers.get('receipt-id'), '3');
+    assert.equal((await node.sizes('small')).ready, 3);
+  });
+
   it('is taken in many at once, whatever chunks they come in', async () => {
     const frames = Buffer.concat(
       Array.from({ length: 40 }, (_, i) => client.frame('SEND', { destination: '/q/N/chunks' }, `body ${i}`)),
