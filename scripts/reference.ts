@@ -99,6 +99,15 @@ function commandSection(command: Command, parent: string): string[] {
     `\`quayside ${[name, ...operands].join(' ')}\``,
     '',
     sentence(command.description()),
+    ...(operands.length === 0
+      ? []
+      : [
+          '',
+          ...table(
+            ['argument', 'meaning'],
+            command.registeredArguments.map((one) => [`\`${one.name()}\``, one.description]),
+          ),
+        ]),
     ...(options.length === 0
       ? []
       : [

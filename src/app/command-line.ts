@@ -25,7 +25,12 @@ export function describeExit(thrown: unknown): { readonly text: string; readonly
 export function optionsText(): string {
   const options = describeOptions().map(({ path, type, default: usual, help, variable }) => {
     const value = usual === '' ? type : `${type}; default ${usual}`;
-    return `  ${path}\n      ${help.replaceAll('`', '')}\n      ${value}\n      ${variable}\n`;
+    return `  ${path}\n      ${plain(help)}\n      ${value}\n      ${variable}\n`;
   });
   return options.join('\n');
+}
+
+/** Help without the marks of the documentation. A link to another page names its file. */
+function plain(help: string): string {
+  return help.replaceAll('`', '').replace(/\[([^\]]+)\]\(\.\.\/([^)]+)\)/g, '$1 (docs/$2)');
 }

@@ -80,6 +80,11 @@ function commandLines(command: Command, before = ''): string[] {
   return [
     `.SS ${roman([name, ...operands].join(' '))}`,
     roman(command.description()),
+    ...command.registeredArguments.flatMap((argument) => [
+      '.TP',
+      `.I ${roman(argument.name())}`,
+      roman(argument.description),
+    ]),
     ...command.options.flatMap(({ flags, description }) => ['.TP', `.B ${roman(flags)}`, roman(description)]),
   ];
 }

@@ -1,5 +1,6 @@
 import { Command, CommanderError, InvalidArgumentError } from 'commander';
 import type { Name } from '../client/index.ts';
+import { describeArguments } from './argument-help.ts';
 import type { CommandContext, CommandIo, ConnectionFlags } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 import { addRights, RIGHTS_HELP } from './rights.ts';
@@ -24,6 +25,7 @@ export async function runProgram(
   addClientCommands(program, io, async (flags, run) => {
     code = await runClientCommand(flags, io, run);
   });
+  describeArguments(program);
   try {
     await program.parseAsync([...args], { from: 'user' });
     return code;
@@ -39,6 +41,7 @@ export function commandTree(io: CommandIo): Command {
   const program = newProgram(io);
   addServerCommands(program, { version: '', optionsText: () => '' }, async () => {});
   addClientCommands(program, io, async () => {});
+  describeArguments(program);
   return program;
 }
 
@@ -91,11 +94,14 @@ function addClientCommands(
       .option('--json', 'prints JSON, also on a terminal');
 
   command('put <queue> [data...]', 'inserts an element for each argument, or one from standard input')
-    .option('--type <type>', 'content type; defaults to JSON if the data parses, else to text')
+    .option(
+      '--type <type>',
+      'content type. An argument or a line that is JSON defaults to application/json, any other to text/plain; standard input as one element defaults to application/octet-stream',
+    )
     .option('--delay <seconds>', 'time before the element may be delivered', seconds)
     .option('--ttl <seconds>', 'time after which the element expires', seconds)
-    .option('--header <name=value>', 'element header; may be repeated', collected, [])
-    .option('--key <key>', 'idempotency key')
+    .option('--header <name=value>', 'element header; may be repeated', collected)
+    .option('--key <key>', 'idempotency key: if it is repeated, nothing more is stored')
     .option('--lines', 'inserts each line of standard input as an element')
     .action(async (queue: Name, data: string[], flags) => {
       const { put } = await import('./elements.ts');
@@ -103,27 +109,34 @@ function addClientCommands(
     });
   const taking = (usage: string, description: string): Command =>
     command(usage, description)
-      .option('--wait <seconds>', 'how long to wait for an element', seconds)
-      .option('--group <group>', 'on a stream: the group to read as');
+      .option(
+        '--wait <seconds>',
+        'how long to wait if there is no element; if not given, not at all',
+        seconds,
+      )
+      .option('--group <group>', "on a stream: the group to read as; defaults to the namespace's first");
   taking('get <queue>', 'takes the next element and removes it').action(async (queue: Name, flags) => {
     const { get } = await import('./elements.ts');
     await runWith(flags, (context) => get(context, queue, flags));
   });
   taking('reserve <queue>', 'takes the next element under a lease')
-    .option('--lease <seconds>', 'length of the lease', seconds)
+    .option('--lease <seconds>', 'length of the lease; defaults to that of the queue', seconds)
     .action(async (queue: Name, flags) => {
       const { reserve } = await import('./elements.ts');
       await runWith(flags, (context) => reserve(context, queue, flags));
     });
   command('commit <queue> <id>', 'finishes a reserved element')
-    .option('--token <token>', 'the token of the reserve')
+    .option(
+      '--token <token>',
+      'the token that the reserve printed; needed if another user reserved the element',
+    )
     .option('--group <group>', 'on a stream: the group of the reserve')
     .action(async (queue: Name, id: string, flags) => {
       const { commit } = await import('./elements.ts');
       await runWith(flags, (context) => commit(context, queue, id, flags));
     });
   command('browse <queue>', 'shows elements without taking them')
-    .option('--state <state>', 'ready, scheduled or reserved')
+    .option('--state <state>', 'ready, scheduled or reserved; defaults to all')
     .option('--where <selector>', 'only elements that the selector accepts, such as "env.msg.tries > 3"')
     .option('--group <group>', 'on a stream: the group of the deliveries')
     .option('--limit <count>', 'maximum number of elements', count, 50)
@@ -167,14 +180,14 @@ function addClientCommands(
     },
   );
   changing('move <from> <to>', 'moves elements to another queue')
-    .option('--state <state>', 'ready, scheduled, reserved or all')
+    .option('--state <state>', 'ready or scheduled; defaults to both')
     .action(async (from: string, to: string, flags) => {
       const { bulk } = await import('./queues.ts');
       await runWith(flags, (context) => bulk(context, 'move', from, to, flags));
     });
   command('purge <queue>', 'removes the elements of a queue permanently')
     .option('--state <state>', 'ready, scheduled, reserved or all; defaults to ready and scheduled')
-    .option('--yes', 'confirms the removal')
+    .option('--yes', 'needed: without it the command only says how many elements there are')
     .action(async (queue: Name, flags) => {
       const { purge } = await import('./queues.ts');
       await runWith(flags, (context) => purge(context, queue, flags));
@@ -199,14 +212,14 @@ function addClientCommands(
     await runWith(flags, (context) => exchange(context, verb, id));
   });
   command('operations [id]', 'lists bulk operations, or shows the progress of one')
-    .option('--cancel', 'cancels the operation')
+    .option('--cancel', 'cancels the operation of that id')
     .action(async (id: string | undefined, flags) => {
       const { operations } = await import('./queues.ts');
       await runWith(flags, (context) => operations(context, id, flags));
     });
   const token = program.command('token').description('creates, lists and revokes API tokens');
   command('add <name>', 'creates a token for your user; it is printed only this once', token)
-    .option('--rights <namespace=rights>', RIGHTS_HELP, addRights)
+    .option('--rights <namespace=rights>', `${RIGHTS_HELP}; defaults to all rights of your user`, addRights)
     .option('--expires <time>', 'when the token expires, such as 2030-01-31T00:00:00Z; defaults to never')
     .action(async (name: string, flags) => {
       const { addToken } = await import('./tokens.ts');
@@ -273,6 +286,6 @@ function count(text: string): number {
   throw new InvalidArgumentError('Allowed: a whole number from 1.');
 }
 
-function collected(text: string, before: readonly string[]): readonly string[] {
+function collected(text: string, before: readonly string[] = []): readonly string[] {
   return [...before, text];
 }

@@ -2,7 +2,8 @@ import { InvalidArgumentError } from 'commander';
 
 export type RightsByNamespace = Readonly<Record<string, readonly string[]>>;
 
-export const RIGHTS_HELP = 'rights such as N=read,write or *=browse; may be repeated';
+export const RIGHTS_HELP =
+  'rights in a namespace, of read, write, manage, browse and exchange, such as N=read,write; * stands for namespaces that are not named; may be repeated';
 
 /** Adds the value of one option to those of the options before it. */
 export function addRights(text: string, before: RightsByNamespace = {}): RightsByNamespace {

@@ -11,8 +11,9 @@ import { text } from 'node:stream/consumers';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
+import type { Command } from 'commander';
 import { EXIT_CODES } from '../../src/cli/exit-codes.ts';
-import { runProgram } from '../../src/cli/program.ts';
+import { commandTree, runProgram } from '../../src/cli/program.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
 import { NO_SERVER } from './no-server.ts';
 
@@ -276,6 +277,36 @@ describe('The command line', () => {
     const { stdout } = await quayside(['completion', 'bash']);
     const typed = `COMP_WORDS=(quayside pu); COMP_CWORD=1; _quayside; echo "\${COMPREPLY[@]}"`;
     assert.equal((await run('bash', ['-c', `${stdout}\n${typed}`])).stdout, 'put purge\n');
+  });
+
+  it('says in the help of a command what each of its arguments is', async () => {
+    const describe = async (command: Command, parents: readonly string[]): Promise<void> => {
+      const words = [...parents, command.name()];
+      for (const one of command.commands) await describe(one, words);
+      if (command.registeredArguments.length === 0) return;
+      const { code, stdout } = await quayside([...words, '--help']);
+      assert.equal(code, 0);
+      for (const argument of command.registeredArguments)
+        assert.match(stdout, new RegExp(`^  ${argument.name()} +\\w`, 'm'), words.join(' '));
+    };
+    for (const command of commandTree(process).commands) await describe(command, []);
+    const { stdout } = await quayside(['put', '--help']);
+    assert.match(stdout, /^ {2}queue +namespace and name of the queue, such as N\/orders$/m);
+    assert.doesNotMatch(stdout, /\[\]/);
+  });
+
+  it('has the content type that its help says, for an argument, a line and standard input', async () => {
+    const types = async (args: readonly string[], input = ''): Promise<unknown[]> => {
+      await quayside(['purge', 'N/types', '--yes']);
+      assert.equal((await quayside(['put', 'N/types', ...args], input)).code, 0);
+      const shown = json(await quayside(['browse', 'N/types'])) as { contentType: string }[];
+      return shown.map(({ contentType }) => contentType);
+    };
+    const text = 'text/plain; charset=utf-8';
+    assert.deepEqual(await types(['{"a": 1}', 'word']), ['application/json', text]);
+    assert.deepEqual(await types(['--lines'], '[1]\nword\n'), ['application/json', text]);
+    assert.deepEqual(await types([], '{"a": 1}'), ['application/octet-stream']);
+    assert.deepEqual(await types(['--type', 'text/csv'], 'a,b'), ['text/csv']);
   });
 
   it('prints a man page with each command and each of its options', async () => {
