@@ -50,9 +50,9 @@ export class ApiError extends Error {
   }
 }
 
-/** Whether the same request may succeed later: there was no response, or the server could not serve it at that moment. */
+/** Whether the same request may succeed later: the server could not be reached or could not serve it, or the user must sign in first. */
 export function isTemporary(error: unknown): boolean {
-  return error instanceof ApiError && (error.status === 0 || error.status >= 500);
+  return error instanceof ApiError && (error.status === 0 || error.status === 401 || error.status >= 500);
 }
 
 interface ApiRequest {

@@ -2,16 +2,16 @@ import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
 import { Keys } from './keys.tsx';
 import { PageOf, pageTitle } from './pages/page.tsx';
 import { place } from './route.ts';
-import { resume, session, unknownBecause } from './session.ts';
+import { hasEnded, resume, session, unknownBecause } from './session.ts';
 import { Shell } from './shell.tsx';
-import { SignIn } from './sign-in.tsx';
+import { SignIn, SignInAgain } from './sign-in.tsx';
 import { Failure, Loading } from './ui/states.tsx';
 import { Toasts } from './ui/toasts.tsx';
 
 export function App() {
   const record = session.value;
   const { value: here } = place;
-  const isSignedIn = Boolean(record);
+  const isSignedIn = Boolean(record) && !hasEnded.value;
   useEffect(() => {
     document.title = isSignedIn ? `${pageTitle()} · Quayside · ${location.host}` : 'Sign in · Quayside';
   }, [isSignedIn, here]);
@@ -34,11 +34,12 @@ export function App() {
   if (record === null) return <SignIn />;
   return (
     <>
-      <Shell record={record}>
+      <Shell key={record.user} record={record}>
         <PageOf />
       </Shell>
       <Keys />
       <Toasts />
+      {hasEnded.value && <SignInAgain user={record.user} />}
     </>
   );
 }

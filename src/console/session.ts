@@ -21,6 +21,8 @@ const WHERE = 'console/session';
 
 /** Undefined: not known yet; null: nobody is signed in. */
 export const session = signal<SessionRecord | null | undefined>(undefined);
+/** The session has ended while its page is open. What was typed there stays for the user's next session, as behind a locked screen. */
+export const hasEnded = signal(false);
 /** Why the form is shown again. */
 export const notice = signal<string | null>(null);
 
@@ -36,7 +38,8 @@ export async function resume(): Promise<void> {
   try {
     use(await get<SessionRecord>(WHERE));
   } catch (error) {
-    if (error instanceof ApiError && error.status === 401) use(null);
+    const isRejected = error instanceof ApiError && error.status === 401;
+    if (isRejected && !session.peek()) use(null);
     else if (session.peek() === undefined) {
       unknownBecause.value = error;
       cancelRetry = after(RETRY_MS, () => void resume());
@@ -80,13 +83,19 @@ export async function signOut(): Promise<void> {
 function use(record: SessionRecord | null): void {
   setCsrfToken(record?.csrfToken ?? null);
   unknownBecause.value = null;
+  hasEnded.value = false;
   session.value = record;
 }
 
 effect(() => {
   if (rejected.value === 0 || !session.peek()) return;
   notice.value = 'Your session has ended. Sign in again; you will be where you were.';
-  use(null);
+  hasEnded.value = true;
+});
+
+document.addEventListener('visibilitychange', () => {
+  // Another tab may have signed in again.
+  if (!document.hidden && hasEnded.peek()) void resume();
 });
 
 /** Whether the user has a right in a namespace: what would fail is not shown. */

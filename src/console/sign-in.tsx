@@ -1,15 +1,41 @@
 import { useSignal } from '@preact/signals';
-import { useEffect, useRef } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
 import { ApiError, messageOf } from './api.ts';
 import icon from './icon.svg';
 import { notice, signIn } from './session.ts';
 import { Icon } from './ui/icon.tsx';
 
 export function SignIn() {
+  return (
+    <main class="sign-in">
+      <SignInForm user="" />
+    </main>
+  );
+}
+
+/** Over the page of a session that has ended. It hides the page, and keeps it as it is. */
+export function SignInAgain({ user }: { readonly user: string }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  useLayoutEffect(() => dialog.current?.showModal(), []);
+  return (
+    <dialog
+      ref={dialog}
+      class="sign-in"
+      aria-label="Sign in again"
+      onCancel={(event) => event.preventDefault()}
+      // Browsers let Escape close it the second time.
+      onClose={() => dialog.current?.showModal()}
+    >
+      <SignInForm user={user} />
+    </dialog>
+  );
+}
+
+function SignInForm({ user: known }: { readonly user: string }) {
   const isBusy = useSignal(false);
   const error = useSignal<string | null>(null);
-  const user = useRef<HTMLInputElement>(null);
-  useEffect(() => user.current?.focus(), []);
+  const first = useRef<HTMLInputElement>(null);
+  useEffect(() => first.current?.focus(), []);
   const submit = async (event: SubmitEvent): Promise<void> => {
     event.preventDefault();
     const data = new FormData(event.currentTarget as HTMLFormElement);
@@ -25,29 +51,39 @@ export function SignIn() {
   };
   const said = error.value ?? notice.value;
   return (
-    <main class="sign-in">
-      <form class="card" onSubmit={submit}>
-        <span class="brand">
-          <img src={icon} alt="" /> Quayside
-        </span>
-        <h1>Sign in to {location.host}</h1>
-        {said !== null && (
-          <p class="failure" role="alert">
-            <Icon name="warn" /> <span>{said}</span>
-          </p>
-        )}
-        <label class="field">
-          <span>User</span>
-          <input ref={user} name="user" autocomplete="username" required />
-        </label>
-        <label class="field">
-          <span>Password</span>
-          <input name="password" type="password" autocomplete="current-password" required />
-        </label>
-        <button type="submit" class="primary" disabled={isBusy.value}>
-          {isBusy.value ? 'Signing in …' : 'Sign in'}
-        </button>
-      </form>
-    </main>
+    <form class="card" onSubmit={submit}>
+      <span class="brand">
+        <img src={icon} alt="" /> Quayside
+      </span>
+      <h1>Sign in to {location.host}</h1>
+      {said !== null && (
+        <p class="failure" role="alert">
+          <Icon name="warn" /> <span>{said}</span>
+        </p>
+      )}
+      <label class="field">
+        <span>User</span>
+        <input
+          ref={known === '' ? first : null}
+          name="user"
+          autocomplete="username"
+          required
+          defaultValue={known}
+        />
+      </label>
+      <label class="field">
+        <span>Password</span>
+        <input
+          ref={known === '' ? null : first}
+          name="password"
+          type="password"
+          autocomplete="current-password"
+          required
+        />
+      </label>
+      <button type="submit" class="primary" disabled={isBusy.value}>
+        {isBusy.value ? 'Signing in …' : 'Sign in'}
+      </button>
+    </form>
   );
 }

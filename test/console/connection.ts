@@ -88,6 +88,59 @@ export function connection(opened: () => OpenedConsole): void {
     assert.equal(await page.getByRole('dialog').getByRole('alert').count(), 0);
   });
 
+  it('keeps what was typed when the session ends, for the same user', async () => {
+    await opened().insert('N', 'unsaved', '1');
+    const page = await opened().page('#/q/N/unsaved', { isFailing: true });
+    await page.getByRole('button', { name: 'Insert' }).click();
+    await page.getByLabel('Body').fill('"long in the making"');
+    await endSessions();
+    await page.getByRole('dialog').getByRole('button', { name: 'Insert' }).click();
+    await page.getByText('Your session has ended').waitFor();
+    assert.deepEqual(await opened().violations(page), []);
+    await page.keyboard.press('Escape');
+    await page.keyboard.press('Escape');
+    await page.getByLabel('Password').fill(ADMIN.password);
+    await page.getByRole('button', { name: 'Sign in' }).click();
+    await page.getByRole('button', { name: 'Sign in' }).waitFor({ state: 'detached' });
+    assert.equal(await page.getByLabel('Body').inputValue(), '"long in the making"');
+    await page.getByRole('dialog').getByRole('button', { name: 'Insert' }).click();
+    await page.getByText('An element was inserted into unsaved').waitFor();
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    await page.getByRole('button', { name: '1 new: show' }).click();
+    await page.getByText('All 2 that match').waitFor();
+  });
+
+  it('takes the session that another tab has begun since its own ended', async () => {
+    const page = await opened().page('#/q/N/none', { isFailing: true });
+    await endSessions();
+    await page.getByRole('button', { name: 'Pause', exact: true }).click();
+    await page.getByText('Your session has ended').waitFor();
+    await page.context().request.post(`${opened().server.url}/console/session`, { data: ADMIN });
+    await page.evaluate(`document.dispatchEvent(new Event('visibilitychange'))`);
+    await page.getByRole('button', { name: 'Sign in' }).waitFor({ state: 'detached' });
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+  });
+
+  it('shows another user who signs in nothing of what was typed', async () => {
+    await opened().insert('N', 'not-yours', '1');
+    const page = await opened().page('#/q/N/not-yours', { isFailing: true });
+    await page.getByRole('button', { name: 'Insert' }).click();
+    await page.getByLabel('Body').fill('"not yours"');
+    await endSessions();
+    await page.getByRole('dialog').getByRole('button', { name: 'Insert' }).click();
+    await page.getByLabel('User', { exact: true }).fill(READER.user);
+    await page.getByLabel('Password').fill(READER.password);
+    await page.getByRole('button', { name: 'Sign in' }).click();
+    await page.getByRole('button', { name: 'User reader' }).waitFor();
+    await page.locator('table.rows tbody a').first().waitFor();
+    assert.equal(await page.getByRole('dialog').count(), 0);
+  });
+
+  async function endSessions(): Promise<void> {
+    await opened().request('DELETE', `/console/sessions?user=${ADMIN.user}`);
+    opened().forgetSignIns();
+  }
+
   /** Nothing is read by itself, and no stream of events is there to end. */
   async function pausedPage(where: string): Promise<Page> {
     const page = await opened().page(where, { isFailing: true });

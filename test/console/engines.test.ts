@@ -18,6 +18,7 @@ describe('The console in a browser, on engines with servers', () => {
     const deadLetter = { maxTries: 1 };
     namespaces = {
       redis: { url: withParameter(redis, 'prefix', freshPrefix()), deadLetter },
+      lists: { url: withParameter(redis, 'prefix', freshPrefix()), variant: 'list' },
       postgres: { url: withParameter(postgres, 'schema', freshSchema()), deadLetter },
     };
     opened = await OpenedConsole.open(namespaces);
@@ -57,6 +58,22 @@ describe('The console in a browser, on engines with servers', () => {
       process.kill(other.pid, 'SIGCONT');
       client.close();
     }
+  });
+
+  it('offers no actions on elements of a list of Redis, and no pages of them, and says why', async () => {
+    await opened.insert('lists', 'listed', '"a"', { 'x-ks-hdr-tenant': 'acme' });
+    const page = await opened.page('#/q/lists/listed');
+    await page.getByText('Elements of a list of Redis cannot be changed one by one').waitFor();
+    assert.equal(await page.getByRole('checkbox').count(), 0);
+    for (const name of ['Delete …', 'Move …']) {
+      assert.equal(await page.getByRole('button', { name }).count(), 0, name);
+    }
+    await page.locator('table.rows tbody').getByText('"a"').waitFor();
+    assert.equal(await page.locator('table.rows tbody a').count(), 0);
+    await page.getByRole('button', { name: 'More of listed' }).click();
+    await page.getByRole('button', { name: 'Purge …' }).click();
+    await page.getByRole('button', { name: 'Remove 1 element of listed' }).click();
+    await page.getByText('The queue is empty').waitFor();
   });
 
   for (const ns of ['redis', 'postgres'] as const) {

@@ -101,7 +101,8 @@ export function ElementList({
     return queues.get(keyOf(of)) ?? null;
   });
 
-  const columns = useMemo(() => columnsOf(of, filter.group), [keyOf(of), filter.group]);
+  const isList = status?.type.endsWith(':list') === true;
+  const columns = useMemo(() => columnsOf(of, filter.group, isList), [keyOf(of), filter.group, isList]);
 
   const load = async (after: string | null): Promise<void> => {
     stop.current?.abort();
@@ -141,7 +142,6 @@ export function ElementList({
     if (isLive && isTemporary(list.peek().error)) retry();
   }, [isLive]);
 
-  const isList = status?.type.endsWith(':list') === true;
   const group = filter.group === null ? {} : { group: filter.group };
   const chosen = (): ElementChoice => ({ ...group, state: filter.state ?? 'all', ids: [...selected.value] });
   const matching = (): ElementChoice => {
@@ -225,7 +225,9 @@ export function ElementList({
           keyOf={({ id }) => id}
           nameOf={({ id }) => id}
           columns={columns}
-          onOpen={({ id }) => go(href(['q', ns, queue, 'e', id], { group: filter.group }))}
+          {...(!isList && {
+            onOpen: ({ id }: ListedElement) => go(href(['q', ns, queue, 'e', id], { group: filter.group })),
+          })}
           {...(may('manage', ns) && !isList && { selection: selectionOf(selected, elements) })}
         />
       )}
@@ -452,17 +454,25 @@ function NoElements({
   return <Empty title="The queue is empty">What is inserted shows here until it is consumed.</Empty>;
 }
 
-function columnsOf({ ns, queue }: QueueNamed, group: string | null): readonly TableColumn<ListedElement>[] {
+/** @param isList its elements have no pages */
+function columnsOf(
+  { ns, queue }: QueueNamed,
+  group: string | null,
+  isList: boolean,
+): readonly TableColumn<ListedElement>[] {
   return [
     {
       id: 'id',
       title: 'Id',
       width: 'minmax(8rem, 1.2fr)',
-      cell: ({ id }) => (
-        <a class="mono" href={href(['q', ns, queue, 'e', id], { group })}>
-          {id}
-        </a>
-      ),
+      cell: ({ id }) =>
+        isList ? (
+          <span class="mono">{id}</span>
+        ) : (
+          <a class="mono" href={href(['q', ns, queue, 'e', id], { group })}>
+            {id}
+          </a>
+        ),
     },
     { id: 'state', title: 'State', width: '8rem', cell: ({ state }) => <StateBadge state={state} /> },
     {

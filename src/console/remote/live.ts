@@ -1,7 +1,7 @@
 import { computed, effect, signal } from '@preact/signals';
 import { BASE } from '../api.ts';
 import { refresh } from '../preferences.ts';
-import { resume, session } from '../session.ts';
+import { hasEnded, resume, session } from '../session.ts';
 import { after, every, nextFrame, now } from '../timers.ts';
 import { addSample, type DepthSample, isAtRest } from './series.ts';
 
@@ -109,7 +109,9 @@ const isHidden = signal(document.hidden);
 const isDue = signal(false);
 /** A console that is opened while refreshing is paused reads once what holds. */
 const isPaused = computed(() => refresh.value === 'paused' && isComplete.value);
-const wanted = computed(() => Boolean(session.value) && isDue.value && !isPaused.value && !isHidden.value);
+const wanted = computed(
+  () => Boolean(session.value) && !hasEnded.value && isDue.value && !isPaused.value && !isHidden.value,
+);
 const intervalMs = computed(() =>
   refresh.value === 'live' || refresh.value === 'paused' ? 0 : Number(refresh.value) * 1000,
 );

@@ -2,6 +2,7 @@ import { type Signal, useSignal } from '@preact/signals';
 import { useEffect, useLayoutEffect } from 'preact/hooks';
 import { isTemporary } from '../api.ts';
 import { refresh } from '../preferences.ts';
+import { hasEnded } from '../session.ts';
 import { every } from '../timers.ts';
 import { beforeStream, connection } from './live.ts';
 
@@ -60,7 +61,7 @@ export function useResource<T>(
     if (everyMs === 0 || chosen === 'paused') return undefined;
     const ms = chosen === 'live' ? everyMs : Math.max(everyMs, Number(chosen) * 1000);
     return every(ms, () => {
-      if (!document.hidden && !state.peek().isLoading) turn.value += 1;
+      if (!document.hidden && !hasEnded.peek() && !state.peek().isLoading) turn.value += 1;
     });
   }, [everyMs, chosen]);
   return {
