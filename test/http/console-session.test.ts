@@ -133,15 +133,17 @@ describe('A session of the console', () => {
 
   it('takes nothing but a user and a password, and repeats no password', async () => {
     const client = stranger();
-    for (const [body, parameter] of [
-      ['{"user":"ops"}', 'password'],
-      ['{"user":1,"password":"x"}', 'user'],
-      ['{"user":"ops","password":["hush"]}', 'password'],
-      ['{"user":"ops","password":"hush","remember":true}', 'remember'],
+    for (const [body, parameter, detail] of [
+      ['{"user":"ops"}', 'password', /^password is missing; it must be a string\.$/],
+      ['{"user":1,"password":"x"}', 'user', /^user must be a string, not 1\.$/],
+      ['{"user":"ops","password":["hush"]}', 'password', /^password must be a string, not "object"\.$/],
+      ['{"user":"ops","password":"hush","remember":true}', 'remember', /^Unknown member remember\./],
     ] as const) {
       const answer = await client.request('POST', '/console/session', { headers: PAGE, body });
       assert.equal(answer.status, 400);
-      assert.equal(jsonOf<{ parameter: string }>(answer).parameter, parameter);
+      const problem = jsonOf<{ parameter: string; detail: string }>(answer);
+      assert.equal(problem.parameter, parameter);
+      assert.match(problem.detail, detail);
       assert.doesNotMatch(answer.body.toString(), /hush/);
     }
     const broken = await client.request('POST', '/console/session', { headers: PAGE, body: '{' });

@@ -351,7 +351,9 @@ async function signIn(call: HttpCall, payload: unknown): Promise<void> {
   const { user: name, password } = membersOf(payload, '', ['user', 'password']);
   if (typeof name !== 'string') throw wrongMember('user', name, 'a string');
   // A password is never repeated, not even one of the wrong type.
-  if (typeof password !== 'string') throw wrongMember('password', typeof password, 'a string');
+  if (typeof password !== 'string') {
+    throw wrongMember('password', password === undefined ? password : typeof password, 'a string');
+  }
   const user = await call.front.parts.authenticator.login(basicHeader(name, password), call.address);
   const sessions = sessionsOf(call);
   // Only after a sign-in that succeeded: one that fails must not end the session of the page that is open.
