@@ -59,8 +59,8 @@ export function idsIn(text: string): readonly string[] {
 
 export function takenLines(text: string): TakenLine[] {
   return text
+    .trimEnd()
     .split('\n')
-    .filter((line) => line !== '')
     .map((line) => jsonIn<TakenLine>(line, 'id'));
 }
 

@@ -324,7 +324,7 @@ describe('The client', () => {
       browse: (queue) => allOf(queue.browse()),
     } satisfies Record<string, (queue: Queue<unknown>) => Promise<unknown>>;
     for (const [name, call] of Object.entries(calls)) {
-      for (const text of [page, '{"welcome":true}', 'null']) {
+      for (const text of [page, '{"welcome":true}', 'null', '']) {
         const { client, requests } = answering(() => new Response(text));
         const expected = { code: 'unexpected-response', outcome: 'unknown', message: /answered "/ };
         await assert.rejects(call(client.queue('N/page')), expected, `${name}: ${text}`);

@@ -214,6 +214,20 @@ class Transports(unittest.TestCase):
         for result, _ in run_both(lambda queue: queue.pop(), b"220 mail.example.org ESMTP\r\n\r\n"):
             self.assertEqual(result.code, "connection-failed")
 
+    def test_a_response_that_was_cut_off_anywhere_is_not_taken_for_an_empty_queue(self) -> None:
+        whole = answer(TAKEN)
+        for length in (1, whole.index(b"\r\n") + 2, whole.index(b"length"), whole.index(b"{"), len(whole) - 1):
+            cut = whole[:length]
+            for result, requests in (
+                run_blocking(lambda queue: queue.pop(), cut, closes=True),
+                run_aio(lambda queue: queue.pop(), cut, closes=True),
+            ):
+                self.assertIsInstance(result, ConnectionError, cut)
+                self.assertEqual((result.code, result.outcome, len(requests)), ("connection-failed", "unknown", 1))
+        # Without a length, the end of the connection may be the end of the response.
+        for result, _ in run_both(lambda queue: queue.pop(), b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n"):
+            self.assertEqual((result.code, result.outcome), ("unexpected-response", "unknown"))
+
     def test_a_connection_that_the_server_closed_is_not_used_again(self) -> None:
         def pop_twice(queue: Any) -> Any:
             first = queue.pop()
@@ -230,7 +244,8 @@ class Transports(unittest.TestCase):
                 await asyncio.sleep(0)
             return [first, await queue.pop()]
 
-        nothing = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+        nothing = b"HTTP/1.1 504 Queue Pop Timeout\r\ncontent-type: application/problem+json\r\ncontent-length: 22\r\n\r\n"
+        nothing += b'{"code":"pop-timeout"}'
         for result, requests in (
             run_blocking(pop_twice, nothing, nothing, closes=True),
             run_aio(pop_twice_aio, nothing, nothing, closes=True),

@@ -69,7 +69,7 @@ def moment(text: str) -> datetime:
 def taken(response: Response) -> list[dict[str, Any]]:
     if response.status != 200:
         return []
-    return [document(response, "id", line) for line in response.body.split(b"\n") if line]
+    return [document(response, "id", line) for line in response.body.rstrip().split(b"\n")]
 
 
 def document(response: Response, member: str, text: bytes | None = None) -> dict[str, Any]:

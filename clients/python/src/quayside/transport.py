@@ -103,13 +103,19 @@ class TimedResponse(http.client.HTTPResponse):
     def __init__(self, deadline: float, sock: socket.socket, method: str | None = None) -> None:
         super().__init__(sock, method=method)
         self.fp.close()
-        self.fp = io.BufferedReader(TimedReader(sock, deadline))
+        self._reader = TimedReader(sock, deadline)
+        self.fp = io.BufferedReader(self._reader)
+
+    def begin(self) -> None:
+        super().begin()
+        self._reader.is_head = False
 
 
 class TimedReader(io.RawIOBase):
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         self._socket = sock
         self._deadline = deadline
+        self.is_head = True
         # Keeps the socket open if the connection is closed while its response is read.
         self._raw = sock.makefile("rb", buffering=0)
 
@@ -118,7 +124,11 @@ class TimedReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int | None:
         self._socket.settimeout(until(self._deadline))
-        return self._raw.readinto(buffer)
+        count = self._raw.readinto(buffer)
+        if count == 0 and self.is_head:
+            # `http.client` takes the end of the connection for the end of the head: what was cut off would be a response without a body.
+            raise http.client.RemoteDisconnected("The connection ended before the response had arrived.")
+        return count
 
     def close(self) -> None:
         self._raw.close()
