@@ -1,3 +1,5 @@
+// The declarations name disposables; the `lib` of a program that uses them may not.
+/// <reference lib="esnext.disposable" preserve="true" />
 /** The client library, `quayside/client`: `fetch` is all that it needs. */
 export type {
   BrowsedElement,

@@ -12,6 +12,7 @@ import { clientConfig } from './server.ts';
 
 const run = promisify(execFile);
 const PROJECT = fileURLToPath(new URL('../..', import.meta.url));
+const CLIENT = path.join(PROJECT, 'src/client');
 const PAGES = ['docs/sdk/typescript.md', 'docs/get-started/first-worker.md'];
 /** A program, and what it prints if a block of text follows. One that is marked `no-run` needs another package. */
 const EXAMPLE = /```(ts|js)\n([\s\S]*?)```(?:\n\n(?:`node .*\n\n)?```text\n([\s\S]*?)```)?/g;
@@ -80,7 +81,62 @@ describe('The examples of the pages about the TypeScript SDK', () => {
   });
 });
 
+/** A program of somebody who wants precise types, and whose compiler is not told of `using`. */
+const STRICT_PROGRAM = `
+import { type Codec, Quayside, type Queue, type TokenCredentials, Worker } from './declared/index.js';
+
+type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : never;
+const auth: TokenCredentials = { token: 'qs_x' };
+declare const codec: Codec<Date>;
+const plain = new Quayside({ auth }).queue('N/plain');
+const dates = new Quayside({ auth }).queue('N/dates', { codec });
+export const same: [Same<typeof plain, Queue<unknown>>, Same<typeof dates, Queue<Date>>] = [true, true];
+export const worker = new Worker(dates, (job) => job.data.getTime()).on('committed', (job, ms) => {
+  const years: number = job.data.getFullYear() + ms;
+  return void years;
+});
+// @ts-expect-error: it is unknown.
+plain.pop().then((element) => element?.data.order);
+// @ts-expect-error: it names no queue.
+new Quayside().queue('plain');
+// @ts-expect-error: no option has this name.
+plain.insert(1, { delay: 1 });
+`;
+
 describe('The source of the client', () => {
+  it('has declarations for strict programs, also those whose libraries have no disposables', async () => {
+    const folder = await mkdtemp(path.join(tmpdir(), 'quayside-types-'));
+    const compile = async (...args: string[]): Promise<void> => {
+      await run(process.execPath, [path.join(PROJECT, 'node_modules/typescript/bin/tsc'), ...args], {
+        cwd: folder,
+      });
+    };
+    const emit = ['--noEmit', 'false', '--declaration', '--emitDeclarationOnly', '--rootDir'];
+    const declared = path.join(folder, 'declared');
+    await compile('-p', path.join(PROJECT, 'test/client/web'), ...emit, CLIENT, '--outDir', declared);
+    await writeFile(path.join(folder, 'program.ts'), STRICT_PROGRAM);
+    await writeFile(path.join(folder, 'package.json'), '{"type": "module"}');
+    for (const [module, resolution] of [
+      ['node16', 'node16'],
+      ['esnext', 'bundler'],
+    ] as const) {
+      const options = {
+        lib: 'es2022,dom',
+        target: 'es2022',
+        types: '',
+        module,
+        moduleResolution: resolution,
+      };
+      const flags = ['--strict', '--exactOptionalPropertyTypes', '--skipLibCheck', 'false', '--noEmit'];
+      await compile(
+        ...flags,
+        ...Object.entries(options).flatMap(([name, value]) => [`--${name}`, value]),
+        'program.ts',
+      );
+    }
+    await rm(folder, { recursive: true });
+  });
+
   it('uses only what browsers have', async () => {
     const project = path.join(PROJECT, 'test/client/web');
     await run(process.execPath, [
