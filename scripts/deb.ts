@@ -21,7 +21,7 @@ import { gzipSync } from 'node:zlib';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', arm64: 'arm64' };
-const SCRIPTS = ['postinst', 'prerm', 'postrm'];
+const SCRIPTS = ['preinst', 'postinst', 'prerm', 'postrm'];
 const DOCUMENTS = ['README.md', 'CHANGELOG.md', 'docs/reference/configuration.md', 'docs/operate/run.md'];
 
 const { values, positionals } = parseArgs({

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { copyFile, cp, mkdir, readdir, readFile, realpath, stat, writeFile } from 'node:fs/promises';
+import { copyFile, cp, mkdir, readdir, readFile, realpath, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -135,6 +135,26 @@ RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm
       await writeFile(checkable, installed.replace('/usr/bin/quayside', join(root, 'usr/bin/quayside')));
       const checked = await run('systemd-analyze', ['verify', checkable]);
       assert.equal(checked.stderr, '');
+    });
+
+    it('starts its service when it is installed, also after a removal, and at an upgrade restarts only one that runs', async () => {
+      const systemctl = join(root, 'usr/bin/systemctl');
+      const calls = async (action: () => Promise<unknown>): Promise<string[]> => {
+        await rm(join(root, 'calls'), { force: true });
+        await action();
+        const lines = (await readFile(join(root, 'calls'), 'utf8')).split('\n');
+        return lines.filter((line) => line !== '' && line !== 'daemon-reload');
+      };
+      await mkdir(join(root, 'run/systemd/system'), { recursive: true });
+      await writeFile(systemctl, '#!/bin/sh\necho "$@" >> /calls\n', { mode: 0o755 });
+      assert.deepEqual(await calls(() => inside('dpkg', '--remove', 'quayside')), [
+        'disable --now quayside.service',
+      ]);
+      assert.deepEqual(await calls(() => install('1')), ['enable --now quayside.service']);
+      for (const revision of ['2', '1'])
+        assert.deepEqual(await calls(() => install(revision)), ['try-restart quayside.service']);
+      await rm(systemctl);
+      await rm(join(root, 'run/systemd'), { recursive: true });
     });
 
     it('serves as a user of its own, keeps elements and settings over an upgrade, and elements when it is purged', async () => {
