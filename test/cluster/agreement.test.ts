@@ -3,6 +3,7 @@ import { after, afterEach, before, describe, it } from 'node:test';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
 import { ServerProcess } from '../support/server-process.ts';
+import { Folder } from '../system/program.ts';
 import { MODES, type SharedEngine } from './modes.ts';
 import { reached } from './nodes.ts';
 
@@ -132,6 +133,12 @@ for (const { name, start } of MODES) {
           `namespaces\\.${ns}\\.variant: is stream, and node \\w+ \\(process ${plain.pid} on .* as simple\\. `,
         ),
       });
+      const folder = await Folder.create();
+      await folder.write('q.json', configOf(ns, { variant: 'stream' }));
+      const refused = await folder.run(['--config', 'q.json']);
+      await folder.dispose();
+      assert.equal(refused.code, 2, 'as with any configuration that cannot be used');
+      assert.match(refused.stderr, new RegExp(`^quayside: .*namespaces\\.${ns}\\.variant: is stream`, 'm'));
       assert.equal(
         (await clientOf(plain).insert(ns, 'q', 'x')).status,
         200,
