@@ -79,7 +79,8 @@ export interface ElementChange {
 export const MAX_IDS = 1000;
 export const MAX_RATE = 1_000_000;
 const MAX_LIMIT = 1_000_000_000;
-const MAX_SELECTOR = 16_384;
+/** Characters; a selector has at most as many bytes. */
+const MAX_SELECTOR = 8_192;
 
 const MEMBERS = ['action', 'source', 'where', 'to', 'delay', 'set', 'limit', 'rate', 'dryRun'] as const;
 
