@@ -103,6 +103,23 @@ describe('an outcome of a client that receives', () => {
     await settled();
   });
 
+  for (const [what, fail] of [
+    ['modified with delivery-failed', ({ delivery }) => delivery.modified({ delivery_failed: true })],
+    ['no outcome, settled,', ({ delivery }) => delivery.update(true)],
+    ['none, when the connection is lost,', () => client.cut()],
+  ] as readonly (readonly [string, (got: Got) => void])[]) {
+    it(`${what} waits for the retry delay of the queue`, async () => {
+      await node
+        .queue('a')
+        .storeOptions({ retryDelay: { firstMs: 7000, factor: 2, maxMs: 60_000, jitter: 0 } });
+      const { got } = await held();
+      fail(got);
+      await sizesAre({ ready: 0, scheduled: 1, reserved: 0 });
+      node.clock.advance(7000);
+      assert.equal((await node.pop('a'))?.tries, 1);
+    });
+  }
+
   it('modified with undeliverable-here goes to the dead letter, where there is one', async () => {
     const [id] = await node.insertInto('D', 'a', {
       body: Buffer.from('hopeless'),
