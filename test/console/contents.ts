@@ -23,6 +23,23 @@ export function contents(opened: () => OpenedConsole): void {
     );
   });
 
+  it('finds the elements that have the same header as one that is looked at', async () => {
+    for (const tenant of ['acme', 'acme', 'a "quoted" one'])
+      await opened().insert('N', 'tenants', '1', { 'x-ks-hdr-tenant': tenant });
+    const page = await firstElement('tenants');
+    await page.getByRole('link', { name: 'acme' }).click();
+    await page.getByText('All 2 that match').waitFor();
+    await page.getByRole('button', { name: 'Reload' }).click();
+    await page.getByLabel('Search elements').fill('quoted');
+    await page.keyboard.press('Enter');
+    await page.getByText('All 1 that match').waitFor();
+    await page.locator('table.rows tbody a').first().click();
+    await page.getByRole('link', { name: 'a "quoted" one' }).click();
+    await page.getByText('All 1 that match').waitFor();
+    await page.goBack();
+    await page.getByText('Why is it not delivered now?').waitFor();
+  });
+
   it('copies all headers of an element that its producer has set', async () => {
     await opened().insert('N', 'cloned', '{"a":1}', {
       'x-ks-hdr-x-tenant': 'acme',

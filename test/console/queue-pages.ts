@@ -191,6 +191,10 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Paused', exact: true }).click();
     await page.getByRole('button', { name: 'Pause', exact: true }).click();
     await page.getByRole('button', { name: 'Resume' }).waitFor();
+    await opened().insert('N', 'unread', '1');
+    await page.goto(`${opened().server.url}/console/#/q/N/unread`);
+    await page.getByRole('button', { name: 'Pause', exact: true }).click();
+    await page.getByRole('button', { name: 'Resume' }).waitFor();
   });
 
   it('starts an action once, however often its button is pressed, and names where elements go', async () => {

@@ -1,6 +1,7 @@
 import { useSignal } from '@preact/signals';
 import { count, named, several } from '../format.ts';
 import { type DeadLetterQueue, deadLetters } from '../remote/dead-letters.ts';
+import { havingHeader } from '../remote/elements.ts';
 import { keyOf } from '../remote/live.ts';
 import type { ElementChoice } from '../remote/operations.ts';
 import { useResource } from '../remote/resource.ts';
@@ -63,11 +64,6 @@ export function DeadLetters() {
       )}
     </>
   );
-}
-
-/** Those that have a header with this value; null: those that have none of this name. */
-function selectorOf(name: string, value: string | null): string {
-  return `env => env.msg.hdrs[${JSON.stringify(name)}] === ${value === null ? 'undefined' : JSON.stringify(value)}`;
 }
 
 function QueueOfDeadLetters({
@@ -152,7 +148,10 @@ function Parts({
           className: 'reason',
           cell: ({ name, header, count: of }) => (
             <>
-              <a title={name ?? undefined} href={queueHref(ns, queue, { search: selectorOf(header, name) })}>
+              <a
+                title={name ?? undefined}
+                href={queueHref(ns, queue, { search: havingHeader(header, name) })}
+              >
                 <bdi>{name ?? 'not known'}</bdi>
               </a>
               <div class="meter thin" aria-hidden="true">
@@ -172,7 +171,7 @@ function Parts({
                 type="button"
                 class="quiet"
                 aria-label={`Redrive ${name === null ? 'those not known' : named(name)}`}
-                onClick={() => onRedrive({ selector: selectorOf(header, name) })}
+                onClick={() => onRedrive({ selector: havingHeader(header, name) })}
               >
                 <Icon name="redrive" /> Redrive …
               </button>

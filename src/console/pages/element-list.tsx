@@ -1,7 +1,7 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect, useLayoutEffect, useMemo, useRef } from 'preact/hooks';
 import { isTemporary } from '../api.ts';
-import { bytes, count, named, several, shortCount } from '../format.ts';
+import { bytes, count, named, several } from '../format.ts';
 import {
   type ElementState,
   type ListedElement,
@@ -287,7 +287,7 @@ function CountOf({
 }) {
   if (picture === null) return null;
   const value = { ready: picture.size, scheduled: picture.schedSize, reserved: picture.resvSize };
-  return <b class="number">{shortCount(state === null ? picture.totalSize : value[state])}</b>;
+  return <b class="number">{count(state === null ? picture.totalSize : value[state])}</b>;
 }
 
 function GroupChoice({

@@ -3,6 +3,7 @@ import { ApiError } from '../api.ts';
 import { bytes, exact, relative, several } from '../format.ts';
 import {
   downloadUrl,
+  havingHeader,
   type ListedElement,
   listedElement,
   readElement,
@@ -136,7 +137,7 @@ export function ElementPageOf({ of, id }: { readonly of: QueueNamed; readonly id
           </div>
           <div class="stack">
             <ElementTimeline ns={ns} whole={element.whole} listed={element.listed} headers={headers} />
-            <HeaderTable headers={headers} />
+            <HeaderTable of={of} group={group} headers={headers} />
           </div>
         </div>
       )}
@@ -289,7 +290,15 @@ function Why({
   );
 }
 
-function HeaderTable({ headers }: { readonly headers: readonly (readonly [string, string])[] }) {
+function HeaderTable({
+  of: { ns, queue },
+  group,
+  headers,
+}: {
+  readonly of: QueueNamed;
+  readonly group: string | null;
+  readonly headers: readonly (readonly [string, string])[];
+}) {
   return (
     <section class="card">
       <header>
@@ -303,7 +312,15 @@ function HeaderTable({ headers }: { readonly headers: readonly (readonly [string
           {headers.map(([name, value]) => (
             <div key={name}>
               <dt>{name}</dt>
-              <dd dir="auto">{value}</dd>
+              <dd>
+                <a
+                  href={queueHref(ns, queue, { group, search: havingHeader(name, value) })}
+                  title="Find the elements of the queue that have this header"
+                  dir="auto"
+                >
+                  {value}
+                </a>
+              </dd>
             </div>
           ))}
         </dl>

@@ -1,6 +1,6 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { ApiError, call, path } from '../api.ts';
-import { named, several, shortCount } from '../format.ts';
+import { count, named, several } from '../format.ts';
 import { connection, keyOf, notePaused, type QueueNamed, queues, version } from '../remote/live.ts';
 import { type QueueStatus, queueHistory, queueStatus } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
@@ -74,11 +74,14 @@ function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge:
     version.value;
     return queues.get(keyOf(of));
   });
-  const isPaused = picture.value?.paused === true;
+  // Of a queue that is newer than what was read while nothing is refreshed.
+  const pausedHere = useSignal(false);
+  const isPaused = picture.value?.paused ?? pausedHere.value;
   const setPaused = (verb: 'pause' | 'resume'): Promise<void> =>
     act(async () => {
       await call(path('q', ns, queue, verb), { method: 'POST' });
-      notePaused(of, verb === 'pause');
+      pausedHere.value = verb === 'pause';
+      notePaused(of, pausedHere.value);
       return verb === 'pause' ? `${named(queue)} is paused: consumers wait` : `${named(queue)} runs again`;
     });
   return (
@@ -258,12 +261,12 @@ function QueueFigures({ of, status }: { readonly of: QueueNamed; readonly status
   const picture = queues.get(keyOf(of));
   const counters = (picture?.stats ?? status?.stats) as Readonly<Record<string, number>> | undefined;
   const shown: readonly (readonly [string, string])[] = [
-    ['Inserted', shortCount(counters?.put ?? 0)],
-    ['Popped', shortCount(counters?.get ?? 0)],
-    ['Reserved', shortCount(counters?.reserve ?? 0)],
-    ['Committed', shortCount(counters?.commit ?? 0)],
-    ['Rolled back', shortCount(counters?.rollback ?? 0)],
-    ['Dead letters made', shortCount(counters?.deadletter ?? 0)],
+    ['Inserted', count(counters?.put ?? 0)],
+    ['Popped', count(counters?.get ?? 0)],
+    ['Reserved', count(counters?.reserve ?? 0)],
+    ['Committed', count(counters?.commit ?? 0)],
+    ['Rolled back', count(counters?.rollback ?? 0)],
+    ['Dead letters made', count(counters?.deadletter ?? 0)],
   ];
   return (
     <dl class="facts card">

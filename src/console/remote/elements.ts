@@ -45,6 +45,11 @@ export interface ListFilter {
 
 export const PAGE = 100;
 
+/** The selector of elements that have a header with this value; null: that have none of this name. */
+export function havingHeader(name: string, value: string | null): string {
+  return `env => env.msg.hdrs[${JSON.stringify(name)}] === ${value === null ? 'undefined' : JSON.stringify(value)}`;
+}
+
 /** Of a body that is neither JSON nor text, only so much is searched: more would exceed the limits of a selector. */
 const SEARCHED_BYTES = 1_048_576;
 
