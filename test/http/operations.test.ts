@@ -85,6 +85,20 @@ describe('Bulk operations over HTTP', () => {
     );
   });
 
+  it('are in the audit with what was started, and where', async () => {
+    const client = harness().client();
+    const source = { ns: 'N', queue: 'audited' };
+    const id = jsonOf<OperationRecord>(await start(client, { action: 'delete', source })).id;
+    await ended(harness(), client, `/operations/${id}`);
+    const { lines } = jsonOf<{ lines: { action: string; details: unknown }[] }>(
+      await client.request('GET', '/audit?limit=1'),
+    );
+    assert.deepEqual(
+      lines.map(({ action, details }) => [action, details]),
+      [['startOperation', { id, operation: 'delete', source }]],
+    );
+  });
+
   it('are cancelled with 204, again and again', async () => {
     const client = harness().client();
     for (let i = 0; i < 5; i += 1) await client.insert('N', 'slow', String(i));

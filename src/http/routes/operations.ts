@@ -162,6 +162,7 @@ export const operationRoutes: readonly Route[] = [
         const { operations } = call.front.parts;
         const id = await operations.create(request, call.user);
         const record = await operations.get(id, call.user);
+        call.audited = { id, operation: record.action, source: record.source };
         call.text(202, JSON.stringify(record), ['location', `/operations/${id}`]);
       }),
   }),
