@@ -1,5 +1,5 @@
 import { X509Certificate } from 'node:crypto';
-import { readFileSync, statSync } from 'node:fs';
+import { readFileSync, type Stats, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { ErrorAt } from '../config/load.ts';
 import type { Config } from '../config/options.ts';
@@ -14,13 +14,25 @@ import type { TlsMaterial } from '../util/sockets.ts';
 export const DATA_FILES = { users: 'users.json', logins: 'logins.json' } as const;
 
 /**
- * Checks that `dataDir` can be a folder, so that a file in its place is reported as such, and not by the first thing
- * that is put into it.
+ * Checks that `dataDir` can be a folder, and may be entered if it is one, so that another thing in its place, or another user's
+ * folder, is reported as such, and not by the first thing that is put into it.
  * @throws ConfigError
  */
 export function checkDataDir({ dataDir }: Config, errorAt: ErrorAt): void {
+  const entryOf = (path: string): Stats | undefined => {
+    try {
+      return statSync(path, { throwIfNoEntry: false });
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException;
+      const hint = 'Let the user that runs the server enter it, or name another folder';
+      if (code === 'EACCES') throw errorAt(['dataDir'], `${dataDir} cannot be entered (${code})`, hint);
+      throw error;
+    }
+  };
+  // Any name will do: to look it up takes the right to enter.
+  entryOf(join(dataDir, DATA_FILES.users));
   for (let path = dataDir; ; path = dirname(path)) {
-    const found = statSync(path, { throwIfNoEntry: false });
+    const found = entryOf(path);
     if (found?.isDirectory() === true || (found === undefined && path === dirname(path))) return;
     if (found !== undefined) throw errorAt(['dataDir'], `${path} is no folder`, 'Name a folder');
   }

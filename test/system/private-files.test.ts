@@ -47,6 +47,56 @@ describe('The files of a server', { skip }, () => {
     assert.equal(await second.stop(), 0);
   });
 
+  describe('of another user', () => {
+    const DATABASE = '{ N: { url: "sqlite:N.db" } }';
+    const start = async (namespaces: string): Promise<string> => {
+      await chmod(folder.path, 0o755);
+      await folder.write('q.yaml', `{ http: { port: 0, users: { u: p } }, namespaces: ${namespaces} }`);
+      const program = await folder.run(['--config', 'q.yaml'], { isNobody: true });
+      assert.equal(program.code, 2, program.stderr);
+      assert.doesNotMatch(program.stderr, /\n\s+at /, 'a stack trace');
+      return program.stderr
+        .split('\n')
+        .filter((line) => line.startsWith('quayside: '))
+        .join('\n');
+    };
+
+    it('a folder that the server may not enter is named', async () => {
+      await mkdir(folder.file('data'), { mode: 0o000 });
+      const hint = 'Let the user that runs the server enter it, or name another folder\\.';
+      for (const namespaces of ['{ N: { url: "sqlite::memory:" } }', DATABASE]) {
+        const error = await start(namespaces);
+        assert.match(
+          error,
+          new RegExp(`^quayside: q.yaml: dataDir: \\S+data cannot be entered \\(EACCES\\)\\. ${hint}$`),
+        );
+      }
+      const { stdout, stderr } = await folder.run(['doctor', '--config', 'q.yaml'], { isNobody: true });
+      assert.match(
+        stdout,
+        /"error","check":"dataDir","message":"dataDir \S+data cannot be entered \(EACCES\)"/,
+        stderr,
+      );
+      await chmod(folder.file('data'), 0o700);
+    });
+
+    for (const [what, mode] of [
+      ['may not read', 0o000],
+      ['may only read', 0o444],
+    ] as const) {
+      it(`a file that the server ${what} is named, and not taken for damaged`, async () => {
+        await (await folder.serve([])).stop();
+        await chmod(folder.file('data'), 0o777);
+        await chmod(folder.file('data/logins.json'), 0o666).catch(() => {});
+        await chmod(folder.file('data/N.db'), mode);
+        assert.match(
+          await start(DATABASE),
+          /^quayside: q\.yaml: namespaces\.N\.url: cannot be opened: \S+N\.db may not be read and written by this user \(EACCES\)\. Give it to the user that runs the server\.$/,
+        );
+      });
+    }
+  });
+
   for (const group of ['http', 'stomp', 'amqp']) {
     it(`include the TLS key of ${group}: one that others may read is named`, async () => {
       writeCertificate({ cert: folder.file('cert.pem'), key: folder.file('key.pem') }, 'a');

@@ -9,12 +9,16 @@ import { COMPILE_CACHE, SERVER_ARGS } from '../support/server-command.ts';
 /** Only for a test that would otherwise hang; nothing is measured with it. */
 const PATIENCE_MS = 60_000;
 
+const NOBODY = 65_534;
+
 export interface ProgramOptions {
   readonly env?: Readonly<Record<string, string>>;
   readonly input?: string;
   readonly nodeArgs?: readonly string[];
   /** In place of this program's own. */
   readonly umask?: number;
+  /** A user other than root, if root runs the test: nothing is forbidden to root. */
+  readonly isNobody?: boolean;
   /** A file descriptor that takes standard error in place of this program. */
   readonly errorTo?: number;
 }
@@ -85,11 +89,13 @@ export class Program {
   constructor(
     cwd: string,
     args: readonly string[],
-    { env, input = '', nodeArgs = [], errorTo, umask }: ProgramOptions,
+    { env, input = '', nodeArgs = [], errorTo, umask, isNobody = false }: ProgramOptions,
   ) {
+    const user = isNobody && process.getuid?.() === 0 ? { uid: NOBODY, gid: NOBODY } : {};
     const ownUmask = umask === undefined ? null : process.umask(umask);
     this.#child = spawnOwned(process.execPath, [...nodeArgs, ...SERVER_ARGS, ...args], {
       cwd,
+      ...user,
       env: { NODE_COMPILE_CACHE: COMPILE_CACHE, ...process.env, ...env },
       stdio: ['pipe', 'pipe', errorTo ?? 'pipe'],
     });

@@ -1,4 +1,4 @@
-import { copyFileSync, existsSync, rmSync, statSync } from 'node:fs';
+import { accessSync, constants, copyFileSync, existsSync, rmSync, statSync } from 'node:fs';
 import { DatabaseSync } from 'node:sqlite';
 import { systemClock } from '../../../util/clock.ts';
 import { createPrivateFile, widerMode } from '../../../util/files.ts';
@@ -36,6 +36,7 @@ export function openDatabase(options: OpenSettings, warn: Warn): DatabaseSync {
   checkSqliteVersion(process.versions.sqlite ?? '0');
   try {
     if (file !== MEMORY) {
+      checkAccess(file);
       checkLog(options, warn);
       createPrivateFile(file);
     }
@@ -61,6 +62,25 @@ export function openDatabase(options: OpenSettings, warn: Warn): DatabaseSync {
     }
   } catch (error) {
     throw openError(file, error);
+  }
+}
+
+/**
+ * SQLite calls a file that it may only read an I/O error, as of a disk that fails. Files are often another user's after root has
+ * started the server once, or has copied them.
+ * @throws OpenError
+ */
+function checkAccess(file: string): void {
+  for (const path of [file, `${file}-wal`]) {
+    try {
+      accessSync(path, constants.R_OK | constants.W_OK);
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException;
+      if (code === 'ENOENT') continue;
+      throw new OpenError(
+        `${path} may not be read and written by this user (${code}); give it to the user that runs the server.`,
+      );
+    }
   }
 }
 
