@@ -116,11 +116,11 @@ export class StompSession extends ClientSession<string, string> {
 
   /** COMMIT. */
   async commit(transaction: Transaction, receipt: string | null): Promise<void> {
-    const { frames, bytes, targets } = transaction;
+    const { frames, bytes, storesLater } = transaction;
     this.endTurn();
     this.work.begin(frames + 1, bytes);
-    // It takes several steps, and what is sent after it must not be stored before it.
-    if (targets.size > 0) this.setPause(PAUSE.commit, true);
+    // What is sent after it must not be stored before it.
+    if (storesLater) this.setPause(PAUSE.commit, true);
     try {
       await transaction.commit();
       this.confirm(receipt);

@@ -131,13 +131,19 @@ export class Transaction {
     return new Set([...this.#sends].map(({ queue }) => queue.key.ns));
   }
 
+  /** Whether `commit` stores anything in a later turn: what it settles comes before that. */
+  get storesLater(): boolean {
+    return this.#sends.size > 0 && this.#settlements.length > 0;
+  }
+
   /** Drops everything: what it would have settled is still outstanding. */
   abort(): void {
     for (const { outstanding } of this.#settlements) outstanding.isClaimed = false;
   }
 
   /**
-   * Puts everything into effect. What it settles is not outstanding any more from now on.
+   * Puts everything into effect. What it settles is not outstanding any more from now on. If it settles nothing, the engine is
+   * asked to store the rest in this turn.
    * @throws QuaysideError what settling and storing do, where nothing took effect; else `outcome-unknown`
    */
   async commit(): Promise<void> {
@@ -146,7 +152,7 @@ export class Transaction {
       this.#left.add(one);
     }
     try {
-      await this.#confirmHeld();
+      if (this.#settlements.length > 0) await this.#confirmHeld();
       await this.#storeElsewhere();
       await this.#acknowledge();
       await this.#rollBack();

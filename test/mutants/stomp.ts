@@ -163,7 +163,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'what follows a COMMIT is stored before it',
     suite: 'STOMP commits',
-    edits: edit('session.ts', 'if (targets.size > 0) this.setPause(PAUSE.commit, true);', ''),
+    edits: edit('session.ts', 'if (storesLater) this.setPause(PAUSE.commit, true);', ''),
   },
   {
     name: 'frames with one receipt id are confirmed once',
