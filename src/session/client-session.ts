@@ -519,6 +519,8 @@ class Destinations {
     const { ns, name } = this.#parse(text);
     const namespace = this.#broker.namespace(ns);
     this.check(right, ns);
+    // Who browses creates no queue, so the limit of queues is not for them; kept, it would not be for what follows either.
+    if (right === 'browse') return { namespace, queue: namespace.visit(name) };
     const destination = { namespace, queue: namespace.queue(name) };
     if (this.#found.size >= REMEMBERED) this.#found.clear();
     this.#found.set(text, destination);

@@ -48,6 +48,16 @@ describe('A SUBSCRIBE with browser:true', () => {
     assert.equal(node.server.counts.unacknowledged, 0);
   });
 
+  it('shows nothing of a queue that does not exist, and creates none, however many queues there are', async () => {
+    const { maxQueues } = node.broker.namespace('N').setup;
+    await Promise.all(Array.from({ length: maxQueues }, (_, i) => node.insert(`q${i}`, 'x')));
+    const client = await node.client();
+    assert.deepEqual(await browse(client, {}), []);
+    assert.equal(node.broker.namespace('N').knownNames.has('a'), false);
+    client.send('SEND', { destination: '/q/N/a' }, 'x');
+    await client.expectError('too-many-queues');
+  });
+
   it('reads one page at a time for each session, whatever the number of its browsers', async () => {
     const count = 600;
     await node.insert('a', ...Array.from({ length: count }, (_, i) => String(i)));
