@@ -45,10 +45,11 @@ export interface ReceivedBody {
 
 const JSON_TYPE = /^application\/(?:[^;]*\+)?json *(?:;|$)/i;
 
-/** Data are JSON; a `Uint8Array` is bytes as they are. */
+/** Data are JSON; a `Uint8Array`, or an `ArrayBuffer`, is bytes as they are. */
 export const JSON_DATA: DataCodec = {
   encode(data) {
-    if (data instanceof Uint8Array) return { body: data, contentType: 'application/octet-stream' };
+    const body = data instanceof ArrayBuffer ? new Uint8Array(data) : data;
+    if (body instanceof Uint8Array) return { body, contentType: 'application/octet-stream' };
     let json: string | undefined;
     let cause: unknown;
     try {

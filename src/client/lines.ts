@@ -42,7 +42,8 @@ function momentOf(at: Date): number {
   return ms;
 }
 
-const LONE_SURROGATE = /\p{Surrogate}/u;
+/** What has no UTF-8. */
+export const LONE_SURROGATE = /\p{Surrogate}/u;
 
 function bodyMember(encoded: EncodedBody): string {
   if ('json' in encoded) return `"json":${encoded.json}`;

@@ -8,6 +8,7 @@ import {
   type StandardSchema,
 } from './codec.ts';
 import { invalid, QuaysideError, quoted } from './errors.ts';
+import { LONE_SURROGATE } from './lines.ts';
 import type { ClientOptions, RawResponse, RequestMethod, RequestOptions } from './options.ts';
 import { Queue } from './queue.ts';
 import { Tracing } from './tracing.ts';
@@ -58,12 +59,12 @@ export class Quayside implements AsyncDisposable {
   }
 
   /** Waits for inserts and settlements in flight, then ends all other calls with `StoppedError`. */
-  async close(): Promise<void> {
-    await this.#transport.close();
+  close(): Promise<void> {
+    return this.#transport.close();
   }
 
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.close();
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
   }
 
   #wireOf(name: Name): QueueWire {
@@ -83,9 +84,8 @@ function clientRequest(method: RequestMethod, path: string, options: RequestOpti
 }
 
 function pathOf(name: string): string {
-  const slash = name.indexOf('/');
-  const parts = slash === -1 ? [] : [name.slice(0, slash), name.slice(slash + 1)];
-  if (parts.length === 0 || parts.includes('')) {
+  const [, ...parts] = /^([^/]+)\/(.+)$/s.exec(name) ?? [];
+  if (parts.length === 0 || LONE_SURROGATE.test(name)) {
     throw new QuaysideError(
       'invalid-name',
       `${quoted(name)} does not name a queue. Allowed: "namespace/queue".`,

@@ -75,8 +75,7 @@ export class Transport {
   #keys = 0;
   #isClosed = false;
   /** Calls that `close` waits for. */
-  #calls = 0;
-  #onIdle: (() => void)[] = [];
+  readonly #calls = new Set<Promise<unknown>>();
 
   constructor(options: ClientOptions) {
     const url = serverUrl(options.url ?? environment('QUAYSIDE_URL') ?? 'http://127.0.0.1:3444');
@@ -101,19 +100,19 @@ export class Transport {
 
   /** A call that `close` waits for. */
   async during<T>(call: () => Promise<T>): Promise<T> {
-    this.#calls += 1;
+    const running = call();
+    this.#calls.add(running);
     try {
-      return await call();
+      return await running;
     } finally {
-      this.#calls -= 1;
-      if (this.#calls === 0) for (const resolve of this.#onIdle.splice(0)) resolve();
+      this.#calls.delete(running);
     }
   }
 
   /** Waits for the calls of {@link during}, then ends all others with {@link StoppedError}. */
   async close(): Promise<void> {
     this.#isClosed = true;
-    if (this.#calls > 0) await new Promise<void>((resolve) => this.#onIdle.push(resolve));
+    while (this.#calls.size > 0) await Promise.allSettled(this.#calls);
     this.#closed.abort(closedError('unknown'));
   }
 

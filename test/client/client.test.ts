@@ -215,6 +215,14 @@ describe('The client', () => {
     assert.equal(await queue.pop({ waitMs: -1 }), undefined);
   });
 
+  it('sends an ArrayBuffer as the bytes that it is, and not as an empty object', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/buffers');
+    const bytes = Uint8Array.of(0, 128, 255);
+    await queue.insert(bytes.buffer);
+    assert.deepEqual((await queue.pop())?.data, bytes);
+  });
+
   it('says so if data cannot be written as JSON', async () => {
     await using watched = open();
     const loop: unknown[] = [];
@@ -661,7 +669,7 @@ describe('The client', () => {
 
   it('names what is wrong with the name of a queue', () => {
     const client = new Quayside({ url: server.url });
-    for (const name of ['N/', '/q', 'N/..'] as const) {
+    for (const name of ['N/', '/q', 'N/..', './q', 'N/\ud800'] as const) {
       assert.throws(
         () => client.queue(name),
         (error: unknown) => error instanceof QuaysideError && error.code === 'invalid-name',
