@@ -18,6 +18,7 @@ from quayside.aio import (
     Queue,
     Reservation,
     Retry,
+    SelectorFailure,
     Stopped,
     TimeoutError,
     ValidationError,
@@ -171,6 +172,10 @@ class Clients(AioTest):
     async def test_many_pages_are_browsed_and_a_queue_is_paused(self) -> None:
         await self.queue.insert_many(list(range(150)))
         self.assertEqual([element.data async for element in self.queue.browse()], list(range(150)))
+        failures: list[SelectorFailure] = []
+        where = "env.msg.payload.missing.member"
+        found = [element async for element in self.queue.browse(where=where, on_selector_error=failures.append)]
+        self.assertEqual((found, sum(failure.failed for failure in failures)), ([], 150))
         await self.queue.pause()
         self.assertIsNone(await self.queue.pop())
         await self.queue.resume()

@@ -17,6 +17,7 @@ from quayside import (
     QuaysideError,
     Retry,
     RetryLater,
+    SelectorFailure,
     StoppedError,
     ValidationError,
 )
@@ -155,6 +156,16 @@ class InsertAndTake(ClientTest):
         accepted = self.queue.browse(where="env.msg.payload > 247")
         self.assertEqual([(element.data, element.state) for element in accepted], [(248, "ready"), (249, "ready")])
         self.assertEqual(self.queue.status().ready, 250)
+
+    def test_elements_for_which_the_selector_fails_are_left_out_and_reported(self) -> None:
+        self.queue.insert_many([{"order": {"total": 5}}, {"order": None}, 7])
+        failures: list[SelectorFailure] = []
+        found = self.queue.browse(where="env.msg.payload.order.total > 1", on_selector_error=failures.append)
+        self.assertEqual([element.data for element in found], [{"order": {"total": 5}}])
+        (failure,) = failures
+        self.assertEqual(failure.failed, 2)
+        self.assertIn("null", failure.error.message)
+        self.assertEqual(failure.error.id, [element.id for element in self.queue.browse()][1])
 
     def test_a_paused_queue_hands_out_nothing(self) -> None:
         self.queue.insert("held")

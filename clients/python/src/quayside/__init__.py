@@ -12,7 +12,7 @@ from .errors import (
     TimeoutError,
     ValidationError,
 )
-from .models import BrowsedElement, Element, Holder, QueueStatus, State
+from .models import BrowsedElement, Element, Holder, QueueStatus, SelectorError, SelectorFailure, State
 from .protocol import Retry
 from .worker import Worker
 from .working import Stopped
@@ -33,6 +33,8 @@ __all__ = [
     "Reservation",
     "Retry",
     "RetryLater",
+    "SelectorError",
+    "SelectorFailure",
     "State",
     "Stopped",
     "StoppedError",

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from . import protocol, responses
 from .codec import Codec, DefaultCodec
 from .errors import LeaseLostError, QuaysideError
-from .models import BrowsedElement, Content, Element, QueueStatus, Receipt, State
+from .models import BrowsedElement, Content, Element, QueueStatus, Receipt, SelectorFailure, State
 from .protocol import REPLY_SECONDS, Attempts, IdempotencyKey, Request, Response, Retry, Settlement
 from .transport import Transport
 
@@ -196,13 +196,20 @@ class Queue(Generic[T]):
         state: State | None = None,
         where: str | None = None,
         group: str | None = None,
+        on_selector_error: Callable[[SelectorFailure], object] | None = None,
         timeout: float | None = None,
     ) -> Iterator[BrowsedElement[T]]:
-        """Looks at elements in delivery order, and changes nothing."""
+        """Looks at elements in delivery order, and changes nothing.
+
+        `on_selector_error` is called for each page with elements that are left out because `where` raised for them.
+        """
         after: str | None = None
         while True:
             request = protocol.browse_request(self._path, state=state, where=where, group=group, after=after)
             page = responses.document(self._client.send(request, timeout), "elements")
+            failure = responses.selector_failure(page)
+            if failure is not None and on_selector_error is not None:
+                on_selector_error(failure)
             for record in page["elements"]:
                 yield BrowsedElement(responses.content_of(record), self._codec, responses.look_of(record))
             after = page["next"]

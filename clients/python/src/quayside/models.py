@@ -104,6 +104,23 @@ class BrowsedElement(Element[T]):
 
 
 @dataclass(frozen=True)
+class SelectorError:
+    """What a selector raised, and for which element."""
+
+    id: str
+    message: str
+
+
+@dataclass(frozen=True)
+class SelectorFailure:
+    """Elements of a page that are left out because the selector raised for them."""
+
+    failed: int
+    #: For the first of them.
+    error: SelectorError
+
+
+@dataclass(frozen=True)
 class QueueStatus:
     """What a queue holds, and what was done with it."""
 

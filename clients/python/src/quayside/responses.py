@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from .errors import ConnectionError, LeaseLostError, Outcome, QuaysideError
-from .models import Content, Holder, Look, QueueStatus
+from .models import Content, Holder, Look, QueueStatus, SelectorError, SelectorFailure
 from .protocol import Response, Settlement, settle_order
 
 
@@ -104,6 +104,11 @@ def look_of(record: Mapping[str, Any]) -> Look:
     if given is not None:
         holder = Holder(given["tid"], given["user"], moment(given["since"]), moment(given["until"]))
     return Look(record["state"], moment(record["insertedAt"]), record["reason"], holder)
+
+
+def selector_failure(page: Mapping[str, Any]) -> SelectorFailure | None:
+    error = page["error"]
+    return None if error is None else SelectorFailure(page["failed"], SelectorError(error["id"], error["message"]))
 
 
 def settle_results(

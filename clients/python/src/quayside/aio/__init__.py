@@ -11,7 +11,7 @@ from ..errors import (
     TimeoutError,
     ValidationError,
 )
-from ..models import BrowsedElement, Element, Holder, QueueStatus, State
+from ..models import BrowsedElement, Element, Holder, QueueStatus, SelectorError, SelectorFailure, State
 from ..protocol import Retry
 from ..working import Stopped
 from .client import Quayside, Queue, Reservation
@@ -33,6 +33,8 @@ __all__ = [
     "Reservation",
     "Retry",
     "RetryLater",
+    "SelectorError",
+    "SelectorFailure",
     "State",
     "Stopped",
     "StoppedError",
