@@ -105,6 +105,6 @@ export async function* browsePages<T>(
 }
 
 function decodedRecord(codec: DataCodec, record: BrowsedRecord): Decoded | Promise<Decoded> {
-  if (record.text !== undefined || record.base64 !== undefined) return decodedBy(codec, record);
+  if ((record.text ?? record.base64) !== undefined) return decodedBy(codec, record);
   return { error: new QuaysideError('body-hidden', 'The user may not see bodies in this namespace.') };
 }

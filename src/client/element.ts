@@ -61,14 +61,14 @@ export class ReceivedBase<T> implements Element<T> {
 export async function decodedBy(codec: DataCodec, received: ReceivedElement): Promise<Decoded> {
   try {
     const { text = null, contentType } = received;
-    const body = {
+    const data = await codec.decode({
       text,
       contentType,
       get bytes() {
         return bytesOf(received);
       },
-    };
-    return { data: await codec.decode(body) };
+    });
+    return { data };
   } catch (error) {
     return { error };
   }

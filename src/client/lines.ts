@@ -53,11 +53,6 @@ function bodyMember(encoded: EncodedBody): string {
   throw invalid('The codec returned text with a lone surrogate, which has no UTF-8.');
 }
 
-/** The ids of an insert's response. */
-export function idsIn(text: string): readonly string[] {
-  return jsonIn<{ ids: string[] }>(text, 'ids').ids;
-}
-
 export function takenLines(text: string): TakenLine[] {
   return text
     .trimEnd()

@@ -64,8 +64,9 @@ export class Queue<T, In = T> {
    * is lost on the way is gone, so a pop with an unknown outcome is not repeated.
    */
   async pop(options: TakeOptions = {}): Promise<Element<T> | undefined> {
-    const { lines } = await takeLines(this.#context, { ...options, count: 1, isReserve: false });
-    const [line] = lines;
+    const {
+      lines: [line],
+    } = await takeLines(this.#context, { ...options, count: 1, isReserve: false });
     return line && new ReceivedBase<T>(line, await decodedBy(this.#context.codec, line));
   }
 

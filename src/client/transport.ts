@@ -269,7 +269,7 @@ function problemOf(response: Response, text: string): QuaysideError {
     });
   }
   const { code, detail, requestId } = details;
-  return new QuaysideError(code, typeof detail === 'string' ? detail : `The server answered ${status}.`, {
+  return new QuaysideError(code, String(detail ?? `The server answered ${status}.`), {
     status,
     requestId: typeof requestId === 'string' ? requestId : undefined,
     retryAfterMs,

@@ -1,6 +1,5 @@
 import { RequestBatcher } from './batcher.ts';
 import { jsonIn, QuaysideError, textOf } from './errors.ts';
-import { idsIn } from './lines.ts';
 import type { CallOptions, InsertOptions } from './options.ts';
 import type { ClientResponse, Transport } from './transport.ts';
 
@@ -79,7 +78,7 @@ export class QueueWire {
       isRepeatable: kind !== 'none',
       options,
     });
-    return idsIn(text);
+    return jsonIn<{ ids: string[] }>(text, 'ids').ids;
   }
 
   settle(item: SettleRequest, options: CallOptions = {}): Promise<SettleResponse> {
@@ -125,35 +124,31 @@ export class QueueWire {
   }
 
   /**
-   * The server stores all lines of a request or none, and names the line that it rejects: that one fails, and the others are sent
-   * again without it, as another request.
+   * The server stores all lines of a request or none. If it names the line that it rejects, that one fails, and the others are sent again without
+   * it, as another request. If only some of the lines can be the cause, each half is sent by itself.
    */
-  async #insertEach(lines: readonly string[], kind: KeyKind): Promise<(string | Error)[]> {
-    const results: (string | Error)[] = [];
-    let left = lines.map((line, index) => ({ line, index }));
-    while (left.length > 0) {
-      try {
-        const ids = await this.insertAll(
-          left.map(({ line }) => line),
-          kind,
-        );
-        left.forEach(({ index }, at) => {
-          results[index] = ids[at] as string;
-        });
-        break;
-      } catch (error) {
-        // The caller's function for credentials may throw anything.
-        if (!(error instanceof Error)) throw error;
-        const rejected = left[rejectedLine(error) - 1];
-        if (rejected === undefined) {
-          for (const { index } of left) results[index] = error;
-          break;
+  async #insertEach(lines: readonly string[], kind: KeyKind): Promise<readonly (string | Error)[]> {
+    if (lines.length === 0) return [];
+    try {
+      return await this.insertAll(lines, kind);
+    } catch (error) {
+      // The caller's function for credentials may throw anything.
+      if (!(error instanceof Error)) throw error;
+      if (error instanceof QuaysideError && error.outcome !== 'unknown') {
+        const { code, details, status } = error;
+        const at = Number(details.line) - 1;
+        if (lines[at]) {
+          const results = await this.#insertEach([...lines.slice(0, at), ...lines.slice(at + 1)], kind);
+          return [...results.slice(0, at), error, ...results.slice(at)];
         }
-        results[rejected.index] = error;
-        left = left.filter((other) => other !== rejected);
+        if (lines.length > 1 && (code === 'too-many-groups' || status === 413)) {
+          const half = lines.length >> 1;
+          const results = await this.#insertEach(lines.slice(0, half), kind);
+          return [...results, ...(await this.#insertEach(lines.slice(half), kind))];
+        }
       }
+      return lines.map(() => error);
     }
-    return results;
   }
 
   async #settleEach(items: readonly SettleRequest[]): Promise<SettleResponse[]> {
@@ -186,11 +181,6 @@ function itemOf({ receipt, action, ...rest }: SettleRequest): object {
   // Of one item; a reason of any kind must not make the server reject all of them.
   const reason = textOf(rest.reason).slice(0, MAX_REASON_LENGTH).replaceAll(LONE_SURROGATES, '\ufffd');
   return { ...receipt, ...rest, reason };
-}
-
-/** The number, from 1, of the line that the server rejected; 0 or NaN: it names none. */
-function rejectedLine(error: unknown): number {
-  return error instanceof QuaysideError && error.outcome !== 'unknown' ? Number(error.details.line) : 0;
 }
 
 /** The server's time, to the second. */

@@ -129,7 +129,7 @@ describe('The client', () => {
         http: { users: { test1: 'test1', ünal: 'pass:wörd' } },
         namespaces: {
           N: { url: 'sqlite::memory:' },
-          events: { url: 'sqlite::memory:', variant: 'stream', groups: ['a', 'b'] },
+          events: { url: 'sqlite::memory:', variant: 'stream', groups: ['a', 'b'], maxGroups: 1 },
         },
       },
     });
@@ -159,6 +159,41 @@ describe('The client', () => {
     assert.equal((results[1] as PromiseRejectedResult).reason.code, 'invalid-parameter');
     assert.equal((results[4] as PromiseRejectedResult).reason.code, 'idempotency-mismatch');
     assert.equal((await queue.status()).total, 3);
+  });
+
+  it('rejects one insert for its groups, and stores the others of its request', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('events/one group too many');
+    const inserts = [['a'], ['a', 'c'], ['d', 'e'], ['b'], ['f', 'g']].map((groups) =>
+      queue.insert(groups, { groups }),
+    );
+    const results = await Promise.allSettled([...inserts, queue.insert('plain')]);
+    assert.deepEqual(
+      results.map((result) => (result.status === 'rejected' ? result.reason.code : 'stored')),
+      ['stored', 'stored', 'too-many-groups', 'stored', 'too-many-groups', 'stored'],
+    );
+    assert.equal((await queue.status()).total, 4);
+  });
+
+  it('sends fewer inserts with a request if a proxy finds it too large', async () => {
+    const requests: number[] = [];
+    await using client = new Quayside({
+      url: 'http://x',
+      auth: AUTH,
+      fetch: async (_, init) => {
+        const lines = String(init?.body).trimEnd().split('\n');
+        requests.push(lines.length);
+        if (lines.length > 2 || lines.includes('{"json":"large"}')) return new Response('', { status: 413 });
+        return Response.json({ ids: lines });
+      },
+    });
+    const queue = client.queue('N/behind a proxy');
+    const results = await Promise.allSettled([1, 2, 'large', 4, 5].map((data) => queue.insert(data)));
+    assert.deepEqual(
+      results.map((result) => (result.status === 'rejected' ? result.reason.status : result.value.id)),
+      ['{"json":1}', '{"json":2}', 413, '{"json":4}', '{"json":5}'],
+    );
+    assert.deepEqual(requests, [5, 2, 3, 1, 2]);
   });
 
   it('rejects one settlement of many that share a request, and stores the others', async () => {

@@ -55,7 +55,7 @@ async function startServer(url: string): Promise<ServerProcess> {
       http: { port: await freePort(), users: { test1: 'test1' } },
       namespaces: {
         N: { url, deadLetter: { maxTries: 100 } },
-        events: { url, variant: 'stream', groups: ['default'] },
+        events: { url, variant: 'stream', groups: ['default'], maxGroups: 64 },
       },
     },
   });

@@ -74,6 +74,16 @@ class Clients(AioTest):
         self.assertEqual(codes, [None, "invalid-header", None, "idempotency-mismatch", None])
         self.assertEqual(sorted(await self.taken()), ["a", "c", "e"])
 
+    async def test_an_insert_that_is_rejected_for_its_groups_does_not_fail_those_that_share_its_request(self) -> None:
+        stream = self.client.queue(fresh_name().replace("N/", "events/"))
+        groups = [["default"], ["a"], ["default"], [f"more-{number}" for number in range(64)], ["b"]]
+        await stream.insert("first", groups=[f"group-{number}" for number in range(62)])
+        inserts = [stream.insert(names, groups=names) for names in groups]
+        results = await asyncio.gather(*inserts, return_exceptions=True)
+        codes = [result.code if isinstance(result, QuaysideError) else "stored" for result in results]
+        self.assertEqual(codes, ["stored", "stored", "stored", "too-many-groups", "stored"])
+        self.assertEqual((await stream.status()).total, 5)
+
     async def test_concurrent_commits_share_requests_and_each_has_its_own_result(self) -> None:
         await self.queue.insert_many([0, 1, 2])
         jobs = await self.queue.reserve_many(3)

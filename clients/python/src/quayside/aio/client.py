@@ -280,21 +280,25 @@ class Queue(Generic[T]):
         self, lines: Sequence[bytes], kind: protocol.KeyKind
     ) -> list[str | Exception]:
         """Inserts elements of several callers. One that is rejected does not fail the others."""
-        # Kept without the rejected line: nothing is stored under it, and if an attempt was, the others are not stored twice.
-        key = protocol.request_key(kind)
-        results: dict[int, str | Exception] = {}
-        rest = list(range(len(lines)))
-        while rest:
-            try:
-                ids = await self._send_lines([lines[index] for index in rest], kind, key, None)
-            except QuaysideError as error:
-                if error.line is None:
-                    raise
-                results[rest.pop(error.line - 1)] = error
-                continue
-            results.update(zip(rest, ids))
-            break
-        return [results[index] for index in range(len(lines))]
+        if not lines:
+            return []
+        try:
+            # Each request has a key of its own: one key with other lines would be a mistake.
+            return [*await self._send_lines(lines, kind, protocol.request_key(kind), None)]
+        except Exception as error:
+            if isinstance(error, QuaysideError) and error.outcome == "nothing-changed":
+                if error.line is not None:
+                    at = error.line - 1
+                    results = await self._insert_lines([*lines[:at], *lines[at + 1 :]], kind)
+                    return [*results[:at], error, *results[at:]]
+                # Some of the lines are the cause, and nobody says which.
+                if len(lines) > 1 and (error.code == "too-many-groups" or error.status == 413):
+                    half = len(lines) // 2
+                    return [
+                        *await self._insert_lines(lines[:half], kind),
+                        *await self._insert_lines(lines[half:], kind),
+                    ]
+            return [error] * len(lines)
 
     async def _take(
         self,
