@@ -215,12 +215,18 @@ export class Namespace {
 
   /** Queues with the same options share a call, since there may be thousands. */
   async #declareAll(): Promise<void> {
-    const given = this.#storedOptions.keys().flatMap((key) => this.#storedOptions.get(key) ?? []);
+    // Those of another version, which are not understood, stay as its node gave them to the engine.
+    const understood = new Set(this.options.names());
+    const given = this.#storedOptions
+      .keys()
+      .filter((key) => understood.has(this.#keyOf(key).name))
+      .flatMap((key) => this.#storedOptions.get(key) ?? []);
     const sameOptions = Map.groupBy(given, ({ value }) => JSON.stringify(value));
-    for (const all of sameOptions.values()) {
+    for (const [text, all] of sameOptions) {
+      const options = parseOptions(JSON.parse(text));
       for (let from = 0; from < all.length; from += MAX_DECLARED) {
         const queues = all.slice(from, from + MAX_DECLARED).map(({ key }) => this.#keyOf(key));
-        await this.storage.declare(queues, this.#readOptions(queues[0]?.name ?? '', all[0] as Definition));
+        await this.storage.declare(queues, options);
       }
     }
     if (given.length === 0) return;

@@ -118,6 +118,12 @@ for (const engine of MAIN_ENGINES) {
       const restored = await start(opened.engine);
       assert.deepEqual(restored.settings.deadLetter, options.deadLetter);
       assert.equal(await stateAfterFailure(restored), 'dead-lettered');
+
+      // As another version may have stored them: the engine keeps what that one has given it.
+      const key = JSON.stringify(['N', 'q']);
+      await opened.engine.definitions.put('queue-options', key, { ofAnotherVersion: 1 }, 'any');
+      await start(opened.engine);
+      assert.equal(await stateAfterFailure(restored), 'dead-lettered');
     });
 
     it('bound a queue on both nodes, and let go as soon as it was consumed', async () => {
