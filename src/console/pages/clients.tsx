@@ -63,11 +63,13 @@ function WaitingNow({ waiting, reload }: { readonly waiting: Consumers; readonly
               title: 'Actions',
               isTitleHidden: true,
               isNumber: true,
-              cell: (consumer) => (
-                <button type="button" onClick={() => void cancel(consumer)}>
-                  Cancel
-                </button>
-              ),
+              // An exchange waits again at once.
+              cell: (consumer) =>
+                consumer.user !== null && (
+                  <button type="button" onClick={() => void cancel(consumer)}>
+                    Cancel
+                  </button>
+                ),
             },
           ]}
         />

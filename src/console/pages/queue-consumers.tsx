@@ -59,11 +59,13 @@ export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
               title: 'Actions',
               isTitleHidden: true,
               isNumber: true,
-              cell: ({ tid }) => (
-                <button type="button" onClick={() => void cancel(tid)}>
-                  Cancel
-                </button>
-              ),
+              // An exchange waits again at once.
+              cell: ({ tid, user }) =>
+                user !== null && (
+                  <button type="button" onClick={() => void cancel(tid)}>
+                    Cancel
+                  </button>
+                ),
             },
           ]}
         />
