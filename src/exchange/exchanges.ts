@@ -11,6 +11,7 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { createCheckLimit, MAX_WAITING_DRY_RUNS } from '../sandbox/limits.ts';
 import { quote } from '../util/quote.ts';
 import { repeat } from '../util/repeat.ts';
+import { Retries } from '../util/retries.ts';
 import type { Service } from '../util/service.ts';
 import { type Edge, ExchangeGraph, type LoopIds } from './cycles.ts';
 import {
@@ -56,6 +57,7 @@ interface CheckRequest {
 }
 
 const MAX_CONFLICTS = 10;
+const STOP_AGAIN_MS = 1_000;
 const NEVER_CHANGED: ExchangeState = { stopped: null, lastError: null };
 
 /**
@@ -68,10 +70,19 @@ export class Exchanges implements Service {
   readonly #registry: ExchangeRegistry;
   readonly #changes = new KeyMutex();
   readonly #checks = createCheckLimit();
+  /** Stops for which an owner is missing: no request repeats them. */
+  readonly #stops: Retries;
   #stopping: Promise<void> | null = null;
 
   constructor(options: ExchangesOptions) {
     this.#options = options;
+    const { clock, log } = options;
+    this.#stops = new Retries({
+      clock,
+      delayMs: STOP_AGAIN_MS,
+      failed: (exchange, err) =>
+        log.warn({ err, exchange }, 'an exchange whose owner may not run it could not be stopped yet'),
+    });
     this.#registry = new ExchangeRegistry(options, (id, error) => this.#strikeOut(id, error));
   }
 
@@ -91,6 +102,7 @@ export class Exchanges implements Service {
   }
 
   async #stop(): Promise<void> {
+    this.#stops.stop();
     await Promise.all([this.#registry.close(), this.#changes.idle()]);
     await this.#registry.stop();
   }
@@ -210,16 +222,27 @@ export class Exchanges implements Service {
 
   /**
    * Users were replaced: stops the exchanges whose owner may not run them any more, with the reason as `lastError`.
-   * Never rejects; what could not be stopped is logged.
+   * Never rejects; what could not be stopped is logged, and tried again.
    */
   async stopUnowned(): Promise<void> {
-    await Promise.all(
-      this.#registry.keys().map(async (id) => {
-        const { exchange, state } = this.#registry.mustGet(id);
-        const lastError = state.stopped === true ? null : lostOwner(exchange, this.#options.owners);
-        if (lastError !== null) await this.#stopWith(id, lastError);
-      }),
-    );
+    const unowned = this.#registry.keys().filter((id) => {
+      const { exchange, state } = this.#registry.mustGet(id);
+      return state.stopped !== true && lostOwner(exchange, this.#options.owners) !== null;
+    });
+    await Promise.all(unowned.map((id) => this.#stops.do(id, () => this.#stopUnowned(id))));
+  }
+
+  /** It may have been changed by now: deleted, or started by a user who became its owner; or its owner is a user again. */
+  async #stopUnowned(id: string): Promise<void> {
+    const stop = (stored: StoredExchange): StoredExchange => {
+      const lastError = stored.stopped === true ? null : lostOwner(stored, this.#options.owners);
+      return lastError === null ? stored : { ...stored, stopped: true, lastError };
+    };
+    try {
+      await this.#changes.run(id, () => this.#update(id, stop));
+    } catch (error) {
+      if (!(error instanceof QuaysideError && error.code === 'exchange-not-found')) throw error;
+    }
   }
 
   /**
