@@ -46,9 +46,9 @@ describe('A log that nobody takes', {
       assert.equal(await program.stop(), 0);
     });
 
-    it(`at ${name} keeps no start that fails from ending, with exit code 2`, async () => {
+    it(`at ${name} keeps no start that fails from ending, with exit code 1`, async () => {
       const program = await folder.run(['--config', 'bad.json'], { errorTo: errorTo() });
-      assert.equal(program.code, 2);
+      assert.equal(program.code, 1);
     });
 
     it(`at ${name} keeps no second signal from ending the process, with exit code 1`, async () => {
