@@ -148,7 +148,8 @@ class OperationCrashRun {
       const record = jsonOf<OperationRecord>(await client.request('GET', `/operations/${id}`));
       if (record.state !== 'running' || performance.now() > deadline) return record;
       if (isFirst) this.#cut += 1;
-      await delay(10);
+      // Of an engine that nodes share, seven seconds: each question costs the processor time of two processes.
+      await delay(50);
     }
   }
 
