@@ -116,14 +116,6 @@ export function contents(opened: () => OpenedConsole): void {
     await page.getByText('not encoded as its content encoding says').waitFor();
   });
 
-  it('says that a body is no image of the type that it names', async () => {
-    await opened().insert('N', 'drawn', 'no image', { 'content-type': 'image/png' });
-    const page = await firstElement('drawn');
-    await page.getByText('The body cannot be drawn').waitFor();
-    await page.getByRole('button', { name: 'Text', exact: true }).click();
-    await page.getByText('no image', { exact: true }).waitFor();
-  });
-
   it('loads the next page of a list again that could not be loaded, and keeps those before', async () => {
     await opened().request('POST', '/q/N/paged/elements', {
       headers: { 'content-type': 'application/x-ndjson' },

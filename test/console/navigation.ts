@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
 import { until } from '../support/until.ts';
-import { OPERATOR, type OpenedConsole, READER } from './opened.ts';
+import { type OpenedConsole, READER } from './opened.ts';
 
 /** How people get from page to page, and what a page says to those who may not do everything. */
 export function navigation(opened: () => OpenedConsole): void {
@@ -109,58 +109,5 @@ export function navigation(opened: () => OpenedConsole): void {
     assert.equal(await row.count(), 0);
     await show.check();
     await row.getByText('dry run').waitFor();
-  });
-
-  it('lets a user who may see no bodies find and look at an element, and offers nothing that would fail', async () => {
-    await opened().insert('jobs', 'masked', '"secret"', { 'x-ks-hdr-tenant': 'acme' });
-    await opened().insert('jobs', 'masked', '"other"', { 'x-ks-hdr-tenant': 'acme-2' });
-    const page = await opened().page('#/q/jobs/masked', { who: OPERATOR });
-    await page.getByText('hidden').first().waitFor();
-    await page.getByLabel('Search elements').fill('acme-2');
-    await page.keyboard.press('Enter');
-    await page.getByText('All 1 that match').waitFor();
-    const actions = await page.locator('fieldset.bar button').allInnerTexts();
-    assert.deepEqual(
-      actions.map((one) => one.trim()),
-      ['Delay …', 'Release …', 'Delete …'],
-    );
-    await page.locator('table.rows tbody a').first().click();
-    await page.getByText('Bodies are hidden from you in jobs').waitFor();
-    for (const name of ['Clone and edit …', 'Insert']) {
-      assert.equal(await page.getByRole('button', { name }).count(), 0, name);
-    }
-    assert.equal(await page.getByRole('link', { name: 'Download' }).count(), 0);
-    await page.getByRole('button', { name: 'More actions' }).click();
-    await page.getByRole('button', { name: 'Delete …' }).click();
-    await page.getByRole('button', { name: 'Delete 1 element of masked', disabled: false }).click();
-    await page.getByText('1 element of masked deleted').waitFor();
-    await page.goto(`${opened().server.url}/console/#/q/jobs/masked`);
-    await page.getByRole('button', { name: 'More of masked' }).click();
-    assert.equal(await page.getByRole('link', { name: 'Export' }).count(), 0);
-    await page.getByRole('button', { name: 'Purge …' }).click();
-    await page.getByRole('button', { name: 'Remove the elements of masked' }).click();
-    await page.getByText('1 element of masked removed').waitFor();
-  });
-
-  it('shows every page to a user who may only browse and manage, without an error', async () => {
-    const page = await opened().page('#/', { who: OPERATOR });
-    for (const [where, heading] of [
-      ['#/', 'Overview'],
-      ['#/queues', 'Queues'],
-      ['#/q/jobs/orders', 'orders'],
-      ['#/q/jobs/orders/consumers', 'orders'],
-      ['#/q/jobs/orders/options', 'orders'],
-      ['#/q/jobs/orders/try', 'orders'],
-      ['#/dead-letters', 'Dead letters'],
-      ['#/exchanges', 'Exchanges'],
-      ['#/operations', 'Operations'],
-      ['#/clients', 'Clients'],
-      ['#/users', 'Users'],
-    ] as const) {
-      await page.goto(`${opened().server.url}/console/${where}`);
-      await page.locator('#page h1', { hasText: heading }).waitFor();
-      await page.locator('#page .loading').first().waitFor({ state: 'detached' });
-      assert.deepEqual(await page.getByRole('alert').allInnerTexts(), [], where);
-    }
   });
 }

@@ -10,9 +10,6 @@ export const ADMIN = { user: 'admin', password: 'secret' };
 /** May look at what is in `jobs`, and change nothing. */
 export const READER = { user: 'reader', password: 'reading' };
 
-/** May manage `jobs`, and see no body there. */
-export const OPERATOR = { user: 'operator', password: 'operating' };
-
 type Namespaces = Readonly<Record<string, Readonly<Record<string, unknown>>>>;
 
 const NAMESPACES: Namespaces = {
@@ -26,15 +23,7 @@ const NAMESPACES: Namespaces = {
 export function configOf(namespaces: Namespaces): Record<string, unknown> {
   const reading = { password: READER.password, rights: { jobs: ['read'], N: ['read'] } };
   const admin = { password: ADMIN.password };
-  const operating = {
-    password: OPERATOR.password,
-    rights: { jobs: ['browse', 'manage'] },
-    maskBodies: true,
-  };
-  const users = {
-    [ADMIN.user]: admin,
-    ...('jobs' in namespaces && { [READER.user]: reading, [OPERATOR.user]: operating }),
-  };
+  const users = { [ADMIN.user]: admin, ...('jobs' in namespaces && { [READER.user]: reading }) };
   return { http: { users }, namespaces };
 }
 

@@ -97,37 +97,6 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByText('Why is it not delivered now?').waitFor();
   });
 
-  it('counts the elements of a stream by group, and says that other groups may have some', async () => {
-    for (const body of ['1', '2']) await opened().insert('events', 'counted', body);
-    for (let i = 0; i < 2; i += 1)
-      await (await opened().request('GET', '/q/events/counted?group=billing')).arrayBuffer();
-    const page = await opened().page('#/q/events/counted');
-    await page.getByText('No element waits for this group').waitFor();
-    await page.getByLabel('Group').selectOption('shipping');
-    await page.getByText('All 2 that match').waitFor();
-    const tabs = page.getByRole('navigation', { name: 'States' });
-    await tabs.getByRole('link', { name: 'All 2' }).waitFor();
-    await page.goto(`${opened().server.url}/console/#/q/events/counted?group=billing`);
-    await tabs.getByRole('link', { name: 'All 0' }).waitFor();
-  });
-
-  it('offers no cancel of what an exchange waits for, since it would wait again', async () => {
-    const waiting = opened()
-      .request('GET', '/q/N/incoming?to=120000&tid=worker-9')
-      .then(
-        () => '',
-        (error: Error) => error.message,
-      );
-    const page = await opened().page('#/q/N/incoming/consumers');
-    const rows = page.getByLabel('Waiting now').locator('tbody tr');
-    const own = rows.filter({ hasText: 'worker-9' });
-    await own.waitFor();
-    const button = { name: 'Cancel' };
-    assert.equal(await rows.filter({ hasText: 'an exchange' }).getByRole('button', button).count(), 0);
-    await own.getByRole('button', button).click();
-    assert.match(await waiting, /410/);
-  });
-
   it('keeps columns of choice and saved views of the list of queues', async () => {
     await opened().insert('N', 'viewed', '1');
     const page = await opened().page('#/queues?filter=viewed&sort=-ready');

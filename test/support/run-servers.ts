@@ -14,7 +14,7 @@ import {
   startRedis,
   startSentinel,
 } from './redis-servers.ts';
-import { COMPILE_CACHE } from './server-command.ts';
+import { COMPILE_CACHE, RUN_PROGRAM } from './server-command.ts';
 
 /** Variables through which the run's servers reach its test processes. */
 export const RUN_SERVERS = {
@@ -62,6 +62,10 @@ export async function globalSetup(): Promise<void> {
   // Each test process loads the same few hundred files.
   process.env.NODE_COMPILE_CACHE = COMPILE_CACHE;
   await import('../../scripts/console.ts');
+  // Here alone, since it loads Vite.
+  const { bundleServer, warmBundle } = await import('./server-bundle.ts');
+  const bundle = await bundleServer();
+  stops.push(() => rmSync(bundle.folder, { recursive: true, force: true }));
   const template = PostgresServer.makeTemplate();
   stops.push(() => rmSync(template, { recursive: true, force: true }));
   process.env[POSTGRES_TEMPLATE] = template;
@@ -81,6 +85,12 @@ export async function globalSetup(): Promise<void> {
   process.env[RUN_SERVERS.cluster] = cluster.url;
   process.env[RUN_SERVERS.sentinel] = sentinel.url;
   process.env[RUN_SERVERS.postgres] = postgres.url();
+  await warmBundle(bundle, [
+    'sqlite:N.db',
+    withParameter(redis.url, 'prefix', 'warm:'),
+    withParameter(postgres.url(), 'schema', 'warm'),
+  ]);
+  process.env[RUN_PROGRAM] = bundle.program;
 }
 
 export async function globalTeardown(): Promise<void> {

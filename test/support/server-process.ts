@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { spawnOwned } from './owned-process.ts';
-import { COMPILE_CACHE, SERVER_ARGS } from './server-command.ts';
+import { SERVER_ARGS, SERVER_CACHE } from './server-command.ts';
 
 export interface ServerOptions {
   /** The configuration file's content. Where absent: {@link trialConfig}. `dataDir` and the port are set here. */
@@ -121,7 +121,7 @@ export class ServerProcess {
     const args = [...(this.#options.nodeArgs ?? []), ...SERVER_ARGS, '--config', this.configFile];
     const child = spawnOwned(process.execPath, args, {
       cwd: this.folder,
-      env: { NODE_COMPILE_CACHE: COMPILE_CACHE, ...process.env, ...this.#options.env },
+      env: { ...process.env, NODE_COMPILE_CACHE: SERVER_CACHE, ...this.#options.env },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
     this.#child = child;

@@ -4,7 +4,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { spawnOwned } from '../support/owned-process.ts';
-import { COMPILE_CACHE, SERVER_ARGS } from '../support/server-command.ts';
+import { SERVER_ARGS, SERVER_CACHE } from '../support/server-command.ts';
 
 /** Only for a test that would otherwise hang; nothing is measured with it. */
 const PATIENCE_MS = 60_000;
@@ -96,7 +96,7 @@ export class Program {
     this.#child = spawnOwned(process.execPath, [...nodeArgs, ...SERVER_ARGS, ...args], {
       cwd,
       ...user,
-      env: { NODE_COMPILE_CACHE: COMPILE_CACHE, ...process.env, ...env },
+      env: { ...process.env, NODE_COMPILE_CACHE: SERVER_CACHE, ...env },
       stdio: ['pipe', 'pipe', errorTo ?? 'pipe'],
     });
     if (ownUmask !== null) process.umask(ownUmask);

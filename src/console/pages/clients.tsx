@@ -63,13 +63,11 @@ function WaitingNow({ waiting, reload }: { readonly waiting: Consumers; readonly
               title: 'Actions',
               isTitleHidden: true,
               isNumber: true,
-              // An exchange waits again at once.
-              cell: (consumer) =>
-                consumer.user !== null && (
-                  <button type="button" onClick={() => void cancel(consumer)}>
-                    Cancel
-                  </button>
-                ),
+              cell: (consumer) => (
+                <button type="button" onClick={() => void cancel(consumer)}>
+                  Cancel
+                </button>
+              ),
             },
           ]}
         />

@@ -11,7 +11,7 @@ import {
 } from '../remote/elements.ts';
 import { beforeStream, connection, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import { ACTION_NAMES, type BulkAction, type ElementChoice } from '../remote/operations.ts';
-import { type QueueStatus, queueStatus, type SizesRecord } from '../remote/queue-status.ts';
+import { type QueueStatus, queueStatus } from '../remote/queue-status.ts';
 import { address, go, href, setQuery } from '../route.ts';
 import { may, mayWriteAnywhere, session } from '../session.ts';
 import { Icon, type IconName } from '../ui/icon.tsx';
@@ -102,10 +102,6 @@ export function ElementList({
   });
 
   const isList = status?.type.endsWith(':list') === true;
-  const groups = status?.groups;
-  // Those of a stream are of all its groups together.
-  const sizes =
-    groups === undefined ? picture.value : filter.group === null ? null : (groups[filter.group] ?? NO_SIZES);
   const columns = useMemo(() => columnsOf(of, filter.group, isList), [keyOf(of), filter.group, isList]);
 
   const load = async (after: string | null): Promise<void> => {
@@ -178,11 +174,13 @@ export function ElementList({
               href={href(['q', ns, queue], { ...Object.fromEntries(query), state })}
               aria-current={state === filter.state ? 'true' : undefined}
             >
-              {state === null ? 'All' : STATE_NAMES[state]} <CountOf sizes={sizes} state={state} />
+              {state === null ? 'All' : STATE_NAMES[state]} <CountOf picture={picture.value} state={state} />
             </a>
           ))}
         </nav>
-        {groups !== undefined && <GroupChoice groups={Object.keys(groups)} value={filter.group} />}
+        {status?.groups !== undefined && (
+          <GroupChoice groups={Object.keys(status.groups)} value={filter.group} />
+        )}
       </header>
       <header>
         <SearchForm search={filter.search} />
@@ -234,12 +232,7 @@ export function ElementList({
         />
       )}
       {elements.length === 0 && !isLoading && error === null && next === null && (
-        <NoElements
-          isSearch={filter.search !== ''}
-          isStream={groups !== undefined}
-          state={filter.state}
-          looked={looked}
-        />
+        <NoElements isSearch={filter.search !== ''} state={filter.state} looked={looked} />
       )}
       {isLoading && <Loading what={elements.length === 0 ? 'Looking' : 'Looking further'} />}
       {!isLoading && next !== null && (
@@ -285,18 +278,16 @@ function selectionOf(
   };
 }
 
-const NO_SIZES: SizesRecord = { size: 0, schedSize: 0, resvSize: 0, totalSize: 0 };
-
 function CountOf({
-  sizes,
+  picture,
   state,
 }: {
-  readonly sizes: SizesRecord | null;
+  readonly picture: { size: number; schedSize: number; resvSize: number; totalSize: number } | null;
   readonly state: ElementState | null;
 }) {
-  if (sizes === null) return null;
-  const value = { ready: sizes.size, scheduled: sizes.schedSize, reserved: sizes.resvSize };
-  return <b class="number">{count(state === null ? sizes.totalSize : value[state])}</b>;
+  if (picture === null) return null;
+  const value = { ready: picture.size, scheduled: picture.schedSize, reserved: picture.resvSize };
+  return <b class="number">{count(state === null ? picture.totalSize : value[state])}</b>;
 }
 
 function GroupChoice({
@@ -434,12 +425,10 @@ function ActionBar({
 
 function NoElements({
   isSearch,
-  isStream,
   state,
   looked,
 }: {
   readonly isSearch: boolean;
-  readonly isStream: boolean;
   readonly state: ElementState | null;
   readonly looked: number;
 }) {
@@ -459,13 +448,6 @@ function NoElements({
         <button type="button" class="link" onClick={() => setQuery({ state: null })}>
           Show all states
         </button>
-      </Empty>
-    );
-  }
-  if (isStream) {
-    return (
-      <Empty title="No element waits for this group">
-        The groups that elements wait for can be chosen above, under Group.
       </Empty>
     );
   }

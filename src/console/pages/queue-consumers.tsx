@@ -59,13 +59,11 @@ export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
               title: 'Actions',
               isTitleHidden: true,
               isNumber: true,
-              // An exchange waits again at once.
-              cell: ({ tid, user }) =>
-                user !== null && (
-                  <button type="button" onClick={() => void cancel(tid)}>
-                    Cancel
-                  </button>
-                ),
+              cell: ({ tid }) => (
+                <button type="button" onClick={() => void cancel(tid)}>
+                  Cancel
+                </button>
+              ),
             },
           ]}
         />

@@ -12,7 +12,7 @@ import { useResource } from '../remote/resource.ts';
 import { may } from '../session.ts';
 import { Icon } from '../ui/icon.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
-import { Empty, Failure, Loading } from '../ui/states.tsx';
+import { Failure, Loading } from '../ui/states.tsx';
 import { say } from '../ui/toasts.tsx';
 
 /** A field of an option; one without a name is the option itself. */
@@ -89,19 +89,9 @@ const FORMS: readonly OptionForm[] = [
 
 /** What holds for a queue, where that comes from, and for those who manage it, its change. */
 export function QueueOptionsTab({ of }: { readonly of: QueueNamed }) {
-  const mayRead = may('read', of.ns);
-  const options = useResource(keyOf(of), (signal) =>
-    mayRead ? readOptions(of, signal) : Promise.resolve(null),
-  );
+  const options = useResource(keyOf(of), (signal) => readOptions(of, signal));
   const isChanging = useSignal(false);
   const record = options.value;
-  if (!mayRead) {
-    return (
-      <Empty title="Options are shown to those who may read the queue" icon="lock">
-        It takes the right <code>read</code> in {of.ns}.
-      </Empty>
-    );
-  }
   return (
     <>
       {options.error !== null && <Failure error={options.error} retry={options.reload} />}

@@ -172,8 +172,7 @@ function Removal({
   const sizes = picture ?? status.value;
   // A purge leaves what consumers have reserved.
   const size = sizes === null ? null : isPurge ? sizes.size + sizes.schedSize : sizes.totalSize;
-  const elements = size === null ? `${isPurge ? 'the' : 'its'} elements` : several(size, 'element');
-  const isStream = status.value?.groups !== undefined;
+  const elements = size === null ? 'its elements' : several(size, 'element');
   const isInUse = error.value instanceof ApiError && error.value.code === 'queue-in-use';
   const remove = async (): Promise<void> => {
     isBusy.value = true;
@@ -203,7 +202,7 @@ function Removal({
       <div class="body">
         <p>
           {isPurge
-            ? `The ready and scheduled elements of ${named(queue)} of ${ns} are removed for good${isStream ? ', for all groups' : ''}; reserved ones stay. `
+            ? `The ready and scheduled elements of ${named(queue)} of ${ns} are removed for good; reserved ones stay. `
             : `The queue ${named(queue)} of ${ns} is deleted with its options and statistics, and all its elements for good. `}
           {size !== null && (
             <>

@@ -1,7 +1,7 @@
 import { get, path } from '../api.ts';
 import type { QueueNamed } from './live.ts';
 
-export interface SizesRecord {
+interface SizesRecord {
   readonly size: number;
   readonly schedSize: number;
   readonly resvSize: number;
