@@ -372,11 +372,9 @@ export class Worker<T> implements AsyncDisposable {
 
   #emit<E extends keyof WorkerEvents<T>>(event: E, ...args: WorkerEvents<T>[E]): void {
     for (const listener of this.#listeners.get(event) ?? []) {
-      try {
-        (listener as (...given: WorkerEvents<T>[E]) => void)(...args);
-      } catch (error) {
-        this.#logger.error(`A listener of "${event}" threw:`, error);
-      }
+      // It may be asynchronous as well.
+      const called = async (): Promise<void> => (listener as (...given: WorkerEvents<T>[E]) => void)(...args);
+      called().catch((error: unknown) => this.#logger.error(`A listener of "${event}" threw:`, error));
     }
   }
 }

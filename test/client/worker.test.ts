@@ -423,6 +423,22 @@ describe('A worker', () => {
     assert.equal(await logged.promise, 'A listener of "committed" threw:');
   });
 
+  it('logs what an asynchronous listener rejects with, which ends no program', async () => {
+    const queue = client.queue('N/logged later');
+    await queue.insert('x');
+    const logged = Promise.withResolvers<unknown>();
+    await using worker = new Worker(queue, () => {}, {
+      logger: { error: (_, error) => logged.resolve(error) },
+    });
+    const failure = new Error('a fault of the listener');
+    worker.on('committed', async () => {
+      await turn();
+      throw failure;
+    });
+    worker.start();
+    assert.equal(await logged.promise, failure);
+  });
+
   it('gives an element whose body does not decode back with the reason', async () => {
     const url = `${server.url}/q/N/undecodable`;
     const authorization = `Basic ${btoa(`${AUTH.user}:${AUTH.password}`)}`;

@@ -28,6 +28,10 @@ from quayside.protocol import Settlement
 from .support import URL, ClientTest
 
 
+async def listen() -> None:
+    raise AssertionError("nobody awaits it")
+
+
 class Unprintable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("it has no text")
@@ -355,6 +359,8 @@ class Workers(ClientTest):
             for value in (0, -1, float("nan")):
                 with self.assertRaisesRegex(ValidationError, f"{name}={value}"):
                     worker(self.queue, lambda job: None, **{name: value})
+        with self.assertRaisesRegex(ValueError, "listener 'listen' of idle must not be a coroutine function"):
+            Worker(self.queue, lambda job: None).on("idle", listen)
         with self.assertRaisesRegex(ValueError, "'done' must be one of taken"):
             Worker(self.queue, lambda job: None).on("done", lambda: None)
 

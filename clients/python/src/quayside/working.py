@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import socket
@@ -81,6 +82,9 @@ class Listeners:
     def add(self, event: str, listener: Callable[..., object]) -> None:
         if event not in self._by_event:
             raise ValueError(f"event {event[:64]!r} must be one of {', '.join(EVENTS)}.")
+        if inspect.iscoroutinefunction(listener):
+            name = listener.__name__[:64]
+            raise ValueError(f"listener {name!r} of {event} must not be a coroutine function: nobody would await it.")
         self._by_event[event].append(listener)
 
     def emit(self, event: str, *values: object) -> None:
