@@ -43,6 +43,22 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByText('Why is it not delivered now?').waitFor();
   });
 
+  it('loads the files of a page that could not be loaded, when the server is there again', async () => {
+    const page = await opened().page('#/queues', { isFailing: true });
+    for (const path of ['**/events?*', '**/assets/users-*.js']) {
+      await page.route(path, (route) => route.fulfill({ status: 502 }));
+    }
+    await page.reload();
+    await page.getByRole('button', { name: 'Refresh: Connection lost' }).waitFor();
+    await page.getByRole('link', { name: 'Users' }).click();
+    const alert = page.getByRole('alert').filter({ hasText: 'This page could not be loaded' });
+    await alert.waitFor();
+    await page.getByRole('button', { name: 'Try again' }).click();
+    await alert.waitFor();
+    await page.unrouteAll();
+    await page.getByRole('heading', { name: 'Rights of admin' }).waitFor();
+  });
+
   it('acts with the session that another tab has begun', async () => {
     await opened().insert('N', 'two-tabs', '1');
     const page = await pausedPage('#/q/N/two-tabs');

@@ -3,6 +3,7 @@ import type { ComponentType } from 'preact';
 import { useEffect } from 'preact/hooks';
 import { DESTINATIONS } from '../destinations.ts';
 import { named } from '../format.ts';
+import { connection } from '../remote/live.ts';
 import { address, place } from '../route.ts';
 import { NoSuchPage } from '../ui/no-such-page.tsx';
 import { Failure, Loading } from '../ui/states.tsx';
@@ -79,9 +80,15 @@ function LazyPage({ name, rest }: { readonly name: string; readonly rest: readon
   useEffect(() => {
     if (Page === undefined) void load(name);
   }, [name]);
+  const isLive = connection.value === 'live';
+  useEffect(() => {
+    if (isLive && failure.peek() !== null) void load(name);
+  }, [isLive]);
   if (Page !== undefined) return <Page rest={rest} />;
-  // After an update of the server the old files are gone; a reload fetches the new ones.
-  if (failure.value !== null)
-    return <Failure error="This page could not be loaded." retry={() => location.reload()} />;
+  if (failure.value !== null) {
+    // After an update of the server the old files are gone; a reload fetches the new ones. While the server is away it would find nothing.
+    const retry = (): void => (isLive ? location.reload() : void load(name));
+    return <Failure error="This page could not be loaded." retry={retry} />;
+  }
   return <Loading />;
 }
