@@ -379,16 +379,17 @@ describe('A worker', () => {
     }
   });
 
+  // Half a second: a program that did not wait would have ended before.
   it('keeps its program alive until a handler that waits for nothing has been given up', async () => {
     for (const [name, end] of [
-      ['stopped while it hangs', 'await worker.stop({ graceMs: 1 });'],
+      ['stopped while it hangs', 'await worker.stop({ graceMs: 500 });'],
       ['timed out', "await new Promise((resolve) => worker.on('rolledBack', resolve)); await worker.stop();"],
     ] as const) {
       await client.queue(`N/${name}`).insert('x');
       const program = `
         import { Quayside, Worker } from ${JSON.stringify(import.meta.resolve('../../src/client/index.ts'))};
         const quayside = new Quayside();
-        const options = ${name === 'timed out' ? '{ handlerTimeoutMs: 1, backoff: () => 60_000 }' : '{}'};
+        const options = ${name === 'timed out' ? '{ handlerTimeoutMs: 500, backoff: () => 60_000 }' : '{}'};
         const worker = new Worker(quayside.queue('N/${name}'), () => new Promise(() => {}), options).start();
         await new Promise((resolve) => worker.on('taken', resolve));
         ${end}

@@ -2,6 +2,7 @@ import { ACCESS } from './access.ts';
 import { AMQP } from './amqp.ts';
 import { BROKER, EXCHANGE } from './broker.ts';
 import { BROWSE } from './browse.ts';
+import { CLIENT } from './client.ts';
 import { CONSOLE } from './console.ts';
 import { EVENTS } from './events.ts';
 import { EXCHANGE_USERS } from './exchange.ts';
@@ -110,6 +111,8 @@ export const SUITES = {
     files: ['test/client/client.test.ts'],
     pattern: 'The client (sends one key|does not repeat)',
   },
+  'client library': { files: ['test/client/client.test.ts'], pattern: '^The client$' },
+  'workers of the client library': { files: ['test/client/worker.test.ts'], pattern: '^A worker$' },
   'keys of users': { files: ['test/http/elements.test.ts'], pattern: 'idempotency key of two users' },
   'redis batches': { files: ['test/engines/redis-batches.test.ts'], pattern: null },
   'redis outbox': { files: ['test/engines/redis-outbox.redis.test.ts'], pattern: null },
@@ -254,6 +257,7 @@ export type SuiteName = keyof typeof SUITES;
 
 /** By part of the program. */
 export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
+  client: CLIENT,
   sqlite: SQLITE,
   postgres: POSTGRES,
   redis: REDIS,
