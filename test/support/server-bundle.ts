@@ -37,6 +37,7 @@ export async function bundleServer(): Promise<Bundle> {
   symlinkSync(join(ROOT, 'node_modules'), join(folder, 'node_modules'));
   cpSync(join(ROOT, 'package.json'), join(folder, 'server', 'package.json'));
   cpSync(join(ROOT, 'src', 'engines', 'redis', 'library'), join(modules, 'library'), { recursive: true });
+  const { NODE_ENV } = process.env;
   await build({
     root: ROOT,
     configFile: false,
@@ -57,6 +58,8 @@ export async function bundleServer(): Promise<Bundle> {
       },
     },
   });
+  // Vite sets it to `production` for this process, and all tests would inherit it: npm then leaves out packages.
+  if (NODE_ENV === undefined) delete process.env.NODE_ENV;
   return { folder, program: join(modules, 'main.js') };
 }
 
