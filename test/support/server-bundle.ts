@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { chmodSync, cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -28,8 +28,6 @@ export interface Bundle {
  */
 export async function bundleServer(): Promise<Bundle> {
   const folder = mkdtempSync(join(tmpdir(), 'quayside-bundle-'));
-  // Some tests run the server as another user.
-  chmodSync(folder, 0o755);
   // As deep below the folder as `src/http` is below the project: the console is found from there.
   const modules = join(folder, 'server', 'bundle');
   mkdirSync(join(folder, 'dist'));

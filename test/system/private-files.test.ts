@@ -47,12 +47,11 @@ describe('The files of a server', { skip }, () => {
     assert.equal(await second.stop(), 0);
   });
 
-  describe('of another user', () => {
+  describe('whose mode forbids it', () => {
     const DATABASE = '{ N: { url: "sqlite:N.db" } }';
     const start = async (namespaces: string): Promise<string> => {
-      await chmod(folder.path, 0o755);
       await folder.write('q.yaml', `{ http: { port: 0, users: { u: p } }, namespaces: ${namespaces} }`);
-      const program = await folder.run(['--config', 'q.yaml'], { isNobody: true });
+      const program = await folder.run(['--config', 'q.yaml'], { obeysModes: true });
       assert.equal(program.code, 2, program.stderr);
       assert.doesNotMatch(program.stderr, /\n\s+at /, 'a stack trace');
       return program.stderr
@@ -71,7 +70,7 @@ describe('The files of a server', { skip }, () => {
           new RegExp(`^quayside: q.yaml: dataDir: \\S+data cannot be entered \\(EACCES\\)\\. ${hint}$`),
         );
       }
-      const { stdout, stderr } = await folder.run(['doctor', '--config', 'q.yaml'], { isNobody: true });
+      const { stdout, stderr } = await folder.run(['doctor', '--config', 'q.yaml'], { obeysModes: true });
       assert.match(
         stdout,
         /"error","check":"dataDir","message":"dataDir \S+data cannot be entered \(EACCES\)"/,
@@ -86,8 +85,6 @@ describe('The files of a server', { skip }, () => {
     ] as const) {
       it(`a file that the server ${what} is named, and not taken for damaged`, async () => {
         await (await folder.serve([])).stop();
-        await chmod(folder.file('data'), 0o777);
-        await chmod(folder.file('data/logins.json'), 0o666).catch(() => {});
         await chmod(folder.file('data/N.db'), mode);
         assert.match(
           await start(DATABASE),

@@ -9,7 +9,13 @@ import { SERVER_ARGS, SERVER_CACHE } from '../support/server-command.ts';
 /** Only for a test that would otherwise hang; nothing is measured with it. */
 const PATIENCE_MS = 60_000;
 
-const NOBODY = 65_534;
+/** Of Debian's util-linux. Root may open any file, whatever its mode, and loses that here: the mode counts as for other users. */
+const OBEYING_MODES = [
+  '/usr/bin/setpriv',
+  '--bounding-set=-dac_override,-dac_read_search',
+  '--inh-caps=-dac_override,-dac_read_search',
+  '--',
+];
 
 export interface ProgramOptions {
   readonly env?: Readonly<Record<string, string>>;
@@ -17,8 +23,8 @@ export interface ProgramOptions {
   readonly nodeArgs?: readonly string[];
   /** In place of this program's own. */
   readonly umask?: number;
-  /** A user other than root, if root runs the test: nothing is forbidden to root. */
-  readonly isNobody?: boolean;
+  /** Whether the modes of files and folders bind it also if root runs the test. */
+  readonly obeysModes?: boolean;
   /** A file descriptor that takes standard error in place of this program. */
   readonly errorTo?: number;
 }
@@ -89,13 +95,13 @@ export class Program {
   constructor(
     cwd: string,
     args: readonly string[],
-    { env, input = '', nodeArgs = [], errorTo, umask, isNobody = false }: ProgramOptions,
+    { env, input = '', nodeArgs = [], errorTo, umask, obeysModes = false }: ProgramOptions,
   ) {
-    const user = isNobody && process.getuid?.() === 0 ? { uid: NOBODY, gid: NOBODY } : {};
+    const [program = process.execPath, ...before] =
+      obeysModes && process.getuid?.() === 0 ? [...OBEYING_MODES, process.execPath] : [];
     const ownUmask = umask === undefined ? null : process.umask(umask);
-    this.#child = spawnOwned(process.execPath, [...nodeArgs, ...SERVER_ARGS, ...args], {
+    this.#child = spawnOwned(program, [...before, ...nodeArgs, ...SERVER_ARGS, ...args], {
       cwd,
-      ...user,
       env: { ...process.env, NODE_COMPILE_CACHE: SERVER_CACHE, ...env },
       stdio: ['pipe', 'pipe', errorTo ?? 'pipe'],
     });
