@@ -62,11 +62,17 @@ describe('docs/operate/proxies.md', () => {
     const page = configOf(kind);
     const config = change?.(page) ?? page;
     if (change !== undefined) assert.notEqual(config, page, 'the test changes something');
-    const moved = config
-      .replaceAll('127.0.0.1:3444', new URL(server.url).host)
-      .replaceAll('127.0.0.1:8080', `127.0.0.1:${port}`)
-      .replaceAll('127.0.0.1:61613', stompAddress(server))
-      .replaceAll('127.0.0.1:61612', `127.0.0.1:${stompPort}`);
+    const addresses: Readonly<Record<string, string>> = {
+      3444: new URL(server.url).host,
+      8080: `127.0.0.1:${port}`,
+      61613: stompAddress(server),
+      61612: `127.0.0.1:${stompPort}`,
+    };
+    // Whole ports, in one pass: a free port may begin with another, or be one of them.
+    const moved = config.replaceAll(
+      /127\.0\.0\.1:(3444|8080|61613|61612)\b/g,
+      (_, from) => addresses[from] ?? '',
+    );
     proxy = await ReverseProxy.start(kind, moved, port);
     const client = new QueueClient({ url: `http://127.0.0.1:${port}` });
     clients.push(client);
