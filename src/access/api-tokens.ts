@@ -63,7 +63,7 @@ const PREFIX = 'qs_';
 const SECRET_BYTES = 32;
 const ID_BYTES = 9;
 const SHAPE = /^qs_[A-Za-z0-9_-]{43}$/;
-const ID = /^[0-9a-f]{18}$/;
+const ID = new RegExp(`^[0-9a-f]{${2 * ID_BYTES}}$`);
 const BEARER = /^bearer +(\S+)$/i;
 /** A user's tokens; what is stored is bounded. */
 const MAX_PER_OWNER = 100;

@@ -27,6 +27,8 @@ export const LIMITS = {
   takeQueues: 100,
   /** Weight of a queue in a fair take from several. */
   takeWeight: 1000,
+  /** Bytes of a selector, in UTF-8 (reliability 1.7). */
+  selectorBytes: 8192,
   /** Bytes of the reason of a failed try. */
   reasonBytes: 1024,
   /** The longest delay, lease or time to live, in milliseconds: ten years. */

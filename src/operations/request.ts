@@ -79,8 +79,6 @@ export interface ElementChange {
 export const MAX_IDS = 1000;
 export const MAX_RATE = 1_000_000;
 const MAX_LIMIT = 1_000_000_000;
-/** Characters; a selector has at most as many bytes. */
-const MAX_SELECTOR = 8_192;
 
 const MEMBERS = ['action', 'source', 'where', 'to', 'delay', 'set', 'limit', 'rate', 'dryRun'] as const;
 
@@ -153,7 +151,7 @@ function parseWhere(value: unknown): Where {
       checkGroup('where.group', textAt(given, 'where.group', LIMITS.groupLength)),
     ),
     ids: optional(ids, parseIds),
-    selector: optional(selector, (given) => textAt(given, 'where.selector', MAX_SELECTOR)),
+    selector: optional(selector, (given) => textAt(given, 'where.selector', LIMITS.selectorBytes)),
     olderThanMs: optional(
       olderThan,
       (given) => wholeMember('where.olderThan', given, 0, LIMITS.delayMs / 1000, 'seconds') * 1000,

@@ -407,7 +407,7 @@ describe('The client', () => {
     redirecting.close();
   });
 
-  it('gives up after ten attempts if it is not told how many', async () => {
+  it('gives up after ten attempts if no number is given', async () => {
     const over = new AbortController();
     const { client, requests } = answering(
       () => {

@@ -81,7 +81,7 @@ describe('The examples of the pages about the TypeScript SDK', () => {
   });
 });
 
-/** A program of somebody who wants precise types, and whose compiler is not told of `using`. */
+/** A program of somebody who wants precise types, and whose compiler does not know `using`. */
 const STRICT_PROGRAM = `
 import { type Codec, Quayside, type Queue, type TokenCredentials, Worker } from './declared/index.js';
 

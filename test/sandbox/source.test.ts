@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { after, describe, it } from 'node:test';
 import { QuaysideError } from '../../src/model/errors.ts';
-import { readSelector, SELECTOR_BYTES } from '../../src/sandbox/thread/source.ts';
+import { LIMITS } from '../../src/model/limits.ts';
+import { readSelector } from '../../src/sandbox/thread/source.ts';
 import { patientSandbox } from './elements.ts';
 
 describe('The source of a selector', () => {
@@ -90,9 +91,9 @@ describe('The source of a selector', () => {
 
     it('takes 8 KiB and no more, counted in bytes', async () => {
       const ofBytes = (bytes: number): string => `env => "${'é'.repeat((bytes - 10) / 2)}" `;
-      assert.equal(Buffer.byteLength(ofBytes(SELECTOR_BYTES)), SELECTOR_BYTES);
-      await check(ofBytes(SELECTOR_BYTES));
-      await assert.rejects(check(`${ofBytes(SELECTOR_BYTES)}  `), /at most 8192 bytes/);
+      assert.equal(Buffer.byteLength(ofBytes(LIMITS.selectorBytes)), LIMITS.selectorBytes);
+      await check(ofBytes(LIMITS.selectorBytes));
+      await assert.rejects(check(`${ofBytes(LIMITS.selectorBytes)}  `), /at most 8192 bytes/);
     });
 
     it('refuses what is too deep to be parsed, and lives', async () => {
@@ -103,7 +104,7 @@ describe('The source of a selector', () => {
         ['{a:', '}'],
         ['x=>', ''],
       ] as const) {
-        const depth = Math.floor((SELECTOR_BYTES - 1) / (open.length + close.length));
+        const depth = Math.floor((LIMITS.selectorBytes - 1) / (open.length + close.length));
         const refusal = await check(`${open.repeat(depth)}1${close.repeat(depth)}`).catch((error) => error);
         if (refusal !== undefined) assert.ok(refusal instanceof QuaysideError, `${open}: ${refusal}`);
       }

@@ -1,6 +1,7 @@
 import type { Queue } from '../../broker/queue.ts';
 import { DELIVERY_STATES } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
+import { LIMITS } from '../../model/limits.ts';
 import {
   type DeadLetterGroup,
   type DeadLetterSummary,
@@ -23,7 +24,6 @@ import {
 const MAX_PAGE = 1_000;
 const USUAL_PAGE = 100;
 /** The head of a request has 16 KiB. */
-const MAX_SELECTOR_BYTES = 8_192;
 const MAX_CURSOR_LENGTH = 128;
 /** Of one summary; options of queues may name any number. */
 const MAX_DEAD_LETTER_QUEUES = 1_000;
@@ -104,7 +104,10 @@ export const browseRoutes: readonly Route[] = [
         `What is shown of bodies; not given: a preview, their first ${PREVIEW_BYTES} bytes.`,
         BODIES,
       ),
-      where: text('Only those that this selector accepts, such as `env.msg.tries > 3`.', MAX_SELECTOR_BYTES),
+      where: text(
+        'Only those that this selector accepts, such as `env.msg.tries > 3`.',
+        LIMITS.selectorBytes,
+      ),
     },
     responses: [
       json('A page. It may have few elements, or none, and not be the last: see `next`.', BrowsePage),

@@ -1,8 +1,6 @@
 import { type AnyNode, type Options, Parser, type Program } from 'acorn';
+import { LIMITS } from '../../model/limits.ts';
 import type { SourceProblem } from '../limits.ts';
-
-/** The longest selector, bytes of UTF-8 (reliability 1.7). */
-export const SELECTOR_BYTES = 8192;
 
 /** A selector as the VM takes it. */
 export interface SelectorScript {
@@ -71,8 +69,8 @@ function unavailable(): never {
 export function readSelector(source: string): SelectorScript {
   const text = source.replace(/;\s*$/, '');
   if (text.trim() === '') throw invalid('A selector is a function of env; this is empty.');
-  if (Buffer.byteLength(source) > SELECTOR_BYTES) {
-    throw invalid(`A selector has at most ${SELECTOR_BYTES} bytes.`);
+  if (Buffer.byteLength(source) > LIMITS.selectorBytes) {
+    throw invalid(`A selector has at most ${LIMITS.selectorBytes} bytes.`);
   }
   const expression = parseAlone(text);
   rejectUnavailable(expression);
