@@ -77,7 +77,7 @@ function summaryOf(verdict: Verdict, seed: number): string {
     `acked=${inserts.ok} delivered=${deliveries}`,
     `lost=${verdict.lost.length} duplicated=${verdict.duplicated.length} changed=${verdict.unexpected.length}`,
     `early=${verdict.early.length} tries=${verdict.wrongTries.length} order=${verdict.outOfOrder.length}`,
-    `recovered=${verdict.recovered.length} eaten=${verdict.eaten.length}`,
+    `recovered=${verdict.recovered.length} eaten=${verdict.eaten.length} overtaken=${verdict.overtaken.length}`,
     `refused=${inserts.fail}+${takes.fail}+${settles.fail}`,
     `unknown=${inserts.unknown}+${takes.unknown}+${settles.unknown} (insert+take+settle)`,
     `seed=${seed}`,

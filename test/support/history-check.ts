@@ -17,12 +17,14 @@ import {
   tellStories,
 } from './history-story.ts';
 
-/** The judgement over one history. All lists but `eaten` and `recovered` are violations. */
+/** The judgement over one history. All lists but `eaten`, `overtaken` and `recovered` are violations. */
 export interface Verdict extends Found {
   /** Acknowledged inserts that some group never got, beyond what unknown pops may have eaten. */
   readonly lost: readonly Violation[];
   /** Acknowledged, never delivered, each matched with an unknown pop of its own that may have taken it. */
   readonly eaten: readonly Violation[];
+  /** Delivered after a younger element of their producer, each matched with a failed take of its own that may have held it. */
+  readonly overtaken: readonly Violation[];
   /** Values whose insert had an unknown outcome and that were delivered: allowed. */
   readonly recovered: readonly string[];
   readonly counts: Counts;
@@ -41,6 +43,9 @@ export interface Counts {
 
 export type OutcomeCounts = Readonly<Record<Outcome, number>>;
 
+/** How long after its response a take may still be executed. */
+const LATEST_TAKE_MS = 30_000;
+
 export interface CheckOptions {
   /** Also check that elements of one producer come in the order of their inserts, where nothing moved them. */
   readonly fifo?: boolean;
@@ -57,12 +62,14 @@ export function checkHistory(operations: readonly Operation[], options: CheckOpt
     duplicated: [],
     early: [],
     wrongTries: [],
-    outOfOrder: options.fifo === true ? outOfOrder(stories) : [],
+    outOfOrder: [],
   };
+  const overtaken = options.fifo === true ? checkOrder(stories, around, found) : [];
   for (const story of stories) checkStory(story, around, found);
   return {
     ...found,
     ...missing(stories, around),
+    overtaken,
     recovered: stories.filter(isRecovered).map(({ value }) => value),
     counts: countOperations(operations),
     wakeUp: wakeUps(stories, around),
@@ -138,42 +145,72 @@ function layToPops(
   }
 }
 
-/** Looks for an element that was handed out before a get for an older one of its producer was even invoked. */
-function outOfOrder(stories: readonly Story[]): Violation[] {
-  const targets = new Map<
-    string,
-    { insert: InsertOperation; first: TakeOperation; value: string; group: string }[]
-  >();
+/** The first delivery of an element to a group. */
+interface First {
+  readonly insert: InsertOperation;
+  readonly take: TakeOperation;
+  readonly value: string;
+  readonly group: string;
+}
+
+/**
+ * Looks for an element that was handed out before a get for an older one of its producer was even invoked.
+ * A take returns what is ready. So an engine that executes a take whose reply is lost holds an element that is not ready until the
+ * take is undone, and younger ones come first. Each such case is laid to a failed take of its own, and returned.
+ */
+function checkOrder(stories: readonly Story[], around: Surroundings, found: Found): Violation[] {
+  const overtaken: Violation[] = [];
+  for (const [target, firsts] of firstDeliveries(stories)) {
+    const takes = [...(around.failedTakes.get(target) ?? [])];
+    for (const [older, younger] of reordered(firsts)) {
+      const { value, group } = older;
+      const what = `${younger.value}, inserted later, came first`;
+      const at = takes.findIndex((take) => mayHaveHeld(take, older, younger));
+      const [take] = at < 0 ? [] : takes.splice(at, 1);
+      if (take === undefined) found.outOfOrder.push({ value, group, what });
+      else overtaken.push({ value, group, what: `${what}, beside take ${take.seq} of ${take.client}` });
+    }
+  }
+  return overtaken;
+}
+
+/** By queue and group, those whose place in the order nothing can have changed. */
+function firstDeliveries(stories: readonly Story[]): Map<string, First[]> {
+  const targets = new Map<string, First[]>();
   for (const story of stories) {
     const [insert] = story.inserts;
     if (insert === undefined || story.inserts.length > 1) continue;
+    // A delayed element has a maturity of its own; only those eligible at insertion are comparable.
+    if (insert.eligibleWallAt > insert.invokedWallAt) continue;
     for (const { group, deliveries } of story.groups.values()) {
       const [first] = deliveries;
       if (first === undefined || !keepsItsPlace(story, first)) continue;
-      const target = `${queueGroupOf(insert.queue, group)}\u0000${insert.client}`;
+      const target = queueGroupOf(insert.queue, group);
       const list = targets.get(target) ?? [];
-      list.push({ insert, first: first.take, value: story.value, group });
+      list.push({ insert, take: first.take, value: story.value, group });
       targets.set(target, list);
     }
   }
-  const violations: Violation[] = [];
-  for (const list of targets.values()) {
-    list.sort((a, b) => b.insert.seq - a.insert.seq);
-    let younger: (typeof list)[number] | null = null;
-    for (const one of list) {
-      // A delayed element has a maturity of its own; only those eligible at insertion are comparable.
-      if (one.insert.eligibleWallAt > one.insert.invokedWallAt) continue;
-      if (younger !== null && younger.first.endedAt < one.first.invokedAt) {
-        violations.push({
-          value: one.value,
-          group: one.group,
-          what: `${younger.value}, inserted later, came first`,
-        });
-      }
-      if (younger === null || one.first.endedAt < younger.first.endedAt) younger = one;
+  return targets;
+}
+
+/** Pairs of one producer where the younger one had come before a get for the older one was invoked. */
+function reordered(firsts: readonly First[]): [older: First, younger: First][] {
+  const pairs: [First, First][] = [];
+  const earliest = new Map<string, First>();
+  for (const one of [...firsts].sort((a, b) => b.insert.seq - a.insert.seq)) {
+    const younger = earliest.get(one.insert.client);
+    if (younger !== undefined && younger.take.endedAt < one.take.invokedAt) pairs.push([one, younger]);
+    if (younger === undefined || one.take.endedAt < younger.take.endedAt) {
+      earliest.set(one.insert.client, one);
     }
   }
-  return violations;
+  return pairs;
+}
+
+/** An engine that was frozen or cut off may execute a take long after it was answered: Redis rejects those sent more than 30 s ago. */
+function mayHaveHeld(take: TakeOperation, older: First, younger: First): boolean {
+  return take.invokedAt < younger.take.endedAt && take.endedAt + LATEST_TAKE_MS > older.insert.invokedAt;
 }
 
 function countOperations(operations: readonly Operation[]): Counts {

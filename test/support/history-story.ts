@@ -30,12 +30,14 @@ export interface Delivered {
   readonly handed: Handed;
 }
 
-/** What a single value's story cannot know: crashes, and takes of unknown outcome. */
+/** What a single value's story cannot know: crashes, and takes that failed. */
 export interface Surroundings {
   /** Sorted. */
   readonly crashes: readonly CrashOperation[];
   /** Takes of unknown outcome, by {@link queueGroupOf}, sorted by their start. */
   readonly unknownTakes: ReadonlyMap<string, readonly TakeOperation[]>;
+  /** Takes that were answered with an error, or not at all, in the same way. */
+  readonly failedTakes: ReadonlyMap<string, readonly TakeOperation[]>;
 }
 
 export interface Telling {
@@ -56,11 +58,11 @@ export function tellStories(operations: readonly Operation[]): Telling {
   for (const operation of operations) if (operation.kind === 'insert') addInsert(stories, operation);
   const strangers: Delivered[] = [];
   const crashes: CrashOperation[] = [];
-  const unknownTakes = new Map<string, TakeOperation[]>();
+  const failedTakes = new Map<string, TakeOperation[]>();
   for (const operation of operations) {
     if (operation.kind === 'crash') crashes.push(operation);
     else if (operation.kind === 'pop' || operation.kind === 'reserve') {
-      addTake(stories, operation, unknownTakes, strangers);
+      addTake(stories, operation, failedTakes, strangers);
     } else if (operation.kind === 'commit' || operation.kind === 'rollback') addSettle(stories, operation);
   }
   for (const story of stories.values()) {
@@ -69,8 +71,15 @@ export function tellStories(operations: readonly Operation[]): Telling {
     }
   }
   crashes.sort((a, b) => a.invokedAt - b.invokedAt);
-  for (const takes of unknownTakes.values()) takes.sort((a, b) => a.invokedAt - b.invokedAt);
-  return { stories: [...stories.values()], strangers, around: { crashes, unknownTakes } };
+  const unknownTakes = new Map<string, readonly TakeOperation[]>();
+  for (const [target, takes] of failedTakes) {
+    takes.sort((a, b) => a.invokedAt - b.invokedAt);
+    unknownTakes.set(
+      target,
+      takes.filter(({ outcome }) => outcome === 'unknown'),
+    );
+  }
+  return { stories: [...stories.values()], strangers, around: { crashes, unknownTakes, failedTakes } };
 }
 
 function addInsert(stories: Map<string, Story>, insert: InsertOperation): void {
@@ -86,13 +95,13 @@ function addInsert(stories: Map<string, Story>, insert: InsertOperation): void {
 function addTake(
   stories: Map<string, Story>,
   take: TakeOperation,
-  unknownTakes: Map<string, TakeOperation[]>,
+  failedTakes: Map<string, TakeOperation[]>,
   strangers: Delivered[],
 ): void {
-  if (take.outcome === 'unknown') {
+  if (take.outcome !== 'ok') {
     const target = queueGroupOf(take.queue, take.group);
-    const list = unknownTakes.get(target);
-    if (list === undefined) unknownTakes.set(target, [take]);
+    const list = failedTakes.get(target);
+    if (list === undefined) failedTakes.set(target, [take]);
     else list.push(take);
   }
   const handed = take.delivery;

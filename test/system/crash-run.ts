@@ -167,7 +167,7 @@ export function summaryOf(report: CrashReport, seed: number): string {
     `acked=${inserts.ok} delivered=${deliveries}`,
     `lost=${verdict.lost.length} duplicated=${verdict.duplicated.length} changed=${verdict.unexpected.length}`,
     `early=${verdict.early.length} tries=${verdict.wrongTries.length} order=${verdict.outOfOrder.length}`,
-    `recovered=${verdict.recovered.length} eaten=${verdict.eaten.length}`,
+    `recovered=${verdict.recovered.length} eaten=${verdict.eaten.length} overtaken=${verdict.overtaken.length}`,
     `unknown=${inserts.unknown}+${takes.unknown}+${settles.unknown} (insert+take+settle)`,
     `files=${report.soundFiles} sound, slowest start ${report.slowestStartMs} ms`,
     `faults=${faults.length} seed=${seed}`,

@@ -347,12 +347,42 @@ describe('the history checker', () => {
 
   it('finds a younger element of a producer that came first, only where order is asked for', () => {
     const planted = [insert('x', 100, 101), insert('y', 102, 103), pop('y', 110, 111), pop('x', 112, 113)];
-    assertFault(verdictWith(planted, { fifo: true }), /^order: x: y, inserted later, came first/);
-    assert.deepEqual(faultsOf(verdictWith(planted)), []);
+    assertFault(checkHistory(planted, { fifo: true }), /^order: x: y, inserted later, came first/);
+    assert.deepEqual(faultsOf(checkHistory(planted)), []);
     const overlapping = [...planted.slice(0, 3), pop('x', 110, 113)];
-    assert.deepEqual(faultsOf(verdictWith(overlapping, { fifo: true })), []);
+    assert.deepEqual(faultsOf(checkHistory(overlapping, { fifo: true })), []);
     const delayed = [insert('x', 100, 101, { eligibleWallAt: WALL + 105 }), ...planted.slice(1)];
-    assert.deepEqual(faultsOf(verdictWith(delayed, { fifo: true })), []);
+    assert.deepEqual(faultsOf(checkHistory(delayed, { fifo: true })), []);
+  });
+
+  it('lays each element that a younger one overtook to a failed take of its own', () => {
+    const overtaken = [insert('x', 100, 101), insert('y', 102, 103), pop('y', 110, 111), pop('x', 112, 113)];
+    const failed: TakeOperation = { ...unknown('pop', 104, 108), outcome: 'fail' };
+    for (const take of [failed, unknown('reserve', 104, 108)]) {
+      const verdict = checkHistory([...overtaken, take], { fifo: true });
+      assert.deepEqual(faultsOf(verdict), []);
+      assert.deepEqual(
+        verdict.overtaken.map(({ value }) => value),
+        ['x'],
+      );
+    }
+    const others = [
+      { ...failed, queue: 'N/other' },
+      { ...failed, group: 'g' },
+      { ...failed, invokedAt: 111.5, endedAt: 120 },
+      { ...failed, invokedAt: -40_000, endedAt: -30_000 },
+      { ...failed, outcome: 'ok' as const },
+    ];
+    for (const other of others)
+      assertFault(checkHistory([...overtaken, other], { fifo: true }), /^order: x: y/);
+    const two = [
+      insert('w', 90, 91),
+      ...overtaken.slice(0, 3),
+      pop('w', 112, 113),
+      pop('x', 114, 115),
+      failed,
+    ];
+    assertFault(checkHistory(two, { fifo: true }), /^order: w: y/);
   });
 
   it('measures how long a waiting get took to get what arrived', () => {
