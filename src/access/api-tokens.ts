@@ -396,8 +396,12 @@ class TokenUser implements User {
     return this.#token.owner !== null;
   }
 
-  get token(): { readonly name: string; readonly owner: User | null } {
-    return { name: this.#token.stored.name, owner: this.#token.owner };
+  get token(): NonNullable<User['token']> {
+    return {
+      name: this.#token.stored.name,
+      owner: this.#token.owner,
+      isLimited: this.#limits !== null,
+    };
   }
 
   get isAdministrator(): boolean {

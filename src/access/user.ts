@@ -25,8 +25,13 @@ export interface User {
    * the user's `maskBodies` is set. Decides only what is shown; the right itself is `may('browse', …)`.
    */
   maySeeBodies(namespace: string): boolean;
-  /** The API token with which the user logged in, for errors about rights that it lacks; not given: none. */
-  readonly token?: { readonly name: string; readonly owner: User | null };
+  /** The API token with which the user logged in; not given: none. */
+  readonly token?: {
+    readonly name: string;
+    readonly owner: User | null;
+    /** Whether it has a list of rights, and so not all that its owner has. */
+    readonly isLimited: boolean;
+  };
 }
 
 /**

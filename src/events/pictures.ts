@@ -8,7 +8,7 @@ import { idsOf } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
 import type { BulkOperations, OperationCaller } from '../operations/operations.ts';
-import type { OperationRecord } from '../operations/stored.ts';
+import { type OperationRecord, shownError } from '../operations/stored.ts';
 import type { Clock } from '../util/clock.ts';
 
 /** What events are about. */
@@ -16,7 +16,7 @@ export const EVENT_KINDS = ['queues', 'exchanges', 'nodes', 'operations', 'alarm
 export type EventKind = (typeof EVENT_KINDS)[number];
 
 /** The rights that decide which pictures a viewer is shown. Viewers with the same rights in every namespace are shown the same. */
-export type EventViewer = Pick<User, 'name' | 'may' | 'maySee'>;
+export type EventViewer = Pick<User, 'name' | 'may' | 'maySee' | 'maySeeBodies'>;
 
 /** A namespace, or one of its queues, that a picture is about. */
 interface PicturePlace {
@@ -133,7 +133,7 @@ const EVERYTHING: OperationCaller = {
   name: '',
   may: () => true,
   maySee: () => true,
-  maySeeBodies: () => false,
+  maySeeBodies: () => true,
 };
 const ALL = { ns: null, queue: null, state: null };
 
@@ -167,7 +167,11 @@ function operationPicture({
     state: JSON.stringify(shown),
     isFor: (viewer) => viewer.may('manage', source.ns),
     json: (viewer) =>
-      JSON.stringify({ ...shown, ...(to !== null && { to: viewer.maySee(to.ns) ? to : null }) }),
+      JSON.stringify({
+        ...shown,
+        error: shownError(shown.error, { source, to }, viewer),
+        ...(to !== null && { to: viewer.maySee(to.ns) ? to : null }),
+      }),
     goneJson: () => JSON.stringify({ id, gone: true }),
   };
 }

@@ -229,6 +229,7 @@ export class EventPublisher implements Service, QueueFollower {
   #viewKey(user: EventViewer, { kinds, ns, queue }: EventFilter): string {
     const rights = this.#parts.namespaces.map(({ name }) => [
       user.maySee(name),
+      user.maySeeBodies(name),
       ...RIGHTS.map((right) => user.may(right, name)),
     ]);
     return JSON.stringify([[...kinds].sort(), ns, queue, rights]);

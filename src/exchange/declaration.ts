@@ -219,10 +219,12 @@ export interface Caller {
   readonly name: string;
   /** Exchanges are visible to those who may see the namespace of their source. */
   maySee(namespace: string): boolean;
+  /** Whether bodies of the namespace's elements may be shown: what a selector throws may quote one. */
+  maySeeBodies(namespace: string): boolean;
 }
 
 /** The node itself, which sees all. No user has an empty name. */
-export const NODE: Caller = { name: '', maySee: () => true };
+export const NODE: Caller = { name: '', maySee: () => true, maySeeBodies: () => true };
 
 /** In no name that a client may send. */
 const MARK = '\u001f';

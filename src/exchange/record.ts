@@ -96,7 +96,9 @@ export function exchangeRecord(
       selector_ms: Math.round(totals.selectorMs),
       dst: counters.destinations.map((own, i) => (isSeen[i] ? own : NOTHING)),
     },
-    errors: exchange.errors.list().filter(({ destination }) => isSeen[destination]),
+    errors: exchange.errors
+      .list(caller.maySeeBodies(src.ns))
+      .filter(({ destination }) => isSeen[destination]),
     lastError: exchange.hindrance ?? state.lastError,
     saw: exchange.sightings.last(),
     loops,
@@ -181,24 +183,29 @@ interface DestinationError {
 }
 
 const MAX_ERRORS = 10;
+const HIDDEN_MESSAGE = 'The selector threw. What it threw may quote the body, which you may not see.';
 
 /** The last errors of an exchange, for the record's `errors`. */
 export class DestinationErrors {
-  #errors: DestinationError[] = [];
+  #errors: { readonly error: DestinationError; readonly isThrown: boolean }[] = [];
 
-  add(destination: number, message: string, at: number, place: Place | null = null): void {
+  /** @param place of an error that the selector threw, null if it is not known; not given: the destination did not store a copy */
+  add(destination: number, message: string, at: number, place?: Place | null): void {
     const known = this.#errors.find(
-      (error) => error.destination === destination && error.message === message,
+      ({ error }) => error.destination === destination && error.message === message,
     );
-    const count = (known?.count ?? 0) + 1;
-    const others = this.#errors.filter((error) => error !== known);
+    const count = (known?.error.count ?? 0) + 1;
+    const others = this.#errors.filter((one) => one !== known);
     const [line, column] = place ?? [null, null];
-    const error = { destination, message, line, column, at: new Date(at).toISOString(), count };
-    this.#errors = [error, ...others].slice(0, MAX_ERRORS);
+    const error = { destination, message, line, column, at: iso(at), count };
+    this.#errors = [{ error, isThrown: place !== undefined }, ...others].slice(0, MAX_ERRORS);
   }
 
-  list(): readonly DestinationError[] {
-    return this.#errors;
+  /** @param showsBodies whether what selectors threw may be shown */
+  list(showsBodies: boolean): DestinationError[] {
+    return this.#errors.map(({ error, isThrown }) =>
+      isThrown && !showsBodies ? { ...error, message: HIDDEN_MESSAGE } : error,
+    );
   }
 }
 

@@ -19,6 +19,8 @@ const MAX_WAITING_LISTS = 16;
 interface ListViewer {
   readonly name: string;
   readonly isAdministrator: boolean;
+  /** A token with a list of rights: what its owner did elsewhere is not for it. */
+  readonly isLimited: boolean;
   manages(namespace: string): boolean;
   sees(namespace: string): boolean;
 }
@@ -27,6 +29,8 @@ interface ListViewer {
 interface ViewerRights {
   readonly name: string;
   readonly isAdministrator: boolean;
+  /** Not given by nodes of an earlier version. */
+  readonly isLimited?: boolean;
   readonly manages: readonly string[];
   readonly sees: readonly string[];
 }
@@ -73,6 +77,7 @@ function viewerOf(user: User, only: string | null = null): ListViewer {
   return {
     name: user.name,
     isAdministrator: only === null && user.isAdministrator,
+    isLimited: user.token?.isLimited === true,
     manages: (namespace) => isListed(namespace) && user.may('manage', namespace),
     sees: (namespace) => isListed(namespace) && user.maySee(namespace),
   };
@@ -214,7 +219,13 @@ export class NodeLists {
    * @param caller who asks for them: the lists of one user never keep an administrator from those of another
    */
   async consoleSessions(caller: User, name: string): Promise<ListOfNodes<SeenSession>> {
-    const viewer = { name, isAdministrator: false, manages: () => false, sees: () => false };
+    const viewer = {
+      name,
+      isAdministrator: false,
+      isLimited: false,
+      manages: () => false,
+      sees: () => false,
+    };
     const list = await this.#read(this.#consoleSessions, viewer, MAX_ROWS, caller.name);
     const rows = [...Map.groupBy(list.rows, ({ id }) => id).values()].flatMap((same) => same.slice(0, 1));
     return { ...list, total: list.total - list.rows.length + rows.length, rows };
@@ -232,19 +243,21 @@ export class NodeLists {
 }
 
 function rightsOf(viewer: ListViewer, namespaces: readonly string[]): ViewerRights {
-  const { name, isAdministrator } = viewer;
+  const { name, isAdministrator, isLimited } = viewer;
   return {
     name,
     isAdministrator,
+    ...(isLimited && { isLimited }),
     manages: isAdministrator ? [] : namespaces.filter((namespace) => viewer.manages(namespace)),
     sees: isAdministrator ? [] : namespaces.filter((namespace) => viewer.sees(namespace)),
   };
 }
 
-function viewerWith({ name, isAdministrator, manages, sees }: ViewerRights): ListViewer {
+function viewerWith({ name, isAdministrator, isLimited = false, manages, sees }: ViewerRights): ListViewer {
   return {
     name,
     isAdministrator,
+    isLimited,
     manages: (namespace) => isAdministrator || manages.includes(namespace),
     sees: (namespace) => isAdministrator || sees.includes(namespace),
   };
@@ -272,18 +285,22 @@ function waitingFor(broker: Broker, viewer: ListViewer, from: string): QueuedCon
     });
 }
 
-/** Users see their own sessions whole; of others, consumers in namespaces where they have `manage`. */
+/**
+ * Users see their own sessions whole; of others, consumers in namespaces where they have `manage`. A limited token sees of its owner's
+ * the consumers in namespaces that it may see.
+ */
 function shownSession(session: SessionInfo, viewer: ListViewer): readonly SessionInfo[] {
-  if (viewer.isAdministrator || session.user === viewer.name) return [session];
-  const consumers = session.consumers.filter(({ ns }) => viewer.manages(ns));
+  const isOwn = session.user === viewer.name;
+  if (viewer.isAdministrator || (isOwn && !viewer.isLimited)) return [session];
+  const consumers = session.consumers.filter(({ ns }) => (isOwn ? viewer.sees(ns) : viewer.manages(ns)));
   return consumers.length === 0 ? [] : [{ ...session, consumers }];
 }
 
-/** Administrators see everything; others what they did, and what they might have done, too. */
+/** Administrators see everything; others what they did, and what they might have done, too; a limited token the latter alone. */
 function shownLine(line: AuditLine, viewer: ListViewer): readonly AuditLine[] {
   const { user, namespace } = line;
-  const isShown =
-    viewer.isAdministrator || user === viewer.name || (namespace !== null && viewer.manages(namespace));
+  const isOwn = user === viewer.name && !viewer.isLimited;
+  const isShown = viewer.isAdministrator || isOwn || (namespace !== null && viewer.manages(namespace));
   return isShown ? [line] : [];
 }
 

@@ -17,7 +17,7 @@ import { quote } from '../util/quote.ts';
 import { repeat } from '../util/repeat.ts';
 import type { Service } from '../util/service.ts';
 import { type Action, type OperationRequest, type Route, routeOf, statesOf } from './request.ts';
-import { MigrationRun, OperationRun, SELECTOR_PATH } from './run.ts';
+import { MigrationRun, OperationRun } from './run.ts';
 import type { Searches } from './search.ts';
 import {
   BOUND_MS,
@@ -27,6 +27,7 @@ import {
   type OperationState,
   operationRecord,
   operationValue,
+  SELECTOR_PATH,
   type StoredOperation,
   toOperation,
   toProgress,

@@ -21,7 +21,9 @@ import {
   type PageCursor,
   type PendingElement,
   progressValue,
+  SELECTOR_PATH,
   type StoredOperation,
+  selectorError,
   toOperation,
   toProgress,
   ZERO,
@@ -518,8 +520,6 @@ interface OperationPage {
 }
 
 const FIRST_PAGE: PageCursor = { part: 0, after: null };
-/** Where a selector stands in a request. */
-export const SELECTOR_PATH = 'where.selector';
 
 /**
  * Reads the elements that an operation is about, in pages: one search for each state, since an element that matures in between
@@ -552,7 +552,7 @@ class Pages {
     return {
       seen: looked,
       matches: matches.filter((delivery) => this.#isMeant(delivery)),
-      error: error === null ? null : `${SELECTOR_PATH} failed with element ${error.id}: ${error.message}`,
+      error: error === null ? null : selectorError(error),
       next: next === null ? following : { part, after: next },
     };
   }

@@ -147,12 +147,37 @@ type ShownWhere = Readonly<Partial<Record<'state' | 'group' | 'selector', string
 interface RecordViewer {
   maySee(namespace: string): boolean;
   may(right: 'browse', namespace: string): boolean;
+  maySeeBodies(namespace: string): boolean;
+}
+
+/** The error of a selector that threw, for which element. */
+export function selectorError({ id, message }: { readonly id: string; readonly message: string }): string {
+  return `${SELECTOR_FAILED} element ${id}: ${message}`;
+}
+
+/** Where the selector of an operation stands in its request. */
+export const SELECTOR_PATH = 'where.selector';
+const SELECTOR_FAILED = `${SELECTOR_PATH} failed with`;
+
+/** The error of an operation as far as the viewer may know what it names: a queue of its target, or what its selector saw. */
+export function shownError(
+  error: string | null,
+  { source, to = null }: { readonly source: ShownPlace; readonly to?: ShownPlace | null },
+  viewer: Pick<RecordViewer, 'maySee' | 'maySeeBodies'>,
+): string | null {
+  if (error === null) return null;
+  if (error.startsWith(SELECTOR_FAILED)) {
+    if (viewer.maySeeBodies(source.ns)) return error;
+    return `${SELECTOR_FAILED} an element. What it threw may quote the body, which you may not see.`;
+  }
+  if (to === null || viewer.maySee(to.ns)) return error;
+  return 'It failed. The reason may name what is in a namespace that you may not see.';
 }
 
 /** @param progress of one that runs; null: none is known */
 export function operationRecord(
   id: string,
-  { request, by, startedAt, estimate, end }: StoredOperation,
+  { request, by, hidesBodies, startedAt, estimate, end }: StoredOperation,
   progress: Pick<OperationProgress, 'counters' | 'samples' | 'error'> | null,
   viewer: RecordViewer,
 ): OperationRecord {
@@ -176,7 +201,11 @@ export function operationRecord(
     by,
     startedAt: new Date(startedAt).toISOString(),
     endedAt: end === null ? null : new Date(end.at).toISOString(),
-    error: soFar?.error ?? null,
+    error: shownError(soFar?.error ?? null, request, {
+      maySee: (ns) => viewer.maySee(ns),
+      // Its selector saw what the viewer may see.
+      maySeeBodies: (ns) => (hidesBodies ? viewer.may('browse', ns) : viewer.maySeeBodies(ns)),
+    }),
   };
 }
 

@@ -44,7 +44,9 @@ describe('Tries of exchanges', () => {
   let node: ExchangeNode;
   let close: () => Promise<void>;
   const attempt = (name: string) =>
-    node.exchanges.dryRun('x', element(), DECLARATION, { caller: { name, maySee: () => true } });
+    node.exchanges.dryRun('x', element(), DECLARATION, {
+      caller: { name, maySee: () => true, maySeeBodies: () => true },
+    });
 
   before(async () => {
     const engine = await openEngine('N');
@@ -80,7 +82,7 @@ describe('Tries of exchanges', () => {
   it('and creates have two checks of one user in progress; 32 more wait, in order', async () => {
     sandbox.holdsChecks = true;
     const before = sandbox.checks;
-    const caller = { name: 'evil', maySee: () => true };
+    const caller = { name: 'evil', maySee: () => true, maySeeBodies: () => true };
     const made: number[] = [];
     const create = (i: number) =>
       node.exchanges.create(`c${i}`, declare(`N/c${i}`, [['N/d', 'true']]), caller).then(() => made.push(i));

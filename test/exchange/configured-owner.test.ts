@@ -9,7 +9,11 @@ it('an exchange of the configuration file belongs to the server, though a user w
   const { namespaces, clock, close } = await openEngine('N');
   const declaration = declare('N/from', ['N/to']);
   const node = await new ExchangeNode(namespaces, clock, sandbox).start();
-  await node.exchanges.create('x', declaration, { name: 'ann', maySee: () => true });
+  await node.exchanges.create('x', declaration, {
+    name: 'ann',
+    maySee: () => true,
+    maySeeBodies: () => true,
+  });
   await node.stop();
   const options = { configured: new Map([['x', declaration]]), owners: () => null };
   const later = await new ExchangeNode(namespaces, clock, sandbox, options).start();

@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { type Edge, ExchangeGraph, MAX_LOOP_LENGTH, MAX_LOOPS } from '../../src/exchange/cycles.ts';
 import { declare } from './node.ts';
 
-const ALL = { name: 'all', maySee: () => true };
+const ALL = { name: 'all', maySee: () => true, maySeeBodies: () => true };
 
 function edge(id: string, src: string, ...dst: readonly string[]): Edge {
   return { id, declaration: declare(src, dst) };
@@ -145,7 +145,11 @@ describe('The loops that a caller may see', () => {
   ];
 
   it('pass only through exchanges whose source namespace it may see', () => {
-    const some = { name: 'some', maySee: (namespace: string) => namespace === 'N' };
+    const some = {
+      name: 'some',
+      maySee: (namespace: string) => namespace === 'N',
+      maySeeBodies: () => true,
+    };
     const whole = ['here', 'round', 'back', 'here'];
     assert.deepEqual(ExchangeGraph.visible(edges, ALL).loopsThrough('here'), [
       ['here', 'hidden', 'here'],

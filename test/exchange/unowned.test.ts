@@ -29,7 +29,11 @@ describe('An exchange whose owner was removed while its engine was unavailable',
     };
     const owners = (name: string) => (users.has(name) ? { may: () => true } : null);
     node = await new ExchangeNode(opened.namespaces, opened.clock, sandbox, { owners }).start();
-    await node.exchanges.create('x', declare('N/from', ['N/to']), { name: 'ann', maySee: () => true });
+    await node.exchanges.create('x', declare('N/from', ['N/to']), {
+      name: 'ann',
+      maySee: () => true,
+      maySeeBodies: () => true,
+    });
     users.delete('ann');
     isAway = true;
     await node.exchanges.stopUnowned();
@@ -64,7 +68,11 @@ describe('An exchange whose owner was removed while its engine was unavailable',
   it('may have been deleted by then', async () => {
     await node.exchanges.delete('x');
     tryAgain();
-    await node.exchanges.create('x', declare('N/from', ['N/to']), { name: 'bob', maySee: () => true });
+    await node.exchanges.create('x', declare('N/from', ['N/to']), {
+      name: 'bob',
+      maySee: () => true,
+      maySeeBodies: () => true,
+    });
     tryAgain();
     assert.equal(node.exchanges.record('x').stopped, null);
   });

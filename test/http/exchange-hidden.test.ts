@@ -192,3 +192,31 @@ describe('An id that an exchange of a hidden namespace has', () => {
     assert.equal(headerOf(lost, 'x-ks-hdr-x-exchange-name'), x.id);
   });
 });
+
+describe('What a selector of an exchange threw', () => {
+  const harness = sharedHarness({
+    namespaces: [plain('N'), plain('M')],
+    users: [
+      { name: 'test1', password: 'test1', rights: null },
+      { name: 'browser', password: 'pw', rights: { N: ['browse'], M: ['write'] } },
+      { name: 'masked', password: 'pw', rights: { N: ['browse'], M: ['write'] }, maskBodies: true },
+      { name: 'writer', password: 'pw', rights: { N: ['write'], M: ['write'] } },
+    ],
+  });
+
+  it('is shown to those who may see bodies of the source, since it may quote one', async () => {
+    const x = new Names(harness());
+    const selector = 'env => { throw new Error(env.msg.payload) }';
+    await x.create({ dst: [{ ns: 'M', queue: x.dst, selector }] });
+    await x.client.insert('N', x.src, 'a body', { headers: { 'content-type': 'text/plain' } });
+    await until(async () => (await x.record()).errors.length === 1);
+    const errors = async (user: string): Promise<ExchangeRecord['errors']> =>
+      jsonOf<ExchangeRecord>(await harness().client(`${user}:pw`).request('GET', `/x/${x.id}`)).errors;
+    const [shown] = (await x.record()).errors;
+    assert.match(shown?.message ?? '', /a body/);
+    assert.deepEqual(await errors('browser'), [shown]);
+    const message = 'The selector threw. What it threw may quote the body, which you may not see.';
+    for (const user of ['masked', 'writer'])
+      assert.deepEqual(await errors(user), [{ ...shown, message }], user);
+  });
+});

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { UserDefinition } from '../../src/access/account.ts';
+import { OperationPictures } from '../../src/events/pictures.ts';
 import type { OperationRecord } from '../../src/operations/stored.ts';
 import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
@@ -482,6 +483,68 @@ describe('The rights of bulk operations', () => {
       const answer = await harness().client(`${user}:pw`).request('GET', '/operations');
       assert.equal(jsonOf<unknown[]>(answer).length > 0, shows, user);
     }
+  });
+
+  it('an error that names a queue of its target is not shown to who may not see the target, nor in events', async () => {
+    const all = harness().client('all:pw');
+    const body = JSON.stringify({ maxElements: 1 });
+    await all.request('PUT', '/q/hidden/vault/options', { body });
+    await all.insert('hidden', 'vault', 'full');
+    await all.insert('N', 'full', 'a');
+    const request = {
+      action: 'move',
+      source: { ns: 'N', queue: 'full' },
+      to: { ns: 'hidden', queue: 'vault' },
+    };
+    const location = (await start(all, request)).headers.location ?? '';
+    assert.match((await ended(harness(), all, location)).error ?? '', /vault/);
+    const manager = harness().client('manager:pw');
+    const shown = await manager.request('GET', location);
+    assert.equal(
+      jsonOf<OperationRecord>(shown).error,
+      'It failed. The reason may name what is in a namespace that you may not see.',
+    );
+    assert.doesNotMatch(shown.body.toString(), /vault|maxElements/);
+    const pictures = await new OperationPictures(harness().operations).read();
+    const user = {
+      name: 'manager',
+      may: () => true,
+      maySee: (ns: string) => ns === 'N',
+      maySeeBodies: () => true,
+    };
+    assert.doesNotMatch(pictures.map((picture) => picture.json(user)).join('\n'), /vault/);
+  });
+
+  it('what a selector threw is shown to those who may see bodies, and to who ran it without them', async () => {
+    const all = harness().client('all:pw');
+    await all.insert('N', 'thrown', 'a body', { headers: { 'content-type': 'text/plain' } });
+    const queue = { ns: 'N', queue: 'thrown' };
+    const throwing = (text: string): object => ({
+      action: 'count',
+      source: queue,
+      where: { selector: `env => { throw new Error(${text}) }` },
+    });
+    const errorFor = async (user: string, location = ''): Promise<string> => {
+      const answer = await harness().client(`${user}:pw`).request('GET', location);
+      return jsonOf<OperationRecord>(answer).error ?? '';
+    };
+    const { location } = (await start(all, throwing('env.msg.payload'))).headers;
+    await ended(harness(), all, location);
+    for (const user of ['all', 'mover', 'porter'])
+      assert.match(await errorFor(user, location), /a body/, user);
+    for (const user of ['manager', 'masked']) {
+      assert.equal(
+        await errorFor(user, location),
+        'where.selector failed with an element. What it threw may quote the body, which you may not see.',
+      );
+    }
+    const pictures = await new OperationPictures(harness().operations).read();
+    const user = { name: 'masked', may: () => true, maySee: () => true, maySeeBodies: () => false };
+    assert.doesNotMatch(pictures.map((picture) => picture.json(user)).join('\n'), /a body/);
+    const own = (await start(harness().client('masked:pw'), throwing('env.msg.id'))).headers.location;
+    await ended(harness(), all, own);
+    assert.match(await errorFor('masked', own), /^where\.selector failed with element \S+: Error: /);
+    assert.match(await errorFor('manager', own), /^where\.selector failed with an element\./);
   });
 
   it('samples are shown to those who may browse', async () => {

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { readAccounts } from '../../src/access/account.ts';
 import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
+import type { SessionInfo } from '../../src/broker/consumer.ts';
 import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { NAMESPACES, sharedHarness } from './harness.ts';
 
@@ -9,6 +10,21 @@ const USERS = [
   { name: 'admin', password: 'pw', rights: null },
   { name: 'ann', password: 'pw', rights: { N: ['read', 'write'], jobs: ['browse'] } },
   { name: 'bob', password: 'pw', rights: { N: ['read'] } },
+];
+
+const consumer = { queue: 'q', group: null, kind: 'take', window: 1, unacknowledged: 0 } as const;
+const session = { protocol: 'stomp', user: 'admin', address: '192.0.2.1' } as const;
+const SESSIONS: readonly SessionInfo[] = [
+  {
+    ...session,
+    id: 's-1',
+    since: '2026-11-24T10:00:00.000Z',
+    consumers: [
+      { ...consumer, ns: 'N' },
+      { ...consumer, ns: 'jobs' },
+    ],
+  },
+  { ...session, id: 's-2', since: '2026-11-24T10:00:01.000Z', consumers: [{ ...consumer, ns: 'N' }] },
 ];
 
 interface Created {
@@ -19,6 +35,7 @@ interface Created {
 describe('API tokens', () => {
   const harness = sharedHarness({
     users: USERS,
+    sessions: () => SESSIONS,
     authenticator: (opened, tokens) =>
       new PasswordAuthenticator({
         accounts: readAccounts(
@@ -96,6 +113,26 @@ describe('API tokens', () => {
       /^Token "limited" does not have the right manage in namespace N, although/,
     );
     assert.match(detailOf(await withToken(token, 'GET', '/definitions')), /^This needs an administrator:/);
+  });
+
+  it('with a list of rights are not shown what their owner did where they have no right', async () => {
+    const limited = await created('admin', { name: 'watcher', rights: { jobs: ['manage'] } });
+    const whole = await created('admin', { name: 'all' });
+    await as('admin').pause('N', 'watched');
+    await as('admin').resume('jobs', 'watched');
+    const actions = async (token: string): Promise<readonly string[]> => {
+      const answer = await withToken(token, 'GET', '/audit');
+      return jsonOf<{ lines: { action: string }[] }>(answer).lines.map(({ action }) => action);
+    };
+    assert.deepEqual(await actions(limited.token), ['resume']);
+    assert.deepEqual((await actions(whole.token)).slice(0, 3), ['resume', 'pause', 'createToken']);
+    const consumersOf = async (token: string): Promise<readonly string[]> => {
+      const answer = await withToken(token, 'GET', '/sessions');
+      const { sessions } = jsonOf<{ sessions: SessionInfo[] }>(answer);
+      return sessions.flatMap(({ id, consumers }) => [id, ...consumers.map(({ ns }) => ns)]);
+    };
+    assert.deepEqual(await consumersOf(limited.token), ['s-1', 'jobs']);
+    assert.deepEqual(await consumersOf(whole.token), ['s-1', 'N', 'jobs', 's-2', 'N']);
   });
 
   it('are passwords as well, of the user "token" or of their owner, but open no session of the console', async () => {

@@ -53,6 +53,20 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
+    name: 'what a selector threw is shown to who may not see bodies',
+    suite: 'HTTP operations',
+    edits: edit('operations/stored.ts', 'if (viewer.maySeeBodies(source.ns)) return error;', 'return error;'),
+  },
+  {
+    name: 'an error names a queue of a target that its viewer may not see',
+    suite: 'HTTP operations',
+    edits: edit(
+      'operations/stored.ts',
+      'if (to === null || viewer.maySee(to.ns)) return error;',
+      'return error;',
+    ),
+  },
+  {
     name: 'an operation names a target that its viewer may not see',
     suite: 'HTTP operations',
     edits: edit('operations/stored.ts', 'to: viewer.maySee(to.ns) ? shownPlace(to) : null', 'to'),
