@@ -47,12 +47,12 @@ export class CommandContext {
 
   /** One value: as JSON, or as `text` for people. */
   async print(value: unknown, text: () => string): Promise<void> {
-    await this.write(`${this.isHuman ? text() : JSON.stringify(value)}\n`);
+    await this.write(`${this.isHuman ? printableLines(text()) : jsonText(value)}\n`);
   }
 
   /** A table for people; else one line of JSON for each row. */
   async printRows(rows: readonly Readonly<Record<string, unknown>>[], empty: string): Promise<void> {
-    if (!this.isHuman) for (const row of rows) await this.write(`${JSON.stringify(row)}\n`);
+    if (!this.isHuman) for (const row of rows) await this.write(`${jsonText(row)}\n`);
     else await this.write(rows.length === 0 ? `${empty}\n` : tableOf(rows));
   }
 
@@ -144,7 +144,6 @@ export function tableOf(rows: readonly Readonly<Record<string, unknown>>[]): str
     .join('');
 }
 
-/** Control characters would move the cursor of the terminal, or worse. */
 function cell(value: unknown): string {
   const text =
     value === null || value === undefined
@@ -155,10 +154,26 @@ function cell(value: unknown): string {
   return printable(text.length > 60 ? `${text.slice(0, 59)}…` : text);
 }
 
+/** Controls would move the cursor of the terminal, or worse; direction marks make text look like other text. */
+const ACTING = /[\p{Cc}\p{Bidi_Control}\p{Zl}\p{Zp}]/gu;
+
 export function printable(text: string): string {
-  return text.replaceAll(/\p{Cc}/gu, (character) =>
-    character === '\n' || character === '\t' ? ' ' : '\ufffd',
+  return text.replaceAll(ACTING, (character) => (character === '\n' || character === '\t' ? ' ' : '\ufffd'));
+}
+
+function printableLines(text: string): string {
+  return text.split('\n').map(printable).join('\n');
+}
+
+/** Escapes in text that is JSON what `JSON.stringify` leaves as it is and a terminal acts on. Lines stay lines. */
+export function printableJson(json: string): string {
+  return json.replaceAll(ACTING, (character) =>
+    character === '\n' ? character : `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`,
   );
+}
+
+function jsonText(value: unknown): string {
+  return printableJson(JSON.stringify(value));
 }
 
 const NOT_ALLOWED = new Set(['unauthorized', 'forbidden', 'too-many-attempts']);

@@ -1,5 +1,5 @@
 import { type Name, QuaysideError } from '../client/index.ts';
-import type { CommandContext } from './context.ts';
+import { type CommandContext, printableJson } from './context.ts';
 import { queuePath } from './elements.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
@@ -15,8 +15,17 @@ export async function exportQueue(
 ): Promise<number> {
   const query = group === undefined ? '' : `?group=${encodeURIComponent(group)}`;
   const response = await context.client.stream('GET', `${queuePath(name)}/export${query}`);
-  for await (const chunk of response.body ?? []) await context.write(chunk as Uint8Array);
+  const chunks = (response.body ?? []) as AsyncIterable<Uint8Array>;
+  if (context.io.stdout.isTTY) await writePrintable(context, chunks);
+  else for await (const chunk of chunks) await context.write(chunk);
   return EXIT_CODES.done;
+}
+
+/** On a terminal. */
+async function writePrintable(context: CommandContext, chunks: AsyncIterable<Uint8Array>): Promise<void> {
+  const decoder = new TextDecoder();
+  for await (const chunk of chunks)
+    await context.write(printableJson(decoder.decode(chunk, { stream: true })));
 }
 
 /** Stores the lines of an export. What is stored already is left out, so an import that failed is repeated from its start. */

@@ -70,9 +70,14 @@ describe('The command line', () => {
     await rm(home, { recursive: true, force: true });
   });
 
-  /** Runs a command with that input, its output going into a pipe. */
-  async function quayside(args: readonly string[], input = '', own: object = env): Promise<Ended> {
-    const [stdout, stderr] = [new PassThrough(), new PassThrough()];
+  /** Runs a command with that input, its output going into a pipe, or into what says that it is a terminal. */
+  async function quayside(
+    args: readonly string[],
+    input = '',
+    own: object = env,
+    isTTY = false,
+  ): Promise<Ended> {
+    const [stdout, stderr] = [Object.assign(new PassThrough(), { isTTY }), new PassThrough()];
     const texts = Promise.all([text(stdout), text(stderr)]);
     const io = { stdin: Readable.from([Buffer.from(input)]), stdout, stderr, env: own as typeof env };
     const code = await runProgram(args, io, NO_SERVER);
@@ -351,6 +356,45 @@ describe('The command line', () => {
       env: { ...process.env, ...env },
     });
     assert.equal(JSON.parse(piped.stdout).data, 'red \u001b[31m');
+  });
+
+  it('prints nothing of data that a terminal acts on: C0 and C1 controls, and marks that turn the direction of text', async () => {
+    const acting = 'esc \u001b[31m csi \u009b31m turned \u202e';
+    const body = JSON.stringify({ text: acting });
+    await quayside(['put', 'N/acting', body, '--type', 'application/json']);
+    const selector = `env => { throw new Error(env.msg.payload.text) } // ${acting}`;
+    const declaration = {
+      src: { ns: 'N', queue: 'from' },
+      dst: [{ ns: 'N', queue: 'to', selector }],
+      consumer: {},
+    };
+    assert.equal((await quayside(['exchange', 'create', 'acting'], JSON.stringify(declaration))).code, 0);
+    const move = ['move', 'N/acting', 'N/to', '--where', selector];
+    const [moved] = json(await quayside(move)) as { id: string; error: string }[];
+    assert.ok(moved?.error.includes('esc'), moved?.error);
+    for (const args of [
+      ['exchange', 'show', 'acting'],
+      ['operations', moved?.id ?? ''],
+      ['browse', 'N/acting'],
+      ['browse', 'N/acting', '--json'],
+      ['export', 'N/acting'],
+    ]) {
+      const { code, stdout } = await quayside(args, '', env, true);
+      assert.equal(code, 0, args.join(' '));
+      assert.match(stdout, /turned/, args.join(' '));
+      assert.doesNotMatch(stdout, /[^\n\P{Cc}]|\p{Bidi_Control}/u, args.join(' '));
+    }
+    // JSON means the same, escaped.
+    const [shown] = json(await quayside(['browse', 'N/acting', '--json'], '', env, true)) as {
+      data: object;
+    }[];
+    assert.deepEqual(shown?.data, { text: acting });
+    const exported = await quayside(['export', 'N/acting'], '', env, true);
+    assert.deepEqual(
+      (json(exported) as { text: string }[]).map((line) => line.text),
+      [body],
+    );
+    await quayside(['exchange', 'delete', 'acting']);
   });
 });
 
