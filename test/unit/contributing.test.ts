@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 
@@ -12,6 +12,11 @@ const PATH = /`((?:src|test|bench|scripts|docs)\/[\w./-]+)`/g;
 const PLACE = /`([^`\n]+)` in `((?:src|test|scripts)\/[\w./-]+)`/g;
 /** Files of the journeys are named from `src` on, at the start of a line. */
 const JOURNEY_FILE = /^ +((?:http|broker|engine)\/[\w-]+\.ts) /gm;
+/** A function of a journey, such as `Queue.insert`. */
+const METHOD = /`([A-Z]\w+)\.(#?[a-z]\w*)`/g;
+const NPM_COMMANDS = ['ci', 'pack', 'run'];
+/** npm runs these by itself. */
+const LIFECYCLE = ['prepack', 'prepare'];
 
 describe('CONTRIBUTING', () => {
   it('names paths that exist', () => {
@@ -37,6 +42,58 @@ describe('CONTRIBUTING', () => {
             : !existsSync(url);
         })
         .map(([whole]) => whole),
+      [],
+    );
+  });
+
+  it('names each script of package.json, and no other', () => {
+    const { scripts } = JSON.parse(readFileSync(new URL('package.json', ROOT), 'utf8'));
+    const named = [...TEXT.matchAll(/npm (?:run )?([a-z][\w:-]*)/g), ...TEXT.matchAll(/`(test:[\w:]+)`/g)];
+    const own = new Set(named.map(([, name = '']) => name).filter((name) => !NPM_COMMANDS.includes(name)));
+    assert.deepEqual(
+      [...own].sort(),
+      Object.keys(scripts)
+        .filter((name) => !LIFECYCLE.includes(name))
+        .sort(),
+    );
+  });
+
+  it('has a tree with each folder of src and of test, and with no folder that does not exist', () => {
+    const [, tree = ''] = TEXT.split('## The tree');
+    const lines = (tree.split('```')[1] ?? '').split('\n');
+    const foldersOf = (path: string): string[] =>
+      readdirSync(new URL(path, ROOT), { withFileTypes: true })
+        .filter((entry) => entry.isDirectory())
+        .map(({ name }) => name);
+    /** The names that a part of the tree has, which are indented by that much. */
+    const named = (part: readonly string[], indent: string): string[] =>
+      part
+        .map((line) => new RegExp(`^${indent}((?:[\\w./]+/ ?)+) {2}`).exec(line)?.[1] ?? '')
+        .flatMap((names) => names.split(' '))
+        .map((name) => name.split('/')[0] ?? '')
+        .filter((name) => name !== '');
+    const src = lines.indexOf('src/');
+    const test = lines.indexOf('test/');
+    const after = lines.findIndex((line, at) => at > test && /^\w/.test(line));
+    const folders = foldersOf('.');
+    assert.deepEqual(
+      named(lines, '').filter((name) => !folders.includes(name)),
+      [],
+    );
+    assert.deepEqual(named(lines.slice(src, test), '  ').sort(), foldersOf('src').sort());
+    assert.deepEqual(named(lines.slice(test, after), '  ').sort(), foldersOf('test').sort());
+  });
+
+  it('names methods that exist', () => {
+    const source = readdirSync(new URL('src', ROOT), { recursive: true, encoding: 'utf8' })
+      .filter((name) => name.endsWith('.ts'))
+      .map((name) => readFileSync(new URL(`src/${name}`, ROOT), 'utf8'));
+    const unknown = [...TEXT.matchAll(METHOD)].filter(([, type, method = '']) => {
+      const declares = new RegExp(`(?:class|interface) ${type}\\b`);
+      return type !== 'Date' && !source.some((text) => declares.test(text) && text.includes(method));
+    });
+    assert.deepEqual(
+      unknown.map(([whole]) => whole),
       [],
     );
   });
