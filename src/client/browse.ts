@@ -8,13 +8,13 @@ export type ElementState = 'ready' | 'scheduled' | 'reserved';
 
 export interface BrowseOptions extends CallOptions {
   /** Only elements in this state. */
-  readonly state?: ElementState;
+  readonly state?: ElementState | undefined;
   /** A selector, such as `env.msg.tries > 3`: only elements that it accepts. */
-  readonly where?: string;
+  readonly where?: string | undefined;
   /** On a stream: the group whose deliveries are meant. */
-  readonly group?: string;
+  readonly group?: string | undefined;
   /** Called for each page with elements that are left out because the selector threw for them. */
-  readonly onSelectorError?: (failure: SelectorFailure) => void;
+  readonly onSelectorError?: ((failure: SelectorFailure) => void) | undefined;
 }
 
 /** Elements of a page for which the selector threw. */

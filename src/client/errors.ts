@@ -19,7 +19,9 @@ export class QuaysideError extends Error {
   readonly requestId: string | undefined;
   /** When the server suggests the next attempt. */
   readonly retryAfterMs: number | undefined;
+  /** Whether the call may have had an effect. */
   readonly outcome: CallOutcome;
+  /** Members of the server's problem document. */
   readonly details: Readonly<Record<string, unknown>>;
 
   constructor(code: string, message: string, options: QuaysideErrorOptions = {}) {

@@ -32,6 +32,10 @@ export class Quayside implements AsyncDisposable {
     this.#tracing = new Tracing(options.tracing);
   }
 
+  /**
+   * A queue whose data are JSON, or bytes. Makes no request, and creates nothing on the server. With a `schema` the data are checked and
+   * typed; a `codec` replaces JSON.
+   */
   queue(name: Name): Queue<unknown>;
   queue<S extends StandardSchema>(name: Name, options: { schema: S }): Queue<SchemaOutput<S>, SchemaInput<S>>;
   queue<T>(name: Name, options: { codec: Codec<T> }): Queue<T>;

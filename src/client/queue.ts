@@ -105,16 +105,18 @@ export class Queue<T, In = T> {
     return browsePages<T>(wire, codec, options);
   }
 
+  /** What the queue holds, and its counters. A queue that does not exist has zeros. */
   async status(options?: CallOptions): Promise<QueueStatus> {
     const { text } = await this.#context.wire.get('/status', options);
     return readStatus(text);
   }
 
-  /** Holds back all consumers of the queue until `resume`. */
+  /** Makes all consumers of the queue wait until `resume`, on all nodes. Inserts and settlements continue. */
   async pause(options?: CallOptions): Promise<void> {
     await this.#context.wire.post('/pause', {}, true, options);
   }
 
+  /** Ends a `pause`. */
   async resume(options?: CallOptions): Promise<void> {
     await this.#context.wire.post('/resume', {}, true, options);
   }

@@ -13,13 +13,15 @@ export interface Reservation<T> extends Element<T>, AsyncDisposable {
   readonly token: string;
   /** Aborted when the reservation is over: `LeaseLostError`, and in a worker also `StoppedError` and `TimeoutError`. */
   readonly signal: AbortSignal;
+  /** Finishes the element. @throws LeaseLostError if the reservation is over */
   commit(options?: CallOptions): Promise<void>;
+  /** Returns the element to the queue with one more failed try, or moves it to the dead-letter queue if that was its last. */
   rollback(options?: RollbackOptions): Promise<void>;
-  /** Gives the element back unprocessed, to its place in the queue: no try is counted. */
+  /** Returns the element unprocessed to its place in the queue: no try is counted. */
   release(options?: CallOptions): Promise<void>;
   /** Moves the element to the dead-letter queue; without one it is rolled back. */
   bury(reason: string, options?: CallOptions): Promise<void>;
-  /** Renews the lease, for `leaseMs` or as long as the queue's, and returns its new end. */
+  /** Renews the lease, for `leaseMs` or as long as the queue's, and returns its new end, by the server's clock. */
   extend(leaseMs?: number, options?: CallOptions): Promise<Date>;
 }
 

@@ -69,7 +69,7 @@ export class Transport {
   readonly #base: string;
   readonly #authorization: () => Promise<string | null>;
   readonly #fetch: typeof fetch;
-  readonly #retry: Required<RetryOptions>;
+  readonly #retry: Readonly<Record<keyof RetryOptions, number>>;
   readonly #closed = new AbortController();
   readonly #keyPrefix = randomName();
   #keys = 0;
@@ -242,7 +242,7 @@ export function environment(name: string): string | undefined {
 }
 
 function authorizationOf(url: URL, auth: ClientOptions['auth']): () => Promise<string | null> {
-  if (typeof auth === 'function') return auth;
+  if (typeof auth === 'function') return async () => auth();
   const isGiven = auth !== undefined || url.username !== '';
   const token = auth && 'token' in auth ? auth.token : isGiven ? undefined : environment('QUAYSIDE_TOKEN');
   if (token !== undefined) return async () => `Bearer ${token}`;

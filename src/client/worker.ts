@@ -7,30 +7,37 @@ import { Bury, RetryLater } from './worker-errors.ts';
 
 export interface WorkerOptions {
   /** How many handlers run at once; 1 if not given. */
-  readonly concurrency?: number;
+  readonly concurrency?: number | undefined;
   /** On a stream: the group to read as. */
-  readonly group?: string;
-  /** How long a lease is; it is renewed while the handler runs. 30 seconds if not given. */
-  readonly leaseMs?: number;
-  /** After this long a handler is aborted, and the element rolled back. */
-  readonly handlerTimeoutMs?: number;
+  readonly group?: string | undefined;
+  /** How long a lease is, in milliseconds; it is renewed while the handler runs. 30 seconds if not given. */
+  readonly leaseMs?: number | undefined;
+  /** After this many milliseconds a handler is aborted, and the element rolled back. Not given: never. */
+  readonly handlerTimeoutMs?: number | undefined;
   /** After how many milliseconds a failed element is delivered again. Not given, or it throws: the queue's retry delay, or at once. */
-  readonly backoff?: (tries: number, error: unknown) => number;
+  readonly backoff?: ((tries: number, error: unknown) => number) | undefined;
   /** Stops the worker when it is aborted. */
-  readonly signal?: AbortSignal;
-  readonly logger?: Logger;
+  readonly signal?: AbortSignal | undefined;
+  /** Gets errors that no listener of `error` takes, and those of listeners; the console if not given. */
+  readonly logger?: Logger | undefined;
 }
 
 export type WorkerEvents<T> = {
+  /** The handler is about to start. */
   taken: [job: Reservation<T>];
+  /** The handler returned, and the commit is stored. `ms` is how long both took. */
   committed: [job: Reservation<T>, ms: number];
+  /** The handler threw, or took too long, and the rollback is stored. No `delayMs`: the queue's retry delay, or at once. */
   rolledBack: [job: Reservation<T>, error: unknown, delayMs: number | undefined];
+  /** The handler threw `Bury`, and the burial is stored. */
   buried: [job: Reservation<T>, error: unknown];
+  /** The lease ended before the element was settled: it is neither committed nor rolled back. */
   leaseLost: [job: Reservation<T>];
   /** A request for elements returned none. */
   idle: [];
   /** The worker continues. Without a listener, errors are logged. */
   error: [error: QuaysideError];
+  /** `stop` is done. */
   stopped: [];
 };
 
@@ -102,6 +109,7 @@ export class Worker<T> implements AsyncDisposable {
     this.#concurrency = checkedConcurrency(options.concurrency ?? 1);
   }
 
+  /** How many handlers run at once; may be changed while the worker runs. */
   get concurrency(): number {
     return this.#concurrency;
   }
@@ -120,6 +128,7 @@ export class Worker<T> implements AsyncDisposable {
     return { [Symbol.dispose]: () => void listeners.delete(added) };
   }
 
+  /** Begins to take elements. A worker that was stopped cannot be started again. */
   start(): this {
     if (this.#isStopping || this.#taking !== null) return this;
     const { signal } = this.#options;
@@ -136,6 +145,7 @@ export class Worker<T> implements AsyncDisposable {
     await this.#endPoll();
   }
 
+  /** Ends a `pause`. */
   resume(): void {
     this.#isPaused = false;
     this.#onChange?.();

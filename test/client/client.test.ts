@@ -632,11 +632,11 @@ describe('The client', () => {
     url.password = 'pass:wörd';
     await using byUrl = new Quayside({ url });
     await byUrl.queue('N/who').status();
-    await using byFunction = new Quayside({
-      url: server.url,
-      auth: async () => `Basic ${btoa('test1:test1')}`,
-    });
-    await byFunction.queue('N/who').status();
+    const header = `Basic ${btoa('test1:test1')}`;
+    for (const auth of [() => header, async () => header]) {
+      await using byFunction = new Quayside({ url: server.url, auth });
+      await byFunction.queue('N/who').status();
+    }
     await using wrong = new Quayside({ url: server.url, auth: { user: 'test1', password: 'no' } });
     await assert.rejects(wrong.queue('N/who').status(), { code: 'unauthorized', status: 401 });
   });
