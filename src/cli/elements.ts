@@ -114,10 +114,16 @@ export async function get(
   { wait = 0, group }: TakeFlags,
 ): Promise<number> {
   const element = await context.client.queue(name).pop({ waitMs: wait * 1000, group });
-  if (element === undefined) return EXIT_CODES.nothing;
+  if (element === undefined) return nothing(context, name);
   if (context.isHuman) await context.write(`${printableBody(element)}\n`);
   else await context.print(recordOf(element), () => '');
   return EXIT_CODES.done;
+}
+
+/** Scripts read the exit code; a person would see nothing. */
+function nothing(context: CommandContext, name: Name): number {
+  if (context.isHuman) context.warn(`There is no element to take in ${name}.`);
+  return EXIT_CODES.nothing;
 }
 
 /** Reserves the next element, and leaves it reserved: `commit` finishes it. */
@@ -128,7 +134,7 @@ export async function reserve(
 ): Promise<number> {
   const options = { waitMs: wait * 1000, group, ...(lease !== undefined && { leaseMs: lease * 1000 }) };
   const job = await context.client.queue(name).reserve(options);
-  if (job === undefined) return EXIT_CODES.nothing;
+  if (job === undefined) return nothing(context, name);
   const { token, leaseUntil } = job;
   const record = { ...recordOf(job), token, leaseUntil };
   await context.print(

@@ -190,6 +190,12 @@ export async function operations(
   return EXIT_CODES.done;
 }
 
+/** Which elements a purge removes; any other state is named as it is. */
+const STATES_OF_PURGE: ReadonlyMap<string, string> = new Map([
+  ['', 'ready or scheduled'],
+  ['all', 'ready, scheduled or reserved'],
+]);
+
 /** Removes the elements of a queue. */
 export async function purge(
   context: CommandContext,
@@ -197,9 +203,10 @@ export async function purge(
   { state, yes }: { state?: string; yes?: boolean },
 ): Promise<number> {
   if (!yes) {
-    const { total } = await context.client.queue(name).status();
+    const { ready, scheduled, reserved } = await context.client.queue(name).status();
     throw new CommandUsageError(
-      `purge removes elements for good; ${name} holds ${total}. Repeat it with --yes.`,
+      `purge removes elements for good; ${name} holds ${ready} ready, ${scheduled} scheduled and ${reserved} reserved. ` +
+        `Repeat it with --yes, which removes those that are ${STATES_OF_PURGE.get(state ?? '') ?? state}.`,
     );
   }
   const query = state === undefined ? '' : `?state=${encodeURIComponent(state)}`;

@@ -202,8 +202,12 @@ describe('The command line', () => {
     assert.equal(redriven.code, 1, 'they come from no queue');
     const refused = await quayside(['purge', 'N/to']);
     assert.equal(refused.code, 2);
-    assert.match(refused.stderr, /holds 2/);
-    assert.deepEqual(json(await quayside(['purge', 'N/to', '--yes'])), [{ removed: 2 }]);
+    assert.match(refused.stderr, /holds 2 ready, 0 scheduled and 0 reserved\..* ready or scheduled\.$/m);
+    await quayside(['reserve', 'N/to']);
+    const reserved = await quayside(['purge', 'N/to', '--state', 'reserved']);
+    assert.match(reserved.stderr, /1 ready, 0 scheduled and 1 reserved\..* are reserved\.$/m);
+    assert.deepEqual(json(await quayside(['purge', 'N/to', '--yes'])), [{ removed: 1 }]);
+    assert.deepEqual(json(await quayside(['purge', 'N/to', '--state', 'all', '--yes'])), [{ removed: 1 }]);
   });
 
   it('exports and imports a queue', async () => {
@@ -340,6 +344,18 @@ describe('The command line', () => {
     const withUser = server.url.replace('//', '//test1:test1@');
     assert.equal((await quayside(['status', 'N', '--url', withUser], '', bare)).code, 0);
     assert.equal((await quayside(['status', 'N'], '', { ...bare, QUAYSIDE_URL: withUser })).code, 0);
+  });
+
+  it('says on a terminal that there is nothing to take, and prints nothing elsewhere', async () => {
+    for (const command of ['get', 'reserve']) {
+      const shown = await quayside([command, 'N/nothing'], '', env, true);
+      assert.deepEqual(shown, {
+        code: 3,
+        stdout: '',
+        stderr: 'quayside: There is no element to take in N/nothing.\n',
+      });
+      assert.deepEqual(await quayside([command, 'N/nothing']), { code: 3, stdout: '', stderr: '' });
+    }
   });
 
   it('prints tables on a terminal, without control characters of bodies, and JSON elsewhere', async () => {
