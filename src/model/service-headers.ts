@@ -71,7 +71,8 @@ export function deadLetterHeaders(headers: ElementHeaders, facts: DeadLetterFact
   }
   const moved = new Date(at).toISOString();
   kept.push(FROM_QUEUE, from, DEAD_LETTER_AT, moved, 'x-dl-tries', String(tries));
-  if (reason !== null && reason !== '') kept.push(DEAD_LETTER_REASON, headerValue(reason));
+  const why = headerValue(reason ?? '');
+  if (why !== '') kept.push(DEAD_LETTER_REASON, why);
   if (!isMovedAgain) kept.push(ORIGIN_ID, id);
   return kept;
 }
@@ -79,7 +80,12 @@ export function deadLetterHeaders(headers: ElementHeaders, facts: DeadLetterFact
 // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what would end the header
 const CONTROLS = /[\x00-\x1f\x7f]/g;
 
-/** Text as a header's value: its bytes, and what would end the header is a space. */
+const SPACES_AT_ENDS = /^ +| +$/g;
+
+/**
+ * Text as a header's value: its bytes, and what would end the header is a space. None at its ends, as of headers that clients send:
+ * reasons often end with a line end, and what takes the element later checks its headers.
+ */
 function headerValue(text: string): string {
-  return bytesOfText(text.replace(CONTROLS, ' '));
+  return bytesOfText(text.replace(CONTROLS, ' ').replace(SPACES_AT_ENDS, ''));
 }

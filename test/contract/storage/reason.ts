@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { MAX_REASON_BYTES } from '../../../src/engine/storage.ts';
+import { checkHeaders } from '../../../src/model/headers.ts';
 import type { QueueKey } from '../../../src/model/names.ts';
+import { SERVICE_HEADERS } from '../../../src/model/service-headers.ts';
 import { bytesOfText } from '../../../src/util/byte-text.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
@@ -71,9 +73,9 @@ export function reasonContract({ open }: EngineUnderTest): void {
       }
     });
 
-    it('keep every character, also those that end headers: there they are spaces', async () => {
+    it('keep every character, also those that end headers: there they are spaces, and left out at the ends', async () => {
       const queue = on.queue('jobs');
-      const reason = 'line\r\nnext\0 "é" 🙂\u007f \\';
+      const reason = ' \tline\r\nnext\0 "é" 🙂\u007f \\\r\n';
       await on.storage.insert(queue, newElements('a'));
       const held = await on.reserveOne(queue);
       await rollback(on.storage, queue, [{ ...byToken(held), delayMs: 0, countTry: true, reason }]);
@@ -87,7 +89,10 @@ export function reasonContract({ open }: EngineUnderTest): void {
       assert.deepEqual(outcome, ['dead-lettered']);
       assert.deepEqual(await scanReasons(dead), [reason]);
       const expected = bytesOfText('line  next  "é" 🙂  \\');
-      assert.equal((await headersOf()).get('x-dl-reason'), expected);
+      const headers = await headersOf();
+      assert.equal(headers.get('x-dl-reason'), expected);
+      // As of an element that a client inserts: an import of an export takes it, and so does an exchange.
+      checkHeaders([...headers].flat(), SERVICE_HEADERS);
     });
 
     it('of a lease that expired at the last try is lease-expired', async () => {

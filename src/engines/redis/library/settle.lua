@@ -102,9 +102,10 @@ local function isoTime(moment)
     math.floor(rest / 60000) % 60, math.floor(rest / 1000) % 60, rest % 1000)
 end
 
--- Text as a header's value: each byte is a character, and what would end the header is a space.
+-- As `headerValue` in model/service-headers.ts: each byte is a character, what would end the header is a space, and none is at its ends.
 local function headerValue(text)
   local value = string.gsub(text, '[%z\1-\31\127]', ' ')
+  value = string.gsub(string.gsub(value, '^ +', ''), ' +$', '')
   value = string.gsub(value, '[\128-\255]', function(char)
     local code = byte(char)
     return string.char(192 + math.floor(code / 64), 128 + code % 64)
@@ -114,9 +115,10 @@ end
 
 -- As `deadLetterHeaders` in model/service-headers.ts.
 local function deadLetterContent(q, seq, from, tries, reason)
+  local why = headerValue(reason)
   return contentWith(q, seq, {
     'x-dl-from-queue', from, 'x-dl-at', isoTime(call.now), 'x-dl-tries', tostring(tries),
-    'x-dl-reason', reason ~= '' and headerValue(reason),
+    'x-dl-reason', why ~= '' and why,
   }, { 'x-ks-origin-id', idOf(q, seq) })
 end
 
