@@ -6,6 +6,7 @@ import {
   QuaysideError,
   type SelectorFailure,
 } from '../client/index.ts';
+import { pathOf } from '../client/quayside.ts';
 import { type CommandContext, CommandUsageError, printable, tableOf } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
@@ -153,7 +154,7 @@ export async function commit(
   { token, group }: { token?: string; group?: string },
 ): Promise<number> {
   const query = new URLSearchParams({ ...(token && { token }), ...(group && { group }) });
-  const path = `${queuePath(name)}/commit/${encodeURIComponent(id)}?${query}`;
+  const path = `${pathOf(name)}/commit/${encodeURIComponent(id)}?${query}`;
   await context.client.request('POST', path, { contentType: 'text/plain' });
   await context.print({ id, committed: true }, () => `committed ${id}`);
   return EXIT_CODES.done;
@@ -187,12 +188,6 @@ export async function browse(
   }
   if (context.isHuman) await context.write(rows.length === 0 ? 'no elements\n' : tableOf(rows));
   return EXIT_CODES.done;
-}
-
-/** The path of a queue that is named as `namespace/queue`. */
-export function queuePath(name: string): string {
-  const { ns, queue } = placeOf(name);
-  return `/q/${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`;
 }
 
 export function placeOf(name: string): { ns: string; queue: string } {

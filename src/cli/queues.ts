@@ -1,7 +1,8 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ElementState, Name } from '../client/index.ts';
+import { pathOf } from '../client/quayside.ts';
 import { type CommandContext, CommandUsageError } from './context.ts';
-import { placeOf, queuePath } from './elements.ts';
+import { placeOf } from './elements.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
 /** Between two reads of an operation's progress. */
@@ -210,7 +211,7 @@ export async function purge(
     );
   }
   const query = state === undefined ? '' : `?state=${encodeURIComponent(state)}`;
-  const { text } = await context.client.request('DELETE', `${queuePath(name)}/elements${query}`);
+  const { text } = await context.client.request('DELETE', `${pathOf(name)}/elements${query}`);
   const removed = JSON.parse(text) as { removed: number };
   await context.print(removed, () => `${removed.removed} elements removed`);
   return EXIT_CODES.done;

@@ -1,6 +1,6 @@
 import { type Name, QuaysideError } from '../client/index.ts';
+import { pathOf } from '../client/quayside.ts';
 import { type CommandContext, printableJson } from './context.ts';
-import { queuePath } from './elements.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
 /** Lines of one import request; a request has a minute to arrive. */
@@ -14,7 +14,7 @@ export async function exportQueue(
   { group }: { group?: string },
 ): Promise<number> {
   const query = group === undefined ? '' : `?group=${encodeURIComponent(group)}`;
-  const response = await context.client.stream('GET', `${queuePath(name)}/export${query}`);
+  const response = await context.client.stream('GET', `${pathOf(name)}/export${query}`);
   const chunks = (response.body ?? []) as AsyncIterable<Uint8Array>;
   if (context.io.stdout.isTTY) await writePrintable(context, chunks);
   else for await (const chunk of chunks) await context.write(chunk);
@@ -34,7 +34,7 @@ export async function importQueue(context: CommandContext, name: Name): Promise<
   let [lines, size, before]: [string[], number, number] = [[], 0, 0];
   const send = async (): Promise<void> => {
     try {
-      const { text } = await context.client.request('POST', `${queuePath(name)}/import`, {
+      const { text } = await context.client.request('POST', `${pathOf(name)}/import`, {
         body: lines.join('\n'),
         contentType: 'application/x-ndjson',
         isRepeatable: true,

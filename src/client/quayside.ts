@@ -87,7 +87,8 @@ function clientRequest(method: RequestMethod, path: string, options: RequestOpti
   return { method, path, body, contentType, isRepeatable, options: call };
 }
 
-function pathOf(name: string): string {
+/** The path of a queue that is named `namespace/queue`. @throws QuaysideError `invalid-name` */
+export function pathOf(name: string): string {
   const [, ...parts] = /^([^/]+)\/(.+)$/s.exec(name) ?? [];
   if (parts.length === 0 || LONE_SURROGATE.test(name)) {
     throw new QuaysideError(

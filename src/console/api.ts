@@ -69,6 +69,17 @@ export function path(...parts: readonly string[]): string {
   return parts.map(encodeURIComponent).join('/');
 }
 
+/**
+ * The address of a path of the interface.
+ * @throws ApiError if a part is a step, which browsers remove from paths: the request would be another one, and might take an element
+ */
+export function urlOf(where: string): URL {
+  const step = where.split('/').find((part) => part === '.' || part === '..');
+  if (step === undefined) return new URL(where, BASE);
+  const message = `The console cannot reach what is named "${step}": browsers remove such steps from paths.`;
+  throw new ApiError(400, 'invalid-name', message);
+}
+
 /** @throws ApiError if the response is no success, or if there is none */
 export async function call(where: string, request: ApiRequest = {}): Promise<Response> {
   try {
@@ -90,7 +101,7 @@ function isStaleToken(error: unknown): boolean {
 
 async function send(where: string, request: ApiRequest): Promise<Response> {
   const { method = 'GET', query = {}, json, body, headers = {}, signal } = request;
-  const url = new URL(where, BASE);
+  const url = urlOf(where);
   for (const [name, value] of Object.entries(query)) {
     if (value !== null && value !== undefined && value !== '') url.searchParams.set(name, String(value));
   }

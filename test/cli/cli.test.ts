@@ -333,6 +333,21 @@ describe('The command line', () => {
     assert.deepEqual([...requests].sort(), ['.B', '.I', '.SH', '.SS', '.TH', '.TP']);
   });
 
+  it('does not take the name of a queue for a step in a path: the request would be another one', async () => {
+    await quayside(['put', 'N/export', 'kept']);
+    for (const args of [
+      ['export', 'N/.'],
+      ['purge', 'N/.', '--yes'],
+      ['import', 'N/..'],
+      ['commit', 'N/.', 'x'],
+    ]) {
+      const { code, stderr } = await quayside(args, '{}');
+      assert.equal(code, EXIT_CODES.usage, args.join(' '));
+      assert.match(stderr, /cannot be reached over fetch/, args.join(' '));
+    }
+    assert.equal(json(await quayside(['browse', 'N/export'])).length, 1);
+  });
+
   it('takes credentials from its file, for the server and the user of the file alone', async () => {
     await mkdir(path.join(home, 'quayside'));
     const file = { url: server.url, user: 'test1', password: 'test1' };

@@ -1,7 +1,19 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
+import { type IncomingMessage, request } from 'node:http';
 import { it } from 'node:test';
-import { type OpenedConsole, READER } from './opened.ts';
+import { ADMIN, type OpenedConsole, READER } from './opened.ts';
+
+/** Inserts by a path that is sent as it is: `fetch` would remove its steps. */
+async function insertRaw(url: string, path: string, body: string): Promise<void> {
+  const auth = `${ADMIN.user}:${ADMIN.password}`;
+  const call = request(url, { path, method: 'PUT', auth });
+  call.end(body);
+  const [response] = (await once(call, 'response')) as [IncomingMessage];
+  response.resume();
+  assert.equal(response.statusCode, 200);
+}
 
 /** What is done with a queue as a whole: its options, its export and import. */
 export function queuePages(opened: () => OpenedConsole): void {
@@ -34,6 +46,20 @@ export function queuePages(opened: () => OpenedConsole): void {
     const look = await opened().page('#/q/jobs/tuned/options', { who: READER });
     await look.getByLabel('Options', { exact: true }).waitFor();
     assert.equal(await look.getByRole('button', { name: 'Change …' }).count(), 0);
+  });
+
+  it('sends no request for a queue whose name browsers take for a step in a path: it would take an element', async () => {
+    await insertRaw(opened().server.url, '/q/N/.', '1');
+    const others = ['status', 'elements', 'options', 'history', 'paused'];
+    for (const queue of others) await opened().insert('N', queue, '1');
+    const page = await opened().page('#/q/N/.');
+    await page.getByText('browsers remove such steps from paths').first().waitFor();
+    await page.goto(`${opened().server.url}/console/#/q/N/./options`);
+    await page.getByText('browsers remove such steps from paths').first().waitFor();
+    for (const queue of others) {
+      const status = await opened().request('GET', `/q/N/${queue}/status`);
+      assert.equal(((await status.json()) as { totalSize: number }).totalSize, 1, queue);
+    }
   });
 
   it('shows what was, and what will become, of an element', async () => {

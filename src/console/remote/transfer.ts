@@ -1,4 +1,4 @@
-import { ApiError, apiError, BASE, ownHeaders, path } from '../api.ts';
+import { ApiError, apiError, BASE, ownHeaders, path, urlOf } from '../api.ts';
 import type { QueueNamed } from './live.ts';
 
 /** What an import stored; `repeated` were left out, since they are there or were imported before. */
@@ -23,7 +23,7 @@ export function importFile(
 ): Promise<ImportResult> {
   const { promise, resolve, reject } = Promise.withResolvers<ImportResult>();
   const request = new XMLHttpRequest();
-  request.open('POST', new URL(path('q', ns, queue, 'import'), BASE));
+  request.open('POST', urlOf(path('q', ns, queue, 'import')));
   request.setRequestHeader('content-type', 'application/x-ndjson');
   for (const [name, value] of Object.entries(ownHeaders())) request.setRequestHeader(name, value);
   request.upload.addEventListener('progress', ({ loaded }) => options.onProgress(loaded));
