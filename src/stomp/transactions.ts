@@ -3,6 +3,7 @@ import type { Queue, SettleAction, SettleResult } from '../broker/queue.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Outstanding } from '../session/push-consumer.ts';
+import { ownBytes } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { malformed } from './codec.ts';
 import { unknown } from './headers.ts';
@@ -114,7 +115,7 @@ export class Transaction {
   send(queue: Queue, element: NewElement): void {
     this.#grow(1, element.body.byteLength);
     // The body is a view of what was read from the socket, and may stay here for long.
-    this.#sends.add({ queue, element: { ...element, body: Buffer.from(element.body) } });
+    this.#sends.add({ queue, element: { ...element, body: ownBytes(element.body) } });
   }
 
   /** @throws QuaysideError `overloaded` */

@@ -1,10 +1,12 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
+import { encodeHead } from '../../src/engines/postgres/content.ts';
 import { DatabaseClock } from '../../src/engines/postgres/operations.ts';
 import { Registry } from '../../src/engines/postgres/registry.ts';
 import { systemClock } from '../../src/util/clock.ts';
 import { newElement, newElements } from '../support/elements.ts';
+import { memoryInUse, useUpBlock } from '../support/memory.ts';
 import { codeOf } from '../support/outcome.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
@@ -36,6 +38,20 @@ describe('The queues that a PostgreSQL engine remembers', () => {
     assert.notEqual(names.queue({ ns: 'a', name: 'idle' }), idle);
     assert.notEqual(names.subscription(stream, 'idle'), group);
     assert.ok(stream.subscriptions.size < 20_000);
+  });
+
+  it('retain no blocks of memory that they share with what else is allocated', async () => {
+    const names = registry();
+    const before = await memoryInUse();
+    for (let index = 0; index < 200; index += 1) {
+      const queue = names.queue({ ns: 'a', name: `q${index}` });
+      names.subscription(queue, `g${index}`);
+      encodeHead({ contentType: `text/${index}`, contentEncoding: null, headers: [] });
+      useUpBlock();
+    }
+    const retained = (await memoryInUse()) - before;
+    assert.ok(retained < 200 * 8_192, `200 queues retain ${retained} bytes`);
+    assert.equal(names.queue({ ns: 'a', name: 'q7' }).nameText.toString(), 'q7');
   });
 
   it('have ids that do not depend on where one name ends and the next begins', () => {

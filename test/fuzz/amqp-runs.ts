@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import type { TestContext } from 'node:test';
 import fc from 'fast-check';
+import { memoryInUse } from '../support/memory.ts';
 import { type Broken, broken, writes } from './amqp-broken.ts';
 import { RECORDED } from './amqp-sessions.ts';
 import { ends, LATE_MS, talk } from './amqp-talk.ts';
-import { memoryInUse } from './memory.ts';
 
 /** Frames sent by one test; `npm run test:fuzz` sends a million in four. */
 const FRAMES = Number(process.env.FUZZ_FRAMES ?? 6_000) / 4;

@@ -5,8 +5,8 @@ import { QuaysideError } from '../../src/model/errors.ts';
 import { FrameParser, RULES } from '../../src/stomp/codec.ts';
 import { StompClient, show } from '../stomp/client.ts';
 import { StompNode } from '../stomp/node.ts';
+import { memoryInUse } from '../support/memory.ts';
 import { purge } from '../support/settle.ts';
-import { memoryInUse } from './memory.ts';
 import { breaks, type Mutation, mutated, mutations, pieces, place } from './mutations.ts';
 import { otherHeader, otherNumber, RECORDED, type Recorded } from './stomp-sessions.ts';
 

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { memoryInUse, useUpBlock } from '../support/memory.ts';
 import type { StompClient } from './client.ts';
 import { StompNode } from './node.ts';
 
@@ -143,6 +144,16 @@ describe('a transaction', () => {
     large.send('SEND', { destination: '/q/N/a', transaction }, 'x');
     await large.expectError('overloaded');
     assert.deepEqual(await bodies('a'), []);
+  });
+
+  it('retains no blocks of memory that small bodies share with what else is allocated', async () => {
+    const before = await memoryInUse();
+    for (let i = 0; i < 200; i++) {
+      await client.ask('SEND', { destination: '/q/N/a', transaction }, 'x');
+      useUpBlock();
+    }
+    const retained = (await memoryInUse()) - before;
+    assert.ok(retained < 200 * 8_192, `200 bodies of a byte retain ${retained} bytes`);
   });
 
   it('gives its room back when it ends', async () => {

@@ -1,4 +1,5 @@
 import type { WriteObserver } from '../../session/socket-writer.ts';
+import { ownBytes } from '../../util/own-bytes.ts';
 import { DESCRIBED, PERFORMATIVE } from './codes.ts';
 import { NOTHING } from './fields.ts';
 import { FRAME_TYPE, frame, frameWithError, writeError, writer } from './frames.ts';
@@ -246,7 +247,7 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
     if (wanted === 0 || part.length === 0) return 0;
     const kept = part.length > wanted ? part.subarray(0, wanted) : part;
     // A view of what was read would retain all of that until the delivery ends.
-    this.#parts.push(2 * kept.length < kept.buffer.byteLength ? copyOf(kept) : kept);
+    this.#parts.push(2 * kept.length < kept.buffer.byteLength ? ownBytes(kept) : kept);
     const cost = 2 * kept.length + PART_BYTES;
     this.begunCost += cost;
     return cost;
@@ -267,13 +268,6 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
 
 /** What is retained for a part of a delivery in addition to its bytes, about. */
 const PART_BYTES = 256;
-
-/** Outside of the pool that small buffers share. */
-function copyOf(bytes: Buffer): Buffer {
-  const copy = Buffer.allocUnsafeSlow(bytes.length);
-  bytes.copy(copy);
-  return copy;
-}
 
 /** The end of a link by which the client receives. */
 export class SenderEndpoint extends LinkEndpoint<SenderHandler> {

@@ -4,6 +4,7 @@ import { type LeaseTokens, TOKEN_BYTES } from '../../model/lease-token.ts';
 import { deadLetterHeaders } from '../../model/service-headers.ts';
 import { bytesOfText } from '../../util/byte-text.ts';
 import { cutText } from '../../util/cut-text.ts';
+import { ownText } from '../../util/own-bytes.ts';
 
 /**
  * What is in the column `head`: everything of an element but its body. Lines of JSON, which keeps each character as it
@@ -31,7 +32,7 @@ type DecodedHead = Omit<ElementContent, 'body'>;
 export function encodeHead({ contentType, contentEncoding, headers }: DecodedHead): Buffer {
   const head: Head = [contentType, contentEncoding, ...headers];
   const json = JSON.stringify(head);
-  return json.length > KEPT_LENGTH ? Buffer.from(json) : kept(encoded, json, () => Buffer.from(json));
+  return json.length > KEPT_LENGTH ? Buffer.from(json) : kept(encoded, json, () => ownText(json));
 }
 
 /** The line that a move adds to a head; empty if it replaces no headers. */

@@ -10,6 +10,7 @@ import {
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { likePattern, ruleFor } from '../../util/name-pattern.ts';
+import { ownBytes, ownText } from '../../util/own-bytes.ts';
 import type { Connection } from './connection.ts';
 import type { DatabaseClock } from './operations.ts';
 import { clampTries, retryArray } from './sql.ts';
@@ -32,7 +33,7 @@ import { CounterWatermark, Watermark } from './watermark.ts';
  */
 function subscriptionId({ ns, name }: QueueKey, group: GroupName): Buffer {
   const names = `${Buffer.byteLength(ns)}:${Buffer.byteLength(name)}:${ns}${name}${group}`;
-  const id = Buffer.from(hash('sha256', names, 'buffer').subarray(0, 8));
+  const id = ownBytes(hash('sha256', names, 'buffer').subarray(0, 8));
   id[0] = (id[0] ?? 0) & 0x7f;
   return id;
 }
@@ -54,7 +55,7 @@ export class Subscription {
     this.id = subscriptionId(queue.key, group);
     this.queue = queue;
     this.group = group;
-    this.groupText = Buffer.from(group);
+    this.groupText = ownText(group);
   }
 
   get idText(): string {
@@ -86,8 +87,8 @@ export class Queue {
     this.policy = policy;
     this.limit = groupLimitOf(policy);
     this.hasPolicy = defaults?.deadLetter != null || defaults?.retryDelay != null;
-    this.nsText = Buffer.from(key.ns);
-    this.nameText = Buffer.from(key.name);
+    this.nsText = ownText(key.ns);
+    this.nameText = ownText(key.name);
     this.whole = new Subscription(this, PLAIN_GROUP);
     this.subscriptions.set(PLAIN_GROUP, this.whole);
   }

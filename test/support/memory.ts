@@ -13,3 +13,8 @@ export async function memoryInUse(): Promise<number> {
   const { heapUsed, external, arrayBuffers } = process.memoryUsage();
   return heapUsed + external + arrayBuffers;
 }
+
+/** Allocates more than what is left of the block that small buffers share: the next one begins another. */
+export function useUpBlock(): void {
+  for (let bytes = 0; bytes <= Buffer.poolSize; bytes += 1024) Buffer.allocUnsafe(1024);
+}
