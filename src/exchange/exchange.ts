@@ -296,6 +296,8 @@ class Loop {
   #sent: Promise<void> = Promise.resolve();
   /** Batches that are not settled yet. */
   readonly #open = new Set<Promise<void>>();
+  /** Batches that are not decided yet: each ends its wait, to be returned. */
+  readonly #undecided = new Set<() => void>();
   /** Ends the wait for a batch, with what came. */
   #endWait: ((batch: Delivery[]) => void) | null = null;
   /** Between batches after a failed one. */
@@ -337,6 +339,8 @@ class Loop {
       this.#endWait?.([]);
       this.#pause.end();
       this.#onCapacity?.();
+      // The selectors of a thousand exchanges may take longer than a shutdown may.
+      for (const giveUp of this.#undecided) giveUp();
     }
     await this.#run;
     this.#state = 'idle';
@@ -411,7 +415,16 @@ class Loop {
     const { forwarder, clock, inFlightLimit, owner } = this.#options;
     const now = clock.now();
     for (const { id } of batch) this.#inFlight.set(id, now);
-    const decided = forwarder.decide(batch);
+    let isReturned = false;
+    const { promise: stopped, resolve } = Promise.withResolvers<null>();
+    const giveUp = (): void => {
+      isReturned = true;
+      resolve(null);
+    };
+    this.#undecided.add(giveUp);
+    const decided = Promise.race([forwarder.decide(batch, () => isReturned), stopped]).finally(() =>
+      this.#undecided.delete(giveUp),
+    );
     // #settle handles a failure; until it does, this keeps the failure from being reported as unhandled.
     decided.catch(() => {});
     const before = this.#sent;
@@ -429,16 +442,16 @@ class Loop {
   async #settle(
     batch: readonly Delivery[],
     before: Promise<void>,
-    decided: Promise<Decided>,
+    decided: Promise<Decided | null>,
     markSent: () => void,
   ): Promise<void> {
     try {
       await before;
-      if (this.#state === 'stopping') {
+      const store = this.#state === 'stopping' ? null : await decided;
+      if (store === null) {
         this.#options.source.returnAllUndelivered(batch);
         return;
       }
-      const store = await decided;
       const storing = store();
       markSent();
       if (await storing) this.#backoff.reset();
@@ -560,8 +573,11 @@ class Forwarder {
     this.#overruns.clear();
   }
 
-  /** Runs the selectors. May run while an earlier batch is still being stored. */
-  async decide(batch: readonly Delivery[]): Promise<Decided> {
+  /**
+   * Runs the selectors. May run while an earlier batch is still being stored. Null if the batch was returned in the meantime: what
+   * selectors did with it counts for nothing.
+   */
+  async decide(batch: readonly Delivery[], isReturned: () => boolean): Promise<Decided | null> {
     const { route, program, counters, clock } = this.#options;
     const plans: Plan[] = [];
     const asked: Delivery[] = [];
@@ -576,6 +592,7 @@ class Forwarder {
     }
     const startedAt = clock.monotonic();
     const answers = await program.select(asked);
+    if (isReturned()) return null;
     counters.totals.selectorMs += clock.monotonic() - startedAt;
     const requeued: Delivery[] = [];
     const unasked: Delivery[] = [];

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { Operation } from '../../src/broker/meter.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
+import type { SelectorProgram, SelectorSandbox } from '../../src/sandbox/sandbox.ts';
 import type { TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import type { TestNamespace } from '../support/broker.ts';
@@ -272,6 +273,36 @@ describe('an exchange', () => {
     await until(() => Object.keys(node.exchanges.record(id).pending_acks).length === 0);
     await node.exchanges.delete(id);
     assert.equal((await node.total('N', src)) + (await node.total('N', a)), 1999);
+  });
+
+  it('that is stopped does not wait for its selectors: what they were asked about is ready again', async () => {
+    const asked = Promise.withResolvers<void>();
+    const answered = Promise.withResolvers<void>();
+    const silent: SelectorSandbox = {
+      start: () => sandbox.start(),
+      stop: () => sandbox.stop(),
+      check: (...given) => sandbox.check(...given),
+      open: (...given) => {
+        const program = sandbox.open(...given);
+        const select: SelectorProgram['select'] = async (elements) => {
+          asked.resolve();
+          await answered.promise;
+          return program.select(elements);
+        };
+        return { select, selectWithoutBodies: select, close: () => program.close() };
+      },
+    };
+    const apart = await openEngine('apart');
+    const alone = await new ExchangeNode(apart.namespaces, apart.clock, silent).start();
+    await alone.exchanges.create('x', declare('apart/src', [['apart/to', 'true']]));
+    await alone.insert('apart', 'src', 'asked about');
+    await asked.promise;
+    await alone.exchanges.stopExchange('x');
+    assert.equal(bodyText(await alone.pop('apart', 'src')), 'asked about');
+    await alone.stop();
+    answered.resolve();
+    assert.equal(await alone.total('apart', 'to'), 0);
+    await apart.close();
   });
 
   it('keeps the order of its source', async () => {
