@@ -3,7 +3,7 @@ import { it } from 'node:test';
 import { Connection } from '../../src/engines/postgres/connection.ts';
 import { Link } from '../../src/engines/postgres/link.ts';
 import { readSettings } from '../../src/engines/postgres/settings.ts';
-import { CountingClock, SILENT, sharedServer } from './postgres.ts';
+import { CountingClock, freshSchema, runSql, SILENT, sharedServer } from './postgres.ts';
 
 it('A link to PostgreSQL says goodbye when it is stopped, and has forgotten its earlier connections', async (t) => {
   const server = await sharedServer();
@@ -34,4 +34,31 @@ it('A link to PostgreSQL says goodbye when it is stopped, and has forgotten its 
   await link.stop();
   assert.deepEqual([destroyed.mock.callCount(), closed.mock.callCount()], [0, 1]);
   assert.equal(clock.pending, 0);
+});
+
+it('A session of PostgreSQL has its own limits of time, whatever an administrator has set for its user', async (t) => {
+  const server = await sharedServer();
+  const user = freshSchema();
+  const limits = [
+    'statement_timeout',
+    'lock_timeout',
+    'idle_in_transaction_session_timeout',
+    'idle_session_timeout',
+  ];
+  await runSql(
+    server,
+    `CREATE ROLE ${user} LOGIN PASSWORD 'x'; ${limits.map((name) => `ALTER ROLE ${user} SET ${name} = '1h'`).join('; ')}`,
+  );
+  t.after(() => runSql(server, `DROP ROLE ${user}`));
+  const url = `postgres://${user}:x@127.0.0.1:${server.port}/postgres`;
+  const options = { url, dataDir: '', namespaces: [], clock: new CountingClock(), dedupWindowMs: 1 };
+  const settings = readSettings({ ...options, settings: {}, log: SILENT });
+  const [host] = settings.hosts;
+  assert.ok(host);
+  const connection = new Connection(settings, host, 'main', { lost: () => {}, notified: () => {} });
+  await connection.open();
+  const shown = limits.map((name) => `current_setting('${name}')`).join(', ');
+  const rows = await connection.query({ name: 'limits', text: `SELECT ${shown}` }, []);
+  await connection.close();
+  assert.deepEqual(rows, [['3s', '1500ms', '5s', '0']]);
 });

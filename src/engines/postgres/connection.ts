@@ -48,6 +48,8 @@ function sessionSettings({ schema, synchronousCommit }: Settings): string {
     statement_timeout: STATEMENT_TIMEOUT_MS,
     lock_timeout: LOCK_TIMEOUT_MS,
     idle_in_transaction_session_timeout: IDLE_IN_TRANSACTION_MS,
+    // An administrator's limit for sessions of people would end ours whenever nothing happens; the one that listens sends nothing.
+    idle_session_timeout: 0,
     default_transaction_isolation: 'read committed',
     default_transaction_read_only: 'off',
     plan_cache_mode: 'force_generic_plan',
