@@ -8,7 +8,7 @@ import { newElement } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { purge } from '../support/settle.ts';
 import { until } from '../support/until.ts';
-import { freshSchema, runSql, sharedServer } from './postgres.ts';
+import { CountingClock, freshSchema, runSql, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
 
 /** `npm run test:ci` has a million, as the page of the engine does. */
@@ -130,6 +130,57 @@ describe('A sweep on PostgreSQL', () => {
   });
 });
 
+/** The system's clock, which a test sets forward. */
+class ShiftedClock extends CountingClock {
+  shiftMs = 0;
+
+  override monotonic(): number {
+    return super.monotonic() + this.shiftMs;
+  }
+}
+
+describe('What a namespace on PostgreSQL holds', () => {
+  it('is read without the counts that were summed up and cannot be removed, also if another queue is at rest', async (t) => {
+    const server = await sharedServer();
+    const schema = freshSchema();
+    const clock = new ShiftedClock();
+    const engine = await openNode(server, { schema, clock });
+    const holder = new pg.Client({ connectionString: server.url() });
+    await holder.connect();
+    t.after(async () => {
+      await holder.end();
+      await engine.stop();
+      await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+    });
+    const { storage } = engine;
+    await storage.insert({ ns: 'plain', name: 'at rest' }, [newElement(), newElement()]);
+    await storage.insert(QUEUE, [newElement()]);
+    await holder.query('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id()');
+    await runSql(
+      server,
+      `SET search_path = ${schema};
+      ALTER TABLE counter SET (autovacuum_enabled = off);
+      INSERT INTO counter (subscription, step, waiting, reserved, bytes)
+        SELECT s.id, 0, 0, 0, 0 FROM subscription s, generate_series(1, ${DEAD}) n WHERE s.name = 'q';
+      DELETE FROM counter WHERE waiting = 0;
+      SELECT setval(pg_get_serial_sequence('counter', 'id'), 1000000)`,
+    );
+    await storage.insert(QUEUE, [newElement()]);
+    // The first pass finds how far the numbers are apart, the second one writes the rows of both queues again; a minute after the
+    // third one has seen that, a fourth one shows that nothing came before.
+    for (const minutes of [0, 0, 1, 1]) {
+      clock.shiftMs += minutes * 60_000;
+      for (let batch = 0; batch < 200; batch += 1) await engine.ping();
+      await storage.sweep();
+    }
+    const of = { tables: ['counter'], index: 'counter_subscription' };
+    const from = await pagesOf(server, engine, schema, of);
+    for (let i = 0; i < 10; i += 1) assert.equal((await storage.usage('plain')).elements, 4);
+    const pages = (await pagesOf(server, engine, schema, of)) - from;
+    assert.ok(pages < 200, `${pages} pages for 10 reads`);
+  });
+});
+
 describe('A plan of PostgreSQL that was made when a vacuum had found the tables empty', () => {
   it('reads a few pages for each element when many have come', async (t) => {
     const server = await sharedServer();
@@ -181,11 +232,18 @@ describe('A plan of PostgreSQL that was made when a vacuum had found the tables 
   });
 });
 
+const ELEMENTS = { tables: ['delivery', 'element', 'dedup'], index: 'delivery_waiting' };
+
 /**
- * Pages of the tables of deliveries, elements and keys, and of the index of waiting deliveries, that all sessions have read. They report
- * what they counted at most once a second, and when they next do something.
+ * Pages of some tables and of an index that all sessions have read. They report what they counted at most once a second, and when
+ * they next do something.
  */
-async function pagesOf(server: PostgresServer, engine: Engine, schema: string): Promise<number> {
+async function pagesOf(
+  server: PostgresServer,
+  engine: Engine,
+  schema: string,
+  { tables, index } = ELEMENTS,
+): Promise<number> {
   let last = -1;
   await until(async () => {
     await new Promise((resolve) => setTimeout(resolve, 1100));
@@ -194,9 +252,9 @@ async function pagesOf(server: PostgresServer, engine: Engine, schema: string): 
     const { rows } = await runSql(
       server,
       `SELECT (SELECT sum(heap_blks_read + heap_blks_hit) FROM pg_statio_user_tables
-          WHERE schemaname = '${schema}' AND relname IN ('delivery', 'element', 'dedup'))
+          WHERE schemaname = '${schema}' AND relname = ANY ('{${tables.join(',')}}'))
         + (SELECT idx_blks_read + idx_blks_hit FROM pg_statio_user_indexes
-          WHERE schemaname = '${schema}' AND indexrelname = 'delivery_waiting') AS pages`,
+          WHERE schemaname = '${schema}' AND indexrelname = '${index}') AS pages`,
     );
     const now = Number(rows[0].pages);
     const isSettled = now === last;

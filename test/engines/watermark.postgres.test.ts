@@ -122,6 +122,15 @@ describe('The low watermark of the rows of counts', () => {
     assert.equal(watermark.from, 700);
   });
 
+  it('waits for a read that began a minute later, if reads take long', () => {
+    const watermark = new CounterWatermark();
+    watermark.read(500, 0);
+    watermark.read(700, MINUTE_MS, MINUTE_MS - 1);
+    assert.equal(watermark.from, 0);
+    watermark.read(700, MINUTE_MS + 1, MINUTE_MS);
+    assert.equal(watermark.from, 500);
+  });
+
   it('waits again if a smaller number came late', () => {
     const watermark = new CounterWatermark();
     watermark.read(500, 0);

@@ -30,6 +30,7 @@ import {
   text,
   textArray,
 } from './statement.ts';
+import type { CounterWatermark } from './watermark.ts';
 
 /** Deliveries or keys that go in one statement. */
 const AT_ONCE = 1000;
@@ -70,20 +71,28 @@ const FORGET_KEYS: Statement = {
 /** Rows of counts that one statement reads, and statements that follow each other; the next ones continue there. */
 const SUMMED_AT_ONCE = 20_000;
 const SUMS_AT_ONCE = 10;
+/**
+ * How far the numbers of rows may be apart: then the next pass writes the older ones again, whatever their subscription has, so that
+ * those of queues at rest do not keep reads behind all that is dead. Stepping over so many takes a tenth of a second.
+ */
+const RENEWED_AFTER = 500_000;
+/** The next pass over all rows waits this many times as long as the last one took; until then, passes begin at the watermark. */
+const FULL_PASS_PAUSE = 20;
 
 /**
  * Adds up the counts of subscriptions that have many more rows than steps of due time, from a row on. Only those of waiting
  * deliveries need their step, and only if it is not past: all others go to step 0, or a row would stay for each step in
- * which something was reserved and for each in which it was finished.
+ * which something was reserved and for each in which it was finished. Only rows from number $3 on are read; those before $4 are
+ * written again in any case.
  */
 const SUM_COUNTS: Statement = {
   name: 'sum counts',
   text: `${withList(
     NOW,
     `p AS MATERIALIZED (SELECT y.ctid AS tid, y.subscription, y.id, CASE WHEN y.step >= t.now >> ${STEP_BITS} THEN y.step ELSE 0 END AS step
-      FROM t CROSS JOIN counter y WHERE (y.subscription, y.id) > ($1::bigint, $2::bigint)
+      FROM t CROSS JOIN counter y WHERE (y.subscription, y.id) > ($1::bigint, $2::bigint) AND y.id >= $3::bigint
       ORDER BY y.subscription, y.id LIMIT ${SUMMED_AT_ONCE})`,
-    'f AS MATERIALIZED (SELECT subscription FROM p GROUP BY 1 HAVING count(*) > 64 + 2 * count(DISTINCT step))',
+    'f AS MATERIALIZED (SELECT subscription FROM p GROUP BY 1 HAVING count(*) > 64 + 2 * count(DISTINCT step) OR min(id) < $4::bigint)',
     `x AS MATERIALIZED (SELECT y.ctid AS tid, p.step AS due_step FROM p JOIN counter y ON y.ctid = p.tid
       WHERE (p.subscription IN (SELECT subscription FROM f)) IS TRUE FOR UPDATE OF y SKIP LOCKED)`,
     `g AS (DELETE FROM counter y USING x WHERE y.ctid = x.tid RETURNING y.subscription, x.due_step, y.waiting, y.reserved, y.bytes)`,
@@ -92,8 +101,24 @@ const SUM_COUNTS: Statement = {
         SELECT subscription, due_step AS step, waiting, 0 AS reserved, 0 AS bytes FROM g
         UNION ALL SELECT subscription, 0, 0, reserved, bytes FROM g) v GROUP BY subscription, step
       HAVING sum(waiting) <> 0 OR sum(reserved) <> 0 OR sum(bytes) <> 0)`,
-  )} SELECT (SELECT count(*) FROM p), p.subscription, p.id FROM p ORDER BY p.subscription DESC, p.id DESC LIMIT 1`,
+  )} SELECT (SELECT count(*) FROM p), p.subscription, p.id, (SELECT min(id) FROM p), (SELECT max(id) FROM p) FROM p ORDER BY p.subscription DESC, p.id DESC LIMIT 1`,
 };
+
+/** One look at the rows of `counter`, in several statements. */
+interface Pass {
+  /** Monotonic. */
+  readonly startedAt: number;
+  readonly isFull: boolean;
+  readonly from: number;
+  /** Rows with smaller numbers are written again. */
+  readonly renewBelow: number;
+  /** After which row the next statement begins. */
+  place: readonly [subscription: string, id: string];
+  /** The smallest and the largest number of a row so far. */
+  first: number | null;
+  last: number;
+  costMs: number;
+}
 
 const SUM_FROM_START = [String(-(2n ** 63n)), '0'] as const;
 
@@ -244,6 +269,7 @@ export class Housekeeping {
   readonly #side: Side;
   readonly #clock: Clock;
   readonly #databaseClock: DatabaseClock;
+  readonly #counted: CounterWatermark;
   readonly #retention: Query | null;
   readonly #forgetKeys: Query;
   readonly #rounds: readonly Rounds[];
@@ -254,8 +280,13 @@ export class Housekeeping {
   /** Each ends one wait. */
   readonly #waits = new Set<() => void>();
   #isStopped = false;
-  /** The row of `counter` after which the next sum begins. */
-  #summedTo: readonly [subscription: string, id: string] = SUM_FROM_START;
+  /** The pass in progress. */
+  #pass: Pass | null = null;
+  /** For the next one. */
+  #renewBelow = 0;
+  /** When the last full one ended (monotonic), and how long it took. */
+  #fullPassAt = Number.NEGATIVE_INFINITY;
+  #fullPassMs = 0;
 
   constructor(
     side: Side,
@@ -264,17 +295,20 @@ export class Housekeeping {
       dedupWindowMs,
       clock,
       databaseClock,
+      counted,
       log,
     }: {
       readonly dedupWindowMs: number;
       readonly clock: Clock;
       readonly databaseClock: DatabaseClock;
+      readonly counted: CounterWatermark;
       readonly log: EngineLog;
     },
   ) {
     this.#side = side;
     this.#clock = clock;
     this.#databaseClock = databaseClock;
+    this.#counted = counted;
     this.#failures = new LogOnChange({
       failed: (err) =>
         log.warn({ err }, 'A step of housekeeping failed. It is repeated with the next sweep.'),
@@ -395,11 +429,48 @@ export class Housekeeping {
 
   async #sumAll(): Promise<void> {
     for (let sums = 0; sums < SUMS_AT_ONCE; sums++) {
-      const [row] = await this.#side.change({ statement: SUM_COUNTS, values: this.#summedTo });
-      const hasMore = row !== undefined && number(row, 0) >= SUMMED_AT_ONCE;
-      this.#summedTo = hasMore ? [text(row, 1), text(row, 2)] : SUM_FROM_START;
-      if (!hasMore) return;
+      this.#pass ??= this.#startPass();
+      const pass = this.#pass;
+      const sentAt = this.#clock.monotonic();
+      try {
+        const values = [...pass.place, String(pass.from), String(pass.renewBelow)];
+        const [row] = await this.#side.change({ statement: SUM_COUNTS, values });
+        pass.costMs += this.#clock.monotonic() - sentAt;
+        if (row !== undefined) {
+          pass.place = [text(row, 1), text(row, 2)];
+          pass.first = Math.min(pass.first ?? Number.POSITIVE_INFINITY, number(row, 3));
+          pass.last = Math.max(pass.last, number(row, 4));
+          if (number(row, 0) >= SUMMED_AT_ONCE) continue;
+        }
+      } catch (error) {
+        // It may be too much for the time that a statement has: the next pass is a short one.
+        this.#pass = null;
+        if (pass.isFull) this.#noteFullPass(Math.max(this.#fullPassMs * 2, this.#clock.monotonic() - sentAt));
+        throw error;
+      }
+      this.#endPass(pass);
+      return;
     }
+  }
+
+  #startPass(): Pass {
+    const startedAt = this.#clock.monotonic();
+    const isFull = startedAt - this.#fullPassAt >= this.#fullPassMs * FULL_PASS_PAUSE;
+    const from = isFull ? 0 : this.#counted.from;
+    const renewBelow = this.#renewBelow;
+    return { startedAt, isFull, from, renewBelow, place: SUM_FROM_START, first: null, last: 0, costMs: 0 };
+  }
+
+  #endPass({ startedAt, isFull, first, last, costMs }: Pass): void {
+    this.#pass = null;
+    if (isFull) this.#noteFullPass(costMs);
+    this.#counted.read(first, this.#clock.monotonic(), startedAt);
+    this.#renewBelow = first !== null && last - first > RENEWED_AFTER ? last : 0;
+  }
+
+  #noteFullPass(costMs: number): void {
+    this.#fullPassAt = this.#clock.monotonic();
+    this.#fullPassMs = costMs;
   }
 
   async #count(query: Query): Promise<number> {

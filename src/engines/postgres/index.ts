@@ -85,7 +85,14 @@ class PostgresEngine implements Engine {
 
     const databaseClock = new DatabaseClock(clock);
     const registry = new Registry(namespaces, databaseClock);
-    this.#housekeeping = new Housekeeping(side, namespaces, { dedupWindowMs, clock, databaseClock, log });
+    const { counted } = registry;
+    this.#housekeeping = new Housekeeping(side, namespaces, {
+      dedupWindowMs,
+      clock,
+      databaseClock,
+      counted,
+      log,
+    });
     const context = {
       ids: new Ids(),
       tokens: new LeaseTokens(),

@@ -29,7 +29,7 @@ export function queueOperations(context: Context) {
     declare: declareOperation(false),
     declareOptions: declareOperation(true),
     queues: QUEUES_OPERATION,
-    usage: USAGE_OPERATION,
+    usage: usageOperation(context),
     ping: PING_OPERATION,
     purge: purgeOperations(),
     counts: countsOperation(context),
@@ -111,25 +111,28 @@ const QUEUES_OPERATION: Operation<string, string[]> = {
 /** The size of a delivery without its content, with its places in the indexes, about. */
 const ROW_BYTES = 100;
 
+/** Where the counts of all subscriptions begin is the second parameter: it may have to step over all that is dead before. */
 const USAGE: Statement = {
   name: 'usage',
   text: `WITH d AS (SELECT coalesce(sum(y.waiting + y.reserved), 0) AS elements, coalesce(sum(y.bytes), 0) AS bytes
-      FROM subscription s JOIN counter y ON y.subscription = s.id WHERE s.ns = $1),
+      FROM subscription s JOIN counter y ON y.subscription = s.id AND y.id >= $2::bigint WHERE s.ns = $1),
     e AS (SELECT coalesce(sum(y.bytes), 0) AS bytes
-      FROM subscription s JOIN counter y ON y.subscription = -s.id WHERE s.ns = $1 AND s.grp = '')
+      FROM subscription s JOIN counter y ON y.subscription = -s.id AND y.id >= $2::bigint WHERE s.ns = $1 AND s.grp = '')
     SELECT d.elements, d.bytes + e.bytes + d.elements * ${ROW_BYTES} FROM d, e`,
 };
 
 /** How many deliveries a namespace has, and their bytes, by their counts. */
-const USAGE_OPERATION: Operation<string, Usage> = {
-  statement: USAGE,
-  changes: false,
-  isSingle: true,
-  prepare: ([ns = '']) => ({
-    values: [ns],
-    read: ([row = []]) => [{ elements: number(row, 0), bytes: number(row, 1) }],
-  }),
-};
+function usageOperation({ registry }: Context): Operation<string, Usage> {
+  return {
+    statement: USAGE,
+    changes: false,
+    isSingle: true,
+    prepare: ([ns = '']) => ({
+      values: [ns, String(registry.counted.from)],
+      read: ([row = []]) => [{ elements: number(row, 0), bytes: number(row, 1) }],
+    }),
+  };
+}
 
 export const PING: Statement = { name: 'ping', text: 'SELECT now_ms()' };
 

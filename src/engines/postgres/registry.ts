@@ -135,6 +135,8 @@ export class Registry {
   /** Of each namespace, the most specific rule first. */
   readonly #rules: ReadonlyMap<string, readonly DefaultsRule[]>;
   readonly #queues = new Map<string, Map<string, Queue>>();
+  /** Of the counts of all subscriptions together; housekeeping raises it. */
+  readonly counted = new CounterWatermark();
   /** The parameters of `policyOf` in `sql.ts`. */
   readonly policies: readonly Parameter[];
   #created = 0;
@@ -203,6 +205,7 @@ export class Registry {
 
   /** The store may be another one: what is remembered about its rows does not hold any more. */
   forgetPlaces(): void {
+    this.counted.reset();
     for (const inNamespace of this.#queues.values()) {
       for (const queue of inNamespace.values()) {
         queue.groupsReadAt = Number.NEGATIVE_INFINITY;

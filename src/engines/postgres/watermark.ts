@@ -147,10 +147,14 @@ export class CounterWatermark {
     this.#candidate = null;
   }
 
-  /** A read from {@link from} on ended at `nowMs` (monotonic). @param first null if it found no row */
-  read(first: number | null, nowMs: number): void {
+  /**
+   * A read from {@link from} on ended at `nowMs` (monotonic).
+   * @param first null if it found no row
+   * @param startedMs when it began, if it took several statements
+   */
+  read(first: number | null, nowMs: number, startedMs = nowMs): void {
     const candidate = this.#candidate;
-    if (candidate !== null && nowMs - candidate.foundAt < SETTLED_AFTER_MS) return;
+    if (candidate !== null && startedMs - candidate.foundAt < SETTLED_AFTER_MS) return;
     if (candidate !== null && (first === null || first >= candidate.first)) this.#from = candidate.first;
     this.#candidate = first === null ? null : { first, foundAt: nowMs };
   }
