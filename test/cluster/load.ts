@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
-import { type Answer, headerOf, type QueueClient } from '../support/http-client.ts';
+import { type Answer, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { seededRandom } from '../support/random.ts';
-import type { Nodes } from './nodes.ts';
+import { type Nodes, reached } from './nodes.ts';
 
 /** Elements that a load moves, over all nodes. */
 export const ELEMENTS = Number(process.env.CLUSTER_ELEMENTS ?? 300);
@@ -10,19 +10,41 @@ export const CONSUMERS = Number(process.env.CLUSTER_CONSUMERS ?? 48);
 const PRODUCERS = CONSUMERS / 4;
 const ROLLED_BACK = 0.05;
 
-/** What became of a load: how often each number was consumed, or committed. */
-export interface Popped {
+/** What became of a load. */
+export interface Consumed {
   readonly inserted: ReadonlySet<number>;
-  readonly consumed: ReadonlyMap<number, number>;
+  /** The id of each element with which a number was popped, or committed. */
+  readonly consumed: ReadonlyMap<number, readonly string[]>;
   /** Commits by id that were answered as done. */
   readonly commits: ReadonlyMap<string, number>;
 }
 
 /** Inserts numbers through all nodes while consumers on all nodes pop them. */
-export function popAll(nodes: Nodes, queue: string): Promise<Popped> {
+export function popAll(nodes: Nodes, queue: string): Promise<Consumed> {
   return run(nodes, queue, async (client, load) => {
     const answer = await tried(() => client.get('N', queue, { to: 500 }));
-    if (answer?.status === 200) load.consume(Number(answer.body));
+    if (answer?.status === 200) load.consume(headerOf(answer, 'x-ks-id') ?? '', Number(answer.body));
+  });
+}
+
+/**
+ * Checks that every number was inserted and came, as one element each, that no commit was acknowledged twice, and that
+ * the queue is empty: consumers stop with the last number, so a second copy behind it would come to none of them.
+ */
+export async function assertOnce(
+  nodes: Nodes,
+  queue: string,
+  { inserted, consumed, commits }: Consumed,
+): Promise<void> {
+  assert.equal(inserted.size, ELEMENTS);
+  assert.deepEqual(new Set(consumed.keys()), inserted);
+  const copied = [...consumed].filter(([, ids]) => new Set(ids).size > 1);
+  assert.deepEqual(copied, [], 'numbers that were stored as several elements');
+  const repeated = [...commits].filter(([, times]) => times > 1);
+  assert.deepEqual(repeated, [], 'ids that were committed several times');
+  await reached('nothing is left', async () => {
+    const { totalSize } = jsonOf<{ totalSize: number }>(await nodes.client(0).status('N', queue));
+    return totalSize === 0;
   });
 }
 
@@ -37,7 +59,7 @@ export function reserveAll(
   nodes: Nodes,
   queue: string,
   disturb: (committed: Committed) => Promise<void> = async () => {},
-): Promise<Popped> {
+): Promise<Consumed> {
   const random = seededRandom(7).next;
   return run(
     nodes,
@@ -53,7 +75,7 @@ export function reserveAll(
       }
       const status = await commit(nodes, at, { queue, id, token });
       if (status === 200) load.commit(id, Number(answer.body));
-      else if (status === 'done before') load.consume(Number(answer.body));
+      else if (status === 'done before') load.consume(id, Number(answer.body));
     },
     disturb,
   );
@@ -61,18 +83,20 @@ export function reserveAll(
 
 class Load {
   readonly inserted = new Set<number>();
-  readonly consumed = new Map<number, number>();
+  readonly consumed = new Map<number, string[]>();
   readonly commits = new Map<string, number>();
   #onCommit: () => void = () => {};
   isInserted = false;
 
-  consume(number: number): void {
-    this.consumed.set(number, (this.consumed.get(number) ?? 0) + 1);
+  consume(id: string, number: number): void {
+    const ids = this.consumed.get(number);
+    if (ids === undefined) this.consumed.set(number, [id]);
+    else ids.push(id);
   }
 
   commit(id: string, number: number): void {
     this.commits.set(id, (this.commits.get(id) ?? 0) + 1);
-    this.consume(number);
+    this.consume(id, number);
     this.#onCommit();
   }
 
@@ -95,7 +119,7 @@ async function run(
   queue: string,
   consumeOne: (client: QueueClient, load: Load, at: number) => Promise<void>,
   disturb: (committed: Committed) => Promise<void> = async () => {},
-): Promise<Popped> {
+): Promise<Consumed> {
   const load = new Load();
   const consuming = Array.from({ length: CONSUMERS }, async (_, i) => {
     while (!load.isDone) await consumeOne(nodes.client(i % nodes.count), load, i % nodes.count);
