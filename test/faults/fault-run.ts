@@ -1,7 +1,8 @@
 import { Nodes, reached } from '../cluster/nodes.ts';
 import { drain } from '../support/drain.ts';
 import { History, type Operation } from '../support/history.ts';
-import { checkHistory, faultsOf, type Verdict } from '../support/history-check.ts';
+import { checkHistory, faultsOf, type Verdict, violationsOf } from '../support/history-check.ts';
+import { storiesOf } from '../support/history-story.ts';
 import { freshSeed, seededRandom } from '../support/random.ts';
 import { Gate, Load } from '../support/recorded-load.ts';
 
@@ -19,6 +20,8 @@ export interface FaultReport {
   /** Everything that is wrong, one line each; empty where the run passed. */
   readonly faults: readonly string[];
   readonly summary: string;
+  /** What happened to the first values concerned, a line for each operation; empty where the run passed. */
+  readonly stories: readonly string[];
 }
 
 export interface FaultPlan {
@@ -26,8 +29,14 @@ export interface FaultPlan {
   readonly url: string;
   /** Where the second node finds it, when that is a way of its own, such as one through a proxy. */
   readonly secondUrl?: string;
-  /** Breaks things and mends them again; `answered` resolves when some hundred calls more have succeeded. */
-  readonly fault: (answered: () => Promise<void>) => Promise<void>;
+  /**
+   * Breaks things and mends them again; `answered` resolves when some hundred calls more have succeeded. The time in which
+   * what it passes to `outage` breaks and mends is noted in the history: replies of the engine may be lost then.
+   */
+  readonly fault: (
+    answered: () => Promise<void>,
+    outage: (broken: () => Promise<void>) => Promise<void>,
+  ) => Promise<void>;
 }
 
 /**
@@ -54,15 +63,29 @@ export async function runFault({ url, secondUrl, fault }: FaultPlan): Promise<Fa
     load.start();
     const answered = (): Promise<void> => answeredOf(history.operations);
     await answered();
-    await fault(answered);
+    await fault(answered, (broken) => noteOutage(history, broken));
     await answered();
     await load.stop();
     const left = await drain(nodes.server(0).url, history);
     const verdict = checkHistory(history.operations, { fifo: true });
-    return { verdict, faults: [...left, ...faultsOf(verdict)], summary: summaryOf(verdict, seed) };
+    return {
+      verdict,
+      faults: [...left, ...faultsOf(verdict)],
+      summary: summaryOf(verdict, seed),
+      stories: storiesOf(violationsOf(verdict), history.operations),
+    };
   } finally {
     await nodes.stop();
   }
+}
+
+async function noteOutage(history: History, broken: () => Promise<void>): Promise<void> {
+  const [client, queue] = ['chaos', ''];
+  const start = { client, queue, seq: history.nextSeq(client), invokedAt: performance.now() };
+  const invokedWallAt = Date.now();
+  await broken();
+  const end = { endedAt: performance.now(), endedWallAt: Date.now(), outcome: 'ok' as const };
+  history.record({ kind: 'outage', ...start, invokedWallAt, ...end });
 }
 
 async function answeredOf(operations: readonly Operation[]): Promise<void> {

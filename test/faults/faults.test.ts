@@ -21,8 +21,8 @@ async function report(t: TestContext, plan: FaultPlan): Promise<FaultReport> {
 }
 
 async function assertNothingLost(t: TestContext, plan: FaultPlan): Promise<void> {
-  const { faults, summary, verdict } = await report(t, plan);
-  assert.deepEqual(faults, [], summary);
+  const { faults, summary, verdict, stories } = await report(t, plan);
+  assert.deepEqual(faults, [], [summary, ...stories].join('\n'));
   assert.ok(verdict.counts.deliveries > 0);
 }
 
@@ -35,14 +35,16 @@ describe('Two nodes on a Redis cluster', () => {
   after(() => cluster.stop());
 
   /** Kills masters under load, one after the other; each comes back as a replica of the one that took over. */
-  async function killMasters(answered: () => Promise<void>): Promise<void> {
+  const killMasters: FaultPlan['fault'] = async (answered, outage) => {
     for (let round = 0; round < ROUNDS; round++) {
       const port = ownerOf(Math.round((LAST_SLOT * round) / ROUNDS), anyPort());
       const victim = cluster.servers.find((server) => server.port === port);
       assert.ok(victim);
-      await victim.kill();
       const others = cluster.servers.filter((server) => server !== victim);
-      await reached('another took over', async () => mastersAt(others[0]?.port ?? 0).length === 3);
+      await outage(async () => {
+        await victim.kill();
+        await reached('another took over', async () => mastersAt(others[0]?.port ?? 0).length === 3);
+      });
       await answered();
       await victim.restart();
       await reached('it is a replica', async () =>
@@ -50,7 +52,7 @@ describe('Two nodes on a Redis cluster', () => {
       );
       await answered();
     }
-  }
+  };
 
   const anyPort = (): number => cluster.servers[0]?.port ?? 0;
 
@@ -66,16 +68,21 @@ describe('Two nodes on a Redis cluster', () => {
   });
 
   it('lose nothing when slots move, keys and all', async (t) => {
+    let moved = 0;
     const fault = async (answered: () => Promise<void>): Promise<void> => {
       for (let round = 0; round < ROUNDS; round++) {
         for (const from of mastersAt(anyPort())) {
           const to = mastersAt(anyPort()).find((port) => port !== from);
-          for (const slot of usedSlots(from)) moveSlot(slot, from, to ?? 0);
+          for (const slot of usedSlots(from)) {
+            moveSlot(slot, from, to ?? 0);
+            moved++;
+          }
           await answered();
         }
       }
     };
     await assertNothingLost(t, { url: cluster.url, fault });
+    assert.ok(moved >= ROUNDS, `${moved} slots with keys were moved`);
   });
 });
 
@@ -88,11 +95,12 @@ describe('Two nodes on one Redis server', () => {
   after(() => server.stop());
 
   it(`lose nothing when it is frozen for ${FROZEN_MS / 1000} s`, async (t) => {
-    const fault = async (): Promise<void> => {
-      server.freeze();
-      await delay(FROZEN_MS);
-      server.thaw();
-    };
+    const fault: FaultPlan['fault'] = (_, outage) =>
+      outage(async () => {
+        server.freeze();
+        await delay(FROZEN_MS);
+        server.thaw();
+      });
     await assertNothingLost(t, { url: server.url, fault });
   });
 
@@ -110,10 +118,12 @@ describe('Two nodes on PostgreSQL', () => {
   after(() => server.stop('fast'));
 
   it('lose nothing when it is stopped at once and started again', async (t) => {
-    const fault = async (answered: () => Promise<void>): Promise<void> => {
+    const fault: FaultPlan['fault'] = async (answered, outage) => {
       for (let round = 0; round < ROUNDS; round++) {
-        await server.stop('immediate');
-        await server.start();
+        await outage(async () => {
+          await server.stop('immediate');
+          await server.start();
+        });
         await answered();
       }
     };
@@ -121,11 +131,12 @@ describe('Two nodes on PostgreSQL', () => {
   });
 
   it(`lose nothing when it is frozen for ${FROZEN_MS / 1000} s`, async (t) => {
-    const fault = async (): Promise<void> => {
-      server.signalAll('SIGSTOP');
-      await delay(FROZEN_MS);
-      server.signalAll('SIGCONT');
-    };
+    const fault: FaultPlan['fault'] = (_, outage) =>
+      outage(async () => {
+        server.signalAll('SIGSTOP');
+        await delay(FROZEN_MS);
+        server.signalAll('SIGCONT');
+      });
     await assertNothingLost(t, { url: server.url(), fault });
   });
 
@@ -138,13 +149,15 @@ describe('Two nodes on PostgreSQL', () => {
 async function cutPlan(port: number, urlAt: (port: number) => string, t: TestContext): Promise<FaultPlan> {
   const proxy = await TcpProxy.start(port);
   t.after(() => proxy.stop());
-  const fault = async (answered: () => Promise<void>): Promise<void> => {
+  const fault: FaultPlan['fault'] = async (answered, outage) => {
     for (let round = 0; round < ROUNDS; round++) {
       for (const state of ['deaf', 'mute', 'dark'] as const) {
-        proxy.state = state;
-        await delay(DARK_MS);
-        proxy.state = 'open';
-        proxy.reset();
+        await outage(async () => {
+          proxy.state = state;
+          await delay(DARK_MS);
+          proxy.state = 'open';
+          proxy.reset();
+        });
         await answered();
       }
     }

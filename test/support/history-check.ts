@@ -23,7 +23,7 @@ export interface Verdict extends Found {
   readonly lost: readonly Violation[];
   /** Acknowledged, never delivered, each matched with an unknown pop of its own that may have taken it. */
   readonly eaten: readonly Violation[];
-  /** Delivered after a younger element of their producer, each matched with a failed take of its own that may have held it. */
+  /** Delivered after a younger element of their producer, each matched with a take of its own that may have held it. */
   readonly overtaken: readonly Violation[];
   /** Values whose insert had an unknown outcome and that were delivered: allowed. */
   readonly recovered: readonly string[];
@@ -92,6 +92,11 @@ export function faultsOf(verdict: Verdict): string[] {
   ];
 }
 
+export function violationsOf(verdict: Verdict): Violation[] {
+  const { lost, unexpected, duplicated, early, wrongTries, outOfOrder } = verdict;
+  return [...lost, ...unexpected, ...duplicated, ...early, ...wrongTries, ...outOfOrder];
+}
+
 function isRecovered(story: Story): boolean {
   const delivered = [...story.groups.values()].some(({ deliveries }) => deliveries.length > 0);
   return delivered && !isAcknowledged(story) && story.inserts.some(({ outcome }) => outcome === 'unknown');
@@ -156,12 +161,12 @@ interface First {
 /**
  * Looks for an element that was handed out before a get for an older one of its producer was even invoked.
  * A take returns what is ready. So an engine that executes a take whose reply is lost holds an element that is not ready until the
- * take is undone, and younger ones come first. Each such case is laid to a failed take of its own, and returned.
+ * take is undone, and younger ones come first. Each such case is laid to such a take of its own, and returned.
  */
 function checkOrder(stories: readonly Story[], around: Surroundings, found: Found): Violation[] {
   const overtaken: Violation[] = [];
   for (const [target, firsts] of firstDeliveries(stories)) {
-    const takes = [...(around.failedTakes.get(target) ?? [])];
+    const takes = [...(around.unseenTakes.get(target) ?? [])];
     for (const [older, younger] of reordered(firsts)) {
       const { value, group } = older;
       const what = `${younger.value}, inserted later, came first`;
@@ -238,6 +243,8 @@ function countOperations(operations: readonly Operation[]): Counts {
         break;
       case 'crash':
         counts.crashes++;
+        break;
+      case 'outage':
         break;
       default:
         operation satisfies never;

@@ -99,7 +99,7 @@ function checkEarly(story: Story, group: GroupStory, at: number, found: Found): 
 
 /**
  * Each reservation ends in at most one failed try, and each acknowledged rollback under a token in exactly
- * one; a reserve of unknown outcome may have been one of this element.
+ * one; a reserve of unknown outcome, or one during an outage, may have been one of this element.
  */
 function checkTries(story: Story, group: GroupStory, at: number, around: Surroundings, found: Found): void {
   const delivered = group.deliveries[at];
@@ -118,7 +118,7 @@ function checkTries(story: Story, group: GroupStory, at: number, around: Surroun
   const low = insert.tries + rolledBack.length;
   const reserved = earlier.filter((other) => other.take.kind === 'reserve').length;
   let high = insert.tries + reserved;
-  if (handed.tries > high) high += unknownReserves(story, group, delivered, around);
+  if (handed.tries > high) high += unseenReserves(story, group, delivered, around);
   if (handed.tries < low || handed.tries > high) {
     const right = low === high ? `${low}` : `${low} to ${high}`;
     const what = `tries are ${handed.tries} instead of ${right}`;
@@ -127,15 +127,10 @@ function checkTries(story: Story, group: GroupStory, at: number, around: Surroun
 }
 
 /** Counts reserves that may have held this value before the delivery without anybody having seen it. */
-function unknownReserves(
-  story: Story,
-  group: GroupStory,
-  delivered: Delivered,
-  around: Surroundings,
-): number {
+function unseenReserves(story: Story, group: GroupStory, delivered: Delivered, around: Surroundings): number {
   const from = firstInvokedAt(story);
   let count = 0;
-  for (const take of around.unknownTakes.get(queueGroupOf(delivered.take.queue, group.group)) ?? []) {
+  for (const take of around.unseenTakes.get(queueGroupOf(delivered.take.queue, group.group)) ?? []) {
     if (take.invokedAt > delivered.take.endedAt) break;
     if (take.kind === 'reserve' && take.endedAt >= from) count++;
   }

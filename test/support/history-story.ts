@@ -30,14 +30,14 @@ export interface Delivered {
   readonly handed: Handed;
 }
 
-/** What a single value's story cannot know: crashes, and takes that failed. */
+/** What a single value's story cannot know: crashes, and takes that may have held it without anybody having seen it. */
 export interface Surroundings {
   /** Sorted. */
   readonly crashes: readonly CrashOperation[];
   /** Takes of unknown outcome, by {@link queueGroupOf}, sorted by their start. */
   readonly unknownTakes: ReadonlyMap<string, readonly TakeOperation[]>;
-  /** Takes that were answered with an error, or not at all, in the same way. */
-  readonly failedTakes: ReadonlyMap<string, readonly TakeOperation[]>;
+  /** The same with those during an outage, however they ended: a node takes again for a client that still waits. */
+  readonly unseenTakes: ReadonlyMap<string, readonly TakeOperation[]>;
 }
 
 export interface Telling {
@@ -58,11 +58,16 @@ export function tellStories(operations: readonly Operation[]): Telling {
   for (const operation of operations) if (operation.kind === 'insert') addInsert(stories, operation);
   const strangers: Delivered[] = [];
   const crashes: CrashOperation[] = [];
-  const failedTakes = new Map<string, TakeOperation[]>();
+  const unknownTakes = new Map<string, TakeOperation[]>();
+  const unseenTakes = new Map<string, TakeOperation[]>();
+  const outages = operations.filter(({ kind }) => kind === 'outage');
   for (const operation of operations) {
     if (operation.kind === 'crash') crashes.push(operation);
     else if (operation.kind === 'pop' || operation.kind === 'reserve') {
-      addTake(stories, operation, failedTakes, strangers);
+      const isUnknown = operation.outcome === 'unknown';
+      if (isUnknown) addTo(unknownTakes, operation);
+      if (isUnknown || isDuring(operation, outages)) addTo(unseenTakes, operation);
+      addTake(stories, operation, strangers);
     } else if (operation.kind === 'commit' || operation.kind === 'rollback') addSettle(stories, operation);
   }
   for (const story of stories.values()) {
@@ -71,15 +76,22 @@ export function tellStories(operations: readonly Operation[]): Telling {
     }
   }
   crashes.sort((a, b) => a.invokedAt - b.invokedAt);
-  const unknownTakes = new Map<string, readonly TakeOperation[]>();
-  for (const [target, takes] of failedTakes) {
+  for (const takes of [...unknownTakes.values(), ...unseenTakes.values()]) {
     takes.sort((a, b) => a.invokedAt - b.invokedAt);
-    unknownTakes.set(
-      target,
-      takes.filter(({ outcome }) => outcome === 'unknown'),
-    );
   }
-  return { stories: [...stories.values()], strangers, around: { crashes, unknownTakes, failedTakes } };
+  return { stories: [...stories.values()], strangers, around: { crashes, unknownTakes, unseenTakes } };
+}
+
+function isDuring({ invokedAt, endedAt }: Operation, spans: readonly Operation[]): boolean {
+  return spans.some((span) => span.invokedAt <= endedAt && invokedAt <= span.endedAt);
+}
+
+/** Sorts a take by {@link queueGroupOf}. */
+function addTo(takes: Map<string, TakeOperation[]>, take: TakeOperation): void {
+  const target = queueGroupOf(take.queue, take.group);
+  const list = takes.get(target);
+  if (list === undefined) takes.set(target, [take]);
+  else list.push(take);
 }
 
 function addInsert(stories: Map<string, Story>, insert: InsertOperation): void {
@@ -92,18 +104,7 @@ function addInsert(stories: Map<string, Story>, insert: InsertOperation): void {
   for (const group of insert.groups) groupOf(story, group);
 }
 
-function addTake(
-  stories: Map<string, Story>,
-  take: TakeOperation,
-  failedTakes: Map<string, TakeOperation[]>,
-  strangers: Delivered[],
-): void {
-  if (take.outcome !== 'ok') {
-    const target = queueGroupOf(take.queue, take.group);
-    const list = failedTakes.get(target);
-    if (list === undefined) failedTakes.set(target, [take]);
-    else list.push(take);
-  }
+function addTake(stories: Map<string, Story>, take: TakeOperation, strangers: Delivered[]): void {
   const handed = take.delivery;
   if (handed === null) return;
   const story = handed.value === null ? undefined : stories.get(handed.value);
@@ -136,4 +137,43 @@ export function earliestEligibleWallAt(story: Story): number {
 
 export function isAcknowledged(story: Story): boolean {
   return story.inserts.some((insert) => insert.outcome === 'ok');
+}
+
+const STORIES_SHOWN = 3;
+/** How long before and after a value's own operations those of its queue are shown. */
+const AROUND_MS = 3000;
+
+/** The history of the first values concerned, and of their queues around them: a line for each operation. */
+export function storiesOf(
+  concerned: readonly { readonly value: string; readonly group: string }[],
+  operations: readonly Operation[],
+): string[] {
+  return concerned
+    .slice(0, STORIES_SHOWN)
+    .flatMap(({ value, group }) => [
+      `history of ${value}${group === '' ? '' : ` in group ${group}`}, and of its queue around it:`,
+      ...operationsAround(operations, value, group).map((operation) => JSON.stringify(operation)),
+    ]);
+}
+
+/**
+ * What happened to a value, and around it in its queue: crashes, outages, and every operation that was not acknowledged, since
+ * one of these may have taken it.
+ */
+function operationsAround(operations: readonly Operation[], value: string, group: string): Operation[] {
+  const own = operations.filter((operation) => valueIn(operation) === value);
+  const from = Math.min(...own.map(({ invokedAt }) => invokedAt)) - AROUND_MS;
+  const until = Math.max(...own.map(({ endedAt }) => endedAt)) + AROUND_MS;
+  return operations.filter((operation) => {
+    if (own.includes(operation)) return true;
+    if (operation.endedAt < from || operation.invokedAt > until) return false;
+    if (operation.kind === 'crash' || operation.kind === 'outage') return true;
+    const isOfGroup = !('group' in operation) || operation.group === group;
+    return operation.outcome !== 'ok' && operation.queue === own[0]?.queue && isOfGroup;
+  });
+}
+
+function valueIn(operation: Operation): string | null {
+  if ('value' in operation) return operation.value;
+  return 'delivery' in operation ? (operation.delivery?.value ?? null) : null;
 }

@@ -6,7 +6,7 @@ import { hash } from 'node:crypto';
  * Two clocks on purpose: `…At` is monotonic (`performance.now()`) and decides what came before what;
  * `…WallAt` is wall time, comparable with maturities and lease ends, which are the server's.
  */
-export type Operation = InsertOperation | TakeOperation | SettleOperation | CrashOperation;
+export type Operation = InsertOperation | TakeOperation | SettleOperation | CrashOperation | OutageOperation;
 
 /**
  * `ok`: answered yes. `fail`: answered no, or never sent: nothing happened. `unknown`: sent, and no answer
@@ -73,6 +73,14 @@ export interface SettleOperation extends Timed {
 /** The server was killed; `endedAt` is when it was seen to be gone. */
 export interface CrashOperation extends Timed {
   readonly kind: 'crash';
+}
+
+/**
+ * A node could not reach the engine, or its replies were lost. What it reserved then nobody received, and the lease may end,
+ * which counts a try, before that node can undo it.
+ */
+export interface OutageOperation extends Timed {
+  readonly kind: 'outage';
 }
 
 /** What a consumer must get back, in a form that compares cheaply. */

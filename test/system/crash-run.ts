@@ -91,6 +91,9 @@ class CrashRun {
     const soundFiles = await this.#checkFiles();
     const { operations } = this.#history;
     const verdict = checkHistory(operations, { fifo: true });
+    // A run in which nothing happened proves nothing.
+    if (verdict.counts.inserts.ok === 0) this.#faults.push('load: no insert was acknowledged');
+    if (verdict.counts.deliveries === 0) this.#faults.push('load: nothing was delivered');
     return {
       kills,
       killsDuringStart: this.#killsDuringStart,

@@ -13,7 +13,5 @@ describe('a server that is killed under load', () => {
     t.diagnostic(summaryOf(report, seed));
     assert.deepEqual(report.faults, [], `seed ${seed}`);
     assert.equal(report.verdict.counts.crashes, KILLS);
-    assert.ok(report.verdict.counts.inserts.ok > 0, 'some inserts were acknowledged');
-    assert.ok(report.verdict.counts.deliveries > 0, 'some elements were delivered');
   });
 });

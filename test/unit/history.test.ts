@@ -93,6 +93,7 @@ const crash = (from: number, until: number): Operation => ({
   ...span('chaos', from, from, until),
   kind: 'crash',
 });
+const outage = (from: number, until: number): Operation => ({ ...crash(from, until), kind: 'outage' });
 const unknown = (kind: 'pop' | 'reserve', from: number, until: number): TakeOperation => ({
   ...span('consumer', from, from, until),
   kind,
@@ -330,6 +331,18 @@ describe('the history checker', () => {
     assert.deepEqual(faultsOf(verdictWith(planted)), []);
   });
 
+  it('allows a try for each reserve during an outage, and only then', () => {
+    const failed: TakeOperation = { ...unknown('reserve', 92, 95), outcome: 'fail' };
+    const planted = [insert('x', 90, 91), failed, pop('x', 1100, 1101, { tries: 1 })];
+    const served = reserve('x', 92, 1101, { tries: 1 });
+    assert.deepEqual(faultsOf(verdictWith([...planted, outage(80, 93)])), []);
+    assert.deepEqual(faultsOf(verdictWith([...planted, outage(94, 200)])), []);
+    assertFault(verdictWith([...planted, outage(96, 200)]), /^tries: x: tries are 1 instead of 0/);
+    assertFault(verdictWith([...planted, outage(0, 91)]), /^tries: x: tries are 1 instead of 0/);
+    assert.deepEqual(faultsOf(verdictWith([insert('x', 90, 91), served, outage(94, 200)])), []);
+    assertFault(verdictWith([insert('x', 90, 91), failed, outage(80, 93)]), /^lost: x/);
+  });
+
   it('checks each group of a stream on its own', () => {
     const groups = ['g1', 'g2'];
     const take = (value: string, group: string, from: number): TakeOperation => ({
@@ -355,11 +368,11 @@ describe('the history checker', () => {
     assert.deepEqual(faultsOf(checkHistory(delayed, { fifo: true })), []);
   });
 
-  it('lays each element that a younger one overtook to a failed take of its own', () => {
+  it('lays each element that a younger one overtook to a take of its own whose reply may be lost', () => {
     const overtaken = [insert('x', 100, 101), insert('y', 102, 103), pop('y', 110, 111), pop('x', 112, 113)];
     const failed: TakeOperation = { ...unknown('pop', 104, 108), outcome: 'fail' };
-    for (const take of [failed, unknown('reserve', 104, 108)]) {
-      const verdict = checkHistory([...overtaken, take], { fifo: true });
+    for (const takes of [[failed, outage(0, 105)], [unknown('reserve', 104, 108)]]) {
+      const verdict = checkHistory([...overtaken, ...takes], { fifo: true });
       assert.deepEqual(faultsOf(verdict), []);
       assert.deepEqual(
         verdict.overtaken.map(({ value }) => value),
@@ -369,18 +382,19 @@ describe('the history checker', () => {
     const others = [
       { ...failed, queue: 'N/other' },
       { ...failed, group: 'g' },
-      { ...failed, invokedAt: 111.5, endedAt: 120 },
+      unknown('pop', 111.5, 120),
       { ...failed, invokedAt: -40_000, endedAt: -30_000 },
-      { ...failed, outcome: 'ok' as const },
     ];
-    for (const other of others)
-      assertFault(checkHistory([...overtaken, other], { fifo: true }), /^order: x: y/);
+    for (const other of others) {
+      assertFault(checkHistory([...overtaken, other, outage(-50_000, 109)], { fifo: true }), /^order: x: y/);
+    }
+    assertFault(checkHistory([...overtaken, failed, outage(108.5, 109)], { fifo: true }), /^order: x: y/);
     const two = [
       insert('w', 90, 91),
       ...overtaken.slice(0, 3),
       pop('w', 112, 113),
       pop('x', 114, 115),
-      failed,
+      unknown('pop', 104, 108),
     ];
     assertFault(checkHistory(two, { fifo: true }), /^order: w: y/);
   });
