@@ -24,6 +24,8 @@ const WORKERS = 6;
 /** Above this many elements that nobody has committed, producers rest. */
 const BACKLOG = 2000;
 const LEASE_MS = 1000;
+/** From when a take was sent. The server's clock has whole milliseconds. */
+const SURELY_HELD_MS = LEASE_MS - 2;
 const MAX_COUNT = 50;
 /** The server is killed when so many requests of workers were answered since its start, and a moment later. */
 const KILL_AFTER = { least: 3, most: 60, mostMs: 20 };
@@ -48,7 +50,12 @@ class BatchCrashRun {
   readonly #gate = new Gate();
   readonly #client: QueueClient;
   readonly #faults: string[] = [];
+  readonly #attempted = new Set<string>();
   readonly #inserted = new Set<string>();
+  /** The id under which a value first came. */
+  readonly #ids = new Map<string, string>();
+  /** The last delivery of each value that no worker has begun to settle. */
+  readonly #held = new Map<string, { readonly startedAt: number; readonly endedAt: number }>();
   /** When the commit of a value was acknowledged. */
   readonly #committed = new Map<string, number>();
   /** Values of which a commit has no known outcome. */
@@ -99,6 +106,7 @@ class BatchCrashRun {
       const count = this.#random.between(1, 2 * MAX_COUNT);
       const values = Array.from({ length: count }, (_, n) => `${ns}-${producer}-${i}-${n}`);
       // Under keys, so that a request whose answer was lost can be repeated.
+      for (const value of values) this.#attempted.add(value);
       const body = values.map((text) => `${JSON.stringify({ text, key: text })}\n`).join('');
       let answer: Answer | null = null;
       while (answer?.status !== 200) {
@@ -143,20 +151,38 @@ class BatchCrashRun {
     if (answer?.status !== 200) return;
     const lines = linesOf(answer);
     if (lines.length > count) this.#faults.push(`${lines.length} elements of ${count}`);
-    for (const { text = '' } of lines) {
-      const committedAt = this.#committed.get(text);
-      if (committedAt !== undefined && committedAt < startedAt) this.#faults.push(`twice: ${text}`);
-    }
+    for (const line of lines) this.#checkDelivery(line, startedAt);
     for (const each of QUEUES) {
       const own = lines.filter(({ ns = place?.ns }) => ns === each.ns);
       if (own.length > 0) await this.#settle(each, own);
     }
   }
 
+  /** @param startedAt when the take was sent that handed it out */
+  #checkDelivery({ id, text = '' }: TakenLine, startedAt: number): void {
+    if (!this.#attempted.has(text)) this.#faults.push(`nobody inserted: ${text}`);
+    const firstId = this.#ids.get(text) ?? id;
+    this.#ids.set(text, firstId);
+    if (id !== firstId) this.#faults.push(`stored as ${firstId} and ${id}: ${text}`);
+    const committedAt = this.#committed.get(text);
+    if (committedAt !== undefined && committedAt < startedAt) this.#faults.push(`twice: ${text}`);
+    const held = this.#held.get(text);
+    const now = performance.now();
+    // Whichever of the two takes was the earlier one, its lease still lasted when the other one was answered.
+    if (
+      held !== undefined &&
+      now < held.startedAt + SURELY_HELD_MS &&
+      held.endedAt < startedAt + SURELY_HELD_MS
+    )
+      this.#faults.push(`reserved twice at the same time: ${text}`);
+    this.#held.set(text, { startedAt, endedAt: now });
+  }
+
   async #settle({ ns, queue }: Place, lines: readonly TakenLine[]): Promise<void> {
     // Some are left to their leases, and some rolled back.
     const isForgotten = this.#random.chance(0.05);
     if (isForgotten) return;
+    for (const { text = '' } of lines) this.#held.delete(text);
     const rolledBack = lines.filter(() => this.#random.chance(0.05));
     const committed = lines.filter((one) => !rolledBack.includes(one));
     const items = (some: readonly TakenLine[]): object[] =>

@@ -31,7 +31,7 @@ const KILLED = ['server', 'worker', 'both'] as const;
 
 /**
  * Kills the server, the worker, or both, again and again, while a client inserts and a worker in a process of its own handles. Nobody but the library
- * repeats anything. Each acknowledged insert must be handled, and none after its commit was acknowledged.
+ * repeats anything. Each acknowledged insert must be handled, as one element, and none after its commit was acknowledged.
  */
 export async function runClientCrash(url: string, kills: number, seed: number): Promise<ClientCrashReport> {
   const port = await freePort();
@@ -49,6 +49,8 @@ class ClientCrashRun implements AsyncDisposable {
   readonly #inserted = new Set<string>();
   readonly #handled = new Map<string, number>();
   readonly #committed = new Set<string>();
+  /** The id under which a value first came. */
+  readonly #ids = new Map<string, string>();
   readonly #faults: string[] = [];
   readonly #waiting = new Set<() => void>();
   #worker: ChildProcess | null = null;
@@ -87,6 +89,9 @@ class ClientCrashRun implements AsyncDisposable {
     const queue = this.#client.queue(`N/${QUEUE}`);
     await reached('an empty queue', async () => (await queue.status()).total === 0);
     await this.#stopWorker();
+    for (const value of this.#handled.keys()) {
+      if (!this.#inserted.has(value)) this.#faults.push(`nobody inserted: ${value}`);
+    }
     for (const value of this.#inserted) if (!this.#handled.has(value)) this.#faults.push(`lost: ${value}`);
     const repeated = [...this.#handled.values()].filter((times) => times > 1).length;
     return { faults: this.#faults, inserted: this.#inserted.size, repeated };
@@ -109,7 +114,10 @@ class ClientCrashRun implements AsyncDisposable {
     });
     this.#worker = worker;
     createInterface({ input: worker.stdout }).on('line', (line) => {
-      const [what = '', value = ''] = line.split(' ');
+      const [what = '', id = '', value = ''] = line.split(' ');
+      const firstId = this.#ids.get(value) ?? id;
+      this.#ids.set(value, firstId);
+      if (id !== firstId) this.#faults.push(`stored as ${firstId} and ${id}: ${value}`);
       if (what === 'committed') this.#committed.add(value);
       else {
         if (this.#committed.has(value)) this.#faults.push(`handled after its commit: ${value}`);

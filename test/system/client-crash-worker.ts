@@ -1,6 +1,6 @@
 /**
- * A program with a worker of the client library, which a test kills: it prints `handled VALUE` when a handler has ended and `committed VALUE` when
- * the commit was acknowledged. SIGTERM stops it.
+ * A program with a worker of the client library, which a test kills: it prints `handled ID VALUE` when a handler has ended and `committed ID VALUE`
+ * when the commit was acknowledged. SIGTERM stops it.
  */
 import { writeSync } from 'node:fs';
 import { setImmediate as turn } from 'node:timers/promises';
@@ -19,13 +19,13 @@ await using quayside = new Quayside({
 });
 const worker = new Worker(
   quayside.queue(`N/${queue}`),
-  async ({ data }) => {
+  async ({ id, data }) => {
     await turn();
-    print(`handled ${data}`);
+    print(`handled ${id} ${data}`);
   },
   { concurrency: 16, leaseMs: Number(leaseMs) },
 );
-worker.on('committed', ({ data }) => print(`committed ${data}`));
+worker.on('committed', ({ id, data }) => print(`committed ${id} ${data}`));
 // The server is killed again and again.
 worker.on('error', () => {});
 worker.start();
