@@ -72,6 +72,7 @@ export class StubbedStorage {
     const { clock } = this;
     const registry = {
       isDeclared: () => true,
+      noteTag: () => {},
       dueIn: () => null,
       tidyLater: () => {},
       noteUse: () => {},

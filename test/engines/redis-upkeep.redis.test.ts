@@ -7,7 +7,7 @@ import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyText, newElement, newElements } from '../support/elements.ts';
-import { redisCli } from '../support/redis-servers.ts';
+import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { purge, rollback, settle } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshPrefix, QUEUE_CALL, redisEngine, standalone } from './redis.ts';
@@ -18,6 +18,7 @@ const NAMESPACES = [
   plain('plain'),
   plain('stream', { groups: ['g'] }),
   plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } }),
+  plain('aging', { groups: ['g'], retentionMs: 60_000, deadLetter: { maxTries: 1, queue: 'dead' } }),
 ];
 const [FAILING, DEAD] = [
   { ns: 'jobs', name: 'failing' },
@@ -81,6 +82,20 @@ describe('The upkeep of a Redis engine', () => {
     await reserve(10_000);
     clock.advance(9_900);
     assert.deepEqual(await sweepApart(200), [QUEUE]);
+  });
+
+  it('dead letters pass their retention although nobody calls their queue', async () => {
+    const [failing, dead] = [
+      { ns: 'aging', name: 'failing' },
+      { ns: 'aging', name: 'dead' },
+    ];
+    await engine.storage.insert(failing, [newElement({ groups: ['g'] })]);
+    await engine.storage.take(failing, { ...POP, group: 'g', leaseMs: 10_000 });
+    clock.advance(10_000);
+    assert.deepEqual((await engine.storage.sweep()).affected, [dead]);
+    clock.advance(60_000);
+    await engine.storage.sweep();
+    assert.equal((await engine.storage.counts(dead)).ready, 0);
   });
 
   it('sweeps forget all keys that are too old, as long as one says that there are more', async () => {
@@ -262,4 +277,49 @@ describe('The upkeep of a Redis engine', () => {
       await proxy.stop();
     }
   });
+});
+
+describe('A Redis server that keeps no append-only file', () => {
+  const save = (server: RedisServer): string => redisCli('-p', String(server.port), 'SAVE');
+
+  /** Calls until the server is back. */
+  const insert = async (engine: Engine): Promise<void> => {
+    while (!(await engine.storage.insert(QUEUE, newElements('later')).then(Boolean, () => false)));
+  };
+
+  const restart = async (server: RedisServer): Promise<void> => {
+    await server.kill();
+    await server.restart();
+  };
+
+  for (const [what, before, lose] of [
+    ['is restarted and has an older state', save, restart],
+    ['is restarted and has lost all', () => '', restart],
+    ['is emptied', () => '', ({ port }: RedisServer) => redisCli('-p', String(port), 'FLUSHALL')],
+  ] as const) {
+    it(`if it ${what}, ends the leases of later reserves in time`, async () => {
+      const server = await startRedis('--appendonly', 'no', '--save', '');
+      const [clock, prefix] = [new FakeClock(), freshPrefix()];
+      const engines = [1, 2].map(() =>
+        redisEngine({ url: server.url, namespaces: NAMESPACES, clock, prefix }),
+      );
+      try {
+        await Promise.all(engines.map((engine) => engine.start()));
+        for (const engine of engines) await engine.storage.insert(QUEUE, newElements('first', 'second'));
+        before(server);
+        // Shorter than the time after which a sweep would come for housekeeping.
+        const reserve = { ...POP, count: 1, leaseMs: 20_000 };
+        for (const { storage } of engines) await storage.take(QUEUE, reserve);
+        await lose(server);
+        for (const engine of engines) await insert(engine);
+        clock.advance(10_000);
+        for (const { storage } of engines) await storage.take(QUEUE, reserve);
+        clock.advance(20_000);
+        assert.deepEqual((await engines[0]?.storage.sweep())?.affected, [QUEUE]);
+      } finally {
+        await Promise.all(engines.map((engine) => engine.stop()));
+        await server.stop();
+      }
+    });
+  }
 });

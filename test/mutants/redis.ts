@@ -275,6 +275,27 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('registry.ts', 'const MARGIN_MS = DEADLINE_MS + 1_000;', 'const MARGIN_MS = 1_000;')],
   },
   {
+    name: 'entries for sweeps count although the server was restarted since and has lost them',
+    suite: 'redis upkeep',
+    edits: [inRedis('index.ts', 'if (isOther) registry.noteLoss();', '')],
+  },
+  {
+    name: 'entries for sweeps count although the server was emptied since',
+    suite: 'redis upkeep',
+    edits: [inRedis('batcher.ts', '    registry.noteTag(this.queue, tag);\n', '')],
+  },
+  {
+    name: 'no sweep looks for dead letters that pass their retention',
+    suite: 'redis upkeep',
+    edits: [
+      inRedis(
+        'library/groups.lua',
+        "    if q ~= call.home and not firstMember(q.z, 'r') then registerDue(q.text, call.now + retention) end\n",
+        '',
+      ),
+    ],
+  },
+  {
     name: 'leases of large elements that die all end in one call',
     suite: 'redis upkeep',
     edits: [

@@ -535,13 +535,14 @@ class Batcher {
     const isOtherRetention = current !== this.#retentionMs;
     this.#retentionMs = current;
     if (tag === '' || (batch.number === 0 && !batch.creates)) return null;
+    registry.noteTag(this.queue, tag);
     const isKnown = registry.isDeclared(this.queue);
     if (isKnown && !isOtherRetention && (!isNew || batch.isDeclared)) return null;
     const naming = isNew && batch.creates && !batch.isDeclared ? registry.declare([this.queue]) : null;
     if (!isKnown) this.#tidyLater();
     return Promise.all([naming, this.#registerDues(batch)]).then(
       () => {},
-      () => registry.forgetDeclared(this.queue),
+      () => registry.forgetWritten(this.queue),
     );
   }
 

@@ -71,7 +71,10 @@ class RedisEngine implements Engine {
       clock,
       library,
       settings,
-      onReady: (facts) => this.#onReady(facts),
+      onReady: (facts, _server, isOther) => {
+        if (isOther) registry.noteLoss();
+        this.#onReady(facts);
+      },
       onDown: (server, reason) => this.#onDown(server, reason),
     });
     const context: RedisContext = {

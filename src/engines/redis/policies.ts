@@ -44,12 +44,6 @@ export class Policies {
     return this.#policies.get(ns)?.groups ?? [PLAIN_GROUP];
   }
 
-  /** The dead-letter queue by the namespace's policy; null: there is none, or it is the queue itself. */
-  deadLetterQueue(queue: QueueKey): QueueKey | null {
-    const to = this.#defaultsOf(queue)?.deadLetter?.queue ?? null;
-    return to === null || to === queue.name ? null : { ns: queue.ns, name: to };
-  }
-
   /** Whether failed elements of a namespace go to a queue of this name, by its policy. */
   isDeadLetterQueue({ ns, name }: QueueKey): boolean {
     return this.#rules.get(ns)?.some(({ deadLetter }) => deadLetter?.queue === name) ?? false;

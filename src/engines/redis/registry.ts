@@ -80,6 +80,9 @@ export class Registry {
   /** The same of calls for which `MARGIN_MS` is too long. */
   readonly #soon = new Map<string, number>();
   readonly #tidy = new Map<string, number>();
+  /** By queue: the tag that it had last. */
+  readonly #tags = new Map<string, string>();
+  readonly #written = [this.#declared, this.#used, this.#due, this.#soon, this.#tidy, this.#tags];
 
   constructor({ executor, keys, settings }: Pick<RedisContext, 'executor' | 'keys' | 'settings'>) {
     this.#executor = executor;
@@ -97,9 +100,23 @@ export class Registry {
     return this.#isWithin(this.#declared.get(queueText(queue)), SURELY_KNOWN_MS);
   }
 
-  /** The queue was found empty of everything: its name may be lost as well. */
-  forgetDeclared(queue: QueueKey): void {
-    this.#declared.delete(queueText(queue));
+  /** A server was restarted or replaced, so what it was given last may be lost: nothing is relied on that was written before. */
+  noteLoss(): void {
+    for (const map of this.#written) map.clear();
+  }
+
+  /** A queue that has another tag than before lost its data, and its name and entries perhaps with them. */
+  noteTag(queue: QueueKey, tag: string): void {
+    const text = queueText(queue);
+    const before = this.#tags.get(text);
+    if (before === tag) return;
+    if (before !== undefined) this.forgetWritten(queue);
+    remember(this.#tags, text, tag);
+  }
+
+  /** What was written for the queue is not relied on any more. */
+  forgetWritten(queue: QueueKey): void {
+    for (const map of this.#written) map.delete(queueText(queue));
   }
 
   /** Makes queues known. @throws ExecutionError */
@@ -132,6 +149,7 @@ export class Registry {
     try {
       const found = await this.#use(queue.ns, [queue.name], false, deadlineAt);
       if (found === 1) remember(this.#declared, text, now);
+      else this.#declared.delete(text);
       return found === 1;
     } catch (error) {
       this.#used.delete(text);
@@ -173,7 +191,7 @@ export class Registry {
     const usedAt = score === null ? null : Number(asString(score));
     if (usedAt !== null) await this.unname(ns, { name, usedAt }, -DROP_MARK_MS);
     if (!(await this.#delete(queue, 'drop'))) return false;
-    this.forgetDeclared(queue);
+    this.forgetWritten(queue);
     if (usedAt !== null) await this.unname(ns, { name, usedAt: usedAt - DROP_MARK_MS }, null);
     return true;
   }
@@ -297,9 +315,9 @@ function readEntry(member: string): Entry {
   return { member, at: Number(member.slice(0, colon)), queue: parseQueueText(member.slice(colon + 1)) };
 }
 
-function remember(map: Map<string, number>, text: string, at: number): void {
+function remember<Value>(map: Map<string, Value>, text: string, value: Value): void {
   if (map.size > MAX_REMEMBERED) map.clear();
-  map.set(text, at);
+  map.set(text, value);
 }
 
 /** Queues that one call sweeps, at most. */

@@ -235,8 +235,7 @@ export class RedisStorage implements Storage {
     let moves = false;
     for (const { action } of items) {
       if (action.kind === 'extend') dues.push({ queue, ms: action.leaseMs });
-      if (action.kind === 'move')
-        dues.push(...this.#retentionOf(action.to), { queue: action.to, ms: MOVED_SWEEP_MS });
+      if (action.kind === 'move') dues.push({ queue: action.to, ms: MOVED_SWEEP_MS });
       if (action.kind !== 'finish' && action.kind !== 'extend') moves = true;
       if (action.kind === 'move') stores = true;
       if (action.kind !== 'finish' || action.inserts === undefined) continue;
@@ -244,11 +243,9 @@ export class RedisStorage implements Storage {
       for (const { queue: to, element } of action.inserts) {
         stores = true;
         bytes += element.body.length;
-        dues.push(...this.#retentionOf(to), ...this.#expiries(to, [element]));
+        dues.push(...this.#expiries(to, [element]));
       }
     }
-    const deadLetters = moves ? policies.deadLetterQueue(queue) : null;
-    if (deadLetters !== null) dues.push(...this.#retentionOf(deadLetters));
     const options = { join: 'settle', items: items.length, bytes, stores, moves, dues };
     const retentionMs = (to: QueueKey): number => policies.retentionMs(to);
     const call = { items, windowMs: this.#dedupWindowMs, retentionMs };
@@ -282,11 +279,6 @@ export class RedisStorage implements Storage {
   /** If this fails, there is the entry from before the batch. */
   #sweepSoon(queue: QueueKey): void {
     this.#registry.addDue(queue, this.now(queue)).catch(() => {});
-  }
-
-  #retentionOf(queue: QueueKey): Due[] {
-    const ms = this.#policies.retentionMs(queue);
-    return ms === 0 ? [] : [{ queue, ms }];
   }
 
   /** When to sweep a queue for the first of these elements that expires. */

@@ -45,8 +45,11 @@ interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate'> {
   readonly settings: Settings;
   /** It replaces a master that failed. */
   readonly isSuccessor: boolean;
-  /** Called at each new connection. */
-  readonly onReady: (facts: ServerFacts) => void;
+  /**
+   * Called at each new connection.
+   * @param isOther the server was restarted, or another one took over: it may have lost what it was given last
+   */
+  readonly onReady: (facts: ServerFacts, isOther: boolean) => void;
 }
 
 /** A server that answered nothing for this long was unavailable: it is asked something every two seconds. */
@@ -72,6 +75,7 @@ export class Master {
   #contact: { readonly at: number; readonly givenAt: number | null } | null = null;
   /** The server's clock minus our monotonic one. */
   #timeOffset = 0;
+  #runId: string | null = null;
 
   constructor(options: MasterOptions) {
     this.#options = options;
@@ -170,7 +174,11 @@ export class Master {
         connection.wait = wait ?? Math.min(1, facts.replicas);
         this.noteServerTime(facts.now);
       },
-      onReady: () => onReady(facts),
+      onReady: () => {
+        const isOther = facts.runId !== this.#runId;
+        this.#runId = facts.runId;
+        onReady(facts, isOther);
+      },
       onDown: (reason) => {
         this.problem = reason;
         onDown(reason);
@@ -244,6 +252,8 @@ async function replicated(reply: Promise<Reply>, replicas: Promise<Reply>, wait:
 /** What a server reports about itself on a new connection. */
 export interface ServerFacts {
   readonly version: string;
+  /** Names the server until it is restarted. */
+  readonly runId: string;
   /** Replicas that are connected to it. */
   readonly replicas: number;
   /** Its clock, ms since 1970. */
@@ -283,6 +293,7 @@ async function checkServer(
   if (library !== null) await loadLibrary(connection, library);
   return {
     version: info.get('redis_version') ?? 'unknown',
+    runId: info.get('run_id') ?? '',
     replicas: replicasIn(info),
     now: readTime(time),
     appendOnly: info.get('aof_enabled') === '1',

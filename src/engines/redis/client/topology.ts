@@ -10,7 +10,7 @@ interface TopologyOptions {
   readonly library: Library | null;
   readonly settings: Settings;
   /** Called at every connection to a master that becomes ready. */
-  readonly onReady: (facts: ServerFacts, server: string) => void;
+  readonly onReady: (facts: ServerFacts, server: string, isOther: boolean) => void;
   readonly onDown: (server: string, reason: Error) => void;
 }
 
@@ -132,8 +132,8 @@ export class Topology {
       ...options,
       locate,
       isSuccessor: this.#isStarted,
-      onReady: (facts) => {
-        onReady(facts, address);
+      onReady: (facts, isOther) => {
+        onReady(facts, address, isOther);
         this.#changed();
       },
       onDown: (reason) => {

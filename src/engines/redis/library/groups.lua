@@ -246,8 +246,11 @@ local function newElement(q, seq, gids, maturity, tries, expiresAt)
     element.states[gid], element.maturities[gid] = WAITING, maturity
   end
   add(q, 'a' .. six(maturity) .. seq)
-  if retentionOf(q) > 0 then
+  local retention = retentionOf(q)
+  if retention > 0 then
     element.age = AGING
+    -- Those who call the queue itself list it before. If another element ages there, it is listed.
+    if q ~= call.home and not firstMember(q.z, 'r') then registerDue(q.text, call.now + retention) end
     add(q, ageMember(element, seq))
   end
   store(q, 'g' .. seq, (elementText(element)))

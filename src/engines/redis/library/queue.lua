@@ -168,6 +168,12 @@ local function queueNamed(text)
   return q
 end
 
+-- Lists a queue to be swept in the step that needs it; see registry.ts.
+local function registerDue(text, at)
+  local moment = string.format('%.0f', at)
+  db('ZADD', sub(call.base, 1, -2) .. 'due', moment, moment .. ':' .. text)
+end
+
 -- Makes the name of a queue known in the step that creates it; see registry.ts.
 local function registerName(text)
   local ns, name = string.match(text, '^(.-)/(.*)$')
