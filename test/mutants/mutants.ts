@@ -125,6 +125,7 @@ export const SUITES = {
   'redis capacity': { files: ['test/engines/redis-capacity.redis.test.ts'], pattern: null },
   'redis forgotten queues': { files: ['test/engines/redis-forgotten.redis.test.ts'], pattern: null },
   'redis upkeep': { files: ['test/engines/redis-upkeep.redis.test.ts'], pattern: null },
+  'redis commits': { files: ['test/contract/engines.test.ts'], pattern: 'port: redis commit and rollback ' },
   'redis transfers': { files: ['test/contract/engines.test.ts'], pattern: 'port: redis transfer ' },
   'redis takes by ids': { files: ['test/contract/engines.test.ts'], pattern: 'port: redis take by ids ' },
   'redis lists': {

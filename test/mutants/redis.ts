@@ -192,6 +192,16 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
+    name: 'a commit on Redis finishes what is reserved under another token',
+    suite: 'redis commits',
+    edits: [inRedis('library/settle.lua', 'token ~= sub(record, 11, 26) or ', '')],
+  },
+  {
+    name: 'a commit that is named twice in one batch of Redis is done twice',
+    suite: 'redis commits',
+    edits: [inRedis('library/settle.lua', '      flush(q)\n      record = nil\n', '')],
+  },
+  {
     name: 'the name of a queue is removed although it was used since it was found unused',
     suite: 'redis forgotten queues',
     edits: [

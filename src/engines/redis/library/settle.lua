@@ -287,7 +287,7 @@ local function settleOne(q, item, items, text)
   local action = actions[item.action]
   if action.read then action.read(item, items) end
   if call.copied >= MAX_COPIED then return LATER end
-  if not item.gid or item.tag ~= q.tag then return NOT_FOUND end
+  if item.gid == '' or item.tag ~= q.tag then return NOT_FOUND end
   local isWaiting = bit.band(item.flags, 2) > 0
   if item.gid == 'all' then return removeElement(q, item.seq) end
   local d, why
@@ -296,36 +296,51 @@ local function settleOne(q, item, items, text)
   return action.run(q, item, d, items)
 end
 
-local function readItem(text, at, gids)
-  local item, group = {}, nil
-  item.tag, item.seq, item.flags, item.token, item.owner, group, item.action, item.value =
-    unpackAt('>c12c6I1c16c6I2c1I6', text, at)
-  item.gid = gids[group]
-  if group == 0 then item.gid = 'all' end
-  return item
+local function readItem(text, at, gid)
+  local tag, seq, flags, token, owner, _, action, value = unpackAt('>c12c6I1c16c6I2c1I6', text, at)
+  return { gid = gid, tag = tag, seq = seq, flags = flags, token = token, owner = owner, action = action, value = value }
+end
+
+-- The usual commit, of a plain delivery that is reserved under the token of the item, as `settleOne` does it: what it needs
+-- are pieces of the two texts. Returns whether it was one.
+local COMMIT = '\1'
+local FINISH = 102
+
+local function commitPlain(q, text, at, seq, record)
+  if not record or byte(text, at + 43) ~= FINISH or sub(text, at + 18, at + 18) ~= COMMIT then return false end
+  local token, ends = sub(text, at + 19, at + 34), sub(record, 27, 32)
+  if token ~= sub(record, 11, 26) or token == NO_TOKEN or ends == NEVER or sub(text, at, at + 11) ~= q.tag then return false end
+  if call.copied >= MAX_COPIED then return false end
+  local gone, deleted = q.gone, q.deleted
+  gone[#gone + 1] = 'l' .. PLAIN .. ends .. seq
+  local count = #deleted
+  deleted[count + 1], deleted[count + 2] = 'd' .. PLAIN .. seq, 'e' .. seq
+  return true
 end
 
 verbs.settle = function(q, args, at)
   local gids, text = groupsOf(q, args[at]), args[at + 1]
   local items = { args = args, at = at + 3, moments = {} }
   if args[at + 2] ~= '' and q.tag ~= '' then endAllLeases(q) end
-  local parsed, fields, outcomes, seen = {}, {}, {}, {}
-  for from = 1, #text, ITEM do
-    local item = readItem(text, from, gids)
-    parsed[#parsed + 1] = item
-    fields[#fields + 1] = 'd' .. (item.gid or '') .. item.seq
+  local owners, seqs, fields, outcomes, seen = {}, {}, {}, {}, {}
+  for i = 1, #text / ITEM do
+    local at = ITEM * (i - 1)
+    local group, seq = unpackAt('>I2', text, at + 42), sub(text, at + 13, at + 18)
+    local gid = group == 0 and 'all' or gids[group] or ''
+    owners[i], seqs[i], fields[i] = gid, seq, 'd' .. gid .. seq
   end
   -- The records of all deliveries that the items name, read in one go.
   local records = fieldValues(q.h, fields)
-  for i, item in ipairs(parsed) do
-    local record = records[i]
-    if seen[item.seq] then
+  for i, gid in ipairs(owners) do
+    local record, seq, at = records[i], seqs[i], ITEM * (i - 1) + 1
+    if seen[seq] then
       -- Named twice in one batch: what the first one did must be seen by the second.
       flush(q)
       record = nil
     end
-    seen[item.seq] = true
-    outcomes[i] = settleOne(q, item, items, record)
+    seen[seq] = true
+    local isDone = gid == PLAIN and commitPlain(q, text, at, seq, record)
+    outcomes[i] = isDone and DONE or settleOne(q, readItem(text, at, gid), items, record)
   end
   flush(q)
   return concat(outcomes) .. concat(items.moments), items.at
