@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, it } from 'node:test';
@@ -16,6 +16,10 @@ const CLIENT = path.join(PROJECT, 'src/client');
 const PAGES = ['docs/sdk/typescript.md', 'docs/get-started/first-worker.md'];
 /** A program, and what it prints if a block of text follows. One that is marked `no-run` needs another package. */
 const EXAMPLE = /```(ts|js)\n([\s\S]*?)```(?:\n\n(?:`node .*\n\n)?```text\n([\s\S]*?)```)?/g;
+
+/** Types that a program sees. */
+const PUBLIC =
+  /^(?!Span).*Options$|Events$|Result$|^(Element|Reservation|QueueStatus|BrowsedElement|BrowsedHolder|RawResponse)$/;
 
 /** Printed after each example. */
 const END = 'end of example';
@@ -51,6 +55,22 @@ describe('The examples of the pages about the TypeScript SDK', () => {
   after(async () => {
     await server?.dispose();
     await rm(folder, { recursive: true, force: true });
+  });
+
+  it('have a page that names each option, and each member of what calls return', async () => {
+    const page = await readFile(path.join(PROJECT, 'docs/sdk/typescript.md'), 'utf8');
+    const missing: string[] = [];
+    for (const file of await readdir(CLIENT)) {
+      const source = await readFile(path.join(CLIENT, file), 'utf8');
+      for (const [, type = '', body = ''] of source.matchAll(
+        /^export (?:interface|type) (\w+)[^{}]*\{\n(.*?)^\}/gms,
+      )) {
+        if (!PUBLIC.test(type)) continue;
+        for (const [, member = ''] of body.matchAll(/^ {2}(?:readonly )?(\w+)(?:\?|:|\()/gm))
+          if (!new RegExp(`\\b${member}\\b`).test(page)) missing.push(`${type}.${member}`);
+      }
+    }
+    assert.deepEqual(missing, []);
   });
 
   it('compile', async () => {

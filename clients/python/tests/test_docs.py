@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import inspect
 import io
 import os
 import re
@@ -13,7 +15,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from quayside import Quayside
+from quayside import Holder, Quayside, QueueStatus, Worker, aio
 
 PAGE = Path(__file__).parents[3] / "docs" / "sdk" / "python.md"
 
@@ -34,6 +36,22 @@ class Examples(unittest.TestCase):
         self.assertEqual(ran, 7)
         for line in ("{'order': 1} ", "working on {'order': 4}", "working on {'order': 8}", "0 0", "{'order': 3} 20"):
             self.assertIn(f"\n{line}", f"\n{printed.getvalue()}")
+
+    def test_the_page_has_the_options_of_a_worker_with_their_defaults(self) -> None:
+        _, after = PAGE.read_text().split("| option of a worker | default | meaning |\n")
+        table = dict(re.findall(r"^\| `(\w+)` \| (\S+) \|", after.split("\n\n")[0], re.MULTILINE))
+
+        def defaults(worker: type) -> dict[str, str]:
+            return {one.name: str(one.default) for one in list(inspect.signature(worker).parameters.values())[2:]}
+
+        self.assertEqual(table, defaults(Worker))
+        concurrency = re.findall(r"with asyncio, as tasks, and the default is (\d+)", after)[0]
+        self.assertEqual({**table, "concurrency": concurrency}, defaults(aio.Worker))
+
+    def test_the_page_names_what_a_status_and_a_browsed_element_have(self) -> None:
+        names = [one.name for kind in (QueueStatus, Holder) for one in dataclasses.fields(kind)]
+        missing = [name for name in [*names, "inserted_at", "reason"] if f"`{name}`" not in PAGE.read_text()]
+        self.assertEqual(missing, [])
 
     def test_the_worker_ships_until_it_is_terminated(self) -> None:
         (program,) = [block for block in self.blocks if ".run()" in block]
