@@ -63,11 +63,10 @@ export async function put(
   return EXIT_CODES.done;
 }
 
-/** The error of one element. The server names its line in a request that it may have shared with others. */
+/** The error of one element, if the server rejected this one. */
 function ofElement(error: unknown, number: number, count: number): unknown {
-  if (!(error instanceof QuaysideError)) return error;
-  const message = error.message.replace(/^Line \d+: /, count === 1 ? '' : `Element ${number}: `);
-  return Object.assign(error, { message });
+  if (!(error instanceof QuaysideError) || count === 1 || error.details.line === undefined) return error;
+  return Object.assign(error, { message: `Element ${number}: ${error.message}` });
 }
 
 async function readInput(

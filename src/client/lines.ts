@@ -37,8 +37,9 @@ function secondsOf(name: string, ms: number | undefined): number | undefined {
 }
 
 function momentOf(at: Date): number {
-  const ms = at.getTime();
-  if (Number.isNaN(ms)) throw invalid('at is an invalid date. Allowed: a Date with a time.');
+  // A program in JavaScript may give anything.
+  const ms = typeof at.getTime === 'function' ? at.getTime() : Number.NaN;
+  if (Number.isNaN(ms)) throw invalid(`at is ${at}. Allowed: a Date with a time.`);
   return ms;
 }
 

@@ -1,5 +1,5 @@
 import { RequestBatcher } from './batcher.ts';
-import { jsonIn, QuaysideError, textOf } from './errors.ts';
+import { invalid, jsonIn, QuaysideError, quoted, textOf } from './errors.ts';
 import type { CallOptions, InsertOptions } from './options.ts';
 import type { ClientResponse, Transport } from './transport.ts';
 
@@ -138,6 +138,8 @@ export class QueueWire {
         const { code, details, status } = error;
         const at = Number(details.line) - 1;
         if (lines[at]) {
+          // Each caller inserts one element, and knows no lines.
+          error.message = error.message.replace(/^Line \d+: /, '');
           const results = await this.#insertEach([...lines.slice(0, at), ...lines.slice(at + 1)], kind);
           return [...results.slice(0, at), error, ...results.slice(at)];
         }
@@ -171,9 +173,12 @@ export class QueueWire {
   }
 }
 
+/** @throws ValidationError for a key of another type, such as a number: it could not be sent, and a repeat would store the element twice */
 export function kindOfKey({ idempotencyKey: key }: InsertOptions): KeyKind {
   if (key === false) return 'none';
-  return key == null ? 'random' : 'own';
+  if (key == null) return 'random';
+  if (typeof key === 'string') return 'own';
+  throw invalid(`idempotencyKey is ${quoted(key)}. Allowed: a string, or false.`);
 }
 
 function itemOf({ receipt, action, ...rest }: SettleRequest): object {

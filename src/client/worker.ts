@@ -1,4 +1,13 @@
-import { checkedMs, LeaseLostError, QuaysideError, StoppedError, TimeoutError, textOf } from './errors.ts';
+import {
+  checkedMs,
+  invalid,
+  LeaseLostError,
+  QuaysideError,
+  quoted,
+  StoppedError,
+  TimeoutError,
+  textOf,
+} from './errors.ts';
 import { CONSOLE, type Logger } from './logger.ts';
 import { Queue, type QueueContext, reserveHeld } from './queue.ts';
 import type { HeldReservation, Reservation } from './reservation.ts';
@@ -103,6 +112,8 @@ export class Worker<T> implements AsyncDisposable {
     options: WorkerOptions = {},
   ) {
     this.#context = Queue.contextOf(queue);
+    if (typeof handler !== 'function')
+      throw invalid(`The handler is ${quoted(handler)}. Allowed: a function.`);
     this.#handler = handler;
     this.#options = options;
     this.#leaseMs = checkedMs('leaseMs', options.leaseMs ?? LEASE_MS, 1);
@@ -391,5 +402,7 @@ export class Worker<T> implements AsyncDisposable {
 
 function checkedConcurrency(concurrency: number): number {
   if (Number.isInteger(concurrency) && concurrency > 0) return concurrency;
-  throw new RangeError(`concurrency is ${concurrency}. Allowed: a whole number from 1.`);
+  throw new RangeError(
+    `concurrency is ${typeof concurrency === 'number' ? concurrency : quoted(concurrency)}. Allowed: a whole number from 1.`,
+  );
 }

@@ -15,6 +15,7 @@ import {
   StoppedError,
   TimeoutError,
   ValidationError,
+  Worker,
 } from '../../src/client/index.ts';
 import type { ClientOptions } from '../../src/client/options.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
@@ -248,6 +249,34 @@ describe('The client', () => {
     await assert.rejects(queue.reserve({ leaseMs: Number.NaN }), ValidationError);
     assert.equal((await queue.status()).total, 0);
     assert.equal(await queue.pop({ waitMs: -1 }), undefined);
+  });
+
+  it('rejects what no type of TypeScript allows, which a program in JavaScript may give all the same', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/untyped');
+    const never = (value: unknown): never => value as never;
+    await assert.rejects(queue.insert(1, { idempotencyKey: never(17) }), {
+      code: 'invalid-data',
+      message: 'idempotencyKey is 17. Allowed: a string, or false.',
+    });
+    await assert.rejects(queue.insertMany([1], { idempotencyKey: never(17) }), ValidationError);
+    await assert.rejects(queue.insert(1, { at: never('2030-01-01') }), {
+      code: 'invalid-data',
+      message: 'at is 2030-01-01. Allowed: a Date with a time.',
+    });
+    assert.equal((await queue.status()).total, 0);
+    // Without the check, both would be clients of the default address, and of the user that the environment names.
+    assert.throws(() => new Quayside(never(server.url)), ValidationError);
+    assert.throws(() => new Quayside({ auth: never({ username: 'ann', password: 'p' }) }), ValidationError);
+    assert.throws(() => new Worker(queue, never(undefined)), ValidationError);
+  });
+
+  it('names no line if one insert is rejected, since the caller sent none', async () => {
+    await using watched = open();
+    await assert.rejects(watched.client.queue('N/no line').insert(1, { headers: { 'a b': 'c' } }), {
+      code: 'invalid-header',
+      message: /^Header "a b"/,
+    });
   });
 
   it('sends an ArrayBuffer as the bytes that it is, and not as an empty object', async () => {

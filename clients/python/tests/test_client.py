@@ -261,6 +261,12 @@ class Failures(ClientTest):
             self.queue.insert(1, ttl=float("inf"))
         with self.assertRaisesRegex(ValidationError, "wait=-1"):
             self.queue.pop(wait=-1)
+        wrong: Any = "2030-01-01"
+        with self.assertRaisesRegex(ValidationError, "at='2030-01-01' must be a datetime"):
+            self.queue.insert(1, at=wrong)
+        with self.assertRaisesRegex(ValidationError, "groups='mail' must be a list"):
+            self.queue.insert(1, groups="mail")
+        self.assertEqual(self.queue.status().total, 0)
 
     def test_credentials_come_from_a_pair_a_function_or_the_environment(self) -> None:
         with Quayside(URL, auth=("test1", "test1")) as client:

@@ -353,8 +353,15 @@ class Workers(ClientTest):
             done.wait()
 
     def test_wrong_arguments_name_the_value(self) -> None:
-        with self.assertRaisesRegex(ValueError, "concurrency=0"):
-            Worker(self.queue, lambda job: None, concurrency=0)
+        for kind in (Worker, aio.Worker):
+            make: Any = kind
+            for concurrency in (0, "8", 1.5):
+                with self.assertRaisesRegex(ValueError, f"concurrency={concurrency!r} must be"):
+                    make(self.queue, lambda job: None, concurrency=concurrency)
+            with self.assertRaisesRegex(ValueError, "handler None must be"):
+                make(self.queue, None)
+            with self.assertRaisesRegex(ValueError, "queue 'N/orders' must be"):
+                make("N/orders", lambda job: None)
         for name, worker in (("lease", Worker), ("handler_timeout", Worker), ("lease", aio.Worker)):
             for value in (0, -1, float("nan")):
                 with self.assertRaisesRegex(ValidationError, f"{name}={value}"):

@@ -221,6 +221,8 @@ def insert_line(
     except UnicodeDecodeError:
         line["base64"] = base64.b64encode(body).decode()
     if at is not None:
+        if not isinstance(at, datetime):
+            raise ValidationError([f"at={at!r:.64} must be a datetime."])
         if at.tzinfo is None:
             raise ValidationError([f"at={at.isoformat()} has no time zone. Give it one, such as timezone.utc."])
         line["mature"] = at.timestamp()
@@ -233,6 +235,9 @@ def insert_line(
     if headers:
         line["headers"] = dict(headers)
     if groups is not None:
+        # A string is a sequence of strings as well: each of its letters would be a group.
+        if isinstance(groups, str):
+            raise ValidationError([f"groups={groups!r:.64} must be a list of names."])
         line["groups"] = list(groups)
     try:
         return json.dumps(line, ensure_ascii=False).encode()

@@ -55,7 +55,7 @@ class Worker(Generic[T]):
         handler_timeout: float | None = None,
         backoff: Backoff | None = None,
     ) -> None:
-        check_options(concurrency, lease, handler_timeout)
+        check_options(queue, handler, concurrency, lease, handler_timeout)
         self._queue = queue
         self._handler = handler
         self._concurrency = concurrency

@@ -50,9 +50,15 @@ def delay_of(backoff: Backoff | None, tries: int, error: BaseException) -> float
         return None
 
 
-def check_options(concurrency: int, lease: float, handler_timeout: float | None) -> None:
-    if concurrency < 1:
-        raise ValueError(f"concurrency={concurrency} must be at least 1.")
+def check_options(
+    queue: object, handler: object, concurrency: int, lease: float, handler_timeout: float | None
+) -> None:
+    if isinstance(queue, str):
+        raise ValueError(f"queue {queue!r:.64} must be a queue of a client, not its name.")
+    if not callable(handler):
+        raise ValueError(f"handler {handler!r:.64} must be a function.")
+    if not isinstance(concurrency, int) or concurrency < 1:
+        raise ValueError(f"concurrency={concurrency!r:.64} must be a whole number from 1.")
     milliseconds("lease", lease, at_least=1)
     if handler_timeout is not None and not handler_timeout > 0:
         raise ValidationError([f"handler_timeout={handler_timeout!r:.64} must be more than 0 seconds."])
