@@ -11,6 +11,27 @@ const inWorker = (file: string, search: string, replace: string): Edit => ({
 /** Bugs of the embedded engine: found by the model, the contract of the ports, or a suite of their own. */
 export const SQLITE: readonly Mutant[] = [
   {
+    name: 'a count of a stream reads all of its elements each time',
+    suite: 'sqlite shared counts',
+    edits: [inWorker('rows.ts', 'if (queue.shared === null) {', 'if (queue.shared !== undefined) {')],
+  },
+  {
+    name: 'a count of a stream misses what became due since the one before',
+    suite: 'sqlite shared counts',
+    edits: [inWorker('rows.ts', '    this.#noteDue(queue, now);\n', '')],
+  },
+  {
+    name: 'a count of a stream takes an element for changed only when it has changed',
+    suite: 'sqlite shared counts',
+    edits: [
+      inWorker(
+        'rows.ts',
+        'this.#statesOf(element, shared.countedAt), -1)',
+        'this.#statesOf(element, Date.now()), -1)',
+      ),
+    ],
+  },
+  {
     name: 'elements of a large call that do not fill a statement are not stored',
     suite: 'contract of inserts on SQLite',
     edits: [

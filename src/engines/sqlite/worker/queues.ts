@@ -9,7 +9,7 @@ import {
   type QueueDefaults,
 } from '../../../engine/queue-policy.ts';
 import { type GroupCounts, NO_COUNTS, type QueueCounts, type QueueOptions } from '../../../engine/storage.ts';
-import type { GroupName } from '../../../model/element.ts';
+import type { DeliveryState, GroupName } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import { ruleFor } from '../../../util/name-pattern.ts';
 import { keyOf, nameOf, type QueueName } from '../protocol.ts';
@@ -37,7 +37,26 @@ export interface Queue {
   usedAt: number;
   /** With a retention: nothing that waits there was inserted before this moment. Infinity: nothing waits; or {@link UNKNOWN}. */
   oldestAt: number;
+  /** Null: they were not counted since the queue was read from the tables, or what was counted does not hold any more. */
+  shared: SharedCounts | null;
 }
+
+/**
+ * How many deliveries in each state there are beyond the elements that they are of, each of which counts once. Kept in memory, and
+ * only for elements that did not change since: so a count reads those that did, and not a backlog of millions.
+ */
+export interface SharedCounts {
+  readonly beyond: StateCounts;
+  /** As of this moment. */
+  readonly countedAt: number;
+  /** Until this moment nothing that is counted becomes due. */
+  readonly holdsUntil: number;
+  /** Elements that changed since, and are not counted. */
+  readonly changed: Set<number>;
+}
+
+/** Deliveries, or elements, by state. */
+export type StateCounts = Record<DeliveryState, number>;
 
 /** A bound that was not looked up since the queue was read from the tables. */
 export const UNKNOWN = Number.NEGATIVE_INFINITY;
@@ -254,7 +273,7 @@ export class Queues {
 
   #put(id: number, key: QueueKey, facts: Pick<Queue, 'options' | 'usedAt' | 'oldestAt'>): Queue {
     const policy = this.#policyOf(key, facts.options);
-    const queue: Queue = { id, key, subscriptions: new Map(), policy, ...facts };
+    const queue: Queue = { id, key, subscriptions: new Map(), policy, shared: null, ...facts };
     this.#byName.set(nameOf(key), queue);
     return queue;
   }
@@ -340,8 +359,8 @@ function countsOf({ rows, now }: Store, subscription: Subscription): Counts {
 }
 
 /**
- * Elements, each once. The sum over the groups counts an element of several groups several times, so those
- * are read from the table and put right; a queue without them, such as every plain one, costs no scan.
+ * Elements, each once. The sum over the groups counts an element of several groups several times, which is put right; a queue
+ * without them, such as every plain one, costs no scan.
  */
 function elementCounts({ rows, now }: Store, queue: Queue, groups: readonly GroupCounts[]): Counts {
   const total: Counts = { ...NO_COUNTS };
@@ -354,13 +373,9 @@ function elementCounts({ rows, now }: Store, queue: Queue, groups: readonly Grou
     }
   }
   if (groups.length < 2) return total;
-  for (const { ready, scheduled, reserved } of rows.sharedStates(queue, now)) {
-    total.ready -= ready;
-    total.scheduled -= scheduled;
-    total.reserved -= reserved;
-    if (ready > 0) total.ready++;
-    else if (scheduled > 0) total.scheduled++;
-    else total.reserved++;
-  }
+  const { ready, scheduled, reserved } = rows.countShared(queue, now);
+  total.ready -= ready;
+  total.scheduled -= scheduled;
+  total.reserved -= reserved;
   return total;
 }

@@ -3,7 +3,7 @@ import { crc32 } from 'node:zlib';
 import type { PurgeStep } from '../../../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
 import type { QueueName } from '../protocol.ts';
-import type { Queue, Queues, Subscription } from './queues.ts';
+import type { Queue, Queues, StateCounts, Subscription } from './queues.ts';
 import { prepareAll, prepareArrays, type Statements } from './schema.ts';
 
 /** An element's content as it is stored: the content type, and all rarer fields as one JSON text or null. */
@@ -98,6 +98,9 @@ const RESERVED = 'FROM delivery d WHERE d.subscription = ? AND d.lease_until IS 
 const EXPIRING =
   'FROM delivery d WHERE d.expires_at IS NOT NULL AND d.lease_until IS NULL AND EXISTS (SELECT 1 FROM subscription s WHERE s.id = d.subscription)';
 
+const STATES = `SELECT sum(d.lease_until IS NULL AND d.due_at <= :now) AS ready,
+       sum(d.lease_until IS NULL AND d.due_at > :now) AS scheduled, sum(d.lease_until IS NOT NULL) AS reserved`;
+
 const ADD =
   'INSERT INTO delivery (seq, subscription, due_at, tries, crc, expires_at, reason, element, inserted_at, type, more, content_crc, body) VALUES ';
 const ADDED_ROW = '(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)';
@@ -156,11 +159,11 @@ const SQL = {
   firstDueAfter: `SELECT d.due_at AS at ${WAITING} AND d.due_at > ? ORDER BY d.due_at LIMIT 1`,
   endedLeases: `SELECT ${OWN} ${RESERVED} AND d.lease_until <= ? ORDER BY d.lease_until, d.seq LIMIT ${BOUND}`,
   firstLeaseEnd: `SELECT d.lease_until AS at ${RESERVED} ORDER BY d.lease_until LIMIT 1`,
-  sharedStates: `SELECT sum(d.lease_until IS NULL AND d.due_at <= ?) AS ready,
-              sum(d.lease_until IS NULL AND d.due_at > ?) AS scheduled,
-              sum(d.lease_until IS NOT NULL) AS reserved
-       FROM element e INDEXED BY element_shared CROSS JOIN delivery d ON d.element = e.seq
-       WHERE e.queue = ? AND e.groups > 1 GROUP BY e.seq`,
+  sharedStates: `${STATES} FROM element e INDEXED BY element_shared CROSS JOIN delivery d ON d.element = e.seq
+       WHERE e.queue = :queue AND e.groups > 1 GROUP BY e.seq`,
+  statesOf: `${STATES} FROM element e CROSS JOIN delivery d ON d.element = e.seq
+       WHERE e.seq = :element AND e.groups > 1 GROUP BY e.seq`,
+  becameDue: `SELECT d.element ${WAITING} AND d.due_at > ? AND d.due_at <= ? LIMIT ${BOUND}`,
 } as const;
 
 function manyOf(row: string): string {
@@ -221,6 +224,9 @@ const MAX_INLINE_BYTES = 1024;
 
 /** Deliveries that one step of a purge removes, about: 10 ms. */
 const PURGED_A_STEP = 2000;
+
+/** Elements of several groups that change between two counts of their queue, before all are counted again. */
+const MAX_CHANGED = 50_000;
 
 /** How many leases one call ends. More wait for the next call, which follows at once. */
 const LEASES_A_CALL = 1000;
@@ -293,6 +299,7 @@ export class Rows {
   addShared(subscription: Subscription, seq: number, element: number, facts: NewDelivery, now: number): void {
     const { dueAt, tries, expiresAt, reason } = facts;
     const { id } = subscription;
+    this.#sharedChanges(subscription, element);
     const crc = deliveryChecksum(seq, element, id, dueAt, tries, expiresAt);
     const own = [seq, id, dueAt, tries, crc, expiresAt, reason, element];
     this.#sql.add.run(...own, null, null, null, null, null);
@@ -323,6 +330,7 @@ export class Rows {
    */
   makeReadable(): void {
     for (const sql of REPAIRS) this.#db.exec(sql);
+    for (const queue of this.#queues.all()) queue.shared = null;
   }
 
   /** Copies an element whose checksum does not fit to the table `damaged`. */
@@ -448,6 +456,7 @@ export class Rows {
     subscription: Subscription,
     rows: readonly Pick<DeliveryRow, 'seq' | 'element' | 'dueAt' | 'leaseUntil'>[],
   ): void {
+    for (const { element } of rows) this.#sharedChanges(subscription, element);
     const numbers: number[] = [];
     for (let from = 0; from < rows.length; ) {
       const first = rows[from]?.seq ?? 0;
@@ -478,11 +487,12 @@ export class Rows {
   /** waiting -> reserved */
   reserve(
     subscription: Subscription,
-    rows: readonly Pick<DeliveryRow, 'seq' | 'dueAt'>[],
+    rows: readonly Pick<DeliveryRow, 'seq' | 'element' | 'dueAt'>[],
     { until, owner, at, tokens, holders }: Reservations,
   ): void {
     // Those who wait for elements ask again and again, which must write nothing.
     if (rows.length === 0) return;
+    for (const { element } of rows) this.#sharedChanges(subscription, element);
     let values: (string | number)[] = [];
     for (const [index, { seq, dueAt }] of rows.entries()) {
       values.push(tokens[index] ?? '', holders[index] ?? '', seq);
@@ -508,6 +518,7 @@ export class Rows {
     now: number,
   ): void {
     const { seq, element, expiresAt, leaseUntil } = row;
+    this.#sharedChanges(subscription, element);
     const crc = deliveryChecksum(seq, element, subscription.id, dueAt, tries, expiresAt);
     this.#sql.wait.run(dueAt, tries, crc, token, reason, seq);
     if (leaseUntil === null) this.#waitingRemoved(subscription, row.dueAt);
@@ -554,16 +565,52 @@ export class Rows {
     return momentOf(this.#sql.firstDue.get(id));
   }
 
-  /** Per element that several groups have: its deliveries by state. */
-  sharedStates(queue: Queue, now: number): Iterable<{ ready: number; scheduled: number; reserved: number }> {
-    const rows = this.#sql.sharedStates.iterate(now, now, queue.id);
-    return rows as unknown as Iterable<{ ready: number; scheduled: number; reserved: number }>;
+  /** See {@link SharedCounts}. To be called when all subscriptions of the queue were counted at `now`. */
+  countShared(queue: Queue, now: number): StateCounts {
+    this.#noteDue(queue, now);
+    const beyond: StateCounts = queue.shared?.beyond ?? { ready: 0, scheduled: 0, reserved: 0 };
+    if (queue.shared === null) {
+      const all = this.#sql.sharedStates.iterate({ now, queue: queue.id });
+      for (const states of all) addBeyond(beyond, states as unknown as StateCounts, 1);
+    } else for (const element of queue.shared.changed) addBeyond(beyond, this.#statesOf(element, now), 1);
+    let holdsUntil = Number.POSITIVE_INFINITY;
+    for (const { scheduledFrom } of queue.subscriptions.values())
+      holdsUntil = Math.min(holdsUntil, scheduledFrom);
+    queue.shared = { beyond, countedAt: now, holdsUntil, changed: new Set() };
+    return beyond;
+  }
+
+  /** Deliveries that became due since the last count change the states of their elements. */
+  #noteDue(queue: Queue, now: number): void {
+    const { shared } = queue;
+    if (shared === null || (now >= shared.countedAt && now < shared.holdsUntil)) return;
+    if (now < shared.countedAt) queue.shared = null;
+    for (const subscription of queue.subscriptions.values()) {
+      if (queue.shared === null) return;
+      const due = this.#sql.becameDue.all(subscription.id, shared.countedAt, now, MAX_CHANGED);
+      for (const { element } of due) this.#sharedChanges(subscription, element as number | null);
+    }
+  }
+
+  /** A delivery of an element is about to change, be made or go. Null: that of a plain queue. */
+  #sharedChanges({ queue }: Subscription, element: number | null): void {
+    const { shared } = queue;
+    if (shared === null || element === null || shared.changed.has(element)) return;
+    addBeyond(shared.beyond, this.#statesOf(element, shared.countedAt), -1);
+    shared.changed.add(element);
+    // Reading so many one by one costs as much as reading all.
+    if (shared.changed.size >= MAX_CHANGED) queue.shared = null;
+  }
+
+  #statesOf(element: number, now: number): StateCounts | undefined {
+    return this.#sql.statesOf.get({ now, element }) as unknown as StateCounts | undefined;
   }
 
   /** Counts the table's rows: slow, for when it can no longer be trusted to agree with what was counted. */
   recount(subscription: Subscription, now: number): void {
     this.#queues.changed(subscription);
-    const { id } = subscription;
+    const { id, queue } = subscription;
+    queue.shared = null;
     subscription.countedAt = now;
     subscription.ready = Number(this.#sql.countDue.get(id, Number.MIN_SAFE_INTEGER, now)?.n);
     subscription.scheduled = Number(this.#sql.countDue.get(id, now, Number.MAX_SAFE_INTEGER)?.n);
@@ -641,6 +688,13 @@ export class Rows {
     subscription.leaseEndsFrom = Math.min(subscription.leaseEndsFrom, until);
     this.#leasesEndFrom = Math.min(this.#leasesEndFrom, until);
   }
+}
+
+/** Adds, or takes away, what the deliveries of an element are beyond the element itself. */
+function addBeyond(beyond: StateCounts, states: StateCounts | undefined, sign: 1 | -1): void {
+  if (states === undefined) return;
+  for (const state of DELIVERY_STATES) beyond[state] += sign * states[state];
+  beyond[states.ready > 0 ? 'ready' : states.scheduled > 0 ? 'scheduled' : 'reserved'] -= sign;
 }
 
 /** The number of a delivery's element. */

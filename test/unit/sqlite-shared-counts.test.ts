@@ -1,0 +1,115 @@
+import assert from 'node:assert/strict';
+import { StatementSync } from 'node:sqlite';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { QueueCounts } from '../../src/engine/storage.ts';
+import { nameOf } from '../../src/engines/sqlite/protocol.ts';
+import { openDatabase } from '../../src/engines/sqlite/worker/open.ts';
+import { counts, type Queue, type Subscription } from '../../src/engines/sqlite/worker/queues.ts';
+import type { DeliveryRow } from '../../src/engines/sqlite/worker/rows.ts';
+import { Store } from '../../src/engines/sqlite/worker/store.ts';
+import { seededRandom } from '../support/random.ts';
+
+const NAME = nameOf({ ns: 'N', name: 'stream' });
+const GROUPS = ['a', 'b', 'c'];
+const ELEMENTS = 1000;
+const CONTENT = { type: null, more: null, body: new Uint8Array(1) };
+
+describe('the counts of a stream in the SQLite engine', () => {
+  let store: Store;
+  let queue: Queue;
+  let elements: number[];
+  /** Rows that statements returned one by one, as those do that read all elements. */
+  let rowsRead = 0;
+  const { iterate } = StatementSync.prototype;
+
+  beforeEach(() => {
+    StatementSync.prototype.iterate = function* (this: StatementSync, ...given: Parameters<typeof iterate>) {
+      for (const row of iterate.apply(this, given)) {
+        rowsRead += 1;
+        yield row;
+      }
+    } as typeof iterate;
+    const settings = { file: ':memory:', durability: 'full', check: 'never', damagedLog: 'refuse' } as const;
+    const db = openDatabase({ ...settings, cacheBytes: 1_000_000 }, () => {});
+    const options = { policies: [], durability: 'full', dedupWindowMs: 1000 } as const;
+    store = new Store(db, options, { space: null, warn: () => {}, reach: () => {} });
+    store.now = 1;
+    store.begin(true);
+    queue = store.queues.use(NAME, 1);
+    elements = Array.from({ length: ELEMENTS }, (_, i) => add(1 + (i % 10)));
+  });
+
+  afterEach(() => {
+    StatementSync.prototype.iterate = iterate;
+    store.db.close();
+  });
+
+  const add = (dueAt: number): number => {
+    const { rows, ids, queues, now } = store;
+    const seq = ids.next();
+    rows.addElement(queue, seq, GROUPS.length, CONTENT, now);
+    const facts = { dueAt, tries: 0, expiresAt: null, reason: null };
+    for (const group of GROUPS)
+      rows.addShared(queues.subscription(queue, group), ids.next(), seq, facts, now);
+    return seq;
+  };
+  const delivery = (element: number, group: string): [Subscription, DeliveryRow | null] => {
+    const subscription = store.queues.subscription(queue, group);
+    return [subscription, store.rows.find(subscription, element)];
+  };
+  const reserve = (element: number, group: string): void => {
+    const [subscription, row] = delivery(element, group);
+    if (row === null || row.leaseUntil !== null) return;
+    const reservations = { until: 1e6, owner: 0, at: store.now, tokens: ['t'], holders: [''] };
+    store.rows.reserve(subscription, [row], reservations);
+  };
+  const finish = (element: number, group: string): void => {
+    const [subscription, row] = delivery(element, group);
+    if (row !== null) store.rows.remove(subscription, [row]);
+  };
+  const wait = (element: number, group: string, dueAt: number): void => {
+    const [subscription, row] = delivery(element, group);
+    if (row !== null)
+      store.rows.wait(subscription, row, { dueAt, tries: 1, token: null, reason: null }, store.now);
+  };
+  const count = (): QueueCounts => counts(store, NAME, null);
+  /** As a start finds them: from the tables alone. */
+  const countAll = (): QueueCounts => {
+    store.queues.save();
+    store.queues.reload();
+    const counted = count();
+    queue = store.queues.use(NAME, store.now);
+    return counted;
+  };
+
+  it('are read from all elements once, and then from those that changed', () => {
+    assert.equal(count().ready, ELEMENTS / 10);
+    assert.equal(rowsRead, ELEMENTS);
+    reserve(elements[0] ?? 0, 'a');
+    finish(elements[1] ?? 0, 'b');
+    store.now = 2;
+    const { ready, scheduled, reserved } = count();
+    assert.deepEqual({ ready, scheduled, reserved }, { ready: 200, scheduled: 800, reserved: 0 });
+    assert.equal(rowsRead, ELEMENTS);
+  });
+
+  it('are those of the tables, whatever changes in which order, and if the clock is set back', () => {
+    const { between, chance, pick } = seededRandom(7);
+    for (let round = 0; round < 60; round += 1) {
+      for (let change = 0; change < 20; change += 1) {
+        const element = elements[between(0, 40)] ?? 0;
+        const group = pick(GROUPS);
+        const kind = between(0, 5);
+        if (kind === 0) reserve(element, group);
+        else if (kind === 1) finish(element, group);
+        else if (kind === 2) wait(element, group, store.now + between(0, 3));
+        else if (kind === 3) wait(element, group, 1);
+        else if (kind === 4) elements.unshift(add(store.now + between(0, 4)));
+        else counts(store, NAME, group);
+      }
+      store.now = Math.max(1, store.now + between(chance(0.1) ? -3 : 0, 3));
+      const counted = count();
+      if (round % 5 === 4) assert.deepEqual(counted, countAll());
+    }
+  });
+});
