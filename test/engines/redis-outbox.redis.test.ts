@@ -36,7 +36,9 @@ describe('The outbox of a queue of a Redis cluster', () => {
   const cli = (...args: string[]): string => redisCli('-p', String(server.port), ...args).trim();
 
   before(async () => {
-    server = await startRedis('--cluster-enabled', 'yes', '--cluster-port', String(await freePort()));
+    const cluster = ['--cluster-enabled', 'yes', '--cluster-port', String(await freePort())];
+    // With `everysec` a kill may lose what it replied to while an fsync was slow.
+    server = await startRedis('--appendfsync', 'always', ...cluster);
     proxy = await TcpProxy.start(server.port);
     url = `redis://127.0.0.1:${proxy.port}`;
     cli('CLUSTER', 'ADDSLOTSRANGE', '0', '16383');

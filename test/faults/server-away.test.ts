@@ -15,7 +15,7 @@ interface Away {
 
 const ENGINES: Readonly<Record<string, () => Promise<Away>>> = {
   Redis: async () => {
-    const redis = await startRedis();
+    const redis = await startRedis('--appendfsync', 'always');
     return {
       url: redis.url,
       states: {
