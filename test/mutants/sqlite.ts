@@ -234,8 +234,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'settle.ts',
-        "if (outcome === 'done' && kind === 'finish') insertAll",
-        "if (kind === 'finish') insertAll",
+        "if (outcome === 'done' && kind === 'finish') readInserts",
+        "if (kind === 'finish') readInserts",
       ),
     ],
   },

@@ -13,7 +13,7 @@ import type { NewRow } from './rows.ts';
 import type { Store } from './store.ts';
 
 /** A new element. */
-interface Incoming extends NewRow {
+export interface Incoming extends NewRow {
   /** Group names joined by commas, which no name has; '' on a plain queue. */
   readonly groups: string;
   readonly extra: Extra | null;
@@ -26,7 +26,7 @@ export function insert(
   fields: Fields,
   request: readonly [key: string, fingerprint: string] | null,
 ): [repeats: number[] | null, ids: string[]] {
-  const { ids, queues, rows, records, received, now } = store;
+  const { ids, queues, records, received, now } = store;
   const elements: Incoming[] = [];
   for (let at = 0; at < fields.length; at += 8) elements.push(elementAt(fields, at, received));
   const repeat = request === null ? null : repeatOf(store, name, elements, request);
@@ -50,24 +50,31 @@ export function insert(
     repeats.push(index, isSame ? 1 : 0);
     isMismatched ||= !isSame;
   };
-  let first: number | null = null;
-  const texts: string[] = [];
-  if (elements.length > 0 && elements.every(isUsual)) {
-    first = ids.draw(elements.length);
-    rows.addPlain(queues.subscription(queue, ''), first, elements, now);
-    for (let index = 0; index < elements.length; index++) texts.push(ids.text(first + index));
-  } else {
-    for (const [index, element] of elements.entries()) {
-      const seq = insertOne(store, queue, element, (seen) => onRepeat(index, element, seen));
-      first ??= seq;
-      texts.push(ids.text(seq));
-    }
-  }
-  if (request !== null && first !== null) {
+  const numbers = insertAll(store, queue, elements, onRepeat);
+  const [first] = numbers;
+  if (request !== null && first !== undefined) {
     const [key, fingerprint] = request;
     records.remember(queue, key, { seq: first, fingerprint }, now);
   }
-  return [repeats, isMismatched ? [] : texts];
+  return [repeats, isMismatched ? [] : numbers.map((seq) => ids.text(seq))];
+}
+
+/** Stores elements in their order, the usual ones together. Returns their numbers. */
+export function insertAll(
+  store: Store,
+  queue: Queue,
+  elements: readonly Incoming[],
+  onRepeat?: (index: number, element: Incoming, seen: Seen) => void,
+): number[] {
+  const { ids, queues, rows, now } = store;
+  if (elements.length === 0 || !elements.every(isUsual)) {
+    return elements.map((element, index) =>
+      insertOne(store, queue, element, (seen) => onRepeat?.(index, element, seen)),
+    );
+  }
+  const first = ids.draw(elements.length);
+  rows.addPlain(queues.subscription(queue, ''), first, elements, now);
+  return elements.map((_, index) => first + index);
 }
 
 /** Whether an element has one delivery and no key of its own, so that it can share a statement with others. */
