@@ -15,6 +15,7 @@ import type {
 import { Backoff } from '../util/backoff.ts';
 import { bytesOfText } from '../util/byte-text.ts';
 import type { Clock } from '../util/clock.ts';
+import type { LineLimit } from '../util/line-limit.ts';
 import { Pause } from '../util/pause.ts';
 import {
   CONSUMER_DEFAULTS,
@@ -44,6 +45,14 @@ export interface ExchangeContext {
   readonly maxCopies: number;
   /** Whether selectors may be used at all (`selectors: off` in the configuration). */
   readonly selectors: boolean;
+}
+
+/** The same with the limits of the node, which they share. */
+export interface NodeContext extends ExchangeContext {
+  /** Bounds their bytes in flight. */
+  readonly inFlightLimit: InFlightLimit;
+  /** Bounds the lines that their failures write. */
+  readonly lineLimit: LineLimit;
 }
 
 /** What one exchange is made of. */
@@ -95,10 +104,10 @@ export class Exchange {
   constructor(
     id: string,
     { declaration, owner, before }: ExchangeSetup,
-    context: ExchangeContext & { readonly inFlightLimit: InFlightLimit },
+    context: NodeContext,
     hooks: ExchangeHooks,
   ) {
-    const { inFlightLimit, clock, random, log } = context;
+    const { inFlightLimit, lineLimit, clock, random, log } = context;
     this.id = id;
     this.declaration = declaration;
     this.owner = owner;
@@ -124,6 +133,7 @@ export class Exchange {
       errors: this.errors,
       clock,
       log,
+      lineLimit,
       sightings: this.sightings,
       ...hooks,
     });
@@ -508,6 +518,7 @@ interface Route {
 }
 
 interface ForwarderOptions {
+  readonly lineLimit: LineLimit;
   readonly route: Route;
   /** Whether elements are reserved; else they were popped, and are finished. */
   readonly reserves: boolean;
@@ -659,8 +670,15 @@ class Forwarder {
     else {
       own.failed += 1;
       errors.add(destination, error, clock.now(), place);
+      if (!this.#isLogged(`selector of destination ${destination}`)) return;
       log.warn({ exchange: route.id, destination, error }, 'a selector failed');
     }
+  }
+
+  /** Of each cause, one line a minute is logged: whoever may insert can make a selector fail. */
+  #isLogged(cause: string): boolean {
+    const { route, lineLimit } = this.#options;
+    return lineLimit.admit(`${route.id}: ${cause}`);
   }
 
   #unroutable(delivery: Delivery, why: Unroutable, error: string | null = null): Plan {
@@ -721,53 +739,79 @@ class Forwarder {
         else group.push({ ...copy, plan, element });
       }
     }
+    const { route, log } = this.#options;
     const failed = new Set<Plan>();
     await Promise.all(
       [...byQueue].map(async ([queue, copies]) => {
-        try {
-          await queue.insert(copies.map(({ element }) => element));
-        } catch (error) {
-          const { route, log } = this.#options;
+        const { items, error } = await storeWhatFits(copies, (some) =>
+          queue.insert(some.map(({ element }) => element)),
+        );
+        if (items.length === 0) return;
+        if (this.#isLogged(`copies for queue ${queue.key.name} of ${queue.key.ns}`)) {
           log.warn(
             { err: error, exchange: route.id, queue: queue.key },
             'a destination did not store copies',
           );
-          this.#noteFailure(copies, error);
-          for (const { plan } of copies) failed.add(plan);
         }
+        this.#noteFailure(items, error);
+        for (const { plan } of items) failed.add(plan);
       }),
     );
     return failed;
   }
 
-  /** Finishes the sources, with what goes to their own engine in the same step. */
+  /**
+   * Finishes the sources, with what goes to their own engine in the same step. If one destination has no capacity for a batch,
+   * elements for others are forwarded all the same. Resolves with false if none could be: the loop is to slow down then.
+   */
   async #finish(plans: readonly Plan[], isRemote: IsRemote | null): Promise<boolean> {
     const { route, log, reserves } = this.#options;
     if (!reserves || plans.length === 0) {
       for (const plan of plans) this.#count(plan);
       return true;
     }
-    const moves = plans.map(({ delivery: { id, group, lease }, copies }): QueueMove => {
-      const inserts = isRemote === null ? copies : copies.filter((copy) => !isRemote(copy));
-      return { finish: { id, group, token: lease?.token ?? null }, inserts };
-    });
+    const inserts = ({ copies }: Plan): readonly Copy[] =>
+      isRemote === null ? copies : copies.filter((copy) => !isRemote(copy));
+    const transfer = (some: readonly Plan[]): Promise<void> => this.#transfer(some, inserts);
     try {
-      const results = await route.source.transfer(moves);
-      for (const [i, plan] of plans.entries()) if (results[i]?.outcome === 'done') this.#count(plan);
+      await transfer(plans);
       return true;
     } catch (error) {
-      log.warn({ err: error, exchange: route.id }, 'elements could not be forwarded; they are requeued');
-      const copies = plans.flatMap((plan) => plan.copies);
-      this.#noteFailure(isRemote === null ? copies : copies.filter((copy) => !isRemote(copy)), error);
+      const byTargets = Map.groupBy(plans, (plan) =>
+        inserts(plan)
+          .map(({ destination }) => destination)
+          .join(),
+      );
+      const failures = isFull(error)
+        ? await Promise.all([...byTargets.values()].map((some) => storeWhatFits(some, transfer)))
+        : [{ items: plans, error }];
+      const failed = failures.flatMap(({ items }) => items);
+      for (const { items, error: cause } of failures) {
+        if (items.length === 0) continue;
+        if (this.#isLogged('step of its source')) {
+          log.warn({ err: cause, exchange: route.id }, 'elements could not be forwarded; they are requeued');
+        }
+        this.#noteFailure(items.flatMap(inserts), cause);
+      }
       await this.#requeue(
-        plans.map(({ delivery }) => delivery),
+        failed.map(({ delivery }) => delivery),
         false,
       );
-      return false;
+      return failed.length < plans.length;
     }
   }
 
-  /** Counts each copy that was not taken; the record shows the last error of a destination, each destination once. */
+  /** Counts those that were still reserved. */
+  async #transfer(plans: readonly Plan[], inserts: (plan: Plan) => readonly Copy[]): Promise<void> {
+    const moves = plans.map((plan): QueueMove => {
+      const { id, group, lease } = plan.delivery;
+      return { finish: { id, group, token: lease?.token ?? null }, inserts: inserts(plan) };
+    });
+    const results = await this.#options.route.source.transfer(moves);
+    for (const [i, plan] of plans.entries()) if (results[i]?.outcome === 'done') this.#count(plan);
+  }
+
+  /** Counts each copy that was not stored; the record shows the last error of a destination, each destination once. */
   #noteFailure(copies: readonly Copy[], error: unknown): void {
     const { errors, clock, counters } = this.#options;
     const known = error instanceof QuaysideError ? error : null;
@@ -803,6 +847,29 @@ class Forwarder {
       const own = destination === null ? undefined : counters.destinations[destination];
       if (own !== undefined) own.matched += 1;
     }
+  }
+}
+
+/** Whether nothing was stored since there was no capacity for all of it. */
+function isFull(error: unknown): boolean {
+  return error instanceof QuaysideError && (error.code === 'queue-full' || error.code === 'namespace-full');
+}
+
+/** Stores as many, in their order, as there is capacity for. Returns those that were not stored, and why. */
+async function storeWhatFits<T>(
+  items: readonly T[],
+  store: (items: readonly T[]) => Promise<unknown>,
+): Promise<{ readonly items: readonly T[]; readonly error: unknown }> {
+  try {
+    await store(items);
+    return { items: [], error: null };
+  } catch (error) {
+    if (!isFull(error) || items.length === 1) return { items, error };
+    const half = items.length >> 1;
+    const first = await storeWhatFits(items.slice(0, half), store);
+    const rest = items.slice(half);
+    if (first.items.length === 0) return storeWhatFits(rest, store);
+    return { items: [...first.items, ...rest], error: first.error };
   }
 }
 

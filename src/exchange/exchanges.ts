@@ -9,6 +9,7 @@ import {
 import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { createCheckLimit, MAX_WAITING_DRY_RUNS } from '../sandbox/limits.ts';
+import { LineLimit } from '../util/line-limit.ts';
 import { quote } from '../util/quote.ts';
 import { repeat } from '../util/repeat.ts';
 import { Retries } from '../util/retries.ts';
@@ -30,7 +31,13 @@ import {
   versionOf,
 } from './declaration.ts';
 import { type DryRun, dryRun, type Sample } from './dry-run.ts';
-import { Exchange, type ExchangeContext, type ExchangeSetup, InFlightLimit } from './exchange.ts';
+import {
+  Exchange,
+  type ExchangeContext,
+  type ExchangeSetup,
+  InFlightLimit,
+  type NodeContext,
+} from './exchange.ts';
 import { type ExchangeOverview, type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
 
 interface ExchangesOptions extends ExchangeContext {
@@ -511,7 +518,7 @@ interface Registered {
  * behind it. Two engines may share a store, and then both define the same. Nothing waits for an engine that it does not need.
  */
 class ExchangeRegistry {
-  readonly #context: ExchangeContext & { readonly inFlightLimit: InFlightLimit };
+  readonly #context: NodeContext;
   readonly #onStrikes: (key: string, error: string) => void;
   /** In the order of the configuration. */
   readonly #caches: ReadonlyMap<Definitions, DefinitionsCache>;
@@ -525,7 +532,11 @@ class ExchangeRegistry {
   #closed = false;
 
   constructor(context: ExchangeContext, onStrikes: (key: string, error: string) => void) {
-    this.#context = { ...context, inFlightLimit: new InFlightLimit(MAX_BYTES_IN_FLIGHT) };
+    const { clock, log } = context;
+    const lineLimit = new LineLimit(clock, (cause, leftOut) =>
+      log.warn({ cause, leftOut }, 'exchanges failed further in the same way; their lines were left out'),
+    );
+    this.#context = { ...context, inFlightLimit: new InFlightLimit(MAX_BYTES_IN_FLIGHT), lineLimit };
     this.#onStrikes = onStrikes;
     this.#caches = new Map(this.stores().map((definitions) => [definitions, this.#cacheOf(definitions)]));
   }
@@ -555,6 +566,7 @@ class ExchangeRegistry {
   async stop(): Promise<void> {
     for (const key of this.keys()) this.#drop(key);
     await Promise.all(this.#stopping);
+    this.#context.lineLimit.flush();
   }
 
   /** Sorted. */

@@ -1,4 +1,5 @@
 import type { Broker } from '../../src/broker/broker.ts';
+import type { BrokerLog } from '../../src/broker/ports.ts';
 import { type Declaration, parseDeclaration } from '../../src/exchange/declaration.ts';
 import type { FindOwner } from '../../src/exchange/exchanges.ts';
 import { Exchanges } from '../../src/exchange/exchanges.ts';
@@ -30,6 +31,7 @@ export class ExchangeNode {
       maxHops?: number;
       maxCopies?: number;
       owners?: FindOwner;
+      log?: BrokerLog;
     } = {},
   ) {
     this.broker = brokerOn(namespaces, clock);
@@ -38,7 +40,7 @@ export class ExchangeNode {
       sandbox,
       clock,
       random: seededRandom(2).next,
-      log: SILENT_LOG,
+      log: options.log ?? SILENT_LOG,
       maxHops: options.maxHops ?? DEFAULTS.maxHops,
       maxCopies: options.maxCopies ?? DEFAULTS.maxCopies,
       selectors: options.selectors ?? true,
