@@ -150,11 +150,12 @@ export class Queue {
         request,
       });
     };
+    // The bound of the queue comes first: a namespace counts what it admits until it is read again, although the queue rejects it.
     const store =
-      bound === null ? insert : (): Promise<ElementId[]> => bound.admit(elements, insert, { request });
+      capacity === null ? insert : (): Promise<ElementId[]> => capacity.admit(elements, insert, { request });
     let stored: Promise<ElementId[]>;
     try {
-      stored = capacity === null ? store() : capacity.admit(elements, store, { request });
+      stored = bound === null ? store() : bound.admit(elements, store, { request });
     } catch (error) {
       return meter.observe('insert', Promise.reject(error));
     }

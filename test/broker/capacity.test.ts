@@ -77,6 +77,21 @@ describe('a namespace that holds as much as it may', () => {
     await assert.rejects(stream.transfer([move]), FULL);
   });
 
+  it('does not count what a full queue rejected: a producer that repeats it takes no capacity from other queues', async () => {
+    const bounded = plain('N', { queues: [{ pattern: 'full', options: { maxElements: 1 } }] });
+    const again = brokerOn([{ policy: bounded, engine: opened.engine, maxElements: MAX }], opened.clock, 2);
+    await again.start();
+    const to = (name: string): Promise<string[]> => again.namespace('N').queue(name).insert([newElement()]);
+    await to('full');
+    for (let i = 0; i < MAX; i += 1) {
+      // What the queue holds is read again then, before it rejects.
+      await opened.passTime(50);
+      await assert.rejects(to('full'), { code: 'queue-full' });
+    }
+    await to('other');
+    await again.stop();
+  });
+
   it('knows from the start what is there already', async () => {
     for (let i = 0; i < MAX; i += 1) await insert('q');
     const policy = plain('N');
