@@ -3,6 +3,7 @@ import { it } from 'node:test';
 import { Connection } from '../../src/engines/postgres/connection.ts';
 import { Link } from '../../src/engines/postgres/link.ts';
 import { readSettings } from '../../src/engines/postgres/settings.ts';
+import type { PostgresServer } from '../support/postgres-server.ts';
 import { CountingClock, freshSchema, runSql, SILENT, sharedServer } from './postgres.ts';
 
 it('A link to PostgreSQL says goodbye when it is stopped, and has forgotten its earlier connections', async (t) => {
@@ -50,15 +51,59 @@ it('A session of PostgreSQL has its own limits of time, whatever an administrato
     `CREATE ROLE ${user} LOGIN PASSWORD 'x'; ${limits.map((name) => `ALTER ROLE ${user} SET ${name} = '1h'`).join('; ')}`,
   );
   t.after(() => runSql(server, `DROP ROLE ${user}`));
-  const url = `postgres://${user}:x@127.0.0.1:${server.port}/postgres`;
-  const options = { url, dataDir: '', namespaces: [], clock: new CountingClock(), dedupWindowMs: 1 };
-  const settings = readSettings({ ...options, settings: {}, log: SILENT });
-  const [host] = settings.hosts;
-  assert.ok(host);
-  const connection = new Connection(settings, host, 'main', { lost: () => {}, notified: () => {} });
+  const connection = connectionOf(user, server);
   await connection.open();
   const shown = limits.map((name) => `current_setting('${name}')`).join(', ');
   const rows = await connection.query({ name: 'limits', text: `SELECT ${shown}` }, []);
   await connection.close();
   assert.deepEqual(rows, [['3s', '1500ms', '5s', '0']]);
 });
+
+it('A session of PostgreSQL is ended by its successor, also if its user takes on the role of another one', async (t) => {
+  const server = await sharedServer();
+  const [user, owner] = [freshSchema(), freshSchema()];
+  await runSql(
+    server,
+    `CREATE ROLE ${user} LOGIN PASSWORD 'x'; CREATE ROLE ${owner} NOLOGIN; GRANT ${owner} TO ${user}; ALTER ROLE ${user} SET role = '${owner}'`,
+  );
+  t.after(() => runSql(server, `DROP ROLE ${user}, ${owner}`));
+  const ended = Promise.withResolvers<Error>();
+  const [old, successor] = [connectionOf(user, server, ended.resolve), connectionOf(user, server)];
+  await old.open();
+  await successor.open();
+  await successor.endSession(old.name);
+  assert.match(String((await ended.promise).message), /administrator command/);
+  const role = await successor.query({ name: 'role', text: 'SELECT current_user' }, []);
+  await successor.close();
+  assert.deepEqual(role, [[owner]]);
+});
+
+it('A session of PostgreSQL that a pooler gives to another connection as it was is rejected', async (t) => {
+  const server = await sharedServer();
+  const user = freshSchema();
+  // What the connection before has set is still there.
+  await runSql(
+    server,
+    `CREATE ROLE ${user} LOGIN PASSWORD 'x'; ALTER ROLE ${user} SET quayside.session = 'used'`,
+  );
+  t.after(() => runSql(server, `DROP ROLE ${user}`));
+  const connection = connectionOf(user, server);
+  await assert.rejects(
+    connection.open(),
+    /a connection pooler gives one session .*; let it use session mode/,
+  );
+  connection.destroy();
+});
+
+function connectionOf(
+  user: string,
+  { port }: PostgresServer,
+  lost: (reason: Error) => void = () => {},
+): Connection {
+  const url = `postgres://${user}:x@127.0.0.1:${port}/postgres`;
+  const options = { url, dataDir: '', namespaces: [], clock: new CountingClock(), dedupWindowMs: 1 };
+  const settings = readSettings({ ...options, settings: {}, log: SILENT });
+  const [host] = settings.hosts;
+  assert.ok(host);
+  return new Connection(settings, host, 'main', { lost, notified: () => {} });
+}

@@ -14,9 +14,11 @@ const KEEP_ALIVE_AFTER_MS = 10_000;
 /** Values stay PostgreSQL's text: each operation reads its own columns. */
 const AS_TEXT = { getTypeParser: () => asText } as unknown as pg.CustomTypesConfig;
 
+/** As the user: a role that its sessions take on, if an administrator has set one (`ALTER ROLE … SET role`), may not end them. */
 const END_SESSION: Statement = {
   name: 'end session',
-  text: 'SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity WHERE application_name = $1 AND usename = current_user',
+  text: `SELECT set_config('role', 'none', true), pg_terminate_backend(pid, 1000) FROM pg_stat_activity
+    WHERE application_name = $1 AND usename = session_user`,
 };
 
 const ALIVE: Statement = { name: 'alive', text: 'SELECT 1' };
@@ -78,10 +80,14 @@ class UnfitServer extends Error {
   }
 }
 
-/** Sent in each new session, for `checkSession`. */
+/**
+ * Sent first in each new session, for `checkSession`. A session that is marked already is one of which a pooler made several, or
+ * which it handed on as it was: settings would be those of others. No prepared statement: it may be there, too.
+ */
 const SESSION_CHECK: Statement = {
-  name: 'session',
-  text: `SELECT current_setting('server_version_num'), current_setting('server_encoding'), pg_is_in_recovery()`,
+  name: '',
+  text: `SELECT current_setting('server_version_num'), current_setting('server_encoding'), pg_is_in_recovery(),
+    coalesce(current_setting('quayside.session', true), ''), set_config('quayside.session', 'used', false)`,
 };
 
 /** Checks that the engine can use the server. @throws UnfitServer */
@@ -94,6 +100,11 @@ function checkSession(row: Row): void {
     throw new UnfitServer(`the database has encoding ${text(row, 1)}; create one with ENCODING 'UTF8'`);
   }
   if (flag(row, 2)) throw new UnfitServer('it is a standby, which takes no writes; name the primary');
+  if (text(row, 3) !== '') {
+    throw new UnfitServer(
+      'a connection pooler gives one session to several connections; let it use session mode and reset sessions, or connect to the server itself',
+    );
+  }
 }
 
 const SERVER_SETTINGS: Statement = {
@@ -196,9 +207,9 @@ export class Connection {
   async open(): Promise<void> {
     try {
       await this.#client.connect();
-      await this.#client.query(sessionSettings(this.#settings));
       const [row] = await this.query(SESSION_CHECK, []);
       checkSession(row ?? []);
+      await this.#client.query(sessionSettings(this.#settings));
     } catch (error) {
       throw error instanceof UnfitServer || error instanceof Refused ? error : fromDriver(error);
     }
