@@ -302,16 +302,31 @@ describe('quayside doctor', () => {
       const fsync = (await runSql(server, 'SHOW fsync')).rows[0].fsync;
       assert.equal(report.code, fsync === 'on' ? 0 : 1, report.stderr);
       const texts = found(report, 'postgres:');
-      assert.equal(texts.length, 5);
+      assert.equal(texts.length, 6);
       assert.match(texts[0] ?? '', /^ok: it is PostgreSQL \d/);
       assert.match(texts[1] ?? '', /^warning: synchronous_commit is off: .*; take synchronousCommit out/);
       assert.match(
         texts[2] ?? '',
         fsync === 'on' ? /^ok: fsync is on$/ : /^error: fsync is off: .*; set fsync/,
       );
-      assert.match(texts[4] ?? '', /^ok: its clock and that of this machine are 0\.\d s apart$/);
+      assert.equal(texts[4], 'ok: autovacuum is on');
+      assert.match(texts[5] ?? '', /^ok: its clock and that of this machine are 0\.\d s apart$/);
       const { rows } = await runSql(server, `SELECT 1 FROM pg_namespace WHERE nspname = '${schema}'`);
       assert.deepEqual(rows, []);
+    });
+
+    it('warns if nothing removes finished elements from the disk', async (t) => {
+      const server = await sharedServer();
+      const user = freshSchema();
+      await runSql(
+        server,
+        `CREATE ROLE ${user} LOGIN PASSWORD 'x'; ALTER ROLE ${user} SET track_counts = off`,
+      );
+      t.after(() => runSql(server, `DROP ROLE ${user}`));
+      const url = `postgres://${user}:x@127.0.0.1:${server.port}/postgres`;
+      const report = await doctor({ namespaces: { N: { url } } });
+      const [, , , , autovacuum = ''] = found(report, 'postgres:');
+      assert.match(autovacuum, /^warning: track_counts is off: .*; set autovacuum = on/);
     });
   });
 });

@@ -110,7 +110,8 @@ function checkSession(row: Row): void {
 const SERVER_SETTINGS: Statement = {
   name: 'server settings',
   text: `SELECT current_setting('server_version'), current_setting('synchronous_commit'), current_setting('fsync'),
-    current_setting('full_page_writes'), (extract(epoch FROM clock_timestamp()) * 1000)::bigint`,
+    current_setting('full_page_writes'), (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+    (SELECT min(name) FROM unnest('{autovacuum,track_counts}'::text[]) AS u(name) WHERE current_setting(name) = 'off')`,
 };
 
 /** Reads what the promises of the engine need of its server. @param check names the server */
@@ -147,6 +148,14 @@ export async function examineServer(
           'warning',
           'full_page_writes is off: a crash of its machine may damage pages that were being written',
           'set full_page_writes = on, unless its file system writes pages atomically',
+        ),
+    row[5] == null
+      ? finding(check, 'ok', 'autovacuum is on')
+      : finding(
+          check,
+          'warning',
+          `${row[5]} is off: nothing removes finished elements from the disk, which fills up`,
+          'set autovacuum = on and track_counts = on in postgresql.conf',
         ),
     clockFinding(check, number(row, 4), here),
   ];
