@@ -8,6 +8,7 @@ import type { Queue } from '../broker/queue.ts';
 import { type Definition, type Definitions, isDefinitionConflict } from '../engine/definitions.ts';
 import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import type { Storage } from '../engine/storage.ts';
+import { idOf } from '../exchange/declaration.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../model/element.ts';
 import { missingRight, QuaysideError } from '../model/errors.ts';
@@ -158,10 +159,10 @@ export class BulkOperations implements Service {
    */
   async create(
     request: OperationRequest,
-    caller: Pick<OperationCaller, 'name' | 'maySeeBodies'>,
+    caller: Pick<OperationCaller, 'name' | 'maySee' | 'maySeeBodies'>,
   ): Promise<string> {
     const { broker, clock, log } = this.#options;
-    if (request.action === 'migrate') return this.#createMigration(request, caller.name);
+    if (request.action === 'migrate') return this.#createMigration(request, caller);
     const route = routeOf(request, broker);
     const { definitions } = route.source.namespace;
     // The target's name counts from here on, as with an insert.
@@ -194,11 +195,15 @@ export class BulkOperations implements Service {
   }
 
   /** @throws QuaysideError also `definition-conflict`, if the namespace moves already or something is about it that would not move with it */
-  async #createMigration(request: OperationRequest, by: string): Promise<string> {
+  async #createMigration(
+    request: OperationRequest,
+    caller: Pick<OperationCaller, 'name' | 'maySee'>,
+  ): Promise<string> {
     const { broker, clock, log } = this.#options;
     const source = broker.namespace(request.source.ns);
     await checkMigration(source, broker.namespace(request.to?.ns ?? ''));
-    this.#mustBeUnused(source.name);
+    this.#mustBeUnused(source.name, caller);
+    const { name: by } = caller;
     const leave = this.#enter(source.definitions, by);
     try {
       const { elements: estimate } = await source.storage.usage(source.name, false);
@@ -229,13 +234,14 @@ export class BulkOperations implements Service {
   }
 
   /** Exchanges are stored in the engine that is left, and operations have begun there. */
-  #mustBeUnused(ns: string): void {
+  #mustBeUnused(ns: string, caller: Pick<OperationCaller, 'maySee'>): void {
     const inUse = (what: string, hint: string): QuaysideError =>
       new QuaysideError('definition-conflict', `Namespace ${quote(ns)} cannot be moved: ${what}. ${hint}`);
     for (const { id, declaration } of this.#options.exchanges.overview()) {
       if (![declaration.src, ...declaration.dst].some((place) => place.ns === ns)) continue;
+      const isShown = caller.maySee(declaration.src.ns);
       throw inUse(
-        `exchange ${quote(id)} names it`,
+        `${isShown ? `exchange ${quote(idOf(id))}` : 'an exchange that you may not see'} names it`,
         'Delete the exchange, and create it again when the move is done.',
       );
     }

@@ -3,6 +3,8 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { MigrationTargetMissing } from '../../src/broker/migration.ts';
 import type { Engine } from '../../src/engine/engine.ts';
+import { scopedKey } from '../../src/exchange/declaration.ts';
+import { zeroExchangeCounters } from '../../src/exchange/record.ts';
 import { openMemory } from '../engines/sqlite.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { plain, type TestNamespace } from '../support/broker.ts';
@@ -275,6 +277,19 @@ describe('A namespace that moves to another engine', () => {
     usages[1]?.resolve();
     assert.equal(await second, migration);
     assert.equal(node.broker.namespace('A').migration, migration);
+  });
+
+  it('is not moved while an exchange names it, which is named to who may see it', async () => {
+    const destination = { ns: 'A', queue: 'q' };
+    const declaration = { src: { ns: 'other', queue: 'q' }, dst: [destination], consumer: {} };
+    const counters = zeroExchangeCounters(1);
+    const id = scopedKey('copy', 'other');
+    node.exchanges = [{ id, declaration, stopped: false, lastError: null, counters }];
+    const code = 'definition-conflict';
+    await assert.rejects(node.create(MIGRATE), { code, message: /: exchange "copy" names it\./ });
+    const caller = { ...OPERATOR, maySee: (ns: string) => ns !== 'other' };
+    const message = /: an exchange that you may not see names it\./;
+    await assert.rejects(node.create(MIGRATE, caller), { code, message });
   });
 
   it('is not moved while an operation is about it', async () => {

@@ -1,5 +1,6 @@
 import type { Broker } from '../../src/broker/broker.ts';
 import type { ScannedDelivery } from '../../src/engine/storage.ts';
+import type { ExchangeOverview } from '../../src/exchange/record.ts';
 import type { Delivery, DeliveryState } from '../../src/model/element.ts';
 import { BulkOperations } from '../../src/operations/operations.ts';
 import { parseRequest } from '../../src/operations/request.ts';
@@ -20,6 +21,8 @@ export const OPERATOR = { name: 'op', may: () => true, maySee: () => true, maySe
 export class OperationNode {
   readonly broker: Broker;
   readonly operations: BulkOperations;
+  /** The exchanges that there are. */
+  exchanges: readonly ExchangeOverview[] = [];
 
   /** @param seed another one for each further node on the same engines */
   constructor(namespaces: readonly TestNamespace[], clock: Clock, sandbox: SelectorSandbox, seed = 1) {
@@ -27,7 +30,7 @@ export class OperationNode {
     this.operations = new BulkOperations({
       broker: this.broker,
       searches: new Searches({ sandbox, clock, selectors: true }),
-      exchanges: { overview: () => [] },
+      exchanges: { overview: () => [...this.exchanges] },
       clock,
       random: seededRandom(seed + 100).next,
       log: SILENT_LOG,
@@ -45,8 +48,8 @@ export class OperationNode {
     await this.broker.stop();
   }
 
-  create(request: object): Promise<string> {
-    return this.operations.create(parseRequest(request), OPERATOR);
+  create(request: object, caller: Parameters<BulkOperations['create']>[1] = OPERATOR): Promise<string> {
+    return this.operations.create(parseRequest(request), caller);
   }
 
   get(id: string): Promise<OperationRecord> {
