@@ -128,12 +128,22 @@ const MAX_BROWSER_LENGTH = 256;
 const CONSOLE_PATH = '/console/';
 export const SESSION_PATH = '/console/session';
 
+/**
+ * The name of the cookie for a request. Over TLS, browsers take it from this host alone: else another host of the domain, or plain HTTP,
+ * could set one, and a user would work in a session of somebody else.
+ */
+function cookieName(call: HttpCall): string {
+  return call.isSecure ? `__Host-${SESSION_COOKIE}` : SESSION_COOKIE;
+}
+
 /** The token in the cookie of a console session; null if the request has none. */
-export function sessionToken({ head: { cookie } }: HttpCall): string | null {
+export function sessionToken(call: HttpCall): string | null {
+  const { cookie } = call.head;
   if (cookie === null) return null;
+  const name = cookieName(call);
   for (const pair of cookie.split(';')) {
     const at = pair.indexOf('=');
-    if (pair.slice(0, at).trim() === SESSION_COOKIE) return pair.slice(at + 1).trim();
+    if (pair.slice(0, at).trim() === name) return pair.slice(at + 1).trim();
   }
   return null;
 }
@@ -144,7 +154,7 @@ export function sessionToken({ head: { cookie } }: HttpCall): string | null {
  */
 export function cookieHeaders(call: HttpCall, token: string): string[] {
   const attributes = `Path=/; HttpOnly; SameSite=Strict${call.isSecure ? '; Secure' : ''}`;
-  return ['set-cookie', `${SESSION_COOKIE}=${token}; ${attributes}${token === '' ? '; Max-Age=0' : ''}`];
+  return ['set-cookie', `${cookieName(call)}=${token}; ${attributes}${token === '' ? '; Max-Age=0' : ''}`];
 }
 
 /**

@@ -631,7 +631,7 @@ describe('Nodes with the same console.secret', () => {
 });
 
 describe('The cookie over TLS', () => {
-  it('is Secure', async () => {
+  it('is Secure, with a name that no other host can set', async () => {
     const tls = makeCertificate();
     const harness = await Harness.start({ users: USERS, http: { tls } });
     const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>();
@@ -642,7 +642,10 @@ describe('The cookie over TLS', () => {
     const response = await promise;
     await text(response);
     assert.equal(response.statusCode, 200);
-    assert.match(response.headers['set-cookie']?.[0] ?? '', /; HttpOnly; SameSite=Strict; Secure$/);
+    assert.match(
+      response.headers['set-cookie']?.[0] ?? '',
+      /^__Host-quayside_session=[\w.-]+; Path=\/; HttpOnly; SameSite=Strict; Secure$/,
+    );
     await harness.close();
   });
 });
@@ -665,5 +668,18 @@ describe('The cookie over TLS that a proxy ends', () => {
     }
     const answer = await signIn(untrusted().client(null), 'ops', undefined, { 'x-forwarded-proto': 'https' });
     assert.equal(attributesOf(answer).includes('Secure'), false);
+  });
+
+  it('is not one that another host of the domain, or plain HTTP, has set', async () => {
+    const client = trusted().client(null);
+    const https = { 'x-forwarded-proto': 'https' };
+    const [own, others] = [await signIn(client, 'ops', undefined, https), await signIn(client, 'support')];
+    assert.match(cookieOf(own), /^__Host-quayside_session=/);
+    const userOf = async (cookie: string): Promise<string | number> => {
+      const answer = await session(client, { ...PAGE, ...https, cookie });
+      return answer.status === 200 ? jsonOf<Session>(answer).user : answer.status;
+    };
+    assert.equal(await userOf(`${cookieOf(others)}; ${cookieOf(own)}`), 'ops');
+    assert.equal(await userOf(cookieOf(others)), 401);
   });
 });

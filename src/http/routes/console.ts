@@ -183,7 +183,12 @@ export function consoleRoutes(folder: string): readonly Route[] {
       ),
       responses: [
         json('The session; its cookie comes with it.', Session, {
-          headers: [{ name: 'set-cookie', description: 'The cookie `quayside_session`.' }],
+          headers: [
+            {
+              name: 'set-cookie',
+              description: 'The cookie `quayside_session`; over TLS `__Host-quayside_session`.',
+            },
+          ],
         }),
       ],
       problems: [
