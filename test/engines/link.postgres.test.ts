@@ -3,7 +3,9 @@ import { it } from 'node:test';
 import { Connection } from '../../src/engines/postgres/connection.ts';
 import { Link } from '../../src/engines/postgres/link.ts';
 import { readSettings } from '../../src/engines/postgres/settings.ts';
+import type { CancelTimer } from '../../src/util/clock.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
+import { until } from '../support/until.ts';
 import { CountingClock, freshSchema, runSql, SILENT, sharedServer } from './postgres.ts';
 
 it('A link to PostgreSQL says goodbye when it is stopped, and has forgotten its earlier connections', async (t) => {
@@ -93,6 +95,43 @@ it('A session of PostgreSQL that a pooler gives to another connection as it was 
     /a connection pooler gives one session .*; let it use session mode/,
   );
   connection.destroy();
+});
+
+/** Waits for no pause. */
+class HastyClock extends CountingClock {
+  override after(delayMs: number, run: () => void): CancelTimer {
+    return super.after(delayMs <= 1000 ? 0 : delayMs, run);
+  }
+}
+
+it('A link to several hosts of PostgreSQL logs once why each of them cannot be used', async (t) => {
+  const server = await sharedServer();
+  const user = freshSchema();
+  await runSql(server, `CREATE ROLE ${user} LOGIN PASSWORD 'x'`);
+  t.after(() => runSql(server, `DROP ROLE ${user}`));
+  const reasons: unknown[] = [];
+  const options = {
+    url: `postgres://${user}:x@127.0.0.1:${server.port},127.0.0.1:1/postgres`,
+    dataDir: '',
+    namespaces: [],
+    clock: new HastyClock(),
+    dedupWindowMs: 1,
+    settings: {},
+    log: { info: () => {}, warn: ({ reason }: Record<string, unknown>) => reasons.push(reason) },
+  };
+  const link = new Link(readSettings(options), 'main', options, {});
+  await link.start();
+  await runSql(server, `ALTER ROLE ${user} NOLOGIN`);
+  const opened = t.mock.method(Connection.prototype, 'open');
+  link.drop('asked for by a test');
+  await until(() => opened.mock.callCount() > 8);
+  await link.stop();
+  const [dropped, ...others] = reasons.map(String);
+  assert.equal(dropped, 'asked for by a test');
+  assert.deepEqual(others.map((reason) => /ECONNREFUSED|not permitted to log in/.exec(reason)?.[0]).sort(), [
+    'ECONNREFUSED',
+    'not permitted to log in',
+  ]);
 });
 
 function connectionOf(

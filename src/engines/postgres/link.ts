@@ -7,7 +7,7 @@ import {
   unknownOutcome,
 } from '../../engine/calls.ts';
 import { type EngineLog, WrongStore } from '../../engine/engine.ts';
-import { withTlsHint } from '../../engine/settings.ts';
+import { type Host, withTlsHint } from '../../engine/settings.ts';
 import { Backoff } from '../../util/backoff.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
 import { Connection, ConnectionLost, Refused, refusedError, TIMEOUT_MS } from './connection.ts';
@@ -55,7 +55,8 @@ export class Link {
   #predecessor: string | null = null;
   #cancelRetry: CancelTimer | null = null;
   readonly #backoff = new Backoff(() => randomInt(RANDOM_STEPS) / RANDOM_STEPS, BACKOFF);
-  #lastReason = '';
+  /** Since the connection was lost, by host: why it could not be used. */
+  readonly #reasons = new Map<Host | undefined, string>();
   /** Settles when no attempt is in progress. */
   #retrying: Promise<void> = Promise.resolve();
   /** That of the attempt in progress. */
@@ -130,11 +131,16 @@ export class Link {
     cancel();
   }
 
+  /** The one to try next. */
+  get #host(): Host | undefined {
+    const { hosts } = this.#settings;
+    return hosts[this.#attempts % hosts.length];
+  }
+
   /** @param prepareMs how long preparing may take; null: without limit */
   async #open(prepareMs: number | null): Promise<void> {
     if (this.#isStopped) throw STOPPED;
-    const { hosts } = this.#settings;
-    const host = hosts[this.#attempts % hosts.length];
+    const host = this.#host;
     this.#attempts += 1;
     if (host === undefined) throw new Error('no host is named');
     const connection = new Connection(this.#settings, host, this.#role, {
@@ -188,26 +194,27 @@ export class Link {
 
   async #retry(): Promise<void> {
     this.#cancelRetry = null;
+    const host = this.#host;
     try {
       await this.#open(PREPARE_TIMEOUT_MS);
     } catch (error) {
       if (this.#isStopped) return;
-      this.#logUnavailable(reasonOf(error));
+      this.#logUnavailable(host, reasonOf(error));
       this.#backoff.noteFailure();
       this.#retryAfter(this.#backoff.delayMs());
       return;
     }
     this.#awaySince = null;
     this.#backoff.reset();
-    this.#lastReason = '';
+    this.#reasons.clear();
     this.#log.info({ server: this.#settings.shown, role: this.#role }, 'PostgreSQL is available again');
     this.#events.back?.();
   }
 
-  /** Once for each reason: a server that is unavailable for a day must not fill the log. */
-  #logUnavailable(reason: string): void {
-    if (reason === this.#lastReason) return;
-    this.#lastReason = reason;
+  /** If the reason is another one than at the host's last attempt: servers that are unavailable for a day must not fill the log. */
+  #logUnavailable(host: Host | undefined, reason: string): void {
+    if (reason === this.#reasons.get(host)) return;
+    this.#reasons.set(host, reason);
     this.#log.warn(
       { server: this.#settings.shown, role: this.#role, reason },
       'PostgreSQL is still unavailable',
