@@ -372,6 +372,24 @@ class Workers(ClientTest):
             Worker(self.queue, lambda job: None).on("done", lambda: None)
 
 
+    def test_a_job_whose_handler_returns_an_awaitable_is_rolled_back_not_committed(self) -> None:
+        async def handle(job: object) -> None:
+            raise AssertionError("nobody runs it")
+
+        with self.assertRaisesRegex(ValueError, "handler 'handle' must not be a coroutine function"):
+            Worker(self.queue, handle)
+        self.queue.insert("work")
+        found: list[BaseException] = []
+        done = threading.Event()
+        worker = Worker(self.queue, lambda job: handle(job), backoff=lambda tries, error: 60)
+        worker.on("rolled_back", lambda job, error: found.append(error))
+        worker.on("rolled_back", lambda job, error: done.set())
+        with worker:
+            done.wait()
+        self.assertIsInstance(found[0], TypeError)
+        self.assertEqual(self.queue.status().scheduled, 1)
+
+
 class Processes(ClientTest):
     def test_sigterm_ends_a_worker_and_returns_its_job(self) -> None:
         for program in (BLOCKING, AIO):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import queue as queues
 import signal
@@ -56,6 +57,9 @@ class Worker(Generic[T]):
         backoff: Backoff | None = None,
     ) -> None:
         check_options(queue, handler, concurrency, lease, handler_timeout)
+        if inspect.iscoroutinefunction(handler):
+            name = handler.__name__[:64]
+            raise ValueError(f"handler {name!r} must not be a coroutine function; quayside.aio has a Worker for those.")
         self._queue = queue
         self._handler = handler
         self._concurrency = concurrency
@@ -245,7 +249,12 @@ class Worker(Generic[T]):
         while (job := self._jobs.get()) is not None:
             started_at = time.monotonic()
             try:
-                self._handler(job)
+                awaitable = self._handler(job)
+                # Its work has not begun, and a commit would lose it.
+                if inspect.isawaitable(awaitable):
+                    if inspect.iscoroutine(awaitable):
+                        awaitable.close()
+                    raise TypeError("The handler returned an awaitable; the Worker of quayside.aio awaits handlers.")
             except BaseException as error:
                 self._conclude(job, error, started_at)
             else:
