@@ -157,7 +157,11 @@ export function isOpaque(value: string, maxLength: number = LIMITS.idLength): bo
 /** @throws QuaysideError `invalid-parameter` */
 export function checkOpaque(name: string, value: string, maxLength: number = LIMITS.idLength): string {
   if (isOpaque(value, maxLength)) return value;
-  throw wrongValue(name, value, `1 to ${maxLength} visible ASCII characters, as in the response that named it`);
+  throw wrongValue(
+    name,
+    value,
+    `1 to ${maxLength} visible ASCII characters, as in the response that named it`,
+  );
 }
 
 const VISIBLE = /^[\x21-\x7e]+$/;
