@@ -549,7 +549,7 @@ interface Plan {
 
 /**
  * Stores what was decided and settles the sources. Its calls to the source's engine are made before it returns, so that batches
- * keep their order. Resolves with false if a destination was unavailable.
+ * keep their order. Resolves with false if the loop is to slow down.
  */
 type Decided = () => Promise<boolean>;
 

@@ -43,6 +43,25 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     edits: edit('exchange/exchange.ts', 'this.#inARow.add(id);', 'this.#inARow.add(`${id} ${count}`);'),
   },
   {
+    name: 'a full destination delays elements that are for others',
+    suite: 'full destinations',
+    edits: edit('exchange/exchange.ts', 'const failures = isFull(error)', 'const failures = false'),
+  },
+  {
+    name: 'a destination takes a whole batch or nothing of it',
+    suite: 'full destinations',
+    edits: edit(
+      'exchange/exchange.ts',
+      'if (!isFull(error) || items.length === 1) return { items, error };',
+      'if (items.length > 0) return { items, error };',
+    ),
+  },
+  {
+    name: 'each element for which a selector fails writes a line to the log',
+    suite: 'full destinations',
+    edits: edit('exchange/exchange.ts', 'return lineLimit.admit(', 'return true || lineLimit.admit('),
+  },
+  {
     name: 'an element multiplies in a loop without bound',
     suite: 'copies in loops',
     edits: edit(

@@ -253,6 +253,7 @@ export const SUITES = {
     files: ['test/operations/search.test.ts'],
     pattern: '/^(Search rejects|Search, sqlite::memory:)/',
   },
+  'full destinations': { files: ['test/exchange/full-destination.test.ts'], pattern: null },
   'bytes in flight': { files: ['test/exchange/in-flight-limit.test.ts'], pattern: null },
 } as const satisfies Record<string, Suite>;
 export type SuiteName = keyof typeof SUITES;
