@@ -94,6 +94,8 @@ export class ApiTokens implements Service {
       new QuaysideError('overloaded', 'Too many tokens of this user are being created; retry later.'),
   });
   #onEnded: () => void = () => {};
+  /** Whether it is called at the end of this turn: for all tokens of a user who was removed, sessions are looked at once. */
+  #isEndNoted = false;
   /** The reading of all tokens that has begun, and the one that begins after it. */
   #reading: Promise<void> | null = null;
   #nextReading: Promise<void> | null = null;
@@ -312,6 +314,13 @@ export class ApiTokens implements Service {
     token.isRevoked = true;
     this.#byId.delete(id);
     this.#byDigest.delete(token.stored.digest);
+    if (this.#isEndNoted) return;
+    this.#isEndNoted = true;
+    queueMicrotask(() => this.#reportEnd());
+  }
+
+  #reportEnd(): void {
+    this.#isEndNoted = false;
     this.#onEnded();
   }
 

@@ -81,6 +81,15 @@ describe('API tokens', () => {
     assert.equal(tokens.list(OWNER).length, 100);
   });
 
+  it('of a user who was removed are reported together, when none of them counts any more', async () => {
+    await Promise.all(Array.from({ length: 100 }, () => expiringIn(1000)));
+    const left: number[] = [];
+    tokens.onEnded(() => left.push(tokens.list(OWNER).length));
+    await tokens.revokeOf(OWNER.name);
+    assert.equal(left.at(-1), 0);
+    assert.ok(left.length < 10, `${left.length} reports`);
+  });
+
   describe('that another node created, of which no signal has come', () => {
     let reads: number;
     let others: ApiTokens;
