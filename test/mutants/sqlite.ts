@@ -13,7 +13,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a count of a stream reads all of its elements each time',
     suite: 'sqlite shared counts',
-    edits: [inWorker('rows.ts', 'if (queue.shared === null) {', 'if (queue.shared !== undefined) {')],
+    edits: [inWorker('rows.ts', 'let after = shared?.readTo ?? ', 'let after = ')],
   },
   {
     name: 'a count of a stream misses what became due since the one before',

@@ -23,6 +23,7 @@ describe('the counts of a stream in the SQLite engine', () => {
   const { iterate } = StatementSync.prototype;
 
   beforeEach(() => {
+    rowsRead = 0;
     StatementSync.prototype.iterate = function* (this: StatementSync, ...given: Parameters<typeof iterate>) {
       for (const row of iterate.apply(this, given)) {
         rowsRead += 1;
@@ -91,6 +92,28 @@ describe('the counts of a stream in the SQLite engine', () => {
     const { ready, scheduled, reserved } = count();
     assert.deepEqual({ ready, scheduled, reserved }, { ready: 200, scheduled: 800, reserved: 0 });
     assert.equal(rowsRead, ELEMENTS);
+  });
+
+  it('are read a part at a time, so that a start with millions keeps nothing else waiting', () => {
+    const many = 19_500;
+    const numbers = `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ${many})`;
+    store.queues.save();
+    store.db.exec(`${numbers} INSERT INTO element SELECT i, ${queue.id}, 2, 1, NULL, NULL, 0, x'00' FROM n`);
+    for (const [i, group] of ['a', 'b'].entries()) {
+      const { id } = store.queues.subscription(queue, group);
+      store.db.exec(`${numbers} INSERT INTO delivery (seq, subscription, due_at, tries, crc, element)
+        SELECT i + ${(i + 1) * many}, ${id}, 1, 0, 0, i FROM n`);
+      store.db.exec(`UPDATE subscription SET ready = ready + ${many} WHERE id = ${id}`);
+    }
+    store.queues.reload();
+    queue = store.queues.use(NAME, 1);
+    const first = count();
+    assert.equal(rowsRead, 20_000);
+    // Half of those that the test began with count once for each group.
+    assert.equal(first.ready, many + 50 + 50 * GROUPS.length);
+    finish(many, 'a');
+    assert.equal(count().ready, ELEMENTS / 10 + many);
+    assert.equal(rowsRead, many + ELEMENTS);
   });
 
   it('are those of the tables, whatever changes in which order, and if the clock is set back', () => {

@@ -49,6 +49,8 @@ export interface SharedCounts {
   readonly beyond: StateCounts;
   /** As of this moment. */
   readonly countedAt: number;
+  /** Up to this one they were read; Infinity: all were. Those behind it count once for each of their groups. */
+  readonly readTo: number;
   /** Until this moment nothing that is counted becomes due. */
   readonly holdsUntil: number;
   /** Elements that changed since, and are not counted. */
