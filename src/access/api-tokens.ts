@@ -143,8 +143,10 @@ export class ApiTokens implements Service {
   }
 
   async #create(owner: User, token: NewToken): Promise<CreatedToken> {
-    const own = [...this.#byId.values()].filter(({ stored }) => stored.owner === owner.name);
-    if (own.length >= MAX_PER_OWNER) {
+    const own = [...this.#byId].filter(([, { stored }]) => stored.owner === owner.name);
+    const [expired] = own.find(([, { isExpired }]) => isExpired) ?? [];
+    if (own.length >= MAX_PER_OWNER && expired !== undefined) await this.revoke(expired, owner);
+    else if (own.length >= MAX_PER_OWNER) {
       throw new QuaysideError(
         'too-many-tokens',
         `User ${quote(owner.name)} has ${own.length} tokens, the limit is ${MAX_PER_OWNER}; revoke one that is not used.`,

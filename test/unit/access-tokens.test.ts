@@ -81,6 +81,15 @@ describe('API tokens', () => {
     assert.equal(tokens.list(OWNER).length, 100);
   });
 
+  it('that have expired make room for new ones', async () => {
+    await Promise.all(Array.from({ length: 100 }, (_, i) => expiringIn(i === 7 ? 1000 : 5000)));
+    await assert.rejects(expiringIn(1000), { code: 'too-many-tokens' });
+    clock.advance(1000);
+    await expiringIn(5000);
+    assert.equal(tokens.list(OWNER).filter(({ expiresAt }) => (expiresAt ?? 0) > clock.now()).length, 100);
+    await assert.rejects(expiringIn(1000), { code: 'too-many-tokens' });
+  });
+
   it('of a user who was removed are reported together, when none of them counts any more', async () => {
     await Promise.all(Array.from({ length: 100 }, () => expiringIn(1000)));
     const left: number[] = [];
