@@ -69,10 +69,25 @@ export class Upkeep {
     this.#forgetUnused(store);
     const arePagesLeft = this.#returnPages(store.space?.isTight ?? false);
     const isMore =
-      expired.length === ROWS_A_CALL || old.length === ROWS_A_CALL || areKeysLeft || arePagesLeft;
+      expired.length === ROWS_A_CALL ||
+      old.length === ROWS_A_CALL ||
+      areKeysLeft ||
+      arePagesLeft ||
+      this.#continueCounts(store);
     const next = [rows.findNextLeaseEnd(), rows.nextExpiry(), this.#nextAt()].filter((at) => at !== null);
     const nextAt = isMore ? now : next.length === 0 ? null : Math.min(...next);
     return { nextAt, affected: store.takeAffected() };
+  }
+
+  /** Reads the next part of the elements of a stream whose count has begun. Returns whether there was one. */
+  #continueCounts({ rows, queues, now }: Store): boolean {
+    for (const queue of queues.all()) {
+      if (queue.shared === null || queue.shared.readTo === Number.POSITIVE_INFINITY) continue;
+      for (const subscription of queue.subscriptions.values()) rows.count(subscription, now);
+      rows.countShared(queue, now);
+      return true;
+    }
+    return false;
   }
 
   /** Reserved deliveries of the element stay until they are settled, and the element with them. */
