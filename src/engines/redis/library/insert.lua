@@ -144,6 +144,13 @@ local function findMismatch(q, elements, from, upTo, window)
   end
 end
 
+-- Bytes as texts, made at the first insert: `string` is not there when a library is loaded.
+local BYTES = {}
+
+local function makeBytes()
+  for i = 0, 255 do BYTES[i] = string.char(i) end
+end
+
 -- The usual batch, without groups and keys, goes straight from the arguments to Redis; and an element that is
 -- ready now, by strings that are the same for all of them. With timings each element has two arguments, else one.
 local function insertPlain(q, args, at, count, width)
@@ -152,16 +159,26 @@ local function insertPlain(q, args, at, count, width)
   local head, front, back = now .. '\0\0\0\0' .. now .. NEVER, 'w' .. PLAIN .. now, '\0\0\0\0'
   flush(q)
   local stored, added, used, listed = q.stored, q.added, 0, 0
+  if not BYTES[0] then makeBytes() end
+  -- Of the number of an element: the last byte, and those before it, which seldom change.
+  local high, low = nil, 255
   for i = at, at + width * count - 1, width do
     if width == 1 or args[i + 1] == '' then
-      q.seq = q.seq + 1
-      local seq = pack('>I6', q.seq)
-      stored[used + 1], stored[used + 2] = 'e' .. seq, head .. args[i]
-      added[listed + 1], added[listed + 2] = '0', front .. seq .. back
+      local seq = q.seq + 1
+      q.seq = seq
+      low = low + 1
+      if low == 256 or not high then
+        low = seq % 256
+        high = pack('>I5', (seq - low) / 256)
+      end
+      local last = BYTES[low]
+      stored[used + 1], stored[used + 2] = 'e' .. high .. last, head .. args[i]
+      added[listed + 1], added[listed + 2] = '0', front .. high .. last .. back
       used, listed = used + 2, listed + 2
     else
       local maturity, tries, expiresAt = timingOf(args[i + 1])
       put(q, maturity, tries, expiresAt, nil, args[i])
+      high = nil
       stored, added = q.stored, q.added
       used, listed = #stored, #added
     end

@@ -27,7 +27,7 @@ local LATE_MS = 30000
 local SESSION_HEAD = 18
 
 takesOf = function(session)
-  local kept = cmsgpack.unpack(sub(session, SESSION_HEAD + 1))
+  local _, kept = cmsgpack.unpack_one(session, SESSION_HEAD)
   local takes = {}
   for i, at in ipairs(kept[2]) do takes[i] = kept[1][at] end
   return takes

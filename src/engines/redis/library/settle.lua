@@ -303,18 +303,17 @@ end
 
 -- The usual commit, of a plain delivery that is reserved under the token of the item, as `settleOne` does it: what it needs
 -- are pieces of the two texts. Returns whether it was one.
-local COMMIT = '\1'
-local FINISH = 102
+local FINISH, LEASE = 102, 'l' .. PLAIN
 
-local function commitPlain(q, text, at, seq, record)
-  if not record or byte(text, at + 43) ~= FINISH or sub(text, at + 18, at + 18) ~= COMMIT then return false end
+local function commitPlain(q, text, at, seq, record, field)
+  if not record or byte(text, at + 43) ~= FINISH or byte(text, at + 18) ~= 1 then return false end
   local token, ends = sub(text, at + 19, at + 34), sub(record, 27, 32)
   if token ~= sub(record, 11, 26) or token == NO_TOKEN or ends == NEVER or sub(text, at, at + 11) ~= q.tag then return false end
   if call.copied >= MAX_COPIED then return false end
   local gone, deleted = q.gone, q.deleted
-  gone[#gone + 1] = 'l' .. PLAIN .. ends .. seq
+  gone[#gone + 1] = LEASE .. ends .. seq
   local count = #deleted
-  deleted[count + 1], deleted[count + 2] = 'd' .. PLAIN .. seq, 'e' .. seq
+  deleted[count + 1], deleted[count + 2] = field, 'e' .. seq
   return true
 end
 
@@ -325,7 +324,8 @@ verbs.settle = function(q, args, at)
   local owners, seqs, fields, outcomes, seen = {}, {}, {}, {}, {}
   for i = 1, #text / ITEM do
     local at = ITEM * (i - 1)
-    local group, seq = unpackAt('>I2', text, at + 42), sub(text, at + 13, at + 18)
+    local high, low = byte(text, at + 42, at + 43)
+    local group, seq = 256 * high + low, sub(text, at + 13, at + 18)
     local gid = group == 0 and 'all' or gids[group] or ''
     owners[i], seqs[i], fields[i] = gid, seq, 'd' .. gid .. seq
   end
@@ -339,7 +339,7 @@ verbs.settle = function(q, args, at)
       record = nil
     end
     seen[seq] = true
-    local isDone = gid == PLAIN and commitPlain(q, text, at, seq, record)
+    local isDone = gid == PLAIN and commitPlain(q, text, at, seq, record, fields[i])
     outcomes[i] = isDone and DONE or settleOne(q, readItem(text, at, gid), items, record)
   end
   flush(q)

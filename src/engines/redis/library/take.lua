@@ -22,7 +22,9 @@ local function readElementsAt(q, members, left, most)
   while from <= #members do
     local fields, before = {}, left
     for i = from, math.min(from + step - 1, #members) do fields[i - from + 1] = 'e' .. sub(members[i], 10, 15) end
-    for i, value in ipairs(db('HMGET', q.h, spread(fields))) do
+    local page = db('HMGET', q.h, spread(fields))
+    for i = 1, #page do
+      local value = page[i]
       local size = value and #value or 0
       if left <= 0 or most and left < most and size > left then return values, left, true end
       left = left - size
@@ -182,8 +184,10 @@ verbs.take = function(q, args, at)
   end
   if lease == 0 and q.hasReasons then addReasons(q, gid, taken, found) end
   local flags = (next and 1 or 0) + (isCut and 2 or 0)
-  local head = pack('>I1c2I6I1I6', lease > 0 and 82 or POPS, gid or PLAIN, ends, flags, next or 0)
-  return head .. concat(taken) .. sub(holder, 1, 16), at + 6, found
+  taken[0] = pack('>I1c2I6I1I6', lease > 0 and 82 or POPS, gid or PLAIN, ends, flags, next or 0)
+  taken[#taken + 1] = sub(holder, 1, 16)
+  -- Redis hashes each byte of a text in Lua, so pieces are put together once.
+  return concat(taken, '', 0), at + 6, found
 end
 
 -- Calls `each` with the member, the number of the element, and the place of every delivery of a take.
@@ -206,10 +210,10 @@ end
 local function finishPops(q, taken)
   if byte(taken) ~= POPS then return end
   local gid, deleted = sub(taken, 2, 3), q.deleted
-  local count = #deleted
+  local isPlain, count = gid == PLAIN, #deleted
   for at = TAKE_HEAD + 1, #taken - TAKE_STEP + 1, TAKE_STEP do
     local seq = sub(taken, at + 9, at + 14)
-    if gid == PLAIN and byte(taken, at + 18) % 2 == 0 then
+    if isPlain and byte(taken, at + 18) % 2 == 0 then
       count = count + 1
       deleted[count] = 'e' .. seq
     else
