@@ -3,6 +3,7 @@ import { after, before, describe, it } from 'node:test';
 import fc from 'fast-check';
 import type { Engine } from '../../src/engine/engine.ts';
 import type { Storage } from '../../src/engine/storage.ts';
+import { Keys } from '../../src/engines/redis/keys.ts';
 import type { NewElement } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { contentFingerprint } from '../../src/model/fingerprint.ts';
@@ -10,6 +11,7 @@ import type { QueueKey } from '../../src/model/names.ts';
 import { sampleBodies } from '../support/bodies.ts';
 import { plain } from '../support/broker.ts';
 import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { redisCli } from '../support/redis-servers.ts';
 import { commit, extend, nextDueAt, purge, remove, rollback, transfer } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshPrefix, redisEngine, sharedCluster, standalone } from './redis.ts';
@@ -332,4 +334,43 @@ describe('the list variant on a bad network', () => {
     await Promise.all([far.stop(), near.stop()]);
     await proxy.stop();
   });
+});
+
+describe('a list that holds an item which cannot be decoded', () => {
+  const queue = { ns: 'plain', name: 'foreign' };
+  const POP = { group: '', count: 10, leaseMs: null };
+
+  for (const item of ['x', 'an item that another program pushed into the list']) {
+    it(`gives all others to those who pop, and keeps "${item}" behind them`, async () => {
+      const { port, url } = await standalone();
+      const [prefix, warnings] = [freshPrefix(), [] as string[]];
+      const log = { info: () => {}, warn: (_fields: object, message: string) => void warnings.push(message) };
+      const settings = { variant: 'list' };
+      const engine = redisEngine({ url, namespaces: [plain('plain')], clock: null, prefix, settings, log });
+      const { storage } = engine;
+      await engine.start();
+      try {
+        const key = new Keys(prefix).list(queue);
+        const push = (): string => redisCli('-p', String(port), 'LPUSH', key, item);
+        push();
+        await storage.insert(queue, newElements('a'));
+        push();
+        await storage.insert(queue, newElements('b'));
+        const page = { group: '', states: ['ready'], bodies: true, after: null, limit: 10 } as const;
+        assert.deepEqual(bodyTexts((await storage.scan(queue, page)).deliveries), ['a', 'b']);
+        assert.equal((await storage.counts(queue)).ready, 4);
+        await assert.rejects(storage.take(queue, { ...POP, count: 1 }), { code: 'storage-unavailable' });
+        const pops = [storage.take(queue, { ...POP, count: 2 }), storage.take(queue, POP)];
+        const [first, second] = await Promise.allSettled(pops);
+        assert.ok(first?.status === 'fulfilled' && second?.status === 'rejected');
+        assert.deepEqual(bodyTexts(first.value.deliveries), ['a', 'b']);
+        assert.equal((await storage.counts(queue)).ready, 2);
+        await storage.insert(queue, newElements('c'));
+        assert.deepEqual(bodyTexts((await storage.take(queue, POP)).deliveries), ['c']);
+        assert.ok(warnings.includes('the content of an element cannot be decoded; it is postponed'));
+      } finally {
+        await engine.stop();
+      }
+    });
+  }
 });

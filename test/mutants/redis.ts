@@ -395,6 +395,11 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
+    name: 'an item of a list that cannot be decoded is lost',
+    suite: 'redis lists',
+    edits: [inRedis('list.ts', '    if (damaged.length > 0) await this.#putBehind(queue, damaged);\n', '')],
+  },
+  {
     name: 'a pop of a list returns any number of bytes',
     suite: 'redis lists',
     edits: [

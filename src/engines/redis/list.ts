@@ -30,7 +30,7 @@ import type { QueueKey } from '../../model/names.ts';
 import { type Batchers, single, type Verb } from './batcher.ts';
 import type { Arg } from './client/connection.ts';
 import { decodeContent, elementId, encodeContent } from './encoding.ts';
-import type { Keys } from './keys.ts';
+import { type Keys, queueText } from './keys.ts';
 import type { Registry, Sweeper } from './registry.ts';
 
 const NOTHING = { deliveries: [], nextDueAt: null, next: null };
@@ -119,10 +119,27 @@ export class ListStorage implements Storage {
     if (ids !== undefined) throw notSupported('takes by id');
     if (group !== PLAIN_GROUP) return NOTHING;
     const call = { count, maxBytes: maxBytes ?? null };
-    return this.#batchers.call(queue, RPOP, call, {
+    const { damaged, isHeldUp, ...taken } = await this.#batchers.call(queue, RPOP, call, {
       join: maxBytes === undefined ? 'rpop' : null,
       items: count,
     });
+    if (damaged.length > 0) await this.#putBehind(queue, damaged);
+    if (!isHeldUp) return taken;
+    const message = 'An element at the front of the list cannot be decoded; it was put behind the others.';
+    throw new QuaysideError('storage-unavailable', message, { retryAfterMs: 1_000 });
+  }
+
+  /** What nobody can be given goes to the left end, so that it keeps nothing else from being popped. */
+  async #putBehind(queue: QueueKey, damaged: readonly Damaged[]): Promise<void> {
+    const { log } = this.#batchers.context;
+    for (const { id, cause } of damaged) {
+      const fields = { queue: queueText(queue), id, err: cause };
+      log.warn(fields, 'the content of an element cannot be decoded; it is postponed');
+    }
+    const items = damaged.map(({ id, item }) => ({ id, key: null, fingerprint: '', item }));
+    const bytes = items.reduce((sum, { item }) => sum + item.length, 0);
+    const call = { items, windowMs: this.#dedupWindowMs, onRepeat: null };
+    await this.#batchers.call(queue, LPUSH, call, { creates: true, items: items.length, bytes });
   }
 
   settle(): Promise<never> {
@@ -234,19 +251,38 @@ interface PopCall {
 
 const CUT = 0x31;
 
-/** Pops of several calls are one: the first call gets the first elements. Those with `maxBytes` are alone. */
-const RPOP: Verb<PopCall, TakeResult> = {
+/** An item that is none of ours, or of a newer version. */
+interface Damaged {
+  /** As far as it has one. */
+  readonly id: ElementId;
+  readonly item: Buffer;
+  readonly cause: unknown;
+}
+
+interface Popped extends TakeResult {
+  readonly damaged: readonly Damaged[];
+  /** There is nothing for this call but damaged items. */
+  readonly isHeldUp: boolean;
+}
+
+/**
+ * Pops of several calls are one: the first call gets the first elements, and what is damaged. Those with `maxBytes` are
+ * alone.
+ */
+const RPOP: Verb<PopCall, Popped> = {
   name: 'rpop',
   encode: (calls) => [calls.reduce((sum, { count }) => sum + count, 0), calls[0]?.maxBytes ?? ''],
   decode({ text, elements }, calls) {
-    const popped = elements.map(decodeItem);
-    const nextDueAt = text.length === 0 ? null : text.readUIntBE(0, 6);
-    return calls.map(({ count }) => {
+    const { deliveries: popped, damaged } = decodeItems(elements);
+    const nextDueAt = text.length === 0 ? null : readMoment(text, 0);
+    return calls.map(({ count }, i) => {
       const deliveries = popped.splice(0, count);
       return {
         deliveries,
+        damaged: i === 0 ? damaged : [],
+        isHeldUp: deliveries.length === 0 && damaged.length > 0,
         nextDueAt: deliveries.length < count ? nextDueAt : null,
-        isCut: text[6] === CUT,
+        isCut: text.at(-1) === CUT,
       };
     });
   },
@@ -262,9 +298,8 @@ const LRANGE = single<{ readonly skip: number; readonly limit: number; readonly 
   'lrange',
   ({ skip, limit }) => [skip, limit],
   ({ text, elements }, { skip, bodies }) => {
-    const deliveries = elements.map((item, index) => {
-      const delivery = decodeItem(item);
-      return {
+    const deliveries = elements.flatMap((item, index) =>
+      decodeItems([item]).deliveries.map((delivery) => ({
         ...delivery,
         body: bodies ? delivery.body : NO_BODY,
         bytes: delivery.body.byteLength,
@@ -274,10 +309,10 @@ const LRANGE = single<{ readonly skip: number; readonly limit: number; readonly 
         reason: null,
         holder: null,
         cursor: String(skip + index + 1),
-      };
-    });
+      })),
+    );
     const isLast = text.toString() === '0';
-    return { deliveries, next: isLast ? null : String(skip + deliveries.length) };
+    return { deliveries, next: isLast ? null : String(skip + elements.length) };
   },
 );
 
@@ -286,7 +321,7 @@ const LLEN = single<undefined, { readonly count: number; readonly nextMatureAt: 
   () => [],
   ({ text }) => ({
     count: text.readUIntBE(0, 6),
-    nextMatureAt: text.length === 6 ? null : text.readUIntBE(6, 6),
+    nextMatureAt: text.length === 6 ? null : readMoment(text, 6),
   }),
 );
 
@@ -309,8 +344,26 @@ function encodeItem(fields: ElementContent & Pick<Delivery, 'id' | 'matureAt' | 
   return Buffer.concat([head, encodeContent(fields)]);
 }
 
-function decodeItem(item: Buffer | null): Delivery {
-  if (item === null) throw new Error('a list holds something else than items');
+/** The maturity of the next item; of one that is none of ours and shorter, that of what is due. */
+function readMoment(text: Buffer, at: number): number {
+  return text.length < at + 6 ? 0 : text.readUIntBE(at, 6);
+}
+
+function decodeItems(items: readonly (Buffer | null)[]): { deliveries: Delivery[]; damaged: Damaged[] } {
+  const deliveries: Delivery[] = [];
+  const damaged: Damaged[] = [];
+  for (const item of items) {
+    if (item === null) continue;
+    try {
+      deliveries.push(decodeItem(item));
+    } catch (cause) {
+      damaged.push({ id: item.toString('latin1', 10, ITEM_HEAD), item, cause });
+    }
+  }
+  return { deliveries, damaged };
+}
+
+function decodeItem(item: Buffer): Delivery {
   return {
     id: item.toString('latin1', 10, ITEM_HEAD),
     group: PLAIN_GROUP,
