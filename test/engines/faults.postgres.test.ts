@@ -271,6 +271,27 @@ describe('PostgreSQL that fails', () => {
     assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['a']);
   });
 
+  it('knows of each call that nothing happened if a lock stays for as long as calls may take', async () => {
+    const own = queue();
+    const clock = new FakeClock();
+    const node = await openNode(server, { schema, clock });
+    await node.storage.insert(own, newElements('a'));
+    const holder = await session();
+    await holder.query(`BEGIN; LOCK TABLE ${schema}.delivery`);
+    // Calls about one queue keep their order, so these share no statement, and the first one alone is the one that waits.
+    const calls = ['b', 'c', 'd'].flatMap((body) => [
+      codeOf(node.storage.insert(own, newElements(body))),
+      codeOf(pop(node, own)),
+    ]);
+    await waitingFor('relation');
+    clock.advance(3000);
+    assert.deepEqual(new Set(await Promise.all(calls)), new Set(['storage-unavailable']));
+    await holder.query('COMMIT');
+    await holder.end();
+    assert.deepEqual(bodyTexts((await pop(node, own)).deliveries), ['a']);
+    await node.stop();
+  });
+
   async function session(): Promise<pg.Client> {
     const client = new pg.Client({ connectionString: server.url() });
     await client.connect();

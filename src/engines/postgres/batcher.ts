@@ -11,7 +11,14 @@ import {
 } from '../../engine/calls.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
-import { type Connection, ConnectionLost, Refused, refusedError, TIMEOUT_MS } from './connection.ts';
+import {
+  type Connection,
+  ConnectionLost,
+  LOCK_TIMEOUT_MS,
+  Refused,
+  refusedError,
+  TIMEOUT_MS,
+} from './connection.ts';
 import type { Expirer } from './expire.ts';
 import type { Link } from './link.ts';
 import {
@@ -30,6 +37,8 @@ const NO_USES: readonly GroupUse[] = [];
 
 /** A batch that takes longer has lost its server: each of its statements would have ended before. */
 const BATCH_TIMEOUT_MS = 4000;
+/** How long a batch takes at most that waits for one lock in vain: the server's limit, and what comes before and after. */
+const LOCKED_BATCH_MS = LOCK_TIMEOUT_MS * 1.25;
 /** What one batch has at most. A call that is larger by itself has a batch to itself. */
 const BATCH_BYTES = 8 * 1024 * 1024;
 export const BATCH_ROWS = 5000;
@@ -464,6 +473,16 @@ export class Batcher {
     // It would most likely take as long again, and the others would wait for it in vain.
     if (slow != null) this.#reject(slow, error as Refused);
     else this.#onRejected(calls, error);
+    if (error instanceof Refused && error.isLocked) this.#rejectLate(calls, error);
+  }
+
+  /**
+   * Calls that would expire while another batch waits for the lock, with an outcome that nobody knows. Now it is known that nothing
+   * happened.
+   */
+  #rejectLate(calls: readonly Call[], error: Refused): void {
+    const latest = this.#options.clock.monotonic() + LOCKED_BATCH_MS;
+    for (const call of calls) if (call.deadlineAt <= latest) this.#reject(call, error);
   }
 
   /** Nothing of a batch happened: its calls run again, each alone. */

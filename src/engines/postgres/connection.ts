@@ -30,7 +30,7 @@ const OLDEST_VERSION = 140_000;
 export const TIMEOUT_MS = 4500;
 /** The server cancels a statement after this time, before its call expires. */
 const STATEMENT_TIMEOUT_MS = 3000;
-const LOCK_TIMEOUT_MS = 1500;
+export const LOCK_TIMEOUT_MS = 1500;
 /** A node that fails between BEGIN and COMMIT must not keep its rows locked until TCP notices. */
 const IDLE_IN_TRANSACTION_MS = 5000;
 /** Room for the largest batch, so that its bodies are not written to a temporary file on their way. */
@@ -368,6 +368,11 @@ export class Refused extends Error {
     return TIMEOUTS.has(this.code);
   }
 
+  /** Whether something else has locked what it needs, for longer than a statement waits. */
+  get isLocked(): boolean {
+    return this.code === LOCKED;
+  }
+
   /** Whether another server has become the writable one, so that this connection is of no use any more. */
   get isReadOnly(): boolean {
     return this.code === READ_ONLY;
@@ -382,7 +387,8 @@ const READ_ONLY = '25006';
  */
 const WORTH_A_RETRY = new Set(['40P01', '40001', '23505']);
 /** A statement, or its wait for a lock, took too long. */
-const TIMEOUTS = new Set(['57014', '55P03']);
+const LOCKED = '55P03';
+const TIMEOUTS = new Set(['57014', LOCKED]);
 /** Errors after which the server closes the connection: shutdown, crash, dropped database, idle too long. */
 const ENDS_CONNECTION = /^(?:57P0[1-5]|25P03|08...)$/;
 
