@@ -13,6 +13,7 @@ import { Retries } from '../util/retries.ts';
 import { Activity, type SeriesLimit } from './activity.ts';
 import { Cluster, type NodeInfo } from './cluster.ts';
 import type { Consumer, PendingConsumer, WaitingLimit } from './consumer.ts';
+import type { InsertTurns } from './insert-turns.ts';
 import { Meter } from './meter.ts';
 import type { Migration } from './migration.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
@@ -29,6 +30,7 @@ export interface Shared {
   readonly random: () => number;
   readonly log: BrokerLog;
   readonly waitingLimit: WaitingLimit;
+  readonly insertTurns: InsertTurns;
   readonly seriesLimit: SeriesLimit;
   /** This node, as the others see it. */
   readonly self: NodeInfo;
@@ -342,6 +344,19 @@ export class Namespace {
     this.#known.add(name);
     this.activity.noteNew(name);
     for (const added of this.#reloads) added.add(name);
+  }
+
+  /**
+   * Calls `store` in the user's turn, see `InsertTurns`; null: at once. Not async: this is on every insert's path.
+   * @param store may throw
+   */
+  inTurn<T>(user: string | null, elements: readonly NewElement[], store: () => Promise<T>): Promise<T> {
+    if (user !== null) return this.#shared.insertTurns.run(this.storage, user, elements, store);
+    try {
+      return store();
+    } catch (error) {
+      return Promise.reject(error);
+    }
   }
 
   /** The engine is about to know the queue, which counts already, lest many at once pass the limit. */

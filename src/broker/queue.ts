@@ -122,6 +122,7 @@ export class Queue {
    * Stores elements, all or none, and returns their ids (spec 4.1, Insert).
    * @param onRepeat called for each element whose dedup key was seen with the same content; see `NewElement.dedupKey`
    * @param request a key of all elements, in place of keys of their own; see `InsertOptions.request`
+   * @param user in whose turn they are stored; null: at once
    * @throws QuaysideError `namespace-full`; `queue-full`; `idempotency-mismatch` if a key was seen with other content, with the
    * element's place as `index` if there are several and the key is not that of the request
    */
@@ -129,6 +130,7 @@ export class Queue {
     given: readonly NewElement[],
     onRepeat: ((index: number) => void) | null = null,
     request: RequestKey | null = null,
+    user: string | null = null,
   ): Promise<ElementId[]> {
     const { namespace } = this;
     const { capacity, meter } = namespace;
@@ -153,12 +155,9 @@ export class Queue {
     // The bound of the queue comes first: a namespace counts what it admits until it is read again, although the queue rejects it.
     const store =
       capacity === null ? insert : (): Promise<ElementId[]> => capacity.admit(elements, insert, { request });
-    let stored: Promise<ElementId[]>;
-    try {
-      stored = bound === null ? store() : bound.admit(elements, store, { request });
-    } catch (error) {
-      return meter.observe('insert', Promise.reject(error));
-    }
+    const admit = (): Promise<ElementId[]> =>
+      bound === null ? store() : bound.admit(elements, store, { request });
+    const stored = namespace.inTurn(user, elements, admit);
     this.namespace.noteStoring(this.key, stored);
     if (isSent) this.#wakeFor(elements);
     // It is sent once the bound is known, in a later turn.
@@ -191,16 +190,17 @@ export class Queue {
   /**
    * Finishes reserved elements and stores others in queues of the same engine, each move atomically. Returns, per move, how
    * settling ended; only `done` stored anything. A move without inserts is a commit.
+   * @param user in whose turn they are stored; null: at once
    */
-  async transfer(given: readonly QueueMove[]): Promise<SettleResult[]> {
-    const { storage, meter } = this.namespace;
+  async transfer(given: readonly QueueMove[], user: string | null = null): Promise<SettleResult[]> {
+    const { namespace } = this;
+    const { storage, meter } = namespace;
     let moves = given;
     let targets = byTarget(given);
-    let [isExpiring, hasBound, isBounded] = [false, false, false];
+    let [isExpiring, isBounded] = [false, false];
     for (const { settings, namespace } of targets.keys()) {
       isExpiring ||= settings.ttlMs !== null;
-      hasBound ||= settings.maxElements !== null;
-      isBounded ||= hasBound || namespace.capacity !== null;
+      isBounded ||= settings.maxElements !== null || namespace.capacity !== null;
     }
     if (isExpiring) {
       moves = given.map(expiringMove);
@@ -210,12 +210,18 @@ export class Queue {
       from.item(finish, inserts.length === 0 ? FINISH : { kind: 'finish', inserts: inserts.map(storedIn) }),
     );
     // The engine of now, which all these queues share: while the call waits for capacity, the namespace may begin to move to another one.
-    const transferring = isBounded
-      ? this.#admitMoves(moves, () => storage.settle(items))
-      : storage.settle(items);
+    let isSent = false;
+    const settle = (): Promise<SettleResult[]> => {
+      isSent = true;
+      return storage.settle(items);
+    };
+    const coming = moves.flatMap(({ inserts }) => inserts.map(({ element }) => element));
+    const transferring = namespace.inTurn(user, coming, () =>
+      isBounded ? this.#admitMoves(moves, settle) : settle(),
+    );
     for (const [queue, elements] of targets) {
       queue.namespace.noteStoring(queue.key, transferring);
-      if (storage.ordersTransfers && !hasBound) queue.#wakeFor(elements);
+      if (storage.ordersTransfers && isSent) queue.#wakeFor(elements);
       else queue.#wakeAfter(elements, transferring);
     }
     const results = await meter.observe('commit', transferring);

@@ -127,6 +127,7 @@ export class Exchange {
     this.#program = context.sandbox.open(selectors, { payer: owner });
     this.#forwarder = new Forwarder({
       route,
+      owner,
       reserves,
       program: this.#program,
       counters: this.counters,
@@ -520,6 +521,8 @@ interface Route {
 interface ForwarderOptions {
   readonly lineLimit: LineLimit;
   readonly route: Route;
+  /** The user in whose turn it stores. */
+  readonly owner: string;
   /** Whether elements are reserved; else they were popped, and are finished. */
   readonly reserves: boolean;
   readonly program: SelectorProgram;
@@ -739,12 +742,17 @@ class Forwarder {
         else group.push({ ...copy, plan, element });
       }
     }
-    const { route, log } = this.#options;
+    const { route, log, owner } = this.#options;
     const failed = new Set<Plan>();
     await Promise.all(
       [...byQueue].map(async ([queue, copies]) => {
         const { items, error } = await storeWhatFits(copies, (some) =>
-          queue.insert(some.map(({ element }) => element)),
+          queue.insert(
+            some.map(({ element }) => element),
+            null,
+            null,
+            owner,
+          ),
         );
         if (items.length === 0) return;
         if (this.#isLogged(`copies for queue ${queue.key.name} of ${queue.key.ns}`)) {
@@ -807,7 +815,8 @@ class Forwarder {
       const { id, group, lease } = plan.delivery;
       return { finish: { id, group, token: lease?.token ?? null }, inserts: inserts(plan) };
     });
-    const results = await this.#options.route.source.transfer(moves);
+    const { route, owner } = this.#options;
+    const results = await route.source.transfer(moves, owner);
     for (const [i, plan] of plans.entries()) if (results[i]?.outcome === 'done') this.#count(plan);
   }
 

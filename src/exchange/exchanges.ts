@@ -292,7 +292,7 @@ export class Exchanges implements Service {
       else await this.check(given, request);
       return dryRun(tried, sample, this.#options, caller);
     };
-    return this.#checks.run(caller.name, run, MAX_WAITING_DRY_RUNS);
+    return this.#checks.run(caller.name, run, { maxWaiting: MAX_WAITING_DRY_RUNS });
   }
 
   /**

@@ -3,7 +3,7 @@ import type { Socket } from 'node:net';
 import findMyWay from 'find-my-way';
 import { addressBlock } from '../access/networks.ts';
 import { refusal, type User } from '../access/user.ts';
-import { shuttingDown, WaitingLimit } from '../broker/consumer.ts';
+import { connectionLimit, shuttingDown, WaitingLimit } from '../broker/consumer.ts';
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkName } from '../model/names.ts';
@@ -126,6 +126,9 @@ export class Front {
   readonly #origins: ReadonlySet<string>;
   readonly #startedAt: string;
   readonly #waitingReads = new WeakMap<Socket, number>();
+  readonly #connections: WaitingLimit;
+  /** Those of which the user is known. */
+  readonly #counted = new WeakSet<Socket>();
   readonly #foreignPages: LineLimit;
   /** Set once the server stops: each response from then on ends its connection. */
   isClosing = false;
@@ -135,6 +138,7 @@ export class Front {
   constructor(parts: HttpParts, table: readonly Route[]) {
     this.parts = parts;
     this.nodeLists = new NodeLists(parts);
+    this.#connections = connectionLimit('HTTP', parts.options.maxSockets);
     const secured = (headers: readonly string[]) =>
       parts.options.tls === null ? headers : [...headers, ...HSTS];
     const routes = table.map((route) => ({
@@ -405,6 +409,7 @@ export class Front {
   /** Finds the route, checks the right, and enters the namespace and the queue of the path. */
   #dispatch(call: HttpCall): void {
     const user = call.login;
+    if (user !== null) this.#countConnection(call, user.name);
     const match = this.router.find(call.request.method ?? '', call.path);
     if (user === null && match?.route.access !== 'open') throw unauthorized(call);
     if (match === null) throw this.#noRoute(call);
@@ -428,6 +433,19 @@ export class Front {
     const handling = route.handle(call, route.query.read(call.search));
     if (handling !== undefined) handling.catch((error: unknown) => call.fail(error));
     if (route.isAudited) this.#audit(call, handling);
+  }
+
+  /** A connection counts for the user of its first request: those of a proxy have many. @throws QuaysideError `overloaded` */
+  #countConnection({ request: { socket }, response }: HttpCall, user: string): void {
+    if (this.#counted.has(socket) || socket.destroyed) return;
+    try {
+      this.#connections.enter(user);
+    } catch (error) {
+      response.shouldKeepAlive = false;
+      throw error;
+    }
+    this.#counted.add(socket);
+    socket.once('close', () => this.#connections.exit(user));
   }
 
   /** Logs who changed what (reliability, S19), once it is done. */

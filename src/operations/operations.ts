@@ -106,12 +106,8 @@ export class BulkOperations implements Service {
   /** Those who wait for an operation to end. */
   readonly #awaited = new Map<string, Set<() => void>>();
   readonly #changed = new Map<string, { readonly ns: string; readonly action: Action; count: number }>();
-  readonly #pages = new ConcurrencyLimit({
-    perKey: 1,
-    maxWaiting: MAX_WAITING_PAGES,
-    rejection: () => new QuaysideError('overloaded', 'Too many operations run on this engine.'),
-  });
-  readonly #engines = new Map<Storage, string>();
+  /** By engine. */
+  readonly #pages = new Map<Storage, ConcurrencyLimit>();
   readonly #node: string;
   #made = 0;
   #endLooks: (() => void) | null = null;
@@ -508,8 +504,7 @@ export class BulkOperations implements Service {
       random,
       log,
       searches,
-      pages: this.#pages,
-      engine: this.#engineOf(namespace),
+      pages: this.#pagesOf(namespace),
       onChanged: (count) => addTo(this.#changed, operation.request, count),
       storeEnd: (end) => this.#storeEnd(id, found, end),
     });
@@ -521,10 +516,17 @@ export class BulkOperations implements Service {
     void run.start().finally(() => this.#runs.delete(id));
   }
 
-  #engineOf({ storage }: Namespace): string {
-    const name = this.#engines.get(storage) ?? String(this.#engines.size);
-    this.#engines.set(storage, name);
-    return name;
+  #pagesOf({ storage }: Namespace): ConcurrencyLimit {
+    const pages =
+      this.#pages.get(storage) ??
+      new ConcurrencyLimit({
+        perKey: 1,
+        total: 1,
+        maxWaiting: MAX_WAITING_PAGES,
+        rejection: () => new QuaysideError('overloaded', 'Too many operations run on this engine.'),
+      });
+    this.#pages.set(storage, pages);
+    return pages;
   }
 
   async #storeEnd(id: string, { definitions }: KnownOperation, end: OperationEnd): Promise<void> {

@@ -45,10 +45,8 @@ interface RunOptions {
   readonly random: () => number;
   readonly log: BrokerLog;
   readonly searches: Searches;
-  /** One page of an engine at a time, whatever the number of operations. */
+  /** Of the engine: one page at a time, whatever the number of operations, and users in turn. */
   readonly pages: ConcurrencyLimit;
-  /** Names the engine for `pages`. */
-  readonly engine: string;
   /** Elements were changed. */
   readonly onChanged: (count: number) => void;
   /** Stores the end. @throws QuaysideError as `Definitions.put` */
@@ -219,7 +217,7 @@ export class OperationRun {
     await this.#rest();
     if (this.#isSuperseded) throw new Superseded();
     if (this.#isStopping) return null;
-    const leave = await this.#options.pages.enter(this.#options.engine);
+    const leave = await this.#options.pages.enter(this.#options.operation.by);
     try {
       if (this.#progress.pending !== null) await this.#changePending();
       if (this.#isCancelled) return 'cancelled';

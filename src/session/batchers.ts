@@ -67,7 +67,7 @@ export class InsertBatcher<Ticket> {
     tickets: readonly (Ticket | null)[],
   ): Promise<boolean> {
     try {
-      await queue.insert(elements);
+      await queue.insert(elements, null, null, this.#session.owner);
     } catch (error) {
       const code = error instanceof QuaysideError ? error.code : null;
       if (code === null || !PARTIAL.has(code) || elements.length === 1) {

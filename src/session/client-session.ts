@@ -68,6 +68,7 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
   readonly counts: SessionCounts;
   readonly origin: ConsumerOrigin;
   protected readonly lineLimits: Arrival['lineLimits'];
+  readonly #logins: Arrival['logins'];
   readonly work = new PendingWork(() => this.#workChanged());
   /** Of its consumers that browse. */
   readonly pageTurns = new PageTurns();
@@ -84,6 +85,8 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
   readonly #toFill = new Set<SessionConsumer>();
   #state: State = 'new';
   #user: User | null = null;
+  /** As it was counted. */
+  #loginName: string | null = null;
   /** Of its login, wall time. */
   #openedAt = 0;
   #destinations: Destinations | null = null;
@@ -104,7 +107,7 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     protocol: ConsumerOrigin['protocol'],
     parts: SessionParts,
     socket: ClientSocket,
-    { id, address, counts, lineLimits }: Arrival,
+    { id, address, counts, logins, lineLimits }: Arrival,
     parse: ParseDestination,
   ) {
     this.done = this.#closed.promise;
@@ -112,6 +115,7 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     this.counts = counts;
     this.origin = { protocol, address };
     this.lineLimits = lineLimits;
+    this.#logins = logins;
     this.socket = socket;
     this.#parts = parts;
     this.#parse = parse;
@@ -302,6 +306,8 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     check
       .then((user) => {
         if (this.#state !== 'new') return;
+        this.#logins.enter(user.name);
+        this.#loginName = user.name;
         this.#state = 'open';
         this.#user = user;
         this.#openedAt = this.clock.now();
@@ -478,6 +484,7 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     this.#heartBeat?.stop();
     this.guard(() => this.writer.close());
     if (this.#user !== null) this.counts.sessions -= 1;
+    this.#logins.exit(this.#loginName);
     this.guard(() => this.endTurn());
     this.guard(() => this.release(true));
     this.work.whenIdle(() => this.#closed.resolve());

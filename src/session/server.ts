@@ -9,7 +9,7 @@ import { Networks } from '../access/networks.ts';
 import type { Authenticator, RenewUser } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { SessionInfo } from '../broker/consumer.ts';
-import { shuttingDown } from '../broker/consumer.ts';
+import { connectionLimit, shuttingDown, type WaitingLimit } from '../broker/consumer.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
 import { ExcessConnections } from '../util/excess-connections.ts';
@@ -80,6 +80,8 @@ export interface Arrival {
   readonly address: string;
   readonly certificate: ClientCertificate;
   readonly counts: SessionCounts;
+  /** Of the connections that are logged in. */
+  readonly logins: WaitingLimit;
   readonly lineLimits: LineLimits;
 }
 
@@ -111,6 +113,7 @@ export class SessionServer implements Service {
   readonly #startedAt: string;
   readonly #lineLimits: LineLimits;
   readonly #excess: ExcessConnections;
+  readonly #logins: WaitingLimit;
   #stopping: Promise<void> | null = null;
 
   /** @param protocol its name, for people */
@@ -131,6 +134,7 @@ export class SessionServer implements Service {
     };
     const { tls, maxSockets } = parts.options;
     this.#excess = new ExcessConnections(protocol, maxSockets, parts);
+    this.#logins = connectionLimit(protocol, maxSockets);
     // A client may close its sending side first; what it asked for is answered all the same. TLS has no such
     // state in practice, and one that ends in the middle of a handshake would be kept until that times out.
     this.#server = createServer({ allowHalfOpen: tls === null });
@@ -283,6 +287,7 @@ export class SessionServer implements Service {
       address,
       certificate: readClientCertificate(socket),
       counts: this.counts,
+      logins: this.#logins,
       lineLimits: this.#lineLimits,
     });
     this.#sessions.add(session);

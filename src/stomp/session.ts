@@ -326,7 +326,7 @@ const COMMANDS_OF: ReadonlyMap<Version, ReadonlyMap<string, Command>> = new Map(
 );
 
 function begin(session: StompSession, frame: Frame): void {
-  session.transactions.begin(transactionIn(frame));
+  session.transactions.begin(transactionIn(frame), session.owner);
   session.confirm(headerOf(frame.headers, 'receipt'));
 }
 

@@ -20,7 +20,7 @@ export class Transactions {
   }
 
   /** @throws QuaysideError `malformed-request`, `overloaded` */
-  begin(id: string): void {
+  begin(id: string, user: string): void {
     if (this.#open.has(id)) {
       throw malformed(
         `Transaction ${quoteBytes(id)} is open already. Choose another id, or end it first.`,
@@ -33,7 +33,7 @@ export class Transactions {
         `This session has ${STOMP_LIMITS.transactions} open transactions, the most that are allowed.`,
       );
     }
-    this.#open.set(id, new Transaction(this));
+    this.#open.set(id, new Transaction(this, user));
   }
 
   /** @throws QuaysideError `malformed-request` */
@@ -100,6 +100,7 @@ export class Transaction {
   frames = 0;
   bytes = 0;
   readonly #all: Transactions;
+  readonly #user: string;
   /** What is not stored yet, nor part of a call that stores it. */
   readonly #sends = new Set<Send>();
   readonly #settlements: Settlement[] = [];
@@ -107,8 +108,9 @@ export class Transaction {
   /** Whether anything was stored or settled. */
   #hasEffect = false;
 
-  constructor(all: Transactions) {
+  constructor(all: Transactions, user: string) {
     this.#all = all;
+    this.#user = user;
   }
 
   /** @throws QuaysideError `overloaded` */
@@ -193,7 +195,12 @@ export class Transaction {
     for (const send of sends) this.#sends.delete(send);
     await allEnded(
       [...Map.groupBy(sends, ({ queue }) => queue)].map(async ([queue, batch]) => {
-        await queue.insert(batch.map(({ element }) => element));
+        await queue.insert(
+          batch.map(({ element }) => element),
+          null,
+          null,
+          this.#user,
+        );
         this.#hasEffect = true;
       }),
     );
@@ -219,7 +226,7 @@ export class Transaction {
         finish: one.outstanding,
         inserts: one === anchor ? sends : [],
       }));
-      await this.#settle(together, queue.transfer(moves));
+      await this.#settle(together, queue.transfer(moves, this.#user));
     }
     // A namespace that began to move to another engine since the last step shares the old one with no queue any more.
     await this.#store([...this.#sends]);

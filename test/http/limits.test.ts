@@ -5,7 +5,7 @@ import { describe, it } from 'node:test';
 import { type Authenticator, RIGHTS, type User } from '../../src/access/user.ts';
 import { plain } from '../support/broker.ts';
 import { jsonOf } from '../support/http-client.ts';
-import { sharedHarness } from './harness.ts';
+import { basic, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, exchange, type RawAnswer, RawConnection, rawRequest } from './raw.ts';
 
 const MIB = 1_048_576;
@@ -205,6 +205,39 @@ describe('Connections', () => {
     assert.deepEqual(logged(), [fields], 'one line, however many are closed');
     await harness().passTime(60_000);
     assert.deepEqual(logged(), [fields, { ...fields, leftOut: 2 }]);
+    for (const connection of held) connection.destroy();
+  });
+});
+
+describe('Connections of one user', () => {
+  const users = ['test1', 'other'].map((name) => ({ name, password: name, rights: null }));
+  const harness = sharedHarness({ http: { maxSockets: 10 }, users });
+  const request = (name: string): Buffer =>
+    rawRequest(['GET /q/N/q/status HTTP/1.1', 'Host: test', `Authorization: ${basic(name, name)}`]);
+  const ask = async (connection: RawConnection, name: string, count = 1): Promise<RawAnswer | undefined> => {
+    connection.send(request(name));
+    return (await connection.answers(count)).at(-1);
+  };
+
+  it('are nine tenths of all, also if they are idle: another user still gets one', async () => {
+    const held: RawConnection[] = [];
+    const open = async (): Promise<RawConnection> => {
+      const connection = await RawConnection.open(harness().port);
+      held.push(connection);
+      return connection;
+    };
+    for (let i = 0; i < 9; i += 1) assert.equal((await ask(await open(), 'other'))?.status, 200);
+    const rejected = await open();
+    rejected.send(request('other'));
+    const [answer] = await rejected.untilClosed();
+    assert.equal(answer?.status, 503);
+    assert.equal(codeOf(answer), 'overloaded');
+    assert.equal(answer?.headers.get('connection'), 'close');
+    const honest = await open();
+    assert.equal((await ask(honest, 'test1'))?.status, 200);
+    // Those of a proxy have requests of many users.
+    assert.equal((await ask(held[0] as RawConnection, 'test1', 2))?.status, 200);
+    assert.equal((await ask(honest, 'other', 2))?.status, 200);
     for (const connection of held) connection.destroy();
   });
 });

@@ -12,6 +12,21 @@ export const BROKER: readonly Mutant[] = [
     edits: edit('broker/wait-queue.ts', 'this.#matchAgain += count;', ''),
   },
   {
+    name: 'an engine is given all that one user inserts at once',
+    suite: 'insert turns',
+    edits: edit('broker/insert-turns.ts', 'perKey: MAX_BYTES,\n        total: MAX_BYTES,', 'perKey: Infinity,'),
+  },
+  {
+    name: 'inserts wait for their turn for any time',
+    suite: 'insert turns',
+    edits: edit('broker/insert-turns.ts', 'timeout: { clock: this.#clock, ms: TIMEOUT_MS },', ''),
+  },
+  {
+    name: 'one user may have all connections of HTTP',
+    suite: 'connections of users',
+    edits: edit('http/front.ts', 'this.#connections.enter(user);', ''),
+  },
+  {
     name: 'a joint take takes in two queues at once',
     suite: 'joint takes',
     edits: edit(

@@ -157,6 +157,8 @@ export const SUITES = {
   'span exporter': { files: ['test/unit/span-exporter.test.ts'], pattern: null },
   metrics: { files: ['test/unit/metrics.test.ts'], pattern: 'from 0|oldest ready' },
   'wait queue': { files: ['test/broker/wait-queue.test.ts'], pattern: null },
+  'insert turns': { files: ['test/http/insert-turns.test.ts'], pattern: null },
+  'connections of users': { files: ['test/http/limits.test.ts'], pattern: 'Connections of one user' },
   'joint takes': { files: ['test/broker/joint-take.test.ts'], pattern: null },
   'dead letters': { files: ['test/broker/dead-letter-wake.test.ts'], pattern: 'memory' },
   'a lone node': { files: ['test/broker/alone.test.ts'], pattern: null },

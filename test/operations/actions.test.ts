@@ -5,6 +5,7 @@ import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import { MAIN_ENGINES_AND_CLUSTER, type TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
+import { engineWith } from '../support/engine-with.ts';
 import { OPERATOR, OperationNode } from './node.ts';
 
 /** By which time passes while an operation waits for its rate. */
@@ -338,6 +339,43 @@ describe('Bulk operations while the clock stands still', () => {
       assert.equal((await node.get(id)).changed, 0);
       const { state, matched, changed } = await node.ended(id, opened);
       assert.deepEqual([state, matched, changed], ['done', 300, 300]);
+    } finally {
+      await node.stop();
+      await sandbox.stop();
+      await opened.close();
+    }
+  });
+});
+
+describe('Bulk operations of several users', () => {
+  it('have pages in turn: ten of one user delay that of another by as many pages as it has', async () => {
+    const sandbox = patientSandbox();
+    const opened = await MEMORY_SQLITE.open({ namespaces: [plain('N')] });
+    const held = Promise.withResolvers<void>();
+    const pages: string[] = [];
+    const engine = engineWith(opened.engine, (real) => ({
+      scan: async (queue, options) => {
+        pages.push(queue.name);
+        await held.promise;
+        return real.scan(queue, options);
+      },
+    }));
+    const node = new OperationNode([{ policy: plain('N'), engine }], opened.clock, sandbox);
+    try {
+      await node.start();
+      for (const queue of ['flooded', 'honest']) await node.insertMany('N', queue, 4_000);
+      const count = (queue: string) => ({ action: 'count', source: { ns: 'N', queue } });
+      const floods = await Promise.all(
+        Array.from({ length: 10 }, () => node.create(count('flooded'), { ...OPERATOR, name: 'flood' })),
+      );
+      const id = await node.create(count('honest'), { ...OPERATOR, name: 'honest' });
+      held.resolve();
+      for (const one of [id, ...floods]) assert.equal((await node.ended(one, opened)).matched, 4_000);
+      const [first, last] = [pages.indexOf('honest'), pages.lastIndexOf('honest')];
+      const own = pages.filter((queue) => queue === 'honest').length;
+      assert.ok(own >= 4);
+      const others = last - first + 1 - own;
+      assert.ok(others <= own + 1, `${others} pages of another user among ${own}`);
     } finally {
       await node.stop();
       await sandbox.stop();

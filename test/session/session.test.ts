@@ -4,6 +4,7 @@ import { connect } from 'node:net';
 import { afterEach, describe, it } from 'node:test';
 import type { User } from '../../src/access/user.ts';
 import type { SessionServer } from '../../src/session/server.ts';
+import { holdInserts } from '../support/held-inserts.ts';
 import { type SessionNode, stalled, TestAuthenticator } from '../support/session-node.ts';
 import { until } from '../support/until.ts';
 import { DRIVERS, type NodeOptions, type SessionClient, type SessionDriver } from './drivers.ts';
@@ -62,6 +63,21 @@ function sessionSuite(driver: SessionDriver): void {
       client.leave();
       await gone();
       assert.deepEqual(node.server.describeSessions(), []);
+    });
+
+    it('stores its elements in the turn of its user, so that large ones delay no other user', async () => {
+      await start();
+      const held = holdInserts(node.engine.engine.storage);
+      const flood = await Promise.all(Array.from({ length: 20 }, () => login('writer')));
+      const honest = await login();
+      const sent = flood.map((client) => client.send('flooded', Buffer.alloc(1_000_000)));
+      await until(() => node.server.counts.receivedBytes >= 20_000_000);
+      assert.ok(held.total < 6_000_000, `${held.total} bytes of one user are at the engine`);
+      const small = honest.send('honest', 'small');
+      await until(() => held.bytes.has('honest'));
+      held.release();
+      await Promise.all([small, ...sent]);
+      assert.equal((await left('flooded')).length, 20);
     });
 
     describe('whose client goes away', () => {
@@ -473,6 +489,19 @@ function sessionSuite(driver: SessionDriver): void {
         await writes.send('b', 'x');
         assert.equal((await node.sizes('b')).ready, 2);
       });
+    });
+
+    it('is one of nine tenths of the connections that one user may have; others still log in', async () => {
+      await start({ maxSockets: 20 });
+      for (let i = 0; i < 18; i += 1) await login('writer');
+      void driver.connect(node, 'writer').catch(() => {});
+      await until(() => node.server.counts.errors === 1);
+      assert.equal(node.server.counts.sessions, 18);
+      await (await login()).send('a', 'x');
+      clients[0]?.socket.destroy();
+      clients[1]?.socket.destroy();
+      await until(() => node.server.counts.sessions === 17);
+      await login('writer');
     });
 
     if (!driver.isOverWebSocket) {

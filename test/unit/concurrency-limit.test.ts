@@ -87,13 +87,13 @@ describe('A limit of work in progress', () => {
     const waiting = of.run('a', async () => 'done');
     await assert.rejects(of.enter('a'), /too much waits/);
     await assert.rejects(
-      of.run('a', async () => {}, 0),
+      of.run('a', async () => {}, { maxWaiting: 0 }),
       /too much waits/,
     );
-    assert.equal(await of.run('b', async () => 'other', 0), 'other');
+    assert.equal(await of.run('b', async () => 'other', { maxWaiting: 0 }), 'other');
     leave();
     assert.equal(await waiting, 'done');
-    assert.equal(await of.run('a', async () => 'again', 0), 'again');
+    assert.equal(await of.run('a', async () => 'again', { maxWaiting: 0 }), 'again');
   });
 
   it('gives back a place once, also of work that fails', async () => {

@@ -239,7 +239,8 @@ async function insertMany(
       key === null || fingerprint === null
         ? null
         : { key: requestKey(user.name, key), fingerprint: fingerprint.text() };
-    if (batch.length > 0) ids = await queue.insert(batch, (index) => repeated.push(index), request);
+    if (batch.length > 0)
+      ids = await queue.insert(batch, (index) => repeated.push(index), request, user.name);
   } catch (error) {
     throw key === null ? namedByPlace(error, place, numbers) : error;
   }

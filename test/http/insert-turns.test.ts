@@ -1,0 +1,82 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { holdInserts } from '../support/held-inserts.ts';
+import { jsonOf, type QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
+import { sharedHarness } from './harness.ts';
+
+const USERS = ['test1', 'flood', 'second'].map((name) => ({ name, password: name, rights: null }));
+const BODY = 'x'.repeat(1_000_000);
+/** Of one user, and one element more. */
+const MOST_BYTES = 6_000_000;
+
+describe('Inserts of several users', () => {
+  const harness = sharedHarness({ users: USERS });
+  const as = (name: string): QueueClient => harness().client(`${name}:${name}`);
+  const hold = () => holdInserts(harness().opened.engine.storage);
+
+  /** So many requests one after the other leave the server time to read what came before them. */
+  const letServerRead = async (client: QueueClient): Promise<void> => {
+    for (let i = 0; i < 100; i += 1) await client.status('N', 'none');
+  };
+
+  it('go to the engine in turn: behind 40 MB of one user, no other waits for more than a few', async () => {
+    const held = hold();
+    const [flood, second, honest] = [as('flood'), as('second'), as('test1')];
+    const flooding = Array.from({ length: 40 }, () => flood.insert('N', 'flooded', BODY));
+    await until(() => held.total >= 4_000_000);
+    await letServerRead(honest);
+    assert.ok(held.total < MOST_BYTES, `${held.total} bytes of one user are at the engine`);
+    const inserted = honest.insert('N', 'honest', 'small');
+    const many = second.request('POST', '/q/N/second/elements', {
+      body: `${JSON.stringify({ text: BODY.slice(0, 900_000) })}\n`,
+      headers: { 'content-type': 'application/x-ndjson' },
+    });
+    await until(() => held.bytes.has('honest') && held.bytes.has('second'));
+    assert.ok(held.total < MOST_BYTES + 1_000_000, `${held.total} bytes are at the engine`);
+    held.release();
+    const answers = await Promise.all([inserted, many, ...flooding]);
+    assert.deepEqual(
+      answers.filter(({ status }) => status !== 200).map(({ status, body }) => `${status} ${body}`),
+      [],
+    );
+    const { size } = jsonOf<{ size: number }>(await honest.status('N', 'flooded'));
+    assert.equal(size, 40);
+  });
+
+  it('keep the order in which one user sent them, small ones behind large ones', async () => {
+    const held = hold();
+    const flood = as('flood');
+    const sent: Promise<unknown>[] = [];
+    for (let i = 0; i < 6; i += 1) {
+      sent.push(flood.insert('N', 'ordered', BODY));
+      await until(() => held.total >= Math.min(i + 1, 5) * 1_000_000);
+    }
+    await letServerRead(flood);
+    sent.push(flood.insert('N', 'ordered', 'last'));
+    await letServerRead(flood);
+    held.release();
+    await Promise.all(sent);
+    for (let i = 0; i < 6; i += 1) assert.equal((await flood.get('N', 'ordered')).body.length, 1_000_000);
+    assert.equal((await flood.get('N', 'ordered')).body.toString(), 'last');
+  });
+
+  it('are rejected with overloaded if their turn does not come within 4.5 s, and nothing of them is stored', async () => {
+    const held = hold();
+    const flood = as('flood');
+    const flooding = Array.from({ length: 10 }, () => flood.insert('N', 'late', BODY));
+    await until(() => held.total >= 4_000_000);
+    await letServerRead(flood);
+    await harness().passTime(4_500);
+    held.release();
+    const answers = await Promise.all(flooding);
+    const rejected = answers.filter(({ status }) => status === 503);
+    assert.equal(rejected.length, 5);
+    for (const answer of rejected) {
+      assert.equal(jsonOf<{ code: string }>(answer).code, 'overloaded');
+      assert.equal(answer.headers['retry-after'], '1');
+    }
+    const { size } = jsonOf<{ size: number }>(await flood.status('N', 'late'));
+    assert.equal(size, 5);
+  });
+});

@@ -1,0 +1,30 @@
+import type { Storage } from '../../src/engine/storage.ts';
+
+/** Holds inserts back in front of an engine that stores nothing until it is released. */
+export interface HeldInserts {
+  /** Bytes of bodies that the engine was given, by queue. */
+  readonly bytes: ReadonlyMap<string, number>;
+  readonly total: number;
+  release(): void;
+}
+
+export function holdInserts(storage: Storage): HeldInserts {
+  const insert = storage.insert.bind(storage);
+  const held = Promise.withResolvers<void>();
+  const bytes = new Map<string, number>();
+  storage.insert = async (queue, elements, options) => {
+    for (const { body } of elements) bytes.set(queue.name, (bytes.get(queue.name) ?? 0) + body.byteLength);
+    await held.promise;
+    return insert(queue, elements, options);
+  };
+  return {
+    bytes,
+    get total() {
+      return [...bytes.values()].reduce((sum, one) => sum + one, 0);
+    },
+    release: () => {
+      storage.insert = insert;
+      held.resolve();
+    },
+  };
+}
