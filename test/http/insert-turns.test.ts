@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
-import { describe, it } from 'node:test';
-import { holdInserts } from '../support/held-inserts.ts';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { type HeldInserts, holdInserts } from '../support/held-inserts.ts';
 import { jsonOf, type QueueClient } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
 import { sharedHarness } from './harness.ts';
@@ -13,7 +13,11 @@ const MOST_BYTES = 6_000_000;
 describe('Inserts of several users', () => {
   const harness = sharedHarness({ users: USERS });
   const as = (name: string): QueueClient => harness().client(`${name}:${name}`);
-  const hold = () => holdInserts(harness().opened.engine.storage);
+  let held: HeldInserts;
+  beforeEach(() => {
+    held = holdInserts(harness().opened.engine.storage);
+  });
+  afterEach(() => held.release());
 
   /** So many requests one after the other leave the server time to read what came before them. */
   const letServerRead = async (client: QueueClient): Promise<void> => {
@@ -21,7 +25,6 @@ describe('Inserts of several users', () => {
   };
 
   it('go to the engine in turn: behind 40 MB of one user, no other waits for more than a few', async () => {
-    const held = hold();
     const [flood, second, honest] = [as('flood'), as('second'), as('test1')];
     const flooding = Array.from({ length: 40 }, () => flood.insert('N', 'flooded', BODY));
     await until(() => held.total >= 4_000_000);
@@ -45,7 +48,6 @@ describe('Inserts of several users', () => {
   });
 
   it('keep the order in which one user sent them, small ones behind large ones', async () => {
-    const held = hold();
     const flood = as('flood');
     const sent: Promise<unknown>[] = [];
     for (let i = 0; i < 6; i += 1) {
@@ -62,7 +64,6 @@ describe('Inserts of several users', () => {
   });
 
   it('are rejected with overloaded if their turn does not come within 4.5 s, and nothing of them is stored', async () => {
-    const held = hold();
     const flood = as('flood');
     const flooding = Array.from({ length: 10 }, () => flood.insert('N', 'late', BODY));
     await until(() => held.total >= 4_000_000);

@@ -14,7 +14,11 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'an engine is given all that one user inserts at once',
     suite: 'insert turns',
-    edits: edit('broker/insert-turns.ts', 'perKey: MAX_BYTES,\n        total: MAX_BYTES,', 'perKey: Infinity,'),
+    edits: edit(
+      'broker/insert-turns.ts',
+      'perKey: MAX_BYTES,\n        total: MAX_BYTES,',
+      'perKey: Infinity,',
+    ),
   },
   {
     name: 'inserts wait for their turn for any time',

@@ -68,16 +68,20 @@ function sessionSuite(driver: SessionDriver): void {
     it('stores its elements in the turn of its user, so that large ones delay no other user', async () => {
       await start();
       const held = holdInserts(node.engine.engine.storage);
-      const flood = await Promise.all(Array.from({ length: 20 }, () => login('writer')));
-      const honest = await login();
-      const sent = flood.map((client) => client.send('flooded', Buffer.alloc(1_000_000)));
-      await until(() => node.server.counts.receivedBytes >= 20_000_000);
-      assert.ok(held.total < 6_000_000, `${held.total} bytes of one user are at the engine`);
-      const small = honest.send('honest', 'small');
-      await until(() => held.bytes.has('honest'));
-      held.release();
-      await Promise.all([small, ...sent]);
-      assert.equal((await left('flooded')).length, 20);
+      try {
+        const flood = await Promise.all(Array.from({ length: 20 }, () => login('writer')));
+        const honest = await login();
+        const sent = flood.map((client) => client.send('flooded', Buffer.alloc(1_000_000)));
+        await until(() => node.server.counts.receivedBytes >= 20_000_000);
+        assert.ok(held.total < 6_000_000, `${held.total} bytes of one user are at the engine`);
+        const small = honest.send('honest', 'small');
+        await until(() => held.bytes.has('honest'));
+        held.release();
+        await Promise.all([small, ...sent]);
+        assert.equal((await left('flooded')).length, 20);
+      } finally {
+        held.release();
+      }
     });
 
     describe('whose client goes away', () => {
