@@ -64,10 +64,10 @@ interface BrowsedPage {
 }
 
 class ReceivedBrowsed<T> extends ReceivedBase<T> implements BrowsedElement<T> {
-  readonly state: ElementState;
-  readonly insertedAt: Date;
-  readonly reason: string | null;
-  readonly holder: BrowsedHolder | null;
+  declare readonly state: ElementState;
+  declare readonly insertedAt: Date;
+  declare readonly reason: string | null;
+  declare readonly holder: BrowsedHolder | null;
 
   constructor(record: BrowsedRecord, decoded: Decoded) {
     super(record, decoded);

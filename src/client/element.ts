@@ -30,11 +30,12 @@ interface ReceivedElement {
 export type Decoded = { readonly data: unknown } | { readonly error: unknown };
 
 export class ReceivedBase<T> implements Element<T> {
-  readonly id: string;
-  readonly contentType: string;
-  readonly headers: Readonly<Record<string, string>>;
-  readonly tries: number;
-  readonly mature: Date;
+  // `declare`: a browser loads no code for these members but that of the constructor.
+  declare readonly id: string;
+  declare readonly contentType: string;
+  declare readonly headers: Readonly<Record<string, string>>;
+  declare readonly tries: number;
+  declare readonly mature: Date;
   readonly #received: ReceivedElement;
   readonly #decoded: Decoded;
 

@@ -12,21 +12,23 @@ export interface QuaysideErrorOptions extends ErrorOptions {
 
 /** An error of the server or of the client. `code` is stable; compare nothing else. */
 export class QuaysideError extends Error {
-  readonly code: string;
+  // `declare`: a browser loads no code for these members but that of the constructor.
+  declare readonly code: string;
   /** The HTTP status, if the server answered. */
-  readonly status: number | undefined;
+  declare readonly status: number | undefined;
   /** What the server's log has about the failure. */
-  readonly requestId: string | undefined;
+  declare readonly requestId: string | undefined;
   /** When the server suggests the next attempt. */
-  readonly retryAfterMs: number | undefined;
+  declare readonly retryAfterMs: number | undefined;
   /** Whether the call may have had an effect. */
-  readonly outcome: CallOutcome;
+  declare readonly outcome: CallOutcome;
   /** Members of the server's problem document. */
-  readonly details: Readonly<Record<string, unknown>>;
+  declare readonly details: Readonly<Record<string, unknown>>;
+
+  override readonly name: string = 'QuaysideError';
 
   constructor(code: string, message: string, options: QuaysideErrorOptions = {}) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause });
-    this.name = 'QuaysideError';
     this.code = code;
     this.status = options.status;
     this.requestId = options.requestId;
@@ -38,33 +40,37 @@ export class QuaysideError extends Error {
 
 /** The server could not be reached, or the connection ended before the whole response had arrived. */
 export class ConnectionError extends QuaysideError {
-  constructor(message: string, options: QuaysideErrorOptions = {}) {
+  override readonly name: string = 'ConnectionError';
+
+  constructor(message: string, options?: QuaysideErrorOptions) {
     super('connection-failed', message, options);
-    this.name = 'ConnectionError';
   }
 }
 
 /** A call, or a handler, took longer than it may. */
 export class TimeoutError extends QuaysideError {
-  constructor(message: string, options: QuaysideErrorOptions = {}) {
+  override readonly name: string = 'TimeoutError';
+
+  constructor(message: string, options?: QuaysideErrorOptions) {
     super('timeout', message, options);
-    this.name = 'TimeoutError';
   }
 }
 
 /** The reservation is over: its lease ended, or the element was settled elsewhere. */
 export class LeaseLostError extends QuaysideError {
-  constructor(message: string, options: QuaysideErrorOptions = {}) {
+  override readonly name: string = 'LeaseLostError';
+
+  constructor(message: string, options?: QuaysideErrorOptions) {
     super('lease-lost', message, options);
-    this.name = 'LeaseLostError';
   }
 }
 
 /** The client was closed, or the worker was stopped. */
 export class StoppedError extends QuaysideError {
-  constructor(message: string, options: QuaysideErrorOptions = {}) {
+  override readonly name: string = 'StoppedError';
+
+  constructor(message: string, options?: QuaysideErrorOptions) {
     super('stopped', message, options);
-    this.name = 'StoppedError';
   }
 }
 
@@ -76,11 +82,11 @@ export interface ValidationIssue {
 
 /** An argument that cannot be sent, data that a schema does not accept, or a body that does not decode. */
 export class ValidationError extends QuaysideError {
+  override readonly name: string = 'ValidationError';
   readonly issues: readonly ValidationIssue[];
 
-  constructor(message: string, issues: readonly ValidationIssue[], options: QuaysideErrorOptions = {}) {
+  constructor(message: string, issues: readonly ValidationIssue[], options?: QuaysideErrorOptions) {
     super('invalid-data', message, options);
-    this.name = 'ValidationError';
     this.issues = issues;
   }
 }

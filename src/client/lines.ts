@@ -38,18 +38,15 @@ function secondsOf(name: string, ms: number | undefined): number | undefined {
 
 function momentOf(at: Date): number {
   // A program in JavaScript may give anything.
-  const ms = typeof at.getTime === 'function' ? at.getTime() : Number.NaN;
+  const ms = at.getTime?.() ?? Number.NaN;
   if (Number.isNaN(ms)) throw invalid(`at is ${at}. Allowed: a Date with a time.`);
   return ms;
 }
 
-/** What has no UTF-8. */
-export const LONE_SURROGATE = /\p{Surrogate}/u;
-
 function bodyMember(encoded: EncodedBody): string {
   if ('json' in encoded) return `"json":${encoded.json}`;
   const { body } = encoded;
-  if (typeof body === 'string' && !LONE_SURROGATE.test(body)) return `"text":${JSON.stringify(body)}`;
+  if (typeof body === 'string' && body.isWellFormed()) return `"text":${JSON.stringify(body)}`;
   if (typeof body !== 'string') return `"base64":"${base64Of(body)}"`;
   throw invalid('The codec returned text with a lone surrogate, which has no UTF-8.');
 }

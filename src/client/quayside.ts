@@ -8,7 +8,6 @@ import {
   type StandardSchema,
 } from './codec.ts';
 import { invalid, QuaysideError, quoted } from './errors.ts';
-import { LONE_SURROGATE } from './lines.ts';
 import type { ClientOptions, RawResponse, RequestMethod, RequestOptions } from './options.ts';
 import { Queue } from './queue.ts';
 import { Tracing } from './tracing.ts';
@@ -87,22 +86,15 @@ function clientRequest(method: RequestMethod, path: string, options: RequestOpti
   return { method, path, body, contentType, isRepeatable, options: call };
 }
 
+/** A URL parser takes `.` and `..` for steps in a path, however they are encoded. */
+const QUEUE_NAME = /^(?!\.\.?\/)([^/]+)\/(?!\.\.?$)(.+)$/s;
+
 /** The path of a queue that is named `namespace/queue`. @throws QuaysideError `invalid-name` */
 export function pathOf(name: string): string {
-  const [, ...parts] = /^([^/]+)\/(.+)$/s.exec(name) ?? [];
-  if (parts.length === 0 || LONE_SURROGATE.test(name)) {
-    throw new QuaysideError(
-      'invalid-name',
-      `${quoted(name)} does not name a queue. Allowed: "namespace/queue".`,
-    );
-  }
-  // A URL parser takes these for steps in a path, however they are encoded.
-  const step = parts.find((part) => part === '.' || part === '..');
-  if (step !== undefined) {
-    throw new QuaysideError(
-      'invalid-name',
-      `${quoted(name)} cannot be reached over fetch, which removes ${quoted(step)} from paths.`,
-    );
+  const [, ...parts] = QUEUE_NAME.exec(name) ?? [];
+  if (parts.length === 0 || !name.isWellFormed()) {
+    const allowed = 'Allowed: "namespace/queue", neither "." nor ".."';
+    throw new QuaysideError('invalid-name', `${quoted(name)} names no queue. ${allowed}.`);
   }
   return `/q/${parts.map(encodeURIComponent).join('/')}`;
 }

@@ -28,7 +28,7 @@ interface TakeRequest extends ReserveOptions {
 
 /** One queue. Calls that are made at the same time share requests. */
 export class Queue<T, In = T> {
-  readonly name: string;
+  declare readonly name: string;
   readonly #context: QueueContext;
 
   constructor(context: QueueContext) {

@@ -42,7 +42,7 @@ export interface LeaseContext {
 const SETTLED_BEFORE: readonly string[] = ['not-found', 'not-reserved', 'lease-lost'];
 
 export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T> {
-  leaseUntil: Date;
+  declare leaseUntil: Date;
   readonly #wire: QueueWire;
   readonly #receipt: Receipt;
   #state: 'held' | 'settling' | 'settled' | 'lost' = 'held';

@@ -50,7 +50,7 @@ type Schedule = (run: () => void) => void;
 
 /** Calls `run` when everything that is ready to run now has run. Browsers have no `setImmediate`. */
 export const nextTurn: Schedule =
-  (globalThis as { setImmediate?: Schedule }).setImmediate ?? ((run) => void setTimeout(run, 0));
+  (globalThis as { setImmediate?: Schedule }).setImmediate ?? ((run) => void setTimeout(run));
 
 /** From 0 up to, not including, 1. */
 export function random(): number {

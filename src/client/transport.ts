@@ -79,7 +79,7 @@ export class Transport {
 
   constructor(options: ClientOptions) {
     // Its value may be a URL with a password.
-    if (typeof options === 'string') throw invalid('Options of a client are an object, such as { url }.');
+    if (typeof options === 'string') throw invalid('Options are an object, such as { url }.');
     const url = serverUrl(options.url ?? environment('QUAYSIDE_URL') ?? 'http://127.0.0.1:3444');
     this.#authorization = authorizationOf(url, options.auth);
     this.#base = `${url.origin}${url.pathname}`.replace(/\/$/, '');
@@ -245,12 +245,11 @@ export function environment(name: string): string | undefined {
 
 function authorizationOf(url: URL, auth: ClientOptions['auth']): () => Promise<string | null> {
   if (typeof auth === 'function') return async () => auth();
-  if (auth && !('token' in auth) && typeof auth.user !== 'string')
-    throw invalid('auth has no user. Allowed: { user, password }, { token }, or a function.');
   const isGiven = auth !== undefined || url.username !== '';
   const token = auth && 'token' in auth ? auth.token : isGiven ? undefined : environment('QUAYSIDE_TOKEN');
   if (token !== undefined) return async () => `Bearer ${token}`;
   const own = auth as Credentials | undefined;
+  if (own && !own.user) throw invalid('auth has no user, and no token.');
   const user = own?.user ?? (decodeURIComponent(url.username) || environment('QUAYSIDE_USER'));
   const password = own?.password ?? (decodeURIComponent(url.password) || environment('QUAYSIDE_PASSWORD'));
   const pair = new TextEncoder().encode(`${user}:${password ?? ''}`);

@@ -35,7 +35,6 @@ const ACTIONS = ['commit', 'rollback', 'release', 'extend', 'bury'] as const;
 const RECEIPT_SIZE = 256;
 /** The server cuts a reason to 1 KiB. */
 const MAX_REASON_LENGTH = 1_000;
-const LONE_SURROGATES = /\p{Surrogate}/gu;
 const NDJSON = 'application/x-ndjson';
 
 /** Idempotency keys that the caller gave, each in its line; one of the client for a request; or none, and nothing is repeated. */
@@ -184,7 +183,7 @@ export function kindOfKey({ idempotencyKey: key }: InsertOptions): KeyKind {
 function itemOf({ receipt, action, ...rest }: SettleRequest): object {
   if (!('reason' in rest && rest.reason)) return { ...receipt, ...rest };
   // Of one item; a reason of any kind must not make the server reject all of them.
-  const reason = textOf(rest.reason).slice(0, MAX_REASON_LENGTH).replaceAll(LONE_SURROGATES, '\ufffd');
+  const reason = textOf(rest.reason).slice(0, MAX_REASON_LENGTH).toWellFormed();
   return { ...receipt, ...rest, reason };
 }
 
