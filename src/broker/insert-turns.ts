@@ -49,6 +49,11 @@ export class InsertTurns {
     }
     return limit.run(user, store, { size: sizeOf(elements) });
   }
+
+  /** Resolves when all that waits for a turn of the user has been given to the engine, or rejected; null: nothing waits. */
+  whenStarted(storage: Storage, user: string): Promise<void> | null {
+    return this.#limits.get(storage)?.whenStarted(user) ?? null;
+  }
 }
 
 function sizeOf(elements: readonly NewElement[]): number {

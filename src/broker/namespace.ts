@@ -359,6 +359,11 @@ export class Namespace {
     }
   }
 
+  /** Resolves when all elements that wait for a turn of the user have been given to the engine, or rejected; null: none wait. */
+  turnsOver(user: string): Promise<void> | null {
+    return this.#shared.insertTurns.whenStarted(this.storage, user);
+  }
+
   /** The engine is about to know the queue, which counts already, lest many at once pass the limit. */
   noteStoring(key: QueueKey, storing: Promise<unknown>): void {
     if (this.#known.has(key.name)) return;

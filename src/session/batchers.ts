@@ -21,6 +21,8 @@ const PARTIAL: ReadonlySet<ErrorCode> = new Set(['queue-full', 'namespace-full',
 export class InsertBatcher<Ticket> {
   readonly #session: ClientSession<Ticket>;
   readonly #batches = new Map<Queue, InsertBatch<Ticket>>();
+  /** Each resolves when the inserts before it have had their turns. */
+  readonly #waiting = new Set<Promise<void>>();
 
   constructor(session: ClientSession<Ticket>) {
     this.#session = session;
@@ -41,9 +43,19 @@ export class InsertBatcher<Ticket> {
   /** Inserts what was gathered. To be called at the end of each turn. */
   flush(): void {
     if (this.#batches.size === 0) return;
-    for (const [queue, batch] of this.#batches)
+    for (const [queue, batch] of this.#batches) {
       this.#insert(queue, batch).catch((error: unknown) => this.#session.fail(error));
+      const turns = queue.namespace.turnsOver(this.#session.owner);
+      if (turns === null) continue;
+      this.#waiting.add(turns);
+      void turns.finally(() => this.#waiting.delete(turns));
+    }
     this.#batches.clear();
+  }
+
+  /** Resolves when each insert has been given to its engine, or rejected; null: none waits for its turn. */
+  turnsOver(): Promise<unknown> | null {
+    return this.#waiting.size === 0 ? null : Promise.all(this.#waiting);
   }
 
   async #insert(queue: Queue, { elements, tickets, bytes }: InsertBatch<Ticket>): Promise<void> {
@@ -133,6 +145,9 @@ export class SettleBatcher<Ticket> {
     const count = batch.items.length;
     work.begin(count, 0);
     try {
+      // A client that stores a result, and then finishes what it was made of, loses neither if the server fails in between.
+      const turns = this.#session.inserts.turnsOver();
+      if (turns !== null) await turns;
       this.#confirm(queue, batch, await queue.settleAll(batch.items));
     } catch (error) {
       this.#session.notSettled(

@@ -84,6 +84,43 @@ function sessionSuite(driver: SessionDriver): void {
       }
     });
 
+    it('settles nothing before what it sent earlier has been given to the engine, although that waits for its turn', async () => {
+      await start();
+      const { storage } = node.engine.engine;
+      await node.insert('jobs', { body: Buffer.from('job') });
+      const worker = await login();
+      const job = await (await worker.consume('jobs')).next();
+      // An AMQP client opens its link before the first one.
+      await worker.send('results', 'first');
+      const [insert, settle] = [storage.insert.bind(storage), storage.settle.bind(storage)];
+      const calls: string[] = [];
+      storage.insert = (queue, elements, options) => {
+        if (queue.name === 'results') calls.push('insert');
+        return insert(queue, elements, options);
+      };
+      storage.settle = (items) => {
+        calls.push('settle');
+        return settle(items);
+      };
+      const held = holdInserts(storage);
+      try {
+        const others = await Promise.all(Array.from({ length: 6 }, () => login()));
+        const flood = others.map((client) => client.send('flooded', Buffer.alloc(1_000_000)));
+        await until(() => node.server.counts.receivedBytes >= 6_000_000);
+        const result = worker.send('results', 'result');
+        job.accept();
+        // Answered after the frames before it have been read.
+        await worker.consume('others');
+        held.release();
+        await Promise.all([result, ...flood]);
+        await until(() => node.server.counts.unacknowledged === 0);
+        assert.deepEqual(calls, ['insert', 'settle']);
+      } finally {
+        held.release();
+        Object.assign(storage, { insert, settle });
+      }
+    });
+
     describe('whose client goes away', () => {
       const ways: readonly (readonly [string, (client: SessionClient) => void])[] = [
         ['resets its connection', ({ socket }) => socket.resetAndDestroy()],
