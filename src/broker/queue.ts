@@ -69,6 +69,15 @@ interface QueueHistoryRecord extends QueueHistory {
   readonly intervalMs: number;
 }
 
+export interface QueueInsertOptions {
+  /** In whose turn the elements are stored, see `InsertTurns`; null: at once. */
+  readonly user?: string | null;
+  /** Called for each element whose dedup key was seen with the same content; see `NewElement.dedupKey`. */
+  readonly onRepeat?: ((index: number) => void) | null;
+  /** A key of all elements, in place of keys of their own; see `InsertOptions.request`. */
+  readonly request?: RequestKey | null;
+}
+
 /** One element to finish, and what is stored elsewhere in its place. */
 export interface QueueMove {
   /** Whose element it is, a queue of the same engine; not given: the queue whose `transfer` is called. */
@@ -120,17 +129,12 @@ export class Queue {
 
   /**
    * Stores elements, all or none, and returns their ids (spec 4.1, Insert).
-   * @param onRepeat called for each element whose dedup key was seen with the same content; see `NewElement.dedupKey`
-   * @param request a key of all elements, in place of keys of their own; see `InsertOptions.request`
-   * @param user in whose turn they are stored; null: at once
    * @throws QuaysideError `namespace-full`; `queue-full`; `idempotency-mismatch` if a key was seen with other content, with the
    * element's place as `index` if there are several and the key is not that of the request
    */
   insert(
     given: readonly NewElement[],
-    onRepeat: ((index: number) => void) | null = null,
-    request: RequestKey | null = null,
-    user: string | null = null,
+    { user = null, onRepeat = null, request = null }: QueueInsertOptions = {},
   ): Promise<ElementId[]> {
     const { namespace } = this;
     const { capacity, meter } = namespace;

@@ -749,9 +749,7 @@ class Forwarder {
         const { items, error } = await storeWhatFits(copies, (some) =>
           queue.insert(
             some.map(({ element }) => element),
-            null,
-            null,
-            owner,
+            { user: owner },
           ),
         );
         if (items.length === 0) return;

@@ -285,9 +285,10 @@ export class ElementChanger {
     if (deliveries.length === 0) return { stored: 0, repeated: 0 };
     let repeated = 0;
     const copies = deliveries.map((delivery) => this.#copyOf(delivery, target));
-    await target.insert(copies, () => {
+    const onRepeat = (): void => {
       repeated += 1;
-    });
+    };
+    await target.insert(copies, { onRepeat });
     return { stored: copies.length - repeated, repeated };
   }
 

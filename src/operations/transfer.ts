@@ -63,6 +63,7 @@ const MAX_BATCH_BYTES = 1_048_576;
  */
 export class QueueImport {
   readonly #queue: Queue;
+  readonly #user: string;
   /** Whether elements that the queue still has can be recognised. */
   readonly #findsIds: boolean;
   #batch: ExportedElement[] = [];
@@ -71,8 +72,10 @@ export class QueueImport {
   /** Left out, since they are or were there. */
   repeated = 0;
 
-  constructor(queue: Queue) {
+  /** @param user in whose turn they are stored */
+  constructor(queue: Queue, user: string) {
     this.#queue = queue;
+    this.#user = user;
     this.#findsIds = queue.namespace.storage.capabilities.remove;
   }
 
@@ -99,9 +102,10 @@ export class QueueImport {
     const elements = batch.filter((element) => !isThere(element)).map((element) => this.#newElement(element));
     let repeated = batch.length - elements.length;
     if (elements.length > 0) {
-      await this.#queue.insert(elements, () => {
+      const onRepeat = (): void => {
         repeated += 1;
-      });
+      };
+      await this.#queue.insert(elements, { user: this.#user, onRepeat });
     }
     this.repeated += repeated;
     this.imported += batch.length - repeated;

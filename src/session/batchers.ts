@@ -79,7 +79,7 @@ export class InsertBatcher<Ticket> {
     tickets: readonly (Ticket | null)[],
   ): Promise<boolean> {
     try {
-      await queue.insert(elements, null, null, this.#session.owner);
+      await queue.insert(elements, { user: this.#session.owner });
     } catch (error) {
       const code = error instanceof QuaysideError ? error.code : null;
       if (code === null || !PARTIAL.has(code) || elements.length === 1) {

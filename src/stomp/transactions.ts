@@ -197,9 +197,7 @@ export class Transaction {
       [...Map.groupBy(sends, ({ queue }) => queue)].map(async ([queue, batch]) => {
         await queue.insert(
           batch.map(({ element }) => element),
-          null,
-          null,
-          this.#user,
+          { user: this.#user },
         );
         this.#hasEffect = true;
       }),

@@ -240,7 +240,11 @@ async function insertMany(
         ? null
         : { key: requestKey(user.name, key), fingerprint: fingerprint.text() };
     if (batch.length > 0)
-      ids = await queue.insert(batch, (index) => repeated.push(index), request, user.name);
+      ids = await queue.insert(batch, {
+        user: user.name,
+        onRepeat: (index) => repeated.push(index),
+        request,
+      });
   } catch (error) {
     throw key === null ? namedByPlace(error, place, numbers) : error;
   }

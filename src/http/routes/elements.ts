@@ -122,7 +122,8 @@ export const elementRoutes: readonly Route[] = [
         const expiresAt = ttl === null ? null : momentIn(ttl, namespace, queue.key);
         let more: readonly string[] | undefined;
         const onRepeat = dedupKey === null ? null : () => (more = REPEATED);
-        queue.insert([{ ...content, dedupKey, fingerprint, expiresAt }], onRepeat, null, call.user.name).then(
+        const element = { ...content, dedupKey, fingerprint, expiresAt };
+        queue.insert([element], { user: call.user.name, onRepeat }).then(
           // The port promises ids that need no escape.
           ([id]) => call.text(200, `{"id":"${id}"}`, more),
           (error: unknown) => call.fail(error),

@@ -99,7 +99,7 @@ async function* linesOf({ queue }: HttpCall, group: string | null): AsyncGenerat
  * logged although it failed.
  */
 async function importLines(call: HttpCall): Promise<void> {
-  const queueImport = new QueueImport(call.queue);
+  const queueImport = new QueueImport(call.queue, call.user.name);
   try {
     for await (const { number, element } of importedElements(call)) {
       try {
