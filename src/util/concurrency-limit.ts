@@ -18,8 +18,8 @@ export interface ConcurrencyLimitOptions {
 
 interface WorkOptions {
   /**
-   * What it counts, such as bytes; defaults to 1. The last piece that starts below a bound may exceed it: otherwise small pieces of
-   * other keys would pass a large one for ever.
+   * What it counts, such as bytes; defaults to 1. Work that counts nothing waits for other work of its key only. The last piece that
+   * starts below a bound may exceed it: otherwise small pieces of other keys would pass a large one for ever.
    */
   readonly size?: number;
   /** For work that should wait behind less than others may; 0: it starts now or is rejected. */
@@ -34,7 +34,10 @@ interface PendingEntry {
 
 /** What is known of a key while any of its work is in progress or waits. */
 class KeyState {
+  /** The size of all that is in progress. */
   running = 0;
+  /** The pieces of work in progress: some have no size. */
+  pieces = 0;
   /** Those that have expired are dropped when their turn comes. */
   readonly waiting = new Fifo<PendingEntry>();
   waitingCount = 0;
@@ -84,7 +87,10 @@ export class ConcurrencyLimit {
   whenStarted(key: string): Promise<void> | null {
     if ((this.#keys.get(key)?.waitingCount ?? 0) === 0) return null;
     // It is the last of the key, and so is rejected after the others, if at all.
-    return this.#wait(key, { size: 0, maxWaiting: Number.POSITIVE_INFINITY }).catch(() => {});
+    return this.enter(key, { size: 0, maxWaiting: Number.POSITIVE_INFINITY }).then(
+      (leave) => leave(),
+      () => {},
+    );
   }
 
   #do<T>(key: string, size: number, work: () => Promise<T>): Promise<T> {
@@ -101,18 +107,24 @@ export class ConcurrencyLimit {
 
   #startNow(key: string, size: number): boolean {
     let state = this.#keys.get(key);
-    if (state !== undefined && (state.waitingCount > 0 || !this.#hasPlace(state))) return false;
+    if (state !== undefined && (state.waitingCount > 0 || !this.#hasPlace(state, size))) return false;
     if (state === undefined) {
       state = new KeyState();
-      if (!this.#hasPlace(state)) return false;
+      if (!this.#hasPlace(state, size)) return false;
       this.#keys.set(key, state);
     }
-    state.running += size;
-    this.#total += size;
+    this.#start(state, size);
     return true;
   }
 
-  #hasPlace({ running }: KeyState): boolean {
+  #start(state: KeyState, size: number): void {
+    state.running += size;
+    state.pieces += 1;
+    this.#total += size;
+  }
+
+  #hasPlace({ running }: KeyState, size: number): boolean {
+    if (size === 0) return true;
     const { perKey, total = Number.POSITIVE_INFINITY, guaranteed = 0 } = this.#options;
     return running < perKey && (this.#total < total || running < guaranteed);
   }
@@ -149,13 +161,13 @@ export class ConcurrencyLimit {
     this.#total -= size;
     const state = this.#keys.get(key) as KeyState;
     state.running -= size;
+    state.pieces -= 1;
     this.#drop(key, state);
     for (let next = this.#next(); next !== null; next = this.#next()) {
       const [nextKey, found] = next;
       const entry = found.waiting.shift() as PendingEntry;
       found.waitingCount -= 1;
-      found.running += entry.size;
-      this.#total += entry.size;
+      this.#start(found, entry.size);
       // To the end: others have their turns first.
       this.#waiting.delete(nextKey);
       this.#waiting.set(nextKey, found);
@@ -169,7 +181,7 @@ export class ConcurrencyLimit {
     while (state.waiting.first?.hasExpired) state.waiting.shift();
     if (state.waiting.length > 0) return;
     this.#waiting.delete(key);
-    if (state.running === 0) this.#keys.delete(key);
+    if (state.pieces === 0) this.#keys.delete(key);
   }
 
   /** Of the keys with the least work in progress, the one whose turn is first; null: none may start. */
@@ -177,7 +189,7 @@ export class ConcurrencyLimit {
     let next: [key: string, state: KeyState] | null = null;
     for (const [key, state] of this.#waiting) {
       if (state.running >= (next?.[1].running ?? Number.POSITIVE_INFINITY)) continue;
-      if (this.#hasPlace(state)) next = [key, state];
+      if (this.#hasPlace(state, state.waiting.first?.size ?? 0)) next = [key, state];
     }
     return next;
   }

@@ -33,6 +33,23 @@ describe('A limit of work in progress', () => {
     );
   });
 
+  it('takes work that counts nothing, and starts it behind what waits of its key', async () => {
+    const of = limit(1);
+    const none = await of.enter('a', { size: 0 });
+    const one = await of.enter('a');
+    one();
+    none();
+    const entered = enterAll(of, ['a', 'a']);
+    const started: string[] = [];
+    void of.whenStarted('a')?.then(() => started.push('all'));
+    await turn();
+    assert.deepEqual(started, []);
+    assert.equal(of.whenStarted('b'), null);
+    entered[0]?.leave();
+    await turn();
+    assert.deepEqual(started, ['all']);
+  });
+
   it('bounds the work of all keys together', async () => {
     const entered = enterAll(limit(2, 3), ['a', 'a', 'b', 'c', 'a']);
     await turn();
