@@ -678,7 +678,7 @@ class Forwarder {
     }
   }
 
-  /** Of each cause, one line a minute is logged: whoever may insert can make a selector fail. */
+  /** Of each cause, one line a minute is logged: any user who may insert can make a selector fail. */
   #isLogged(cause: string): boolean {
     const { route, lineLimit } = this.#options;
     return lineLimit.admit(`${route.id}: ${cause}`);

@@ -173,7 +173,12 @@ function checkOrder(stories: readonly Story[], around: Surroundings, found: Foun
       const at = takes.findIndex((take) => mayHaveHeld(take, older, younger));
       const [take] = at < 0 ? [] : takes.splice(at, 1);
       if (take === undefined) found.outOfOrder.push({ value, group, what });
-      else overtaken.push({ value, group, what: `${what}, beside take ${take.seq} of ${take.client}` });
+      else
+        overtaken.push({
+          value,
+          group,
+          what: `${what}; take ${take.seq} of ${take.client} may have held it`,
+        });
     }
   }
   return overtaken;

@@ -23,7 +23,6 @@ import {
 /** Elements of a page, at most, and where none is asked for. */
 const MAX_PAGE = 1_000;
 const USUAL_PAGE = 100;
-/** The head of a request has 16 KiB. */
 const MAX_CURSOR_LENGTH = 128;
 /** Of one summary; options of queues may name any number. */
 const MAX_DEAD_LETTER_QUEUES = 1_000;
