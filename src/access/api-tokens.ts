@@ -1,6 +1,6 @@
 import { hash, randomBytes } from 'node:crypto';
 import type { Definition, Definitions, JsonValue } from '../engine/definitions.ts';
-import { DefinitionsCache } from '../engine/definitions-cache.ts';
+import { DefinitionsCaches } from '../engine/definitions-cache.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
@@ -82,7 +82,7 @@ export function bearerToken(authorization: string): string | null {
  */
 export class ApiTokens implements Service {
   readonly #options: ApiTokensOptions;
-  readonly #caches: ReadonlyMap<Definitions, DefinitionsCache>;
+  readonly #caches: DefinitionsCaches;
   readonly #byId = new Map<string, TokenEntry>();
   readonly #byDigest = new Map<string, TokenEntry>();
   readonly #revocations: Retries;
@@ -112,21 +112,32 @@ export class ApiTokens implements Service {
       failed: (id, err) =>
         options.log.warn({ err, id }, 'a token of a user who was removed could not be revoked yet'),
     });
-    const stores = new Set(options.namespaces.map(({ definitions }) => definitions));
-    this.#caches = new Map([...stores].map((definitions) => [definitions, this.#cacheOf(definitions)]));
+    this.#caches = new DefinitionsCaches({
+      stores: options.namespaces.map(({ definitions }) => definitions),
+      kind: 'token',
+      clock: options.clock,
+      onRead: (id, definition, hasChanged, definitions) => {
+        if (!hasChanged) return;
+        const stored = definition === null ? null : storedToken(definition);
+        if (stored === null) this.#drop(id);
+        else this.#keep(id, definitions, stored);
+      },
+      onFailedRead: (id, error) =>
+        options.log.warn({ err: error, id }, 'tokens that changed could not be read yet'),
+    });
   }
 
   async start(): Promise<void> {
-    for (const cache of this.#caches.values()) cache.start();
-    await Promise.all([...this.#caches.values()].map((cache) => cache.reload()));
+    this.#caches.start();
+    await this.#caches.reload();
   }
 
   async stop(): Promise<void> {
     this.#isStopped = true;
     this.#expiryTimer?.();
     this.#revocations.stop();
-    for (const cache of this.#caches.values()) cache.stop();
-    await Promise.all([...this.#caches.values()].map((cache) => cache.idle()));
+    this.#caches.stop();
+    await this.#caches.idle();
   }
 
   /** Calls `run` when a token was revoked or has expired: sessions that logged in with one are to be looked at. */
@@ -168,7 +179,7 @@ export class ApiTokens implements Service {
     const definitions = this.#storeFor(rights);
     const value = stored as unknown as JsonValue;
     const version = await definitions.put('token', id, value, null);
-    this.#caches.get(definitions)?.note(id, { key: id, value, version });
+    this.#caches.of(definitions).note(id, { key: id, value, version });
     this.#keep(id, definitions, stored);
     if (this.#options.ownerNamed(owner.name) === null) {
       // Removed while it was stored: the end of the user's tokens has not seen this one.
@@ -189,14 +200,17 @@ export class ApiTokens implements Service {
   /** Resolves when the token is gone. @throws QuaysideError `token-not-found`, and as `Definitions.delete` */
   async revoke(id: string, caller: User): Promise<void> {
     // Another node may have created it just now.
-    if (!this.#byId.has(id) && ID.test(id))
-      await Promise.all([...this.#caches.values()].map((cache) => cache.read(id)));
+    if (!this.#byId.has(id) && ID.test(id)) await this.#caches.read(id);
     const token = this.#byId.get(id);
     if (token === undefined || !isVisible(token, caller)) {
       throw new QuaysideError('token-not-found', `There is no token ${quote(id)}.`, { parameter: 'id' });
     }
-    await token.definitions.delete('token', id, 'any');
-    this.#caches.get(token.definitions)?.note(id, null);
+    await this.#delete(id, token);
+  }
+
+  async #delete(id: string, { definitions }: TokenEntry): Promise<void> {
+    await definitions.delete('token', id, 'any');
+    this.#caches.of(definitions).note(id, null);
     this.#drop(id);
   }
 
@@ -206,15 +220,7 @@ export class ApiTokens implements Service {
    */
   async revokeOf(owner: string): Promise<void> {
     const own = [...this.#byId].filter(([, { stored }]) => stored.owner === owner);
-    await Promise.all(
-      own.map(([id, { definitions }]) =>
-        this.#revocations.do(id, async () => {
-          await definitions.delete('token', id, 'any');
-          this.#caches.get(definitions)?.note(id, null);
-          this.#drop(id);
-        }),
-      ),
-    );
+    await Promise.all(own.map(([id, token]) => this.#revocations.do(id, () => this.#delete(id, token))));
   }
 
   /**
@@ -265,9 +271,10 @@ export class ApiTokens implements Service {
 
   #read(): Promise<void> {
     this.#nextReading = null;
-    const reading = Promise.allSettled([...this.#caches.values()].map((cache) => cache.reload())).then(() => {
+    const settled = (): void => {
       this.#reading = null;
-    });
+    };
+    const reading = this.#caches.reload().then(settled, settled);
     this.#reading = reading;
     return reading;
   }
@@ -280,22 +287,6 @@ export class ApiTokens implements Service {
   /** Whether the token of a user still counts. */
   isLive(user: User): boolean {
     return user instanceof TokenUser && user.isLive;
-  }
-
-  #cacheOf(definitions: Definitions): DefinitionsCache {
-    return new DefinitionsCache({
-      definitions,
-      kind: 'token',
-      clock: this.#options.clock,
-      onRead: (id, definition, hasChanged) => {
-        if (!hasChanged) return;
-        const stored = definition === null ? null : storedToken(definition);
-        if (stored === null) this.#drop(id);
-        else this.#keep(id, definitions, stored);
-      },
-      onFailedRead: (id, error) =>
-        this.#options.log.warn({ err: error, id }, 'tokens that changed could not be read yet'),
-    });
   }
 
   #keep(id: string, definitions: Definitions, stored: StoredToken): void {

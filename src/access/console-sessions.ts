@@ -1,7 +1,7 @@
 import { createHmac, hash, randomBytes, timingSafeEqual } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
-import { type Definitions, isDefinitionConflict, type JsonValue } from '../engine/definitions.ts';
-import { DefinitionsCache } from '../engine/definitions-cache.ts';
+import { type Definitions, type JsonValue, retryConflicts } from '../engine/definitions.ts';
+import { type DefinitionsCache, DefinitionsCaches } from '../engine/definitions-cache.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
 import type { FrontEndLog } from '../util/log.ts';
@@ -373,7 +373,7 @@ export class EndedSessions implements Service {
   /** Whether other nodes learn of what ends. */
   readonly isShared: boolean;
   readonly #options: EndedSessionsOptions;
-  readonly #caches: ReadonlyMap<Definitions, DefinitionsCache>;
+  readonly #caches: DefinitionsCaches;
   readonly #retries: Retries;
   readonly #users = new Map<string, UserEnds>();
   #onEnded: (user: string) => void = () => {};
@@ -383,11 +383,22 @@ export class EndedSessions implements Service {
     const { namespaces, clock, log } = options;
     const shared = namespaces.filter(({ isShared }) => isShared);
     this.isShared = shared.length > 0;
-    // A node that shares nothing remembers for itself, across restarts.
-    const stores = new Set(
-      (shared.length > 0 ? shared : namespaces.slice(0, 1)).map((one) => one.definitions),
-    );
-    this.#caches = new Map([...stores].map((definitions) => [definitions, this.#cacheOf(definitions)]));
+    this.#caches = new DefinitionsCaches({
+      // A node that shares nothing remembers for itself, across restarts.
+      stores: (shared.length > 0 ? shared : namespaces.slice(0, 1)).map((one) => one.definitions),
+      kind: 'ended-sessions',
+      clock,
+      onRead: (user, definition, hasChanged) => {
+        if (!hasChanged || definition === null) return;
+        this.#merge(user, storedEnds(definition));
+        if (isWhole(definition)) return;
+        log.error(
+          { user },
+          'stored ends of sessions of the console are not understood, and kept as they are',
+        );
+      },
+      onFailedRead: (_, err) => log.warn({ err }, 'sessions of the console that ended could not be read yet'),
+    });
     this.#retries = new Retries({
       clock,
       delayMs: STORE_AGAIN_MS,
@@ -396,15 +407,15 @@ export class EndedSessions implements Service {
   }
 
   async start(): Promise<void> {
-    for (const cache of this.#caches.values()) cache.start();
-    await Promise.all([...this.#caches.values()].map((cache) => cache.reload()));
+    this.#caches.start();
+    await this.#caches.reload();
     await Promise.all([...this.#caches].map(([definitions, cache]) => this.#forgetOld(definitions, cache)));
   }
 
   async stop(): Promise<void> {
     this.#retries.stop();
-    for (const cache of this.#caches.values()) cache.stop();
-    await Promise.all([...this.#caches.values()].map((cache) => cache.idle()));
+    this.#caches.stop();
+    await this.#caches.idle();
   }
 
   /** Calls `run` with the user when sessions of one may have ended, on whichever node. */
@@ -463,25 +474,6 @@ export class EndedSessions implements Service {
     return this.#options.clock.now() + CLOCK_SKEW_MS;
   }
 
-  #cacheOf(definitions: Definitions): DefinitionsCache {
-    const { clock, log } = this.#options;
-    return new DefinitionsCache({
-      definitions,
-      kind: 'ended-sessions',
-      clock,
-      onRead: (user, definition, hasChanged) => {
-        if (!hasChanged || definition === null) return;
-        this.#merge(user, storedEnds(definition));
-        if (isWhole(definition)) return;
-        log.error(
-          { user },
-          'stored ends of sessions of the console are not understood, and kept as they are',
-        );
-      },
-      onFailedRead: (_, err) => log.warn({ err }, 'sessions of the console that ended could not be read yet'),
-    });
-  }
-
   #merge(user: string, { sessions, passwords, before }: StoredEnds): void {
     const ends = this.#users.get(user) ?? { sessions: new Map(), passwords: new Map(), before: 0 };
     add(ends.sessions, sessions);
@@ -527,8 +519,9 @@ export class EndedSessions implements Service {
     if (errors.length > 0) throw errors[0];
   }
 
-  async #storeIn(definitions: Definitions, cache: DefinitionsCache, user: string): Promise<void> {
-    for (;;) {
+  /** What another node ended in between is merged. */
+  #storeIn(definitions: Definitions, cache: DefinitionsCache, user: string): Promise<void> {
+    return retryConflicts(async () => {
       const stored = await definitions.get('ended-sessions', user);
       // A later version of this program, or a hand, wrote more than could be put back.
       if (stored !== null && !isWhole(stored)) throw notUnderstood(user);
@@ -536,15 +529,9 @@ export class EndedSessions implements Service {
       const ends = this.#users.get(user);
       if (ends === undefined) return;
       const value = { ...ends, sessions: [...ends.sessions], passwords: [...ends.passwords] };
-      try {
-        const version = await definitions.put('ended-sessions', user, value, stored?.version ?? null);
-        cache.note(user, { key: user, value, version });
-        return;
-      } catch (error) {
-        // Another node wrote in between: what it ended is merged.
-        if (!isDefinitionConflict(error)) throw error;
-      }
-    }
+      const version = await definitions.put('ended-sessions', user, value, stored?.version ?? null);
+      cache.note(user, { key: user, value, version });
+    });
   }
 
   /** Deletes what says nothing any more. */

@@ -1,4 +1,4 @@
-import { type Definitions, isDefinitionConflict, type JsonValue } from '../engine/definitions.ts';
+import { type Definitions, type JsonValue, retryConflicts } from '../engine/definitions.ts';
 import type { ReadySignal, Signaller } from '../engine/signaller.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { Namespace } from './namespace.ts';
@@ -194,25 +194,19 @@ export class Cluster {
     const { namespace, configured, definitions, log } = this.#options;
     const variant = configured[VARIANT];
     if (variant === undefined) return;
-    for (;;) {
+    // If another node starts at the same moment, what it noted is looked at.
+    await retryConflicts(async () => {
       const noted = await definitions.get('namespace', namespace);
       const before = noted === null ? null : variantIn(noted.value);
       if (before === variant) return;
       if (before !== null) await this.#refuseIfServed();
-      try {
-        await definitions.put('namespace', namespace, { variant }, noted?.version ?? null);
-      } catch (error) {
-        // Another node starts at the same moment: look at what it noted.
-        if (isDefinitionConflict(error)) continue;
-        throw error;
-      }
+      await definitions.put('namespace', namespace, { variant }, noted?.version ?? null);
       if (before === null) return;
       log.warn(
         { event: 'variant-changed', ns: namespace, before, variant },
         `the variant of namespace ${namespace} was ${before} and is ${variant}: elements that were stored before are not delivered`,
       );
-      return;
-    }
+    });
   }
 
   /** Waits for all nodes that are alive. @throws VariantConflict */

@@ -3,7 +3,8 @@ import {
   type Definition,
   type Definitions,
   definitionConflict,
-  isDefinitionConflict,
+  queueOfDefinition,
+  unlessChanged,
 } from '../engine/definitions.ts';
 import { isKeySeen } from '../engine/request-keys.ts';
 import type { Signaller } from '../engine/signaller.ts';
@@ -117,7 +118,7 @@ export class Migration {
   async copyDefinitions(): Promise<void> {
     const { definitions, name } = this.#source;
     for (const kind of ['queue', 'queue-options'] as const) {
-      const isOwn = ({ key }: Definition): boolean => (JSON.parse(key) as string[])[0] === name;
+      const isOwn = ({ key }: Definition): boolean => queueOfDefinition(key).ns === name;
       const before = await this.definitions.list(kind);
       const copies = new Map(before.filter(isOwn).map((copy) => [copy.key, copy]));
       for (const definition of (await definitions.list(kind)).filter(isOwn)) {
@@ -127,7 +128,7 @@ export class Migration {
         const place = `${kind} ${key}`;
         const text = JSON.stringify(value);
         if (copy !== null && this.#copied.get(place) === text) continue;
-        const queue = { ns: name, name: (JSON.parse(key) as string[])[1] ?? '' };
+        const queue = queueOfDefinition(key);
         await unlessChanged(this.definitions.put(kind, key, value, copy?.version ?? null));
         if (kind === 'queue') await this.storage.declare([queue]);
         else await this.#source.applyOptions(queue, definition);
@@ -137,15 +138,6 @@ export class Migration {
         await unlessChanged(this.definitions.delete(kind, key, version));
       }
     }
-  }
-}
-
-/** Waits for a write that expects a version. If another write came first, that one stays. */
-async function unlessChanged(write: Promise<unknown>): Promise<void> {
-  try {
-    await write;
-  } catch (error) {
-    if (!isDefinitionConflict(error)) throw error;
   }
 }
 

@@ -1,4 +1,11 @@
-import type { Definition, DefinitionKind, Definitions, JsonValue } from '../engine/definitions.ts';
+import {
+  type Definition,
+  type DefinitionKind,
+  type Definitions,
+  type JsonValue,
+  queueDefinitionKey,
+  queueOfDefinition,
+} from '../engine/definitions.ts';
 import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import type { ReadySignal } from '../engine/signaller.ts';
 import type { Stats } from '../engine/stats.ts';
@@ -221,13 +228,13 @@ export class Namespace {
     const understood = new Set(this.options.names());
     const given = this.#storedOptions
       .keys()
-      .filter((key) => understood.has(this.#keyOf(key).name))
+      .filter((key) => understood.has(queueOfDefinition(key).name))
       .flatMap((key) => this.#storedOptions.get(key) ?? []);
     const sameOptions = Map.groupBy(given, ({ value }) => JSON.stringify(value));
     for (const [text, all] of sameOptions) {
       const options = parseOptions(JSON.parse(text));
       for (let from = 0; from < all.length; from += MAX_DECLARED) {
-        const queues = all.slice(from, from + MAX_DECLARED).map(({ key }) => this.#keyOf(key));
+        const queues = all.slice(from, from + MAX_DECLARED).map(({ key }) => queueOfDefinition(key));
         await this.storage.declare(queues, options);
       }
     }
@@ -236,7 +243,7 @@ export class Namespace {
     await this.#storedOptions.reload();
     for (const { key, version } of given) {
       const newest = this.#storedOptions.get(key);
-      if (newest?.version !== version) await this.applyOptions(this.#keyOf(key), newest);
+      if (newest?.version !== version) await this.applyOptions(queueOfDefinition(key), newest);
     }
   }
 
@@ -383,14 +390,14 @@ export class Namespace {
     });
   }
 
-  async writePaused({ ns, name }: QueueKey, paused: boolean): Promise<void> {
-    await this.storage.declare([{ ns, name }]);
-    this.noteStored({ ns, name });
-    const key = definitionKey(ns, name);
+  async writePaused(queue: QueueKey, paused: boolean): Promise<void> {
+    await this.storage.declare([queue]);
+    this.noteStored(queue);
+    const key = queueDefinitionKey(queue);
     const version = await this.definitions.put('queue', key, { paused }, 'any');
     await this.migration?.definitions.put('queue', key, { paused }, 'any');
     this.#pauseFlags.note(key, { key, value: { paused }, version });
-    this.#setPaused(name, paused);
+    this.#setPaused(queue.name, paused);
   }
 
   /**
@@ -399,8 +406,8 @@ export class Namespace {
    * the same; see `applyOptions`. A definition is deleted only when the engine has forgotten what it said: as long as it
    * is there, a node that starts gives it to the engine.
    */
-  async writeOptions({ ns, name }: QueueKey, options: OwnOptions | null): Promise<void> {
-    const key = definitionKey(ns, name);
+  async writeOptions(queue: QueueKey, options: OwnOptions | null): Promise<void> {
+    const key = queueDefinitionKey(queue);
     let definition: Definition | null = null;
     if (options !== null) {
       const value = showOptions(options);
@@ -408,25 +415,25 @@ export class Namespace {
       await this.migration?.definitions.put('queue-options', key, value, 'any');
     } else {
       const isThere = (await this.definitions.get('queue-options', key)) !== null;
-      if (!isThere && !this.#known.has(name)) return;
-      await this.storage.declare([{ ns, name }], null);
+      if (!isThere && !this.#known.has(queue.name)) return;
+      await this.storage.declare([queue], null);
       await this.definitions.delete('queue-options', key, 'any');
       await this.migration?.definitions.delete('queue-options', key, 'any');
     }
-    const newest = await this.applyOptions({ ns, name }, definition);
-    this.noteStored({ ns, name });
+    const newest = await this.applyOptions(queue, definition);
+    this.noteStored(queue);
     this.#storedOptions.note(key, newest);
-    this.#setOptions(name, newest === null ? null : this.#readOptions(name, newest));
+    this.#setOptions(queue.name, newest === null ? null : this.#readOptions(queue.name, newest));
   }
 
   /**
    * Gives the engine the options that a definition has, and those of a newer one, until there is none. Returns the newest.
    * @param definition null: there is none
    */
-  async applyOptions({ ns, name }: QueueKey, definition: Definition | null): Promise<Definition | null> {
+  async applyOptions(queue: QueueKey, definition: Definition | null): Promise<Definition | null> {
     for (let given = definition; ; ) {
-      await this.storage.declare([{ ns, name }], given === null ? null : this.#readOptions(name, given));
-      const newest = await this.definitions.get('queue-options', definitionKey(ns, name));
+      await this.storage.declare([queue], given === null ? null : this.#readOptions(queue.name, given));
+      const newest = await this.definitions.get('queue-options', queueDefinitionKey(queue));
       if (newest?.version === given?.version) return newest;
       given = newest;
     }
@@ -440,7 +447,7 @@ export class Namespace {
     // Counts that are still buffered would come back after it.
     await this.stats.flush();
     if (!(await this.storage.drop(key))) return false;
-    const definition = definitionKey(this.name, key.name);
+    const definition = queueDefinitionKey(key);
     for (const definitions of [
       this.definitions,
       ...(this.migration === null ? [] : [this.migration.definitions]),
@@ -598,19 +605,9 @@ export class Namespace {
   }
 
   #queueOfKey(key: string): string | null {
-    const { ns, name } = this.#keyOf(key);
+    const { ns, name } = queueOfDefinition(key);
     return ns === this.name ? name : null;
   }
-
-  #keyOf(key: string): QueueKey {
-    const [ns, name] = JSON.parse(key) as [string, string];
-    return { ns, name };
-  }
-}
-
-/** Names may hold any character, so the pair is written as JSON rather than joined. */
-function definitionKey(ns: string, name: string): string {
-  return JSON.stringify([ns, name]);
 }
 
 function isPaused(value: JsonValue): boolean {

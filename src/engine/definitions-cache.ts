@@ -165,3 +165,70 @@ export class DefinitionsCache {
     return reading;
   }
 }
+
+interface CachesParts extends Omit<CacheParts, 'definitions' | 'isWanted' | 'onRead'> {
+  /** Engines may share one. */
+  readonly stores: Iterable<Definitions>;
+  /** As that of a cache. @param definitions the store that was read */
+  readonly onRead: (
+    key: string,
+    definition: Definition | null,
+    hasChanged: boolean,
+    definitions: Definitions,
+  ) => void;
+}
+
+/** The definitions of one kind in several stores: a cache of each, in the order in which they are given. */
+export class DefinitionsCaches {
+  readonly #caches: ReadonlyMap<Definitions, DefinitionsCache>;
+
+  constructor({ stores, onRead, ...parts }: CachesParts) {
+    const cacheOf = (definitions: Definitions): DefinitionsCache =>
+      new DefinitionsCache({
+        ...parts,
+        definitions,
+        onRead: (key, definition, hasChanged) => onRead(key, definition, hasChanged, definitions),
+      });
+    this.#caches = new Map([...new Set(stores)].map((definitions) => [definitions, cacheOf(definitions)]));
+  }
+
+  /** Follows changes from now on. What there was before comes with `reload`. */
+  start(): void {
+    for (const cache of this.#caches.values()) cache.start();
+  }
+
+  stop(): void {
+    for (const cache of this.#caches.values()) cache.stop();
+  }
+
+  /** Resolves when no read is in flight. */
+  async idle(): Promise<void> {
+    await Promise.all([...this.#caches.values()].map((cache) => cache.idle()));
+  }
+
+  [Symbol.iterator](): Iterator<[Definitions, DefinitionsCache]> {
+    return this.#caches.entries();
+  }
+
+  /** The cache of one of the stores. */
+  of(definitions: Definitions): DefinitionsCache {
+    const cache = this.#caches.get(definitions);
+    if (cache === undefined) throw new Error('no namespace has these definitions');
+    return cache;
+  }
+
+  /** Lists all stores concurrently; what one returns is kept, though another fails. @throws as `Definitions.list` */
+  reload(): Promise<void> {
+    return this.#inAll((cache) => cache.reload());
+  }
+
+  /** Reads one definition in all stores in the same way. @throws as `Definitions.get` */
+  read(key: string): Promise<void> {
+    return this.#inAll((cache) => cache.read(key));
+  }
+
+  async #inAll(read: (cache: DefinitionsCache) => Promise<unknown>): Promise<void> {
+    const reads = await Promise.allSettled([...this.#caches.values()].map(read));
+    for (const one of reads) if (one.status === 'rejected') throw one.reason;
+  }
+}

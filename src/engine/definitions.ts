@@ -1,4 +1,5 @@
 import { QuaysideError } from '../model/errors.ts';
+import type { QueueKey } from '../model/names.ts';
 import { quote } from '../util/quote.ts';
 import type { EngineLog } from './engine.ts';
 import { type Listener, Topics } from './signaller.ts';
@@ -66,6 +67,17 @@ export interface DefinitionChange {
   readonly key: string | null;
 }
 
+/** The key of a definition that is about a queue. Names may hold any character, so the pair is written as JSON rather than joined. */
+export function queueDefinitionKey({ ns, name }: QueueKey): string {
+  return JSON.stringify([ns, name]);
+}
+
+/** The queue that a definition with such a key is about. */
+export function queueOfDefinition(key: string): QueueKey {
+  const [ns, name] = JSON.parse(key) as [string, string];
+  return { ns, name };
+}
+
 /** The rejection of a write that expected another version. */
 export function definitionConflict(kind: DefinitionKind, key: string): QuaysideError {
   return new QuaysideError('definition-conflict', `The ${kind} ${quote(key)} was changed by another write.`);
@@ -74,6 +86,32 @@ export function definitionConflict(kind: DefinitionKind, key: string): QuaysideE
 /** Whether a write was rejected since another one came first. */
 export function isDefinitionConflict(error: unknown): boolean {
   return error instanceof QuaysideError && error.code === 'definition-conflict';
+}
+
+/** Each conflict is a write of another that succeeded, so that there are as many as writers; more than these are no coincidence. */
+const MAX_CONFLICTS = 1_000;
+
+/**
+ * Calls `write`, which reads a definition and writes what becomes of it, until no other write comes in between.
+ * @throws QuaysideError what `write` throws; `definition-conflict` only if one came in between each time
+ */
+export async function retryConflicts<T>(write: () => Promise<T>): Promise<T> {
+  for (let conflicts = 0; ; conflicts += 1) {
+    try {
+      return await write();
+    } catch (error) {
+      if (!isDefinitionConflict(error) || conflicts === MAX_CONFLICTS) throw error;
+    }
+  }
+}
+
+/** Waits for a write that expects a version. If another write came first, that one stays. */
+export async function unlessChanged(write: Promise<unknown>): Promise<void> {
+  try {
+    await write;
+  } catch (error) {
+    if (!isDefinitionConflict(error)) throw error;
+  }
 }
 
 const TOPIC = 'definitions';

@@ -5,8 +5,10 @@ import {
   type Definitions,
   isDefinitionConflict,
   type JsonValue,
+  retryConflicts,
+  unlessChanged,
 } from '../engine/definitions.ts';
-import { DefinitionsCache } from '../engine/definitions-cache.ts';
+import { type DefinitionsCache, DefinitionsCaches } from '../engine/definitions-cache.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { createCheckLimit, MAX_WAITING_DRY_RUNS } from '../sandbox/limits.ts';
 import { LineLimit } from '../util/line-limit.ts';
@@ -63,7 +65,6 @@ interface CheckRequest {
   readonly within?: string;
 }
 
-const MAX_CONFLICTS = 10;
 const STOP_AGAIN_MS = 1_000;
 const NEVER_CHANGED: ExchangeState = { stopped: null, lastError: null };
 
@@ -313,23 +314,25 @@ export class Exchanges implements Service {
    */
   async #create(key: string, declaration: Declaration, caller: Caller): Promise<string> {
     let id = key;
-    for (let conflicts = 0; ; conflicts += 1) {
-      const [found] = await this.#registry.known(id);
-      if (found !== undefined && declares(found.definition, declaration)) return id;
-      if (found !== undefined) {
-        if (id !== key || mayKnow(caller, found.definition)) throw exists(idOf(id));
+    return retryConflicts(async () => {
+      let [found] = await this.#registry.known(id);
+      const isHidden = found !== undefined && !mayKnow(caller, found.definition);
+      if (found !== undefined && isHidden && id === key && !declares(found.definition, declaration)) {
         id = scopedKey(key, declaration.src.ns);
-        continue;
+        [found] = await this.#registry.known(id);
       }
+      if (found !== undefined && declares(found.definition, declaration)) return id;
+      if (found !== undefined) throw exists(idOf(id));
       try {
         await this.#storeNew(id, declaration, caller.name);
-        this.#logSelectors({ id, declaration, user: caller.name });
-        return id;
       } catch (error) {
-        if (!isDefinitionConflict(error) || conflicts === MAX_CONFLICTS) throw error;
-        await this.#registry.read(this.#storeOf(declaration), id);
+        // The next look finds what was first.
+        if (isDefinitionConflict(error)) await this.#registry.read(this.#storeOf(declaration), id);
+        throw error;
       }
-    }
+      this.#logSelectors({ id, declaration, user: caller.name });
+      return id;
+    });
   }
 
   async #storeNew(id: string, declaration: Declaration, owner: string): Promise<void> {
@@ -354,21 +357,16 @@ export class Exchanges implements Service {
   }
 
   /** Stores what `update` makes of the definition that counts. */
-  async #update(
+  #update(
     id: string,
     update: (stored: StoredExchange, definitions: Definitions) => StoredExchange,
   ): Promise<void> {
-    for (let conflicts = 0; ; conflicts += 1) {
+    return retryConflicts(async () => {
       const [{ definitions, definition }] = await this.#registry.find(id);
       const value = toValue(update(toStored(definition.value), definitions));
-      try {
-        const version = await definitions.put('exchange', id, value, definition.version);
-        this.#registry.wrote(definitions, { key: id, value, version });
-        return;
-      } catch (error) {
-        if (!isDefinitionConflict(error) || conflicts === MAX_CONFLICTS) throw error;
-      }
-    }
+      const version = await definitions.put('exchange', id, value, definition.version);
+      this.#registry.wrote(definitions, { key: id, value, version });
+    });
   }
 
   /** The file wins over what any engine stores under this id, and owns it, but does not start what was stopped. */
@@ -394,7 +392,8 @@ export class Exchanges implements Service {
       await home.put('exchange', id, toValue({ declaration, owner: NODE.name, stopped, lastError }), 'any');
     }
     for (const { definitions, definition } of others) {
-      if (definitions !== home) await deleteVersion(definitions, definition);
+      // An engine that shares its store with another has the other's new one there.
+      if (definitions !== home) await unlessChanged(definitions.delete('exchange', id, definition.version));
     }
   }
 
@@ -428,15 +427,6 @@ export class Exchanges implements Service {
 
   #storeOf({ src }: Declaration): Definitions {
     return this.#options.broker.namespace(src.ns).definitions;
-  }
-}
-
-/** Unless it has changed since: an engine that shares its store with another has the other's new one there. */
-async function deleteVersion(definitions: Definitions, { key, version }: Definition): Promise<void> {
-  try {
-    await definitions.delete('exchange', key, version);
-  } catch (error) {
-    if (!isDefinitionConflict(error)) throw error;
   }
 }
 
@@ -521,7 +511,7 @@ class ExchangeRegistry {
   readonly #context: NodeContext;
   readonly #onStrikes: (key: string, error: string) => void;
   /** In the order of the configuration. */
-  readonly #caches: ReadonlyMap<Definitions, DefinitionsCache>;
+  readonly #caches: DefinitionsCaches;
   readonly #registered = new Map<string, Registered>();
   /** Created and not yet registered or discarded. */
   readonly #created = new Set<Exchange>();
@@ -538,12 +528,19 @@ class ExchangeRegistry {
     );
     this.#context = { ...context, inFlightLimit: new InFlightLimit(MAX_BYTES_IN_FLIGHT), lineLimit };
     this.#onStrikes = onStrikes;
-    this.#caches = new Map(this.stores().map((definitions) => [definitions, this.#cacheOf(definitions)]));
+    this.#caches = new DefinitionsCaches({
+      stores: this.stores(),
+      kind: 'exchange',
+      clock,
+      onRead: (key, definition, _, definitions) => this.#follow(definitions, key, definition),
+      onFailedRead: (exchange, error) =>
+        log.warn({ err: error, exchange }, 'an exchange that changed could not be read yet'),
+    });
   }
 
   /** Follows changes from now on. What there was before comes with `reload`. */
   start(): void {
-    for (const cache of this.#caches.values()) cache.start();
+    this.#caches.start();
   }
 
   /** Lists all stores again from time to time. */
@@ -558,8 +555,8 @@ class ExchangeRegistry {
   async close(): Promise<void> {
     this.#closed = true;
     this.#endRelists?.();
-    for (const cache of this.#caches.values()) cache.stop();
-    await Promise.all([...this.#caches.values()].map((cache) => cache.idle()));
+    this.#caches.stop();
+    await this.#caches.idle();
   }
 
   /** Drops all. Resolves when no loop runs any more. */
@@ -667,7 +664,7 @@ class ExchangeRegistry {
    * @throws as `Definitions.list`
    */
   async reload(isWanted?: (namespace: string) => boolean): Promise<void> {
-    const caches = this.stores(isWanted).map((definitions) => this.#cache(definitions));
+    const caches = this.stores(isWanted).map((definitions) => this.#caches.of(definitions));
     const lists = await Promise.allSettled(caches.map((cache) => cache.list()));
     for (const list of lists) if (list.status === 'fulfilled') list.value();
     this.#warnOfDifferences(caches);
@@ -693,51 +690,32 @@ class ExchangeRegistry {
   async find(key: string): Promise<[Found, ...Found[]]> {
     const [first, ...others] = await this.known(key);
     if (first !== undefined) return [first, ...others];
-    const stores = this.stores();
-    const reads = await Promise.allSettled(stores.map((definitions) => this.read(definitions, key)));
-    const [found, ...hidden] = stores.flatMap((definitions, i) => {
-      const read = reads[i];
-      const definition = read?.status === 'fulfilled' ? read.value : null;
+    const reading = this.#caches.read(key);
+    await reading.catch(() => {});
+    const [found, ...hidden] = [...this.#caches].flatMap(([definitions, cache]) => {
+      const definition = cache.get(key);
       return definition === null ? [] : [{ definitions, definition }];
     });
     if (found !== undefined) return [found, ...hidden];
-    for (const read of reads) if (read.status === 'rejected') throw read.reason;
+    await reading;
     throw notFound(key);
   }
 
   /** Reads one definition and does what it says. */
   read(definitions: Definitions, key: string): Promise<Definition | null> {
-    return this.#cache(definitions).read(key);
+    return this.#caches.of(definitions).read(key);
   }
 
   /** This node stored a definition. @param created one of this key and declaration, to be registered if none is */
   wrote(definitions: Definitions, definition: Definition, created: Exchange | null = null): void {
-    this.#cache(definitions).note(definition.key, definition);
+    this.#caches.of(definitions).note(definition.key, definition);
     this.#follow(definitions, definition.key, definition, created);
   }
 
   /** This node deleted a definition. */
   deleted(definitions: Definitions, key: string): void {
-    this.#cache(definitions).note(key, null);
+    this.#caches.of(definitions).note(key, null);
     this.#follow(definitions, key, null);
-  }
-
-  #cacheOf(definitions: Definitions): DefinitionsCache {
-    const { clock, log } = this.#context;
-    return new DefinitionsCache({
-      definitions,
-      kind: 'exchange',
-      clock,
-      onRead: (key, definition) => this.#follow(definitions, key, definition),
-      onFailedRead: (exchange, error) =>
-        log.warn({ err: error, exchange }, 'an exchange that changed could not be read yet'),
-    });
-  }
-
-  #cache(definitions: Definitions): DefinitionsCache {
-    const cache = this.#caches.get(definitions);
-    if (cache === undefined) throw new Error('no namespace has these definitions');
-    return cache;
   }
 
   /** The stores that are known to define an exchange, the one that counts first. */
@@ -754,15 +732,15 @@ class ExchangeRegistry {
     definition: Definition | null,
     created: Exchange | null = null,
   ): void {
-    const stores = [...this.#caches.keys()];
+    const stores = [...this.#caches].map(([definitions]) => definitions);
     const [first] = this.#storesOf(key);
     if (first !== undefined && stores.indexOf(first) < stores.indexOf(changed)) return;
     if (definition === null) {
       this.#drop(key);
       if (first === undefined) return;
       // What was hidden counts now, once it was read again: it may have changed, or be gone.
-      this.#cache(first).note(key, null);
-      this.#cache(first).readSoon(key);
+      this.#caches.of(first).note(key, null);
+      this.#caches.of(first).readSoon(key);
       return;
     }
     try {
@@ -893,12 +871,9 @@ async function stopUnowned(
       const lastError = stored === null || stored.stopped === true ? null : lostOwner(stored, owners);
       if (stored === null || lastError === null) continue;
       log.warn({ exchange: key, lastError }, 'an exchange was stopped: its owner may not run it any more');
-      try {
-        await definitions.put('exchange', key, toValue({ ...stored, stopped: true, lastError }), version);
-      } catch (error) {
-        // Another node changed it just now.
-        if (!isDefinitionConflict(error)) throw error;
-      }
+      const stopped = toValue({ ...stored, stopped: true, lastError });
+      // Another node may have changed it just now.
+      await unlessChanged(definitions.put('exchange', key, stopped, version));
     }
   }
 }

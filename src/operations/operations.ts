@@ -5,8 +5,8 @@ import { checkMigration } from '../broker/migration.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import type { Queue } from '../broker/queue.ts';
-import { type Definition, type Definitions, isDefinitionConflict } from '../engine/definitions.ts';
-import { DefinitionsCache } from '../engine/definitions-cache.ts';
+import { type Definition, type Definitions, retryConflicts } from '../engine/definitions.ts';
+import { DefinitionsCaches } from '../engine/definitions-cache.ts';
 import type { Storage } from '../engine/storage.ts';
 import { idOf } from '../exchange/declaration.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
@@ -74,7 +74,6 @@ const LOOK_MS = 2_000;
 const SILENT_MS = 7_000;
 /** How long a cancel waits for the page in progress. */
 const CANCEL_MS = 5_000;
-const MAX_CONFLICTS = 10;
 /** Pages that wait for those of other operations on the same engine: each operation has one. */
 const MAX_WAITING_PAGES = 1_000;
 
@@ -98,7 +97,7 @@ interface SilenceWatch {
  */
 export class BulkOperations implements Service {
   readonly #options: BulkOperationsOptions;
-  readonly #caches: ReadonlyMap<Definitions, DefinitionsCache>;
+  readonly #caches: DefinitionsCaches;
   readonly #runs = new Map<string, OperationRun | MigrationRun>();
   /** The users of operations that are being created, by store: they count before they are stored. */
   readonly #creating = new Map<Definitions, readonly string[]>();
@@ -116,16 +115,22 @@ export class BulkOperations implements Service {
 
   constructor(options: BulkOperationsOptions) {
     this.#options = options;
-    const { broker, clock, random } = options;
+    const { broker, clock, random, log } = options;
     this.#node = `${clock.now().toString(36)}-${Math.floor(random() * 2 ** 48).toString(36)}`;
-    const stores = new Set(broker.namespaces().map(({ definitions }) => definitions));
-    this.#caches = new Map([...stores].map((definitions) => [definitions, this.#cacheOf(definitions)]));
+    this.#caches = new DefinitionsCaches({
+      stores: broker.namespaces().map(({ definitions }) => definitions),
+      kind: 'operation',
+      clock,
+      onRead: (id, definition) => this.#follow(id, definition),
+      onFailedRead: (operation, error) =>
+        log.warn({ err: error, operation }, 'an operation that changed could not be read yet'),
+    });
   }
 
   /** Reads what there is, and continues what no other node can. */
   async start(): Promise<void> {
-    for (const cache of this.#caches.values()) cache.start();
-    await Promise.all([...this.#caches.values()].map((cache) => cache.reload()));
+    this.#caches.start();
+    await this.#caches.reload();
     await this.#look(true);
     const look = (): Promise<void> => {
       this.#looking = this.#look(false);
@@ -142,11 +147,11 @@ export class BulkOperations implements Service {
 
   async #stop(): Promise<void> {
     this.#endLooks?.();
-    for (const cache of this.#caches.values()) cache.stop();
+    this.#caches.stop();
     for (const waiting of this.#awaited.values()) for (const done of waiting) done();
     await this.#looking;
     await Promise.all([...this.#runs.values()].map((run) => run.stop()));
-    await Promise.all([...this.#caches.values()].map((cache) => cache.idle()));
+    await this.#caches.idle();
   }
 
   /**
@@ -157,7 +162,7 @@ export class BulkOperations implements Service {
     request: OperationRequest,
     caller: Pick<OperationCaller, 'name' | 'maySee' | 'maySeeBodies'>,
   ): Promise<string> {
-    const { broker, clock, log } = this.#options;
+    const { broker } = this.#options;
     if (request.action === 'migrate') return this.#createMigration(request, caller);
     const route = routeOf(request, broker);
     const { definitions } = route.source.namespace;
@@ -165,29 +170,15 @@ export class BulkOperations implements Service {
     if (request.to !== null) broker.namespace(request.to.ns).queue(request.to.queue);
     const hidesBodies = !caller.maySeeBodies(request.source.ns);
     await this.#checkSelector(request, route, { payer: caller.name, hidesBodies });
-    const leave = this.#enter(definitions, caller.name);
-    try {
-      const estimate = await estimateOf(request, route);
-      const id = this.#newId();
-      const operation: StoredOperation = {
-        request,
-        by: caller.name,
-        hidesBodies,
-        startedAt: clock.now(),
-        bound: Math.ceil(engineNow(route.source.namespace, route.source.key)) + BOUND_MS,
-        estimate,
-        isCancelled: false,
-        end: null,
-      };
-      const value = operationValue(operation);
-      const version = await definitions.put('operation', id, value, null);
-      this.#cache(definitions).note(id, { key: id, value, version });
-      log.info({ event: 'operation', ...logged(id, operation), estimate }, 'a bulk operation starts');
-      this.#run(id, { definitions, operation }, null);
-      return id;
-    } finally {
-      leave();
-    }
+    const { id, operation } = await this.#begin(definitions, caller, async () => ({
+      request,
+      hidesBodies,
+      estimate: await estimateOf(request, route),
+      bound: Math.ceil(engineNow(route.source.namespace, route.source.key)) + BOUND_MS,
+    }));
+    const fields = { event: 'operation', ...logged(id, operation), estimate: operation.estimate };
+    this.#options.log.info(fields, 'a bulk operation starts');
+    return id;
   }
 
   /** @throws QuaysideError also `definition-conflict`, if the namespace moves already or something is about it that would not move with it */
@@ -195,35 +186,41 @@ export class BulkOperations implements Service {
     request: OperationRequest,
     caller: Pick<OperationCaller, 'name' | 'maySee'>,
   ): Promise<string> {
-    const { broker, clock, log } = this.#options;
+    const { broker, clock } = this.#options;
     const source = broker.namespace(request.source.ns);
     await checkMigration(source, broker.namespace(request.to?.ns ?? ''));
     this.#mustBeUnused(source.name, caller);
-    const { name: by } = caller;
-    const leave = this.#enter(source.definitions, by);
+    const { id, operation } = await this.#begin(source.definitions, caller, async () => ({
+      request,
+      hidesBodies: true,
+      estimate: (await source.storage.usage(source.name, false)).elements,
+      bound: clock.now(),
+    }));
+    const fields = { event: 'operation', ...logged(id, operation), estimate: operation.estimate };
+    this.#options.log.info(fields, 'a namespace moves to another engine');
+    return id;
+  }
+
+  /**
+   * Stores what `describe` says of a new operation, and runs it.
+   * @throws QuaysideError `overloaded`, and as `describe` and `Definitions.put`
+   */
+  async #begin(
+    definitions: Definitions,
+    { name: by }: Pick<OperationCaller, 'name'>,
+    describe: () => Promise<Pick<StoredOperation, 'request' | 'hidesBodies' | 'estimate' | 'bound'>>,
+  ): Promise<{ readonly id: string; readonly operation: StoredOperation }> {
+    const leave = this.#enter(definitions, by);
     try {
-      const { elements: estimate } = await source.storage.usage(source.name, false);
+      const described = await describe();
+      const startedAt = this.#options.clock.now();
+      const operation = { ...described, by, startedAt, isCancelled: false, end: null };
       const id = this.#newId();
-      const startedAt = clock.now();
-      const operation: StoredOperation = {
-        request,
-        by,
-        hidesBodies: true,
-        startedAt,
-        bound: startedAt,
-        estimate,
-        isCancelled: false,
-        end: null,
-      };
       const value = operationValue(operation);
-      const version = await source.definitions.put('operation', id, value, null);
-      this.#cache(source.definitions).note(id, { key: id, value, version });
-      log.info(
-        { event: 'operation', ...logged(id, operation), estimate },
-        'a namespace moves to another engine',
-      );
-      this.#run(id, { definitions: source.definitions, operation }, null);
-      return id;
+      const version = await definitions.put('operation', id, value, null);
+      this.#caches.of(definitions).note(id, { key: id, value, version });
+      this.#run(id, { definitions, operation }, null);
+      return { id, operation };
     } finally {
       leave();
     }
@@ -241,13 +238,10 @@ export class BulkOperations implements Service {
         'Delete the exchange, and create it again when the move is done.',
       );
     }
-    for (const [definitions, cache] of this.#caches) {
-      for (const id of cache.keys()) {
-        const one = this.#cached(definitions, id)?.operation;
-        if (one === undefined || one.end !== null) continue;
-        if (one.request.source.ns !== ns && one.request.to?.ns !== ns) continue;
-        throw inUse(`operation ${quote(id)} is about it`, 'Wait until it ends, or cancel it.');
-      }
+    for (const { id, operation } of this.#all()) {
+      const { request, end } = operation;
+      if (end !== null || (request.source.ns !== ns && request.to?.ns !== ns)) continue;
+      throw inUse(`operation ${quote(id)} is about it`, 'Wait until it ends, or cancel it.');
     }
   }
 
@@ -262,17 +256,12 @@ export class BulkOperations implements Service {
 
   /** Those whose source the caller may manage, the last one first. */
   async list(filter: OperationFilter, caller: OperationCaller): Promise<OperationRecord[]> {
-    const found = new Map<string, KnownOperation>();
-    for (const [definitions, cache] of this.#caches) {
-      for (const id of cache.keys()) {
-        const one = this.#cached(definitions, id);
-        if (one !== null && isListed(one.operation, filter, caller)) found.set(id, one);
-      }
-    }
-    const sorted = [...found].sort(([a, one], [b, other]) => {
-      return other.operation.startedAt - one.operation.startedAt || (a < b ? 1 : -1);
+    const found = [...this.#all()].filter(({ operation }) => isListed(operation, filter, caller));
+    const byId = new Map(found.map((one) => [one.id, one]));
+    const sorted = [...byId.values()].sort((a, b) => {
+      return b.operation.startedAt - a.operation.startedAt || (a.id < b.id ? 1 : -1);
     });
-    return Promise.all(sorted.map(([id, one]) => this.#record(id, one, caller)));
+    return Promise.all(sorted.map((one) => this.#record(one.id, one, caller)));
   }
 
   /**
@@ -301,13 +290,10 @@ export class BulkOperations implements Service {
   overview(): { readonly running: OperationTotals; readonly changed: OperationTotals } {
     const running = new Map<string, { readonly ns: string; readonly action: Action; count: number }>();
     const ids = new Set<string>();
-    for (const [definitions, cache] of this.#caches) {
-      for (const id of cache.keys()) {
-        const operation = this.#cached(definitions, id)?.operation;
-        if (operation === undefined || operation.end !== null || ids.has(id)) continue;
-        ids.add(id);
-        addTo(running, operation.request, 1);
-      }
+    for (const { id, operation } of this.#all()) {
+      if (operation.end !== null || ids.has(id)) continue;
+      ids.add(id);
+      addTo(running, operation.request, 1);
     }
     return { running: [...running.values()], changed: [...this.#changed.values()] };
   }
@@ -326,12 +312,7 @@ export class BulkOperations implements Service {
 
   /** @throws QuaysideError `overloaded` */
   #enter(definitions: Definitions, user: string): () => void {
-    const running = this.#cache(definitions)
-      .keys()
-      .flatMap((id) => {
-        const operation = this.#cached(definitions, id)?.operation;
-        return operation?.end === null ? [operation.by] : [];
-      });
+    const running = this.#in(definitions).flatMap(({ operation: { end, by } }) => (end === null ? [by] : []));
     const creating = this.#creating.get(definitions) ?? [];
     const users = [...running, ...creating];
     if (users.length >= MAX_RUNNING && users.includes(user)) {
@@ -361,25 +342,41 @@ export class BulkOperations implements Service {
     throw missingRight(caller, 'manage', ns);
   }
 
+  /** All that this node knows of; twice what engines that share a store define. */
+  *#all(): Generator<KnownOperation & { readonly id: string }> {
+    for (const [definitions] of this.#caches) yield* this.#in(definitions);
+  }
+
+  /** Those that one store has. */
+  #in(definitions: Definitions): (KnownOperation & { readonly id: string })[] {
+    return this.#caches
+      .of(definitions)
+      .keys()
+      .flatMap((id) => {
+        const found = this.#cached(definitions, id);
+        return found === null ? [] : [{ id, ...found }];
+      });
+  }
+
   #known(id: string): KnownOperation | null {
-    for (const definitions of this.#caches.keys()) {
+    for (const [definitions] of this.#caches) {
       const found = this.#cached(definitions, id);
       if (found !== null) return found;
     }
     return null;
   }
 
-  /** Reads all stores concurrently. @throws QuaysideError if a store that failed may have it */
+  /** Reads all stores. @throws QuaysideError if a store that failed may have it */
   async #find(id: string): Promise<KnownOperation | null> {
-    const reads = await Promise.allSettled([...this.#caches.values()].map((cache) => cache.read(id)));
+    const reading = this.#caches.read(id);
+    await reading.catch(() => {});
     const found = this.#known(id);
-    if (found !== null) return found;
-    for (const read of reads) if (read.status === 'rejected') throw read.reason;
-    return null;
+    if (found === null) await reading;
+    return found;
   }
 
   #cached(definitions: Definitions, id: string): KnownOperation | null {
-    const definition = this.#cache(definitions).get(id);
+    const definition = this.#caches.of(definitions).get(id);
     if (definition === null) return null;
     return { definitions, operation: toOperation(definition.value) };
   }
@@ -391,28 +388,10 @@ export class BulkOperations implements Service {
       const stored = await definitions.get('operation-progress', id);
       progress = stored === null ? null : toProgress(stored.value);
       // Without progress it may have ended since.
-      if (stored === null) await this.#cache(definitions).read(id);
+      if (stored === null) await this.#caches.of(definitions).read(id);
     }
     const latest = this.#cached(definitions, id)?.operation ?? operation;
     return operationRecord(id, latest, progress, caller);
-  }
-
-  #cacheOf(definitions: Definitions): DefinitionsCache {
-    const { clock, log } = this.#options;
-    return new DefinitionsCache({
-      definitions,
-      kind: 'operation',
-      clock,
-      onRead: (id, definition) => this.#follow(id, definition),
-      onFailedRead: (operation, error) =>
-        log.warn({ err: error, operation }, 'an operation that changed could not be read yet'),
-    });
-  }
-
-  #cache(definitions: Definitions): DefinitionsCache {
-    const cache = this.#caches.get(definitions);
-    if (cache === undefined) throw new Error('no namespace has these definitions');
-    return cache;
   }
 
   /** A definition was read. */
@@ -446,20 +425,16 @@ export class BulkOperations implements Service {
     id: string,
     update: (stored: StoredOperation) => StoredOperation | null,
   ): Promise<void> {
-    for (let conflicts = 0; ; conflicts += 1) {
-      const found = await this.#cache(definitions).read(id);
+    await retryConflicts(async () => {
+      const cache = this.#caches.of(definitions);
+      const found = await cache.read(id);
       const updated = found === null ? null : update(toOperation(found.value));
       if (found === null || updated === null) return;
       const value = operationValue(updated);
-      try {
-        const version = await definitions.put('operation', id, value, found.version);
-        this.#cache(definitions).note(id, { key: id, value, version });
-        this.#follow(id, { key: id, value, version });
-        return;
-      } catch (error) {
-        if (!isDefinitionConflict(error) || conflicts === MAX_CONFLICTS) throw error;
-      }
-    }
+      const version = await definitions.put('operation', id, value, found.version);
+      cache.note(id, { key: id, value, version });
+      this.#follow(id, { key: id, value, version });
+    });
   }
 
   #run(
@@ -546,9 +521,7 @@ export class BulkOperations implements Service {
 
   /** Deletes operations that ended long ago, or before many others. */
   async #forgetOld(definitions: Definitions): Promise<void> {
-    const cache = this.#cache(definitions);
-    const ended = cache.keys().flatMap((id) => {
-      const end = this.#cached(definitions, id)?.operation.end ?? null;
+    const ended = this.#in(definitions).flatMap(({ id, operation: { end } }) => {
       return end === null ? [] : [{ id, at: end.at }];
     });
     ended.sort((a, b) => b.at - a.at);
@@ -557,22 +530,16 @@ export class BulkOperations implements Service {
       if (i < MAX_KEPT && at >= oldest) continue;
       await definitions.delete('operation', id, 'any');
       await definitions.delete('operation-progress', id, 'any');
-      cache.note(id, null);
+      this.#caches.of(definitions).note(id, null);
     }
   }
 
   /** Takes over what no node runs. Never rejects. @param isStart whether nothing of before can still run on this process */
   async #look(isStart: boolean): Promise<void> {
-    const looks: Promise<void>[] = [];
-    for (const [definitions, cache] of this.#caches) {
-      for (const id of cache.keys()) {
-        const found = this.#cached(definitions, id);
-        if (found !== null && found.operation.end === null && !this.#runs.has(id)) {
-          looks.push(this.#lookAt(id, found, isStart).catch(() => {}));
-        }
-      }
-    }
-    await Promise.all(looks);
+    const left = [...this.#all()].filter(
+      ({ id, operation }) => operation.end === null && !this.#runs.has(id),
+    );
+    await Promise.all(left.map((found) => this.#lookAt(found.id, found, isStart).catch(() => {})));
   }
 
   async #lookAt(id: string, found: KnownOperation, isStart: boolean): Promise<void> {
@@ -590,7 +557,7 @@ export class BulkOperations implements Service {
     const isAlone = isStart && !namespace.isShared;
     if (!isSilent && !isAlone && before?.progress.node !== null) return;
     // It may have ended since.
-    const latest = await this.#cache(definitions).read(id);
+    const latest = await this.#caches.of(definitions).read(id);
     if (latest === null || toOperation(latest.value).end !== null) return;
     this.#seen.delete(id);
     this.#run(id, { ...found, operation: toOperation(latest.value) }, before);

@@ -240,7 +240,13 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'a write of two nodes at once fails',
     suite: 'ended sessions',
-    edits: edit('console-sessions.ts', '!isDefinitionConflict(error)', 'error instanceof Error'),
+    edits: [
+      {
+        file: 'src/engine/definitions.ts',
+        search: '!isDefinitionConflict(error) || conflicts === MAX_CONFLICTS',
+        replace: 'error instanceof Error',
+      },
+    ],
   },
   {
     name: 'nobody can sign in for a while after the end of all sessions of a user',
