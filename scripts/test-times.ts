@@ -59,7 +59,8 @@ function filesOfNpmTest(): string[] {
 
 async function run(file: string): Promise<Times> {
   const from = { processor: processorTime(), passed: performance.now() };
-  const test = spawn(process.execPath, ['--test-reporter=tap', file], { cwd: ROOT, stdio: 'ignore' });
+  const args = ['--import', './test/support/untracked-promises.ts', '--test-reporter=tap', file];
+  const test = spawn(process.execPath, args, { cwd: ROOT, stdio: 'ignore' });
   const [code] = await once(test, 'exit');
   return {
     file,
