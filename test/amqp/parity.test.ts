@@ -6,12 +6,13 @@ import { HEADER_FIELDS, OWN_PREFIX, PROPERTY_PREFIX } from '../../src/amqp/messa
 import type { Harness } from '../http/harness.ts';
 import { addressOf, ParityNode } from '../session/parity-node.ts';
 import type { StompClient } from '../stomp/client.ts';
+import { anyCharacter } from '../support/any-character.ts';
 import { sampleBodies } from '../support/bodies.ts';
 import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import type { AmqpClient, Outcome } from './client.ts';
 
-/** Headers tried; F17 of the reliability plan asks for 10,000 (`FUZZ_HEADERS=10000`). */
-const HEADERS_TRIED = Number(process.env.FUZZ_HEADERS ?? 1000);
+/** Headers tried; `npm run test:fuzz` has the 10,000 that F17 of the reliability plan asks for. */
+const HEADERS_TRIED = Number(process.env.FUZZ_HEADERS ?? 200);
 const { types } = rhea;
 const data = (bytes: Uint8Array): object => rhea.message.data_section(Buffer.from(bytes));
 const bytesOf = ({ body }: Message): Buffer => (body as { content: Buffer }).content;
@@ -192,7 +193,7 @@ describe('what an element carries, over AMQP and over HTTP and STOMP', () => {
     const value = fc.oneof(
       fc.string({ maxLength: 20 }),
       fc.string({ unit: 'grapheme', maxLength: 20 }),
-      fc.string({ unit: 'binary', maxLength: 20 }),
+      fc.string({ unit: anyCharacter, maxLength: 20 }),
       fc.constantFrom('', ' ', ' x', 'x\t', 'a\nb', 'a\rb', '\0', '\x7f', ':', '\\', '☃', '\u0085'),
       fc.integer({ min: -(2 ** 31), max: 2 ** 31 - 1 }),
       fc.boolean(),

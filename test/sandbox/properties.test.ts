@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { after, describe, it } from 'node:test';
 import fc from 'fast-check';
 import { checkHeaders } from '../../src/model/headers.ts';
+import { anyCharacter } from '../support/any-character.ts';
 import { element, json, patientSandbox, textOf, verdictsOf } from './elements.ts';
 
 /** Runs of each property; `npm run test:long` has 3,000, and `SANDBOX_RUNS=20000` is a long search. */
@@ -22,7 +23,7 @@ describe('Properties of the sandbox', () => {
     .uniqueArray(fc.tuple(name, value), { selector: ([key]) => key, maxLength: 12 })
     .map((pairs) => checkHeaders(pairs.flat()));
   const payload = fc.oneof(
-    fc.jsonValue({ maxDepth: 4, noUnicodeString: false }),
+    fc.jsonValue({ maxDepth: 4, stringUnit: anyCharacter }),
     fc.dictionary(fc.string(), fc.oneof(fc.double({ noNaN: true, noDefaultInfinity: true }), fc.string()), {
       noNullPrototype: true,
     }),
@@ -71,7 +72,7 @@ describe('Properties of the sandbox', () => {
       ]);
       await fc.assert(
         fc.asyncProperty(
-          fc.string({ unit: 'binary' }),
+          fc.string({ unit: anyCharacter }),
           fc.uint8Array({ maxLength: 500 }),
           async (text, bytes) => {
             const wellFormed = text.toWellFormed();

@@ -3,12 +3,13 @@ import { after, before, describe, it } from 'node:test';
 import fc from 'fast-check';
 import type { Harness } from '../http/harness.ts';
 import { ParityNode } from '../session/parity-node.ts';
+import { anyCharacter } from '../support/any-character.ts';
 import { sampleBodies } from '../support/bodies.ts';
 import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import type { StompClient } from './client.ts';
 
-/** Headers tried; F17 of the reliability plan asks for 10,000 (`FUZZ_HEADERS=10000`). */
-const HEADERS_TRIED = Number(process.env.FUZZ_HEADERS ?? 1000);
+/** Headers tried; `npm run test:fuzz` has the 10,000 that F17 of the reliability plan asks for. */
+const HEADERS_TRIED = Number(process.env.FUZZ_HEADERS ?? 200);
 
 describe('what an element carries, over HTTP and over STOMP', () => {
   let node: ParityNode;
@@ -134,7 +135,7 @@ describe('what an element carries, over HTTP and over STOMP', () => {
     const value = fc.oneof(
       fc.string({ maxLength: 20 }),
       fc.string({ unit: 'grapheme', maxLength: 20 }),
-      fc.string({ unit: 'binary', maxLength: 20 }),
+      fc.string({ unit: anyCharacter, maxLength: 20 }),
       fc.constantFrom(
         '',
         ' ',

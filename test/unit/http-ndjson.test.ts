@@ -3,6 +3,7 @@ import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import { elementLine } from '../../src/http/written-elements.ts';
 import { type Delivery, PLAIN_GROUP } from '../../src/model/element.ts';
+import { anyCharacter } from '../support/any-character.ts';
 
 const MATURE_AT = Date.UTC(2026, 10, 22, 20);
 
@@ -107,7 +108,7 @@ describe('An element as a line of NDJSON', () => {
       fc.property(
         fc.oneof(
           fc.uint8Array(),
-          fc.string({ unit: 'binary' }).map((text) => Buffer.from(text)),
+          fc.string({ unit: anyCharacter }).map((text) => Buffer.from(text)),
         ),
         (body) => {
           const { text, base64 } = read(elementLine(delivery({ body }), false));
