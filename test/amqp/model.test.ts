@@ -5,7 +5,7 @@ import { checkHistories } from '../support/histories.ts';
 import { AmqpWorld, OUTCOMES } from './model-world.ts';
 import { AmqpNode } from './node.ts';
 
-const RUNS = Number(process.env.MODEL_RUNS ?? 20);
+const RUNS = Number(process.env.MODEL_RUNS ?? 10);
 
 type Command = fc.AsyncCommand<AmqpWorld, AmqpWorld>;
 

@@ -107,7 +107,7 @@ describe('A node that continues a bulk operation of another one', () => {
       await opened.passTime(250);
     }
     assert.equal(runners.size, 1);
-    const record = await survivor.ended(id, opened);
+    const record = await survivor.ended(id, opened, 100);
     assert.deepEqual([record.state, record.changed], ['done', COUNT]);
   });
 
@@ -138,7 +138,7 @@ describe('A node that continues a bulk operation of another one', () => {
       await turn();
     }
     mortal.thaw();
-    const record = await survivor.ended(id, opened);
+    const record = await survivor.ended(id, opened, 100);
     assert.deepEqual([record.state, record.changed], ['done', COUNT]);
     assert.deepEqual(await survivor.elements('N', 'from'), []);
   });

@@ -5,7 +5,7 @@ import { checkHistories } from '../support/histories.ts';
 import { StompWorld } from './model-world.ts';
 import { StompNode } from './node.ts';
 
-const RUNS = Number(process.env.MODEL_RUNS ?? 30);
+const RUNS = Number(process.env.MODEL_RUNS ?? 10);
 
 type Command = fc.AsyncCommand<StompWorld, StompWorld>;
 
