@@ -10,9 +10,9 @@ import { commandArbitraries } from './model-commands.ts';
 import { DEDUP_WINDOW_MS, EVERY_QUEUE, MODEL_NAMESPACES, type World } from './model-world.ts';
 
 /** How many histories, and how long. `MODEL_RUNS=50000` for a night. */
-const RUNS = Number(process.env.MODEL_RUNS ?? 100);
+const RUNS = Number(process.env.MODEL_RUNS ?? 30);
 /** Of the modes in which an engine runs the same code on other settings or topologies. */
-const RUNS_OF_MODES = Number(process.env.MODEL_RUNS ?? 20);
+const RUNS_OF_MODES = Number(process.env.MODEL_RUNS ?? 8);
 const ENGINES_IN_FULL = ['sqlite', 'redis', 'postgres'];
 const LENGTH = 60;
 /** What one history may take before it counts as hung. On PostgreSQL half a minute is not enough while the machine is busy. */

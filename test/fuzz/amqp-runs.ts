@@ -5,6 +5,7 @@ import { memoryInUse } from '../support/memory.ts';
 import { type Broken, broken, writes } from './amqp-broken.ts';
 import { RECORDED } from './amqp-sessions.ts';
 import { ends, LATE_MS, talk } from './amqp-talk.ts';
+import { cuts } from './mutations.ts';
 
 /** Frames sent by one test; `npm run test:fuzz` sends a million in four. */
 const FRAMES = Number(process.env.FUZZ_FRAMES ?? 6_000) / 4;
@@ -49,13 +50,12 @@ export async function sayBroken(test: TestContext, target: Target, isLoggedIn: b
   assert.ok(left < MOST_LEFT_BYTES, 'memory stays flat');
 }
 
-/** Says recorded sessions up to each of their bytes. */
+/** Says recorded sessions up to each of the bytes after which they are cut. */
 export async function sayCut(target: Target): Promise<void> {
   for (const { login, frames } of RECORDED) {
     const first = Buffer.concat([...login]);
     const said = Buffer.concat([first, ...frames]);
-    for (let from = 0; from <= said.length; from += 32) {
-      const ends = Array.from({ length: Math.min(32, said.length + 1 - from) }, (_, i) => from + i);
+    for (const ends of cuts(said.length)) {
       const cut = (end: number): Buffer[] => [first.subarray(0, end), said.subarray(first.length, end)];
       await Promise.all(ends.map((end) => talk(target.port, cut(end))));
     }

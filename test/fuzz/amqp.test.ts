@@ -6,6 +6,7 @@ import { AMQP, attachSender, begin, close, dataSection, open, plain, SASL, trans
 import { purge } from '../support/settle.ts';
 import { SESSIONS, sayBroken, sayCut, type Target } from './amqp-runs.ts';
 import { ConsoleWatch } from './amqp-talk.ts';
+import { CUT_AT } from './mutations.ts';
 
 describe('AMQP with broken frames', () => {
   let node: AmqpNode;
@@ -58,5 +59,5 @@ describe('AMQP with broken frames', () => {
     assert.ok(counts.messages - messages > SESSIONS / 10);
   });
 
-  it('cut at every byte closes, and gives back what was held', () => sayCut(target));
+  it(`cut ${CUT_AT} closes, and gives back what was held`, () => sayCut(target));
 });

@@ -79,3 +79,19 @@ export function pieces(bytes: Buffer, shares: readonly number[]): Buffer[] {
   const ends = [...shares.map((share) => at(bytes, share)).sort((a, b) => a - b), bytes.length];
   return ends.map((end, i) => bytes.subarray(ends[i - 1] ?? 0, end)).filter((piece) => piece.length > 0);
 }
+
+const CUTS_AT_ONCE = 32;
+/** `npm run test:fuzz` cuts a session at every byte, `npm test` at every fourth, from another one in each run. */
+const CUT_EVERY = process.env.FUZZ_FRAMES === undefined ? 4 : 1;
+/** For the names of tests. */
+export const CUT_AT = CUT_EVERY === 1 ? 'at every byte' : `at one byte in ${CUT_EVERY}`;
+
+/** After how many bytes a session of that length is cut, as many at a time as are said at once. */
+export function* cuts(length: number): Generator<number[]> {
+  const first = Math.floor(Math.random() * CUT_EVERY);
+  const all = Array.from(
+    { length: Math.ceil((length + 1 - first) / CUT_EVERY) },
+    (_, i) => first + i * CUT_EVERY,
+  );
+  for (let from = 0; from < all.length; from += CUTS_AT_ONCE) yield all.slice(from, from + CUTS_AT_ONCE);
+}
