@@ -5,6 +5,7 @@ import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../mode
 import { LIMITS } from '../model/limits.ts';
 import { type Members, memberPath, membersOf, wholeMember, wrongMember } from '../model/members.ts';
 import { checkGroup } from '../model/names.ts';
+import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import type { ExportedElement } from '../operations/transfer.ts';
 import { bytesOfText } from '../util/byte-text.ts';
 import { quote, quoteBytes } from '../util/quote.ts';
@@ -340,14 +341,15 @@ function objectIn(line: string): object {
 
 /**
  * The element of a line whose members are known to be allowed.
+ * @param exempt see `checkHeaders`
  * @throws QuaysideError as `readLineElement`
  */
-function elementOfMembers(line: string, members: Members): GivenElement {
+function elementOfMembers(line: string, members: Members, exempt?: ReadonlySet<string>): GivenElement {
   return {
     body: bodyOf(members, line),
     contentType: contentHeader(members, 'contentType') ?? (members.json === undefined ? null : JSON_TYPE),
     contentEncoding: contentHeader(members, 'contentEncoding'),
-    headers: headersOf(members.headers ?? null),
+    headers: headersOf(members.headers ?? null, exempt),
     matureAt: momentOf(members.mature ?? null),
     delayMs: secondsOf('delay', members.delay ?? null, 0),
     ttlMs: secondsOf('ttl', members.ttl ?? null, 1),
@@ -402,10 +404,10 @@ function contentHeader(members: Members, member: 'contentType' | 'contentEncodin
   );
 }
 
-function headersOf(value: unknown): ElementHeaders {
+function headersOf(value: unknown, exempt: ReadonlySet<string> = new Set()): ElementHeaders {
   if (value === null) return NO_HEADERS;
   const members = Object.entries(membersOf(value, 'headers', null));
-  if (members.length > LIMITS.headerCount) {
+  if (members.length > LIMITS.headerCount + exempt.size) {
     throw wrongMember('headers', value, `an object of at most ${LIMITS.headerCount} members`);
   }
   const flat: string[] = [];
@@ -425,7 +427,7 @@ function headersOf(value: unknown): ElementHeaders {
     }
     flat.push(lower, bytesOf(path, text));
   }
-  return checkHeaders(flat);
+  return checkHeaders(flat, exempt);
 }
 
 /** Text as the bytes of its UTF-8 form, one character for each. */
@@ -568,7 +570,8 @@ const EXPORTED_MEMBERS = [
  */
 function readExportedLine(line: string): ExportedElement {
   const members = membersOf(objectIn(line), '', EXPORTED_MEMBERS);
-  const { body, contentType, contentEncoding, headers, matureAt, tries } = elementOfMembers(line, members);
+  const element = elementOfMembers(line, members, SERVICE_HEADERS);
+  const { body, contentType, contentEncoding, headers, matureAt, tries } = element;
   const { id, group = null, expiresAt = null } = members;
   if (typeof id !== 'string' || !ID.test(id)) throw wrongMember('id', id, 'the id of an element');
   if (group !== null && typeof group !== 'string') throw wrongMember('group', group, 'a string');

@@ -7,7 +7,9 @@ import { until } from '../support/until.ts';
 import { basic, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, exchange, lastRequest, RawConnection, rawRequest } from './raw.ts';
 
-const NAMESPACES = [plain('N'), plain('events', { groups: ['default'] }), plain('hidden')];
+const DEAD = 'dead';
+const deadLetter = { maxTries: 1, queue: DEAD };
+const NAMESPACES = [plain('N', { deadLetter }), plain('events', { groups: ['default'] }), plain('hidden')];
 
 type Line = Readonly<Record<string, unknown>>;
 
@@ -127,6 +129,23 @@ for (const engine of MAIN_ENGINES) {
         { imported: 0, repeated: 3 },
         'one that was consumed stays so',
       );
+    });
+
+    it('of dead letters is imported whatever the name of the queue that they left, and however many headers they had', async () => {
+      const client = harness().client();
+      const names = [' before', 'behind '];
+      const headers = Object.fromEntries(Array.from({ length: 64 }, (_, i) => [`x-ks-hdr-h${i}`, 'v']));
+      for (const queue of names) {
+        const id = idOf(await client.insert('N', queue, 'x', { headers }));
+        await client.reserve('N', queue);
+        assert.equal((await client.rollback('N', queue, id)).status, 200);
+      }
+      const { body } = await client.request('GET', `/q/N/${DEAD}/export`);
+      const answer = await client.request('POST', '/q/N/again/import', { body });
+      assert.deepEqual(jsonOf(answer), { imported: 2, repeated: 0 });
+      const imported = linesOf(await client.request('GET', '/q/N/again/export'));
+      const from = imported.map((line) => (line.headers as Record<string, string>)['x-dl-from-queue']);
+      assert.deepEqual(from.sort(), names);
     });
 
     it('of a stream is imported with the group of each delivery', async () => {

@@ -33,6 +33,18 @@ describe('element headers', () => {
     }
   });
 
+  it('accepts white space at the ends of what the service writes, such as the name of a queue', () => {
+    const own = new Set(['own']);
+    for (const value of [' a', 'a ', ' ']) {
+      const flat = ['own', value];
+      assert.equal(checkHeaders(flat, own), flat);
+      assert.throws(() => checkHeaders(['n', value], own), { code: 'invalid-header' });
+    }
+    for (const value of ['\ta', 'a\n', 'a\r\nb: c', '\0']) {
+      assert.throws(() => checkHeaders(['own', value], own), { code: 'invalid-header' });
+    }
+  });
+
   it('names the refused header without trusting its length or its characters', () => {
     refused([`${'x'.repeat(1000)}\n`, 'v'], /^Header "x{64}"…: /);
     refused(['a\n', 'v'], /^Header "a\\n":/);
