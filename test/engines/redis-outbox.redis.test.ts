@@ -12,7 +12,7 @@ import { freePort, type RedisServer, redisCli, startRedis } from '../support/red
 import { rollback, transfer } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
-import { freshPrefix, redisEngine } from './redis.ts';
+import { freshPrefix, redisEngine, sharedRedis } from './redis.ts';
 import { turns } from './redis-time.ts';
 
 const SOURCE: QueueKey = { ns: 'plain', name: 'source' };
@@ -135,6 +135,25 @@ describe('The outbox of a queue of a Redis cluster', () => {
     clock.advance(2 * MINUTE);
     const { affected } = await engine.storage.sweep();
     assert.ok(affected.some(({ name }) => name === TARGET.name));
+    assert.deepEqual(bodyTexts((await engine.storage.take(TARGET, POP)).deliveries), ['left']);
+  });
+
+  it('is relayed on a single server, to which the keys of the cluster were copied', async () => {
+    const caught = proxy.catch(APPLY, 'deaf');
+    const moving = move('left');
+    await caught;
+    await engine.stop();
+    await moving;
+    proxy.reset();
+    const single = await sharedRedis();
+    const { hostname, port } = new URL(single);
+    for (const key of cli('KEYS', `${prefix}:*`).split('\n')) {
+      assert.equal(cli('MIGRATE', hostname, port, key, '0', '5000', 'COPY'), 'OK');
+    }
+    engine = redisEngine({ url: single, namespaces: [plain('plain')], clock, prefix });
+    await engine.start();
+    clock.advance(2 * MINUTE);
+    await engine.storage.sweep();
     assert.deepEqual(bodyTexts((await engine.storage.take(TARGET, POP)).deliveries), ['left']);
   });
 

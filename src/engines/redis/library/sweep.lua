@@ -125,7 +125,8 @@ verbs.sweep = function(q, args, at)
   -- Of sources that were silent for a day.
   forgetSilent(q, 'o', 8, MARK_MS, function() end)
   if q.expires and not firstMember(q.z, 'x') then db('HDEL', q.h, 'X') end
-  local hasEntries = call.isCluster and firstMember(q.z, 'p') ~= nil
+  -- On a single server, too: its keys may have come from a cluster.
+  local hasEntries = firstMember(q.z, 'p') ~= nil
   if hasEntries then nameDestinations(q) end
   forgetUnused(q)
   return concat({
