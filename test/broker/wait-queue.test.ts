@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import { QuaysideError } from '../../src/model/errors.ts';
-import { type Waiter, WaitQueueNode } from './wait-queue-node.ts';
+import { Waiter, WaitQueueNode } from './wait-queue-node.ts';
 
 describe('a wait queue', () => {
   it('delivers an element that is there to a consumer that joins', async () => {
@@ -110,6 +110,23 @@ describe('a wait queue', () => {
       assert.equal(waiter.got.length, 1);
     });
   }
+
+  it('makes its slow poll together with those of other queues, so that they share a batch of the engine', async () => {
+    const node = new WaitQueueNode({ isShared: true });
+    node.join();
+    await node.settle();
+    node.clock.advance(100);
+    new Waiter(node.queue.namespace.queue('other'), {});
+    await node.settle();
+    node.takes = 0;
+    const polls: number[] = [];
+    for (let ms = 0; ms < 4_500; ms += 1) {
+      node.clock.advance(1);
+      if (node.takes > 0) polls.push(node.takes);
+      node.takes = 0;
+    }
+    assert.deepEqual(polls, [2]);
+  });
 
   it('answers a call with timeout 0 at once: with an element if there is one, else with pop-timeout', async () => {
     const node = new WaitQueueNode();
