@@ -1,12 +1,12 @@
 import type { Storage } from '../engine/storage.ts';
-import { namespaceNotFound, type QuaysideError } from '../model/errors.ts';
+import { namespaceNotFound, QuaysideError, shuttingDown } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
+import { UserLimit, type UserLimits } from '../util/user-limit.ts';
 import { SeriesLimit } from './activity.ts';
 import { type Difference, type NodeInfo, nodeText } from './cluster.ts';
 import type { PendingConsumer } from './consumer.ts';
-import { shuttingDown, WaitingLimit, type WaitingLimits } from './consumer.ts';
 import { InsertTurns } from './insert-turns.ts';
 import { checkMigration, Migration, MigrationTargetMissing } from './migration.ts';
 import { Namespace, type Shared } from './namespace.ts';
@@ -19,7 +19,8 @@ interface BrokerOptions {
   readonly clock: Clock;
   /** 0 (inclusive) to 1. */
   readonly random: () => number;
-  readonly waiting: WaitingLimits;
+  /** Of blocked calls on this node. A call counts once for each queue on which it waits. */
+  readonly waiting: UserLimits;
   readonly log: BrokerLog;
   /** What other nodes learn of this one. */
   readonly node?: Pick<NodeInfo, 'host' | 'pid' | 'version'>;
@@ -51,7 +52,7 @@ interface ServingNode extends NodeInfo {
 export class Broker implements Service {
   /** What nodes ask each other. */
   readonly questions: Questions;
-  readonly #waitingLimit: WaitingLimit;
+  readonly #waitingLimit: UserLimit;
   readonly #namespaces = new Map<string, Namespace>();
   readonly #sweepers = new Map<Storage, Sweeper>();
   readonly #shared: Shared;
@@ -61,7 +62,7 @@ export class Broker implements Service {
   #stopping: Promise<void> | null = null;
 
   constructor(options: BrokerOptions) {
-    this.#waitingLimit = new WaitingLimit(options.waiting);
+    this.#waitingLimit = new UserLimit(options.waiting, tooManyCalls);
     const id = Math.floor(options.random() * 2 ** 48).toString(36);
     this.#self = { id, startedAt: options.clock.now(), ...(options.node ?? UNNAMED) };
     this.questions = new Questions({
@@ -110,7 +111,7 @@ export class Broker implements Service {
 
   /** Rejects new calls that would wait, and ends those that do with `shutting-down`. Settling continues. */
   drain(): void {
-    this.#waitingLimit.close();
+    this.#waitingLimit.close(shuttingDown);
     for (const namespace of this.#namespaces.values()) namespace.endConsumers(shuttingDown);
   }
 
@@ -142,7 +143,7 @@ export class Broker implements Service {
 
   /** How many calls of users wait on this node. */
   get waiting(): number {
-    return this.#waitingLimit.waiting;
+    return this.#waitingLimit.total;
   }
 
   /** In the order of the configuration. */
@@ -248,4 +249,12 @@ export class Broker implements Service {
   #wake(queues: readonly QueueKey[]): void {
     for (const queue of queues) this.#namespaces.get(queue.ns)?.wake(queue);
   }
+}
+
+function tooManyCalls({ total, perUser }: UserLimits): QuaysideError {
+  return new QuaysideError(
+    'too-many-consumers',
+    `Too many calls wait already: at most ${total} on this node and ${perUser} for one user.`,
+    { retryAfterMs: 1000 },
+  );
 }

@@ -17,9 +17,10 @@ import type { Clock } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
 import { repeat } from '../util/repeat.ts';
 import { Retries } from '../util/retries.ts';
+import type { UserLimit } from '../util/user-limit.ts';
 import { Activity, type SeriesLimit } from './activity.ts';
 import { Cluster, type NodeInfo } from './cluster.ts';
-import type { Consumer, PendingConsumer, WaitingLimit } from './consumer.ts';
+import type { Consumer, PendingConsumer } from './consumer.ts';
 import type { InsertTurns } from './insert-turns.ts';
 import { Meter } from './meter.ts';
 import type { Migration } from './migration.ts';
@@ -36,7 +37,7 @@ export interface Shared {
   readonly clock: Clock;
   readonly random: () => number;
   readonly log: BrokerLog;
-  readonly waitingLimit: WaitingLimit;
+  readonly waitingLimit: UserLimit;
   readonly insertTurns: InsertTurns;
   readonly seriesLimit: SeriesLimit;
   /** This node, as the others see it. */
@@ -72,7 +73,7 @@ export class Namespace {
   readonly random: () => number;
   readonly log: BrokerLog;
   readonly meter: Meter;
-  readonly waitingLimit: WaitingLimit;
+  readonly waitingLimit: UserLimit;
   readonly makeTid: () => string;
   readonly undoneTakes: UndoneTakes;
   /** New exchanges that read from here are rejected beyond this many. */

@@ -1,11 +1,11 @@
 import { type RenewUser, RIGHTS, type User } from '../access/user.ts';
 import type { QueueReading } from '../broker/activity.ts';
-import { WaitingLimit, type WaitingLimits } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { QueueFollower, QueueWatch } from '../broker/queue-watch.ts';
-import { QuaysideError } from '../model/errors.ts';
+import { QuaysideError, shuttingDown } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
+import { UserLimit, type UserLimits } from '../util/user-limit.ts';
 import {
   type EventFilter,
   type EventViewer,
@@ -56,7 +56,7 @@ interface PublisherParts {
   /** 0 (inclusive) to 1. */
   readonly random: () => number;
   /** Subscribers at once. */
-  readonly limits: WaitingLimits;
+  readonly limits: UserLimits;
 }
 
 /** Between two updates of a subscriber. */
@@ -89,7 +89,7 @@ const COMPLETE = Buffer.from('event: complete\ndata: {}\n\n');
 export class EventPublisher implements Service, QueueFollower {
   readonly counts: EventCounts = { subscribers: 0, bytes: 0 };
   readonly #parts: PublisherParts;
-  readonly #limit: WaitingLimit;
+  readonly #limit: UserLimit;
   readonly #subscribers = new Set<SubscriberState>();
   #collection: EventCollection | null = null;
   #collections = 0;
@@ -105,7 +105,7 @@ export class EventPublisher implements Service, QueueFollower {
 
   constructor(parts: PublisherParts) {
     this.#parts = parts;
-    this.#limit = new WaitingLimit(parts.limits, tooManySubscribers);
+    this.#limit = new UserLimit(parts.limits, tooManySubscribers);
   }
 
   async start(): Promise<void> {}
@@ -113,7 +113,7 @@ export class EventPublisher implements Service, QueueFollower {
   /** Ends all subscriptions, and takes no further ones. */
   drain(): void {
     this.#isClosed = true;
-    this.#limit.close();
+    this.#limit.close(shuttingDown);
     for (const subscriber of [...this.#subscribers]) this.#end(subscriber, 'shutting-down');
   }
 
@@ -506,7 +506,7 @@ class EventCollection {
   }
 }
 
-function tooManySubscribers({ total, perUser }: WaitingLimits): QuaysideError {
+function tooManySubscribers({ total, perUser }: UserLimits): QuaysideError {
   return new QuaysideError(
     'too-many-subscribers',
     `Too many clients listen for events already: at most ${total} on this node and ${perUser} of one user.`,

@@ -1,16 +1,17 @@
 import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import findMyWay from 'find-my-way';
+import { connectionLimit } from '../access/connection-limit.ts';
 import { addressBlock } from '../access/networks.ts';
 import { refusal, type User } from '../access/user.ts';
-import { connectionLimit, shuttingDown, WaitingLimit } from '../broker/consumer.ts';
-import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
+import { namespaceNotFound, QuaysideError, shuttingDown } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkName } from '../model/names.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { Histogram } from '../util/histogram.ts';
 import { LineLimit } from '../util/line-limit.ts';
 import { quote } from '../util/quote.ts';
+import { UserLimit } from '../util/user-limit.ts';
 import { checkCsrfToken, checkPage, exposedHeaders, respondToPreflight, useSession } from './browser.ts';
 import { HttpCall, UNMATCHED } from './call.ts';
 import { routeNotFound, unauthorized } from './errors.ts';
@@ -115,7 +116,7 @@ export class Front {
         `Exports and imports run ${EXPORTS_PER_USER} at a time for each user, one if ${EXPORTS} run in all; retry later.`,
       ),
   });
-  readonly #unread = new WaitingLimit(
+  readonly #unread = new UserLimit(
     { total: UNREAD_BYTES, perUser: UNREAD_BYTES_PER_USER, guaranteed: GUARANTEED_UNREAD_BYTES },
     ({ total, perUser }) =>
       new QuaysideError(
@@ -126,7 +127,7 @@ export class Front {
   readonly #origins: ReadonlySet<string>;
   readonly #startedAt: string;
   readonly #waitingReads = new WeakMap<Socket, number>();
-  readonly #connections: WaitingLimit;
+  readonly #connections: UserLimit;
   /** Those of which the user is known. */
   readonly #counted = new WeakSet<Socket>();
   readonly #foreignPages: LineLimit;

@@ -100,6 +100,14 @@ export function invalidParameter(parameter: string, message: string): QuaysideEr
   return new QuaysideError('invalid-parameter', message, { parameter });
 }
 
+export function shuttingDown(): QuaysideError {
+  return new QuaysideError(
+    'shutting-down',
+    'This node is stopping; ask another one, or this one again soon.',
+    { retryAfterMs: 1000 },
+  );
+}
+
 /** Also the answer for a namespace that the user may not see. */
 export function namespaceNotFound(name: string): QuaysideError {
   return new QuaysideError('namespace-not-found', `There is no namespace ${quote(name)}.`, {

@@ -5,18 +5,19 @@ import {
   type SecureContextOptions,
   type Server as TlsServer,
 } from 'node:tls';
+import { connectionLimit } from '../access/connection-limit.ts';
 import { Networks } from '../access/networks.ts';
 import type { Authenticator, RenewUser } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { SessionInfo } from '../broker/consumer.ts';
-import { connectionLimit, shuttingDown, type WaitingLimit } from '../broker/consumer.ts';
-import { QuaysideError } from '../model/errors.ts';
+import { QuaysideError, shuttingDown } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
 import { ExcessConnections } from '../util/excess-connections.ts';
 import { LineLimit } from '../util/line-limit.ts';
 import type { FrontEndLog } from '../util/log.ts';
 import type { Service } from '../util/service.ts';
 import { TCP_KEEP_ALIVE_MS, TLS_HANDSHAKE_MS, TLS_VERSION, type TlsMaterial } from '../util/sockets.ts';
+import type { UserLimit } from '../util/user-limit.ts';
 import type { ClientSession } from './client-session.ts';
 import { type ClientCertificate, readClientCertificate } from './login.ts';
 import { readProxyHeader } from './proxy-header.ts';
@@ -81,7 +82,7 @@ export interface Arrival {
   readonly certificate: ClientCertificate;
   readonly counts: SessionCounts;
   /** Of the connections that are logged in. */
-  readonly logins: WaitingLimit;
+  readonly logins: UserLimit;
   readonly lineLimits: LineLimits;
 }
 
@@ -113,7 +114,7 @@ export class SessionServer implements Service {
   readonly #startedAt: string;
   readonly #lineLimits: LineLimits;
   readonly #excess: ExcessConnections;
-  readonly #logins: WaitingLimit;
+  readonly #logins: UserLimit;
   #stopping: Promise<void> | null = null;
 
   /** @param protocol its name, for people */

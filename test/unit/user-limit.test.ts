@@ -1,23 +1,25 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { WaitingLimit } from '../../src/broker/consumer.ts';
+import { UserLimit, type UserLimits } from '../../src/util/user-limit.ts';
 
-const TOO_MANY = { code: 'too-many-consumers' };
+const TOO_MANY = new Error('too many');
 
-describe('A limit of calls that wait', () => {
+const limitOf = (limits: UserLimits): UserLimit => new UserLimit(limits, () => TOO_MANY);
+
+describe('A limit of what users have', () => {
   it('rejects a call above that of its user, and above that of all, until one has ended', () => {
-    const limit = new WaitingLimit({ total: 3, perUser: 2 });
+    const limit = limitOf({ total: 3, perUser: 2 });
     for (const user of ['ann', 'ann', 'ben']) limit.enter(user);
     assert.throws(() => limit.enter('ann'), TOO_MANY);
     assert.throws(() => limit.enter('ben'), TOO_MANY);
     limit.exit('ann');
     limit.enter('ben');
     assert.throws(() => limit.enter('ann'), TOO_MANY);
-    assert.equal(limit.waiting, 3);
+    assert.equal(limit.total, 3);
   });
 
   it('admits a first call of each user however many others wait, but not above that of one user', () => {
-    const limit = new WaitingLimit({ total: 4, perUser: 2 });
+    const limit = limitOf({ total: 4, perUser: 2 });
     for (const user of ['ann', 'ann', 'ben', 'ben']) limit.enter(user);
     limit.enter('cleo', 2);
     assert.throws(() => limit.enter('dan', 3), TOO_MANY);
@@ -31,7 +33,7 @@ describe('A limit of calls that wait', () => {
       [5, { total: 5_000, perUser: 2_500 }],
       [20, { total: 5_000, perUser: 2_500, guaranteed: 20 }],
     ] as const) {
-      const limit = new WaitingLimit(limits);
+      const limit = limitOf(limits);
       limit.enter('ann', 2_500);
       limit.enter('ben', 2_500);
       for (let i = 0; i < guaranteed; i += 1) limit.enter('cleo');
