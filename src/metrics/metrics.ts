@@ -119,27 +119,29 @@ export class Metrics {
 
 function eventFamilies({ subscribers, bytes }: EventCounts): Family[] {
   return [
-    scalar('gauge', 'quayside_event_subscribers', 'Subscribers of events on this node.', subscribers),
-    scalar('counter', 'quayside_event_bytes_total', 'Bytes of events sent.', bytes),
+    gauge('quayside_event_subscribers', 'Subscribers of events on this node.', one(subscribers)),
+    counter('quayside_event_bytes_total', 'Bytes of events sent.', one(bytes)),
   ];
 }
 
 function spanFamily(counts: Readonly<SpanCounts>): Family {
-  return {
-    name: 'quayside_trace_spans_total',
-    help: 'Spans by outcome: exported; dropped (the queue was full); failed (the collector did not accept them).',
-    type: 'counter',
-    samples: Object.entries(counts).map(([outcome, value]) => ({ labels: { outcome }, value })),
-  };
+  return counter(
+    'quayside_trace_spans_total',
+    'Spans by outcome: exported; dropped (the queue was full); failed (the collector did not accept them).',
+    byOutcome(counts),
+  );
 }
 
 function loginFamily(counts: Readonly<Record<string, number>>): Family {
-  return {
-    name: 'quayside_logins_total',
-    help: 'Logins by password, client certificate or SASL ANONYMOUS, by outcome; limited: rejected without a check.',
-    type: 'counter',
-    samples: Object.entries(counts).map(([outcome, value]) => ({ labels: { outcome }, value })),
-  };
+  return counter(
+    'quayside_logins_total',
+    'Logins by password, client certificate or SASL ANONYMOUS, by outcome; limited: rejected without a check.',
+    byOutcome(counts),
+  );
+}
+
+function byOutcome(counts: Readonly<Record<string, number>> | Readonly<SpanCounts>): MetricSample[] {
+  return Object.entries(counts).map(([outcome, value]) => ({ labels: { outcome }, value }));
 }
 
 /** One metric with its samples, as plain numbers read at the moment of the scrape. */
@@ -184,9 +186,17 @@ async function exposition(families: readonly Family[], viewer: Viewer): Promise<
   return Registry.aggregate([collected]).metrics();
 }
 
-/** A family of one sample without labels. */
-function scalar(type: 'counter' | 'gauge', name: string, help: string, value: number): Family {
-  return { name, help, type, samples: [{ labels: {}, value }] };
+function gauge(name: string, help: string, samples: readonly MetricSample[]): Family {
+  return { name, help, type: 'gauge', samples };
+}
+
+function counter(name: string, help: string, samples: readonly MetricSample[]): Family {
+  return { name, help, type: 'counter', samples };
+}
+
+/** The samples of a family that has one, without labels. */
+function one(value: number): MetricSample[] {
+  return [{ labels: {}, value }];
 }
 
 /** A histogram for each operation. Buckets are kept apart and shown added up, as the format wants them. */
@@ -296,59 +306,60 @@ function deadLettersOf(counters: ReadonlyMap<GroupName, Counters>): number {
 }
 
 function namespaceFamilies(contents: readonly Contents[]): Family[] {
-  const gauge = (
-    name: string,
-    help: string,
+  const samples = (
     samplesOf: (queues: readonly QueueContents[], namespace: Namespace) => MetricSample[],
-  ): Family => ({
-    name,
-    help,
-    type: 'gauge',
-    samples: contents.flatMap(({ namespace, queues }) =>
-      queues === null ? [] : samplesOf(queues, namespace),
-    ),
-  });
+  ): MetricSample[] =>
+    contents.flatMap(({ namespace, queues }) => (queues === null ? [] : samplesOf(queues, namespace)));
   return [
-    gauge('quayside_queues', 'Queues of a namespace.', (queues, namespace) => [
-      sampleOf(namespace, {}, queues.length),
-    ]),
-    gauge('quayside_elements', 'Elements of a namespace by state.', (queues, namespace) =>
-      DELIVERY_STATES.map((state) =>
-        sampleOf(
-          namespace,
-          { state },
-          sum(queues, ({ counts }) => counts[state]),
+    gauge(
+      'quayside_queues',
+      'Queues of a namespace.',
+      samples((queues, namespace) => [sampleOf(namespace, {}, queues.length)]),
+    ),
+    gauge(
+      'quayside_elements',
+      'Elements of a namespace by state.',
+      samples((queues, namespace) =>
+        DELIVERY_STATES.map((state) =>
+          sampleOf(
+            namespace,
+            { state },
+            sum(queues, ({ counts }) => counts[state]),
+          ),
         ),
       ),
     ),
     gauge(
       'quayside_oldest_ready_element_age_seconds',
       'Time since the oldest ready element of a namespace became ready, dead-letter queues excluded; 0 if none is ready.',
-      (queues, namespace) => {
+      samples((queues, namespace) => {
         // Dead letters stay until a person acts: an alert on the age would never end.
         const deadLetterQueues = new Set(namespace.deadLetterQueues);
         const consumed = queues.filter(({ name }) => !deadLetterQueues.has(name));
         const oldestS = consumed.reduce((oldest, { oldestReadyS }) => Math.max(oldest, oldestReadyS), 0);
         return [sampleOf(namespace, {}, oldestS)];
-      },
+      }),
     ),
     gauge(
       'quayside_dead_letter_elements',
       'Elements in the dead-letter queues of a namespace.',
-      (queues, namespace) =>
-        namespace.deadLetterQueues.length === 0
-          ? []
-          : [sampleOf(namespace, {}, elementsIn(queues, new Set(namespace.deadLetterQueues)))],
+      samples((queues, namespace) => {
+        const wanted = new Set(namespace.deadLetterQueues);
+        const own = queues.filter(({ name }) => wanted.has(name));
+        const count = sum(own, ({ counts: { ready, scheduled, reserved } }) => ready + scheduled + reserved);
+        return wanted.size === 0 ? [] : [sampleOf(namespace, {}, count)];
+      }),
     ),
-    gauge('quayside_paused_queues', 'Queues of a namespace that are paused.', (_, namespace) => [
-      sampleOf(namespace, {}, namespace.pausedNames.size),
-    ]),
-    {
-      name: 'quayside_storage_up',
-      help: 'Whether the engine of a namespace answered this scrape.',
-      type: 'gauge',
-      samples: contents.map(({ namespace, queues }) => sampleOf(namespace, {}, queues === null ? 0 : 1)),
-    },
+    gauge(
+      'quayside_paused_queues',
+      'Queues of a namespace that are paused.',
+      samples((_, namespace) => [sampleOf(namespace, {}, namespace.pausedNames.size)]),
+    ),
+    gauge(
+      'quayside_storage_up',
+      'Whether the engine of a namespace answered this scrape.',
+      contents.map(({ namespace, queues }) => sampleOf(namespace, {}, queues === null ? 0 : 1)),
+    ),
   ];
 }
 
@@ -356,55 +367,39 @@ function perQueueFamilies(contents: readonly Contents[]): Family[] {
   const listed = contents
     .flatMap(({ namespace, queues }) => (queues ?? []).map((queue) => ({ namespace, queue })))
     .slice(0, QUEUES_SHOWN);
-  const family = (
-    type: Family['type'],
-    name: string,
-    help: string,
-    read: (queue: QueueContents, namespace: Namespace) => number,
-  ): Family => ({
-    name,
-    help,
-    type,
-    samples: listed.map(({ namespace, queue }) =>
+  const samples = (read: (queue: QueueContents, namespace: Namespace) => number): MetricSample[] =>
+    listed.map(({ namespace, queue }) =>
       queueSample(namespace, { queue: queue.name }, read(queue, namespace)),
-    ),
-  });
+    );
   return [
-    {
-      name: 'quayside_queue_elements',
-      help: `Elements by queue and state, for the first ${QUEUES_SHOWN} queues.`,
-      type: 'gauge',
-      samples: listed.flatMap(({ namespace, queue: { name, counts } }) =>
+    gauge(
+      'quayside_queue_elements',
+      `Elements by queue and state, for the first ${QUEUES_SHOWN} queues.`,
+      listed.flatMap(({ namespace, queue: { name, counts } }) =>
         DELIVERY_STATES.map((state) => queueSample(namespace, { queue: name, state }, counts[state])),
       ),
-    },
-    family(
-      'gauge',
+    ),
+    gauge(
       'quayside_queue_oldest_ready_element_age_seconds',
       'Time since the oldest ready element of a queue became ready; 0 if none is ready.',
-      ({ oldestReadyS }) => oldestReadyS,
+      samples(({ oldestReadyS }) => oldestReadyS),
     ),
-    family(
-      'gauge',
+    gauge(
       'quayside_queue_waiting_consumers',
       'Blocked gets of a queue on this node.',
-      ({ waitingConsumers }) => waitingConsumers,
+      samples(({ waitingConsumers }) => waitingConsumers),
     ),
-    family('gauge', 'quayside_queue_paused', 'Whether a queue is paused.', ({ name }, namespace) =>
-      namespace.pausedNames.has(name) ? 1 : 0,
+    gauge(
+      'quayside_queue_paused',
+      'Whether a queue is paused.',
+      samples(({ name }, namespace) => (namespace.pausedNames.has(name) ? 1 : 0)),
     ),
-    family(
-      'counter',
+    counter(
       'quayside_queue_dead_letters_total',
       'Elements that left a queue for the dead-letter queue, on all nodes.',
-      ({ deadLetters }) => deadLetters,
+      samples(({ deadLetters }) => deadLetters),
     ),
   ];
-}
-
-function elementsIn(queues: readonly QueueContents[], wanted: ReadonlySet<string>): number {
-  const own = queues.filter(({ name }) => wanted.has(name));
-  return sum(own, ({ counts: { ready, scheduled, reserved } }) => ready + scheduled + reserved);
 }
 
 function sum(queues: readonly QueueContents[], read: (queue: QueueContents) => number): number {
@@ -503,36 +498,26 @@ function sample(
   return { labels, value, namespaces: [declaration.src.ns, ...namespaces] };
 }
 
-function gauge(name: string, help: string, samples: readonly MetricSample[]): Family {
-  return { name, help, type: 'gauge', samples };
-}
-
-function counter(name: string, help: string, samples: readonly MetricSample[]): Family {
-  return { name, help, type: 'counter', samples };
-}
-
 type Totals = ReturnType<BulkOperations['overview']>['running'];
 
 /** The bulk operations: those that run, on any node, and what this node changed for them since its start. */
 function operationFamilies(operations: Pick<BulkOperations, 'overview'>): Family[] {
   const { running, changed } = operations.overview();
   return [
-    {
-      name: 'quayside_bulk_operations_running',
-      help: 'Running bulk operations on all nodes, by the namespace of their source and action.',
-      type: 'gauge',
-      samples: samplesOf(running),
-    },
-    {
-      name: 'quayside_bulk_operation_elements_total',
-      help: 'Elements that bulk operations changed on this node, by the namespace of their source and action.',
-      type: 'counter',
-      samples: samplesOf(changed),
-    },
+    gauge(
+      'quayside_bulk_operations_running',
+      'Running bulk operations on all nodes, by the namespace of their source and action.',
+      samplesOf(running),
+    ),
+    counter(
+      'quayside_bulk_operation_elements_total',
+      'Elements that bulk operations changed on this node, by the namespace of their source and action.',
+      samplesOf(changed),
+    ),
   ];
 }
 
-function samplesOf(totals: Totals): Family['samples'] {
+function samplesOf(totals: Totals): MetricSample[] {
   return totals.map(({ ns, action, count }) => ({
     labels: { namespace: ns, action },
     value: count,
@@ -540,113 +525,79 @@ function samplesOf(totals: Totals): Family['samples'] {
   }));
 }
 
-const FAMILIES: readonly (Omit<Family, 'samples'> & { readonly of: keyof SessionCounts })[] = [
-  { of: 'sessions', name: 'quayside_sessions', type: 'gauge', help: 'Clients that are logged in.' },
-  {
-    of: 'subscriptions',
-    name: 'quayside_subscriptions',
-    type: 'gauge',
-    help: 'Subscriptions of STOMP sessions and receiving links of AMQP sessions.',
-  },
-  {
-    of: 'links',
-    name: 'quayside_links',
-    type: 'gauge',
-    help: 'Sending and receiving links of AMQP clients.',
-  },
-  {
-    of: 'unacknowledged',
-    name: 'quayside_unacknowledged_elements',
-    type: 'gauge',
-    help: 'Elements that clients hold and have not settled.',
-  },
-  {
-    of: 'window',
-    name: 'quayside_subscription_window_elements',
-    type: 'gauge',
-    help: 'Unsettled elements that clients may hold: the sum of all windows.',
-  },
-  {
-    of: 'outgoingBytes',
-    name: 'quayside_session_outgoing_bytes',
-    type: 'gauge',
-    help: 'Bytes buffered until clients read them.',
-  },
-  {
-    of: 'stalled',
-    name: 'quayside_sessions_stalled',
-    type: 'gauge',
-    help: 'Clients that have not read all of the last write yet.',
-  },
-  {
-    of: 'connections',
-    name: 'quayside_session_connections_total',
-    type: 'counter',
-    help: 'Accepted connections, including those without a login.',
-  },
-  {
-    of: 'receivedBytes',
-    name: 'quayside_session_received_bytes_total',
-    type: 'counter',
-    help: 'Bytes received from clients.',
-  },
-  {
-    of: 'frames',
-    name: 'quayside_session_frames_total',
-    type: 'counter',
-    help: 'Frames received from clients.',
-  },
-  {
-    of: 'messages',
-    name: 'quayside_session_messages_total',
-    type: 'counter',
-    help: 'Elements sent to clients.',
-  },
-  {
-    of: 'errors',
-    name: 'quayside_session_errors_total',
-    type: 'counter',
-    help: 'Sessions that the server ended with an error.',
-  },
-];
-
 /** One sample per protocol that is on; a protocol that is off has none. */
 function sessionFamilies(counts: ReadonlyMap<string, SessionCounts>): Family[] {
-  return FAMILIES.map(({ of, ...family }) => ({
-    ...family,
-    samples: [...counts].map(([protocol, one]) => ({ labels: { protocol }, value: one[of] })),
-  }));
+  const samples = (of: keyof SessionCounts): MetricSample[] =>
+    [...counts].map(([protocol, own]) => ({ labels: { protocol }, value: own[of] }));
+  return [
+    gauge('quayside_sessions', 'Clients that are logged in.', samples('sessions')),
+    gauge(
+      'quayside_subscriptions',
+      'Subscriptions of STOMP sessions and receiving links of AMQP sessions.',
+      samples('subscriptions'),
+    ),
+    gauge('quayside_links', 'Sending and receiving links of AMQP clients.', samples('links')),
+    gauge(
+      'quayside_unacknowledged_elements',
+      'Elements that clients hold and have not settled.',
+      samples('unacknowledged'),
+    ),
+    gauge(
+      'quayside_subscription_window_elements',
+      'Unsettled elements that clients may hold: the sum of all windows.',
+      samples('window'),
+    ),
+    gauge(
+      'quayside_session_outgoing_bytes',
+      'Bytes buffered until clients read them.',
+      samples('outgoingBytes'),
+    ),
+    gauge(
+      'quayside_sessions_stalled',
+      'Clients that have not read all of the last write yet.',
+      samples('stalled'),
+    ),
+    counter(
+      'quayside_session_connections_total',
+      'Accepted connections, including those without a login.',
+      samples('connections'),
+    ),
+    counter(
+      'quayside_session_received_bytes_total',
+      'Bytes received from clients.',
+      samples('receivedBytes'),
+    ),
+    counter('quayside_session_frames_total', 'Frames received from clients.', samples('frames')),
+    counter('quayside_session_messages_total', 'Elements sent to clients.', samples('messages')),
+    counter(
+      'quayside_session_errors_total',
+      'Sessions that the server ended with an error.',
+      samples('errors'),
+    ),
+  ];
 }
 
 /** What this node did since its start, and who waits here now. */
 function brokerFamilies(namespaces: readonly Namespace[]): Family[] {
   return [
-    {
-      name: 'quayside_operations_total',
-      help: 'Operations on queues by namespace, kind and outcome: ok, or the code of the error.',
-      type: 'counter',
-      samples: namespaces.flatMap(operationSamples),
-    },
-    {
-      name: 'quayside_waiting_consumers',
-      help: 'Blocked gets on this node.',
-      type: 'gauge',
-      samples: namespaces.map((namespace) => ({
-        labels: { namespace: namespace.name },
-        value: waitingIn(namespace),
-        namespaces: [namespace.name],
-      })),
-    },
-    {
-      name: 'quayside_configuration_conflicts',
-      help: 'Options of a namespace that differ between other nodes and this one.',
-      type: 'gauge',
-      samples: namespaces.map((namespace) => ({
-        labels: { namespace: namespace.name },
-        value: [...namespace.cluster.differences().values()].flat().length,
-        namespaces: [namespace.name],
-      })),
-    },
+    counter(
+      'quayside_operations_total',
+      'Operations on queues by namespace, kind and outcome: ok, or the code of the error.',
+      namespaces.flatMap(operationSamples),
+    ),
+    gauge(
+      'quayside_waiting_consumers',
+      'Blocked gets on this node.',
+      namespaces.map((namespace) => sampleOf(namespace, {}, waitingIn(namespace))),
+    ),
+    gauge(
+      'quayside_configuration_conflicts',
+      'Options of a namespace that differ between other nodes and this one.',
+      namespaces.map((namespace) => {
+        const conflicts = [...namespace.cluster.differences().values()].flat().length;
+        return sampleOf(namespace, {}, conflicts);
+      }),
+    ),
     histogram(
       'quayside_storage_duration_seconds',
       'Time from an engine call to its reply, by operation.',
@@ -661,13 +612,9 @@ function waitingIn(namespace: Namespace): number {
   return waiting;
 }
 
-function operationSamples({ name, meter }: Namespace): MetricSample[] {
-  return [...meter.operations()].flatMap(([operation, outcomes]) =>
-    [...outcomes].map(([outcome, value]) => ({
-      labels: { namespace: name, operation, outcome },
-      value,
-      namespaces: [name],
-    })),
+function operationSamples(namespace: Namespace): MetricSample[] {
+  return [...namespace.meter.operations()].flatMap(([operation, outcomes]) =>
+    [...outcomes].map(([outcome, value]) => sampleOf(namespace, { operation, outcome }, value)),
   );
 }
 
@@ -703,18 +650,12 @@ async function diskFamilies(sources: readonly DiskSource[]): Promise<Family[]> {
     }),
   );
   return [
-    {
-      name: 'quayside_storage_file_bytes',
-      help: 'Size of the database and its log, of an engine with a file on this machine.',
-      type: 'gauge',
-      samples: used,
-    },
-    {
-      name: 'quayside_storage_free_bytes',
-      help: 'Free space of the disk that contains the file.',
-      type: 'gauge',
-      samples: free,
-    },
+    gauge(
+      'quayside_storage_file_bytes',
+      'Size of the database and its log, of an engine with a file on this machine.',
+      used,
+    ),
+    gauge('quayside_storage_free_bytes', 'Free space of the disk that contains the file.', free),
   ];
 }
 
@@ -727,33 +668,27 @@ function processFamilies(version: string): Family[] {
   const { rss, heapUsed, heapTotal, external } = process.memoryUsage();
   const { active } = performance.eventLoopUtilization();
   return [
-    {
-      name: 'quayside_build_info',
-      help: 'Versions of the server and of Node.js.',
-      type: 'gauge',
-      samples: [{ labels: { version, node: process.version }, value: 1 }],
-    },
-    scalar(
-      'counter',
+    gauge('quayside_build_info', 'Versions of the server and of Node.js.', [
+      { labels: { version, node: process.version }, value: 1 },
+    ]),
+    counter(
       'process_cpu_seconds_total',
       'CPU time of all threads, user and system.',
-      (user + system) / 1e6,
+      one((user + system) / 1e6),
     ),
-    scalar(
-      'gauge',
+    gauge(
       'process_start_time_seconds',
       'When the process started, Unix time.',
-      performance.timeOrigin / 1000,
+      one(performance.timeOrigin / 1000),
     ),
-    scalar('gauge', 'process_resident_memory_bytes', 'Memory in RAM.', rss),
-    scalar('gauge', 'nodejs_heap_size_used_bytes', 'Heap of the main thread in use.', heapUsed),
-    scalar('gauge', 'nodejs_heap_size_total_bytes', 'Heap of the main thread.', heapTotal),
-    scalar('gauge', 'nodejs_external_memory_bytes', 'Memory of buffers outside of the heap.', external),
-    scalar(
-      'counter',
+    gauge('process_resident_memory_bytes', 'Memory in RAM.', one(rss)),
+    gauge('nodejs_heap_size_used_bytes', 'Heap of the main thread in use.', one(heapUsed)),
+    gauge('nodejs_heap_size_total_bytes', 'Heap of the main thread.', one(heapTotal)),
+    gauge('nodejs_external_memory_bytes', 'Memory of buffers outside of the heap.', one(external)),
+    counter(
       'nodejs_eventloop_active_seconds_total',
       'Time in which the event loop was busy.',
-      active / 1000,
+      one(active / 1000),
     ),
   ];
 }
