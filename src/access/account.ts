@@ -1,4 +1,5 @@
 import { isDeepStrictEqual } from 'node:util';
+import { messageOf } from '../util/message-of.ts';
 import { readStoredPassword, type StoredPassword } from './password.ts';
 import { RIGHTS, type Right, type User } from './user.ts';
 
@@ -73,7 +74,7 @@ function readPassword({ name, password }: UserDefinition): StoredPassword {
     throw new UserDefinitionError(
       name,
       ['password'],
-      error instanceof Error ? error.message : String(error),
+      messageOf(error),
       'Make a hash with `npm start -- hash-password`',
     );
   }

@@ -5,6 +5,7 @@ import { type DefinitionsCache, DefinitionsCaches } from '../engine/definitions-
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
 import type { FrontEndLog } from '../util/log.ts';
+import { putLast } from '../util/put-last.ts';
 import { quote } from '../util/quote.ts';
 import { Retries } from '../util/retries.ts';
 import type { Service } from '../util/service.ts';
@@ -217,9 +218,8 @@ export class ConsoleSessions {
       known.usedAt = usedAt;
       return;
     }
-    const [oldest] = this.#seen.keys();
-    if (this.#seen.size >= MAX_SEEN && oldest !== undefined) this.#seen.delete(oldest);
-    this.#seen.set(key, { name, key: this.#keyOf(account), startedAt, origin: origin(), usedAt });
+    const use = { name, key: this.#keyOf(account), startedAt, origin: origin(), usedAt };
+    putLast(this.#seen, key, use, MAX_SEEN);
   }
 
   /**

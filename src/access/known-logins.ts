@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { replaceFile } from '../util/files.ts';
+import { putLast } from '../util/put-last.ts';
 import type { Service } from '../util/service.ts';
 
 /** How long a pair is known after it was right. */
@@ -65,12 +66,7 @@ export class KnownLogins implements Service {
     const now = this.#clock.now();
     const at = this.#pairs.get(key);
     if (at !== undefined && Math.abs(now - at) < FRESH_MS) return;
-    this.#pairs.delete(key);
-    this.#pairs.set(key, now);
-    for (const oldest of this.#pairs.keys()) {
-      if (this.#pairs.size <= MAX_PAIRS) break;
-      this.#pairs.delete(oldest);
-    }
+    putLast(this.#pairs, key, now, MAX_PAIRS);
     this.#cancelWrite ??= this.#clock.after(WRITE_AFTER_MS, () => this.#beginWrite());
   }
 

@@ -3,6 +3,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
+import { putLast } from '../util/put-last.ts';
 import type { Account } from './account.ts';
 import { bearerToken } from './api-tokens.ts';
 import { addressBlock } from './networks.ts';
@@ -388,15 +389,6 @@ const NO_TOKENS: TokenLogins = {
 
 const NONE_KNOWN: KnownPairs = { has: () => false, add: () => {} };
 
-/** Puts an entry last in a map of a bounded size: the first one makes room. */
-function putLast<V>(map: Map<string, V>, key: string, value: V, max: number): void {
-  map.delete(key);
-  map.set(key, value);
-  if (map.size <= max) return;
-  const [first = ''] = map.keys();
-  map.delete(first);
-}
-
 /** The decoy costs what checking a real user costs: the dearest one, where they differ. */
 function decoyFor(accounts: ReadonlyMap<string, Account>): Argon2Hash {
   let cost = DEFAULT_COST;
@@ -617,13 +609,7 @@ class FailureLimit {
       refilledAt: this.#options.clock.monotonic(),
     };
     bucket.tokens -= 1;
-    this.#buckets.delete(key);
-    this.#buckets.set(key, bucket);
-    if (this.#buckets.size <= this.#options.maxKeys) return;
-    for (const oldest of this.#buckets.keys()) {
-      this.#buckets.delete(oldest);
-      return;
-    }
+    putLast(this.#buckets, key, bucket, this.#options.maxKeys);
   }
 
   refund(key: string): void {
@@ -685,11 +671,7 @@ class FailedNames {
     const names = this.#recent(network) ?? new Map<string, number>();
     names.delete(name);
     names.set(name, this.#options.clock.monotonic());
-    this.#networks.delete(network);
-    this.#networks.set(network, names);
-    if (this.#networks.size <= this.#options.maxNetworks) return;
-    const [oldest = ''] = this.#networks.keys();
-    this.#networks.delete(oldest);
+    putLast(this.#networks, network, names, this.#options.maxNetworks);
   }
 
   remove(network: string, name: string): void {

@@ -7,6 +7,7 @@ import { restore } from '../engines/sqlite/worker/backup.ts';
 import type { BackupReport } from '../http/options.ts';
 import { systemClock } from '../util/clock.ts';
 import { makeFolder } from '../util/files.ts';
+import { messageOf } from '../util/message-of.ts';
 import { quote } from '../util/quote.ts';
 import { Backups, MANIFEST } from './backups.ts';
 import { CommandFailed } from './command-line.ts';
@@ -151,10 +152,6 @@ function describe(folder: string, { files, skipped }: BackupReport): string {
   return `Backed up to ${folder}:\n${[...lines, ...left].map((line) => `  ${line}\n`).join('')}`;
 }
 
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
-}
-
 /** Whether a namespace has a SQLite file that exists; to open a missing one makes it. */
 function hasSqliteFiles({ namespaces, dataDir }: Config): boolean {
   return Object.values(namespaces)
@@ -224,8 +221,6 @@ function readManifest(folder: string): ManifestFile[] {
     // A file that only carries statistics or signals belongs to no namespace; it starts empty.
     return files.filter(({ namespaces }) => namespaces.length > 0);
   } catch (error) {
-    throw new Error(
-      `${path} is not the list of a backup (${error instanceof Error ? error.message : error}).`,
-    );
+    throw new Error(`${path} is not the list of a backup (${messageOf(error)}).`);
   }
 }

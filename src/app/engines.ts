@@ -18,6 +18,7 @@ import type { GroupName } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
 import { hasRawUserInfo, maskText, maskUrl } from '../util/mask.ts';
+import { messageOf } from '../util/message-of.ts';
 import { type Service, withStartError } from '../util/service.ts';
 import { CommandFailed } from './command-line.ts';
 
@@ -235,7 +236,7 @@ function missingDriver(error: unknown): Error | null {
 
 /** Messages of engines say what is wrong, and after a semicolon what to do about it. */
 export function problemOf(error: unknown): { readonly problem: string; readonly hint: string | undefined } {
-  const message = maskText(error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
+  const message = maskText(messageOf(error)).replace(/\.$/, '');
   const [, problem = message, hint] = /^(.*); ([^;]+)$/s.exec(message) ?? [];
   return { problem, hint };
 }

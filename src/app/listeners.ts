@@ -11,6 +11,7 @@ import type { Config } from '../config/options.ts';
 import type { SessionServer } from '../session/server.ts';
 import type { Clock } from '../util/clock.ts';
 import type { FrontEndLog } from '../util/log.ts';
+import { messageOf } from '../util/message-of.ts';
 import type { Service } from '../util/service.ts';
 import type { TlsMaterial } from '../util/sockets.ts';
 import type { UpgradeHandler } from '../util/upgrade.ts';
@@ -91,8 +92,7 @@ export async function readCertificate(
   try {
     createSecureContext({ cert, key });
   } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error);
-    throw errorAt([name, 'tls', 'key'], `does not serve with ${tls.cert}: ${reason}`, hint);
+    throw errorAt([name, 'tls', 'key'], `does not serve with ${tls.cert}: ${messageOf(error)}`, hint);
   }
   if (process.platform !== 'win32' && ((await stat(tls.key)).mode & 0o007) !== 0) {
     warn(`everybody on this machine may read ${tls.key}; run chmod 600 on it`);

@@ -6,6 +6,7 @@ import { hashPassword, looksLikeHash } from '../access/password.ts';
 import { newAdministrator, UsersFileError } from '../access/users-file.ts';
 import { editUser, type UserMembers, UsersNotEditable, usersInFile } from '../config/edit-users.ts';
 import { ConfigError, isTree, type LoadedConfig } from '../config/load.ts';
+import { messageOf } from '../util/message-of.ts';
 import { quote } from '../util/quote.ts';
 import { CommandFailed, EXIT } from './command-line.ts';
 import { serverProcess } from './pid-file.ts';
@@ -221,7 +222,7 @@ export async function hashPasswordCommand(
   try {
     output.write(`${await hashPassword(password)}\n`);
   } catch (error) {
-    ask.write(`The password ${error instanceof Error ? error.message : error}.\n`);
+    ask.write(`The password ${messageOf(error)}.\n`);
     return EXIT.failed;
   }
   return EXIT.done;

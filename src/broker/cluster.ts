@@ -1,6 +1,7 @@
 import { type Definitions, type JsonValue, retryConflicts } from '../engine/definitions.ts';
 import type { ReadySignal, Signaller } from '../engine/signaller.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
+import { Pause } from '../util/pause.ts';
 import type { Namespace } from './namespace.ts';
 import type { BrokerLog } from './ports.ts';
 import type { MessagePart } from './questions.ts';
@@ -211,14 +212,13 @@ export class Cluster {
 
   /** Waits for all nodes that are alive. @throws VariantConflict */
   async #refuseIfServed(): Promise<void> {
-    const { promise: over, resolve } = Promise.withResolvers<void>();
-    const cancel: CancelTimer = this.#options.clock.after(ALL_SEEN_MS, resolve);
+    const pause = new Pause(this.#options.clock);
+    const over = pause.wait(ALL_SEEN_MS);
     this.#onPeer = () => {
-      if (this.#other() !== null) resolve();
+      if (this.#other() !== null) pause.end();
     };
     this.#onPeer();
     await over;
-    cancel();
     this.#onPeer = null;
     const other = this.#other();
     if (other !== null) throw other;

@@ -3,6 +3,7 @@ import type { Delivery, GroupName } from '../model/element.ts';
 import type { QuaysideError } from '../model/errors.ts';
 import { Backoff } from '../util/backoff.ts';
 import type { CancelTimer } from '../util/clock.ts';
+import { EarliestTimer } from '../util/earliest-timer.ts';
 import { type Claim, type Consumer, type ConsumerOrigin, popTimeout, type Sink } from './consumer.ts';
 import { toLocal } from './engine-time.ts';
 import { takeOperation } from './meter.ts';
@@ -107,12 +108,11 @@ export class JointTake implements Claim {
   #isCounting = false;
   /** Not counted before this moment of the monotonic clock. */
   #restsUntil = 0;
-  /** When it is counted next, whether or not anything becomes eligible; Infinity: not at all. */
-  #countAt = Number.POSITIVE_INFINITY;
+  /** Counts, whether or not anything becomes eligible. */
+  readonly #counter: EarliestTimer;
   /** Between looks around that brought too few elements. */
   readonly #backoff: Backoff;
   #cancelTimeout: CancelTimer | null = null;
-  #cancelCount: CancelTimer | null = null;
 
   /**
    * Begins to look.
@@ -125,6 +125,7 @@ export class JointTake implements Claim {
     this.#sink = sink;
     this.#since = namespace.clock.now();
     this.#backoff = new Backoff(namespace.random);
+    this.#counter = new EarliestTimer(namespace.clock, () => void this.#count());
     this.#tid = tid ?? namespace.makeTid();
     let groups: readonly GroupName[];
     try {
@@ -339,7 +340,7 @@ export class JointTake implements Claim {
     this.#backoff.noteFailure();
     const restMs = this.#backoff.delayMs();
     this.#restsUntil = this.#clock.monotonic() + restMs;
-    this.#countAfter(restMs);
+    this.#counter.within(restMs);
   }
 
   /** Looks around if there are enough elements, else waits until there may be. */
@@ -347,7 +348,7 @@ export class JointTake implements Claim {
     if (this.#state !== 'waiting' || this.#isCounting) return;
     const inMs = this.#restsUntil - this.#clock.monotonic();
     if (inMs > 0) {
-      this.#countAfter(inMs);
+      this.#counter.within(inMs);
       return;
     }
     this.#isCounting = true;
@@ -367,25 +368,14 @@ export class JointTake implements Claim {
       return;
     }
     this.#restsUntil = this.#clock.monotonic() + MIN_COUNT_INTERVAL_MS;
-    if (isUnknown) this.#countAfter(RECOUNT_MS);
-    else if (scheduled >= missing) this.#countAfter(ready > 0 ? RECOUNT_MS : this.#nextMaturityIn(all));
+    if (isUnknown) this.#counter.within(RECOUNT_MS);
+    else if (scheduled >= missing) this.#counter.within(ready > 0 ? RECOUNT_MS : this.#nextMaturityIn(all));
     // What is scheduled may mature unnoticed. One of several queues gets at least this part of what else is missing before all of
     // them together have got it.
     const part = Math.ceil((scheduled < missing ? missing - scheduled : missing) / this.#places.length);
     for (const [index, { waitQueue, consumer }] of this.#places.entries()) {
       if (consumer !== null) waitQueue?.wakeWhen(consumer, (eligible[index] ?? 0) + part);
     }
-  }
-
-  #countAfter(delayMs: number): void {
-    const at = this.#clock.monotonic() + delayMs;
-    if (at >= this.#countAt) return;
-    this.#countAt = at;
-    this.#cancelCount?.();
-    this.#cancelCount = this.#clock.after(delayMs, () => {
-      this.#countAt = Number.POSITIVE_INFINITY;
-      void this.#count();
-    });
   }
 
   #nextMaturityIn(all: readonly (GroupCounts | null)[]): number {
@@ -460,7 +450,7 @@ export class JointTake implements Claim {
   #close(): void {
     this.#state = 'over';
     this.#cancelTimeout?.();
-    this.#cancelCount?.();
+    this.#counter.cancel();
     const { owner, sources } = this.#request;
     this.#namespace.waitingLimit.exit(owner, sources.length);
     for (const { waitQueue, consumer } of this.#places) if (consumer !== null) waitQueue?.leave(consumer);

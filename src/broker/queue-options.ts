@@ -4,8 +4,7 @@ import type { DeadLetterPolicy, QueueOptions, RetryDelay } from '../engine/stora
 import type { NewElement } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
-import { atMember, membersOf, wholeMember, wrongMember } from '../model/members.ts';
-import { checkName } from '../model/names.ts';
+import { atMember, membersOf, nameMember, wholeMember, wrongMember } from '../model/members.ts';
 import { DEAD_LETTER_QUEUE } from '../model/service-headers.ts';
 import { bySpecificity, ruleFor } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
@@ -160,10 +159,9 @@ function orNone<T>(value: unknown, parse: (value: unknown) => T): T | null {
 
 function parseDeadLetter(value: unknown): DeadLetterPolicy {
   const { maxTries, queue = DEAD_LETTER_QUEUE } = membersOf(value, 'deadLetter', ['maxTries', 'queue']);
-  if (typeof queue !== 'string') throw wrongMember('deadLetter.queue', queue, 'a string');
   return {
     maxTries: wholeMember('deadLetter.maxTries', maxTries, 1, LIMITS.tries),
-    queue: checkName('deadLetter.queue', queue),
+    queue: nameMember('deadLetter.queue', queue),
   };
 }
 
@@ -256,20 +254,16 @@ const MEANING: Readonly<Record<keyof Capabilities, string>> = {
 
 /** @throws QuaysideError `not-supported` if the namespace's engine cannot do it */
 export function needs(namespace: Namespace, capability: keyof Capabilities): void {
-  if (namespace.capabilities[capability]) return;
-  throw new QuaysideError(
-    'not-supported',
-    `Queues of namespace ${namespace.name} do not support ${MEANING[capability]}.`,
-  );
+  if (!namespace.capabilities[capability]) throw notSupported(namespace, MEANING[capability]);
 }
 
 /** @throws QuaysideError `not-supported` if the namespace's engine keeps neither expiries nor reasons */
 export function needsExpiry(namespace: Namespace, meaning: string): void {
-  if (namespace.hasExpiry) return;
-  throw new QuaysideError(
-    'not-supported',
-    `Queues of namespace ${namespace.name} do not support ${meaning}.`,
-  );
+  if (!namespace.hasExpiry) throw notSupported(namespace, meaning);
+}
+
+function notSupported({ name }: Namespace, meaning: string): QuaysideError {
+  return new QuaysideError('not-supported', `Queues of namespace ${name} do not support ${meaning}.`);
 }
 
 /** @throws QuaysideError `not-supported` if an element is due later, or expires, and the namespace cannot keep that */

@@ -1,4 +1,5 @@
-import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { Clock } from '../util/clock.ts';
+import { EarliestTimer } from '../util/earliest-timer.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
 import type { Service } from '../util/service.ts';
 import type { QueueReading } from './activity.ts';
@@ -83,8 +84,7 @@ class NamespacePoll {
   #readyAt = 0;
   /** Of queues whose next element becomes eligible then, by the monotonic clock. */
   readonly #dueAt = new Map<string, number>();
-  #timer: CancelTimer | null = null;
-  #timerAt = Number.POSITIVE_INFINITY;
+  readonly #timer: EarliestTimer;
   #reading: Promise<void> | null = null;
   #isStopped = true;
 
@@ -95,6 +95,11 @@ class NamespacePoll {
     this.#followerFailures = new LogOnChange({
       failed: (err) => log.warn({ err, ns }, 'a follower of queues failed'),
       worksAgain: () => log.info({ ns }, 'the follower of queues works again'),
+    });
+    this.#timer = new EarliestTimer(clock, () => {
+      this.#reading = this.#round().finally(() => {
+        this.#reading = null;
+      });
     });
   }
 
@@ -107,7 +112,7 @@ class NamespacePoll {
   async stop(): Promise<void> {
     this.#isStopped = true;
     this.#namespace.activity.follow(null);
-    this.#disarm();
+    this.#timer.cancel();
     await this.idle();
   }
 
@@ -134,23 +139,7 @@ class NamespacePoll {
 
   /** The next round is at the latest in `delayMs`. */
   #arm(delayMs: number): void {
-    const at = this.#clock.monotonic() + delayMs;
-    if (this.#isStopped || at >= this.#timerAt) return;
-    this.#disarm();
-    this.#timerAt = at;
-    this.#timer = this.#clock.after(delayMs, () => {
-      this.#timer = null;
-      this.#timerAt = Number.POSITIVE_INFINITY;
-      this.#reading = this.#round().finally(() => {
-        this.#reading = null;
-      });
-    });
-  }
-
-  #disarm(): void {
-    this.#timer?.();
-    this.#timer = null;
-    this.#timerAt = Number.POSITIVE_INFINITY;
+    if (!this.#isStopped) this.#timer.within(delayMs);
   }
 
   async #round(): Promise<void> {

@@ -1,6 +1,7 @@
 import type { Storage, SweepResult } from '../engine/storage.ts';
 import type { QueueKey } from '../model/names.ts';
-import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { Clock } from '../util/clock.ts';
+import { EarliestTimer } from '../util/earliest-timer.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
 import { toLocal } from './engine-time.ts';
 import type { BrokerLog } from './ports.ts';
@@ -24,8 +25,7 @@ export class Sweeper {
   readonly #random: () => number;
   readonly #failures: LogOnChange;
   readonly #onAffected: (queues: readonly QueueKey[]) => void;
-  #timer: CancelTimer | null = null;
-  #timerAt = Number.POSITIVE_INFINITY;
+  readonly #timer: EarliestTimer;
   #sweeping: Promise<void> | null = null;
   /** When it last swept for dead letters. */
   #deadLettersAt = Number.NEGATIVE_INFINITY;
@@ -46,6 +46,11 @@ export class Sweeper {
       worksAgain: () => log.info({}, 'ended leases are returned again'),
     });
     this.#onAffected = onAffected;
+    this.#timer = new EarliestTimer(this.#clock, () => {
+      // A sweep under way may have looked before the moment that was waited for.
+      if (this.#sweeping !== null) void this.#sweeping.then(() => this.#wakeAt(this.#clock.now()));
+      else void this.sweep();
+    });
   }
 
   /** A reservation ends at `at`, by the engine's clock: be awake then. */
@@ -74,18 +79,18 @@ export class Sweeper {
 
   async stop(): Promise<void> {
     this.#stopped = true;
-    this.#disarm();
+    this.#timer.cancel();
     await this.#sweeping;
   }
 
   async #sweepOnce(): Promise<void> {
-    this.#disarm();
+    this.#timer.cancel();
     let result: SweepResult;
     try {
       result = await this.#storage.sweep();
     } catch (error) {
       this.#failures.failed(error);
-      if (!this.#stopped) this.#arm(this.#clock.now() + RETRY_MS);
+      this.#wakeAt(this.#clock.now() + RETRY_MS);
       return;
     }
     this.#failures.worked();
@@ -97,23 +102,6 @@ export class Sweeper {
   }
 
   #wakeAt(at: number): void {
-    if (at < this.#timerAt && !this.#stopped) this.#arm(at);
-  }
-
-  #arm(at: number): void {
-    this.#disarm();
-    this.#timerAt = at;
-    this.#timer = this.#clock.after(Math.max(0, at - this.#clock.now()), () => {
-      this.#disarm();
-      if (this.#sweeping === null) void this.sweep();
-      // The sweep under way may have looked before this lease ended.
-      else void this.#sweeping.then(() => this.#wakeAt(at));
-    });
-  }
-
-  #disarm(): void {
-    this.#timer?.();
-    this.#timer = null;
-    this.#timerAt = Number.POSITIVE_INFINITY;
+    if (!this.#stopped) this.#timer.within(at - this.#clock.now());
   }
 }

@@ -7,8 +7,8 @@ import type { DiskUsage } from '../engine/engine.ts';
 import { idsOf } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
-import type { BulkOperations, OperationCaller } from '../operations/operations.ts';
-import { type OperationRecord, shownError } from '../operations/stored.ts';
+import type { BulkOperations, OperationCaller, OperationView } from '../operations/operations.ts';
+import type { OperationRecord } from '../operations/stored.ts';
 import type { Clock } from '../util/clock.ts';
 
 /** What events are about. */
@@ -140,40 +140,34 @@ const ALL = { ns: null, queue: null, state: null };
 /** Bulk operations and how far they are, for those who may manage their source. Samples are in the operation's record alone. */
 export class OperationPictures implements PictureSource {
   readonly kind = 'operations';
-  readonly #operations: Pick<BulkOperations, 'list'>;
+  readonly #operations: Pick<BulkOperations, 'views'>;
 
-  constructor(operations: Pick<BulkOperations, 'list'>) {
+  constructor(operations: Pick<BulkOperations, 'views'>) {
     this.#operations = operations;
   }
 
   async read(): Promise<Picture[]> {
-    return (await this.#operations.list(ALL, EVERYTHING)).map(operationPicture);
+    return (await this.#operations.views(ALL, EVERYTHING)).map(operationPicture);
   }
 }
 
-function operationPicture({
-  samples: _,
-  where: __,
-  set: ___,
-  to = null,
-  ...shown
-}: OperationRecord): Picture {
-  const { id, source } = shown;
+function operationPicture(recordFor: OperationView): Picture {
+  const record = recordFor(EVERYTHING);
+  const { id, source, to = null } = record;
   const places = [source, ...(to === null ? [] : [to])].map(({ ns, queue = null }) => ({ ns, queue }));
   return {
     kind: 'operations',
     key: id,
     places,
-    state: JSON.stringify(shown),
+    state: operationJson(record),
     isFor: (viewer) => viewer.may('manage', source.ns),
-    json: (viewer) =>
-      JSON.stringify({
-        ...shown,
-        error: shownError(shown.error, { source, to }, viewer),
-        ...(to !== null && { to: viewer.maySee(to.ns) ? to : null }),
-      }),
+    json: (viewer) => operationJson(recordFor(viewer)),
     goneJson: () => JSON.stringify({ id, gone: true }),
   };
+}
+
+function operationJson({ samples: _, where: __, set: ___, ...shown }: OperationRecord): string {
+  return JSON.stringify(shown);
 }
 
 /**

@@ -2,8 +2,14 @@ import { createHash } from 'node:crypto';
 import type { Namespace } from '../broker/namespace.ts';
 import type { JsonValue } from '../engine/definitions.ts';
 import { invalidParameter, type QuaysideError } from '../model/errors.ts';
-import { type Members, membersOf, wholeMember, wrongMember } from '../model/members.ts';
-import { checkName } from '../model/names.ts';
+import {
+  booleanMember,
+  type Members,
+  membersOf,
+  nameMember,
+  wholeMember,
+  wrongMember,
+} from '../model/members.ts';
 import { quote } from '../util/quote.ts';
 import type { ExchangeContext } from './exchange.ts';
 
@@ -72,23 +78,15 @@ function parseDestination(value: unknown, path: string): Destination {
 
 function parseConsumer(value: unknown, path: string): ConsumerOptions {
   const { parallel, wsize, reserve } = membersOf(value, path, ['parallel', 'wsize', 'reserve']);
-  if (reserve !== undefined && typeof reserve !== 'boolean') {
-    throw wrongMember(`${path}.reserve`, reserve, 'true or false');
-  }
   return {
     ...(parallel !== undefined && { parallel: wholeMember(`${path}.parallel`, parallel, 1, MAX_PARALLEL) }),
     ...(wsize !== undefined && { wsize: wholeMember(`${path}.wsize`, wsize, 1, MAX_WINDOW) }),
-    ...(reserve !== undefined && { reserve }),
+    ...(reserve !== undefined && { reserve: booleanMember(`${path}.reserve`, reserve) }),
   };
 }
 
 function queueName({ ns, queue }: Members, path: string): QueueName {
-  return { ns: name(ns, `${path}.ns`), queue: name(queue, `${path}.queue`) };
-}
-
-function name(value: unknown, path: string): string {
-  if (typeof value !== 'string') throw wrongMember(path, value, 'a string');
-  return checkName(path, value);
+  return { ns: nameMember(`${path}.ns`, ns), queue: nameMember(`${path}.queue`, queue) };
 }
 
 /** The path of a declaration's field, in a body of which the declaration is a member, or the whole (''). */

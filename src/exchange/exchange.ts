@@ -17,6 +17,7 @@ import { bytesOfText } from '../util/byte-text.ts';
 import type { Clock } from '../util/clock.ts';
 import type { LineLimit } from '../util/line-limit.ts';
 import { Pause } from '../util/pause.ts';
+import { putLast } from '../util/put-last.ts';
 import {
   CONSUMER_DEFAULTS,
   cannotReserve,
@@ -910,10 +911,8 @@ class Overruns {
   failed(id: ElementId, inPayload: boolean): { readonly isLast: boolean; readonly isStrike: boolean } {
     const count = (this.#byElement.get(id) ?? 0) + 1;
     const isLast = count >= MAX_OF_ELEMENT;
-    this.#byElement.delete(id);
-    if (!isLast) this.#byElement.set(id, count);
-    const [oldest] = this.#byElement.keys();
-    if (this.#byElement.size > MAX_ELEMENTS && oldest !== undefined) this.#byElement.delete(oldest);
+    if (isLast) this.#byElement.delete(id);
+    else putLast(this.#byElement, id, count, MAX_ELEMENTS);
     if (inPayload || this.#inARow.has(id)) return { isLast, isStrike: false };
     this.#inARow.add(id);
     return { isLast, isStrike: this.#inARow.size === STRIKES };

@@ -105,3 +105,9 @@ function invalidHeader(name: string | null, rule: string): QuaysideError {
 export function headerParameter(name: string): string {
   return name.length > MAX_PARAMETER ? `${name.slice(0, MAX_PARAMETER)}…` : name;
 }
+
+/** The value of an element's header; null if it has none of that name. */
+export function headerOf(headers: ElementHeaders, name: string): string | null {
+  for (let at = 0; at < headers.length; at += 2) if (headers[at] === name) return headers[at + 1] ?? '';
+  return null;
+}

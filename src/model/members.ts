@@ -1,6 +1,7 @@
 import { didYouMean } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
 import { invalidParameter, QuaysideError } from './errors.ts';
+import { checkName } from './names.ts';
 
 /** The members of a JSON object that a client sent. */
 export type Members = Readonly<Record<string, unknown>>;
@@ -46,6 +47,18 @@ export function atMember<T>(path: string, read: () => T, lead = `${path}:`): T {
     if (!(error instanceof QuaysideError)) throw error;
     throw error.with({ parameter: path, message: `${lead} ${error.message}` });
   }
+}
+
+/** A name, see `checkName`. @throws QuaysideError `invalid-parameter`, `invalid-name`, with the path */
+export function nameMember(path: string, value: unknown): string {
+  if (typeof value !== 'string') throw wrongMember(path, value, 'a string');
+  return checkName(path, value);
+}
+
+/** @throws QuaysideError `invalid-parameter` with the path */
+export function booleanMember(path: string, value: unknown): boolean {
+  if (typeof value !== 'boolean') throw wrongMember(path, value, 'true or false');
+  return value;
 }
 
 /**

@@ -9,7 +9,7 @@ import {
   WAITING_STATES,
 } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { checkHeaders } from '../model/headers.ts';
+import { checkHeaders, headerOf } from '../model/headers.ts';
 import { checkName } from '../model/names.ts';
 import { FROM_QUEUE, MOVE_HEADERS, SERVICE_HEADERS } from '../model/service-headers.ts';
 import { textOfBytes } from '../util/byte-text.ts';
@@ -186,8 +186,8 @@ export class ElementChanger {
   /** The queue that a dead letter left; a text says why there is none. */
   #returnOf({ id, headers }: ScannedDelivery): Queue | string {
     const { namespace } = this.#options.route.source;
-    const from = headers[pairOf(headers, FROM_QUEUE) + 1];
-    if (from === undefined) return `Element ${id} has no header ${FROM_QUEUE}.`;
+    const from = headerOf(headers, FROM_QUEUE);
+    if (from === null) return `Element ${id} has no header ${FROM_QUEUE}.`;
     let found = this.#returns.get(from);
     if (found === undefined) {
       try {
@@ -392,17 +392,11 @@ function unfit({ id, state, expiresAt }: ScannedDelivery, { namespace }: Queue):
   return expiresAt !== null && !namespace.hasExpiry ? lacks('a time to live') : null;
 }
 
-/** Where the pair of a name begins in flat pairs; NaN: nowhere. */
-function pairOf(headers: ElementHeaders, name: string): number {
-  for (let at = 0; at < headers.length; at += 2) if (headers[at] === name) return at;
-  return Number.NaN;
-}
-
 function changedHeaders(own: ElementHeaders, { headers }: ElementChange): string[] {
   const changed: string[] = [];
+  const names = new Set(headers.filter((_, at) => at % 2 === 0));
   for (let at = 0; at + 1 < own.length; at += 2) {
-    if (Number.isNaN(pairOf(headers as ElementHeaders, own[at] ?? '')))
-      changed.push(own[at] ?? '', own[at + 1] ?? '');
+    if (!names.has(own[at] ?? '')) changed.push(own[at] ?? '', own[at + 1] ?? '');
   }
   for (let at = 0; at + 1 < headers.length; at += 2) {
     const [name, value] = [headers[at], headers[at + 1]];

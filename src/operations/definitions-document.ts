@@ -16,7 +16,7 @@ import {
 } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
-import { memberPath, membersOf, wrongMember } from '../model/members.ts';
+import { atMember, booleanMember, memberPath, membersOf } from '../model/members.ts';
 import { checkName } from '../model/names.ts';
 
 /** An exchange of the document. */
@@ -138,28 +138,27 @@ export function parseDefinitions(payload: unknown, broker: Broker): DefinitionsD
 function parseExchange(id: string, value: unknown): DocumentExchange {
   const path = memberPath('exchanges', id);
   const { stopped = false, ...declaration } = membersOf(value, path, ['src', 'dst', 'consumer', 'stopped']);
-  if (typeof stopped !== 'boolean') throw wrongMember(memberPath(path, 'stopped'), stopped, 'true or false');
-  return { ...ordered(parseDeclaration(declaration, path)), stopped };
+  return {
+    ...ordered(parseDeclaration(declaration, path)),
+    stopped: booleanMember(memberPath(path, 'stopped'), stopped),
+  };
 }
 
 function parseQueue(ns: string, name: string, value: unknown): DocumentQueue {
   const path = memberPath(memberPath('queues', ns), name);
-  const { paused = false, options = null } = membersOf(value, path, ['paused', 'options']);
-  if (typeof paused !== 'boolean') throw wrongMember(memberPath(path, 'paused'), paused, 'true or false');
+  const { paused: given = false, options = null } = membersOf(value, path, ['paused', 'options']);
+  const paused = booleanMember(memberPath(path, 'paused'), given);
   if (options === null) return { paused, options };
   return { paused, options: optionsAt(memberPath(path, 'options'), name, options) };
 }
 
 /** Options with their defaults filled in, as they are stored. What is wrong with them is named by its place in the document. */
 function optionsAt(path: string, queue: string, value: unknown): OptionsRecord['stored'] {
-  try {
+  return atMember(path, () => {
     const options = parseOptions(value);
     checkDeadLetterQueue(queue, options);
     return showOptions(options);
-  } catch (error) {
-    if (!(error instanceof QuaysideError)) throw error;
-    throw error.with({ message: `${path}: ${error.message}`, parameter: path });
-  }
+  });
 }
 
 /**

@@ -28,6 +28,7 @@ import {
   type OperationState,
   operationRecord,
   operationValue,
+  type RecordViewer,
   SELECTOR_PATH,
   type StoredOperation,
   toOperation,
@@ -76,6 +77,9 @@ const SILENT_MS = 7_000;
 const CANCEL_MS = 5_000;
 /** Pages that wait for those of other operations on the same engine: each operation has one. */
 const MAX_WAITING_PAGES = 1_000;
+
+/** An operation as it is now: its record as a viewer may see it. */
+export type OperationView = (viewer: RecordViewer) => OperationRecord;
 
 /** A definition of an operation, and where it is stored. */
 interface KnownOperation {
@@ -251,17 +255,22 @@ export class BulkOperations implements Service {
    */
   async get(id: string, caller: OperationCaller): Promise<OperationRecord> {
     const found = await this.#visible(id, caller);
-    return this.#record(id, found, caller);
+    return (await this.#view(id, found))(caller);
   }
 
   /** Those whose source the caller may manage, the last one first. */
   async list(filter: OperationFilter, caller: OperationCaller): Promise<OperationRecord[]> {
+    return (await this.views(filter, caller)).map((recordFor) => recordFor(caller));
+  }
+
+  /** The same, each as its record for whoever reads it. */
+  async views(filter: OperationFilter, caller: OperationCaller): Promise<OperationView[]> {
     const found = [...this.#all()].filter(({ operation }) => isListed(operation, filter, caller));
     const byId = new Map(found.map((one) => [one.id, one]));
     const sorted = [...byId.values()].sort((a, b) => {
       return b.operation.startedAt - a.operation.startedAt || (a.id < b.id ? 1 : -1);
     });
-    return Promise.all(sorted.map((one) => this.#record(one.id, one, caller)));
+    return Promise.all(sorted.map((one) => this.#view(one.id, one)));
   }
 
   /**
@@ -381,8 +390,7 @@ export class BulkOperations implements Service {
     return { definitions, operation: toOperation(definition.value) };
   }
 
-  async #record(id: string, found: KnownOperation, caller: OperationCaller): Promise<OperationRecord> {
-    const { definitions, operation } = found;
+  async #view(id: string, { definitions, operation }: KnownOperation): Promise<OperationView> {
     let progress: OperationProgress | null = this.#runs.get(id)?.progress ?? null;
     if (operation.end === null && progress === null) {
       const stored = await definitions.get('operation-progress', id);
@@ -391,7 +399,7 @@ export class BulkOperations implements Service {
       if (stored === null) await this.#caches.of(definitions).read(id);
     }
     const latest = this.#cached(definitions, id)?.operation ?? operation;
-    return operationRecord(id, latest, progress, caller);
+    return (viewer) => operationRecord(id, latest, progress, viewer);
   }
 
   /** A definition was read. */

@@ -5,8 +5,16 @@ import { DELIVERY_STATES, type DeliveryState, type ElementId, type GroupName } f
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
-import { type Members, memberPath, membersOf, wholeMember, wrongMember } from '../model/members.ts';
-import { checkGroup, checkName } from '../model/names.ts';
+import {
+  booleanMember,
+  type Members,
+  memberPath,
+  membersOf,
+  nameMember,
+  wholeMember,
+  wrongMember,
+} from '../model/members.ts';
+import { checkGroup } from '../model/names.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import { bytesOfText } from '../util/byte-text.ts';
 import { quote } from '../util/quote.ts';
@@ -91,7 +99,7 @@ export function parseRequest(payload: unknown): OperationRequest {
   const { action, dryRun = false } = members;
   const known = ACTIONS.find((one) => one === action);
   if (known === undefined) throw wrongMember('action', action, `one of ${ACTIONS.join(', ')}`);
-  if (typeof dryRun !== 'boolean') throw wrongMember('dryRun', dryRun, 'true or false');
+  const isDryRun = booleanMember('dryRun', dryRun);
   if (known === 'migrate') return parseMigration(members);
   const isMove = known === 'move' || known === 'copy';
   const source = queueAt(members.source, 'source');
@@ -108,7 +116,7 @@ export function parseRequest(payload: unknown): OperationRequest {
     set: only(members, 'set', known, known === 'set') ? parseSet(members.set) : null,
     limit: optional(members.limit, (value) => wholeMember('limit', value, 1, MAX_LIMIT, 'a count')),
     rate: optional(members.rate, (value) => wholeMember('rate', value, 1, MAX_RATE, 'elements a second')),
-    dryRun,
+    dryRun: isDryRun,
   };
 }
 
@@ -216,17 +224,12 @@ function optional<T>(value: unknown, read: (value: unknown) => T): T | null {
 
 function queueAt(value: unknown, path: string): NamedQueue {
   const { ns, queue } = membersOf(value, path, ['ns', 'queue']);
-  return { ns: nameAt(ns, `${path}.ns`), queue: nameAt(queue, `${path}.queue`) };
+  return { ns: nameMember(`${path}.ns`, ns), queue: nameMember(`${path}.queue`, queue) };
 }
 
 function namespaceAt(value: unknown, path: string): NamedQueue {
   const { ns } = membersOf(value, path, ['ns']);
-  return { ns: nameAt(ns, `${path}.ns`), queue: '' };
-}
-
-function nameAt(value: unknown, path: string): string {
-  if (typeof value !== 'string') throw wrongMember(path, value, 'a string');
-  return checkName(path, value);
+  return { ns: nameMember(`${path}.ns`, ns), queue: '' };
 }
 
 function textAt(value: unknown, path: string, maxLength: number): string {

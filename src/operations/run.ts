@@ -23,7 +23,6 @@ import {
   progressValue,
   SELECTOR_PATH,
   type StoredOperation,
-  selectorError,
   toOperation,
   toProgress,
   ZERO,
@@ -134,6 +133,7 @@ export class OperationRun {
       counters: ZERO,
       samples: [],
       error: null,
+      isThrown: false,
       cursor: FIRST_PAGE,
       pending: null,
     };
@@ -245,7 +245,7 @@ export class OperationRun {
     const isChange = !request.dryRun && request.action !== 'count';
     const size = isChange ? this.#changeSize() : this.#left;
     const { seen, matches, next, error } = await this.#pages.next(cursor, size);
-    if (error !== null) this.#progress = { ...this.#progress, error };
+    if (error !== null) this.#progress = { ...this.#progress, error, isThrown: true };
     const { counters } = this.#progress;
     const looked = { ...counters, seen: counters.seen + seen };
     this.#pace(matches.length);
@@ -302,7 +302,7 @@ export class OperationRun {
     this.#progress = {
       ...this.#progress,
       pending: null,
-      error: error ?? this.#progress.error,
+      ...(error !== null && { error, isThrown: false }),
       counters: {
         seen: counters.seen,
         matched: counters.matched + pending.length,
@@ -361,8 +361,8 @@ export class OperationRun {
     // Only the node that runs it may say how it ended.
     await this.#store();
     this.#beat?.();
-    const { counters, samples, error } = this.#progress;
-    await storeEnd({ state, at: clock.now(), counters, samples, error });
+    const { counters, samples, error, isThrown = true } = this.#progress;
+    await storeEnd({ state, at: clock.now(), counters, samples, error, isThrown });
   }
 
   /** Ends it with an error, once no element is on its way any more. */
@@ -372,6 +372,7 @@ export class OperationRun {
     this.#progress = {
       ...this.#progress,
       error: error instanceof QuaysideError ? error.message : 'The server failed.',
+      isThrown: false,
     };
     for (;;) {
       try {
@@ -550,7 +551,7 @@ class Pages {
     return {
       seen: looked,
       matches: matches.filter((delivery) => this.#isMeant(delivery)),
-      error: error === null ? null : selectorError(error),
+      error: error && `${SELECTOR_PATH} failed with element ${error.id}: ${error.message}`,
       next: next === null ? following : { part, after: next },
     };
   }
@@ -635,6 +636,7 @@ export class MigrationRun {
     counters: ZERO,
     samples: [],
     error: null,
+    isThrown: false,
     cursor: null,
     pending: null,
   };
@@ -723,6 +725,6 @@ export class MigrationRun {
   async #end(state: OperationEnd['state']): Promise<void> {
     const { clock, storeEnd } = this.#options;
     const { counters, samples, error } = this.#progress;
-    await storeEnd({ state, at: clock.now(), counters, samples, error });
+    await storeEnd({ state, at: clock.now(), counters, samples, error, isThrown: false });
   }
 }

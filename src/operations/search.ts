@@ -9,6 +9,7 @@ import {
   type GroupName,
 } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { headerOf } from '../model/headers.ts';
 import { DEAD_LETTER_AT, DEAD_LETTER_REASON, FROM_QUEUE } from '../model/service-headers.ts';
 import type { Payer } from '../sandbox/dispatcher.ts';
 import { createCheckLimit } from '../sandbox/limits.ts';
@@ -532,10 +533,6 @@ function mostFrequent(counts: ReadonlyMap<string | null, number>): DeadLetterGro
 
 /** A header as text; null if there is none. */
 function headerText(headers: ElementHeaders, name: string): string | null {
-  for (let at = 0; at + 1 < headers.length; at += 2) {
-    if (headers[at] !== name) continue;
-    const value = headers[at + 1] ?? '';
-    return textOfBytes(value) ?? value;
-  }
-  return null;
+  const value = headerOf(headers, name);
+  return value === null ? null : (textOfBytes(value) ?? value);
 }

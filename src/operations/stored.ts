@@ -62,13 +62,19 @@ export interface StoredOperation {
   readonly end: OperationEnd | null;
 }
 
-export interface OperationEnd {
+/** What went wrong lately. */
+export interface OperationError {
+  /** Why it failed, or why the last element could not be changed; null: nothing went wrong. */
+  readonly error: string | null;
+  /** Whether its selector threw that: then it may quote a body. Not given: an earlier version stored it, and it may. */
+  readonly isThrown?: boolean;
+}
+
+export interface OperationEnd extends OperationError {
   readonly state: Exclude<OperationState, 'running'>;
   readonly at: number;
   readonly counters: OperationCounters;
   readonly samples: readonly ElementSample[];
-  /** Why it failed, or why the last element could not be changed. */
-  readonly error: string | null;
 }
 
 /** Where the next page begins: which of the states that are looked at, one after the other, and the cursor of its search. */
@@ -78,12 +84,11 @@ export interface PageCursor {
 }
 
 /** How far an operation came, and who runs it. */
-export interface OperationProgress {
+export interface OperationProgress extends OperationError {
   /** The node; null: it stopped, and another may take over at once. */
   readonly node: string | null;
   readonly counters: OperationCounters;
   readonly samples: readonly ElementSample[];
-  readonly error: string | null;
   /** Null: every page was looked at. */
   readonly cursor: PageCursor | null;
   /** Elements that are being changed. */
@@ -144,31 +149,27 @@ type ShownWhere = Readonly<Partial<Record<'state' | 'group' | 'selector', string
   readonly olderThan?: number;
 };
 
-interface RecordViewer {
+/** Who reads a record: what they may not see is left out. */
+export interface RecordViewer {
   maySee(namespace: string): boolean;
   may(right: 'browse', namespace: string): boolean;
   maySeeBodies(namespace: string): boolean;
 }
 
-/** The error of a selector that threw, for which element. */
-export function selectorError({ id, message }: { readonly id: string; readonly message: string }): string {
-  return `${SELECTOR_FAILED} element ${id}: ${message}`;
-}
-
 /** Where the selector of an operation stands in its request. */
 export const SELECTOR_PATH = 'where.selector';
-const SELECTOR_FAILED = `${SELECTOR_PATH} failed with`;
 
 /** The error of an operation as far as the viewer may know what it names: a queue of its target, or what its selector saw. */
-export function shownError(
-  error: string | null,
-  { source, to = null }: { readonly source: ShownPlace; readonly to?: ShownPlace | null },
-  viewer: Pick<RecordViewer, 'maySee' | 'maySeeBodies'>,
+function shownError(
+  { error, isThrown = true }: OperationError,
+  { request: { source, to }, hidesBodies }: Pick<StoredOperation, 'request' | 'hidesBodies'>,
+  viewer: RecordViewer,
 ): string | null {
-  if (error === null) return null;
-  if (error.startsWith(SELECTOR_FAILED)) {
-    if (viewer.maySeeBodies(source.ns)) return error;
-    return `${SELECTOR_FAILED} an element. What it threw may quote the body, which you may not see.`;
+  // A selector saw what its user may see.
+  const maySeeThrown = hidesBodies ? viewer.may('browse', source.ns) : viewer.maySeeBodies(source.ns);
+  if (error === null || (isThrown && maySeeThrown)) return error;
+  if (isThrown) {
+    return `${SELECTOR_PATH} failed with an element. What it threw may quote the body, which you may not see.`;
   }
   if (to === null || viewer.maySee(to.ns)) return error;
   return 'It failed. The reason may name what is in a namespace that you may not see.';
@@ -177,10 +178,11 @@ export function shownError(
 /** @param progress of one that runs; null: none is known */
 export function operationRecord(
   id: string,
-  { request, by, hidesBodies, startedAt, estimate, end }: StoredOperation,
-  progress: Pick<OperationProgress, 'counters' | 'samples' | 'error'> | null,
+  operation: StoredOperation,
+  progress: Pick<OperationProgress, 'counters' | 'samples' | 'error' | 'isThrown'> | null,
   viewer: RecordViewer,
 ): OperationRecord {
+  const { request, by, startedAt, estimate, end } = operation;
   const { action, source, to, delayMs, set, limit, rate, dryRun } = request;
   const soFar = end ?? progress;
   return {
@@ -201,11 +203,7 @@ export function operationRecord(
     by,
     startedAt: new Date(startedAt).toISOString(),
     endedAt: end === null ? null : new Date(end.at).toISOString(),
-    error: shownError(soFar?.error ?? null, request, {
-      maySee: (ns) => viewer.maySee(ns),
-      // Its selector saw what the viewer may see.
-      maySeeBodies: (ns) => (hidesBodies ? viewer.may('browse', ns) : viewer.maySeeBodies(ns)),
-    }),
+    error: soFar === null ? null : shownError(soFar, operation, viewer),
   };
 }
 

@@ -5,6 +5,7 @@ import { Backoff } from '../util/backoff.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { Fifo } from '../util/fifo.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
+import { Pause } from '../util/pause.ts';
 import type { Service } from '../util/service.ts';
 import { type AttributeValue, SPAN_KINDS, type Span } from './tracer.ts';
 
@@ -55,14 +56,15 @@ export class SpanExporter implements Service {
   readonly #outcome: LogOnChange;
   readonly #stop = new AbortController();
   #cancelTimer: CancelTimer | null = null;
-  /** Ends the wait for the next attempt. */
-  #endWait: () => void = () => {};
+  /** Between two attempts. */
+  readonly #pause: Pause;
   #sending: Promise<void> | null = null;
   #stopping: Promise<void> | null = null;
 
   constructor(options: ExporterOptions) {
     this.#options = options;
-    const { log, random, collector } = options;
+    const { log, random, collector, clock } = options;
+    this.#pause = new Pause(clock);
     this.#collector = new Collector(collector);
     this.#backoff = new Backoff(random, BETWEEN_ATTEMPTS);
     this.#outcome = new LogOnChange({
@@ -89,7 +91,7 @@ export class SpanExporter implements Service {
 
   async #finish(): Promise<void> {
     const cancel = this.#options.clock.after(STOP_MS, () => this.#stop.abort());
-    this.#endWait();
+    this.#pause.end();
     do {
       this.#send();
       await this.#sending;
@@ -155,15 +157,10 @@ export class SpanExporter implements Service {
   }
 
   /** Until the next attempt, or a stop. */
-  async #wait(error: unknown): Promise<void> {
+  #wait(error: unknown): Promise<void> {
     this.#backoff.noteFailure();
     const asked = error instanceof CollectorError ? (error.retryAfterMs ?? 0) : 0;
-    const { promise, resolve } = Promise.withResolvers<void>();
-    const delayMs = Math.max(this.#backoff.delayMs(), Math.min(asked, MAX_RETRY_AFTER_MS));
-    const cancel = this.#options.clock.after(delayMs, resolve);
-    this.#endWait = resolve;
-    await promise;
-    cancel();
+    return this.#pause.wait(Math.max(this.#backoff.delayMs(), Math.min(asked, MAX_RETRY_AFTER_MS)));
   }
 }
 

@@ -1,6 +1,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { randomFillSync } from 'node:crypto';
 import type { ElementHeaders } from '../model/element.ts';
+import { headerOf } from '../model/headers.ts';
 import type { Clock } from '../util/clock.ts';
 
 interface TracerOptions {
@@ -179,10 +180,8 @@ export function parseTraceparent(text: string): TraceContext | null {
 
 /** The span that inserted an element; null if its headers name none. */
 export function contextIn(headers: ElementHeaders): TraceContext | null {
-  for (let at = 0; at + 1 < headers.length; at += 2) {
-    if (headers[at] === TRACEPARENT) return parseTraceparent(headers[at + 1] ?? '');
-  }
-  return null;
+  const text = headerOf(headers, TRACEPARENT);
+  return text === null ? null : parseTraceparent(text);
 }
 
 const TRACE_BYTES = 16;

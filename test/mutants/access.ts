@@ -79,11 +79,13 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'credentials in use are forgotten before those that are not',
     suite: 'logins',
-    edits: edit(
-      'password-authenticator.ts',
-      '  map.delete(key);\n  map.set(key, value);',
-      '  map.set(key, value);',
-    ),
+    edits: [
+      {
+        file: 'src/util/put-last.ts',
+        search: '  map.delete(key);\n  map.set(key, value);',
+        replace: '  map.set(key, value);',
+      },
+    ],
   },
   {
     name: 'a client chooses its address by the first entry of X-Forwarded-For',

@@ -154,15 +154,15 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'a lease that ends wakes nobody and is not counted',
     suite: 'wake-ups',
-    edits: edit('broker/sweeper.ts', 'if (at < this.#timerAt && !this.#stopped) this.#arm(at);', ''),
+    edits: edit('broker/sweeper.ts', 'if (!this.#stopped) this.#timer.within(at - this.#clock.now());', ''),
   },
   {
     name: 'a lease that ends during a sweep stops all that would follow',
     suite: 'ends of leases',
     edits: edit(
-      'broker/sweeper.ts',
-      'this.#disarm();\n      if (this.#sweeping === null)',
-      'this.#timer = null;\n      if (this.#sweeping === null)',
+      'util/earliest-timer.ts',
+      'this.cancel();\n      this.#run();',
+      'this.#cancel = null;\n      this.#run();',
     ),
   },
   {

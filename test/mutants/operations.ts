@@ -55,7 +55,11 @@ export const OPERATIONS: readonly Mutant[] = [
   {
     name: 'what a selector threw is shown to who may not see bodies',
     suite: 'HTTP operations',
-    edits: edit('operations/stored.ts', 'if (viewer.maySeeBodies(source.ns)) return error;', 'return error;'),
+    edits: edit(
+      'operations/stored.ts',
+      'if (error === null || (isThrown && maySeeThrown)) return error;',
+      'return error;',
+    ),
   },
   {
     name: 'an error names a queue of a target that its viewer may not see',

@@ -9,6 +9,7 @@ import { QuaysideError } from '../../model/errors.ts';
 import { checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { SERVICE_HEADERS } from '../../model/service-headers.ts';
+import { messageOf } from '../../util/message-of.ts';
 import type { WasmModule } from '../dispatcher.ts';
 import { CALLBACKS, guestScript, type Host } from '../guest.ts';
 import { bodyAllowanceMs, QUICK_TEXT, type SandboxLimits, type SourceProblem } from '../limits.ts';
@@ -691,7 +692,7 @@ export class SelectorVm {
   /** What ended a step, from what it threw. */
   overrun(thrown: unknown): Overrun {
     if (this.#deadline.passed) return TOO_LONG;
-    const message = thrown instanceof Error ? thrown.message : String(thrown);
+    const message = messageOf(thrown);
     // The second is the library's, for its own part of the heap; the third is an error too large to be read.
     if (message === OUT_OF_MEMORY || message === 'wasm_malloc failed' || message.startsWith('<null>'))
       return TOO_MUCH;
