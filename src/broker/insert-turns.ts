@@ -1,3 +1,4 @@
+import { CALL_TIMEOUT_MS } from '../engine/calls.ts';
 import type { Storage } from '../engine/storage.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -13,8 +14,9 @@ const MAX_BYTES = 4 * 1_048_576;
 const GUARANTEED_BYTES = 65_536;
 /** An element counts so much in addition to its content: it takes an engine about as long as a KiB of a large body. */
 const ELEMENT_BYTES = 1024;
-/** As long as an engine has to reply. */
-const TIMEOUT_MS = 4_500;
+/** What an insert leaves of its time to the engine, or it is rejected: with less it would most likely end with an unknown outcome. */
+const LEFT_MS = 1_000;
+const TIMEOUT_MS = CALL_TIMEOUT_MS - LEFT_MS;
 
 /** Lets users store elements in turn, by bytes: what one of them sends does not delay the others' calls. */
 export class InsertTurns {

@@ -28,6 +28,7 @@ import {
   type SweepResult,
   type TakeOptions,
   type TakeResult,
+  type TimeLeft,
   type Usage,
 } from '../engine/storage.ts';
 import {
@@ -289,7 +290,7 @@ export class MigratingStorage implements Storage {
     queue: QueueKey,
     elements: readonly NewElement[],
     seen: ReadonlyMap<number, SeenElement>,
-    { signal = null, onRepeat = null }: InsertOptions,
+    { signal = null, onRepeat = null, ...time }: InsertOptions,
   ): Promise<ElementId[]> {
     const notes = [...seen].map(([index, { isSame }]) => ({ index, isSame }));
     const other = notes.find(({ isSame }) => !isSame);
@@ -301,6 +302,7 @@ export class MigratingStorage implements Storage {
     const unseen = places.map((index) => elements[index] as NewElement);
     let isRejected = false;
     const ids = await this.#to.insert(queue, unseen, {
+      ...time,
       signal,
       onRepeat: (place, isSame) => {
         isRejected ||= !isSame;
@@ -401,13 +403,14 @@ export class MigratingStorage implements Storage {
     }
   }
 
-  settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
-    return this.#inOrder(this.#settleOld(items), async (results) => {
+  settle(items: readonly SettleItem[], time?: TimeLeft): Promise<SettleResult[]> {
+    return this.#inOrder(this.#settleOld(items, time), async (results) => {
       const places = items.flatMap((_, i) => (results[i]?.outcome === 'not-found' ? [i] : []));
       if (places.length === 0) return results;
       let rest: SettleResult[];
       try {
-        rest = await this.#to.settle(places.map((i) => items[i] as SettleItem));
+        const other = places.map((i) => items[i] as SettleItem);
+        rest = await this.#to.settle(other, time);
       } catch (error) {
         const isChanged = results.some(({ outcome }) => outcome === 'done' || outcome === 'dead-lettered');
         throw isChanged ? unknownOutcome(error as Error) : error;
@@ -419,12 +422,13 @@ export class MigratingStorage implements Storage {
   }
 
   /** Settles what is in the old engine; all else is `not-found`. */
-  async #settleOld(items: readonly SettleItem[]): Promise<SettleResult[]> {
+  async #settleOld(items: readonly SettleItem[], time?: TimeLeft): Promise<SettleResult[]> {
     // An element whose copies go to the new engine is held until they are stored.
     const first = await this.#from.settle(
       items.map((item) =>
         copiesOf(item) === null ? item : { ...item, action: { kind: 'extend', leaseMs: TRANSFER_LEASE_MS } },
       ),
+      time,
     );
     const held: { item: SettleItem; copies: readonly KeyedInsert[]; places: number[] }[] = [];
     const byElement = new Map<string, (typeof held)[number]>();
@@ -455,12 +459,14 @@ export class MigratingStorage implements Storage {
           this.#to.insert(
             queue,
             copies.map(({ element }) => element),
+            time,
           )
         );
       }),
     );
     const finished = await this.#from.settle(
       held.map(({ item }) => ({ ...item, action: { kind: 'finish' } })),
+      time,
     );
     const results = [...first];
     for (const [at, { places }] of held.entries()) {

@@ -1,3 +1,4 @@
+import { CALL_TIMEOUT_MS } from '../engine/calls.ts';
 import type { ReadySignal } from '../engine/signaller.ts';
 import { COUNTER_NAMES, type Counters, countPuts, zeroCounters } from '../engine/stats.ts';
 import {
@@ -15,6 +16,7 @@ import {
   type SettleOutcome,
   type SettleResult,
   type StorageCapabilities,
+  type TimeLeft,
 } from '../engine/storage.ts';
 import {
   type Delivery,
@@ -146,6 +148,8 @@ export class Queue {
     const repeats = hasKeys ? new Repeats() : null;
     if (!isAlone && this.#signal === undefined) this.#signal = namespace.readySignal(this.key);
     const signal = isAlone ? null : (this.#signal ?? null);
+    // For the turn, the bounds and the engine together.
+    const leftMs = this.#timeLeft();
     let isSent = false;
     const insert = (): Promise<ElementId[]> => {
       isSent = true;
@@ -154,6 +158,7 @@ export class Queue {
         signal,
         onRepeat: repeats?.note ?? null,
         request,
+        leftMs: leftMs(),
       });
     };
     // The bound of the queue comes first: a namespace counts what it admits until it is read again, although the queue rejects it.
@@ -178,6 +183,13 @@ export class Queue {
       meter.count('insert', 'ok', elements.length);
       return ids;
     });
+  }
+
+  /** What is left of the time of a call that is made now. */
+  #timeLeft(): () => number {
+    const { clock } = this.namespace;
+    const deadlineAt = clock.monotonic() + CALL_TIMEOUT_MS;
+    return () => deadlineAt - clock.monotonic();
   }
 
   /** The element, with the queue's time to live if it has none of its own. */
@@ -214,10 +226,11 @@ export class Queue {
       from.item(finish, inserts.length === 0 ? FINISH : { kind: 'finish', inserts: inserts.map(storedIn) }),
     );
     // The engine of now, which all these queues share: while the call waits for capacity, the namespace may begin to move to another one.
+    const leftMs = this.#timeLeft();
     let isSent = false;
     const settle = (): Promise<SettleResult[]> => {
       isSent = true;
-      return storage.settle(items);
+      return storage.settle(items, { leftMs: leftMs() });
     };
     const coming = moves.flatMap(({ inserts }) => inserts.map(({ element }) => element));
     const transferring = namespace.inTurn(user, coming, () =>
@@ -427,9 +440,16 @@ export class Queue {
   /**
    * Applies actions of any kinds to reserved elements of this queue, one after the other, in one call. Returns how each
    * ended.
+   * @param after what it waits for first, in the same time
    */
-  settleAll(items: readonly SettleItem[]): Promise<readonly SettleResult[]> {
-    return this.#settle(items, (results) => results);
+  settleAll(
+    items: readonly SettleItem[],
+    after: Promise<unknown> | null = null,
+  ): Promise<readonly SettleResult[]> {
+    const same = (results: readonly SettleResult[]): readonly SettleResult[] => results;
+    if (after === null) return this.#settle(items, same);
+    const leftMs = this.#timeLeft();
+    return after.then(() => this.#settle(items, same, { leftMs: leftMs() }));
   }
 
   /** Renews a lease to `leaseMs` from now (null: the queue's) and returns its end. @throws as `settle` */
@@ -461,9 +481,13 @@ export class Queue {
   }
 
   /** Consumers that wait for what is released share its batch. One promise: this is on the path of every settlement. */
-  #settle<R>(items: readonly SettleItem[], done: (results: readonly SettleResult[]) => R): Promise<R> {
+  #settle<R>(
+    items: readonly SettleItem[],
+    done: (results: readonly SettleResult[]) => R,
+    time?: TimeLeft,
+  ): Promise<R> {
     const { storage, meter, defaultGroup } = this.namespace;
-    const settling = storage.settle(items);
+    const settling = storage.settle(items, time);
     for (const { action, group } of items) {
       if (action.kind === 'release') this.#wake(group ?? defaultGroup, action.delayMs);
     }

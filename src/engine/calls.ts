@@ -3,6 +3,12 @@ import type { CancelTimer, Clock } from '../util/clock.ts';
 
 // What an engine does with each call to its store: it settles in time, it is bounded with all others, and it fails in the words of the ports.
 
+/**
+ * What needs an engine settles within this time, a wait before the engine's call included: with an error if need be. The rest of
+ * the 5 s that callers are promised is for the way to them.
+ */
+export const CALL_TIMEOUT_MS = 4_500;
+
 /** A call that has to settle in time. */
 export abstract class Expiring {
   /** By the monotonic clock. */
@@ -16,7 +22,7 @@ export abstract class Expiring {
 }
 
 /**
- * Calls that all have the same time to settle, so that they expire in the order in which they were added. One
+ * Calls in the order in which they expire: nearly always that in which they were made, since all have the same time. One
  * timer serves them all. It depends on nothing that a call waits for: whatever is stuck, each call settles.
  *
  * A linked list, whose links are cleared on removal: a `Set` leaves tables behind that keep settled calls in memory
@@ -24,28 +30,34 @@ export abstract class Expiring {
  */
 export class DeadlineQueue {
   readonly #clock: Clock;
-  readonly #timeoutMs: number;
   #first: Expiring | null = null;
   #last: Expiring | null = null;
   #cancelTimer: CancelTimer | null = null;
+  /** When the timer ends; Infinity: there is none. */
+  #timerAt = Number.POSITIVE_INFINITY;
 
-  constructor(clock: Clock, timeoutMs: number) {
+  constructor(clock: Clock) {
     this.#clock = clock;
-    this.#timeoutMs = timeoutMs;
   }
 
   /** The deadline of a call that is made now. */
-  next(): number {
-    return this.#clock.monotonic() + this.#timeoutMs;
+  next(withinMs = CALL_TIMEOUT_MS): number {
+    return this.#clock.monotonic() + withinMs;
   }
 
   /** `call.deadlineAt` comes from `next`. */
   add(call: Expiring): void {
-    call.previous = this.#last;
-    if (this.#last === null) this.#first = call;
-    else this.#last.next = call;
-    this.#last = call;
-    if (this.#cancelTimer === null) this.#arm(call);
+    const { deadlineAt } = call;
+    let previous = this.#last;
+    while (previous !== null && previous.deadlineAt > deadlineAt) previous = previous.previous;
+    const next = previous === null ? this.#first : previous.next;
+    call.previous = previous;
+    call.next = next;
+    if (previous === null) this.#first = call;
+    else previous.next = call;
+    if (next === null) this.#last = call;
+    else next.previous = call;
+    if (deadlineAt < this.#timerAt) this.#arm(call);
   }
 
   /** Calls a function when the time is over. Returns a function that ends the wait. */
@@ -70,18 +82,20 @@ export class DeadlineQueue {
   /** Expires what is left. */
   stop(): void {
     this.#cancelTimer?.();
-    this.#cancelTimer = null;
+    this.#timerAt = Number.POSITIVE_INFINITY;
     while (this.#first !== null) this.#expire(this.#first);
   }
 
   #arm({ deadlineAt }: Expiring): void {
     const leftMs = Math.max(0, deadlineAt - this.#clock.monotonic());
+    this.#cancelTimer?.();
+    this.#timerAt = deadlineAt;
     this.#cancelTimer = this.#clock.after(leftMs, () => this.#onTimer());
   }
 
   /** Settled calls are gone, so the timer is armed once per timeout at most, not once per call. */
   #onTimer(): void {
-    this.#cancelTimer = null;
+    this.#timerAt = Number.POSITIVE_INFINITY;
     const now = this.#clock.monotonic();
     while (this.#first !== null && this.#first.deadlineAt <= now) this.#expire(this.#first);
     if (this.#first !== null) this.#arm(this.#first);

@@ -17,7 +17,7 @@ import type { ReadySignal, Signaller } from './signaller.ts';
  * - **All or nothing per call.** A rejected call had no effect, except with the error `outcome-unknown`, after which
  *   it was applied or not. A `settle` with several items may be applied in part if an engine's page says so. One caller's
  *   failure never affects another caller's call in the same batch.
- * - **Deadline.** Every call settles within 5 s, whatever the state of any batch.
+ * - **Deadline.** Every call settles within 5 s, or in the {@link TimeLeft} that it is given, whatever the state of any batch.
  * - **Time is the engine's**, one clock for all nodes that share it. Moments are ms since 1970.
  * - **Errors** are `QuaysideError`: `storage-unavailable` (not applied), `outcome-unknown`, `storage-full`
  *   (insert, and settle with inserts or a move). Driver errors stop at the engine's edge.
@@ -78,7 +78,7 @@ export interface Storage {
    * atomic with its inserts or its move: unless its outcome is `done` or `dead-lettered`, nothing of it happened. Items may
    * name several queues of the engine.
    */
-  settle(items: readonly SettleItem[]): Promise<SettleResult[]>;
+  settle(items: readonly SettleItem[], time?: TimeLeft): Promise<SettleResult[]>;
 
   /**
    * Undoes pops whose consumer disconnected before it was answered: the same id, tries, maturity and place.
@@ -138,7 +138,12 @@ export const EXPIRED = 'expired';
 /** A reason is cut to this many bytes of UTF-8, at a character. */
 export const MAX_REASON_BYTES = 1024;
 
-export interface InsertOptions {
+/** What is left of the time of a call that has waited for something else before, ms; not given: all of it. */
+export interface TimeLeft {
+  readonly leftMs?: number | undefined;
+}
+
+export interface InsertOptions extends TimeLeft {
   /**
    * Only if `insertSignaller` is not null: published when the elements are stored, once for calls that share a
    * round trip. After a call that failed it may have been published, too.

@@ -147,8 +147,7 @@ export class SettleBatcher<Ticket> {
     try {
       // A client that stores a result, and then finishes what it was made of, loses neither if the server fails in between.
       const turns = this.#session.inserts.turnsOver();
-      if (turns !== null) await turns;
-      this.#confirm(queue, batch, await queue.settleAll(batch.items));
+      this.#confirm(queue, batch, await queue.settleAll(batch.items, turns));
     } catch (error) {
       this.#session.notSettled(
         batch.frames.map(({ ticket }) => ticket),

@@ -13,6 +13,7 @@ import type {
   SweepResult,
   TakeOptions,
   TakeResult,
+  TimeLeft,
   Usage,
 } from '../engine/storage.ts';
 import type {
@@ -93,7 +94,7 @@ export class TracedStorage implements Storage {
     return taking;
   }
 
-  settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
+  settle(items: readonly SettleItem[], time?: TimeLeft): Promise<SettleResult[]> {
     const inserted = items.flatMap(({ action }) => (action.kind === 'finish' ? (action.inserts ?? []) : []));
     const contexts = contextsOf(inserted.map(({ element }) => element));
     const span = this.#begin('settle', 'settle', items[0]?.queue ?? null, contexts);
@@ -101,7 +102,7 @@ export class TracedStorage implements Storage {
       span,
       items.map(({ id }) => id),
     );
-    return this.#observe(span, this.#storage.settle(items));
+    return this.#observe(span, this.#storage.settle(items, time));
   }
 
   declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {

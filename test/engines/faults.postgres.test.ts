@@ -194,6 +194,22 @@ describe('PostgreSQL that fails', () => {
     await runSql(server, `DROP SCHEMA ${own} CASCADE`);
   });
 
+  it('answers a call in the time that is left of its own when it waited for something else before', async () => {
+    const own = queue();
+    const clock = new FakeClock();
+    const node = await openNode(server, { schema, clock });
+    await node.storage.insert(own, newElements('a'));
+    const holder = await session();
+    await holder.query(`BEGIN; LOCK TABLE ${schema}.delivery`);
+    const inserted = codeOf(node.storage.insert(own, newElements('b'), { leftMs: 1_000 }));
+    await waitingFor('relation');
+    clock.advance(1_000);
+    assert.equal(await inserted, 'outcome-unknown');
+    await holder.end();
+    assert.equal(await codeOf(node.storage.counts(own)), 'done');
+    await node.stop();
+  });
+
   it('detects a server that stopped replying, and uses it again when it replies', async () => {
     const proxy = await TcpProxy.start(server.port);
     const far = await openNode(server, { schema, port: proxy.port });

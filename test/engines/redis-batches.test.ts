@@ -239,6 +239,28 @@ describe('Batches of the Redis engine on a cluster', () => {
 });
 
 describe('A call of the Redis engine that takes several requests', () => {
+  it('is answered in the time that is left of its own when it waited for something else before', async () => {
+    const stub = new StubbedStorage();
+    const { storage, clock } = stub;
+    const time = { leftMs: 1_000 };
+    const unanswered = [
+      refusalOf(storage.insert(HERE, newElements('a'), time)),
+      refusalOf(
+        storage.settle([{ ...FINISH, queue: THERE, from: 'reserved', action: { kind: 'finish' } }], time),
+      ),
+    ];
+    await turns();
+    const unsent = refusalOf(storage.insert(HERE, newElements('b'), time));
+    const other = refusalOf(storage.insert(HERE, newElements('c')));
+    stub.unanswered = 'outcome-unknown';
+    clock.advance(1_000);
+    await turns();
+    assert.deepEqual(await Promise.all(unanswered), ['outcome-unknown', 'outcome-unknown']);
+    assert.equal(await unsent, 'storage-unavailable');
+    assert.deepEqual(await settledOf([other]), [false]);
+    stub.stop();
+  });
+
   it('is answered in time, however late the first of them are', async () => {
     const stub = new StubbedStorage();
     const { storage, clock } = stub;

@@ -63,12 +63,27 @@ describe('Inserts of several users', () => {
     assert.equal((await flood.get('N', 'ordered')).body.toString(), 'last');
   });
 
-  it('are rejected with overloaded if their turn does not come within 4.5 s, and nothing of them is stored', async () => {
+  it('leave to the engine what is left of their 4.5 s when their turn comes', async () => {
+    const flood = as('flood');
+    const flooding = Array.from({ length: 10 }, () => flood.insert('N', 'timed', BODY));
+    await until(() => held.total >= 4_000_000);
+    await letServerRead(flood);
+    assert.deepEqual(new Set(held.leftMs), new Set([4_500]));
+    await harness().passTime(3_000);
+    held.release();
+    held = holdInserts(harness().opened.engine.storage);
+    await until(() => held.total >= 4_000_000);
+    assert.deepEqual(new Set(held.leftMs), new Set([1_500]));
+    held.release();
+    await Promise.all(flooding);
+  });
+
+  it('are rejected with overloaded if their turn does not come within 3.5 s, and nothing of them is stored', async () => {
     const flood = as('flood');
     const flooding = Array.from({ length: 10 }, () => flood.insert('N', 'late', BODY));
     await until(() => held.total >= 4_000_000);
     await letServerRead(flood);
-    await harness().passTime(4_500);
+    await harness().passTime(3_500);
     held.release();
     const answers = await Promise.all(flooding);
     const rejected = answers.filter(({ status }) => status === 503);

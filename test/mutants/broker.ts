@@ -26,6 +26,11 @@ export const BROKER: readonly Mutant[] = [
     edits: edit('broker/insert-turns.ts', 'timeout: { clock: this.#clock, ms: TIMEOUT_MS },', ''),
   },
   {
+    name: 'an insert has all its time once more when its turn comes',
+    suite: 'insert turns',
+    edits: edit('broker/queue.ts', '        leftMs: leftMs(),', ''),
+  },
+  {
     name: 'one user may have all connections of HTTP',
     suite: 'connections of users',
     edits: edit('http/front.ts', 'this.#connections.enter(user);', ''),

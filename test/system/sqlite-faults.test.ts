@@ -333,6 +333,27 @@ describe('a SQLite store whose disk stands still', () => {
     });
   });
 
+  it('answers calls in the time that is left of theirs when they waited for something else before', async () => {
+    await withFolder(async (folder) => {
+      const { clock } = folder;
+      const faults = new Faults(clock);
+      const { storage } = await folder.started({ testThread: faults.thread });
+      const frozen = faults.freeze('commit');
+      const early = { leftMs: 1_000 };
+      const other = storage.insert(QUEUE, newElements('in time'));
+      const finished = { queue: QUEUE, id: 'none', group: '', token: null, from: 'reserved' } as const;
+      const made = [
+        codeOf(storage.insert(QUEUE, newElements('late'), early)),
+        codeOf(storage.settle([{ ...finished, action: { kind: 'finish' } }], early)),
+      ];
+      await frozen;
+      clock.advance(1_000);
+      assert.deepEqual(await Promise.all(made), ['outcome-unknown', 'outcome-unknown']);
+      faults.resume();
+      await other;
+    });
+  });
+
   it('returns what a late take took, with its place, tries and id, and stores what a late insert stored', async () => {
     await withFolder(async (folder) => {
       const { engine, resume } = await stalled(folder, ({ storage }) => [

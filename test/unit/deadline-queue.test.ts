@@ -1,9 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { DeadlineQueue, Expiring } from '../../src/engine/calls.ts';
+import { CALL_TIMEOUT_MS, DeadlineQueue, Expiring } from '../../src/engine/calls.ts';
 import { FakeClock } from '../support/clock.ts';
-
-const TIMEOUT_MS = 4_500;
 
 class Call extends Expiring {
   readonly deadlineAt: number;
@@ -18,11 +16,11 @@ class Call extends Expiring {
 
 describe('A queue of deadlines', () => {
   const clock = new FakeClock();
-  const deadlines = new DeadlineQueue(clock, TIMEOUT_MS);
+  const deadlines = new DeadlineQueue(clock);
   const expired: string[] = [];
 
-  const add = (name: string): Expiring => {
-    const call = new Call(deadlines.next(), () => expired.push(name));
+  const add = (name: string, deadlineAt = deadlines.next()): Expiring => {
+    const call = new Call(deadlineAt, () => expired.push(name));
     deadlines.add(call);
     return call;
   };
@@ -33,12 +31,28 @@ describe('A queue of deadlines', () => {
     clock.advance(1_000);
     add('second');
     deadlines.remove(settled);
-    clock.advance(TIMEOUT_MS - 1_001);
+    clock.advance(CALL_TIMEOUT_MS - 1_001);
     assert.deepEqual(expired.splice(0), []);
     clock.advance(1);
     assert.deepEqual(expired.splice(0), ['first']);
     clock.advance(1_000);
     assert.deepEqual(expired.splice(0), ['second']);
+    assert.equal(clock.pending, 0);
+  });
+
+  it('expires a call that waited elsewhere when the time is over that it had then, before those that were made after it', () => {
+    const early = deadlines.next();
+    clock.advance(1_000);
+    add('last');
+    add('second', early + 500);
+    add('first', early);
+    deadlines.remove(add('settled', early + 200));
+    clock.advance(CALL_TIMEOUT_MS - 1_000);
+    assert.deepEqual(expired.splice(0), ['first']);
+    clock.advance(500);
+    assert.deepEqual(expired.splice(0), ['second']);
+    clock.advance(500);
+    assert.deepEqual(expired.splice(0), ['last']);
     assert.equal(clock.pending, 0);
   });
 
@@ -50,7 +64,7 @@ describe('A queue of deadlines', () => {
     const last = add('last');
     assert.equal(clock.pending, 1);
     deadlines.remove(last);
-    clock.advance(TIMEOUT_MS);
+    clock.advance(CALL_TIMEOUT_MS);
     assert.deepEqual([expired, clock.pending], [[], 0]);
   });
 

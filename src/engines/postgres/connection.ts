@@ -26,8 +26,6 @@ const ALIVE: Statement = { name: 'alive', text: 'SELECT 1' };
 /** The oldest PostgreSQL that is supported, as `server_version_num` has it. */
 const OLDEST_VERSION = 140_000;
 
-/** A caller has its result, or a clear error, within this time. */
-export const TIMEOUT_MS = 4500;
 /** The server cancels a statement after this time, before its call expires. */
 const STATEMENT_TIMEOUT_MS = 3000;
 export const LOCK_TIMEOUT_MS = 1500;

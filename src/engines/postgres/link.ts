@@ -10,7 +10,7 @@ import { type EngineLog, WrongStore } from '../../engine/engine.ts';
 import { type Host, withTlsHint } from '../../engine/settings.ts';
 import { Backoff } from '../../util/backoff.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
-import { Connection, ConnectionLost, Refused, refusedError, TIMEOUT_MS } from './connection.ts';
+import { Connection, ConnectionLost, Refused, refusedError } from './connection.ts';
 import type { Settings } from './settings.ts';
 import type { Query, Row } from './statement.ts';
 
@@ -260,7 +260,7 @@ export class Side {
 
   constructor(link: Link, clock: Clock) {
     this.#link = link;
-    this.#deadlines = new DeadlineQueue(clock, TIMEOUT_MS);
+    this.#deadlines = new DeadlineQueue(clock);
   }
 
   /** A query that changes nothing. @throws QuaysideError `storage-unavailable` */

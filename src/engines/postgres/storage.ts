@@ -14,6 +14,7 @@ import type {
   SweepResult,
   TakeOptions,
   TakeResult,
+  TimeLeft,
   Usage,
 } from '../../engine/storage.ts';
 import {
@@ -109,15 +110,20 @@ export class PostgresStorage implements Storage {
   async insert(
     key: QueueKey,
     elements: readonly NewElement[],
-    { onRepeat = null, request = null }: InsertOptions = {},
+    { onRepeat = null, request = null, leftMs }: InsertOptions = {},
   ): Promise<ElementId[]> {
-    if (request === null) return this.#insert(key, elements, onRepeat);
-    if (elements.length > 0) return this.#insert(key, withRequestKeys(elements, request), onRepeat);
+    if (request === null) return this.#insert(key, elements, onRepeat, leftMs);
+    if (elements.length > 0) return this.#insert(key, withRequestKeys(elements, request), onRepeat, leftMs);
     if (await isRequestSeen(this, key, request)) onRepeat?.(0, true);
     return [];
   }
 
-  #insert(key: QueueKey, elements: readonly NewElement[], onRepeat: OnRepeat | null): Promise<ElementId[]> {
+  #insert(
+    key: QueueKey,
+    elements: readonly NewElement[],
+    onRepeat: OnRepeat | null,
+    leftMs: number | undefined,
+  ): Promise<ElementId[]> {
     const queue = this.#context.registry.queue(key);
     const isWhole = hasFingerprints(elements);
     const size = { bytes: weigh(elements), rows: elements.length, isAlone: isWhole };
@@ -127,6 +133,7 @@ export class PostgresStorage implements Storage {
       { queue, elements, onRepeat, isWhole },
       queue,
       uses,
+      leftMs,
     );
   }
 
@@ -151,7 +158,7 @@ export class PostgresStorage implements Storage {
     );
   }
 
-  settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
+  settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
     const { registry } = this.#context;
     let [bytes, rows] = [items.length * ROW_BYTES, items.length];
     const uses: GroupUse[] = [];
@@ -167,11 +174,8 @@ export class PostgresStorage implements Storage {
         rows += 1;
       }
     }
-    return this.#batcher.submitAll(items.map(this.#operations.settlement), {
-      bytes,
-      rows,
-      ...(uses.length === 0 ? {} : { uses }),
-    });
+    const size = { bytes, rows, ...(uses.length === 0 ? {} : { uses }) };
+    return this.#batcher.submitAll(items.map(this.#operations.settlement), size, leftMs);
   }
 
   async undoTake(key: QueueKey, deliveries: readonly Delivery[]): Promise<void> {

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { DeadlineQueue, Expiring } from '../../engine/calls.ts';
+import { CALL_TIMEOUT_MS, DeadlineQueue, Expiring } from '../../engine/calls.ts';
 import type { ReadySignal } from '../../engine/signaller.ts';
 import type { ElementId } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
@@ -7,7 +7,7 @@ import type { QueueKey } from '../../model/names.ts';
 import type { CancelTimer } from '../../util/clock.ts';
 import type { RedisSignaller } from './channels.ts';
 import type { Arg, Command, Reply } from './client/connection.ts';
-import { DEADLINE_MS, type Execution, ExecutionError } from './client/executor.ts';
+import { type Execution, ExecutionError } from './client/executor.ts';
 import type { Master } from './client/master.ts';
 import { slotOf } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
@@ -101,6 +101,8 @@ interface CallOptions {
   /** Elements or references, and bytes that it sends. */
   readonly items?: number;
   readonly bytes?: number;
+  /** Not given: its time begins now. */
+  readonly deadlineAt?: number;
 }
 
 /** What batches need in addition. */
@@ -147,7 +149,7 @@ export class Batchers {
 
   constructor(context: BatcherContext) {
     this.context = context;
-    this.#deadlines = new DeadlineQueue(context.clock, DEADLINE_MS);
+    this.#deadlines = new DeadlineQueue(context.clock);
   }
 
   /** Calls a verb of a queue. @throws QuaysideError */
@@ -173,13 +175,17 @@ export class Batchers {
   inTime<Value>(value: Promise<Value>): Promise<Value> {
     const expired = Promise.withResolvers<never>();
     const late = new ExecutionError('outcome-unknown', 'Redis did not answer in time.');
-    const cancelTimer = this.context.clock.after(DEADLINE_MS, () => expired.reject(late));
+    const cancelTimer = this.context.clock.after(CALL_TIMEOUT_MS, () => expired.reject(late));
     return Promise.race([value, expired.promise]).finally(cancelTimer);
   }
 
-  /** Its time begins now. */
+  /** The deadline of a call that is made now, and has so much of its time left. */
+  deadline(leftMs?: number): number {
+    return this.#deadlines.next(leftMs);
+  }
+
   add(call: PendingCall): void {
-    call.deadlineAt = this.#deadlines.next();
+    call.deadlineAt = call.options.deadlineAt ?? this.deadline();
     this.context.executor.pending.add(call.bytes);
     this.#deadlines.add(call);
   }

@@ -94,7 +94,7 @@ export class ListStorage implements Storage {
   async #insert(
     queue: QueueKey,
     elements: readonly NewElement[],
-    { signal = null, onRepeat = null }: InsertOptions,
+    { signal = null, onRepeat = null, leftMs }: InsertOptions,
   ): Promise<ElementId[]> {
     if (elements.length === 0) return [];
     const windowMs = this.#dedupWindowMs;
@@ -110,8 +110,9 @@ export class ListStorage implements Storage {
       return { id, key, fingerprint: fingerprint ?? '', item };
     });
     const call = { items, windowMs, onRepeat };
+    const deadlineAt = this.#batchers.deadline(leftMs);
     const options = { join: 'lpush', stores: true, creates: true, signal, items: items.length, bytes };
-    return this.#batchers.call(queue, LPUSH, call, options);
+    return this.#batchers.call(queue, LPUSH, call, { ...options, deadlineAt });
   }
 
   async take(queue: QueueKey, { group, count, leaseMs, ids, maxBytes }: TakeOptions): Promise<TakeResult> {

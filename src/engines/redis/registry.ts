@@ -1,10 +1,11 @@
+import { CALL_TIMEOUT_MS } from '../../engine/calls.ts';
 import type { Definitions } from '../../engine/definitions.ts';
 import type { NamespacePolicy } from '../../engine/engine.ts';
 import type { SweepResult, Usage } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { type Batchers, single } from './batcher.ts';
 import { asString, type Reply } from './client/connection.ts';
-import { DEADLINE_MS, type Executor } from './client/executor.ts';
+import type { Executor } from './client/executor.ts';
 import type { RedisContext } from './context.ts';
 import { type Keys, parseQueueText, queueText } from './keys.ts';
 import type { Settings } from './settings.ts';
@@ -32,7 +33,7 @@ interface UnusedName {
 type SweepList = 'due' | 'tidy';
 
 /** An entry this close to its moment may be taken by a sweep while a call that relies on it is in flight. */
-const MARGIN_MS = DEADLINE_MS + 1_000;
+const MARGIN_MS = CALL_TIMEOUT_MS + 1_000;
 const TIDY_AFTER_MS = 60_000;
 /** A use is noted if the last one is older: one write an hour for a busy queue. */
 const USE_NOTED_MS = 3_600_000;

@@ -22,6 +22,7 @@ import {
   type SweepResult,
   type TakeOptions,
   type TakeResult,
+  type TimeLeft,
   type Usage,
 } from '../../engine/storage.ts';
 import {
@@ -116,8 +117,9 @@ export class RedisStorage implements Storage {
   async insert(
     queue: QueueKey,
     elements: readonly NewElement[],
-    { signal = null, onRepeat = null, request = null }: InsertOptions = {},
+    { signal = null, onRepeat = null, request = null, leftMs }: InsertOptions = {},
   ): Promise<ElementId[]> {
+    const deadlineAt = this.#batchers.deadline(leftMs);
     const isEmpty = elements.length === 0;
     if (isEmpty && request === null) return [];
     const room = roomOf(this.#policies, queue);
@@ -125,7 +127,7 @@ export class RedisStorage implements Storage {
     if (room.limit !== null && isBeyond(room.limit, elements)) throw groupsRejected(room);
     const call = insertCall(elements, { windowMs: this.#dedupWindowMs, room, onRepeat, request });
     // Nothing is stored, and no queue made, by a look at a key.
-    if (isEmpty) return this.#batchers.call(queue, INSERT, call);
+    if (isEmpty) return this.#batchers.call(queue, INSERT, call, { deadlineAt });
     return this.#batchers.call(queue, INSERT, call, {
       join: 'insert',
       stores: true,
@@ -134,6 +136,7 @@ export class RedisStorage implements Storage {
       items: elements.length,
       bytes: call.bytes,
       dues: this.#expiries(queue, elements),
+      deadlineAt,
     });
   }
 
@@ -158,11 +161,13 @@ export class RedisStorage implements Storage {
   }
 
   /** Each item is atomic; those of one queue are one call. If some calls fail, all is `outcome-unknown`. */
-  async settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
+  async settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
     if (items.length === 0) return [];
-    const room = this.#makeRoom(items);
+    const deadlineAt = this.#batchers.deadline(leftMs);
+    const room = this.#makeRoom(items, deadlineAt);
     // Without a reason to wait, the calls are made at once, in their place among other calls.
-    return room === null ? this.#settle(items) : this.#batchers.inTime(room.then(() => this.#settle(items)));
+    if (room !== null) await room;
+    return this.#settle(items, deadlineAt);
   }
 
   async undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
@@ -208,13 +213,15 @@ export class RedisStorage implements Storage {
     return this.#sweeper.sweep();
   }
 
-  async #settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
+  async #settle(items: readonly SettleItem[], deadlineAt: number): Promise<SettleResult[]> {
     const [first] = items;
     if (first === undefined) return [];
     const isOneQueue = items.every(({ queue }) => queue === first.queue || isSame(queue, first.queue));
-    if (isOneQueue) return this.#settleQueue(items);
+    if (isOneQueue) return this.#settleQueue(items, deadlineAt);
     const byQueue = Map.groupBy(items, ({ queue }) => queueText(queue));
-    const settled = await Promise.allSettled(Array.from(byQueue.values(), (own) => this.#settleQueue(own)));
+    const settled = await Promise.allSettled(
+      Array.from(byQueue.values(), (own) => this.#settleQueue(own, deadlineAt)),
+    );
     const failed = settled.find((each) => each.status === 'rejected');
     if (failed !== undefined) throw inPart(settled, failed.reason);
     const results = new Map<SettleItem, SettleResult>();
@@ -226,7 +233,7 @@ export class RedisStorage implements Storage {
     return items.map((item) => results.get(item) as SettleResult);
   }
 
-  #settleQueue(items: readonly SettleItem[]): Promise<SettleResult[]> {
+  #settleQueue(items: readonly SettleItem[], deadlineAt: number): Promise<SettleResult[]> {
     const policies = this.#policies;
     const queue = (items[0] as SettleItem).queue;
     const dues: Due[] = [];
@@ -246,12 +253,13 @@ export class RedisStorage implements Storage {
         dues.push(...this.#expiries(to, [element]));
       }
     }
-    const options = { join: 'settle', items: items.length, bytes, stores, moves, dues };
+    const options = { join: 'settle', items: items.length, bytes, stores, moves, dues, deadlineAt };
     const retentionMs = (to: QueueKey): number => policies.retentionMs(to);
     const call = { items, windowMs: this.#dedupWindowMs, retentionMs };
     return this.#batchers.call(queue, SETTLE, call, options).then((results) => {
       if (stores) this.#sweepTargets(items, results);
-      return results.includes(null) ? this.#settleRest(items, results) : (results as SettleResult[]);
+      if (!results.includes(null)) return results as SettleResult[];
+      return this.#settleRest(items, results, deadlineAt);
     });
   }
 
@@ -259,9 +267,11 @@ export class RedisStorage implements Storage {
   async #settleRest(
     items: readonly SettleItem[],
     results: readonly (SettleResult | null)[],
+    deadlineAt: number,
   ): Promise<SettleResult[]> {
     const first = results.filter((result) => result !== null);
-    const rest = this.#settleQueue(items.filter((_, i) => results[i] === null));
+    const left = items.filter((_, i) => results[i] === null);
+    const rest = this.#settleQueue(left, deadlineAt);
     const settled = await Promise.allSettled([first, rest]);
     const [, later] = settled;
     if (later.status === 'rejected') throw inPart(settled, later.reason);
@@ -294,7 +304,7 @@ export class RedisStorage implements Storage {
    * arrives. Exchanges name none, and so nothing is asked for here. Null: nothing to do.
    * @throws QuaysideError `too-many-groups`
    */
-  #makeRoom(items: readonly SettleItem[]): Promise<unknown> | null {
+  #makeRoom(items: readonly SettleItem[], deadlineAt: number): Promise<unknown> | null {
     let targets: Map<string, { readonly room: GroupRoom; readonly groups: Set<GroupName> }> | null = null;
     const add = (queue: QueueKey, element: Pick<NewElement, 'groups'>): void => {
       const room = roomOf(this.#policies, queue);
@@ -318,7 +328,7 @@ export class RedisStorage implements Storage {
     return Promise.all(
       needed.map(({ room, groups }) => {
         const call = { room, groups: [...groups].join(',') };
-        return this.#batchers.call(room.queue, ROOM, call, { stores: true, creates: true });
+        return this.#batchers.call(room.queue, ROOM, call, { stores: true, creates: true, deadlineAt });
       }),
     );
   }

@@ -28,8 +28,6 @@ const MAX_IN_FLIGHT_BYTES = 16 * 1024 * 1024;
 const MAX_BATCH_BYTES = 8 * 1024 * 1024;
 const MAX_BATCH_CALLS = 4096;
 
-/** A caller has its result, or a clear error, within this time. */
-const TIMEOUT_MS = 4500;
 const NOT_IN_TIME = 'The store did not reply in time; nothing was changed.';
 const NO_DEADLINE = Number.POSITIVE_INFINITY;
 const NO_REPLY = new Error('No reply in time.');
@@ -167,7 +165,7 @@ export class WorkerClient {
     data: Omit<WorkerData, 'now'>,
   ) {
     this.#startWorker = startWorker;
-    this.#deadlines = new DeadlineQueue(clock, TIMEOUT_MS);
+    this.#deadlines = new DeadlineQueue(clock);
     this.#time = time;
     this.#log = log;
     this.#data = data;
@@ -215,14 +213,16 @@ export class WorkerClient {
    * @param write returns the arguments; bodies are added to the batch's. What it throws is thrown here, and no call made
    * @param read makes the result for the caller
    * @param onLate receives the result if it comes after the call's deadline
+   * @param leftMs until that
    */
   call<O extends Operation, T>(
     operation: O,
     write: (bodies: BodyWriter) => Parameters<Operations[O]>,
     read: (result: ReturnType<Operations[O]>, bodies: PackedBodies) => T,
     onLate: ((result: T) => void) | null = null,
-    deadlineAt: number = this.#deadlines.next(),
+    leftMs?: number,
   ): Promise<T> {
+    const deadlineAt = this.#deadlines.next(leftMs);
     let batch = this.#waiting.at(-1);
     if (batch === undefined || batch.isFull) {
       batch = new Batch(this.#drop);

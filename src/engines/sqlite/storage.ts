@@ -17,6 +17,7 @@ import {
   type SweepResult,
   type TakeOptions,
   type TakeResult,
+  type TimeLeft,
   type Usage,
 } from '../../engine/storage.ts';
 import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../../model/element.ts';
@@ -91,7 +92,7 @@ export class SqliteStorage implements Storage {
   insert(
     queue: QueueKey,
     elements: readonly NewElement[],
-    { onRepeat = null, request = null }: InsertOptions = {},
+    { onRepeat = null, request = null, leftMs }: InsertOptions = {},
   ): Promise<ElementId[]> {
     const write = (bodies: BodyWriter): Parameters<Operations['insert']> => {
       const fields: Fields = [];
@@ -99,9 +100,9 @@ export class SqliteStorage implements Storage {
       for (const element of elements) this.#writeElement(element, now, bodies, fields);
       return [nameOf(queue), fields, request && [request.key, request.fingerprint]];
     };
-    if (onRepeat === null) return this.#client.call('insert', write, ([, ids]) => ids);
+    if (onRepeat === null) return this.#client.call('insert', write, ([, ids]) => ids, null, leftMs);
     // Not where the reply is read: what the caller's function throws is the caller's alone.
-    return this.#client.call('insert', write, same).then(([repeats, ids]) => {
+    return this.#client.call('insert', write, same, null, leftMs).then(([repeats, ids]) => {
       for (let at = 0; repeats !== null && at < repeats.length; at += 2) {
         onRepeat(repeats[at] ?? 0, repeats[at + 1] === 1);
       }
@@ -144,7 +145,7 @@ export class SqliteStorage implements Storage {
     if (reserved.length > 0) this.#client.run('settle', write, failure);
   }
 
-  settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
+  settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
     return this.#client.call(
       'settle',
       (bodies) => {
@@ -169,6 +170,8 @@ export class SqliteStorage implements Storage {
         return [needs, fields, details];
       },
       (results) => items.map((_, index) => readSettled(results, index * 2)),
+      null,
+      leftMs,
     );
   }
 

@@ -1,13 +1,10 @@
-import { PendingLimit } from '../../../engine/calls.ts';
+import { CALL_TIMEOUT_MS, PendingLimit } from '../../../engine/calls.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import type { Clock } from '../../../util/clock.ts';
 import type { RedisContext } from '../context.ts';
 import { type Arg, type Command, CommandLost, type Reply, ReplyError } from './connection.ts';
 import { type Master, NotReplicated } from './master.ts';
 import { slotOf } from './topology.ts';
-
-/** A call of a storage port is answered within this time, ms: with an error if need be. */
-export const DEADLINE_MS = 4_500;
 
 /** A command for the master that has the slot, whichever that is. */
 export interface RedisRequest {
@@ -65,7 +62,7 @@ export class Executor {
   }
 
   /** The deadline of a request that is made now, by the monotonic clock. */
-  deadline(withinMs = DEADLINE_MS): number {
+  deadline(withinMs = CALL_TIMEOUT_MS): number {
     return this.#context.clock.monotonic() + withinMs;
   }
 
