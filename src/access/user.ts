@@ -44,6 +44,12 @@ export function refusal(user: User, right: Right, namespace: string): QuaysideEr
   return missingRight(user, right, namespace);
 }
 
+/** @throws QuaysideError `forbidden`, or `namespace-not-found` if the user may not see it */
+export function checkRight(user: User, right: Right, namespace: string): void {
+  const reason = refusal(user, right, namespace);
+  if (reason !== null) throw reason;
+}
+
 /** The error for a logged-in user whom a reload of the users removed or gave another password. */
 export function loginLost(): QuaysideError {
   return new QuaysideError('unauthorized', 'This user is gone, or has another password.');

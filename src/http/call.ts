@@ -1,7 +1,7 @@
 import type { ServerResponse } from 'node:http';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { ConsoleSession } from '../access/console-sessions.ts';
-import { type Right, refusal, type User } from '../access/user.ts';
+import { checkRight, type Right, type User } from '../access/user.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
@@ -90,8 +90,7 @@ export class HttpCall {
   namespacesWith(right: Right, named: string | null): readonly Namespace[] {
     const { broker } = this.front.parts;
     if (named === null) return broker.namespaces().filter(({ name }) => this.user.may(right, name));
-    const reason = refusal(this.user, right, named);
-    if (reason !== null) throw reason;
+    checkRight(this.user, right, named);
     return [broker.namespace(named)];
   }
 

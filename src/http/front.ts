@@ -3,7 +3,7 @@ import type { Socket } from 'node:net';
 import findMyWay from 'find-my-way';
 import { connectionLimit } from '../access/connection-limit.ts';
 import { addressBlock } from '../access/networks.ts';
-import { refusal, type User } from '../access/user.ts';
+import { checkRight, type User } from '../access/user.ts';
 import { namespaceNotFound, QuaysideError, shuttingDown } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkName } from '../model/names.ts';
@@ -424,8 +424,7 @@ export class Front {
     if (namespace !== undefined) {
       call.namespace = this.parts.broker.namespace(namespace);
       if (user === null || !user.maySee(namespace)) throw namespaceNotFound(namespace);
-      const reason = route.right === null ? null : refusal(user, route.right, namespace);
-      if (reason !== null) throw reason;
+      if (route.right !== null) checkRight(user, route.right, namespace);
       if (queue !== undefined) {
         checkName('queue', queue);
         call.queue = route.makesQueue ? call.namespace.queue(queue) : call.namespace.visit(queue);

@@ -1,4 +1,4 @@
-import { loginLost, type RenewUser, type Right, refusal, type User } from '../access/user.ts';
+import { checkRight, loginLost, type RenewUser, type Right, type User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { ConsumerOrigin, SessionInfo } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
@@ -541,8 +541,7 @@ class Destinations {
 
   /** @throws QuaysideError `namespace-not-found`, `forbidden` */
   check(right: Right, ns: string): void {
-    const reason = refusal(this.#user, right, ns);
-    if (reason !== null) throw reason;
+    checkRight(this.#user, right, ns);
   }
 }
 

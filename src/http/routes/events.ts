@@ -1,4 +1,4 @@
-import { refusal } from '../../access/user.ts';
+import { checkRight } from '../../access/user.ts';
 import { EVENT_KINDS, type EventFilter, type EventKind } from '../../events/pictures.ts';
 import type { EventPublisher, EventSink, EventSubscription } from '../../events/publisher.ts';
 import { invalidParameter, namespaceNotFound, QuaysideError } from '../../model/errors.ts';
@@ -66,8 +66,7 @@ export const eventRoutes: readonly Route[] = [
       if (ns !== null) {
         broker.namespace(ns);
         if (!call.user.maySee(ns)) throw namespaceNotFound(ns);
-        const reason = queue === null ? null : refusal(call.user, 'read', ns);
-        if (reason !== null) throw reason;
+        if (queue !== null) checkRight(call.user, 'read', ns);
       }
       new EventStream(call).begin(events, { kinds: new Set(kinds ?? EVENT_KINDS), ns, queue });
     },

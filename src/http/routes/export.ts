@@ -1,4 +1,4 @@
-import { refusal } from '../../access/user.ts';
+import { checkRight } from '../../access/user.ts';
 import { DELIVERY_STATES } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { exportPages, QueueImport } from '../../operations/transfer.ts';
@@ -42,8 +42,7 @@ export const exportRoutes: readonly Route[] = [
     problems: ['not-supported', 'overloaded'],
     handle(call, { group }) {
       const { user, namespace } = call;
-      const reason = user.maySeeBodies(namespace.name) ? null : refusal(user, 'read', namespace.name);
-      if (reason !== null) throw reason;
+      if (!user.maySeeBodies(namespace.name)) checkRight(user, 'read', namespace.name);
       return call.front.exports.run(user.name, () => call.stream(NDJSON, linesOf(call, group)));
     },
   }),

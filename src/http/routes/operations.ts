@@ -1,4 +1,4 @@
-import { refusal, type User } from '../../access/user.ts';
+import { checkRight, type User } from '../../access/user.ts';
 import { DELIVERY_STATES, WAITING_STATES } from '../../model/element.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { deleteQueue, purgeQueue } from '../../operations/operations.ts';
@@ -271,8 +271,5 @@ function mustOperate(user: User, { action, source, to, where, dryRun }: Operatio
     // Otherwise who may only manage would copy bodies to where they may read them.
     ...(to === null || to.ns === source.ns ? [] : [['read', source.ns] as const]),
   ] as const;
-  for (const [right, namespace] of needed) {
-    const reason = refusal(user, right, namespace);
-    if (reason !== null) throw reason;
-  }
+  for (const [right, namespace] of needed) checkRight(user, right, namespace);
 }

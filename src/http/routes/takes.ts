@@ -1,5 +1,5 @@
 import type { Socket } from 'node:net';
-import { refusal } from '../../access/user.ts';
+import { checkRight } from '../../access/user.ts';
 import type { Consumer, GetRequest, Sink } from '../../broker/consumer.ts';
 import { type JointRequest, JointTake, type Portion, type TakeSource } from '../../broker/joint-take.ts';
 import type { Namespace } from '../../broker/namespace.ts';
@@ -382,8 +382,7 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
 function namespaceIn(call: HttpCall, { ns }: Members, path: string): Namespace {
   if (typeof ns !== 'string') throw wrongMember(`${path}.ns`, ns, 'a string');
   return atMember(`${path}.ns`, () => {
-    const reason = refusal(call.user, 'read', ns);
-    if (reason !== null) throw reason;
+    checkRight(call.user, 'read', ns);
     return call.front.parts.broker.namespace(ns);
   });
 }

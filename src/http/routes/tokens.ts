@@ -1,5 +1,5 @@
 import type { NewToken, TokenRecord, TokenRights } from '../../access/api-tokens.ts';
-import { RIGHTS, type Right, refusal } from '../../access/user.ts';
+import { checkRight, RIGHTS, type Right } from '../../access/user.ts';
 import { namespaceNotFound, QuaysideError } from '../../model/errors.ts';
 import { atMember, memberPath, membersOf, wrongMember } from '../../model/members.ts';
 import { quote } from '../../util/quote.ts';
@@ -149,7 +149,7 @@ function parseRights(call: HttpCall, value: unknown): TokenRights {
       if (!Array.isArray(list) || list.length === 0) throw wrongMember(path, list, 'a list of rights');
       const rights = list.map((right, i) => parseRight(right, `${path}[${i}]`));
       atMember(path, () => {
-        for (const right of rights) checkRight(call, right, namespace);
+        for (const right of rights) checkGrant(call, right, namespace);
       });
       return [namespace, rights];
     }),
@@ -162,15 +162,14 @@ function parseRight(value: unknown, path: string): Right {
   return right;
 }
 
-function checkRight({ user, front }: HttpCall, right: Right, namespace: string): void {
+function checkGrant({ user, front }: HttpCall, right: Right, namespace: string): void {
   const namespaces = front.parts.broker.namespaces();
   if (namespace === EVERY_NAMESPACE) {
     if (namespaces.some(({ name }) => user.may(right, name))) return;
     throw new QuaysideError('forbidden', `User ${quote(user.name)} has the right ${right} in no namespace.`);
   }
   if (!namespaces.some(({ name }) => name === namespace)) throw namespaceNotFound(namespace);
-  const reason = refusal(user, right, namespace);
-  if (reason !== null) throw reason;
+  checkRight(user, right, namespace);
 }
 
 function shown({ createdAt, expiresAt, lastUsedAt, ...token }: TokenRecord): object {
