@@ -120,6 +120,14 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     link.endpoint.detach(wireError(error));
   }
 
+  /** A link is over. */
+  removeLink(link: SessionLink): void {
+    this.links.delete(link);
+    this.counts.links -= 1;
+    // Other links of its session may send now.
+    this.guard(() => link.endpoint.release());
+  }
+
   override endTurn(): void {
     if (this.#hasNewCapacity) {
       this.#hasNewCapacity = false;
@@ -152,7 +160,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   }
 
   notSettled(tickets: readonly (SettleTicket | null)[], error: unknown): void {
-    for (const ticket of tickets) if (ticket !== null) this.failLink(ticket.link, error);
+    for (const ticket of tickets) ticket?.link.fail(error);
   }
 
   // What the protocol endpoint calls.
@@ -186,6 +194,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
         );
       }
       this.links.add(openLink(this, endpoint));
+      this.counts.links += 1;
     } catch (error) {
       endpoint.refuse(wireError(this.publicError(error)));
     }
@@ -229,14 +238,8 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     }
   }
 
-  protected override checkRights(): void {
-    for (const link of [...this.links]) {
-      try {
-        link.checkRight();
-      } catch (error) {
-        this.failLink(link, error);
-      }
-    }
+  protected override get rightHolders(): Iterable<SessionLink> {
+    return this.links;
   }
 
   protected override release(countTries: boolean): void {

@@ -1,4 +1,5 @@
 import { momentIn } from '../broker/engine-time.ts';
+import type { Namespace } from '../broker/namespace.ts';
 import { FINISH, type ReleaseAction, type SettleAction } from '../broker/queue.ts';
 import { needs, needsFor } from '../broker/queue-options.ts';
 import type { Delivery, ElementId } from '../model/element.ts';
@@ -6,6 +7,7 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkName } from '../model/names.ts';
 import type { Destination } from '../session/client-session.ts';
+import type { RightHolder } from '../session/consumer.ts';
 import { PushConsumer } from '../session/push-consumer.ts';
 import { QueueBrowser } from '../session/queue-browser.ts';
 import { groupOf, milliseconds } from '../session/values.ts';
@@ -57,7 +59,10 @@ export interface SentTicket {
  * A link by which a client sends: each message is one element of the queue that its target names, or, if the target has
  * no address, of the queue that the message names in `to` (the anonymous terminus).
  */
-export class IncomingLink implements ReceiverHandler {
+export class IncomingLink implements ReceiverHandler, RightHolder {
+  readonly right = 'write';
+  /** Null: that of each message. */
+  readonly namespace: Namespace | null;
   readonly endpoint: ReceiverEndpoint;
   readonly #connection: AmqpConnection;
   /** Null: that of each message. */
@@ -71,30 +76,24 @@ export class IncomingLink implements ReceiverHandler {
     const { target } = endpoint.request;
     checkNotDynamic(target);
     const address = target === null ? '' : target.address;
-    if (address !== null) {
-      checkTarget(address);
-      connection.destinations.find(address, 'write');
-    }
+    if (address !== null) checkTarget(address);
+    this.namespace = address === null ? null : connection.destinations.find(address, 'write').namespace;
     this.endpoint = endpoint;
     this.#connection = connection;
     this.#address = address;
-    connection.counts.links += 1;
     endpoint.accept(this, connection.messageBytes, LINK_CAPABILITIES);
     endpoint.grant(AMQP_LIMITS.credit);
   }
 
-  /** Checks the right that it was attached by. @throws QuaysideError if it is gone */
-  checkRight(): void {
-    if (this.#address !== null) this.#connection.destinations.find(this.#address, 'write');
+  fail(error: unknown): void {
+    this.#connection.failLink(this, error);
   }
 
   /** Releases what it holds. Harmless when repeated. */
   stop(): void {
     if (this.#isStopped) return;
     this.#isStopped = true;
-    this.#connection.counts.links -= 1;
-    this.#connection.links.delete(this);
-    this.endpoint.release();
+    this.#connection.removeLink(this);
   }
 
   onDetach(): void {
@@ -192,7 +191,6 @@ export interface SettleTicket {
  */
 export class OutgoingLink extends PushConsumer<AmqpConnection, number> implements SenderHandler {
   readonly endpoint: SenderEndpoint;
-  readonly #source: SourceRequest;
   readonly #settledTicket: SettleTicket = { link: this, deliveryId: null };
   #isDraining = false;
 
@@ -201,25 +199,18 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, number> implement
     const isPop = endpoint.request.sndSettleMode === SETTLE_MODE.settled;
     const { namespace, queue } = connection.destinations.find(source.address, 'read');
     if (!isPop) needs(namespace, 'reserve');
-    // Refused now if the namespace has no groups, not with the first credit.
-    if (source.group !== null) queue.groups([source.group]);
     super(connection, { namespace, queue, group: source.group, isPop, leaseMs: source.leaseMs });
     this.endpoint = endpoint;
-    this.#source = source;
-    connection.counts.links += 1;
     endpoint.accept(this, isPop, 'move');
   }
 
-  checkRight(): void {
-    this.session.destinations.find(this.#source.address, 'read');
+  override fail(error: unknown): void {
+    this.session.failLink(this, error);
   }
 
   protected override async release(countTries: boolean): Promise<void> {
-    this.session.counts.links -= 1;
-    this.session.links.delete(this);
     const released = super.release(countTries);
-    // Other links of the session may send now.
-    this.session.guard(() => this.endpoint.release());
+    this.session.removeLink(this);
     await released;
   }
 
@@ -272,7 +263,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, number> implement
    * unsettled deliveries the client has to settle some first, for which it may wait for the end of the drain.
    */
   protected override get isUsedUp(): boolean {
-    return this.endpoint.credit <= 0 || this.endpoint.session.available <= 0;
+    return this.endpoint.isUsedUp;
   }
 
   /** All credit is used: the client may have no more to give before that. */
@@ -292,16 +283,12 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, number> implement
     const error = messageTooLarge(endpoint, bytes.length - TRANSFER_HEAD_BYTES, delivery.id);
     if (error !== null) {
       this.queue.returnUndelivered(delivery);
-      this.session.failLink(this, error);
+      this.fail(error);
       return bytes.length;
     }
     const observer = this.track(session.nextDeliveryId, delivery);
     endpoint.send(bytes, observer, this.leaseMs === null);
     return bytes.length;
-  }
-
-  protected override onEnded(reason: unknown): void {
-    this.session.failLink(this, reason);
   }
 
   /** What becomes of an element with this outcome (decisions, "AMQP 1.0"). Null: it has none yet. */
@@ -344,31 +331,24 @@ export function delayAfter(tries: number): number {
  */
 class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler {
   readonly endpoint: SenderEndpoint;
-  readonly #source: SourceRequest;
   readonly #isSettled: boolean;
 
   /** @throws QuaysideError if the right to browse there is missing, or the source is not what it must be */
   constructor(connection: AmqpConnection, endpoint: SenderEndpoint, source: SourceRequest) {
     const { namespace, queue } = connection.destinations.find(source.address, 'browse');
-    if (source.group !== null) queue.groups([source.group]);
     super(connection, { namespace, queue, group: source.group });
     this.endpoint = endpoint;
-    this.#source = source;
     this.#isSettled = endpoint.request.sndSettleMode === SETTLE_MODE.settled;
-    connection.counts.links += 1;
     endpoint.accept(this, this.#isSettled, 'copy');
   }
 
-  checkRight(): void {
-    this.session.destinations.find(this.#source.address, 'browse');
+  override fail(error: unknown): void {
+    this.session.failLink(this, error);
   }
 
-  protected override async release(): Promise<void> {
-    this.session.counts.links -= 1;
-    this.session.links.delete(this);
-    const released = super.release();
-    this.session.guard(() => this.endpoint.release());
-    await released;
+  protected override release(): Promise<void> {
+    this.session.removeLink(this);
+    return super.release();
   }
 
   onDetach(): void {
@@ -392,7 +372,7 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
     const bytes = messageOf(delivery, this.publicGroup, TRANSFER_HEAD_BYTES);
     const error = messageTooLarge(this.endpoint, bytes.length - TRANSFER_HEAD_BYTES, delivery.id);
     if (error !== null) {
-      this.session.failLink(this, error);
+      this.fail(error);
       return 0;
     }
     this.session.counts.messages += 1;
@@ -403,12 +383,7 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
   /** As of a link that consumes, a drain does not end because the client's window is closed. */
   protected override onPause(isAtEnd: boolean): void {
     const { endpoint } = this;
-    const isUsedUp = endpoint.credit <= 0 || endpoint.session.available <= 0;
-    if (endpoint.isDraining && (isAtEnd || isUsedUp)) endpoint.drained();
-  }
-
-  protected override onFailed(error: unknown): void {
-    this.session.failLink(this, error);
+    if (endpoint.isDraining && (isAtEnd || endpoint.isUsedUp)) endpoint.drained();
   }
 }
 

@@ -6,7 +6,7 @@ import type { Queue } from '../broker/queue.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { InsertBatcher, SettleBatcher } from './batchers.ts';
-import type { SessionConsumer } from './consumer.ts';
+import type { RightHolder, SessionConsumer } from './consumer.ts';
 import { PageTurns } from './queue-browser.ts';
 import type { Arrival, SessionCounts, SessionParts } from './server.ts';
 import type { ClientSocket, SocketWriter, WriterOptions } from './socket-writer.ts';
@@ -56,7 +56,7 @@ type WriteClose = (isDone: boolean) => void;
  * - `gone`: the connection is lost or closed. Reached from every state, and final.
  *
  * A protocol implements: `writer`; `receive` and `readFrame`, which take bytes and execute whole frames; `fail`, by
- * `failWith`; `checkRights`; and what its tickets confirm (`inserted`, `notInserted`, `settled`, `notSettled`). It
+ * `failWith`; and what its tickets confirm (`inserted`, `notInserted`, `settled`, `notSettled`). It
  * calls `expectWithin` for the login's deadline, `login`, `startHeartBeat`, `planFill` and `leave`. A frame only adds
  * to `inserts` and `settles`: the engine is asked at the end of the turn.
  */
@@ -137,9 +137,6 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
 
   /** Ends the session with an error, by `failWith`. Harmless if it ends already. */
   abstract fail(thrown: unknown): void;
-
-  /** Checks the rights of what is open after the user's have changed, and ends what is not allowed any more. */
-  protected abstract checkRights(): void;
 
   abstract inserted(tickets: readonly (InsertTicket | null)[]): void;
   /** @returns whether elements that came after these may still be stored */
@@ -241,7 +238,7 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     }
     this.#user = user;
     this.#destinations = new Destinations(this.#parts.broker, user, this.#parse);
-    this.guard(() => this.checkRights());
+    this.guard(() => this.#checkRights());
   }
 
   warn(error: unknown, message: string): void {
@@ -264,6 +261,11 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
       log[level](fields, 'a frame without the right was rejected');
     }
     return thrown;
+  }
+
+  /** What is open. */
+  protected get rightHolders(): Iterable<RightHolder> {
+    return this.consumers;
   }
 
   /** Bytes of elements that wait for the client before they are given to the writer. */
@@ -418,6 +420,19 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
   protected close(): void {
     this.#setDeadline(LINGER_MS, () => this.socket.destroy());
     this.writer.whenEmpty(() => this.socket.end());
+  }
+
+  /** Ends what is not allowed any more. */
+  #checkRights(): void {
+    for (const holder of [...this.rightHolders]) {
+      const { right, namespace } = holder;
+      if (namespace === null) continue;
+      try {
+        this.destinations.check(right, namespace.name);
+      } catch (error) {
+        holder.fail(error);
+      }
+    }
   }
 
   #setDeadline(ms: number, then: () => void): void {

@@ -1,3 +1,4 @@
+import type { Right } from '../access/user.ts';
 import type { SessionConsumerInfo } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
@@ -13,6 +14,15 @@ export interface ConsumerOptions {
   readonly group: GroupName | null;
 }
 
+/** What its user needs a right for, as long as it is open. */
+export interface RightHolder {
+  readonly right: Right;
+  /** Null: each of its frames names one. */
+  readonly namespace: Namespace | null;
+  /** Ends it with an error. Harmless if it is over. */
+  fail(error: unknown): void;
+}
+
 /** Elements of one take or page. */
 export const MAX_TAKE = 256;
 /** The size that an element is assumed to have before the first has come. */
@@ -21,27 +31,31 @@ const FIRST_ESTIMATE_BYTES = 64 * 1024;
 const TOLERANCE = 2;
 
 /** Sends elements of a queue to the session's client, for as long as there is room. */
-export abstract class SessionConsumer<Session extends ClientSession = ClientSession> {
+export abstract class SessionConsumer<Session extends ClientSession = ClientSession> implements RightHolder {
   readonly namespace: Namespace;
   readonly queue: Queue;
+  /** The group that it reads as; on a plain queue the one without a name. */
+  readonly group: GroupName;
   protected readonly session: Session;
-  /** As given; null: the namespace's default. */
-  protected readonly givenGroup: GroupName | null;
   /** On a stream: the group that it reads as, in bytes; else null. */
   protected readonly publicGroup: string | null;
   #isStopped = false;
   #estimateBytes = FIRST_ESTIMATE_BYTES;
 
+  /** @throws QuaysideError `invalid-parameter` if a group is given and the namespace has none */
   constructor(session: Session, { namespace, queue, group }: ConsumerOptions) {
+    this.group = queue.groupOf(group);
     this.session = session;
     this.namespace = namespace;
     this.queue = queue;
-    this.givenGroup = group;
     this.publicGroup = namespace.isStream ? bytesOfText(this.group) : null;
     session.counts.subscriptions += 1;
     session.consumers.add(this);
   }
 
+  abstract readonly right: Right;
+  /** Ends it, if the protocol can end one consumer, else its session, with an error. Harmless if it is over. */
+  abstract fail(error: unknown): void;
   /** There may be room for more. */
   abstract fill(): void;
   /** As listings show it. */
@@ -50,11 +64,6 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
   protected abstract get free(): number;
   /** Ends what it does, and returns what it holds. Called once. @returns a promise that never rejects */
   protected abstract release(countTries: boolean): Promise<void>;
-
-  /** The group that it reads as; on a plain queue the one without a name. */
-  get group(): GroupName {
-    return this.givenGroup ?? this.namespace.defaultGroup;
-  }
 
   get isStopped(): boolean {
     return this.#isStopped;

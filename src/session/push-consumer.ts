@@ -47,6 +47,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   extends SessionConsumer<Session>
   implements Sink
 {
+  readonly right = 'read';
   /** How long it reserves, ms; null: it pops. */
   readonly leaseMs: number | null;
   /** Reserved elements that the client has not settled, in the order of sending. */
@@ -84,8 +85,6 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
    * @returns how many bytes it was, about
    */
   protected abstract send(delivery: Delivery): number;
-  /** The queue ended it: it was cancelled, or the node stops. */
-  protected abstract onEnded(reason: unknown): void;
 
   /** How many elements the client may hold; 0 before `setWindow`. */
   get window(): number {
@@ -200,7 +199,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     if (reason.code === 'pop-timeout') this.#drained();
     // What it may have taken is unknown: reservations return when their leases expire, popped elements are gone.
     else if (reason.code === 'outcome-unknown') this.fill();
-    else this.onEnded(reason);
+    else this.fail(reason);
   }
 
   /**
@@ -233,7 +232,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
       this.#join(count);
     } catch (error) {
       if (!(error instanceof QuaysideError) || error.code !== 'too-many-consumers') {
-        this.onEnded(error);
+        this.fail(error);
         return;
       }
       this.#cancelRetry = this.session.clock.after(RETRY_MS, () => {
@@ -256,7 +255,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     const { owner, origin } = this.session;
     this.#takeBytes = this.maxBytes;
     const timeoutMs = this.#onDrained === null ? null : 0;
-    const { leaseMs, givenGroup: group } = this;
+    const { leaseMs, group } = this;
     const consumer = this.queue.get(
       { group, leaseMs, count, timeoutMs, tid: this.#tid, owner, from: origin },
       this,

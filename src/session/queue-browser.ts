@@ -19,6 +19,7 @@ const STATES: readonly DeliveryState[] = ['ready'];
 export abstract class QueueBrowser<
   Session extends ClientSession = ClientSession,
 > extends SessionConsumer<Session> {
+  readonly right = 'browse';
   /** Behind the last element that was shown. */
   #cursor: string | null = null;
   #isReading = false;
@@ -28,7 +29,6 @@ export abstract class QueueBrowser<
   protected abstract show(delivery: Delivery): number;
   /** All elements that there are were shown, or none of them can be now: `free` is 0. */
   protected abstract onPause(isAtEnd: boolean): void;
-  protected abstract onFailed(error: unknown): void;
 
   /** Shows more, as far as the client has room. */
   override fill(): void {
@@ -60,7 +60,7 @@ export abstract class QueueBrowser<
   }
 
   async #read(limit: number, maxBytes: number): Promise<void> {
-    const { session, queue, givenGroup: group } = this;
+    const { session, queue, group } = this;
     this.#isReading = true;
     session.work.begin(1, 0);
     // If the user may not see bodies, they are empty.
@@ -71,7 +71,7 @@ export abstract class QueueBrowser<
       session.guard(() => this.#showAll(page, maxBytes));
     } catch (error) {
       this.#isReading = false;
-      if (!this.isStopped) session.guard(() => this.onFailed(error));
+      if (!this.isStopped) session.guard(() => this.fail(error));
     } finally {
       session.work.end(1, 0);
       session.guard(() => session.pageTurns.end());

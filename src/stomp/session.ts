@@ -31,7 +31,7 @@ import { needed } from './headers.ts';
 import { STOMP_LIMITS, type StompParts } from './options.ts';
 import { send } from './send.ts';
 import { settle } from './settle.ts';
-import { Subscription, Subscriptions } from './subscriptions.ts';
+import { Subscriptions } from './subscriptions.ts';
 import { type Transaction, Transactions } from './transactions.ts';
 
 /** For a client whose DISCONNECT came before the engine had answered. */
@@ -167,18 +167,6 @@ export class StompSession extends ClientSession<string, string> {
       this.fail(error, { receipt: headerOf(frame.headers, 'receipt') });
     }
     return true;
-  }
-
-  protected override checkRights(): void {
-    for (const one of this.subscriptions.all()) {
-      const { options } = one;
-      try {
-        this.destinations.find(options.destination, one instanceof Subscription ? 'read' : 'browse');
-      } catch (error) {
-        this.fail(error, { subscription: options.id });
-        return;
-      }
-    }
   }
 
   protected override release(countTries: boolean): void {

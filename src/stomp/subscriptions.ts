@@ -63,14 +63,19 @@ export class Subscriptions {
     const window = readWindow(get);
     const leaseMs = readLease(mode, get('x-lease'));
     const common = { id, destination, namespace, queue, group };
+    if (!browses && mode !== 'auto') needs(namespace, 'reserve');
+    const key = this.#newKey(common);
     if (browses) {
-      // Refused now if the namespace has no groups, not with the first page.
-      if (group !== null) queue.groups([group]);
-      this.#browse(common);
+      const subscription = new BrowsingSubscription(session, common);
+      this.#byId.set(key, subscription);
+      subscription.fill();
     } else {
-      if (mode !== 'auto') needs(namespace, 'reserve');
-      const options: SubscriptionOptions = { ...common, mode, isPop: mode === 'auto', window, leaseMs };
-      this.#open(options);
+      const options = { ...common, mode, isPop: mode === 'auto', window, leaseMs };
+      this.#numbers += 1;
+      const subscription = new Subscription(session, this.#numbers.toString(36), options);
+      this.#byId.set(key, subscription);
+      this.#byNumber.set(subscription.number, subscription);
+      subscription.start();
     }
     session.confirm(get('receipt'));
   }
@@ -83,24 +88,6 @@ export class Subscriptions {
     const name = session.version === '1.0' ? 'id or destination' : 'id';
     const closing = this.#close(needed('UNSUBSCRIBE', name, key));
     void session.confirmAfter(closing, headerOf(headers, 'receipt'));
-  }
-
-  /** Starts one. @throws QuaysideError `malformed-request`, `overloaded`, what `queue.get` does */
-  #open(options: SubscriptionOptions): void {
-    const key = this.#newKey(options);
-    this.#numbers += 1;
-    const subscription = new Subscription(this.#session, this.#numbers.toString(36), options);
-    this.#byId.set(key, subscription);
-    this.#byNumber.set(subscription.number, subscription);
-    subscription.start();
-  }
-
-  /** Starts one that browses. @throws QuaysideError `malformed-request`, `overloaded` */
-  #browse(options: BrowsingOptions): void {
-    const key = this.#newKey(options);
-    const subscription = new BrowsingSubscription(this.#session, options);
-    this.#byId.set(key, subscription);
-    subscription.fill();
   }
 
   /** Undefined also for one that browses. */
@@ -116,10 +103,6 @@ export class Subscriptions {
   /** All that do not browse. */
   consuming(): Iterable<Subscription> {
     return this.#byNumber.values();
-  }
-
-  all(): Iterable<Subscription | BrowsingSubscription> {
-    return this.#byId.values();
   }
 
   /** Ends one; resolves when what it held has returned. @throws QuaysideError `malformed-request` */
@@ -253,7 +236,7 @@ export class Subscription extends PushConsumer<StompSession, string> {
     return head.length + delivery.body.byteLength;
   }
 
-  protected override onEnded(reason: unknown): void {
+  override fail(reason: unknown): void {
     this.session.fail(reason, { subscription: this.options.id });
   }
 }
@@ -289,7 +272,7 @@ class BrowsingSubscription extends QueueBrowser<StompSession> {
     this.session.writer.addFrame(this.#heads.browserEnd());
   }
 
-  protected override onFailed(error: unknown): void {
+  override fail(error: unknown): void {
     this.session.fail(error, { subscription: this.options.id });
   }
 }

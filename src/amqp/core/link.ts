@@ -303,6 +303,11 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
     return Math.max(0, Math.min(this.credit, this.session.sendable));
   }
 
+  /** Whether no message may be sent before the client gives credit, or settles what it has. */
+  get isUsedUp(): boolean {
+    return this.credit <= 0 || this.session.available <= 0;
+  }
+
   linkFlow(): LinkFlow {
     const { ownHandle, deliveryCount, queued, isDraining: drain } = this;
     return { ownHandle, deliveryCount, credit: this.credit + queued, drain };
