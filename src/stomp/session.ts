@@ -26,11 +26,9 @@ import {
   VERSIONS,
   type Version,
 } from './codec.ts';
+import { COMMANDS_OF } from './commands.ts';
 import { type ErrorSubject, errorFrame } from './errors.ts';
-import { needed } from './headers.ts';
 import { STOMP_LIMITS, type StompParts } from './options.ts';
-import { send } from './send.ts';
-import { settle } from './settle.ts';
 import { Subscriptions } from './subscriptions.ts';
 import { type Transaction, Transactions } from './transactions.ts';
 
@@ -282,56 +280,6 @@ function readConnect({ headers }: Frame): ConnectRequest {
 function highestCommon(accepted: string): Version | null {
   const named = accepted.split(',').map((version) => version.trim());
   return VERSIONS.findLast((version) => named.includes(version)) ?? null;
-}
-
-/** What a logged-in client may send. @throws QuaysideError what is answered with ERROR */
-type Command = (session: StompSession, frame: Frame) => void;
-
-/** Every command but CONNECT and STOMP; `docs/protocols/stomp.md` lists the same. */
-export const COMMANDS: Readonly<Record<string, { readonly since: Version; readonly run: Command }>> = {
-  SEND: { since: '1.0', run: send },
-  SUBSCRIBE: { since: '1.0', run: (session, frame) => session.subscriptions.subscribe(frame) },
-  UNSUBSCRIBE: { since: '1.0', run: (session, frame) => session.subscriptions.unsubscribe(frame) },
-  ACK: { since: '1.0', run: settle },
-  NACK: { since: '1.1', run: settle },
-  BEGIN: { since: '1.0', run: begin },
-  COMMIT: { since: '1.0', run: commit },
-  ABORT: { since: '1.0', run: abort },
-  DISCONNECT: {
-    since: '1.0',
-    run: (session, frame) => session.disconnect(headerOf(frame.headers, 'receipt')),
-  },
-};
-
-/** The commands of each version, by name. */
-const COMMANDS_OF: ReadonlyMap<Version, ReadonlyMap<string, Command>> = new Map(
-  VERSIONS.map((version) => [
-    version,
-    new Map(
-      Object.entries(COMMANDS).flatMap(([name, { since, run }]) => (since > version ? [] : [[name, run]])),
-    ),
-  ]),
-);
-
-function begin(session: StompSession, frame: Frame): void {
-  session.transactions.begin(transactionIn(frame), session.owner);
-  session.confirm(headerOf(frame.headers, 'receipt'));
-}
-
-function commit(session: StompSession, frame: Frame): void {
-  const transaction = session.transactions.end(transactionIn(frame));
-  // The user may have lost the right since the SENDs.
-  for (const ns of transaction.targets) session.destinations.check('write', ns);
-  void session.commit(transaction, headerOf(frame.headers, 'receipt'));
-}
-
-function abort(session: StompSession, frame: Frame): void {
-  session.transactions.end(transactionIn(frame)).abort();
-  session.confirm(headerOf(frame.headers, 'receipt'));
-}
-
-function transactionIn(frame: Frame): string {
-  return needed(frame.command, 'transaction', headerOf(frame.headers, 'transaction'));
 }
 
 const FORM = /^\/(?:q|queue)\/([^/]+)\/([^/]+)$/;

@@ -22,7 +22,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a misspelt header of SEND is passed on, and has no effect',
     suite: 'STOMP slips',
-    edits: edit('send.ts', 'if (EXTENSION.test(name)) SLIPS.check(name);', ''),
+    edits: edit('commands.ts', 'if (CHECKED.test(name)) SEND_SLIPS.check(name);', ''),
   },
   {
     name: 'every client may say where it connects from',
@@ -50,7 +50,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a window that has room again is not filled',
     suite: 'STOMP subscriptions',
-    edits: edit('settle.ts', 'session.planFill(subscription);', ''),
+    edits: edit('commands.ts', 'session.planFill(subscription);', ''),
   },
   {
     name: 'what a client saw and gave back is not a failed try',
@@ -69,7 +69,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'the delay of a NACK is left out',
     suite: 'model through STOMP',
-    edits: edit('settle.ts', 'delayMs: delayOf(subscription, headers),', 'delayMs: 0,'),
+    edits: edit('commands.ts', 'delayMs: delayOf(subscription, headers),', 'delayMs: 0,'),
   },
   {
     name: 'a COMMIT does not look whether the client still holds what it acknowledges',

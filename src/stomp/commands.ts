@@ -1,0 +1,242 @@
+import { engineNow, momentIn } from '../broker/engine-time.ts';
+import { FINISH, type ReleaseAction } from '../broker/queue.ts';
+import { needsExpiry, needsFor } from '../broker/queue-options.ts';
+import { type NewElement, NO_HEADERS } from '../model/element.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
+import { LIMITS } from '../model/limits.ts';
+import type { Destination } from '../session/client-session.ts';
+import type { Outstanding } from '../session/push-consumer.ts';
+import { groupsOf, milliseconds, moment, textOf, whole } from '../session/values.ts';
+import { textOfBytes } from '../util/byte-text.ts';
+import { quoteBytes } from '../util/quote.ts';
+import { type Frame, headerOf, VERSIONS, type Version } from './codec.ts';
+import { HeaderSlips, needed, OWN_HEADERS } from './headers.ts';
+import { STOMP_LIMITS } from './options.ts';
+import type { StompSession } from './session.ts';
+import type { Subscription } from './subscriptions.ts';
+
+/** What a logged-in client may send. @throws QuaysideError what is answered with ERROR */
+type Command = (session: StompSession, frame: Frame) => void;
+
+/** Every command but CONNECT and STOMP; `docs/protocols/stomp.md` lists the same. */
+export const COMMANDS: Readonly<Record<string, { readonly since: Version; readonly run: Command }>> = {
+  SEND: { since: '1.0', run: send },
+  SUBSCRIBE: { since: '1.0', run: (session, frame) => session.subscriptions.subscribe(frame) },
+  UNSUBSCRIBE: { since: '1.0', run: (session, frame) => session.subscriptions.unsubscribe(frame) },
+  ACK: { since: '1.0', run: settle },
+  NACK: { since: '1.1', run: settle },
+  BEGIN: { since: '1.0', run: begin },
+  COMMIT: { since: '1.0', run: commit },
+  ABORT: { since: '1.0', run: abort },
+  DISCONNECT: {
+    since: '1.0',
+    run: (session, frame) => session.disconnect(headerOf(frame.headers, 'receipt')),
+  },
+};
+
+/** The commands of each version, by name. */
+export const COMMANDS_OF: ReadonlyMap<Version, ReadonlyMap<string, Command>> = new Map(
+  VERSIONS.map((version) => [
+    version,
+    new Map(
+      Object.entries(COMMANDS).flatMap(([name, { since, run }]) => (since > version ? [] : [[name, run]])),
+    ),
+  ]),
+);
+
+function begin(session: StompSession, frame: Frame): void {
+  session.transactions.begin(transactionIn(frame), session.owner);
+  session.confirm(headerOf(frame.headers, 'receipt'));
+}
+
+function commit(session: StompSession, frame: Frame): void {
+  const transaction = session.transactions.end(transactionIn(frame));
+  // The user may have lost the right since the SENDs.
+  for (const ns of transaction.targets) session.destinations.check('write', ns);
+  void session.commit(transaction, headerOf(frame.headers, 'receipt'));
+}
+
+function abort(session: StompSession, frame: Frame): void {
+  session.transactions.end(transactionIn(frame)).abort();
+  session.confirm(headerOf(frame.headers, 'receipt'));
+}
+
+function transactionIn(frame: Frame): string {
+  return needed(frame.command, 'transaction', headerOf(frame.headers, 'transaction'));
+}
+
+/** Of the headers that are not passed on; a client that forwards a MESSAGE sends those of MESSAGE as well. */
+const SEND_SLIPS = new HeaderSlips(
+  ['x-ks-groups', 'x-ks-ttl', 'x-next-t', 'x-delta-t', 'x-tries'],
+  OWN_HEADERS,
+);
+/** Extensions whose names are not the client's own. */
+const CHECKED = /^x-(?!ks-hdr-)/i;
+
+/** SEND: one element into one queue, now or when its transaction is committed. */
+function send(session: StompSession, { headers, body }: Frame): void {
+  const own = elementHeaders(headers);
+  const name = needed('SEND', 'destination', headerOf(headers, 'destination'));
+  const destination = session.destinations.find(name, 'write');
+  const element = elementOf(headers, own, body, destination);
+  const receipt = headerOf(headers, 'receipt');
+  const transaction = headerOf(headers, 'transaction');
+  if (transaction === null) {
+    session.inserts.add(destination.queue, element, receipt);
+    return;
+  }
+  session.transactions.find(transaction).send(destination.queue, element);
+  session.confirm(receipt);
+}
+
+function elementOf(
+  headers: Frame['headers'],
+  own: readonly string[] | null,
+  body: Buffer,
+  destination: Destination,
+): NewElement {
+  const { namespace, queue } = destination;
+  const matureAt = moment('x-next-t', headerOf(headers, 'x-next-t'));
+  const delayMs = milliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, 0);
+  const expiresAt = expiryOf(headers, destination);
+  needsFor(namespace, { matureAt, delayMs, expiresAt });
+  return {
+    body,
+    contentType: checkContentHeader('content-type', headerOf(headers, 'content-type')),
+    contentEncoding: checkContentHeader('content-encoding', headerOf(headers, 'content-encoding')),
+    headers: own === null ? NO_HEADERS : checkHeaders(own),
+    matureAt,
+    delayMs,
+    tries: whole('x-tries', headerOf(headers, 'x-tries'), { to: LIMITS.tries, unit: 'a count' }, 0),
+    groups: queue.groups(groupsOf('x-ks-groups', headerOf(headers, 'x-ks-groups'))),
+    dedupKey: null,
+    expiresAt,
+  };
+}
+
+/** A length needs no clock that sender and server agree on, so it goes before a moment. `expires:0` is never. */
+function expiryOf(headers: Frame['headers'], { namespace, queue }: Destination): number | null {
+  const ttlMs = milliseconds('x-ks-ttl', headerOf(headers, 'x-ks-ttl'), 1, null);
+  const expiresAt = moment('expires', headerOf(headers, 'expires')) || null;
+  return ttlMs === null ? expiresAt : momentIn(ttlMs, namespace, queue.key);
+}
+
+/** What is passed on: flat pairs, names in lower case and without prefix, of repeated ones the first; null if there are none. */
+function elementHeaders(headers: Frame['headers']): string[] | null {
+  let own: string[] | null = null;
+  for (let at = 0; at + 1 < headers.length; at += 2) {
+    const name = headers[at] as string;
+    if (OWN_HEADERS.has(name)) continue;
+    if (CHECKED.test(name)) SEND_SLIPS.check(name);
+    const kept = elementHeaderName(name);
+    if (kept === null || (own !== null && headerOf(own, kept) !== null)) continue;
+    own ??= [];
+    own.push(kept, headers[at + 1] as string);
+  }
+  return own;
+}
+
+/**
+ * The element header that a header of a SEND is kept as, in lower case and without its prefix; null for those
+ * that are not kept.
+ */
+function elementHeaderName(name: string): string | null {
+  const lower = name.toLowerCase();
+  if (!lower.startsWith(ELEMENT_HEADER_PREFIX)) return OWN_HEADERS.has(lower) ? null : lower;
+  return lower.length === ELEMENT_HEADER_PREFIX.length ? null : lower.slice(ELEMENT_HEADER_PREFIX.length);
+}
+
+/** A misspelt group or delay would settle otherwise than the client means. */
+const SETTLE_SLIPS = new HeaderSlips(['x-ks-group', 'x-ks-reason', 'x-next-t', 'x-delta-t']);
+
+/** ACK commits, NACK rolls back, to come again after a delay; now or when its transaction is committed. */
+function settle(session: StompSession, { command, headers }: Frame): void {
+  for (let at = 0; at < headers.length; at += 2) {
+    const name = headers[at] as string;
+    if (CHECKED.test(name)) SETTLE_SLIPS.check(name);
+  }
+  const { subscription, settled } = find(session, command, headers);
+  const action = command === 'ACK' ? FINISH : releaseOf(subscription, headers);
+  const receipt = headerOf(headers, 'receipt');
+  const transaction = headerOf(headers, 'transaction');
+  if (transaction !== null) {
+    session.transactions.find(transaction).settle(subscription, settled, action);
+    session.confirm(receipt);
+    return;
+  }
+  subscription.settle(settled);
+  session.planFill(subscription);
+  session.settles.add(subscription.queue, settled, action, receipt);
+}
+
+/** What the frame is about: one element, or in mode `client` all up to that one. */
+function find(
+  session: StompSession,
+  command: string,
+  headers: Frame['headers'],
+): { subscription: Subscription; settled: Outstanding<string>[] } {
+  const name = session.version === '1.2' ? 'id' : 'message-id';
+  const id = needed(command, name, headerOf(headers, name));
+  // In 1.2 the number of the subscription stands before it.
+  const key = session.version === '1.2' ? id.slice(id.indexOf('-') + 1) : id;
+  const group = headerOf(headers, 'x-ks-group');
+  for (const subscription of candidates(session, command, headers, id)) {
+    const settled = subscription.select(key);
+    if (settled.length > 0 && fits(group, subscription)) return { subscription, settled };
+  }
+  const about = group === null ? '' : ` for group ${quoteBytes(group)}`;
+  throw new QuaysideError(
+    'element-not-found',
+    `This session holds no unacknowledged message ${quoteBytes(id)}${about}.`,
+  );
+}
+
+/** Which may hold the element, by the rules of the session's version. */
+function candidates(
+  session: StompSession,
+  command: string,
+  headers: Frame['headers'],
+  id: string,
+): Iterable<Subscription> {
+  const { version, subscriptions } = session;
+  const given = headerOf(headers, 'subscription');
+  // In 1.0 the message's id may be all that there is.
+  if (version === '1.0' && given === null) return subscriptions.consuming();
+  const named =
+    version === '1.2'
+      ? subscriptions.numbered(id.slice(0, Math.max(0, id.indexOf('-'))))
+      : subscriptions.find(needed(command, 'subscription', given));
+  return named === undefined ? [] : [named];
+}
+
+/** A group that is given must be the one of the reserve (spec 4.3); not given, that one is meant. */
+function fits(group: string | null, subscription: Subscription): boolean {
+  return group === null || textOfBytes(group) === subscription.group;
+}
+
+function releaseOf(subscription: Subscription, headers: readonly string[]): ReleaseAction {
+  const reason = headerOf(headers, 'x-ks-reason');
+  if (reason !== null) {
+    needsExpiry(subscription.namespace, 'reasons');
+    if (reason.length === 0 || reason.length > LIMITS.reasonBytes) {
+      const allowed = `Allowed: 1 to ${LIMITS.reasonBytes} bytes of UTF-8.`;
+      throw invalidParameter('x-ks-reason', `x-ks-reason has ${reason.length} bytes. ${allowed}`);
+    }
+  }
+  return {
+    kind: 'release',
+    delayMs: delayOf(subscription, headers),
+    isDefaultDelay: headerOf(headers, 'x-next-t') === null && headerOf(headers, 'x-delta-t') === null,
+    countTry: true,
+    reason: reason === null ? null : textOf('x-ks-reason', reason),
+  };
+}
+
+/** How long an element stays away after a NACK. A moment is one of the engine's clock, as everywhere. */
+function delayOf({ namespace, queue }: Subscription, headers: readonly string[]): number {
+  const at = moment('x-next-t', headerOf(headers, 'x-next-t'));
+  const delayMs = milliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, STOMP_LIMITS.nackDelayMs);
+  if (at === null) return delayMs;
+  return Math.min(LIMITS.delayMs, Math.max(0, at - engineNow(namespace, queue.key)));
+}
