@@ -10,7 +10,7 @@ import { type AmqpError, framingError, ProtocolError } from './core/protocol-err
 import { SaslLogin } from './core/sasl.ts';
 import type { SessionEndpoint } from './core/session.ts';
 import { FrameSplitter } from './core/splitter.ts';
-import { CAPABILITIES, wireError } from './errors.ts';
+import { wireError } from './errors.ts';
 import { AMQP_LIMITS } from './limits.ts';
 import {
   IncomingLink,
@@ -77,10 +77,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     );
     this.#endpoint = new ConnectionEndpoint(this, {
       containerId: `quayside-${this.id}`,
-      frameBytes: AMQP_LIMITS.frameBytes,
-      channelMax: AMQP_LIMITS.channelMax,
       idleTimeoutMs: options.idleTimeoutMs,
-      capabilities: CAPABILITIES,
       version,
       messageBytes: this.messageBytes,
       firstId: parts.firstId ?? 0,

@@ -1,15 +1,6 @@
 import type { ErrorCode, QuaysideError } from '../model/errors.ts';
 import type { AmqpError } from './core/protocol-error.ts';
 
-/**
- * What each `attach` of a link to send by offers. Without it Qpid JMS refuses to send with a delay, and with it sends
- * `x-opt-delivery-time`.
- */
-export const LINK_CAPABILITIES: readonly string[] = ['DELAYED_DELIVERY'];
-
-/** What `open` offers: in addition, links whose messages name their queues (AMQP Anonymous Terminus, 1.0). */
-export const CAPABILITIES: readonly string[] = [...LINK_CAPABILITIES, 'ANONYMOUS-RELAY'];
-
 /** An error code on this wire. */
 interface AmqpErrorRule {
   /** The symbol of the standard (transport, 2.8; messaging, 3.5). */

@@ -27,7 +27,7 @@ import {
   type SenderHandler,
   type Terminus,
 } from './core/link.ts';
-import { AMQP_ERRORS, LINK_CAPABILITIES, wireError } from './errors.ts';
+import { AMQP_ERRORS, wireError } from './errors.ts';
 import { AMQP_LIMITS, REJECT_DELAY } from './limits.ts';
 import { elementOf, messageOf } from './message.ts';
 import { ValueReader } from './values.ts';
@@ -81,7 +81,7 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
     this.endpoint = endpoint;
     this.#connection = connection;
     this.#address = address;
-    endpoint.accept(this, connection.messageBytes, LINK_CAPABILITIES);
+    endpoint.accept(this, connection.messageBytes);
     endpoint.grant(AMQP_LIMITS.credit);
   }
 

@@ -161,11 +161,6 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     return this.#destinations;
   }
 
-  /** Bytes of elements that may be written now. */
-  get capacity(): number {
-    return this.writer.capacity;
-  }
-
   /** So much waits for the client that no element may be added, by whichever of its consumers. */
   get isFull(): boolean {
     return this.writer.bytes + this.queuedBytes >= MAX_OUTPUT_BYTES;
@@ -271,10 +266,6 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
   /** Bytes of elements that wait for the client before they are given to the writer. */
   protected get queuedBytes(): number {
     return 0;
-  }
-
-  protected get isPaused(): boolean {
-    return this.#pauses !== 0;
   }
 
   /** For the constructor of the writer. */

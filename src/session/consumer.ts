@@ -93,12 +93,12 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
 
   /** How many elements the client has capacity for, at least one. */
   protected get fitting(): number {
-    return Math.max(1, Math.floor(this.session.capacity / this.#estimateBytes));
+    return Math.max(1, Math.floor(this.session.writer.capacity / this.#estimateBytes));
   }
 
   /** Of one take so many bytes are sent, about. The rest is much larger than was estimated, and is not sent. */
   protected get maxBytes(): number {
-    return this.session.capacity * TOLERANCE;
+    return this.session.writer.capacity * TOLERANCE;
   }
 
   /** So many elements had so many bytes. */

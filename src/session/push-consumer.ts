@@ -245,8 +245,8 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   /** How many elements to ask for: none if no place is free, or the client is behind. */
   #wanted(): number {
     const { window, free } = this;
-    const { capacity, isFull } = this.session;
-    if (free <= 0 || capacity <= 0 || isFull) return 0;
+    const { writer, isFull } = this.session;
+    if (free <= 0 || writer.capacity <= 0 || isFull) return 0;
     const max = window < HALVED_FROM ? window : Math.min(MAX_TAKE, Math.ceil(window / 2));
     return Math.min(max, free, this.fitting);
   }

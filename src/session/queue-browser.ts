@@ -33,13 +33,13 @@ export abstract class QueueBrowser<
   /** Shows more, as far as the client has room. */
   override fill(): void {
     if (this.#isReading || this.isStopped) return;
-    const { pageTurns, capacity, isFull } = this.session;
+    const { pageTurns, writer, isFull } = this.session;
     if (this.#isAtEnd || this.free <= 0) {
       pageTurns.skip(this);
       this.onPause(this.#isAtEnd);
       return;
     }
-    if (!pageTurns.isNext(this) || capacity <= 0 || isFull) return;
+    if (!pageTurns.isNext(this) || writer.capacity <= 0 || isFull) return;
     pageTurns.begin(this);
     void this.#read(Math.min(this.free, MAX_TAKE, this.fitting), this.maxBytes);
   }

@@ -292,19 +292,14 @@ export class SessionServer implements Service {
       lineLimits: this.#lineLimits,
     });
     this.#sessions.add(session);
-    const openedAt = this.#parts.clock.monotonic();
+    const { clock, log, options } = this.#parts;
+    const openedAt = clock.monotonic();
     void session.done.then(() => {
       this.#sessions.delete(session);
-      this.#logEnd({ connection: id, address }, openedAt);
+      const ms = Math.round(clock.monotonic() - openedAt);
+      const fields = { event: 'access', protocol: this.#protocol, connection: id, address, ms };
+      log[options.logsAccess ? 'info' : 'debug'](fields, 'a connection ended');
     });
-  }
-
-  #logEnd(connection: object, openedAt: number): void {
-    const { clock, log, options } = this.#parts;
-    const ms = Math.round(clock.monotonic() - openedAt);
-    const fields = { event: 'access', protocol: this.#protocol, ...connection, ms };
-    if (options.logsAccess) log.info(fields, 'a connection ended');
-    else log.debug(fields, 'a connection ended');
   }
 
   async #stop(): Promise<void> {

@@ -144,7 +144,11 @@ export class SocketWriter {
       if (chunk === undefined) break;
       if (!this.#write(chunk)) return;
     }
-    if (this.#bytes === 0) this.#notifyEmpty();
+    if (this.#bytes === 0) {
+      const then = this.#onEmpty;
+      this.#onEmpty = null;
+      then?.();
+    }
     this.#options.onCapacity();
   }
 
@@ -171,7 +175,8 @@ export class SocketWriter {
       const last = chunk.endsObserved ? chunk.observers.pop() : undefined;
       for (const observer of chunk.observers.splice(0)) observer.written();
       if (last !== undefined) chunk.observers.push(last);
-      this.#watchStall();
+      this.#options.counts.stalled += 1;
+      this.#planStallCheck();
     }
     return true;
   }
@@ -182,22 +187,11 @@ export class SocketWriter {
     this.#flush();
   }
 
-  #notifyEmpty(): void {
-    const then = this.#onEmpty;
-    this.#onEmpty = null;
-    then?.();
-  }
-
   #done(chunk: Chunk): void {
     this.#writing = null;
     this.#endStall();
     this.#count(-chunk.bytes);
     for (const observer of chunk.observers) observer.written();
-  }
-
-  #watchStall(): void {
-    this.#options.counts.stalled += 1;
-    this.#planStallCheck();
   }
 
   /** A large body is one write: while the kernel takes some of it, however slowly, the client reads. */

@@ -156,7 +156,7 @@ export class Transaction {
     }
     try {
       if (this.#settlements.length > 0) await this.#confirmHeld();
-      await this.#storeElsewhere();
+      await this.#store([...this.#sends].filter(({ queue }) => !this.#isAcknowledgedIn(queue)));
       await this.#acknowledge();
       await this.#rollBack();
     } catch (error) {
@@ -185,10 +185,6 @@ export class Transaction {
         }
       }),
     );
-  }
-
-  #storeElsewhere(): Promise<void> {
-    return this.#store([...this.#sends].filter(({ queue }) => !this.#isAcknowledgedIn(queue)));
   }
 
   async #store(sends: readonly Send[]): Promise<void> {
@@ -291,14 +287,7 @@ function doneInPart(cause: QuaysideError): QuaysideError {
 }
 
 function byQueue(settlements: readonly Settlement[]): Map<Queue, Settlement[]> {
-  const groups = new Map<Queue, Settlement[]>();
-  for (const one of settlements) {
-    const { queue } = one.subscription;
-    const group = groups.get(queue);
-    if (group === undefined) groups.set(queue, [one]);
-    else group.push(one);
-  }
-  return groups;
+  return Map.groupBy(settlements, ({ subscription }) => subscription.queue);
 }
 
 function refused(outcome: Refused, { outstanding, subscription }: Settlement): QuaysideError {

@@ -46,10 +46,7 @@ export class EndpointDriver implements ConnectionHost {
     this.#refused = refused ?? null;
     this.endpoint = new ConnectionEndpoint(this, {
       containerId: 'test',
-      frameBytes: 131_072,
-      channelMax: 255,
       idleTimeoutMs: 0,
-      capabilities: [],
       version: '0.0.0',
       messageBytes,
       firstId,
@@ -145,7 +142,6 @@ export class EndpointDriver implements ConnectionHost {
           onDetach,
         },
         1000,
-        [],
       );
       link.grant(this.#credit);
       return;

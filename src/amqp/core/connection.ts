@@ -9,6 +9,7 @@ import { FRAME_TYPE, frame, frameWithError, HEADER_BYTES, writeError, writer } f
 import {
   ATTACH_BYTES,
   type AttachRequest,
+  CAPABILITIES,
   type DeliveryState,
   type Endpoint,
   ReceiverEndpoint,
@@ -59,13 +60,10 @@ export interface ConnectionHost {
   onClose(): void;
 }
 
-export interface ConnectionOptions {
+interface ConnectionOptions {
   readonly containerId: string;
-  readonly frameBytes: number;
-  readonly channelMax: number;
   /** 0: the client may be silent. */
   readonly idleTimeoutMs: number;
-  readonly capabilities: readonly string[];
   readonly version: string;
   /** The largest encoded message. */
   readonly messageBytes: number;
@@ -240,17 +238,17 @@ export class ConnectionEndpoint {
   }
 
   #sendOpen(): void {
-    const { containerId, frameBytes, channelMax, idleTimeoutMs, capabilities, version } = this.#options;
+    const { containerId, idleTimeoutMs, version } = this.#options;
     const open = frame(FRAME_TYPE.amqp, 0, PERFORMATIVE.open, () => {
       writer.text(containerId);
       writer.null();
-      writer.uint(frameBytes);
-      writer.ushort(channelMax);
+      writer.uint(AMQP_LIMITS.frameBytes);
+      writer.ushort(AMQP_LIMITS.channelMax);
       if (idleTimeoutMs > 0) writer.uint(idleTimeoutMs);
       else writer.null();
       writer.null();
       writer.null();
-      writer.symbols(capabilities);
+      writer.symbols(CAPABILITIES);
       writer.null();
       writer.plain('map', () => {
         writer.symbol('product');

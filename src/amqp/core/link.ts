@@ -87,6 +87,15 @@ interface AttachFields {
   readonly capabilities: readonly string[];
 }
 
+/**
+ * What each `attach` of a link to send by offers. Without it Qpid JMS refuses to send with a delay, and with it sends
+ * `x-opt-delivery-time`.
+ */
+const LINK_CAPABILITIES: readonly string[] = ['DELAYED_DELIVERY'];
+
+/** What `open` offers: in addition, links whose messages name their queues (AMQP Anonymous Terminus, 1.0). */
+export const CAPABILITIES: readonly string[] = [...LINK_CAPABILITIES, 'ANONYMOUS-RELAY'];
+
 const OUTCOMES = ['amqp:accepted:list', 'amqp:rejected:list', 'amqp:released:list', 'amqp:modified:list'];
 
 /** What the answer to an `attach` takes at most, in addition to its name, addresses and filter. */
@@ -196,7 +205,7 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
   }
 
   /** Answers the `attach` with what the client wrote. @param maxMessageBytes the largest message that this side takes */
-  accept(handler: ReceiverHandler, maxMessageBytes: number, capabilities: readonly string[]): void {
+  accept(handler: ReceiverHandler, maxMessageBytes: number): void {
     const { source, target, sndSettleMode } = this.request;
     this.handler = handler;
     this.answerAttach({
@@ -206,7 +215,7 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
       sndSettleMode,
       // The receiver decides. uamqp asks for `second`, and then never settles what it sent.
       rcvSettleMode: 0,
-      capabilities,
+      capabilities: LINK_CAPABILITIES,
     });
   }
 
