@@ -147,21 +147,15 @@ export class HttpCall {
   }
 
   /**
-   * Answers JSON that is made in pieces. Between two of them other requests are served, and the next one waits for
-   * the client to read. Resolves when all of it is written, or the client has disconnected.
-   */
-  jsonPieces(pieces: Iterable<string>, more: readonly string[] = []): Promise<void> {
-    return this.pieces('application/json', pieces, { more });
-  }
-
-  /**
-   * The same with any content type.
+   * Answers what is made in pieces, which is JSON if no other type is given. Between two of them other requests are served, and
+   * the next one waits for the client to read. Resolves when all of it is written, or the client has disconnected.
    * @param written called once the kernel has all of it, and not at all if the connection ends before
    */
   async pieces(
-    contentType: string,
     pieces: Iterable<string | Buffer>,
-    { more = [], written }: { more?: readonly string[]; written?: (error?: Error | null) => void },
+    more: readonly string[] = [],
+    contentType = 'application/json',
+    written?: (error?: Error | null) => void,
   ): Promise<void> {
     const made: (string | Buffer)[] = [];
     let length = 0;
@@ -252,16 +246,6 @@ export class HttpCall {
       this.response.off('drain', resolve);
       this.response.off('close', resolve);
     });
-  }
-
-  /** Answers a file of the console, which may be kept by `cacheControl`. */
-  file(contentType: string, bytes: Buffer, cacheControl: string, more: readonly string[]): void {
-    const headers = this.#headers();
-    headers.push('content-type', contentType, 'content-length', String(bytes.length));
-    headers.push(...more, 'cache-control', cacheControl);
-    this.response.writeHead(200, headers).end(bytes);
-    this.#observe();
-    this.#watchReader();
   }
 
   /** Answers without a body. */

@@ -15,7 +15,7 @@ import { UserLimit } from '../util/user-limit.ts';
 import { checkCsrfToken, checkPage, exposedHeaders, respondToPreflight, useSession } from './browser.ts';
 import { HttpCall, UNMATCHED } from './call.ts';
 import { routeNotFound, unauthorized } from './errors.ts';
-import { readHead } from './head.ts';
+import { rareHeader, readHead } from './head.ts';
 import { ServerResponse as Response } from './node-http.ts';
 import { NodeLists } from './node-lists.ts';
 import type { HttpParts } from './options.ts';
@@ -281,8 +281,7 @@ export class Front {
   /** Whether a request to upgrade its connection goes to {@link upgrade}; others are requests like any. */
   isUpgrade({ method, url = '', rawHeaders }: HttpRequest): boolean {
     if (method !== 'GET' || this.parts.upgrades?.has(pathOf(url)) !== true) return false;
-    const at = rawHeaders.findIndex((name, i) => i % 2 === 0 && name.toLowerCase() === 'upgrade');
-    return rawHeaders[at + 1]?.toLowerCase() === 'websocket';
+    return rareHeader(rawHeaders, 'upgrade')?.toLowerCase() === 'websocket';
   }
 
   /**

@@ -2,7 +2,7 @@ import type { Server, ServerOptions, ServerResponse } from 'node:http';
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { type ErrorCode, QuaysideError } from '../model/errors.ts';
+import { QuaysideError } from '../model/errors.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { ExcessConnections } from '../util/excess-connections.ts';
 import type { Histogram } from '../util/histogram.ts';
@@ -230,19 +230,22 @@ function refuseTunnel(socket: Duplex, headers: readonly string[]): void {
 function refusal({ code, reason, rawPacket, bytesParsed = 0 }: ParserError): QuaysideError {
   switch (code) {
     case 'HPE_HEADER_OVERFLOW':
-      return refused(
+      return new QuaysideError(
         'headers-too-large',
         'The request line and the headers have more than 16 KiB together, the limit.',
       );
     case 'HPE_CHUNK_EXTENSIONS_OVERFLOW':
-      return refused('body-too-large', 'The chunk extensions have more than 16 KiB, the limit.');
+      return new QuaysideError('body-too-large', 'The chunk extensions have more than 16 KiB, the limit.');
     case TIMED_OUT:
-      return refused('request-timeout', 'The request did not arrive in time.');
+      return new QuaysideError('request-timeout', 'The request did not arrive in time.');
     case 'HPE_INVALID_METHOD':
       if (bytesParsed > LONGEST_METHOD) return notAnother(rawPacket?.toString('latin1', bytesParsed) ?? '');
       return notARequest(rawPacket?.toString('latin1', 0, 2048) ?? '');
     default:
-      return refused('malformed-request', `The request is not well-formed HTTP: ${reason ?? code}.`);
+      return new QuaysideError(
+        'malformed-request',
+        `The request is not well-formed HTTP: ${reason ?? code}.`,
+      );
   }
 }
 
@@ -254,7 +257,7 @@ function notARequest(packet: string): QuaysideError {
   const hint = packet.startsWith(TLS_HANDSHAKE)
     ? ' This looks like TLS, and the port expects plain HTTP.'
     : '';
-  return refused(
+  return new QuaysideError(
     'malformed-request',
     `${quote(line)} is not an HTTP request line. Expected: METHOD /path HTTP/1.1.${hint}`,
   );
@@ -265,7 +268,7 @@ const LONGEST_METHOD = 16;
 
 /** @param rest from within what should be a method */
 function notAnother(rest: string): QuaysideError {
-  return refused(
+  return new QuaysideError(
     'malformed-request',
     `What came after a whole request, near ${quote(rest)}, is not an HTTP request line. Check the Content-Length of the request: it counts bytes.`,
   );
@@ -275,14 +278,10 @@ const TLS_HANDSHAKE = '\u0016\u0003';
 
 function unknownMethod(method: string): QuaysideError {
   const hint = didYouMean(method, METHODS);
-  return refused(
+  return new QuaysideError(
     'method-not-allowed',
     `Method ${quote(method)} is not supported.${hint || ` Allowed: ${METHODS.join(', ')}.`}`,
   );
-}
-
-function refused(code: ErrorCode, message: string): QuaysideError {
-  return new QuaysideError(code, message);
 }
 
 function endWith(socket: Duplex, error: QuaysideError, headers: readonly string[]): void {

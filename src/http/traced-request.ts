@@ -1,13 +1,7 @@
 import type { Delivery } from '../model/element.ts';
-import {
-  contextIn,
-  parseTraceparent,
-  type Span,
-  TRACEPARENT,
-  type TraceContext,
-  type Tracer,
-} from '../tracing/tracer.ts';
+import { contextIn, parseTraceparent, type Span, TRACEPARENT, type Tracer } from '../tracing/tracer.ts';
 import type { HttpCall } from './call.ts';
+import { rareHeader } from './head.ts';
 
 /** Routes whose spans nobody wants: probes and scrapes, which come every few seconds. */
 const UNTRACED: ReadonlySet<string> = new Set(['live', 'ready', 'metrics']);
@@ -19,7 +13,9 @@ const SERVER_ERROR = 500;
 export function traceRequest(call: HttpCall, tracer: Tracer, run: () => void): void {
   const { request, response } = call;
   const name = request.method ?? '';
-  const span = tracer.begin({ name, kind: 'server', parent: parentOf(request.rawHeaders) });
+  // Of several none counts: joined, they are not valid.
+  const parent = parseTraceparent(rareHeader(request.rawHeaders, TRACEPARENT) ?? '');
+  const span = tracer.begin({ name, kind: 'server', parent });
   call.span = span;
   response.once('close', () => {
     if (span.isRecorded) describe(span, call);
@@ -60,16 +56,4 @@ function describe(span: Span, call: HttpCall): void {
   const { statusCode } = response;
   span.set('http.response.status_code', statusCode);
   if (statusCode >= SERVER_ERROR) span.fail(String(statusCode));
-}
-
-/** Null if there is none, or several: then nobody knows which one counts. */
-function parentOf(raw: readonly string[]): TraceContext | null {
-  let found: string | null = null;
-  for (let at = 0; at + 1 < raw.length; at += 2) {
-    const name = raw[at] as string;
-    if (name.length !== TRACEPARENT.length || name.toLowerCase() !== TRACEPARENT) continue;
-    if (found !== null) return null;
-    found = raw[at + 1] as string;
-  }
-  return found === null ? null : parseTraceparent(found);
 }

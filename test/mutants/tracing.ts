@@ -10,7 +10,7 @@ export const TRACING: readonly Mutant[] = [
   {
     name: 'a request begins a trace although its traceparent names one',
     suite,
-    edits: edit('http/traced-request.ts', 'parent: parentOf(request.rawHeaders)', 'parent: null'),
+    edits: edit('http/traced-request.ts', "kind: 'server', parent });", "kind: 'server', parent: null });"),
   },
   {
     name: 'the call of an engine does not belong to the trace of its request',

@@ -125,7 +125,7 @@ export const browseRoutes: readonly Route[] = [
           .catch((error: unknown) => {
             throw inParameter(error);
           });
-        await call.jsonPieces(pageJson(page, shown));
+        await call.pieces(pageJson(page, shown));
       }),
   }),
   route({

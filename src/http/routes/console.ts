@@ -340,16 +340,17 @@ async function sendFile(
   const file = built.get(name);
   if (file === undefined) throw routeNotFound(call);
   const { rawHeaders } = call.request;
-  const tag = ['etag', file.entityTag];
+  const headers = ['etag', file.entityTag, 'cache-control', cacheControl];
   if (rareHeader(rawHeaders, 'if-none-match')?.includes(file.entityTag) === true) {
-    call.empty(304, [...tag, 'cache-control', cacheControl]);
+    call.empty(304, headers);
     return;
   }
   const acceptsGzip = /\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))/i.test(
     rareHeader(rawHeaders, 'accept-encoding') ?? '',
   );
-  if (file.gzipped === null || !acceptsGzip) call.file(file.contentType, file.bytes, cacheControl, tag);
-  else call.file(file.contentType, file.gzipped, cacheControl, [...tag, 'content-encoding', 'gzip']);
+  const gzipped = acceptsGzip ? file.gzipped : null;
+  if (gzipped !== null) headers.push('content-encoding', 'gzip');
+  await call.pieces([gzipped ?? file.bytes], headers, file.contentType);
 }
 
 async function signIn(call: HttpCall, payload: unknown): Promise<void> {

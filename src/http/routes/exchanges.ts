@@ -231,7 +231,7 @@ export const exchangeRoutes: readonly Route[] = [
           call,
           items.map((id) => [id, keys.get(id) ?? id]),
         );
-        await call.jsonPieces(PIECES[form](listed), headers);
+        await call.pieces(PIECES[form](listed), headers);
       }),
   }),
   route({

@@ -99,7 +99,8 @@ export const listingRoutes: readonly Route[] = [
         } else {
           const readable = visible.filter(({ name }) => call.user.may('read', name));
           const after = positionOf(query.after, readable);
-          await respondWithFolders(call, form, await queuePage(call, readable, query, after));
+          const page = await queuePage(call, readable, query, after);
+          await call.pieces(FOLDER_PIECES[form](page.items), page.headers);
         }
       }),
   }),
@@ -119,8 +120,8 @@ export const listingRoutes: readonly Route[] = [
         const { namespace } = call;
         const after = query.after === null ? null : { namespace: namespace.name, queue: query.after };
         const page = await queuePage(call, [namespace], query, after);
-        if (form !== 'plain') await respondWithFolders(call, form, page);
-        else await call.jsonPieces(objectPieces(page.items[0]?.items ?? []), page.headers);
+        if (form !== 'plain') await call.pieces(FOLDER_PIECES[form](page.items), page.headers);
+        else await call.pieces(objectPieces(page.items[0]?.items ?? []), page.headers);
       }),
   }),
 ];
@@ -133,17 +134,6 @@ interface Position {
 
 interface QueueQuery extends PageQuery {
   readonly reload: boolean;
-}
-
-async function respondWithFolders(
-  call: HttpCall,
-  form: 'array' | 'tree',
-  page: Page<QueueFolder>,
-): Promise<void> {
-  await call.jsonPieces(
-    form === 'array' ? arrayPieces(page.items) : treePieces(page.items, leaf),
-    page.headers,
-  );
 }
 
 /** The queues of namespaces: all of them if the request has neither `limit` nor `after`, else those of one page. */
@@ -300,7 +290,12 @@ function* objectPieces(queues: readonly ListedQueue[]): Generator<string> {
   yield* joined('{', queues, ({ queue, json }) => `${JSON.stringify(queue)}:${json}`, '}');
 }
 
-/** `array=1`, in pieces of JSON. */
+/** The forms of a listing by namespace, in pieces of JSON. */
+const FOLDER_PIECES = {
+  array: arrayPieces,
+  tree: (folders: readonly QueueFolder[]) => treePieces(folders, leaf),
+} as const;
+
 function* arrayPieces(folders: readonly QueueFolder[]): Generator<string> {
   const queues = folders.flatMap(({ items }) => items ?? []);
   yield* joined(

@@ -11,7 +11,7 @@ import { LIMITS } from '../../model/limits.ts';
 import { atMember, type Members, membersOf, wholeMember, wrongMember } from '../../model/members.ts';
 import { checkGroup, checkName } from '../../model/names.ts';
 import { quote } from '../../util/quote.ts';
-import { type Schema, Type } from '../../util/schema.ts';
+import { type Properties, type Schema, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import type { RequestHead } from '../head.ts';
 import { flag, group, nameOf, oneOf, type Parameters, type QueryParameter, whole } from '../parameters.ts';
@@ -52,20 +52,16 @@ const optionsOfQueue = {
 
 type Options = { readonly [Name in keyof typeof options]: ReturnType<(typeof options)[Name]['read']> | null };
 
-const member = ({ description, schema }: QueryParameter<unknown>) =>
-  Type.Optional({ ...schema, description } as Schema);
+/** As members of a JSON body. */
+const memberSchemas = (parameters: Readonly<Record<string, QueryParameter<unknown>>>): Properties =>
+  Object.fromEntries(
+    Object.entries(parameters).map(([name, { description, schema }]) => [
+      name,
+      Type.Optional({ ...schema, description } as Schema),
+    ]),
+  );
 
-const bodyOptions = {
-  count: member(options.count),
-  min: member(options.min),
-  to: member(options.to),
-  tid: member(options.tid),
-  reserve: member(options.reserve),
-  lease: member(options.lease),
-  as: member(options.as),
-};
-
-const TakeOptions = namedObject('TakeOptions', { ...bodyOptions, group: member(optionsOfQueue.group) });
+const TakeOptions = namedObject('TakeOptions', memberSchemas(optionsOfQueue));
 
 const TakeFromSeveral = namedObject('TakeFromSeveral', {
   from: Type.Array(
@@ -89,7 +85,7 @@ const TakeFromSeveral = namedObject('TakeFromSeveral', {
       description: '`strict`, the default: as listed. `fair`: random, in proportion to the weights.',
     }),
   ),
-  ...bodyOptions,
+  ...memberSchemas(options),
 });
 
 const line = {
@@ -502,7 +498,7 @@ class Take implements Sink {
       }
     }
     const { contentType, pieces } = writeMany(this.#unsent, format);
-    this.#call.pieces(contentType, pieces, { written }).catch((error: unknown) => {
+    this.#call.pieces(pieces, [], contentType, written).catch((error: unknown) => {
       this.#abandon();
       this.#call.fail(error);
     });
