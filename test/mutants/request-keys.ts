@@ -94,7 +94,7 @@ export const REQUEST_KEYS: readonly Mutant[] = [
     name: 'elements of a request with a key have keys, too, which are ignored',
     suite: 'request keys over HTTP',
     edits: edit(
-      'http/routes/batches.ts',
+      'http/routes/elements.ts',
       'if (key !== null && element.key !== null) throw secondKey(place, element.key);\n',
       '',
     ),
@@ -116,6 +116,6 @@ export const REQUEST_KEYS: readonly Mutant[] = [
   {
     name: 'users share the keys of requests',
     suite: 'keys of users',
-    edits: edit('http/routes/batches.ts', 'requestKey(user.name, key)', "requestKey('any', key)"),
+    edits: edit('http/routes/elements.ts', 'requestKey(user.name, key)', "requestKey('any', key)"),
   },
 ];

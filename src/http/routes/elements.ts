@@ -1,29 +1,59 @@
+import { setImmediate as turn } from 'node:timers/promises';
 import { momentIn } from '../../broker/engine-time.ts';
-import { FINISH, RELEASE, type Receipt } from '../../broker/queue.ts';
+import {
+  FINISH,
+  type Queue,
+  RELEASE,
+  type Receipt,
+  type SettleAction,
+  type SettleItem,
+  type SettleOutcome,
+  type SettleResult,
+} from '../../broker/queue.ts';
 import { EXPIRY, needs, needsExpiry } from '../../broker/queue-options.ts';
-import { contentFingerprint, userKey } from '../../model/fingerprint.ts';
+import type { GroupName, NewElement } from '../../model/element.ts';
+import { QuaysideError } from '../../model/errors.ts';
+import { contentFingerprint, RequestFingerprint, requestKey, userKey } from '../../model/fingerprint.ts';
 import { checkHeaders, ELEMENT_HEADER_PREFIX } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
-import { Type } from '../../util/schema.ts';
+import { type Members, membersOf, wholeMember, wrongMember } from '../../model/members.ts';
+import { isGroup } from '../../model/names.ts';
+import { quote } from '../../util/quote.ts';
+import { type Properties, type Schema, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
-import { idempotencyKeyOf, type RequestHead } from '../head.ts';
+import { idempotencyKeyOf, MAX_KEY_LENGTH, type RequestHead } from '../head.ts';
 import {
   checkOpaque,
   duration,
   group,
   groups,
+  isOpaque,
   opaque,
   seconds,
   text,
   unixTime,
   whole,
 } from '../parameters.ts';
-import { readBody } from '../request.ts';
-import { json, Moment, namedObject, type Route, route } from '../route.ts';
+import { parseJson, readBody } from '../request.ts';
+import { json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
+import { elementsReader, errorIn, type GivenElement, type SentElements } from '../sent-elements.ts';
+import { MULTIPART, NDJSON } from '../written-elements.ts';
 
 const Inserted = namedObject('Inserted', { id: Type.String() });
 
 const REPEATED = ['x-ks-repeated', 'true'] as const;
+const repeatedNote = (description: string) => [{ name: 'x-ks-repeated', description }];
+
+/** What an insert of one or many may be answered with. */
+const insertProblems = [
+  'body-too-large',
+  'idempotency-mismatch',
+  'too-many-groups',
+  'namespace-full',
+  'queue-full',
+  'storage-full',
+  'not-supported',
+] as const;
 
 const Nothing = namedObject('Empty', {});
 
@@ -52,6 +82,94 @@ const problems = [
 
 const done = json('Done.', Nothing);
 
+/** Between two slices of so many elements, or so many bytes of them, other requests are served. */
+const SLICE_ELEMENTS = 500;
+const SLICE_BYTES = 262_144;
+
+/**
+ * The largest body of a settlement of many: enough for 10,000 items with a token, a group and a short reason each. JSON is parsed in one go,
+ * and 4 MiB of it take up to 60 ms.
+ */
+const MAX_SETTLE_BYTES = 4_194_304;
+
+/** What a settlement of many can do with an element; the members of its body. */
+const BATCH_ACTIONS = ['commit', 'rollback', 'release', 'extend', 'bury'] as const;
+type BatchAction = (typeof BATCH_ACTIONS)[number];
+
+const optional = (schema: Schema) => Type.Optional(orNull(schema));
+
+const ElementLine = namedObject(
+  'ElementLine',
+  {
+    json: Type.Optional(
+      Type.Unknown({ description: 'The body: this JSON text, exactly as written in the line.' }),
+    ),
+    text: optional(Type.String({ description: 'The body: this text in UTF-8.' })),
+    base64: optional(Type.String({ description: 'The body: any bytes.' })),
+    contentType: optional(Type.String({ description: 'With `json`, defaults to `application/json`.' })),
+    contentEncoding: optional(Type.String()),
+    headers: optional(Type.Record(Type.String(), { description: 'Element headers, without a prefix.' })),
+    mature: optional(Type.Number({ minimum: 0, description: 'Unix time in seconds.' })),
+    delay: optional(Type.Number({ minimum: 0, description: 'Seconds.' })),
+    tries: optional(Type.Integer({ minimum: 0, maximum: LIMITS.tries })),
+    groups: optional(Type.Array(Type.String(), { minItems: 1, maxItems: LIMITS.groups })),
+    ttl: optional(Type.Number({ minimum: 0.001, description: 'Seconds.' })),
+    key: optional(
+      Type.String({ minLength: 1, maxLength: MAX_KEY_LENGTH, description: 'The idempotency key.' }),
+    ),
+  },
+  { description: 'One line. The body is one of `json`, `text` and `base64`.' },
+);
+
+const InsertedMany = namedObject('InsertedMany', {
+  ids: Type.Array(Type.String(), { description: 'In the order of the elements.' }),
+  repeated: Type.Optional(
+    Type.Array(Type.Integer({ minimum: 0 }), {
+      description:
+        'Indexes in `ids`, from 0, of elements that were not stored because their key, or that of the request, was used before.',
+    }),
+  ),
+});
+
+const OUTCOMES = [
+  'done',
+  'dead-lettered',
+  'not-found',
+  'not-reserved',
+  'lease-lost',
+  'token-required',
+] as const satisfies readonly SettleOutcome[];
+
+const receiptMembers = {
+  id: Type.String(),
+  token: optional(Type.String()),
+  group: optional(Type.String()),
+};
+const items = (members: Properties): Schema =>
+  Type.Optional(Type.Array(Type.Union([Type.String(), Type.Object({ ...receiptMembers, ...members })])));
+const reasonMember = { reason: optional(Type.String()) };
+const delayMember = (minimum: number) => optional(Type.Integer({ minimum, maximum: LIMITS.delayMs }));
+
+const SettleManyRequest = namedObject('SettleManyRequest', {
+  commit: items({}),
+  rollback: items({ delay: delayMember(0), ...reasonMember }),
+  release: items({}),
+  extend: items({ lease: delayMember(1) }),
+  bury: items(reasonMember),
+});
+
+const SettledMany = namedObject('SettledMany', {
+  results: Type.Array(
+    Type.Object({
+      id: Type.String(),
+      action: Type.Enum([...BATCH_ACTIONS]),
+      outcome: Type.Enum([...OUTCOMES]),
+      until: Type.Optional(Moment),
+    }),
+  ),
+});
+
+/** What inserts, removes and settles elements, one or many. */
 export const elementRoutes: readonly Route[] = [
   route({
     id: 'insert',
@@ -83,20 +201,10 @@ export const elementRoutes: readonly Route[] = [
     ],
     responses: [
       json('Stored.', Inserted, {
-        headers: [
-          { name: 'x-ks-repeated', description: '`true` if the key was used before: nothing was stored.' },
-        ],
+        headers: repeatedNote('`true` if the key was used before: nothing was stored.'),
       }),
     ],
-    problems: [
-      'body-too-large',
-      'idempotency-mismatch',
-      'too-many-groups',
-      'namespace-full',
-      'queue-full',
-      'storage-full',
-      'not-supported',
-    ],
+    problems: insertProblems,
     handle(call, query) {
       const { head, namespace, queue } = call;
       const { mature, delay, ttl, tries } = query;
@@ -118,12 +226,9 @@ export const elementRoutes: readonly Route[] = [
           tries,
           groups,
         };
-        const fingerprint = dedupKey === null ? null : contentFingerprint(content, ttl);
-        const expiresAt = ttl === null ? null : momentIn(ttl, namespace, queue.key);
         let more: readonly string[] | undefined;
         const onRepeat = dedupKey === null ? null : () => (more = REPEATED);
-        const element = { ...content, dedupKey, fingerprint, expiresAt };
-        queue.insert([element], { user: call.user.name, onRepeat }).then(
+        queue.insert([newElement(queue, content, ttl, dedupKey)], { user: call.user.name, onRepeat }).then(
           // The port promises ids that need no escape.
           ([id]) => call.text(200, `{"id":"${id}"}`, more),
           (error: unknown) => call.fail(error),
@@ -155,12 +260,9 @@ export const elementRoutes: readonly Route[] = [
     query: which,
     responses: [done],
     problems,
-    handle(call, { group, token }) {
+    handle(call, which) {
       needs(call.namespace, 'reserve');
-      call.queue.settle(receipt(call, group, token), FINISH).then(
-        () => call.text(200, '{}'),
-        (error: unknown) => call.fail(error),
-      );
+      settle(call, which, FINISH, () => call.text(200, '{}'));
     },
   }),
   route({
@@ -197,30 +299,14 @@ export const elementRoutes: readonly Route[] = [
       },
     ],
     problems,
-    handle(call, { delay, reason, group, token }) {
+    handle(call, { delay, reason, ...which }) {
       needs(call.namespace, 'reserve');
       if (delay !== null && delay > 0) needs(call.namespace, 'sched');
       if (reason !== null) needsExpiry(call.namespace, 'reasons');
-      call.queue
-        .settle(receipt(call, group, token), {
-          kind: 'release',
-          delayMs: delay ?? 0,
-          isDefaultDelay: delay === null,
-          countTry: true,
-          reason,
-        })
-        .then(
-          ({ outcome }) => {
-            if (!prefersRepresentation(call.head)) call.text(200, '{}');
-            else
-              call.text(
-                200,
-                JSON.stringify({ state: outcome === 'dead-lettered' ? outcome : 'waiting' }),
-                REPRESENTATION_APPLIED,
-              );
-          },
-          (error: unknown) => call.fail(error),
-        );
+      settle(call, which, rollbackAction(delay, reason), ({ outcome }) => {
+        if (!prefersRepresentation(call.head)) call.text(200, '{}');
+        else call.value({ state: outcome === 'dead-lettered' ? outcome : 'waiting' }, REPRESENTATION_APPLIED);
+      });
     },
   }),
   route({
@@ -232,12 +318,9 @@ export const elementRoutes: readonly Route[] = [
     query: which,
     responses: [done],
     problems,
-    handle(call, { group, token }) {
+    handle(call, which) {
       needs(call.namespace, 'reserve');
-      call.queue.settle(receipt(call, group, token), RELEASE).then(
-        () => call.text(200, '{}'),
-        (error: unknown) => call.fail(error),
-      );
+      settle(call, which, RELEASE, () => call.text(200, '{}'));
     },
   }),
   route({
@@ -260,18 +343,117 @@ export const elementRoutes: readonly Route[] = [
       }),
     ],
     problems,
-    async handle(call, { lease, group, token }) {
+    async handle(call, { lease, ...which }) {
       needs(call.namespace, 'reserve');
-      const until = new Date(await call.queue.extend(receipt(call, group, token), lease)).toISOString();
-      call.text(200, JSON.stringify({ until }), ['x-ks-lease-until', until]);
+      const until = new Date(await call.queue.extend(receipt(call, which), lease)).toISOString();
+      call.value({ until }, ['x-ks-lease-until', until]);
+    },
+  }),
+  route({
+    id: 'insertMany',
+    methods: ['POST'],
+    path: '/q/:namespace/:queue/elements',
+    summary: 'Insert many elements, all or none: lines of NDJSON, or parts of multipart/mixed',
+    access: 'write',
+    makesQueue: true,
+    body: 'elements',
+    request: ElementLine,
+    query: {
+      mature: unixTime('As on a single insert, for elements that give neither `mature` nor `delay`.'),
+      delay: seconds('As on a single insert, for elements that give neither.', LIMITS.delayMs, null),
+      ttl: duration('As on a single insert; applies to elements that give none.', LIMITS.delayMs),
+      tries: whole(
+        'As on a single insert; applies to elements that give none.',
+        { from: 0, to: LIMITS.tries, unit: 'a count' },
+        null,
+      ),
+      groups: groups('As on a single insert; applies to elements that give none.'),
+    },
+    headers: [
+      {
+        name: 'content-type',
+        description: `\`${NDJSON}\`, or \`${MULTIPART}\` with its boundary.`,
+      },
+      {
+        name: 'idempotency-key',
+        description:
+          'A key for the whole request instead of keys for its elements. If the same user repeats the key with the same content, nothing is stored and the first ids are returned; with other content, the request is rejected.',
+      },
+    ],
+    responses: [
+      json('All are stored.', InsertedMany, {
+        headers: repeatedNote('`true` if the key of the request was used before: nothing was stored.'),
+      }),
+    ],
+    problems: ['invalid-body', ...insertProblems],
+    handle(call, defaults) {
+      const { bodyLimit, batchBytes } = call.front.parts.options;
+      const read = elementsReader(call.head, bodyLimit);
+      const key = idempotencyKeyOf(call.head);
+      call.queue.groups(defaults.groups);
+      return call.front.readLargeInTurn(call, batchBytes, (body) =>
+        insertMany(call, read(body), { defaults, key }),
+      );
+    },
+  }),
+  route({
+    id: 'settleMany',
+    methods: ['POST'],
+    path: '/q/:namespace/:queue/settle',
+    summary: 'Commit, roll back, release, extend and bury many reserved elements in one call',
+    access: 'read',
+    body: 'json',
+    request: SettleManyRequest,
+    responses: [json('What became of each, in the order of the request.', SettledMany)],
+    problems: ['invalid-body', 'invalid-parameter', 'body-too-large', 'not-supported'],
+    handle(call) {
+      needs(call.namespace, 'reserve');
+      const { batchBytes } = call.front.parts.options;
+      const maxBytes = Math.min(batchBytes, MAX_SETTLE_BYTES);
+      return call.front.readLargeInTurn(call, maxBytes, (body) => settleMany(call, parseJson(body)));
     },
   }),
 ];
 
 const REPRESENTATION_APPLIED = ['preference-applied', 'return=representation'] as const;
 
-function receipt(call: HttpCall, group: string | null, token: string | null): Receipt {
+interface Which {
+  readonly group: GroupName | null;
+  readonly token: string | null;
+}
+
+function receipt(call: HttpCall, { group, token }: Which): Receipt {
   return { id: checkOpaque('id', call.param('id')), group, token, owner: call.user.name };
+}
+
+/** @param delayMs null: the queue's retry delay, if it has one */
+function rollbackAction(delayMs: number | null, reason: string | null): SettleAction {
+  return { kind: 'release', delayMs: delayMs ?? 0, isDefaultDelay: delayMs === null, countTry: true, reason };
+}
+
+/** Settles the element of the path. @param done answers the call */
+function settle(
+  call: HttpCall,
+  which: Which,
+  action: SettleAction,
+  done: (result: SettleResult) => void,
+): void {
+  call.queue.settle(receipt(call, which), action).then(done, (error: unknown) => call.fail(error));
+}
+
+/** An element to insert. @param dedupKey of its idempotency key; null: it has none */
+function newElement(
+  queue: Queue,
+  content: Omit<NewElement, 'dedupKey' | 'fingerprint' | 'expiresAt'>,
+  ttlMs: number | null,
+  dedupKey: string | null,
+): NewElement {
+  return {
+    ...content,
+    dedupKey,
+    fingerprint: dedupKey === null ? null : contentFingerprint(content, ttlMs),
+    expiresAt: ttlMs === null ? null : momentIn(ttlMs, queue.namespace, queue.key),
+  };
 }
 
 const REPRESENTATION = /(?:^|,)\s*return\s*=\s*"?representation"?\s*(?:[,;]|$)/i;
@@ -279,4 +461,232 @@ const REPRESENTATION = /(?:^|,)\s*return\s*=\s*"?representation"?\s*(?:[,;]|$)/i
 /** `Prefer: return=representation` (RFC 7240). */
 function prefersRepresentation({ prefer }: RequestHead): boolean {
   return prefer !== null && REPRESENTATION.test(prefer);
+}
+
+/** What the query says for elements that do not say it themselves. */
+interface Defaults {
+  readonly mature: number | null;
+  readonly delay: number | null;
+  readonly ttl: number | null;
+  readonly tries: number | null;
+  readonly groups: readonly GroupName[] | null;
+}
+
+/** @param key the idempotency key of the request */
+async function insertMany(
+  call: HttpCall,
+  { place, elements }: SentElements,
+  { defaults, key }: { defaults: Defaults; key: string | null },
+): Promise<void> {
+  const { queue, user } = call;
+  const { batchCount } = call.front.parts.options;
+  const fingerprint = key === null ? null : new RequestFingerprint();
+  const make = elementMaker(queue, user.name, { defaults, fingerprint });
+  const batch: NewElement[] = [];
+  /** Where each of them stood. */
+  const numbers: number[] = [];
+  let bytes = 0;
+  for (const { number, element } of elements) {
+    if (batch.length === batchCount) throw errorIn(place, number, tooMany('elements', batchCount));
+    try {
+      if (key !== null && element.key !== null) throw secondKey(place, element.key);
+      batch.push(make(element));
+    } catch (error) {
+      throw errorIn(place, number, error);
+    }
+    numbers.push(number);
+    bytes += element.body.byteLength;
+    if (batch.length % SLICE_ELEMENTS !== 0 && bytes < SLICE_BYTES) continue;
+    bytes = 0;
+    await turn();
+  }
+  if (call.isGone) return;
+  const repeated: number[] = [];
+  let ids: readonly string[] = [];
+  try {
+    const request =
+      key === null || fingerprint === null
+        ? null
+        : { key: requestKey(user.name, key), fingerprint: fingerprint.text() };
+    if (batch.length > 0)
+      ids = await queue.insert(batch, {
+        user: user.name,
+        onRepeat: (index) => repeated.push(index),
+        request,
+      });
+  } catch (error) {
+    throw key === null ? namedByPlace(error, place, numbers) : error;
+  }
+  // The port promises ids that need no escape.
+  const list = ids.length === 0 ? '' : `"${ids.join('","')}"`;
+  const more = repeated.length === 0 ? '' : `,"repeated":[${repeated.sort((a, b) => a - b).join(',')}]`;
+  call.text(200, `{"ids":[${list}]${more}}`, key === null || repeated.length === 0 ? undefined : REPEATED);
+}
+
+/** Of an element that has a key of its own in a request with one. */
+function secondKey(place: SentElements['place'], key: string): QuaysideError {
+  const parameter = place === 'line' ? 'key' : 'idempotency-key';
+  const message = `${parameter} ${quote(key)} cannot be given in addition to the Idempotency-Key of the request. Give the request a key, or its elements.`;
+  return new QuaysideError('invalid-parameter', message, { parameter });
+}
+
+/** What is wrong with one of the elements, by the number of its line or part. */
+function namedByPlace(error: unknown, place: SentElements['place'], numbers: readonly number[]): unknown {
+  if (!(error instanceof QuaysideError)) return error;
+  const { index, ...extra } = error.details.extra ?? {};
+  const number =
+    numbers.length === 1 && error.code === 'idempotency-mismatch' ? numbers[0] : numbers[index as number];
+  if (number === undefined) return error;
+  return errorIn(place, number, error.with({ extra }));
+}
+
+/** Makes elements of what was sent. What it returns throws `not-supported` and `invalid-parameter`. */
+function elementMaker(
+  queue: Queue,
+  user: string,
+  { defaults, fingerprint }: { defaults: Defaults; fingerprint: RequestFingerprint | null },
+): (sent: GivenElement) => NewElement {
+  const { namespace } = queue;
+  // One array for all that name none.
+  const usual = queue.groups(defaults.groups);
+  return (sent) => {
+    const { body, contentType, contentEncoding, headers } = sent;
+    const isTimed = sent.matureAt !== null || sent.delayMs !== null;
+    const matureAt = isTimed ? sent.matureAt : defaults.mature;
+    const delayMs = (isTimed ? sent.delayMs : defaults.delay) ?? 0;
+    const ttlMs = sent.ttlMs ?? defaults.ttl;
+    if (matureAt !== null || delayMs > 0) needs(namespace, 'sched');
+    if (ttlMs !== null) needsExpiry(namespace, EXPIRY);
+    const content = {
+      body,
+      contentType,
+      contentEncoding,
+      headers,
+      matureAt,
+      delayMs,
+      tries: sent.tries ?? defaults.tries ?? 0,
+      groups: sent.groups === null ? usual : queue.groups(sent.groups),
+    };
+    fingerprint?.add(content, ttlMs);
+    return newElement(queue, content, ttlMs, sent.key === null ? null : userKey(user, sent.key));
+  };
+}
+
+async function settleMany(call: HttpCall, payload: unknown): Promise<void> {
+  const { queue, user } = call;
+  const batch = readSettleItems(payload, queue, user.name, call.front.parts.options.batchCount);
+  const sent: SettleItem[] = [];
+  for (const { settle } of batch) if (typeof settle !== 'string') sent.push(settle);
+  const results = sent.length === 0 ? [] : await queue.settleAll(sent);
+  call.text(200, `{"results":[${resultsOf(batch, results).join(',')}]}`);
+}
+
+/** @param settled of the items that were sent, in their order */
+function resultsOf(batch: readonly BatchItem[], settled: readonly SettleResult[]): string[] {
+  let at = 0;
+  return batch.map(({ id, action, settle }) => {
+    const result = typeof settle === 'string' ? null : settled[at++];
+    const outcome: SettleOutcome = typeof settle === 'string' ? settle : (result?.outcome ?? 'not-found');
+    const until = result?.until == null ? '' : `,"until":"${new Date(result.until).toISOString()}"`;
+    return `{"id":${JSON.stringify(id)},"action":"${action}","outcome":"${outcome}"${until}}`;
+  });
+}
+
+/** One settlement of many. */
+interface BatchItem {
+  readonly id: string;
+  readonly action: BatchAction;
+  /** What is sent to the engine; or how it ended, if no element can be meant. */
+  readonly settle: SettleItem | SettleOutcome;
+}
+
+const RECEIPT = ['id', 'token', 'group'];
+const MEMBERS: Readonly<Record<BatchAction, readonly string[]>> = {
+  commit: RECEIPT,
+  rollback: [...RECEIPT, 'delay', 'reason'],
+  release: RECEIPT,
+  extend: [...RECEIPT, 'lease'],
+  bury: [...RECEIPT, 'reason'],
+};
+
+/**
+ * Reads the body of a settlement of many, in its order: `{"commit": […], "rollback": […], "release": […], "extend": […],
+ * "bury": […]}`, of items `{"id", "token", "group", "delay", "lease", "reason"}`, or ids. What is not of this shape is an error. What is, but names nothing
+ * that can be there, such as an id with a space, is one item's outcome.
+ * @param owner who settles
+ * @throws QuaysideError `invalid-parameter` with the path; `body-too-large`; `not-supported`
+ */
+function readSettleItems(payload: unknown, queue: Queue, owner: string, maxCount: number): BatchItem[] {
+  const body = membersOf(payload, '', BATCH_ACTIONS);
+  const items: BatchItem[] = [];
+  for (const action of Object.keys(body) as BatchAction[]) {
+    const list = body[action];
+    if (!Array.isArray(list)) throw wrongMember(action, list, 'an array');
+    if (items.length + list.length > maxCount) throw tooMany('items', maxCount);
+    for (let index = 0; index < list.length; index += 1) {
+      items.push(readItem(action, list[index], index, queue, owner));
+    }
+  }
+  return items;
+}
+
+function readItem(
+  action: BatchAction,
+  value: unknown,
+  index: number,
+  queue: Queue,
+  owner: string,
+): BatchItem {
+  const path = `${action}[${index}]`;
+  const members: Members =
+    typeof value === 'string' ? { id: value } : membersOf(value, path, MEMBERS[action]);
+  const id = textMember(members, 'id', path);
+  if (id === null) throw wrongMember(`${path}.id`, undefined, 'a string');
+  const token = textMember(members, 'token', path);
+  const group = textMember(members, 'group', path);
+  const settleAction = actionOf(action, members, path, queue);
+  let settle: SettleItem | SettleOutcome;
+  if (!isOpaque(id) || (group !== null && !isGroup(group))) settle = 'not-found';
+  else if (token !== null && !isOpaque(token)) settle = 'lease-lost';
+  else settle = queue.item({ id, group, token, owner }, settleAction);
+  return { id, action, settle };
+}
+
+function actionOf(action: BatchAction, members: Members, path: string, queue: Queue): SettleAction {
+  if (action === 'commit') return FINISH;
+  if (action === 'release') return RELEASE;
+  if (action === 'extend') {
+    return { kind: 'extend', leaseMs: milliseconds(members, 'lease', path, 1) ?? queue.settings.leaseMs };
+  }
+  const { namespace } = queue;
+  // Longer ones are cut by the engine: an error message of any length must not keep the others reserved.
+  const reason = textMember(members, 'reason', path) || null;
+  if (reason !== null) needsExpiry(namespace, 'reasons');
+  if (action === 'bury') return { kind: 'dead-letter', countTry: true, reason };
+  const delayMs = milliseconds(members, 'delay', path, 0);
+  if (delayMs !== null && delayMs > 0) needs(namespace, 'sched');
+  return rollbackAction(delayMs, reason);
+}
+
+/** A string, or null if the member is null or not given. */
+function textMember(members: Members, name: string, path: string): string | null {
+  const value = members[name] ?? null;
+  if (value === null || typeof value === 'string') return value;
+  throw wrongMember(`${path}.${name}`, value, 'a string');
+}
+
+function milliseconds(members: Members, name: string, path: string, from: number): number | null {
+  const value = members[name] ?? null;
+  return value === null ? null : wholeMember(`${path}.${name}`, value, from, LIMITS.delayMs, 'milliseconds');
+}
+
+/** The error of a request of many that has one more than it may. @param what they are, in the plural */
+function tooMany(what: string, limit: number): QuaysideError {
+  return new QuaysideError(
+    'body-too-large',
+    `There are more than ${limit} ${what}, the limit (http.batchCount).`,
+    {
+      extra: { limit },
+    },
+  );
 }

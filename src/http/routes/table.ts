@@ -7,7 +7,6 @@ import type { HttpParts } from '../options.ts';
 import type { QueryParameter } from '../parameters.ts';
 import { type BodyUse, namedObject, type ResponseNote, type Route, route } from '../route.ts';
 import { MULTIPART, NDJSON } from '../written-elements.ts';
-import { batchRoutes } from './batches.ts';
 import { browseRoutes } from './browse.ts';
 import { consoleRoutes } from './console.ts';
 import { definitionRoutes } from './definitions.ts';
@@ -31,7 +30,6 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
     ...queueRoutes,
     ...elementRoutes,
     ...takeRoutes,
-    ...batchRoutes,
     ...exchangeRoutes,
     ...exportRoutes,
     ...operationRoutes,
