@@ -6,28 +6,36 @@ import { checkContentHeader, ELEMENT_HEADER_PREFIX, headerParameter } from '../m
 import { LIMITS } from '../model/limits.ts';
 import { quote } from '../util/quote.ts';
 
+/** The field of a header, and what joins the values of several lines; null: only one line may be sent. */
+const TEXT_FIELDS = [
+  ['host', 'host', null],
+  ['authorization', 'authorization', null],
+  ['content-type', 'contentType', null],
+  ['content-encoding', 'contentEncoding', ', '],
+  ['accept', 'accept', ', '],
+  ['prefer', 'prefer', ', '],
+  ['cookie', 'cookie', '; '],
+  ['idempotency-key', 'idempotencyKey', null],
+  ['expect', 'expect', null],
+  ['if-match', 'ifMatch', ', '],
+  ['last-event-id', 'lastEventId', null],
+  ['origin', 'origin', null],
+  ['sec-fetch-site', 'fetchSite', null],
+  ['sec-purpose', 'purpose', ', '],
+  // Of older browsers.
+  ['purpose', 'purpose', ', '],
+  // As proxies write them; believed only from trusted ones.
+  ['forwarded', 'forwarded', ', '],
+  ['x-forwarded-for', 'forwardedFor', ', '],
+] as const;
+const FIELDS = new Map(
+  TEXT_FIELDS.map(([name, field, separator]) => [name as string, { field, separator } as const]),
+);
+
 /** The headers of a request that mean something to this server; null if not sent. */
-export interface RequestHead {
-  host: string | null;
-  authorization: string | null;
-  contentType: string | null;
-  contentEncoding: string | null;
+export interface RequestHead extends Record<(typeof TEXT_FIELDS)[number][1], string | null> {
   /** -1 if not sent. The parser has checked it. */
   contentLength: number;
-  accept: string | null;
-  prefer: string | null;
-  cookie: string | null;
-  idempotencyKey: string | null;
-  expect: string | null;
-  ifMatch: string | null;
-  lastEventId: string | null;
-  origin: string | null;
-  fetchSite: string | null;
-  /** `Sec-Purpose` and the `Purpose` of older browsers. */
-  purpose: string | null;
-  /** `Forwarded` and `X-Forwarded-For`, as proxies write them; believed only from trusted ones. */
-  forwarded: string | null;
-  forwardedFor: string | null;
   isChunked: boolean;
   /** Names in lower case and without their prefix; a repeated one is joined. Not checked yet. */
   elementHeaders: ElementHeaders;
@@ -55,31 +63,6 @@ export const UNREAD: RequestHead = {
   isChunked: false,
   elementHeaders: NO_HEADERS,
 };
-
-type TextField = Exclude<keyof RequestHead, 'contentLength' | 'isChunked' | 'elementHeaders'>;
-
-/** The field of a header, and what joins the values of several lines; null: only one line may be sent. */
-const FIELDS: ReadonlyMap<string, { readonly field: TextField; readonly separator: string | null }> = new Map(
-  [
-    ['host', { field: 'host', separator: null }],
-    ['authorization', { field: 'authorization', separator: null }],
-    ['content-type', { field: 'contentType', separator: null }],
-    ['content-encoding', { field: 'contentEncoding', separator: ', ' }],
-    ['accept', { field: 'accept', separator: ', ' }],
-    ['prefer', { field: 'prefer', separator: ', ' }],
-    ['cookie', { field: 'cookie', separator: '; ' }],
-    ['idempotency-key', { field: 'idempotencyKey', separator: null }],
-    ['expect', { field: 'expect', separator: null }],
-    ['if-match', { field: 'ifMatch', separator: ', ' }],
-    ['last-event-id', { field: 'lastEventId', separator: null }],
-    ['origin', { field: 'origin', separator: null }],
-    ['sec-fetch-site', { field: 'fetchSite', separator: null }],
-    ['sec-purpose', { field: 'purpose', separator: ', ' }],
-    ['purpose', { field: 'purpose', separator: ', ' }],
-    ['forwarded', { field: 'forwarded', separator: ', ' }],
-    ['x-forwarded-for', { field: 'forwardedFor', separator: ', ' }],
-  ] as const,
-);
 
 /**
  * Reads what matters out of Node's flat list of header lines, in one pass. Node's own `headers` would drop

@@ -61,27 +61,18 @@ export function elementsReader(head: RequestHead, bodyLimit: number): (body: Buf
 
 function* readLines(body: Buffer, bodyLimit: number): Generator<Sent, void, undefined> {
   for (const { number, line } of linesOf(body, maxLineBytes(bodyLimit))) {
-    let element: GivenElement;
-    try {
-      element = limited(readLineElement(line), bodyLimit);
-    } catch (error) {
-      throw errorIn('line', number, error);
-    }
-    yield { number, element };
+    yield { number, element: readAt('line', number, () => limited(readLineElement(line), bodyLimit)) };
   }
 }
 
 function* readSentParts(body: Buffer, boundary: string, bodyLimit: number): Generator<Sent, void, undefined> {
   const parts = readParts(body, boundary);
   for (let number = 1; ; number += 1) {
-    let element: GivenElement;
-    try {
+    const element = readAt('part', number, () => {
       const next = parts.next();
-      if (next.done === true) return;
-      element = limited(elementOfPart(next.value), bodyLimit);
-    } catch (error) {
-      throw errorIn('part', number, error);
-    }
+      return next.done === true ? null : limited(elementOfPart(next.value), bodyLimit);
+    });
+    if (element === null) return;
     yield { number, element };
   }
 }
@@ -94,13 +85,7 @@ function* readSentParts(body: Buffer, boundary: string, bodyLimit: number): Gene
 export async function* importedElements(call: HttpCall): AsyncGenerator<ImportedElement, void, undefined> {
   const { bodyLimit } = call.front.parts.options;
   for await (const { number, line } of incomingLines(call, maxLineBytes(bodyLimit))) {
-    let element: ExportedElement;
-    try {
-      element = limited(readExportedLine(line), bodyLimit);
-    } catch (error) {
-      throw errorIn('line', number, error);
-    }
-    yield { number, element };
+    yield { number, element: readAt('line', number, () => limited(readExportedLine(line), bodyLimit)) };
   }
 }
 
@@ -303,6 +288,15 @@ export function errorIn(place: Place, number: number, thrown: unknown): unknown 
   const where = place === 'line' ? 'Line' : 'Part';
   const extra = { ...thrown.details.extra, [place]: number };
   return thrown.with({ message: `${where} ${number}: ${thrown.message}`, extra });
+}
+
+/** What `read` returns, or throws with the place. */
+export function readAt<T>(place: Place, number: number, read: () => T): T {
+  try {
+    return read();
+  } catch (error) {
+    throw errorIn(place, number, error);
+  }
 }
 
 const BODIES = ['json', 'text', 'base64'] as const;

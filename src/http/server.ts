@@ -8,7 +8,15 @@ import { ExcessConnections } from '../util/excess-connections.ts';
 import type { Histogram } from '../util/histogram.ts';
 import { quote } from '../util/quote.ts';
 import type { Service } from '../util/service.ts';
-import { TCP_KEEP_ALIVE_MS, TLS_HANDSHAKE_MS, TLS_VERSION, type TlsMaterial } from '../util/sockets.ts';
+import {
+  addressOf,
+  listen,
+  peerOf,
+  TCP_KEEP_ALIVE_MS,
+  TLS_HANDSHAKE_MS,
+  TLS_VERSION,
+  type TlsMaterial,
+} from '../util/sockets.ts';
 import { errorResponse } from './errors.ts';
 import { Front } from './front.ts';
 import { createServer } from './node-http.ts';
@@ -43,9 +51,7 @@ export class HttpServer implements Service {
 
   /** Where it listens. @throws Error before `start` has resolved */
   get address(): AddressInfo {
-    const address = this.#server.address();
-    if (address === null || typeof address === 'string') throw new Error('The HTTP server does not listen.');
-    return address;
+    return addressOf(this.#server, 'HTTP');
   }
 
   /** How long requests took, by operation. */
@@ -55,15 +61,9 @@ export class HttpServer implements Service {
 
   /** Resolves when it listens; rejects if the address cannot be had. */
   start(): Promise<void> {
-    const { host, port } = this.#parts.options;
-    const { promise, resolve, reject } = Promise.withResolvers<void>();
-    this.#server.once('error', reject);
-    this.#server.listen(host.startsWith('/') ? { path: host } : { host, port }, () => {
-      this.#server.off('error', reject);
-      this.#server.on('error', (error) => this.#parts.log.error({ err: error }, 'the HTTP listener failed'));
-      resolve();
-    });
-    return promise;
+    const { options, log } = this.#parts;
+    const { host, port } = options;
+    return listen(this.#server, host.startsWith('/') ? { path: host } : { host, port }, 'HTTP', log);
   }
 
   /** From now on each response ends its connection. To be called before the broker is drained, which ends blocked gets. */
@@ -138,11 +138,6 @@ export class HttpServer implements Service {
     for (const socket of this.#unused.values()) socket.destroy();
     return promise;
   }
-}
-
-/** The same for a connection and for the TLS connection within it. */
-function peerOf({ remoteAddress, remotePort }: Socket): string {
-  return `${remoteAddress} ${remotePort}`;
 }
 
 function makeServer(

@@ -16,7 +16,15 @@ import { ExcessConnections } from '../util/excess-connections.ts';
 import { LineLimit } from '../util/line-limit.ts';
 import type { FrontEndLog } from '../util/log.ts';
 import type { Service } from '../util/service.ts';
-import { TCP_KEEP_ALIVE_MS, TLS_HANDSHAKE_MS, TLS_VERSION, type TlsMaterial } from '../util/sockets.ts';
+import {
+  addressOf,
+  listen,
+  peerOf,
+  TCP_KEEP_ALIVE_MS,
+  TLS_HANDSHAKE_MS,
+  TLS_VERSION,
+  type TlsMaterial,
+} from '../util/sockets.ts';
 import type { UserLimit } from '../util/user-limit.ts';
 import type { ClientSession } from './client-session.ts';
 import { type ClientCertificate, readClientCertificate } from './login.ts';
@@ -157,26 +165,14 @@ export class SessionServer implements Service {
 
   /** Where it listens. @throws Error before `start` has resolved */
   get address(): AddressInfo {
-    const address = this.#server.address();
-    if (address === null || typeof address === 'string') {
-      throw new Error(`The ${this.#protocol} server does not listen.`);
-    }
-    return address;
+    return addressOf(this.#server, this.#protocol);
   }
 
   /** Resolves when it listens; rejects where the address cannot be had. */
   start(): Promise<void> {
-    const { host, port } = this.#parts.options;
-    const { promise, resolve, reject } = Promise.withResolvers<void>();
-    this.#server.once('error', reject);
-    this.#server.listen({ host, port }, () => {
-      this.#server.off('error', reject);
-      this.#server.on('error', (error) =>
-        this.#parts.log.error({ err: error }, `the ${this.#protocol} listener failed`),
-      );
-      resolve();
-    });
-    return promise;
+    const { options, log } = this.#parts;
+    const { host, port } = options;
+    return listen(this.#server, { host, port }, this.#protocol, log);
   }
 
   /**
@@ -327,11 +323,6 @@ export class SessionServer implements Service {
     this.#lineLimits.beforeLogin.flush();
     this.#excess.flush();
   }
-}
-
-/** Names a connection among those of one listener, on its raw socket as on that of TLS. */
-function peerOf({ remoteAddress, remotePort }: Socket): string {
-  return `${remoteAddress} ${remotePort}`;
 }
 
 /** Numbers of one front end for `/metrics`. Those up to `stalled` are current, the others count from the start. */

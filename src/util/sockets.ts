@@ -1,3 +1,6 @@
+import type { AddressInfo, ListenOptions, Server, Socket } from 'node:net';
+import type { FrontEndLog } from './log.ts';
+
 /** A certificate chain and its key, as PEM text. */
 export interface TlsMaterial {
   readonly cert: string;
@@ -12,3 +15,34 @@ export const TLS_HANDSHAKE_MS = 10_000;
 
 /** TCP keep-alive finds peers that vanished without a word and owe nothing. */
 export const TCP_KEEP_ALIVE_MS = 30_000;
+
+/** Resolves when a server listens; rejects if the address cannot be had. @param protocol its name, for people */
+export function listen(
+  server: Server,
+  options: ListenOptions,
+  protocol: string,
+  log: FrontEndLog,
+): Promise<void> {
+  const { promise, resolve, reject } = Promise.withResolvers<void>();
+  server.once('error', reject);
+  server.listen(options, () => {
+    server.off('error', reject);
+    server.on('error', (error) => log.error({ err: error }, `the ${protocol} listener failed`));
+    resolve();
+  });
+  return promise;
+}
+
+/** Where a server listens. @throws Error if it does not */
+export function addressOf(server: Server, protocol: string): AddressInfo {
+  const address = server.address();
+  if (address === null || typeof address === 'string') {
+    throw new Error(`The ${protocol} server does not listen.`);
+  }
+  return address;
+}
+
+/** Names a connection among those of one listener: the same for a raw socket and the TLS connection within it. */
+export function peerOf({ remoteAddress, remotePort }: Socket): string {
+  return `${remoteAddress} ${remotePort}`;
+}

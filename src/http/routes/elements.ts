@@ -36,7 +36,7 @@ import {
 } from '../parameters.ts';
 import { parseJson, readBody } from '../request.ts';
 import { json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
-import { elementsReader, errorIn, type GivenElement, type SentElements } from '../sent-elements.ts';
+import { elementsReader, errorIn, type GivenElement, readAt, type SentElements } from '../sent-elements.ts';
 import { MULTIPART, NDJSON } from '../written-elements.ts';
 
 const Inserted = namedObject('Inserted', { id: Type.String() });
@@ -487,13 +487,11 @@ async function insertMany(
   const numbers: number[] = [];
   let bytes = 0;
   for (const { number, element } of elements) {
-    if (batch.length === batchCount) throw errorIn(place, number, tooMany('elements', batchCount));
-    try {
+    readAt(place, number, () => {
+      if (batch.length === batchCount) throw tooMany('elements', batchCount);
       if (key !== null && element.key !== null) throw secondKey(place, element.key);
       batch.push(make(element));
-    } catch (error) {
-      throw errorIn(place, number, error);
-    }
+    });
     numbers.push(number);
     bytes += element.body.byteLength;
     if (batch.length % SLICE_ELEMENTS !== 0 && bytes < SLICE_BYTES) continue;

@@ -108,17 +108,15 @@ async function importLines(call: HttpCall): Promise<void> {
       }
     }
     if (call.request.complete) await queueImport.flush();
-    const { imported, repeated } = queueImport;
-    call.audited = { imported, repeated };
-    if (!call.isGone) call.value({ imported, repeated });
+    call.audited = progressOf(queueImport);
+    if (!call.isGone) call.value(call.audited);
   } catch (error) {
-    const { imported, repeated } = queueImport;
-    call.audited = { imported, repeated };
-    call.fail(withProgress(error, { imported, repeated }));
+    call.audited = progressOf(queueImport);
+    const isPublic = error instanceof QuaysideError;
+    call.fail(isPublic ? error.with({ extra: { ...error.details.extra, ...call.audited } }) : error);
   }
 }
 
-function withProgress(error: unknown, progress: { imported: number; repeated: number }): unknown {
-  if (!(error instanceof QuaysideError)) return error;
-  return error.with({ extra: { ...error.details.extra, ...progress } });
+function progressOf({ imported, repeated }: QueueImport): object {
+  return { imported, repeated };
 }

@@ -7,6 +7,7 @@ import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { readJson } from '../request.ts';
 import { json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
+import { isoTime } from '../written-elements.ts';
 
 const MAX_BYTES = 65_536;
 const MAX_NAME = 64;
@@ -173,6 +174,6 @@ function checkGrant({ user, front }: HttpCall, right: Right, namespace: string):
 }
 
 function shown({ createdAt, expiresAt, lastUsedAt, ...token }: TokenRecord): object {
-  const time = (at: number | null): string | null => (at === null ? null : new Date(at).toISOString());
+  const time = (at: number | null): string | null => (at === null ? null : isoTime(at));
   return { ...token, createdAt: time(createdAt), expiresAt: time(expiresAt), lastUsedAt: time(lastUsedAt) };
 }
