@@ -2,7 +2,7 @@ import type { SeenSession } from '../access/console-sessions.ts';
 import type { User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { PendingConsumer, SessionInfo } from '../broker/consumer.ts';
-import type { Ask, Questions } from '../broker/questions.ts';
+import type { Ask } from '../broker/questions.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import type { EngineReport, HttpParts } from './options.ts';
@@ -72,7 +72,7 @@ interface NodeListParts<Row extends object> {
 }
 
 /** The user as a viewer of lists. @param only rows of this namespace; null: all */
-function viewerOf(user: User, only: string | null = null): ListViewer {
+function viewerOf(user: User, only: string | null): ListViewer {
   const isListed = (namespace: string): boolean => only === null || namespace === only;
   return {
     name: user.name,
@@ -88,12 +88,17 @@ function viewerOf(user: User, only: string | null = null): ListViewer {
  * is one of visible rows. The node that asks does so again: it knows the user, and has to trust nobody's rights.
  */
 class NodeList<Row extends object> {
+  readonly #broker: Broker;
+  readonly #running: ConcurrencyLimit;
   readonly #parts: NodeListParts<Row>;
   readonly #ask: Ask<ListQuestion, Row>;
 
-  constructor(questions: Questions, parts: NodeListParts<Row>) {
+  /** @param running lists that are being made */
+  constructor(broker: Broker, running: ConcurrencyLimit, parts: NodeListParts<Row>) {
+    this.#broker = broker;
+    this.#running = running;
     this.#parts = parts;
-    this.#ask = questions.register<ListQuestion, Row>({
+    this.#ask = broker.questions.register<ListQuestion, Row>({
       name: parts.name,
       maxBytes: MAX_REPLY_BYTES,
       reply: async ({ viewer, limit }, from) => {
@@ -103,8 +108,19 @@ class NodeList<Row extends object> {
     });
   }
 
-  async read(viewer: ListViewer, namespaces: readonly string[], limit: number): Promise<ListOfNodes<Row>> {
+  /** What a user sees of it. @param only rows of this namespace; null: all */
+  read(user: User, limit = MAX_ROWS, only: string | null = null): Promise<ListOfNodes<Row>> {
+    return this.readAs(viewerOf(user, only), limit, user);
+  }
+
+  /** @param caller who asks for it: the lists of one user never keep another from theirs */
+  readAs(viewer: ListViewer, limit: number, caller: User): Promise<ListOfNodes<Row>> {
+    return this.#running.run(caller.name, () => this.#make(viewer, limit));
+  }
+
+  async #make(viewer: ListViewer, limit: number): Promise<ListOfNodes<Row>> {
     const { compare, shown } = this.#parts;
+    const namespaces = this.#broker.namespaces().map(({ name }) => name);
     const { nodes, missing } = await this.#ask({ viewer: rightsOf(viewer, namespaces), limit });
     let total = 0;
     const unreadable: string[] = [];
@@ -137,51 +153,52 @@ class NodeList<Row extends object> {
 
 /** The lists of operators, each of all nodes. */
 export class NodeLists {
-  readonly #broker: Broker;
-  readonly #consumers: NodeList<QueuedConsumer>;
-  readonly #sessions: NodeList<SessionInfo>;
-  readonly #audit: NodeList<AuditLine>;
-  readonly #engines: NodeList<NamedEngine>;
+  /** Calls that wait, the longest first. */
+  readonly consumers: NodeList<QueuedConsumer>;
+  /** Sessions of STOMP and AMQP, the longest first. */
+  readonly sessions: NodeList<SessionInfo>;
+  /** Who changed what, the latest first. */
+  readonly audit: NodeList<AuditLine>;
+  /** The engines as each node sees them, those of this node first. */
+  readonly engines: NodeList<NamedEngine>;
   readonly #consoleSessions: NodeList<SeenSession>;
   readonly #auditTrail = new AuditTrail();
-  readonly #limit = new ConcurrencyLimit({
-    perKey: LISTS_PER_USER,
-    maxWaiting: MAX_WAITING_LISTS,
-    rejection: () =>
-      new QuaysideError(
-        'overloaded',
-        `Lists of all nodes are made ${LISTS_PER_USER} at a time for each user, and ${MAX_WAITING_LISTS} are waiting; retry later.`,
-      ),
-  });
 
   constructor({ broker, sessions, engines, consoleSessions }: HttpParts) {
-    this.#broker = broker;
-    const { questions } = broker;
-    this.#consumers = new NodeList(questions, {
+    const running = new ConcurrencyLimit({
+      perKey: LISTS_PER_USER,
+      maxWaiting: MAX_WAITING_LISTS,
+      rejection: () =>
+        new QuaysideError(
+          'overloaded',
+          `Lists of all nodes are made ${LISTS_PER_USER} at a time for each user, and ${MAX_WAITING_LISTS} are waiting; retry later.`,
+        ),
+    });
+    this.consumers = new NodeList(broker, running, {
       name: 'consumers',
       rows: (viewer, from) => waitingFor(broker, viewer, from),
       shown: (consumer, viewer) => (viewer.manages(consumer.ns) ? [consumer] : []),
       compare: bySince,
     });
-    this.#sessions = new NodeList(questions, {
+    this.sessions = new NodeList(broker, running, {
       name: 'sessions',
       rows: () => sessions?.() ?? [],
       shown: shownSession,
       compare: bySince,
     });
-    this.#audit = new NodeList(questions, {
+    this.audit = new NodeList(broker, running, {
       name: 'audit',
       rows: () => this.#auditTrail.lines(),
       shown: shownLine,
       compare: (a, b) => Date.parse(b.at) - Date.parse(a.at),
     });
-    this.#engines = new NodeList(questions, {
+    this.engines = new NodeList(broker, running, {
       name: 'engines',
       rows: async () => withNamespaces(broker, await engines()),
       shown: shownEngine,
       compare: () => 0,
     });
-    this.#consoleSessions = new NodeList(questions, {
+    this.#consoleSessions = new NodeList(broker, running, {
       name: 'console-sessions',
       rows: ({ name }) => consoleSessions?.seenOf(name) ?? [],
       shown: (session) => [session],
@@ -194,30 +211,7 @@ export class NodeLists {
     this.#auditTrail.add(line);
   }
 
-  /** Calls that wait, the longest first. */
-  consumers(user: User, ns: string | null, limit: number): Promise<ListOfNodes<QueuedConsumer>> {
-    return this.#read(this.#consumers, viewerOf(user, ns), limit);
-  }
-
-  /** Sessions of STOMP and AMQP, the longest first. */
-  sessions(user: User, limit: number): Promise<ListOfNodes<SessionInfo>> {
-    return this.#read(this.#sessions, viewerOf(user), limit);
-  }
-
-  /** Who changed what, the latest first. */
-  audit(user: User, limit: number): Promise<ListOfNodes<AuditLine>> {
-    return this.#read(this.#audit, viewerOf(user), limit);
-  }
-
-  /** The engines as each node sees them, those of this node first. */
-  engines(user: User): Promise<ListOfNodes<NamedEngine>> {
-    return this.#read(this.#engines, viewerOf(user), MAX_ROWS);
-  }
-
-  /**
-   * The sessions of the console of a user, the latest used first; one that several nodes have served as the last of them saw it.
-   * @param caller who asks for them: the lists of one user never keep an administrator from those of another
-   */
+  /** The sessions of the console of a user, the latest used first; one that several nodes have served as the last of them saw it. */
   async consoleSessions(caller: User, name: string): Promise<ListOfNodes<SeenSession>> {
     const viewer = {
       name,
@@ -226,19 +220,9 @@ export class NodeLists {
       manages: () => false,
       sees: () => false,
     };
-    const list = await this.#read(this.#consoleSessions, viewer, MAX_ROWS, caller.name);
+    const list = await this.#consoleSessions.readAs(viewer, MAX_ROWS, caller);
     const rows = [...Map.groupBy(list.rows, ({ id }) => id).values()].flatMap((same) => same.slice(0, 1));
     return { ...list, total: list.total - list.rows.length + rows.length, rows };
-  }
-
-  #read<Row extends object>(
-    list: NodeList<Row>,
-    viewer: ListViewer,
-    limit: number,
-    caller = viewer.name,
-  ): Promise<ListOfNodes<Row>> {
-    const namespaces = this.#broker.namespaces().map(({ name }) => name);
-    return this.#limit.run(caller, () => list.read(viewer, namespaces, limit));
   }
 }
 

@@ -167,7 +167,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       access: 'user',
       responses: [json('Those that serve a namespace which the user may see.', Engines)],
       async handle(call) {
-        const { rows, ...list } = await call.front.nodeLists.engines(call.user);
+        const { rows, ...list } = await call.front.nodeLists.engines.read(call.user);
         call.value({ ...list, engines: rows });
       },
     }),
@@ -194,7 +194,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       responses: [json('They.', WaitingConsumers)],
       problems: ['invalid-name'],
       async handle(call, { ns, limit }) {
-        const { rows, ...list } = await call.front.nodeLists.consumers(call.user, ns, limit);
+        const { rows, ...list } = await call.front.nodeLists.consumers.read(call.user, limit, ns);
         call.value({ ...list, consumers: rows });
       },
     }),
@@ -206,7 +206,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       query: { limit },
       responses: [json('They.', Sessions)],
       async handle(call, { limit }) {
-        const { rows, ...list } = await call.front.nodeLists.sessions(call.user, limit);
+        const { rows, ...list } = await call.front.nodeLists.sessions.read(call.user, limit);
         call.value({ ...list, sessions: rows });
       },
     }),
@@ -219,7 +219,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       query: { limit },
       responses: [json('Those that the user may see.', AuditLines)],
       async handle(call, { limit }) {
-        const { rows, ...list } = await call.front.nodeLists.audit(call.user, limit);
+        const { rows, ...list } = await call.front.nodeLists.audit.read(call.user, limit);
         call.value({ ...list, lines: rows });
       },
     }),
