@@ -1,4 +1,5 @@
 import { isDeepStrictEqual } from 'node:util';
+import { isRecord } from '../util/is-record.ts';
 import { messageOf } from '../util/message-of.ts';
 import { readStoredPassword, type StoredPassword } from './password.ts';
 import { RIGHTS, type Right, type User } from './user.ts';
@@ -117,10 +118,6 @@ export function limitedUser(
 ): User {
   const sets = Object.entries(rights).map(([namespace, list]) => [namespace, new Set(list)] as const);
   return new LimitedUser(name, new Map(sets), maskBodies);
-}
-
-export function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 /** Whether a value has the shape of lists of rights. Which rights there are is not looked at. */

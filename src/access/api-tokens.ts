@@ -4,10 +4,11 @@ import { DefinitionsCaches } from '../engine/definitions-cache.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
+import { isRecord } from '../util/is-record.ts';
 import { quote } from '../util/quote.ts';
 import { Retries } from '../util/retries.ts';
 import type { Service } from '../util/service.ts';
-import { isRecord, isRightsByNamespace, limitedUser } from './account.ts';
+import { isRightsByNamespace, limitedUser } from './account.ts';
 import type { AccessLog } from './password-authenticator.ts';
 import { loginLost, type Right, type User } from './user.ts';
 

@@ -1,8 +1,9 @@
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { replaceFile } from '../util/files.ts';
+import { isRecord } from '../util/is-record.ts';
 import { quote } from '../util/quote.ts';
-import { isRecord, isRightsByNamespace, type UserDefinition } from './account.ts';
+import { isRightsByNamespace, type UserDefinition } from './account.ts';
 import { hashPassword } from './password.ts';
 
 /** A user that was made here. The password is in memory only, to be shown once. */

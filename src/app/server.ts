@@ -32,6 +32,7 @@ import { Searches } from '../operations/search.ts';
 import { makeSandbox, type SelectorSandbox } from '../sandbox/sandbox.ts';
 import type { SessionServer } from '../session/server.ts';
 import { type Clock, systemClock } from '../util/clock.ts';
+import { isRecord } from '../util/is-record.ts';
 import type { LeveledLog } from '../util/log.ts';
 import { maskUrl } from '../util/mask.ts';
 import { type Service, ServiceStack, withStartError } from '../util/service.ts';
@@ -511,13 +512,9 @@ function restartOptions({ http: { users, tls, ...http }, stomp, amqp, ...config 
 
 function differences(before: unknown, after: unknown, path: Path = []): Path[] {
   if (isDeepStrictEqual(before, after)) return [];
-  if (!isGroup(before) || !isGroup(after)) return [path];
+  if (!isRecord(before) || !isRecord(after)) return [path];
   const keys = new Set([...Object.keys(before), ...Object.keys(after)]);
   return [...keys].flatMap((key) => differences(before[key], after[key], [...path, key]));
-}
-
-function isGroup(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 /** An engine that has not replied after this long is reported as unavailable. Probes wait for a second, by default. */

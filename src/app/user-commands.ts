@@ -5,7 +5,8 @@ import { readAccounts, type UserDefinition, UserDefinitionError } from '../acces
 import { hashPassword, looksLikeHash } from '../access/password.ts';
 import { newAdministrator, UsersFileError } from '../access/users-file.ts';
 import { editUser, type UserMembers, UsersNotEditable, usersInFile } from '../config/edit-users.ts';
-import { ConfigError, isTree, type LoadedConfig } from '../config/load.ts';
+import { ConfigError, type LoadedConfig } from '../config/load.ts';
+import { isRecord } from '../util/is-record.ts';
 import { messageOf } from '../util/message-of.ts';
 import { quote } from '../util/quote.ts';
 import { CommandFailed, EXIT } from './command-line.ts';
@@ -144,7 +145,7 @@ async function findStore(loaded: LoadedConfig, configFile: string | null): Promi
       if (verb !== 'add' && own === undefined) {
         throw new CommandFailed(`User ${quote(name)} is named by an environment variable; change it there.`);
       }
-      if (verb === 'passwd' && isTree(own) && typeof own.passwordFile === 'string') {
+      if (verb === 'passwd' && isRecord(own) && typeof own.passwordFile === 'string') {
         throw new CommandFailed(
           `The password of ${quote(name)} is in the file ${own.passwordFile}; write what \`quayside hash-password\` prints there.`,
         );

@@ -1,6 +1,7 @@
 import { type Definitions, type JsonValue, retryConflicts } from '../engine/definitions.ts';
 import type { ReadySignal, Signaller } from '../engine/signaller.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
+import { isRecord } from '../util/is-record.ts';
 import { Pause } from '../util/pause.ts';
 import type { Namespace } from './namespace.ts';
 import type { BrokerLog } from './ports.ts';
@@ -345,6 +346,5 @@ export function nodeText({ id, host, pid }: NodeInfo): string {
 }
 
 function variantIn(value: JsonValue): string | null {
-  const isObject = typeof value === 'object' && value !== null && 'variant' in value;
-  return isObject && typeof value.variant === 'string' ? value.variant : null;
+  return isRecord(value) && typeof value.variant === 'string' ? value.variant : null;
 }

@@ -42,6 +42,7 @@ import {
 import { QuaysideError } from '../model/errors.ts';
 import { contentFingerprint } from '../model/fingerprint.ts';
 import type { QueueKey } from '../model/names.ts';
+import { isRecord } from '../util/is-record.ts';
 import { quote } from '../util/quote.ts';
 import type { Namespace } from './namespace.ts';
 
@@ -91,8 +92,7 @@ export class Migration {
     const stored = await definitions.get('migration', name);
     if (stored === null) return null;
     const { value } = stored;
-    const isObject = typeof value === 'object' && value !== null && 'to' in value;
-    return isObject && typeof value.to === 'string' ? value.to : '';
+    return isRecord(value) && typeof value.to === 'string' ? value.to : '';
   }
 
   /** Stores that a namespace moves. @throws QuaysideError `definition-conflict` if it moves to another engine */

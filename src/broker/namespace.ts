@@ -14,6 +14,7 @@ import { type Delivery, type GroupName, type NewElement, PLAIN_GROUP } from '../
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
+import { isRecord } from '../util/is-record.ts';
 import { quote } from '../util/quote.ts';
 import { repeat } from '../util/repeat.ts';
 import { Retries } from '../util/retries.ts';
@@ -612,7 +613,7 @@ export class Namespace {
 }
 
 function isPaused(value: JsonValue): boolean {
-  return typeof value === 'object' && value !== null && 'paused' in value && value.paused === true;
+  return isRecord(value) && value.paused === true;
 }
 
 interface UndoneTakesHost {

@@ -2,7 +2,8 @@ import { readFile } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { type Document, isMap, isScalar, parseDocument, Scalar } from 'yaml';
 import { rewriteFile } from '../util/files.ts';
-import { isTree, type Tree } from './load.ts';
+import { isRecord } from '../util/is-record.ts';
+import type { Tree } from './load.ts';
 
 /** Members of a user to set; undefined: to take away. What is not named stays. */
 export type UserMembers = Readonly<
@@ -74,8 +75,8 @@ function editDocument(document: Document.Parsed, name: string, wanted: unknown):
     user.type = Scalar.QUOTE_SINGLE;
     return;
   }
-  if (!isMap(user) || !isTree(wanted)) {
-    document.setIn(path, isTree(wanted) ? userNode(document, wanted) : wanted);
+  if (!isMap(user) || !isRecord(wanted)) {
+    document.setIn(path, isRecord(wanted) ? userNode(document, wanted) : wanted);
     return;
   }
   // Members that stay keep their comments.
@@ -100,10 +101,10 @@ function userEntries(document: Document.Parsed, user: Tree): [string, unknown][]
 }
 
 function withUser(content: Tree | null, name: string, members: UserMembers | null): Tree {
-  const http = isTree(content?.http) ? content.http : {};
+  const http = isRecord(content?.http) ? content.http : {};
   const { [name]: user, ...others } = usersOf(content) ?? {};
   if (members === null) return { ...content, http: { ...http, users: others } };
-  const before = typeof user === 'string' ? { password: user } : isTree(user) ? user : {};
+  const before = typeof user === 'string' ? { password: user } : isRecord(user) ? user : {};
   const entries = Object.entries({ ...before, ...members }).filter(([, value]) => value !== undefined);
   const isShort = typeof user === 'string' && entries.length === 1;
   const after = isShort ? members.password : Object.fromEntries(entries);
@@ -111,9 +112,9 @@ function withUser(content: Tree | null, name: string, members: UserMembers | nul
 }
 
 function usersOf(content: unknown): Tree | undefined {
-  const http = isTree(content) ? content.http : undefined;
-  const users = isTree(http) ? http.users : undefined;
-  return isTree(users) ? users : undefined;
+  const http = isRecord(content) ? content.http : undefined;
+  const users = isRecord(http) ? http.users : undefined;
+  return isRecord(users) ? users : undefined;
 }
 
 /** JSON is YAML, but what the library would write into it is not JSON. */

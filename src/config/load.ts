@@ -5,6 +5,7 @@ import type { Document, YAMLError } from 'yaml';
 import { QuaysideError } from '../model/errors.ts';
 import { checkGroup, checkName } from '../model/names.ts';
 import { didYouMean, nearestName } from '../util/did-you-mean.ts';
+import { isRecord } from '../util/is-record.ts';
 import { MASK, maskUrl } from '../util/mask.ts';
 import { conflictOf } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
@@ -50,7 +51,7 @@ export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<Loa
   readSecretsOf(tree, ROOT, { source: file, path: [], base }, notes);
   checkNames(tree, report);
   for (const { variable, path, value } of settings) {
-    if (!isTree(value)) continue;
+    if (!isRecord(value)) continue;
     readSecretsOf(value, schemaAt(path) ?? {}, { source: variable, path, base }, notes);
     checkNames(value, report, path);
   }
@@ -82,8 +83,8 @@ export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<Loa
  */
 function expandShortForms(tree: Tree): void {
   if (typeof tree.console === 'boolean') tree.console = { enabled: tree.console };
-  const users = isTree(tree.http) ? tree.http.users : undefined;
-  if (!isTree(users)) return;
+  const users = isRecord(tree.http) ? tree.http.users : undefined;
+  if (!isRecord(users)) return;
   for (const [name, user] of Object.entries(users)) {
     if (typeof user === 'string') users[name] = { password: user };
   }
@@ -113,7 +114,7 @@ function repeatedSettings(settings: readonly EnvironmentSetting[]): ConfigProble
 function checkNames(tree: Tree, report: Report, path: Path = []): void {
   for (const [key, value] of Object.entries(tree)) {
     if (key === '__proto__') report([...path, key], 'cannot be a name', 'Choose another name');
-    else if (isTree(value)) checkNames(value, report, [...path, key]);
+    else if (isRecord(value)) checkNames(value, report, [...path, key]);
   }
 }
 
@@ -138,8 +139,8 @@ function renameOptions(tree: Tree, onRenamed: (from: Path, to: Path, isRepeated:
 /** The group that an option is in; undefined if it is not there. */
 function groupOf(tree: Tree, path: Path): Tree | undefined {
   let at: unknown = tree;
-  for (const key of path.slice(0, -1)) at = isTree(at) ? at[key] : undefined;
-  return isTree(at) ? at : undefined;
+  for (const key of path.slice(0, -1)) at = isRecord(at) ? at[key] : undefined;
+  return isRecord(at) ? at : undefined;
 }
 
 function withAbsolutePaths(config: Config, base: string): Config {
@@ -250,7 +251,7 @@ function setIn(tree: Tree, path: Path, value: unknown): void {
   let at = tree;
   for (const key of path.slice(0, -1)) {
     const inner = at[key];
-    const group: Tree = isTree(inner) ? inner : {};
+    const group: Tree = isRecord(inner) ? inner : {};
     at[key] = group;
     at = group;
   }
@@ -386,7 +387,7 @@ async function readConfigFile(file: string): Promise<Tree> {
 async function parseConfig(file: string, text: string): Promise<Tree> {
   const content = generatedJson(text) ?? (await parseYaml(file, text));
   if (content === null) return {};
-  if (!isTree(content))
+  if (!isRecord(content))
     throw wrongFile(file, 'holds no options', 'Write a map, such as "http: { port: 3444 }"');
   return content;
 }
@@ -499,7 +500,7 @@ function readSecretsOf(
   }
   for (const [key, value] of Object.entries(tree)) {
     const inner = schema.properties?.[key] ?? entrySchema(schema);
-    if (isTree(value) && inner !== undefined)
+    if (isRecord(value) && inner !== undefined)
       readSecretsOf(value, inner, { ...from, path: [...path, key] }, notes);
   }
 }
@@ -547,7 +548,7 @@ function hintFor(schema: OptionSchema | undefined): string {
 
 function valueAt(tree: Tree, path: Path): unknown {
   let at: unknown = tree;
-  for (const key of path) at = isTree(at) || Array.isArray(at) ? (at as Tree)[key] : undefined;
+  for (const key of path) at = isRecord(at) || Array.isArray(at) ? (at as Tree)[key] : undefined;
   return at;
 }
 
@@ -800,7 +801,7 @@ function schemaAt(path: Path): OptionSchema | undefined {
  */
 export function withDefaults(schema: OptionSchema, value: unknown): unknown {
   const given = value === undefined ? structuredClone(schema.default) : value;
-  if (!isTree(given)) return given;
+  if (!isRecord(given)) return given;
   const declared = schema.properties ?? {};
   const entry = entrySchema(schema) ?? {};
   const filled: [string, unknown][] = [];
@@ -834,10 +835,6 @@ function describeType(schema: OptionSchema): string {
 }
 
 export type Tree = Record<string, unknown>;
-
-export function isTree(value: unknown): value is Tree {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
-}
 
 function listText({ items, minItems, maxItems }: OptionSchema): string {
   const what = items?.type === 'object' ? 'groups of options' : 'strings';
@@ -914,7 +911,7 @@ function masked(schema: OptionSchema, value: unknown): unknown {
     if (schema.secret === undefined) return value;
     return schema.secret === 'whole' ? MASK : maskUrl(value);
   }
-  if (!isTree(value)) return value;
+  if (!isRecord(value)) return value;
   const entry = entrySchema(schema);
   return Object.fromEntries(
     Object.entries(value).map(([key, inner]) => [

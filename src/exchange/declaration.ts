@@ -1,7 +1,7 @@
-import { createHash } from 'node:crypto';
 import type { Namespace } from '../broker/namespace.ts';
 import type { JsonValue } from '../engine/definitions.ts';
 import { invalidParameter, type QuaysideError } from '../model/errors.ts';
+import { textFingerprint } from '../model/fingerprint.ts';
 import {
   booleanMember,
   type Members,
@@ -101,8 +101,7 @@ export function sameDeclaration(a: Declaration, b: Declaration): boolean {
 
 /** A short name of what is declared: the same for the same declaration, on every node. */
 export function versionOf(declaration: Declaration): string {
-  const text = JSON.stringify(canonical(declaration));
-  return createHash('sha256').update(text).digest('base64url').slice(0, 22);
+  return textFingerprint(JSON.stringify(canonical(declaration)));
 }
 
 /** The declaration with its members in one order, as it is stored. */

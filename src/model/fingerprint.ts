@@ -19,7 +19,12 @@ export function contentFingerprint(element: GivenContent, ttlMs: number | null =
   return textOf(hash.update(element.body));
 }
 
-/** The same over all elements of a request, in their order. */
+/** 128 bits of a hash of a text: a short name of what it says. */
+export function textFingerprint(text: string): string {
+  return textOf(createHash('sha256').update(text));
+}
+
+/** What `contentFingerprint` says of an element, over all elements of a request, in their order. */
 export class RequestFingerprint {
   readonly #hash = createHash('sha256');
   #last: { readonly element: GivenContent; readonly ttlMs: number | null; readonly facts: string } | null =

@@ -1,4 +1,5 @@
 import { didYouMean } from '../util/did-you-mean.ts';
+import { isRecord } from '../util/is-record.ts';
 import { quote } from '../util/quote.ts';
 import { invalidParameter, QuaysideError } from './errors.ts';
 import { checkName } from './names.ts';
@@ -13,11 +14,9 @@ export type Members = Readonly<Record<string, unknown>>;
  * @throws QuaysideError `invalid-parameter` with the path
  */
 export function membersOf(value: unknown, path: string, known: readonly string[] | null): Members {
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
-    throw wrongMember(path, value, 'a JSON object');
-  }
+  if (!isRecord(value)) throw wrongMember(path, value, 'a JSON object');
   const stranger = known && Object.keys(value).find((name) => !known.includes(name));
-  if (known === null || stranger === undefined || stranger === null) return value as Members;
+  if (known === null || stranger === undefined || stranger === null) return value;
   const allowed = didYouMean(stranger, known) || ` Allowed: ${known.join(', ')}.`;
   const at = memberPath(path, stranger);
   throw invalidParameter(at, `Unknown member ${at}.${allowed}`);

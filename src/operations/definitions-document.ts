@@ -1,4 +1,3 @@
-import { createHash } from 'node:crypto';
 import type { Broker } from '../broker/broker.ts';
 import {
   checkDeadLetterQueue,
@@ -16,6 +15,7 @@ import {
 } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { textFingerprint } from '../model/fingerprint.ts';
 import { atMember, booleanMember, memberPath, membersOf } from '../model/members.ts';
 import { checkName } from '../model/names.ts';
 
@@ -98,7 +98,7 @@ function ordered(declaration: Declaration): Declaration {
 
 /** A short name of what a document says: the same for the same document. */
 export function versionOfDefinitions(document: DefinitionsDocument): string {
-  return createHash('sha256').update(JSON.stringify(document)).digest('base64url').slice(0, 22);
+  return textFingerprint(JSON.stringify(document));
 }
 
 /**

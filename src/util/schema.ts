@@ -3,6 +3,8 @@
  * checked by {@link schemaErrors}. A library for the whole of JSON Schema was most of the files that a start loaded.
  */
 
+import { isRecord } from './is-record.ts';
+
 declare const VALUE: unique symbol;
 const OPTIONAL = Symbol('optional');
 
@@ -153,7 +155,7 @@ function fitsType(schema: Schema, value: unknown): boolean {
     case 'array':
       return Array.isArray(value);
     case 'object':
-      return typeof value === 'object' && value !== null && !Array.isArray(value);
+      return isRecord(value);
     default:
       return typeof value === schema.type;
   }
