@@ -9,8 +9,8 @@ import type { LogLine } from '../sandbox/protocol.ts';
 import type { SelectorSandbox, SelectorVerdict } from '../sandbox/sandbox.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
 import type { Clock } from '../util/clock.ts';
+import { copyOf, historyOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './copies.ts';
 import type { Caller, Declaration } from './declaration.ts';
-import { copyOf, historyOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './exchange.ts';
 
 /** An element to try an exchange with: what a selector may know of it. */
 export type Sample = Pick<

@@ -3,9 +3,8 @@ import type { Consumer } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import type { Queue, QueueMove } from '../broker/queue.ts';
-import type { Delivery, ElementContent, ElementId, NewElement } from '../model/element.ts';
+import type { Delivery, ElementId, NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { COPY_COUNT, EXCHANGE_ERROR, EXCHANGE_NAME, HOP_COUNT } from '../model/service-headers.ts';
 import type {
   SelectorAnswer,
   SelectorProgram,
@@ -13,11 +12,11 @@ import type {
   SelectorVerdict,
 } from '../sandbox/sandbox.ts';
 import { Backoff } from '../util/backoff.ts';
-import { bytesOfText } from '../util/byte-text.ts';
 import type { Clock } from '../util/clock.ts';
 import type { LineLimit } from '../util/line-limit.ts';
 import { Pause } from '../util/pause.ts';
 import { putLast } from '../util/put-last.ts';
+import { copyOf, type History, historyOf, keepable, NO_ROUTE, TOO_MANY_HOPS, unroutable } from './copies.ts';
 import {
   CONSUMER_DEFAULTS,
   cannotReserve,
@@ -26,6 +25,7 @@ import {
   mustRunSelectors,
   versionOf,
 } from './declaration.ts';
+import type { InFlightLimit } from './in-flight-limit.ts';
 import {
   continuedCounters,
   DestinationErrors,
@@ -916,179 +916,5 @@ class Overruns {
     if (inPayload || this.#inARow.has(id)) return { isLast, isStrike: false };
     this.#inARow.add(id);
     return { isLast, isStrike: this.#inARow.size === STRIKES };
-  }
-}
-
-/** Where elements go that no destination accepted, and those that went round too often: in the source's namespace. */
-export const NO_ROUTE = '__no_route__';
-export const TOO_MANY_HOPS = '__too_many_hops__';
-
-/** What an element carries of the way that it came. */
-interface History {
-  /** How many exchanges it has passed. */
-  readonly hops: number;
-  /** How many copies its original has become, at most, among those that an exchange may take again. */
-  readonly copies: number;
-}
-
-/** A header that is no count was written by a client, and counts as none. */
-export function historyOf({ headers }: Pick<ElementContent, 'headers'>): History {
-  let [hops, copies] = [0, 1];
-  for (let i = 0; i < headers.length; i += 2) {
-    const name = headers[i];
-    if (name !== HOP_COUNT && name !== COPY_COUNT) continue;
-    const count = Number(headers[i + 1]);
-    if (!Number.isSafeInteger(count) || count <= 0) continue;
-    if (name === HOP_COUNT) hops = count;
-    else copies = count;
-  }
-  return { hops, copies };
-}
-
-/**
- * What the destination can store. A copy that is due later needs a maturity; if the destination keeps none, that is a fault of
- * the selector and counts as no, since trying again would not help.
- */
-export function keepable(
-  verdict: SelectorVerdict,
-  { name, capabilities }: Pick<Namespace, 'name' | 'capabilities'>,
-  now: number,
-): SelectorVerdict {
-  const { accepted, matureAt, delayMs } = verdict;
-  const isLater = matureAt === null ? (delayMs ?? 0) > 0 : matureAt > now;
-  if (!accepted || !isLater || capabilities.sched) return verdict;
-  const error = `Queues of namespace ${name} do not support a maturity in the future.`;
-  return { ...verdict, accepted: false, error };
-}
-
-/** A destination's copy: body and headers as its selector, and those before it, left them, one hop more, a new start. */
-export function copyOf(
-  content: ElementContent,
-  verdict: SelectorVerdict,
-  { hops, copies }: History,
-  groups: readonly string[],
-): NewElement {
-  const hopped = withHeader(verdict.headers ?? content.headers, HOP_COUNT, String(hops + 1));
-  return {
-    body: verdict.body ?? content.body,
-    contentType: content.contentType,
-    contentEncoding: content.contentEncoding,
-    headers: copies === 1 ? hopped : withHeader(hopped, COPY_COUNT, String(copies)),
-    matureAt: verdict.matureAt,
-    delayMs: verdict.delayMs ?? 0,
-    tries: verdict.tries ?? 0,
-    groups,
-    dedupKey: null,
-  };
-}
-
-/**
- * An element that could not be forwarded: unchanged but for the name of the exchange that gave up on it, and the error
- * that it failed with, if there is one.
- */
-function unroutable(
-  { body, contentType, contentEncoding, headers }: Delivery,
-  exchange: string,
-  groups: readonly string[],
-  error: string | null,
-): NewElement {
-  const named = withHeader(headers, EXCHANGE_NAME, bytesOfText(exchange));
-  return {
-    body,
-    contentType,
-    contentEncoding,
-    headers: error === null ? named : withHeader(named, EXCHANGE_ERROR, printable(error)),
-    matureAt: null,
-    delayMs: 0,
-    tries: 0,
-    groups,
-    dedupKey: null,
-  };
-}
-
-function printable(error: string): string {
-  return error.replace(/[^\x20-\x7e]/g, '?').slice(0, 200);
-}
-
-function withHeader(headers: readonly string[], name: string, value: string): string[] {
-  const changed: string[] = [];
-  for (let i = 0; i < headers.length; i += 2) {
-    const [own, kept] = [headers[i], headers[i + 1]];
-    if (own !== undefined && own !== name) changed.push(own, kept ?? '');
-  }
-  changed.push(name, value);
-  return changed;
-}
-
-/** The part of the limit that every user may have in flight, whatever others have. */
-const GUARANTEED = 1 / 4;
-
-interface Waiting {
-  readonly owner: string;
-  readonly bytes: number;
-  readonly enter: () => void;
-}
-
-/**
- * Bounds the bytes that the exchanges of a node have in flight together, and shares them among the users in whose names
- * they run: each may have half of what others leave, and a user who has none always enters. So what one user's slow
- * selectors hold never keeps another's exchanges waiting. A batch of more than a quarter of the limit, which is a single
- * large element with many copies, is not counted: there is one at a time on the node.
- */
-export class InFlightLimit {
-  readonly #bytes: number;
-  /** Of a larger batch there is one at a time. */
-  readonly #maxCounted: number;
-  /** By owner; those who have none are not there. */
-  readonly #byOwner = new Map<string, number>();
-  #all = 0;
-  #hasLarge = false;
-  readonly #waiting: Waiting[] = [];
-
-  constructor(bytes: number) {
-    this.#bytes = bytes;
-    this.#maxCounted = bytes * GUARANTEED;
-  }
-
-  /** Resolves when there is room, in order for each owner; `leave` gives it back. */
-  async enter(owner: string, bytes: number): Promise<void> {
-    const isBehind = this.#waiting.length > 0 && this.#waiting.some((waiting) => waiting.owner === owner);
-    if (!isBehind && this.#admits(owner, bytes)) return;
-    const { promise, resolve } = Promise.withResolvers<void>();
-    this.#waiting.push({ owner, bytes, enter: resolve });
-    await promise;
-  }
-
-  leave(owner: string, bytes: number): void {
-    if (bytes > this.#maxCounted) this.#hasLarge = false;
-    else {
-      this.#all -= bytes;
-      const own = (this.#byOwner.get(owner) ?? 0) - bytes;
-      if (own === 0) this.#byOwner.delete(owner);
-      else this.#byOwner.set(owner, own);
-    }
-    if (this.#waiting.length === 0) return;
-    const blocked = new Set<string>();
-    for (const waiting of [...this.#waiting]) {
-      if (!blocked.has(waiting.owner) && this.#admits(waiting.owner, waiting.bytes)) {
-        this.#waiting.splice(this.#waiting.indexOf(waiting), 1);
-        waiting.enter();
-      } else blocked.add(waiting.owner);
-    }
-  }
-
-  /** Counts a batch in if there is room for it. */
-  #admits(owner: string, bytes: number): boolean {
-    if (bytes > this.#maxCounted) {
-      if (this.#hasLarge) return false;
-      this.#hasLarge = true;
-      return true;
-    }
-    const own = this.#byOwner.get(owner) ?? 0;
-    const hasRoom = own === 0 || own + bytes <= (this.#bytes - (this.#all - own)) / 2;
-    if (!hasRoom) return false;
-    this.#all += bytes;
-    if (own + bytes > 0) this.#byOwner.set(owner, own + bytes);
-    return true;
   }
 }

@@ -33,13 +33,8 @@ import {
   versionOf,
 } from './declaration.ts';
 import { type DryRun, dryRun, type Sample } from './dry-run.ts';
-import {
-  Exchange,
-  type ExchangeContext,
-  type ExchangeSetup,
-  InFlightLimit,
-  type NodeContext,
-} from './exchange.ts';
+import { Exchange, type ExchangeContext, type ExchangeSetup, type NodeContext } from './exchange.ts';
+import { InFlightLimit } from './in-flight-limit.ts';
 import { type ExchangeOverview, type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
 
 interface ExchangesOptions extends ExchangeContext {

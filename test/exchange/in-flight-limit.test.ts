@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { InFlightLimit } from '../../src/exchange/exchange.ts';
+import { InFlightLimit } from '../../src/exchange/in-flight-limit.ts';
 
 describe('The limit of bytes that exchanges have in flight', () => {
   const limited = () => {

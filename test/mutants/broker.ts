@@ -247,12 +247,12 @@ export const EXCHANGE: readonly Mutant[] = [
   {
     name: 'a copy does not count its hop',
     suite: 'exchange graphs',
-    edits: edit('exchange/exchange.ts', 'String(hops + 1)', 'String(hops)'),
+    edits: edit('exchange/copies.ts', 'String(hops + 1)', 'String(hops)'),
   },
   {
     name: 'headers that a selector changed are not stored',
     suite: 'exchange graphs',
-    edits: edit('exchange/exchange.ts', 'verdict.headers ?? content.headers', 'content.headers'),
+    edits: edit('exchange/copies.ts', 'verdict.headers ?? content.headers', 'content.headers'),
   },
   {
     name: 'a retry stores a copy in another engine twice',

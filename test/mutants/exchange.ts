@@ -109,6 +109,6 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
   {
     name: 'a slow user holds all bytes that may be in flight',
     suite: 'bytes in flight',
-    edits: edit('exchange/exchange.ts', 'const hasRoom = own === 0 || own', 'const hasRoom = own'),
+    edits: edit('exchange/in-flight-limit.ts', 'const hasRoom = own === 0 || own', 'const hasRoom = own'),
   },
 ];
