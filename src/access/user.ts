@@ -39,15 +39,16 @@ export interface User {
  * like one that is not there.
  */
 export function refusal(user: User, right: Right, namespace: string): QuaysideError | null {
-  if (user.may(right, namespace)) return null;
-  if (!user.maySee(namespace)) return namespaceNotFound(namespace);
-  return missingRight(user, right, namespace);
+  return user.may(right, namespace) ? null : rejection(user, right, namespace);
 }
 
 /** @throws QuaysideError `forbidden`, or `namespace-not-found` if the user may not see it */
 export function checkRight(user: User, right: Right, namespace: string): void {
-  const reason = refusal(user, right, namespace);
-  if (reason !== null) throw reason;
+  if (!user.may(right, namespace)) throw rejection(user, right, namespace);
+}
+
+function rejection(user: User, right: Right, namespace: string): QuaysideError {
+  return user.maySee(namespace) ? missingRight(user, right, namespace) : namespaceNotFound(namespace);
 }
 
 /** The error for a logged-in user whom a reload of the users removed or gave another password. */

@@ -2,7 +2,7 @@ import { addressBlock } from '../access/networks.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { ClientSession, PAUSE } from '../session/client-session.ts';
 import { type Arrival, SessionServer } from '../session/server.ts';
-import { type ClientSocket, SocketWriter, type WriteObserver } from '../session/socket-writer.ts';
+import { type ClientSocket, SocketWriter } from '../session/socket-writer.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { ConnectionEndpoint, type ConnectionHost } from './core/connection.ts';
 import type { Endpoint } from './core/link.ts';
@@ -47,13 +47,13 @@ export class AmqpServer extends SessionServer {
 
 /** The session of one AMQP client: its login, its links, and the endpoint that speaks the protocol. */
 export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> implements ConnectionHost {
+  readonly input = new FrameSplitter(AMQP_LIMITS.loginBytes);
   readonly writer: SocketWriter;
   readonly links = new Set<SessionLink>();
   /** The largest body of a message, and the largest encoded message. */
   readonly bodyLimit: number;
   readonly messageBytes: number;
   readonly #parts: AmqpParts;
-  readonly #splitter = new FrameSplitter(AMQP_LIMITS.loginBytes);
   readonly #saslLogin: SaslLogin;
   readonly #endpoint: ConnectionEndpoint;
   /** Sessions whose links may have room for more. */
@@ -73,7 +73,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     this.messageBytes = options.bodyLimit + AMQP_LIMITS.sectionBytes;
     this.writer = new SocketWriter(socket, this.writerOptions);
     this.#saslLogin = new SaslLogin(authenticator, options.anonymousUser, arrival, (frame) =>
-      this.send(frame, null),
+      this.writer.add(null, frame),
     );
     this.#endpoint = new ConnectionEndpoint(this, {
       containerId: `quayside-${this.id}`,
@@ -153,7 +153,8 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
 
   settled(ticket: SettleTicket | null): void {
     if (ticket === null || ticket.deliveryId === null) return;
-    ticket.link.endpoint.settle(ticket.deliveryId);
+    const { endpoint } = ticket.link;
+    endpoint.session.settleSent(endpoint, ticket.deliveryId);
   }
 
   notSettled(tickets: readonly (SettleTicket | null)[], error: unknown): void {
@@ -161,10 +162,6 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   }
 
   // What the protocol endpoint calls.
-
-  send(frame: Buffer, observer: WriteObserver | null): void {
-    this.writer.add(observer, frame);
-  }
 
   planFlush(): void {
     if (this.#isTurnPlanned) return;
@@ -178,7 +175,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   onOpen(idleTimeoutMs: number): void {
     this.stopExpecting();
     this.startHeartBeat(idleTimeoutMs, this.#parts.options.idleTimeoutMs, () => {
-      if (this.writer.bytes === 0) this.send(HEART_BEAT, null);
+      if (this.writer.bytes === 0) this.writer.add(null, HEART_BEAT);
     });
   }
 
@@ -218,10 +215,6 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     return this.#queuedBytes;
   }
 
-  protected override receive(bytes: Buffer): void {
-    this.#splitter.push(bytes);
-  }
-
   protected override readFrame(): boolean {
     switch (this.#phase) {
       case 'sasl-header':
@@ -252,19 +245,19 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   }
 
   #readSaslHeader(): boolean {
-    const header = this.#splitter.raw(SASL_HEADER.length);
+    const header = this.input.raw(SASL_HEADER.length);
     if (header === null) return false;
     if (!header.equals(SASL_HEADER)) {
       throw wrongHeader(header, 'the SASL header of AMQP 1.0 (protocol 3, version 1.0.0)');
     }
-    this.send(SASL_HEADER, null);
+    this.writer.add(null, SASL_HEADER);
     this.#saslLogin.offer();
     this.#phase = 'sasl';
     return true;
   }
 
   #readSaslFrame(): boolean {
-    const splitter = this.#splitter;
+    const splitter = this.input;
     if (!splitter.next()) return false;
     const check = this.#saslLogin.take(splitter.bytes, splitter.start, splitter.end);
     if (check !== null) this.login(check, () => this.#loggedIn());
@@ -274,23 +267,23 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   #loggedIn(): void {
     this.#saslLogin.accept();
     this.#phase = 'amqp-header';
-    this.#splitter.maxBytes = AMQP_LIMITS.frameBytes;
+    this.input.maxBytes = AMQP_LIMITS.frameBytes;
     this.#expectOpen();
   }
 
   #readAmqpHeader(): boolean {
-    const header = this.#splitter.raw(AMQP_HEADER.length);
+    const header = this.input.raw(AMQP_HEADER.length);
     if (header === null) return false;
     if (!header.equals(AMQP_HEADER)) {
       throw wrongHeader(header, 'the header of AMQP 1.0 (protocol 0, version 1.0.0) behind the login');
     }
-    this.send(AMQP_HEADER, null);
+    this.writer.add(null, AMQP_HEADER);
     this.#phase = 'frames';
     return true;
   }
 
   #readFrame(): boolean {
-    const splitter = this.#splitter;
+    const splitter = this.input;
     const endpoint = this.#endpoint;
     if (!splitter.next()) {
       endpoint.releaseFrame();
@@ -312,13 +305,13 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   #writeClose(error: AmqpError): void {
     switch (this.#phase) {
       case 'sasl-header':
-        this.send(SASL_HEADER, null);
+        this.writer.add(null, SASL_HEADER);
         break;
       case 'sasl':
         this.#saslLogin.reject(error.condition);
         break;
       case 'amqp-header':
-        this.send(AMQP_HEADER, null);
+        this.writer.add(null, AMQP_HEADER);
         break;
       case 'frames':
         this.#endpoint.close(error);

@@ -287,7 +287,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, number> implement
       return bytes.length;
     }
     const observer = this.track(session.nextDeliveryId, delivery);
-    endpoint.send(bytes, observer, this.leaseMs === null);
+    session.send(endpoint, bytes, observer, this.leaseMs === null);
     return bytes.length;
   }
 
@@ -361,7 +361,7 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
   }
 
   onDisposition(deliveryId: number, _state: DeliveryState, isSettled: boolean): void {
-    if (!isSettled) this.endpoint.settle(deliveryId);
+    if (!isSettled) this.endpoint.session.settleSent(this.endpoint, deliveryId);
   }
 
   protected override get free(): number {
@@ -376,7 +376,7 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
       return 0;
     }
     this.session.counts.messages += 1;
-    this.endpoint.send(bytes, null, this.#isSettled);
+    this.endpoint.session.send(this.endpoint, bytes, null, this.#isSettled);
     return bytes.length;
   }
 

@@ -55,7 +55,7 @@ type WriteClose = (isDone: boolean) => void;
  *   discarded.
  * - `gone`: the connection is lost or closed. Reached from every state, and final.
  *
- * A protocol implements: `writer`; `receive` and `readFrame`, which take bytes and execute whole frames; `fail`, by
+ * A protocol implements: `writer`; `input` and `readFrame`, which take bytes and execute whole frames; `fail`, by
  * `failWith`; and what its tickets confirm (`inserted`, `notInserted`, `settled`, `notSettled`). It
  * calls `expectWithin` for the login's deadline, `login`, `startHeartBeat`, `planFill` and `leave`. A frame only adds
  * to `inserts` and `settles`: the engine is asked at the end of the turn.
@@ -77,6 +77,8 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
   /** All that have not stopped. */
   readonly consumers = new Set<SessionConsumer>();
   abstract readonly writer: SocketWriter;
+  /** Takes bytes that came. What it throws goes to `fail`. */
+  abstract readonly input: { push(bytes: Buffer): void };
   protected readonly socket: ClientSocket;
   readonly #parts: SessionParts;
   readonly #parse: ParseDestination;
@@ -128,9 +130,6 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     socket.on('error', () => {});
     socket.on('close', () => this.#onClose());
   }
-
-  /** Takes bytes that came. @throws anything, which goes to `fail` */
-  protected abstract receive(bytes: Buffer): void;
 
   /** Executes the next whole frame. @returns false if there is none. @throws anything, which goes to `fail` */
   protected abstract readFrame(): boolean;
@@ -444,7 +443,7 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
       }
     }
     try {
-      this.receive(bytes);
+      this.input.push(bytes);
     } catch (error) {
       this.fail(error);
     }

@@ -18,7 +18,6 @@ import {
   type Frame,
   FrameParser,
   frameText,
-  type HeadRules,
   headerOf,
   malformed,
   RULES,
@@ -47,11 +46,12 @@ export class StompServer extends SessionServer {
 
 /** The session of one STOMP client: executes its frames. A ticket is the id of the receipt that a frame asks for. */
 export class StompSession extends ClientSession<string, string> {
+  /** Its rules are those of what is sent, too. */
+  readonly input: FrameParser;
   readonly writer: StompWriter;
   readonly subscriptions: Subscriptions;
   readonly transactions: Transactions;
   readonly #parts: StompParts;
-  readonly #parser: FrameParser;
   readonly #certificate: ClientCertificate;
   /** Null before the login. */
   #version: Version | null = null;
@@ -62,7 +62,7 @@ export class StompSession extends ClientSession<string, string> {
     const { headBytes, headers } = STOMP_LIMITS;
     this.#parts = parts;
     this.#certificate = arrival.certificate;
-    this.#parser = new FrameParser({ headBytes, headers, bodyBytes: bodyLimit });
+    this.input = new FrameParser({ headBytes, headers, bodyBytes: bodyLimit });
     this.writer = new StompWriter(socket, this.writerOptions, trailingNewline);
     this.subscriptions = new Subscriptions(this);
     this.transactions = new Transactions(bodyLimit);
@@ -71,11 +71,6 @@ export class StompSession extends ClientSession<string, string> {
 
   get version(): Version {
     return this.#version ?? '1.0';
-  }
-
-  /** By which heads are written and read now. */
-  get rules(): HeadRules {
-    return this.#parser.rules;
   }
 
   /** Whether ACK names a message by the `ack` header of its MESSAGE (1.2), or by its id. */
@@ -87,7 +82,7 @@ export class StompSession extends ClientSession<string, string> {
   override fail(thrown: unknown, subject: ErrorSubject = {}): void {
     this.failWith(thrown, (error) => {
       // Ruby's reliable client reconnects only after a plain close.
-      if (error.code !== 'shutting-down') this.writer.addFrame(errorFrame(this.rules, error, subject));
+      if (error.code !== 'shutting-down') this.writer.addFrame(errorFrame(this.input.rules, error, subject));
     });
   }
 
@@ -95,13 +90,14 @@ export class StompSession extends ClientSession<string, string> {
   disconnect(receipt: string | null): void {
     this.leave((isDone) => {
       if (isDone) this.confirm(receipt);
-      else this.writer.addFrame(errorFrame(this.rules, NO_OUTCOME, { receipt }));
+      else this.writer.addFrame(errorFrame(this.input.rules, NO_OUTCOME, { receipt }));
     });
   }
 
   /** Sends the RECEIPT that a frame asked for. */
   confirm(receipt: string | null): void {
-    if (receipt !== null) this.writer.addFrame(frameText(this.rules, 'RECEIPT', ['receipt-id', receipt]));
+    if (receipt !== null)
+      this.writer.addFrame(frameText(this.input.rules, 'RECEIPT', ['receipt-id', receipt]));
   }
 
   /** Sends a RECEIPT once `done` resolves; the session does not end before. `done` does not reject. */
@@ -150,10 +146,6 @@ export class StompSession extends ClientSession<string, string> {
     this.fail(error, { receipt: receipts[0] ?? null });
   }
 
-  protected override receive(bytes: Buffer): void {
-    this.#parser.push(bytes);
-  }
-
   protected override readFrame(): boolean {
     const frame = this.#nextFrame();
     if (frame === null) return false;
@@ -174,9 +166,9 @@ export class StompSession extends ClientSession<string, string> {
 
   #nextFrame(): Frame | null {
     try {
-      return this.#parser.next();
+      return this.input.next();
     } catch (error) {
-      this.fail(error, { receipt: this.#parser.receipt });
+      this.fail(error, { receipt: this.input.receipt });
       return null;
     }
   }
@@ -210,7 +202,7 @@ export class StompSession extends ClientSession<string, string> {
   #open(version: Version, { canSendMs, wantsMs }: ConnectRequest): void {
     const { sendBeatMs, wantBeatMs } = this.#parts.options;
     this.writer.addFrame(
-      frameText(this.rules, 'CONNECTED', [
+      frameText(this.input.rules, 'CONNECTED', [
         'version',
         version,
         'session',
@@ -222,7 +214,7 @@ export class StompSession extends ClientSession<string, string> {
       ]),
     );
     this.#version = version;
-    this.#parser.rules = RULES[version];
+    this.input.rules = RULES[version];
     this.startHeartBeat(
       wantsMs === 0 ? 0 : Math.max(sendBeatMs, wantsMs),
       canSendMs === 0 || wantBeatMs === 0 ? 0 : Math.max(canSendMs, wantBeatMs),

@@ -186,7 +186,7 @@ export class Subscription extends PushConsumer<StompSession, string> {
     super(session, options);
     this.options = options;
     this.number = number;
-    this.#heads = new MessageHeads(session.rules, options, this.publicGroup);
+    this.#heads = new MessageHeads(session.input.rules, options, this.publicGroup);
     this.setWindow(options.window);
   }
 
@@ -250,7 +250,7 @@ class BrowsingSubscription extends QueueBrowser<StompSession> {
   constructor(session: StompSession, options: BrowsingOptions) {
     super(session, options);
     this.options = options;
-    this.#heads = new MessageHeads(session.rules, options, this.publicGroup);
+    this.#heads = new MessageHeads(session.input.rules, options, this.publicGroup);
   }
 
   /** No credit is agreed on: the client takes what it reads. */

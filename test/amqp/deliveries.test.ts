@@ -353,7 +353,7 @@ describe('The endpoint of a session, of dispositions', () => {
     ]);
     driver.forget();
     const { sender } = driver;
-    for (const id of [0, 1, 1]) sender.settle(id);
+    for (const id of [0, 1, 1]) sender.session.settleSent(sender, id);
     driver.endpoint.flush();
     assert.deepEqual(driver.kinds, [KIND.disposition]);
     assert.equal(sender.unsettledCount, 0);
@@ -370,8 +370,9 @@ describe('The endpoint of a session, of dispositions', () => {
     driver.receive(disposition(0, unsettled - 1));
     assert.equal(driver.dispositions.length, length);
     // Nor does this side, which may settle late what its client settled already.
-    for (let id = 0; id < unsettled; id++) driver.sender.settle(id);
-    assert.equal(driver.sender.unsettledCount, unsettled);
+    const { sender } = driver;
+    for (let id = 0; id < unsettled; id++) sender.session.settleSent(sender, id);
+    assert.equal(sender.unsettledCount, unsettled);
   });
 });
 

@@ -37,6 +37,12 @@ export class EndpointDriver implements ConnectionHost {
   readonly detached: Endpoint[] = [];
   /** Credit that the client used up without sending. */
   creditLost = 0;
+  readonly writer = {
+    add: (observer: WriteObserver | null, bytes: Buffer): void => {
+      this.frames.push(bytes);
+      this.observers.push(observer);
+    },
+  };
   isFlushPlanned = false;
   readonly #credit: number;
   readonly #refused: string | null;
@@ -102,17 +108,13 @@ export class EndpointDriver implements ConnectionHost {
   sendMessages(count: number, bytes = 4, isSettled = false): this {
     for (let i = 0; i < count; i++) {
       const message = Buffer.alloc(TRANSFER_HEAD_BYTES + bytes, 'm');
-      this.sender.send(message, { written: () => {}, lost: () => this.lost.push(i) }, isSettled);
+      const observer = { written: () => {}, lost: () => this.lost.push(i) };
+      this.sender.session.send(this.sender, message, observer, isSettled);
     }
     return this;
   }
 
   readonly lost: number[] = [];
-
-  send(bytes: Buffer, observer: WriteObserver | null): void {
-    this.frames.push(bytes);
-    this.observers.push(observer);
-  }
 
   planFlush(): void {
     this.isFlushPlanned = true;

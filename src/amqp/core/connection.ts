@@ -44,8 +44,8 @@ const MAX_PEER_FRAME_BYTES = 2 ** 31;
 
 /** The user of a protocol connection. */
 export interface ConnectionHost {
-  /** A frame for the client; the message that `observer` is for ends with it. */
-  send(frame: Buffer, observer: WriteObserver | null): void;
+  /** Takes frames for the client; the message that an observer is for ends with its frame. */
+  readonly writer: { add(observer: WriteObserver | null, frame: Buffer): void };
   /** Calls `flush` at the end of this turn. */
   planFlush(): void;
   /** The client opened the connection. @param idleTimeoutMs what the client wants to be sent something within; 0: nothing */
@@ -120,7 +120,7 @@ export class ConnectionEndpoint {
   send(frame: Buffer, observer: WriteObserver | null): void {
     // Nothing may follow a close (transport, 2.4.3).
     if (this.#isCloseSent) observer?.lost();
-    else this.host.send(frame, observer);
+    else this.host.writer.add(observer, frame);
   }
 
   /** What was gathered in this turn leaves. */
@@ -140,7 +140,7 @@ export class ConnectionEndpoint {
       this.#isCloseSent = true;
       const write = (sent: AmqpError | null): Buffer =>
         frame(FRAME_TYPE.amqp, 0, PERFORMATIVE.close, () => writeError(sent));
-      this.host.send(frameWithError(error, this.peerFrameBytes, write), null);
+      this.host.writer.add(null, frameWithError(error, this.peerFrameBytes, write));
     }
   }
 
@@ -259,7 +259,7 @@ export class ConnectionEndpoint {
       });
       return 10;
     });
-    this.host.send(open, null);
+    this.host.writer.add(null, open);
   }
 
   #close(end: number): void {

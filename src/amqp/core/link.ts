@@ -1,4 +1,3 @@
-import type { WriteObserver } from '../../session/socket-writer.ts';
 import { ownBytes } from '../../util/own-bytes.ts';
 import { DESCRIBED, PERFORMATIVE } from './codes.ts';
 import { NOTHING } from './fields.ts';
@@ -322,18 +321,6 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
     return { ownHandle, deliveryCount, credit: this.credit + queued, drain };
   }
 
-  /**
-   * Sends a message as the session's `nextDeliveryId`. There must be credit, and the session must have room.
-   * @param bytes the encoded message behind `TRANSFER_HEAD_BYTES` of room, which are overwritten
-   * @param observer learns what becomes of it; null: nobody does
-   * @param isSettled it needs no outcome
-   */
-  send(bytes: Buffer, observer: WriteObserver | null, isSettled: boolean): void {
-    this.credit -= 1;
-    this.queued += 1;
-    this.session.send(this, bytes, observer, isSettled);
-  }
-
   /** Nothing is left to send: the rest of the credit is used up, behind all that was sent before. */
   drained(): void {
     if (this.isDetachSent || this.session.isOver) return;
@@ -354,11 +341,6 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
     this.credit = Math.max(0, credit - unseen);
     this.isDraining = isDraining;
     this.handler?.onFlow();
-  }
-
-  /** Tells the client that a delivery is settled which it did not settle itself. Harmless if it did. */
-  settle(deliveryId: number): void {
-    this.session.settleSent(this, deliveryId);
   }
 
   override release(): void {

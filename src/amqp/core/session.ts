@@ -281,9 +281,17 @@ export class SessionEndpoint {
 
   // What is sent to the client.
 
-  /** Sends a message as `nextDeliveryId`, or queues it until the client's window opens. */
+  /**
+   * Sends a message of a link as `nextDeliveryId`, or queues it until the client's window opens. There must be credit, and
+   * room: `available`.
+   * @param bytes the encoded message behind `TRANSFER_HEAD_BYTES` of room, which are overwritten
+   * @param observer learns what becomes of it; null: nobody does
+   * @param isSettled it needs no outcome
+   */
   send(endpoint: SenderEndpoint, bytes: Buffer, observer: WriteObserver | null, isSettled: boolean): void {
     if (this.available <= 0) throw new Error('The session has no room for another unsettled delivery.');
+    endpoint.credit -= 1;
+    endpoint.queued += 1;
     const deliveryId = this.#nextDeliveryId;
     this.#hasSent = true;
     this.#nextDeliveryId = next(deliveryId);
@@ -346,6 +354,7 @@ export class SessionEndpoint {
     return serialDifference(last, from);
   }
 
+  /** Tells the client that a delivery is settled which it did not settle itself. Harmless if it did. */
   settleSent(endpoint: SenderEndpoint, deliveryId: number): void {
     if (this.isOver || this.#unsettled(deliveryId) !== endpoint) return;
     this.#forget(deliveryId);
