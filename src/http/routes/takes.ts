@@ -181,7 +181,7 @@ export const takeRoutes: readonly Route[] = [
     handle(call, query) {
       const { tid, group } = query;
       const leaseMs = leaseIn(call.queue, query);
-      const timeoutMs = waitOf(call, query);
+      const timeoutMs = query.to ?? preferredWait(call.head);
       const request = { group, leaseMs, timeoutMs, tid, owner: call.user.name, from: call };
       new Take(call, null).waitIn(existing(call.queue, timeoutMs), request);
     },
@@ -212,7 +212,7 @@ export const takeRoutes: readonly Route[] = [
         const given = merged(query, readMembers(optionsOfQueue, members));
         const { group } = given;
         const leaseMs = leaseIn(call.queue, given);
-        const queue = existing(call.queue, waitOf(call, given));
+        const queue = existing(call.queue, given.to ?? preferredWait(call.head));
         take(call, given, [{ queue, group, leaseMs, weight: 1 }], 'strict');
       });
     },
@@ -283,10 +283,6 @@ function merged<O extends object>(query: Readonly<O>, body: Readonly<O>): O {
   return values as O;
 }
 
-function waitOf(call: HttpCall, { to }: Pick<Options, 'to'>): number | null {
-  return to ?? preferredWait(call.head);
-}
-
 /**
  * The queue of a take: one that waits makes it, so that routes do not.
  * @throws QuaysideError `too-many-queues`
@@ -320,7 +316,7 @@ function take(
   const rest = {
     count,
     maxBytes: Math.min(batchBytes, LIMITS.takeBytes),
-    timeoutMs: waitOf(call, given),
+    timeoutMs: given.to ?? preferredWait(call.head),
     tid: given.tid,
     owner: call.user.name,
     from: call,
@@ -370,7 +366,7 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
     return source;
   });
   // Only now: no queue exists from a request that was rejected.
-  const timeoutMs = waitOf(call, given);
+  const timeoutMs = given.to ?? preferredWait(call.head);
   return all.map((source) => ({ ...source, queue: existing(source.queue, timeoutMs) }));
 }
 
