@@ -5,11 +5,11 @@ import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { isRecord } from '../util/is-record.ts';
+import type { FrontEndLog } from '../util/log.ts';
 import { quote } from '../util/quote.ts';
 import { Retries } from '../util/retries.ts';
 import type { Service } from '../util/service.ts';
 import { isRightsByNamespace, limitedUser } from './account.ts';
-import type { AccessLog } from './password-authenticator.ts';
 import { loginLost, type Right, type User } from './user.ts';
 
 /** Rights by namespace, as of a user; null: all that the owner has. */
@@ -47,7 +47,7 @@ interface ApiTokensOptions {
   /** The user of a name as configured now; null if there is none. */
   readonly ownerNamed: (name: string) => User | null;
   readonly clock: Clock;
-  readonly log: AccessLog;
+  readonly log: Pick<FrontEndLog, 'debug' | 'warn'>;
 }
 
 /** What is stored under the id of a token. */

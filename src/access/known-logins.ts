@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { replaceFile } from '../util/files.ts';
+import type { FrontEndLog } from '../util/log.ts';
 import { putLast } from '../util/put-last.ts';
 import type { Service } from '../util/service.ts';
 
@@ -13,10 +14,6 @@ const MAX_PAIRS = 10_000;
 /** From a change to the write of the file, so that many changes are one write. */
 const WRITE_AFTER_MS = 10_000;
 
-interface KnownLoginsLog {
-  warn(fields: object, message: string): void;
-}
-
 /**
  * Which names logged in from which networks within the last 30 days: others cannot lock them out. The pairs
  * are kept in a file, because a restart is when all clients log in again. It holds nothing that helps to log in.
@@ -24,13 +21,13 @@ interface KnownLoginsLog {
 export class KnownLogins implements Service {
   readonly #path: string;
   readonly #clock: Clock;
-  readonly #log: KnownLoginsLog;
+  readonly #log: Pick<FrontEndLog, 'warn'>;
   /** When a pair was last right, wall time; the oldest first. */
   readonly #pairs = new Map<string, number>();
   #cancelWrite: CancelTimer | null = null;
   #writing: Promise<void> = Promise.resolve();
 
-  constructor(path: string, clock: Clock, log: KnownLoginsLog) {
+  constructor(path: string, clock: Clock, log: Pick<FrontEndLog, 'warn'>) {
     this.#path = path;
     this.#clock = clock;
     this.#log = log;

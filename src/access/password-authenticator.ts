@@ -3,6 +3,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
+import type { FrontEndLog } from '../util/log.ts';
 import { putLast } from '../util/put-last.ts';
 import type { Account } from './account.ts';
 import { bearerToken } from './api-tokens.ts';
@@ -20,7 +21,8 @@ import type { Authenticator, User } from './user.ts';
 interface AuthenticatorOptions {
   readonly accounts: ReadonlyMap<string, Account>;
   readonly clock: Clock;
-  readonly log: AccessLog;
+  /** For what an operator should know of logins (reliability, S19). */
+  readonly log: Pick<FrontEndLog, 'debug' | 'warn'>;
   /** Which names logged in from which networks lately; none if it is not given. */
   readonly known?: KnownPairs;
   /** Not given: no token is accepted. */
@@ -42,12 +44,6 @@ interface TokenLogins {
   recall(secret: string): User | null;
   isToken(user: User): boolean;
   isLive(user: User): boolean;
-}
-
-/** What an operator should know of logins (reliability, S19). */
-export interface AccessLog {
-  debug(fields: object, message: string): void;
-  warn(fields: object, message: string): void;
 }
 
 /** Counts since the start, for metrics. */
@@ -89,7 +85,7 @@ interface Wrong {
 export class PasswordAuthenticator implements Authenticator {
   readonly counts: LoginCounts = { accepted: 0, failed: 0, limited: 0 };
   readonly #clock: Clock;
-  readonly #log: AccessLog;
+  readonly #log: Pick<FrontEndLog, 'debug' | 'warn'>;
   readonly #known: KnownPairs;
   /**
    * Hashing a password fills one of libuv's four threads for tens of milliseconds; the rest of the process needs the

@@ -4,6 +4,7 @@ import { text } from 'node:stream/consumers';
 import { Backoff } from '../util/backoff.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { Fifo } from '../util/fifo.ts';
+import type { FrontEndLog } from '../util/log.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
 import { Pause } from '../util/pause.ts';
 import type { Service } from '../util/service.ts';
@@ -17,10 +18,7 @@ interface ExporterOptions {
   readonly clock: Clock;
   /** 0 (inclusive) to 1. */
   readonly random: () => number;
-  readonly log: {
-    info(fields: object, message: string): void;
-    warn(fields: object, message: string): void;
-  };
+  readonly log: Pick<FrontEndLog, 'info' | 'warn'>;
 }
 
 /** What became of spans since the start. */

@@ -545,6 +545,9 @@ describe('The rights of bulk operations', () => {
     await ended(harness(), all, own);
     assert.match(await errorFor('masked', own), /^where\.selector failed with element \S+: Error: /);
     assert.match(await errorFor('manager', own), /^where\.selector failed with an element\./);
+    const events = await new OperationPictures(harness().operations).read();
+    const [event] = events.filter(({ key }) => own?.endsWith(key));
+    assert.match(event?.json(user) ?? '', /failed with element/, 'events show what the record shows');
   });
 
   it('samples are shown to those who may browse', async () => {
