@@ -45,6 +45,7 @@ import type { QueueKey } from '../model/names.ts';
 import { isRecord } from '../util/is-record.ts';
 import { quote } from '../util/quote.ts';
 import type { Namespace } from './namespace.ts';
+import { RELEASE } from './queue.ts';
 
 /** The configuration lacks what a namespace needs whose elements are in two engines. */
 export class MigrationTargetMissing extends Error {
@@ -390,7 +391,7 @@ export class MigratingStorage implements Storage {
   async #release(storage: Storage, queue: QueueKey, deliveries: readonly Delivery[]): Promise<boolean> {
     const popped = deliveries.filter(({ lease }) => lease === null);
     const reserved = deliveries.flatMap(({ id, group, lease }): SettleItem[] =>
-      lease === null ? [] : [{ queue, id, group, from: 'reserved', token: lease.token, action: RETURN }],
+      lease === null ? [] : [{ queue, id, group, from: 'reserved', token: lease.token, action: RELEASE }],
     );
     try {
       await Promise.all([
@@ -608,8 +609,6 @@ interface SeenElement {
   readonly id: ElementId;
   readonly isSame: boolean;
 }
-
-const RETURN = { kind: 'release', delayMs: 0, countTry: false } as const;
 
 const NOTHING_SEEN: Promise<ReadonlyMap<number, SeenElement>> = Promise.resolve(new Map());
 

@@ -1,4 +1,4 @@
-import type { Queue } from '../broker/queue.ts';
+import { FINISH, type Queue, RELEASE } from '../broker/queue.ts';
 import { countPuts } from '../engine/stats.ts';
 import type { MoveAction, ScannedDelivery, SettleAction, SettleItem } from '../engine/storage.ts';
 import {
@@ -81,7 +81,6 @@ const AT_ONCE = 250;
 const TRANSIT_QUEUE = '__operation__';
 
 const NOTHING: Changes = { changed: 0, failed: 0, error: null };
-const FINISH = { kind: 'finish' } as const;
 /** Removes what says of an element that it is a dead letter. */
 const NOT_DEAD: readonly (string | null)[] = [...MOVE_HEADERS].flatMap((name) => [name, null]);
 
@@ -132,11 +131,9 @@ export class ElementChanger {
       case 'delete':
         return waiting(FINISH);
       case 'delay':
-        return waiting({ kind: 'release', delayMs: 0, dueAt, countTry: false });
-      case 'release': {
-        const action = { kind: 'release', delayMs: 0, countTry: false } as const;
-        return { delivery, to: null, item: { ...waiting(action).item, from: 'reserved' } };
-      }
+        return waiting({ ...RELEASE, dueAt });
+      case 'release':
+        return { delivery, to: null, item: { ...waiting(RELEASE).item, from: 'reserved' } };
       case 'set':
         return this.#set(delivery, request.set, waiting);
       case 'redrive': {
