@@ -1,6 +1,7 @@
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import { quote } from '../util/quote.ts';
+import { isUnknownOutcome } from './calls.ts';
 import type { EngineLog } from './engine.ts';
 import { type Listener, Topics } from './signaller.ts';
 
@@ -114,27 +115,84 @@ export async function unlessChanged(write: Promise<unknown>): Promise<void> {
   }
 }
 
+/** Where an engine stores definitions, their values as JSON text. Errors and `expected` are as in the port. */
+export interface DefinitionStore {
+  get(kind: DefinitionKind, key: string): Promise<StoredDefinition | null>;
+  /** In any order. */
+  list(kind: DefinitionKind): Promise<StoredDefinition[]>;
+  /** Returns the new version; null: another write came first. */
+  put(kind: DefinitionKind, key: string, value: string, expected: string | null): Promise<string | null>;
+  /** Returns whether there was one; null: another write came first. */
+  delete(kind: DefinitionKind, key: string, expected: string): Promise<boolean | null>;
+}
+
+export type StoredDefinition = readonly [key: string, value: string, version: string];
+
 const TOPIC = 'definitions';
 
-/** The watchers of an engine's definitions on this node. */
-export class DefinitionWatchers {
-  readonly #topics: Topics<DefinitionChange>;
+/** The Definitions port of every engine, on its store. */
+export class StoredDefinitions implements Definitions {
+  readonly #store: DefinitionStore;
+  readonly #announce: (change: DefinitionChange) => void;
+  readonly #watchers: Topics<DefinitionChange>;
 
-  constructor(log: EngineLog) {
-    this.#topics = new Topics(log);
+  /** @param announce has a change of this node reach {@link notify} on all nodes; not given: on this one, the store sees to the others */
+  constructor(store: DefinitionStore, log: EngineLog, announce?: (change: DefinitionChange) => void) {
+    this.#store = store;
+    this.#announce = announce ?? ((change) => this.notify(change));
+    this.#watchers = new Topics(log);
   }
 
-  /** As `Definitions.watch`. */
-  add(listener: Listener<DefinitionChange>): () => void {
-    return this.#topics.subscribe(TOPIC, listener);
+  async get(kind: DefinitionKind, key: string): Promise<Definition | null> {
+    const stored = await this.#store.get(kind, key);
+    return stored === null ? null : readDefinition(stored);
   }
 
+  async list(kind: DefinitionKind): Promise<Definition[]> {
+    const stored = await this.#store.list(kind);
+    return stored.map(readDefinition).sort((a, b) => (a.key < b.key ? -1 : 1));
+  }
+
+  async put(kind: DefinitionKind, key: string, value: JsonValue, expected: string | null): Promise<string> {
+    return this.#change({ kind, key }, this.#store.put(kind, key, JSON.stringify(value), expected));
+  }
+
+  async delete(kind: DefinitionKind, key: string, expected: string): Promise<boolean> {
+    return this.#change({ kind, key }, this.#store.delete(kind, key, expected));
+  }
+
+  watch(listener: Listener<DefinitionChange>): () => void {
+    return this.#watchers.subscribe(TOPIC, listener);
+  }
+
+  /** A definition was changed by some node. */
   notify(change: DefinitionChange): void {
-    this.#topics.deliver(TOPIC, change);
+    this.#watchers.deliver(TOPIC, change);
   }
 
   /** Notifications of other nodes may have been lost. */
   notifyMissed(): void {
     for (const kind of DEFINITION_KINDS) this.notify({ kind, key: null });
   }
+
+  async #change<T>(
+    change: DefinitionChange & { readonly key: string },
+    changing: Promise<T | null>,
+  ): Promise<T> {
+    let result: T | null;
+    try {
+      result = await changing;
+    } catch (error) {
+      // It may have been made: then all nodes have to read it.
+      if (isUnknownOutcome(error)) this.#announce(change);
+      throw error;
+    }
+    if (result === null) throw definitionConflict(change.kind, change.key);
+    if (result !== false) this.#announce(change);
+    return result;
+  }
+}
+
+function readDefinition([key, value, version]: StoredDefinition): Definition {
+  return { key, value: JSON.parse(value) as JsonValue, version };
 }

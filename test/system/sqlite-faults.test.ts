@@ -377,6 +377,21 @@ describe('a SQLite store whose disk stands still', () => {
     });
   });
 
+  it('has those who watch definitions read one whose late change was answered with outcome-unknown', async () => {
+    await withFolder(async (folder) => {
+      const changed: (string | null)[] = [];
+      const { engine, codes, resume } = await stalled(folder, ({ definitions }) => {
+        definitions.watch(({ key }) => changed.push(key));
+        return [definitions.put('queue', 'late', 1, 'any'), definitions.delete('queue', 'gone', 'any')];
+      });
+      resume();
+      assert.deepEqual(codes, ['outcome-unknown', 'outcome-unknown']);
+      assert.deepEqual(changed, ['late', 'gone']);
+      // What they read comes behind the change.
+      assert.equal((await engine.definitions.get('queue', 'late'))?.value, 1);
+    });
+  });
+
   it('never applies a call that expired before it was sent, and answers it with storage-unavailable', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults(folder.clock);

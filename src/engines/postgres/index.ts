@@ -7,6 +7,7 @@
 // all else runs: `housekeeping.ts`, and the other ports.
 
 import { BufferedStats } from '../../engine/buffered-stats.ts';
+import type { StoredDefinitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions, Finding, OpenEngine } from '../../engine/engine.ts';
 import { countDeadLetters } from '../../engine/stats.ts';
 import type { GroupName } from '../../model/element.ts';
@@ -15,7 +16,7 @@ import type { QueueKey } from '../../model/names.ts';
 import { Batcher } from './batcher.ts';
 import { type Connection, examineServer } from './connection.ts';
 import { Ids } from './content.ts';
-import { PostgresDefinitions } from './definitions.ts';
+import { openDefinitions } from './definitions.ts';
 import { Expirer } from './expire.ts';
 import { Housekeeping } from './housekeeping.ts';
 import { Link, Side } from './link.ts';
@@ -40,7 +41,7 @@ class PostgresEngine implements Engine {
   readonly type = 'postgres';
   readonly url: string;
   readonly storage: PostgresStorage;
-  readonly definitions: PostgresDefinitions;
+  readonly definitions: StoredDefinitions;
   readonly signaller: PostgresSignaller;
   readonly stats: BufferedStats;
   /** Never: what PostgreSQL has lost is found by a reconnect, which fails until it is mended. */
@@ -76,12 +77,12 @@ class PostgresEngine implements Engine {
     const channel = `${this.#settings.schema}_signals`;
     this.#listener = new Link(this.#settings, 'listener', options, {
       prepare: (connection) => connection.run(`LISTEN ${channel}`),
-      back: () => this.definitions.signalsMissed(),
+      back: () => this.definitions.notifyMissed(),
       notified: (_channel, payload) => this.signaller.notified(payload),
     });
     this.signaller = new PostgresSignaller({ side, listener: this.#listener, channel, clock, log });
     this.stats = new BufferedStats(new PostgresCounters(side), clock, log);
-    this.definitions = new PostgresDefinitions(side, this.signaller, log);
+    this.definitions = openDefinitions(side, this.signaller, log);
 
     const databaseClock = new DatabaseClock(clock);
     const registry = new Registry(namespaces, databaseClock);

@@ -28,7 +28,7 @@ import { Executor } from './client/executor.ts';
 import type { ServerFacts } from './client/master.ts';
 import { Topology } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
-import { RedisDefinitions } from './definitions.ts';
+import { openDefinitions } from './definitions.ts';
 import { Keys, parseQueueText } from './keys.ts';
 import { readLibrary } from './library.ts';
 import { ListStorage } from './list.ts';
@@ -109,7 +109,7 @@ class RedisEngine implements Engine {
         return outbox.onReply(queue, reply, awaitedUntil);
       },
     });
-    const definitions = new RedisDefinitions(context, channels);
+    const definitions = openDefinitions(context, channels);
     const sweeper = new Sweeper(context, batchers, registry, definitions);
     const outbox = new Outbox(context, batchers, (queue) => sweeper.noteAffected(queue));
     this.#channels = channels;

@@ -241,6 +241,18 @@ export class WorkerClient {
     return call.result.promise;
   }
 
+  /** The same without bodies, for what needs no other form. */
+  ask<O extends Operation>(
+    operation: O,
+    ...args: Parameters<Operations[O]>
+  ): Promise<ReturnType<Operations[O]>> {
+    return this.call(
+      operation,
+      () => args,
+      (result) => result,
+    );
+  }
+
   /** Calls an operation that nobody waits for: it has no deadline, and `failure` is logged if it is rejected. */
   run<O extends Operation>(
     operation: O,
@@ -271,7 +283,7 @@ export class WorkerClient {
 
   /** Rejects if the worker does not reply to a call that needs nothing of the file. */
   ping(): Promise<void> {
-    return this.call('ping', noArguments, nothing);
+    return this.ask('ping');
   }
 
   /** Lets the calls made before finish, rejects further ones, closes the file and ends the thread. */
@@ -280,7 +292,7 @@ export class WorkerClient {
     await this.#opening?.catch(() => {});
     // Calls keep their order, so once this one has its reply all before it have theirs. One of these may have been late.
     while (this.#isOpen && this.#down === null) {
-      await this.call('ping', noArguments, nothing, null, NO_DEADLINE).catch(nothing);
+      await this.call('ping', () => [], nothing, null, NO_DEADLINE).catch(nothing);
       if (this.#unattended === 0) break;
     }
     this.#down ??= this.#unavailable('is closed');
@@ -376,10 +388,6 @@ export class WorkerClient {
 }
 
 function nothing(): void {}
-
-function noArguments(): [] {
-  return [];
-}
 
 function settle(pending: readonly PendingCall[], { results, rejections, bodies }: Reply): void {
   for (const [index, call] of pending.entries()) {

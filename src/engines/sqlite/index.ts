@@ -13,15 +13,14 @@
 import { stat, statfs } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { BufferedStats } from '../../engine/buffered-stats.ts';
-import type { Definitions } from '../../engine/definitions.ts';
+import { type Definitions, StoredDefinitions } from '../../engine/definitions.ts';
 import type { DiskUsage, Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
-import type { Signaller } from '../../engine/signaller.ts';
-import { LocalSignaller } from '../../engine/signaller.ts';
+import { LocalSignaller, type Signaller } from '../../engine/signaller.ts';
 import type { Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
 import { makeFolder } from '../../util/files.ts';
 import { WorkerClient } from './client.ts';
-import { SqliteCounters, SqliteDefinitions } from './records.ts';
+import { sqliteCounters, sqliteDefinitions } from './records.ts';
 import { MEMORY, readSettings } from './settings.ts';
 import { SteadyTime } from './steady-time.ts';
 import { SqliteStorage } from './storage.ts';
@@ -64,9 +63,9 @@ class SqliteEngine implements Engine {
     this.disk = file === MEMORY ? undefined : () => diskUsage(file, minFreeBytes);
     if (file !== MEMORY) this.backUp = (to) => this.#client.backUp(to);
     this.storage = new SqliteStorage(this.#client, time);
-    this.definitions = new SqliteDefinitions(this.#client, log);
+    this.definitions = new StoredDefinitions(sqliteDefinitions(this.#client), log);
     this.signaller = new LocalSignaller(log);
-    this.#stats = new BufferedStats(new SqliteCounters(this.#client), clock, log);
+    this.#stats = new BufferedStats(sqliteCounters(this.#client), clock, log);
     this.stats = this.#stats;
   }
 

@@ -1,3 +1,4 @@
+import type { StoredDefinition } from '../../engine/definitions.ts';
 import type { Counters } from '../../engine/stats.ts';
 import type { PurgeStep, QueueCounts, SettleAction, SweepResult, Usage } from '../../engine/storage.ts';
 import { type DeliveryState, type ElementHeaders, NO_HEADERS } from '../../model/element.ts';
@@ -29,7 +30,7 @@ export function keyOf(queue: QueueName): QueueKey {
  */
 export interface Operations {
   /** Options as JSON text, that of null if there are none any more; null: what is stored stays. */
-  declare(queues: readonly QueueName[], options: string | null): null;
+  declare(queues: readonly QueueName[], options: string | null): void;
   queues(ns: string): string[];
   /**
    * Per element {@link ElementFields}. Returns repeats (index, 1 or 0 for the same content, …) or null, then ids.
@@ -56,7 +57,7 @@ export interface Operations {
    * @param needs bits of {@link SETTLE_NEEDS}
    */
   settle(needs: number, items: Fields, details: readonly SettleDetails[] | null): Fields;
-  undoTake(queue: QueueName, deliveries: readonly UndoneDelivery[]): null;
+  undoTake(queue: QueueName, deliveries: readonly UndoneDelivery[]): void;
   scan(
     queue: QueueName,
     group: string,
@@ -71,16 +72,16 @@ export interface Operations {
   counts(queue: QueueName, group: string | null): QueueCounts;
   usage(ns: string): Usage;
   sweep(): SweepResult;
-  definitionGet(kind: string, key: string): DefinitionRow | null;
-  definitionList(kind: string): DefinitionRow[];
+  definitionGet(kind: string, key: string): StoredDefinition | null;
+  definitionList(kind: string): StoredDefinition[];
   /** `expected` as in the port. Returns the new version; null: another write came first. */
   definitionPut(kind: string, key: string, value: string, expected: string | null): string | null;
   /** Returns whether there was one; null: another write came first. */
   definitionDelete(kind: string, key: string, expected: string): boolean | null;
   /** Per entry: queue, group, one number per counter. */
-  statsAdd(entries: Fields): null;
+  statsAdd(entries: Fields): void;
   statsRead(queue: QueueName): StoredCounters[];
-  ping(): null;
+  ping(): void;
 }
 
 export type Operation = keyof Operations;
@@ -99,8 +100,6 @@ export const READS: ReadonlySet<Operation> = new Set([
 
 /** Those of one group. */
 export type StoredCounters = Counters & { readonly grp: string };
-
-export type DefinitionRow = readonly [key: string, value: string, version: string];
 
 /** Cuts a flat array into tuples of one length, which the compiler checks. */
 export function tuplesOf<T extends readonly unknown[]>(fields: Fields, length: T['length']): T[] {

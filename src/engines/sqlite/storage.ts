@@ -82,11 +82,11 @@ export class SqliteStorage implements Storage {
 
   declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
     const text = options === undefined ? null : JSON.stringify(options);
-    return this.#client.call('declare', () => [queues.map(nameOf), text], nothing);
+    return this.#client.ask('declare', queues.map(nameOf), text);
   }
 
   queues(ns: string): Promise<string[]> {
-    return this.#client.call('queues', () => [ns], same);
+    return this.#client.ask('queues', ns);
   }
 
   insert(
@@ -176,7 +176,7 @@ export class SqliteStorage implements Storage {
   }
 
   undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
-    return this.#client.call('undoTake', (bodies) => this.#undone(queue, deliveries, bodies), nothing);
+    return this.#client.call('undoTake', (bodies) => this.#undone(queue, deliveries, bodies), same);
   }
 
   /** The arguments of `undoTake`. */
@@ -207,23 +207,23 @@ export class SqliteStorage implements Storage {
   }
 
   purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep> {
-    return this.#client.call('purge', () => [nameOf(queue), states ?? null], same);
+    return this.#client.ask('purge', nameOf(queue), states ?? null);
   }
 
   drop(queue: QueueKey): Promise<boolean> {
-    return this.#client.call('drop', () => [nameOf(queue)], same);
+    return this.#client.ask('drop', nameOf(queue));
   }
 
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
-    return this.#client.call('counts', () => [nameOf(queue), group ?? null], same);
+    return this.#client.ask('counts', nameOf(queue), group ?? null);
   }
 
   usage(ns: string): Promise<Usage> {
-    return this.#client.call('usage', () => [ns], same);
+    return this.#client.ask('usage', ns);
   }
 
   sweep(): Promise<SweepResult> {
-    return this.#client.call('sweep', () => [], same);
+    return this.#client.ask('sweep');
   }
 
   #detailsOf(action: SettleAction, now: number, bodies: BodyWriter): SettleDetails {
@@ -270,8 +270,6 @@ export class SqliteStorage implements Storage {
     fields.push(contentType, more, bodies.add(body), body.byteLength, dueAt, tries, joined(groups), rarer);
   }
 }
-
-function nothing(): void {}
 
 function same<T>(result: T): T {
   return result;

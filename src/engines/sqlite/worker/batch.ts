@@ -22,10 +22,7 @@ type Run<O extends Operation> = (
 
 /** What each operation does, within the batch's transaction. */
 const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
-  declare: ({ queues, now }, names, options) => {
-    queues.declare(names, options, now);
-    return null;
-  },
+  declare: ({ queues, now }, names, options) => queues.declare(names, options, now),
   queues: ({ queues }, ns) =>
     queues
       .in(ns)
@@ -51,12 +48,9 @@ const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
     return records.putDefinition(kind, key, value, expected, version) ? String(version) : null;
   },
   definitionDelete: ({ records }, kind, key, expected) => records.deleteDefinition(kind, key, expected),
-  statsAdd: ({ records, now }, entries) => {
-    records.addStats(entries, now);
-    return null;
-  },
+  statsAdd: ({ records, now }, entries) => records.addStats(entries, now),
   statsRead: ({ records }, name) => records.stats(name),
-  ping: () => null,
+  ping: () => {},
 };
 
 const NO_SPACE: Rejection = {

@@ -1,13 +1,8 @@
 import type { DatabaseSync } from 'node:sqlite';
+import type { StoredDefinition } from '../../../engine/definitions.ts';
 import { COUNTER_NAMES, type CounterName, MAX_COUNTED_GROUPS } from '../../../engine/stats.ts';
 import type { GroupName } from '../../../model/element.ts';
-import {
-  type DefinitionRow,
-  type Fields,
-  type QueueName,
-  type StoredCounters,
-  tuplesOf,
-} from '../protocol.ts';
+import { type Fields, type QueueName, type StoredCounters, tuplesOf } from '../protocol.ts';
 import type { Queue, Queues } from './queues.ts';
 import { prepareAll, prepareArrays, type Statements } from './schema.ts';
 
@@ -40,7 +35,7 @@ const SQL = {
 const DEFINITIONS = 'SELECT key, value, CAST(version AS TEXT) FROM definition WHERE kind = ?';
 const ARRAYS_SQL = {
   definition: `${DEFINITIONS} AND key = ?`,
-  definitions: `${DEFINITIONS} ORDER BY key`,
+  definitions: DEFINITIONS,
 } as const;
 
 /** Small tables that are no elements: dedup keys, definitions, counters. */
@@ -73,12 +68,12 @@ export class Records {
     return Number(this.#sql.forgetKeys.run(now - this.#windowMs, limit).changes) === limit;
   }
 
-  definition(kind: string, key: string): DefinitionRow | null {
-    return (this.#arrays.definition.get(kind, key) as unknown as DefinitionRow | undefined) ?? null;
+  definition(kind: string, key: string): StoredDefinition | null {
+    return (this.#arrays.definition.get(kind, key) as unknown as StoredDefinition | undefined) ?? null;
   }
 
-  definitions(kind: string): DefinitionRow[] {
-    return this.#arrays.definitions.all(kind) as unknown as DefinitionRow[];
+  definitions(kind: string): StoredDefinition[] {
+    return this.#arrays.definitions.all(kind) as unknown as StoredDefinition[];
   }
 
   /** @param version the new one @returns whether what is stored has the `expected` version, as in the port: if not, nothing changes */

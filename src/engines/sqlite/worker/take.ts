@@ -119,7 +119,7 @@ export function undoTake(
   { queues, ids, rows, upkeep, received, now }: Store,
   name: QueueName,
   deliveries: readonly UndoneDelivery[],
-): null {
+): void {
   const queue = queues.use(name, now);
   for (const { id, group, body: place, ...rest } of deliveries) {
     const element = ids.parse(id);
@@ -139,7 +139,6 @@ export function undoTake(
     rows.addShared(subscription, seq, element, row, now);
     upkeep.releasedInto(queue);
   }
-  return null;
 }
 
 /** The state, and the moment and number of a page's last row: pages hold together while elements come and go between them. */
