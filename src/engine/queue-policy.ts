@@ -1,5 +1,6 @@
-import type { GroupName, NewElement } from '../model/element.ts';
-import { ANY_NAME, bySpecificity } from '../util/name-pattern.ts';
+import { type GroupName, type NewElement, PLAIN_GROUP } from '../model/element.ts';
+import type { QueueKey } from '../model/names.ts';
+import { ANY_NAME, bySpecificity, ruleFor } from '../util/name-pattern.ts';
 import type { NamespacePolicy } from './engine.ts';
 import type { DeadLetterPolicy, QueueOptions, RetryDelay } from './storage.ts';
 
@@ -16,6 +17,9 @@ export interface QueueDefaults {
   readonly retentionMs: number | null;
   readonly retryDelay: RetryDelay | null;
 }
+
+/** Those of namespaces that are not configured: their names come from callers. */
+const NO_DEFAULTS: QueueDefaults = { deadLetter: null, retentionMs: null, retryDelay: null };
 
 /** Defaults of the queues that a pattern matches. */
 export interface DefaultsRule extends QueueDefaults {
@@ -62,10 +66,58 @@ export interface GroupLimit {
   readonly defaults: ReadonlySet<GroupName>;
 }
 
-/** Null if nothing bounds them: on plain queues, and if the policy does not say. */
-export function groupLimitOf(policy: NamespacePolicy | null | undefined): GroupLimit | null {
-  const { groups = null, maxGroups } = policy ?? {};
-  return groups === null || maxGroups === undefined ? null : { most: maxGroups, defaults: new Set(groups) };
+/** The policies of all namespaces of an engine, as they apply to its queues. */
+export class NamespacePolicies {
+  readonly #policies: ReadonlyMap<string, NamespacePolicy>;
+  readonly #limits: ReadonlyMap<string, GroupLimit>;
+  /** Of each namespace, the most specific rule first. */
+  readonly #rules: ReadonlyMap<string, readonly DefaultsRule[]>;
+
+  constructor(policies: readonly NamespacePolicy[]) {
+    this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
+    this.#limits = new Map(
+      policies.flatMap(({ name, groups, maxGroups }) =>
+        groups === null || maxGroups === undefined
+          ? []
+          : [[name, { most: maxGroups, defaults: new Set(groups) }]],
+      ),
+    );
+    this.#rules = new Map(policies.map((policy) => [policy.name, defaultsRules(policy)]));
+  }
+
+  defaultsOf({ ns, name }: QueueKey): QueueDefaults {
+    return ruleFor(this.rulesOf(ns), name) ?? NO_DEFAULTS;
+  }
+
+  /** The most specific first; none if the namespace is not configured. */
+  rulesOf(ns: string): readonly DefaultsRule[] {
+    return this.#rules.get(ns) ?? [];
+  }
+
+  /** Whether elements of the namespace may have several groups. */
+  isStream(ns: string): boolean {
+    return (this.#policies.get(ns)?.groups ?? null) !== null;
+  }
+
+  /** Those of what the engine itself stores, such as dead letters. */
+  defaultGroups(ns: string): readonly GroupName[] {
+    return this.#policies.get(ns)?.groups ?? [PLAIN_GROUP];
+  }
+
+  /** What bounds the groups of each queue; null: nothing does, as on plain queues, and if the policy does not say. */
+  groupLimit(ns: string): GroupLimit | null {
+    return this.#limits.get(ns) ?? null;
+  }
+}
+
+/** How many of a queue's groups count for a limit. */
+export function limitedCount(
+  { defaults }: GroupLimit,
+  groups: { readonly size: number; has(group: GroupName): boolean },
+): number {
+  let count = groups.size;
+  for (const group of defaults) if (groups.has(group)) count -= 1;
+  return count;
 }
 
 /** The groups that are named and that a limit is about, each once. */

@@ -1,15 +1,9 @@
 import { hash } from 'node:crypto';
 import type { NamespacePolicy } from '../../engine/engine.ts';
-import {
-  type DefaultsRule,
-  defaultsRules,
-  type GroupLimit,
-  groupLimitOf,
-  type QueueDefaults,
-} from '../../engine/queue-policy.ts';
+import { type GroupLimit, limitedCount, NamespacePolicies } from '../../engine/queue-policy.ts';
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { likePattern, ruleFor } from '../../util/name-pattern.ts';
+import { likePattern } from '../../util/name-pattern.ts';
 import { ownBytes, ownText } from '../../util/own-bytes.ts';
 import type { Connection } from './connection.ts';
 import type { DatabaseClock } from './operations.ts';
@@ -66,7 +60,8 @@ export class Subscription {
 
 export class Queue {
   readonly key: QueueKey;
-  readonly policy: NamespacePolicy | null;
+  /** Whether elements may have several groups. */
+  readonly isStream: boolean;
   readonly limit: GroupLimit | null;
   readonly nsText: Buffer;
   readonly nameText: Buffer;
@@ -82,20 +77,16 @@ export class Queue {
   /** Whether failed elements may become dead letters or wait for a retry delay: by the namespace's policy, or as `declare` stored. */
   hasPolicy: boolean;
 
-  constructor(key: QueueKey, policy: NamespacePolicy | null, defaults: QueueDefaults | undefined) {
+  constructor(key: QueueKey, namespaces: NamespacePolicies) {
+    const { deadLetter, retryDelay } = namespaces.defaultsOf(key);
     this.key = key;
-    this.policy = policy;
-    this.limit = groupLimitOf(policy);
-    this.hasPolicy = defaults?.deadLetter != null || defaults?.retryDelay != null;
+    this.isStream = namespaces.isStream(key.ns);
+    this.limit = namespaces.groupLimit(key.ns);
+    this.hasPolicy = deadLetter !== null || retryDelay !== null;
     this.nsText = ownText(key.ns);
     this.nameText = ownText(key.name);
     this.whole = new Subscription(this, PLAIN_GROUP);
     this.subscriptions.set(PLAIN_GROUP, this.whole);
-  }
-
-  /** Whether elements may have several groups. */
-  get isStream(): boolean {
-    return this.policy !== null && this.policy.groups !== null;
   }
 }
 
@@ -131,9 +122,7 @@ export interface GroupUse {
 /** The queues and subscriptions of which this node has heard, as one object each. */
 export class Registry {
   readonly #clock: DatabaseClock;
-  readonly #policies: ReadonlyMap<string, NamespacePolicy>;
-  /** Of each namespace, the most specific rule first. */
-  readonly #rules: ReadonlyMap<string, readonly DefaultsRule[]>;
+  readonly #namespaces: NamespacePolicies;
   readonly #queues = new Map<string, Map<string, Queue>>();
   /** Of the counts of all subscriptions together; housekeeping raises it. */
   readonly counted = new CounterWatermark();
@@ -144,17 +133,16 @@ export class Registry {
 
   constructor(policies: readonly NamespacePolicy[], clock: DatabaseClock) {
     this.#clock = clock;
-    this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
-    this.#rules = new Map(policies.map((policy) => [policy.name, defaultsRules(policy)]));
-    const rules = policies.flatMap((policy) =>
-      (this.#rules.get(policy.name) ?? []).map((rule) => ({ ...rule, policy })),
+    this.#namespaces = new NamespacePolicies(policies);
+    const rules = policies.flatMap(({ name: ns }) =>
+      this.#namespaces.rulesOf(ns).map((rule) => ({ ...rule, ns })),
     );
     this.policies = [
-      textArray(rules.map(({ policy }) => Buffer.from(policy.name))),
+      textArray(rules.map(({ ns }) => Buffer.from(ns))),
       textArray(rules.map(({ pattern }) => Buffer.from(likePattern(pattern)))),
       int4Array(rules.map(({ deadLetter }) => clampTries(deadLetter?.maxTries ?? 0))),
       textArray(rules.map(({ deadLetter }) => (deadLetter === null ? null : Buffer.from(deadLetter.queue)))),
-      textArray(rules.map(({ policy }) => textArrayLiteral(policy.groups ?? [PLAIN_GROUP]))),
+      textArray(rules.map(({ ns }) => textArrayLiteral(this.#namespaces.defaultGroups(ns)))),
       textArray(rules.map(({ retryDelay }) => retryArray(retryDelay))),
     ];
   }
@@ -167,11 +155,7 @@ export class Registry {
     }
     let queue = inNamespace.get(name);
     if (queue === undefined) {
-      queue = new Queue(
-        { ns, name },
-        this.#policies.get(ns) ?? null,
-        ruleFor(this.#rules.get(ns) ?? [], name),
-      );
+      queue = new Queue({ ns, name }, this.#namespaces);
       inNamespace.set(name, queue);
       this.#noteCreated();
     }
@@ -191,7 +175,7 @@ export class Registry {
   }
 
   defaultGroups({ ns }: QueueKey): readonly GroupName[] {
-    return this.#policies.get(ns)?.groups ?? [PLAIN_GROUP];
+    return this.#namespaces.defaultGroups(ns);
   }
 
   /** Something that matures at `dueAt` or later may begin to wait in any subscription. */
@@ -248,7 +232,7 @@ export class Registry {
         const all = added.get(queue) ?? new Set(coming.get(queue));
         for (const group of fresh) all.add(group);
         added.set(queue, all);
-        if (limitedCount(queue, queue.limit) + all.size > queue.limit.most) return queue;
+        if (limitedCount(queue.limit, queue.groups) + all.size > queue.limit.most) return queue;
       }
       for (const [queue, groups] of added) coming.set(queue, groups);
       return null;
@@ -259,7 +243,7 @@ export class Registry {
     const { queue } = use;
     if (queue.limit === null || use.groups.every((group) => queue.limit?.defaults.has(group))) return false;
     if (!this.#isWithin(queue.groupsReadAt, REMEMBERED_MS)) return true;
-    const isFull = limitedCount(queue, queue.limit) >= queue.limit.most;
+    const isFull = limitedCount(queue.limit, queue.groups) >= queue.limit.most;
     return newGroups(use).length > 0 && !(isFull && this.#isWithin(queue.groupsReadAt, FULL_MS));
   }
 
@@ -296,13 +280,6 @@ export class Registry {
     }
     this.#epoch += 1;
   }
-}
-
-/** How many groups a queue has in addition to the default ones. */
-function limitedCount({ groups }: Queue, { defaults }: GroupLimit): number {
-  let limited = groups.size;
-  for (const group of defaults) if (groups.has(group)) limited -= 1;
-  return limited;
 }
 
 function newGroups({ queue, groups }: GroupUse): GroupName[] {

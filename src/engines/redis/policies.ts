@@ -1,61 +1,47 @@
 import type { NamespacePolicy } from '../../engine/engine.ts';
-import {
-  type DefaultsRule,
-  defaultsRules,
-  type GroupLimit,
-  groupLimitOf,
-  type QueueDefaults,
-} from '../../engine/queue-policy.ts';
+import { type GroupLimit, NamespacePolicies } from '../../engine/queue-policy.ts';
 import type { QueueOptions } from '../../engine/storage.ts';
-import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
+import type { GroupName } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { bytesOfText } from '../../util/byte-text.ts';
-import { ruleFor } from '../../util/name-pattern.ts';
 import { queueText } from './keys.ts';
 
 /** What the namespaces' policies mean for a call of the library: see `library/session.lua`. */
 export class Policies {
-  readonly #policies: ReadonlyMap<string, NamespacePolicy>;
-  /** Of each namespace, the most specific rule first. */
-  readonly #rules: ReadonlyMap<string, readonly DefaultsRule[]>;
+  readonly #namespaces: NamespacePolicies;
 
   constructor(policies: readonly NamespacePolicy[]) {
-    this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
-    this.#rules = new Map(policies.map((policy) => [policy.name, defaultsRules(policy)]));
-  }
-
-  #defaultsOf({ ns, name }: QueueKey): QueueDefaults | undefined {
-    return ruleFor(this.#rules.get(ns) ?? [], name);
+    this.#namespaces = new NamespacePolicies(policies);
   }
 
   /** What bounds the groups of a queue; null: nothing. */
   groupLimit({ ns }: QueueKey): GroupLimit | null {
-    return groupLimitOf(this.#policies.get(ns));
+    return this.#namespaces.groupLimit(ns);
   }
 
   /** By the namespace, or its rule for the name; 0: none. */
   retentionMs(queue: QueueKey): number {
-    return Math.ceil(this.#defaultsOf(queue)?.retentionMs ?? 0);
+    return Math.ceil(this.#namespaces.defaultsOf(queue).retentionMs ?? 0);
   }
 
   /** The groups of what comes to a dead-letter queue. */
   deadLetterGroups({ ns }: QueueKey): readonly GroupName[] {
-    return this.#policies.get(ns)?.groups ?? [PLAIN_GROUP];
+    return this.#namespaces.defaultGroups(ns);
   }
 
   /** Whether failed elements of a namespace go to a queue of this name, by its policy. */
   isDeadLetterQueue({ ns, name }: QueueKey): boolean {
-    return this.#rules.get(ns)?.some(({ deadLetter }) => deadLetter?.queue === name) ?? false;
+    return this.#namespaces.rulesOf(ns).some(({ deadLetter }) => deadLetter?.queue === name);
   }
 
   /** The policy as `library/queue.lua` reads it: a queue's options by default, and what dead letters need in addition. */
   encode(queue: QueueKey): string {
-    const { deadLetter = null, retryDelay = null } = this.#defaultsOf(queue) ?? {};
+    const { deadLetter, retryDelay } = this.#namespaces.defaultsOf(queue);
     return JSON.stringify({
       ...this.#options(queue, { deadLetter, retentionMs: this.retentionMs(queue), retryDelay }),
       from: bytesOfText(queue.name),
-      groups: this.#policies.get(queue.ns)?.groups?.join(',') ?? '',
+      groups: this.deadLetterGroups(queue).join(','),
     });
   }
 

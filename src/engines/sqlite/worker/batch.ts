@@ -1,3 +1,4 @@
+import { QuaysideError } from '../../../model/errors.ts';
 import {
   BodyWriter,
   type Call,
@@ -8,7 +9,7 @@ import {
   type Rejection,
   SETTLE_NEEDS,
 } from '../protocol.ts';
-import { isFatal, isFull, isUnreadable, messageOf, Rejected, rejectionOf, StoreLost } from './errors.ts';
+import { isFatal, isFull, isUnreadable, messageOf, rejectionOf, StoreLost } from './errors.ts';
 import { insert } from './insert.ts';
 import { counts, heldIn } from './queues.ts';
 import { endLeases, settle } from './settle.ts';
@@ -145,8 +146,9 @@ function runCalls(store: Store, { batch, result, from, to }: Part): void {
     try {
       result.results[index] = run(store, ...args);
     } catch (error) {
-      if (!(error instanceof Rejected)) throw error;
-      reject(result, index, error.rejection);
+      // Thrown by an operation that has not changed anything: its call is rejected, and no other.
+      if (!(error instanceof QuaysideError)) throw error;
+      reject(result, index, rejectionOf(error, false));
     }
   }
 }

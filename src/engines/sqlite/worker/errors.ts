@@ -23,17 +23,6 @@ const FATAL: ReadonlySet<number> = new Set([
   SQLITE_NOTADB,
 ]);
 
-/** Thrown by an operation that has not changed anything: its call is rejected, and no other. */
-export class Rejected extends Error {
-  readonly rejection: Rejection;
-
-  constructor({ code, message }: QuaysideError) {
-    super(message);
-    this.name = 'Rejected';
-    this.rejection = { code, message };
-  }
-}
-
 /** What the file, or memory, says can no longer be relied on. */
 export class StoreLost extends Error {
   override readonly name = 'StoreLost';

@@ -19,7 +19,7 @@ export interface Incoming extends NewRow {
   readonly extra: Extra | null;
 }
 
-/** @throws Rejected */
+/** @throws QuaysideError `too-many-groups` */
 export function insert(
   store: Store,
   name: QueueName,
@@ -32,12 +32,7 @@ export function insert(
   const repeat = request === null ? null : repeatOf(store, name, elements, request);
   if (repeat !== null) return repeat;
   if (request !== null && elements.length === 0) return [null, []];
-  if (queues.isLimited(name)) {
-    queues.makeRoom(
-      name,
-      elements.map(({ groups }) => groups),
-    );
-  }
+  queues.makeRoom(name, elements);
   const queue = queues.use(name, now);
   // What the key of a single element holds shows when it is stored.
   const mismatched = elements.length > 1 ? mismatchedOf(store, queue, elements) : null;
@@ -149,7 +144,7 @@ export function elementAt(fields: Fields, at: number, bodies: PackedBodies): Inc
 }
 
 /** Stores one element, or finds the one that its dedup key already stored. Returns its number. */
-export function insertOne(
+function insertOne(
   { ids, queues, rows, records, upkeep, now }: Store,
   queue: Queue,
   element: Incoming,

@@ -1,29 +1,13 @@
 import type { DatabaseSync } from 'node:sqlite';
 import { tooManyGroups } from '../../../engine/calls.ts';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
-import {
-  type DefaultsRule,
-  defaultsRules,
-  type GroupLimit,
-  groupLimitOf,
-  type QueueDefaults,
-} from '../../../engine/queue-policy.ts';
+import { limitedCount, NamespacePolicies, type QueueDefaults } from '../../../engine/queue-policy.ts';
 import { type GroupCounts, NO_COUNTS, type QueueCounts, type QueueOptions } from '../../../engine/storage.ts';
 import type { DeliveryState, GroupName } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
-import { ruleFor } from '../../../util/name-pattern.ts';
 import { keyOf, nameOf, type QueueName } from '../protocol.ts';
-import { Rejected } from './errors.ts';
 import { prepareAll, type Statements } from './schema.ts';
 import type { Store } from './store.ts';
-
-/** What applies to a queue: its own options over those that its namespace has for its name. */
-interface QueuePolicy extends QueueDefaults {
-  /** The default groups, joined by commas; '' on a plain queue. */
-  readonly groups: string;
-  /** How many groups it may have; null: any number. */
-  readonly groupLimit: GroupLimit | null;
-}
 
 /** A queue, as kept in memory. */
 export interface Queue {
@@ -32,7 +16,8 @@ export interface Queue {
   readonly subscriptions: Map<GroupName, Subscription>;
   /** JSON text of `QueueOptions`; null: none. */
   options: string | null;
-  policy: QueuePolicy;
+  /** Its own options over those that its namespace has for its name. */
+  policy: QueueDefaults;
   /** When it was last used, to {@link USE_NOTED_MS}. */
   usedAt: number;
   /** With a retention: nothing that waits there was inserted before this moment. Infinity: nothing waits; or {@link UNKNOWN}. */
@@ -111,8 +96,7 @@ const SQL = {
 
 /** All queues and subscriptions, in memory. A name reaches SQL only as a bound value. */
 export class Queues {
-  /** Of each namespace, the most specific rule first. */
-  readonly #policies: ReadonlyMap<string, readonly PolicyRule[]>;
+  readonly #policies: NamespacePolicies;
   readonly #byName = new Map<QueueName, Queue>();
   readonly #subscriptions = new Map<number, Subscription>();
   /** Those whose counts this transaction changed. */
@@ -121,7 +105,7 @@ export class Queues {
 
   constructor(db: DatabaseSync, namespaces: readonly NamespacePolicy[]) {
     this.#sql = prepareAll(db, SQL);
-    this.#policies = new Map(namespaces.map((policy) => [policy.name, policyRules(policy)]));
+    this.#policies = new NamespacePolicies(namespaces);
     this.reload();
   }
 
@@ -218,23 +202,23 @@ export class Queues {
    * Sees that a queue has no more groups than its namespace allows once deliveries to these are stored. If it would,
    * empty groups are evicted: names come from producers and must not pile up.
    * Called before anything of a call is stored; a queue that was never written stays unknown.
-   * @param named per element, its groups joined by commas
-   * @throws Rejected if even that makes no room
+   * @param elements with their groups, joined by commas
+   * @throws QuaysideError if even that makes no room
    */
-  makeRoom(name: QueueName, named: readonly string[]): void {
-    const key = keyOf(name);
-    const limit = this.#policyOf(key, null).groupLimit;
+  makeRoom(name: QueueName, elements: readonly { readonly groups: string }[]): void {
+    const queue = this.find(name);
+    const key = queue?.key ?? keyOf(name);
+    const limit = this.#policies.groupLimit(key.ns);
     if (limit === null) return;
-    const subscriptions: ReadonlyMap<GroupName, Subscription> = this.find(name)?.subscriptions ?? new Map();
+    const subscriptions: ReadonlyMap<GroupName, Subscription> = queue?.subscriptions ?? new Map();
     const groups = new Set<GroupName>();
     // Elements of one call are mostly for the same groups.
-    for (const joined of new Set(named)) for (const group of joined.split(',')) groups.add(group);
+    const named = new Set(elements.map((element) => element.groups));
+    for (const joined of named) for (const group of joined.split(',')) groups.add(group);
     let missing = 0;
     for (const group of groups) if (!subscriptions.has(group) && !limit.defaults.has(group)) missing++;
     if (missing === 0) return;
-    let counted = subscriptions.size;
-    for (const group of limit.defaults) if (subscriptions.has(group)) counted--;
-    const excess = counted + missing - limit.most;
+    const excess = limitedCount(limit, subscriptions) + missing - limit.most;
     if (excess <= 0) return;
     const empty: Subscription[] = [];
     for (const subscription of subscriptions.values()) {
@@ -242,13 +226,13 @@ export class Queues {
       if (heldBy(subscription) > 0 || groups.has(group) || limit.defaults.has(group)) continue;
       if (empty.push(subscription) === EVICTED_A_CALL) break;
     }
-    if (empty.length < excess) throw new Rejected(tooManyGroups(key.name, limit.most));
+    if (empty.length < excess) throw tooManyGroups(key.name, limit.most);
     for (const subscription of empty) this.#removeSubscription(subscription);
   }
 
-  /** Whether the queues of the namespace have a bound on their groups. */
-  isLimited(name: QueueName): boolean {
-    return (this.find(name)?.policy ?? this.#policyOf(keyOf(name), null)).groupLimit !== null;
+  /** Those of what comes to a dead-letter queue, joined by commas. */
+  defaultGroups({ key }: Queue): string {
+    return this.#policies.defaultGroups(key.ns).join(',');
   }
 
   /** To be called when a subscription's counts change. */
@@ -294,33 +278,10 @@ export class Queues {
     return subscription;
   }
 
-  #policyOf({ ns, name }: QueueKey, options: string | null): QueuePolicy {
-    const policy = ruleFor(this.#policies.get(ns) ?? [], name)?.policy ?? NO_POLICY;
-    return options === null ? policy : { ...policy, ...(JSON.parse(options) as QueueOptions) };
+  #policyOf(key: QueueKey, options: string | null): QueueDefaults {
+    const defaults = this.#policies.defaultsOf(key);
+    return options === null ? defaults : { ...defaults, ...(JSON.parse(options) as QueueOptions) };
   }
-}
-
-/** Of namespaces that are not configured: their names come from callers. */
-const NO_POLICY: QueuePolicy = {
-  deadLetter: null,
-  retentionMs: null,
-  retryDelay: null,
-  groups: '',
-  groupLimit: null,
-};
-
-interface PolicyRule {
-  readonly pattern: string;
-  readonly policy: QueuePolicy;
-}
-
-function policyRules(given: NamespacePolicy): PolicyRule[] {
-  const groups = given.groups?.join(',') ?? '';
-  const groupLimit = groupLimitOf(given);
-  return defaultsRules(given).map(({ pattern, ...defaults }: DefaultsRule) => ({
-    pattern,
-    policy: { ...defaults, groups, groupLimit },
-  }));
 }
 
 /** Deliveries, in whatever state. */

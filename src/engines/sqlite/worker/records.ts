@@ -4,7 +4,7 @@ import { COUNTER_NAMES, type CounterName, MAX_COUNTED_GROUPS } from '../../../en
 import type { GroupName } from '../../../model/element.ts';
 import { type Fields, type QueueName, type StoredCounters, tuplesOf } from '../protocol.ts';
 import type { Queue, Queues } from './queues.ts';
-import { prepareAll, prepareArrays, type Statements } from './schema.ts';
+import { prepareAll, type Statements } from './schema.ts';
 
 const COLUMNS = COUNTER_NAMES.map((name) => `"${name}"`);
 
@@ -17,11 +17,16 @@ export interface Seen {
 const PLACES = COLUMNS.map(() => '?').join(', ');
 const SUMS = COLUMNS.map((column) => `${column} = ${column} + excluded.${column}`).join(', ');
 
+// Versions are numbers of the same sequence as elements, and compared as texts.
+const DEFINITIONS = 'SELECT key, value, CAST(version AS TEXT) FROM definition WHERE kind = ?';
+
 const SQL = {
   findKey: 'SELECT seq, fingerprint FROM dedup WHERE queue = ? AND key = ? AND seen_at > ?',
   putKey: 'INSERT OR REPLACE INTO dedup (queue, key, seq, seen_at, fingerprint) VALUES (?, ?, ?, ?, ?)',
   forgetKeys:
     'DELETE FROM dedup WHERE (queue, key) IN (SELECT queue, key FROM dedup WHERE seen_at <= ? ORDER BY seen_at LIMIT ?)',
+  definition: `${DEFINITIONS} AND key = ?`,
+  definitions: DEFINITIONS,
   putDefinition: 'INSERT OR REPLACE INTO definition (kind, key, value, version) VALUES (?, ?, ?, ?)',
   deleteDefinition: 'DELETE FROM definition WHERE kind = ? AND key = ?',
   addCounts: `INSERT INTO stats (queue, grp, ${COLUMNS.join(', ')}) VALUES (?, ?, ${PLACES})
@@ -31,25 +36,18 @@ const SQL = {
                  ORDER BY ${COLUMNS.join(' + ')} DESC, grp LIMIT -1 OFFSET ${MAX_COUNTED_GROUPS})`,
 } as const;
 
-// Versions are numbers of the same sequence as elements, and compared as texts.
-const DEFINITIONS = 'SELECT key, value, CAST(version AS TEXT) FROM definition WHERE kind = ?';
-const ARRAYS_SQL = {
-  definition: `${DEFINITIONS} AND key = ?`,
-  definitions: DEFINITIONS,
-} as const;
-
 /** Small tables that are no elements: dedup keys, definitions, counters. */
 export class Records {
   readonly #queues: Queues;
   readonly #windowMs: number;
   readonly #sql: Statements<typeof SQL>;
-  readonly #arrays: Statements<typeof ARRAYS_SQL>;
 
   constructor(db: DatabaseSync, queues: Queues, windowMs: number) {
     this.#queues = queues;
     this.#windowMs = windowMs;
     this.#sql = prepareAll(db, SQL);
-    this.#arrays = prepareArrays(db, ARRAYS_SQL);
+    this.#sql.definition.setReturnArrays(true);
+    this.#sql.definitions.setReturnArrays(true);
   }
 
   /** The element that this dedup key stored, within the window. */
@@ -69,11 +67,11 @@ export class Records {
   }
 
   definition(kind: string, key: string): StoredDefinition | null {
-    return (this.#arrays.definition.get(kind, key) as unknown as StoredDefinition | undefined) ?? null;
+    return (this.#sql.definition.get(kind, key) as unknown as StoredDefinition | undefined) ?? null;
   }
 
   definitions(kind: string): StoredDefinition[] {
-    return this.#arrays.definitions.all(kind) as unknown as StoredDefinition[];
+    return this.#sql.definitions.all(kind) as unknown as StoredDefinition[];
   }
 
   /** @param version the new one @returns whether what is stored has the `expected` version, as in the port: if not, nothing changes */

@@ -4,7 +4,7 @@ import type { PurgeStep } from '../../../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
 import type { QueueName } from '../protocol.ts';
 import type { Queue, Queues, StateCounts, Subscription } from './queues.ts';
-import { prepareAll, prepareArrays, type Statements } from './schema.ts';
+import { prepareAll, type Statements } from './schema.ts';
 
 /** An element's content as it is stored: the content type, and all rarer fields as one JSON text or null. */
 interface StoredContent {
@@ -167,17 +167,14 @@ const SQL = {
   statesOf: `${STATES} FROM element e CROSS JOIN delivery d ON d.element = e.seq
        WHERE e.seq = :element AND e.groups > 1 GROUP BY e.seq`,
   becameDue: `SELECT d.element ${WAITING} AND d.due_at > ? AND d.due_at <= ? LIMIT ${BOUND}`,
+  ready: `SELECT d.seq, d.element, d.due_at, d.tries, d.crc, d.expires_at, d.reason,
+            ifnull(d.type, e.type), ifnull(d.more, e.more), ifnull(d.content_crc, e.crc), ifnull(d.body, e.body) ${FROM}
+       WHERE d.subscription = ? AND d.lease_until IS NULL AND d.due_at <= ? ORDER BY d.due_at, d.seq LIMIT ${BOUND}`,
 } as const;
 
 function manyOf(row: string): string {
   return Array(ROWS_AT_ONCE).fill(row).join(', ');
 }
-
-const READY = {
-  ready: `SELECT d.seq, d.element, d.due_at, d.tries, d.crc, d.expires_at, d.reason,
-            ifnull(d.type, e.type), ifnull(d.more, e.more), ifnull(d.content_crc, e.crc), ifnull(d.body, e.body) ${FROM}
-       WHERE d.subscription = ? AND d.lease_until IS NULL AND d.due_at <= ? ORDER BY d.due_at, d.seq LIMIT ${BOUND}`,
-} as const;
 
 const BY_STATE: Readonly<Record<DeliveryState, string>> = {
   ready: 'd.lease_until IS NULL AND d.due_at <= :now',
@@ -245,7 +242,6 @@ export class Rows {
   #leasesEndFrom = Number.POSITIVE_INFINITY;
 
   readonly #sql: Statements<typeof SQL>;
-  readonly #ready: Statements<typeof READY>;
   readonly #pages: Statements<Record<DeliveryState, string>>;
   readonly #pagesWithoutBodies: Statements<Record<DeliveryState, string>>;
   readonly #inState: Statements<Record<DeliveryState, string>>;
@@ -254,7 +250,7 @@ export class Rows {
     this.#db = db;
     this.#queues = queues;
     this.#sql = prepareAll(db, SQL);
-    this.#ready = prepareArrays(db, READY);
+    this.#sql.ready.setReturnArrays(true);
     this.#pages = prepareAll(db, pagesOf(SCANNED));
     this.#pagesWithoutBodies = prepareAll(db, pagesOf(SCANNED_WITHOUT_BODY));
     this.#inState = prepareAll(db, IN_STATE);
@@ -389,7 +385,7 @@ export class Rows {
 
   /** The first `limit` eligible deliveries, by maturity, then by insertion. They are read as arrays, which is faster. */
   ready({ id: subscription }: Subscription, now: number, limit: number): ReadyRow[] {
-    const rows = this.#ready.ready.all(subscription, now, limit) as unknown as [
+    const rows = this.#sql.ready.all(subscription, now, limit) as unknown as [
       seq: number,
       element: number | null,
       dueAt: number,

@@ -151,13 +151,3 @@ export function prepareAll<T extends Readonly<Record<string, string>>>(
   const prepared = Object.entries(sql).map(([name, text]) => [name, db.prepare(text)]);
   return Object.fromEntries(prepared) as Statements<T>;
 }
-
-/** Rows of these are arrays, which are faster to make than objects. */
-export function prepareArrays<T extends Readonly<Record<string, string>>>(
-  db: DatabaseSync,
-  sql: T,
-): Statements<T> {
-  const statements = prepareAll(db, sql);
-  for (const statement of Object.values(statements)) statement.setReturnArrays(true);
-  return statements;
-}

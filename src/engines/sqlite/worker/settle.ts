@@ -14,7 +14,7 @@ import {
   toMore,
   tuplesOf,
 } from '../protocol.ts';
-import { elementAt, type Incoming, insertAll, insertOne } from './insert.ts';
+import { elementAt, type Incoming, insertAll } from './insert.ts';
 import type { Queue, Subscription } from './queues.ts';
 import { type DeliveryRow, type ElementRow, elementOf, isWholeContent, isWholeDelivery } from './rows.ts';
 import type { Store } from './store.ts';
@@ -23,9 +23,10 @@ import type { Store } from './store.ts';
 
 type Kind = SettleFields[6];
 
-/** A delivery that an item names, by element, group, token and, without a token, the user; 0: the service itself. */
+/** How an item names a delivery: by its element and state, its token and, without a token, the user; 0: the service itself. */
 interface Reference {
   readonly element: number;
+  readonly isWaiting: boolean;
   readonly token: string | null;
   readonly owner: number;
 }
@@ -33,7 +34,7 @@ interface Reference {
 /**
  * Applies one action to each delivery. What an item inserts stands in the call's transaction, so it happens wholly or not
  * at all.
- * @throws Rejected
+ * @throws QuaysideError `too-many-groups`
  */
 export function settle(
   store: Store,
@@ -60,12 +61,10 @@ export function settle(
       store.queues.noteUse(queue, store.now);
       const subscription = group === null ? undefined : queue.subscriptions.get(group);
       if (group === null) outcome = removeWaiting(store, queue, element);
-      else if (subscription !== undefined && isWaiting) {
-        outcome = settleWaiting(store, subscription, element, kind, rest);
-      } else if (subscription !== undefined) {
+      else if (subscription !== undefined) {
         const token = items[at + 4] as SettleFields[4];
         const owner = items[at + 5] as SettleFields[5];
-        outcome = settleReserved(store, subscription, { element, token, owner }, kind, rest);
+        outcome = settleOne(store, subscription, { element, isWaiting, token, owner }, kind, rest);
       }
     }
     if (outcome === 'done' && kind === 'finish') readInserts(store, rest, inserted);
@@ -77,9 +76,12 @@ export function settle(
 
 /** Groups of what is inserted: before anything of the call is changed. */
 function makeRoom({ queues }: Store, items: Fields, details: readonly SettleDetails[]): void {
-  const targets = new Map<QueueName, string[]>();
+  const targets = new Map<QueueName, { readonly groups: string }[]>();
   const add = (queue: QueueName, groups: string): void => {
-    if (groups !== '') targets.set(queue, [...(targets.get(queue) ?? []), groups]);
+    if (groups === '') return;
+    const elements = targets.get(queue);
+    if (elements === undefined) targets.set(queue, [{ groups }]);
+    else elements.push({ groups });
   };
   for (const [index, rest] of details.entries()) {
     const kind = items[index * 7 + 6] as Kind;
@@ -90,7 +92,7 @@ function makeRoom({ queues }: Store, items: Fields, details: readonly SettleDeta
       add(queue, groups);
     }
   }
-  for (const [queue, groups] of targets) queues.makeRoom(queue, groups);
+  for (const [queue, elements] of targets) queues.makeRoom(queue, elements);
 }
 
 function readInserts({ received }: Store, inserts: Fields, byQueue: Map<QueueName, Incoming[]>): void {
@@ -116,35 +118,20 @@ function removeWaiting({ rows, queues }: Store, queue: Queue, element: number): 
   return found.length === 0 ? 'not-found' : 'done';
 }
 
-function settleWaiting(
-  store: Store,
-  subscription: Subscription,
-  element: number,
-  kind: Kind,
-  rest: Fields,
-): SettleOutcome {
-  const row = find(store, subscription, element, kind);
-  if (row === null) return 'not-found';
-  if (row.leaseUntil !== null) return 'reserved';
-  if (kind === 'extend') return 'not-reserved';
-  return apply(store, subscription, row, kind, rest);
-}
-
-function settleReserved(
+function settleOne(
   store: Store,
   subscription: Subscription,
   reference: Reference,
   kind: Kind,
   rest: Fields,
 ): SettleOutcome {
-  const { element, token } = reference;
-  const isCommit = kind === 'finish';
+  const { element, isWaiting, token } = reference;
   // What nearly every commit is, in one statement: 1.5 µs less than to look first.
-  if (isCommit && token !== null && store.rows.removeHeld(subscription, element, token)) return 'done';
+  const isCommit = kind === 'finish' && !isWaiting && token !== null;
+  if (isCommit && store.rows.removeHeld(subscription, element, token)) return 'done';
   const row = find(store, subscription, element, kind);
   if (row === null) return 'not-found';
-  const rejection = rejectionOf(row, reference, isCommit, store.now);
-  return rejection ?? apply(store, subscription, row, kind, rest);
+  return rejectionOf(row, reference, kind, store.now) ?? apply(store, subscription, row, kind, rest);
 }
 
 /** The delivery, with its content if that is copied. */
@@ -156,10 +143,13 @@ function find({ rows }: Store, subscription: Subscription, element: number, kind
 /** Why the caller may not settle the delivery; null: it may. A commit also succeeds if the lease ended and nobody has reserved since. */
 function rejectionOf(
   row: DeliveryRow,
-  { token, owner }: Reference,
-  isCommit: boolean,
+  { isWaiting, token, owner }: Reference,
+  kind: Kind,
   now: number,
 ): SettleOutcome | null {
+  if (isWaiting && row.leaseUntil !== null) return 'reserved';
+  if (isWaiting) return kind === 'extend' ? 'not-reserved' : null;
+  const isCommit = kind === 'finish';
   const isHeld = isCommit ? row.leaseUntil !== null || row.token !== null : (row.leaseUntil ?? 0) > now;
   if (!isHeld) return token === null ? 'not-reserved' : 'lease-lost';
   if (token !== null) return token === row.token ? null : 'lease-lost';
@@ -342,10 +332,10 @@ function toDeadLetterQueue(
     reason,
   });
   const target = store.queues.use(nameOf({ ns: queue.key.ns, name: to }), now);
-  const { groups } = queue.policy;
+  const groups = store.queues.defaultGroups(queue);
   const more = toMore(contentEncoding, deadHeaders);
   const facts = { dueAt: now, tries: 0, expiresAt: null, reason };
-  insertOne(store, target, { ...content, more, ...facts, groups, extra: null });
+  insertAll(store, target, [{ ...content, more, ...facts, groups, extra: null }]);
   rows.remove(subscription, [row]);
   records.countOne(queue, group, 'deadletter');
   records.countOne(target, PLAIN_GROUP, 'put');
@@ -370,7 +360,7 @@ function move(
   const more = headers.length === 0 ? content.more : withHeaders(content.more, headers);
   const facts = { dueAt, tries: tries ?? row.tries, expiresAt, reason: null };
   store.rows.remove(subscription, [row]);
-  insertOne(store, target, { ...content, more, ...facts, groups, extra: null });
+  insertAll(store, target, [{ ...content, more, ...facts, groups, extra: null }]);
   store.affected(target);
   return 'done';
 }

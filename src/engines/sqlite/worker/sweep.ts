@@ -26,11 +26,10 @@ const SQL = {
        WHERE e.queue = ? AND e.groups > 0 AND e.inserted_at <= ? ORDER BY e.inserted_at LIMIT ?`,
   insertedAfter: `SELECT inserted_at AS at FROM element INDEXED BY element_age
        WHERE queue = ? AND groups > 0 AND inserted_at > ? ORDER BY inserted_at LIMIT 1`,
-  isNeeded:
-    'SELECT EXISTS (SELECT 1 FROM dedup WHERE queue = :queue) OR EXISTS (SELECT 1 FROM damaged WHERE queue = :queue) AS is_needed',
+  hasKeys: 'SELECT 1 FROM dedup WHERE queue = ? LIMIT 1',
+  hasDamaged: 'SELECT 1 FROM damaged WHERE queue = ? LIMIT 1',
   removeStats: 'DELETE FROM stats WHERE queue = ?',
   removeKeys: 'DELETE FROM dedup WHERE queue = ?',
-  hasDamaged: 'SELECT EXISTS (SELECT 1 FROM damaged WHERE queue = ?) AS is_needed',
   pages: 'PRAGMA page_count',
   freePages: 'PRAGMA freelist_count',
   vacuum: `PRAGMA incremental_vacuum(${PAGES_A_CALL})`,
@@ -141,8 +140,7 @@ export class Upkeep {
       if (now - queue.usedAt < FORGOTTEN_MS || !this.#isForgettable(store, queue)) continue;
       if (left-- === 0) return;
       store.records.deleteDefinition('queue', definitionKey(queue), 'any');
-      this.#sql.removeStats.run(queue.id);
-      queues.remove(queue);
+      this.#remove(queue);
     }
     this.#forgetAt = now + REST_MS;
   }
@@ -150,18 +148,22 @@ export class Upkeep {
   /** Forgets a queue that holds nothing, whatever else is known of it. What was set aside as damaged keeps it. */
   drop(queue: Queue | null): boolean {
     if (queue === null) return true;
-    if (heldIn(queue) > 0) return false;
-    if (Number(this.#sql.hasDamaged.get(queue.id)?.is_needed) === 1) return false;
+    if (heldIn(queue) > 0 || this.#sql.hasDamaged.get(queue.id) !== undefined) return false;
+    this.#remove(queue);
+    return true;
+  }
+
+  #remove(queue: Queue): void {
     this.#sql.removeKeys.run(queue.id);
     this.#sql.removeStats.run(queue.id);
     this.#queues.remove(queue);
-    return true;
   }
 
   #isForgettable({ records }: Store, queue: Queue): boolean {
     if (queue.options !== null || heldIn(queue) > 0) return false;
     if (records.definition('queue', definitionKey(queue))?.[1].includes('"paused":true')) return false;
-    return Number(this.#sql.isNeeded.get({ queue: queue.id })?.is_needed) === 0;
+    const isNeeded = this.#sql.hasKeys.get(queue.id) ?? this.#sql.hasDamaged.get(queue.id);
+    return isNeeded === undefined;
   }
 
   /**
