@@ -190,6 +190,14 @@ export interface StorageCapabilities {
   readonly expiry: boolean;
 }
 
+export const ALL_CAPABILITIES: StorageCapabilities = Object.freeze({
+  sched: true,
+  reserve: true,
+  pipeline: true,
+  remove: true,
+  expiry: true,
+});
+
 /** The policy of one queue; a field that is not given is that of the rule that matches its name, or the namespace's. */
 export interface QueueOptions {
   /** Null: failed elements stay. */

@@ -111,3 +111,15 @@ export function headerOf(headers: ElementHeaders, name: string): string | null {
   for (let at = 0; at < headers.length; at += 2) if (headers[at] === name) return headers[at + 1] ?? '';
   return null;
 }
+
+/** Headers of which some are replaced. @param changes names and values; null: the header goes */
+export function withChanges(headers: ElementHeaders, changes: readonly (string | null)[]): ElementHeaders {
+  const values = new Map<string, string | null>();
+  for (let i = 0; i < changes.length; i += 2) values.set(changes[i] ?? '', changes[i + 1] ?? null);
+  const result: string[] = [];
+  for (let i = 0; i < headers.length; i += 2) {
+    if (!values.has(headers[i] ?? '')) result.push(headers[i] ?? '', headers[i + 1] ?? '');
+  }
+  for (const [name, value] of values) if (value !== null) result.push(name, value);
+  return result;
+}

@@ -572,7 +572,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a log whose header does not fit is ignored',
     suite: 'sqlite log',
-    edits: [inWorker('log-check.ts', ': damageInHeader(frames);', ': null;')],
+    edits: [inWorker('log-check.ts', ': damageInHeader(descriptor, header),', ': null,')],
   },
   {
     name: 'a deleted database file goes unnoticed',

@@ -34,7 +34,7 @@ const BATCH_TIMEOUT_MS = 4000;
 const LOCKED_BATCH_MS = LOCK_TIMEOUT_MS * 1.25;
 /** What one batch has at most. A call that is larger by itself has a batch to itself. */
 const BATCH_BYTES = 8 * 1024 * 1024;
-export const BATCH_ROWS = 5000;
+const BATCH_ROWS = 5000;
 const BATCH_CALLS = 2000;
 /** Of a call that PostgreSQL rejected to end a deadlock. */
 const MAX_ATTEMPTS = 4;

@@ -1,5 +1,6 @@
 import { MAX_REASON_BYTES } from '../../engine/storage.ts';
 import type { ElementContent, ElementHeaders } from '../../model/element.ts';
+import { withChanges } from '../../model/headers.ts';
 import { type LeaseTokens, TOKEN_BYTES } from '../../model/lease-token.ts';
 import { deadLetterHeaders } from '../../model/service-headers.ts';
 import { bytesOfText } from '../../util/byte-text.ts';
@@ -64,15 +65,7 @@ function applied(headers: ElementHeaders, line: Line, ids: Ids): ElementHeaders 
     return deadLetterHeaders(headers, { from: bytesOfText(queue), at, tries, id: ids.text(seq), reason });
   }
   const [, ...changes] = line;
-  const replaced = new Set(changes.filter((_, index) => index % 2 === 0));
-  const result: string[] = [];
-  const add = (name: string | null | undefined, value: string | null | undefined): void => {
-    if (typeof name === 'string' && typeof value === 'string') result.push(name, value);
-  };
-  for (let i = 0; i < headers.length; i += 2)
-    if (!replaced.has(headers[i] ?? '')) add(headers[i], headers[i + 1]);
-  for (let i = 0; i < changes.length; i += 2) add(changes[i], changes[i + 1]);
-  return result;
+  return withChanges(headers, changes);
 }
 
 /** A body as PostgreSQL writes it in text: `\x` and two digits a byte. */

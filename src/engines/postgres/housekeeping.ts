@@ -143,19 +143,21 @@ const QUEUES_EVERY_MS = 600_000;
 const IS_PAUSED = `value LIKE '%"paused":true%'`;
 const definitionKey = (of: string): string => `array_to_json(ARRAY[${of}.ns, ${of}.name])::text`;
 
+/** Whether deliveries of a queue `q` are there, by their counts. */
+const HOLDS = `coalesce((SELECT sum(y.waiting + y.reserved) FROM subscription s JOIN counter y ON y.subscription = s.id
+  WHERE s.queue = q.id), 0) <> 0`;
+
 /**
  * Marks idle rows, and deletes those whose mark is old. `c` has the rows to change, as they are when they are locked: a use
  * that was committed since the snapshot is seen. A row that another node locks is left for the next look.
  */
 function forgetUnused(of: 'groups' | 'queues'): Statement {
-  const isHeld = (subscription: string, where: string): string =>
-    `coalesce((SELECT sum(y.waiting + y.reserved) FROM ${subscription} JOIN counter y ON y.subscription = s.id ${where}), 0) <> 0`;
   const isUsed =
     of === 'groups'
       ? `EXISTS (SELECT FROM delivery d WHERE d.subscription = q.id AND d.lease_until IS NULL)
         OR EXISTS (SELECT FROM delivery d WHERE d.subscription = q.id AND d.head IS NULL AND d.lease_until IS NOT NULL)`
       : `q.has_options
-        OR ${isHeld('subscription s', 'WHERE s.queue = q.id')}
+        OR ${HOLDS}
         OR EXISTS (SELECT FROM dedup d WHERE d.queue = q.id)
         OR EXISTS (SELECT FROM definition f WHERE f.kind = 'queue' AND f.key = ${definitionKey('q')} AND f.${IS_PAUSED})`;
   const which =
@@ -184,10 +186,6 @@ function forgetUnused(of: 'groups' | 'queues'): Statement {
     )} SELECT count(*), (SELECT id FROM x ORDER BY id DESC LIMIT 1) FROM x`,
   };
 }
-
-/** Whether deliveries of a queue `q` are there, by their counts. */
-const HOLDS = `coalesce((SELECT sum(y.waiting + y.reserved) FROM subscription s JOIN counter y ON y.subscription = s.id
-  WHERE s.queue = q.id), 0) <> 0`;
 
 /** Marks a queue and its groups as unused for long. Returns how many. */
 const MARK_DROPPED: Statement = {

@@ -1,3 +1,4 @@
+import { scanCursor, scanStarts } from '../../engine/scan-cursor.ts';
 import type { ScannedDelivery, ScanOptions, ScanPage } from '../../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../model/element.ts';
 import { readHolder } from '../../model/owner.ts';
@@ -79,10 +80,10 @@ export function scanOperations(context: Context): (item: ScanItem) => ScanOperat
       isSingle: true,
       prepare: ([item]) => {
         if (item === undefined) throw new Error('a scan has an item');
-        const froms = startsOf(context, item);
+        const froms = scanStarts(item.states, item.after, (id) => context.ids.parse(id));
         const values = [
           item.subscription.idText,
-          int4Array(froms.map(({ state }) => state)),
+          int4Array(froms.map(({ state }) => DELIVERY_STATES.indexOf(state))),
           int8Array(froms.map(({ moment }) => moment)),
           int8Array(froms.map(({ seq }) => seq)),
           String(item.limit),
@@ -94,32 +95,6 @@ export function scanOperations(context: Context): (item: ScanItem) => ScanOperat
   };
   const operations = everyKind(operation);
   return ({ bodies, seqs }) => operations(bodies, seqs !== null);
-}
-
-/** The sort key of a row: its state's place in `DELIVERY_STATES`, a moment, and an element's number. */
-interface Cursor {
-  readonly state: number;
-  readonly moment: number;
-  readonly seq: number;
-}
-
-/** Where to begin in each state that is wanted and not done. */
-function startsOf({ ids }: Context, { states, after }: ScanItem): Cursor[] {
-  const cursor = readCursor(after, (id) => ids.parse(id));
-  const starts: Cursor[] = [];
-  for (const [state, name] of DELIVERY_STATES.entries()) {
-    if (!states.includes(name) || state < (cursor?.state ?? 0)) continue;
-    starts.push(cursor?.state === state ? cursor : { state, moment: Number.MIN_SAFE_INTEGER, seq: 0 });
-  }
-  return starts;
-}
-
-/** A text that is none of ours begins at the start, as a bookmark from before a restore would. */
-function readCursor(after: string | null, parse: (id: string) => number | null): Cursor | null {
-  const [, state, moment, id] = /^([012])\.(-?\d{1,16})\.(.+)$/.exec(after ?? '') ?? [];
-  const seq = id === undefined ? null : parse(id);
-  if (seq === null || !Number.isSafeInteger(Number(moment))) return null;
-  return { state: Number(state), moment: Number(moment), seq };
 }
 
 const NO_BODY = new Uint8Array(0);
@@ -139,7 +114,7 @@ function readPage(
       lease: until === null ? null : { token: '', until },
       ...decodeHead(text(row, 11), ids),
       body: bodies ? decodeBody(text(row, 14)) : NO_BODY,
-      state: DELIVERY_STATES[number(row, 0)] ?? 'ready',
+      state: stateOf(row),
       insertedAt: number(row, 6),
       expiresAt: numberOrNull(row, 7),
       reason: row[8] == null ? null : (JSON.parse(row[8]) as string),
@@ -153,6 +128,10 @@ function readPage(
   return { deliveries, next: cursorOf(ids, last) };
 }
 
+function stateOf(row: Row): DeliveryState {
+  return DELIVERY_STATES[number(row, 0)] ?? 'ready';
+}
+
 function cursorOf(ids: Context['ids'], row: Row): string {
-  return `${text(row, 0)}.${text(row, 1)}.${ids.text(number(row, 2))}`;
+  return scanCursor(stateOf(row), text(row, 1), ids.text(number(row, 2)));
 }

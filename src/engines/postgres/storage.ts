@@ -1,21 +1,21 @@
 import { isRequestSeen, withRequestKeys } from '../../engine/request-keys.ts';
-import type {
-  InsertOptions,
-  OnRepeat,
-  PurgeStep,
-  QueueCounts,
-  QueueOptions,
-  ScanOptions,
-  ScanPage,
-  SettleItem,
-  SettleResult,
-  Storage,
-  StorageCapabilities,
-  SweepResult,
-  TakeOptions,
-  TakeResult,
-  TimeLeft,
-  Usage,
+import {
+  ALL_CAPABILITIES,
+  type InsertOptions,
+  type OnRepeat,
+  type PurgeStep,
+  type QueueCounts,
+  type QueueOptions,
+  type ScanOptions,
+  type ScanPage,
+  type SettleItem,
+  type SettleResult,
+  type Storage,
+  type SweepResult,
+  type TakeOptions,
+  type TakeResult,
+  type TimeLeft,
+  type Usage,
 } from '../../engine/storage.ts';
 import {
   DELIVERY_STATES,
@@ -27,7 +27,7 @@ import {
   type NewElement,
 } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { BATCH_ROWS, type Batcher } from './batcher.ts';
+import type { Batcher } from './batcher.ts';
 import type { Housekeeping } from './housekeeping.ts';
 import { insertOperations, kindsOf } from './insert.ts';
 import { type CallSize, type Context, MAX_RETURNED_BYTES } from './operations.ts';
@@ -42,7 +42,7 @@ const ROW_BYTES = 100;
 /** What a body is assumed to have at most, as long as it is not known. */
 const BODY_BYTES = 1024 * 1024;
 /** Of a statement that may read or change very much: no other call should wait for it. */
-const A_BATCH: CallSize = { bytes: 0, rows: BATCH_ROWS };
+const A_BATCH: CallSize = { bytes: 0, rows: 1, isAlone: true };
 
 function operationsOf(context: Context) {
   return {
@@ -57,13 +57,7 @@ function operationsOf(context: Context) {
 
 /** The Storage port: each operation becomes items for the batcher. What their statements do is in the operations' files. */
 export class PostgresStorage implements Storage {
-  readonly capabilities: StorageCapabilities = {
-    sched: true,
-    reserve: true,
-    pipeline: true,
-    remove: true,
-    expiry: true,
-  };
+  readonly capabilities = ALL_CAPABILITIES;
   readonly undoesLostTakes = false;
   readonly ordersTransfers = true;
   readonly insertSignaller = null;
@@ -138,20 +132,14 @@ export class PostgresStorage implements Storage {
   }
 
   take(key: QueueKey, options: TakeOptions): Promise<TakeResult> {
-    const { registry } = this.#context;
-    const queue = registry.queue(key);
-    const subscription = registry.subscription(queue, options.group);
-    if (registry.isToBeNoted(subscription)) this.#housekeeping.noteUse(subscription);
-    const item = {
-      ...options,
-      subscription,
-      seqs: options.ids === undefined ? null : this.#seqs(options.ids),
-    };
+    const item = this.#itemOf(key, options);
+    const { subscription } = item;
+    if (this.#context.registry.isToBeNoted(subscription)) this.#housekeeping.noteUse(subscription);
     const size = { bytes: 0, rows: options.count };
     return this.#batcher.submit(
       this.#operations.take(item),
       item,
-      queue,
+      subscription.queue,
       item.seqs === null && options.maxBytes === undefined
         ? size
         : { ...size, returned: Math.min(options.count * BODY_BYTES, options.maxBytes ?? MAX_RETURNED_BYTES) },
@@ -185,16 +173,9 @@ export class PostgresStorage implements Storage {
   }
 
   scan(key: QueueKey, options: ScanOptions): Promise<ScanPage> {
-    const { registry } = this.#context;
-    const queue = registry.queue(key);
-    const subscription = registry.subscription(queue, options.group);
-    const item = {
-      ...options,
-      subscription,
-      seqs: options.ids === undefined ? null : this.#seqs(options.ids),
-    };
+    const item = this.#itemOf(key, options);
     const size = { bytes: 0, rows: options.limit, returned: options.bodies ? MAX_RETURNED_BYTES : 0 };
-    return this.#batcher.submit(this.#operations.scan(item), item, queue, size);
+    return this.#batcher.submit(this.#operations.scan(item), item, item.subscription.queue, size);
   }
 
   /**
@@ -255,13 +236,15 @@ export class PostgresStorage implements Storage {
     this.#context.clock.see(await this.#batcher.submit(this.#operations.ping, null, null));
   }
 
-  #seqs(ids: readonly ElementId[]): number[] {
-    const seqs = new Set<number>();
-    for (const id of ids) {
-      const seq = this.#context.ids.parse(id);
-      if (seq !== null) seqs.add(seq);
-    }
-    return [...seqs];
+  /** With the subscription, and the numbers of the ids that this store may have given out; null: none were given. */
+  #itemOf<O extends TakeOptions | ScanOptions>(key: QueueKey, options: O) {
+    const { ids, registry } = this.#context;
+    const seqs = options.ids?.map((id) => ids.parse(id)).filter((seq) => seq !== null);
+    return {
+      ...options,
+      subscription: registry.subscription(registry.queue(key), options.group),
+      seqs: seqs === undefined ? null : [...new Set(seqs)],
+    };
   }
 }
 

@@ -2,6 +2,7 @@ import { tooManyGroups } from '../../engine/calls.ts';
 import { type GroupLimit, isBeyond, limitedGroups } from '../../engine/queue-policy.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import {
+  ALL_CAPABILITIES,
   type GroupCounts,
   type InsertOptions,
   MAX_REASON_BYTES,
@@ -18,7 +19,6 @@ import {
   type SettleOutcome,
   type SettleResult,
   type Storage,
-  type StorageCapabilities,
   type SweepResult,
   type TakeOptions,
   type TakeResult,
@@ -60,13 +60,7 @@ const PURGE_STEP = 2_000;
 
 /** The Storage port on the function library: what the operations do is in `library/`. */
 export class RedisStorage implements Storage {
-  readonly capabilities: StorageCapabilities = {
-    sched: true,
-    reserve: true,
-    pipeline: true,
-    remove: true,
-    expiry: true,
-  };
+  readonly capabilities = ALL_CAPABILITIES;
   readonly undoesLostTakes = true;
   readonly ordersTransfers = false;
   readonly insertSignaller: Signaller;

@@ -1,7 +1,7 @@
 // SQLite: one file, owned by one worker thread of this process.
 //
-// Main thread: `storage.ts` and `records.ts` (definitions, statistics) implement the ports; `client.ts` gathers their calls
-// into batches; `protocol.ts` has the operations, and what crosses the thread border. `settings.ts` checks what is configured;
+// Main thread: `storage.ts` implements the Storage port, this file the others; `client.ts` gathers their calls into batches;
+// `protocol.ts` has the operations, and what crosses the thread border. `settings.ts` checks what is configured;
 // `steady-time.ts` is the clock, which also the worker's moments come from.
 // Worker, in `worker/`: `main.ts` is the thread; `serve.ts` receives messages; `batch.ts` lists the operations and runs the
 // batches that wait in one transaction, and failed ones call by call. Each operation is in the file of its subject: `insert.ts`,
@@ -12,15 +12,15 @@
 // `backup.ts`, which also restores.
 import { stat, statfs } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { BufferedStats } from '../../engine/buffered-stats.ts';
-import { type Definitions, StoredDefinitions } from '../../engine/definitions.ts';
+import { BufferedStats, type CounterStore } from '../../engine/buffered-stats.ts';
+import { type DefinitionStore, type Definitions, StoredDefinitions } from '../../engine/definitions.ts';
 import type { DiskUsage, Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
 import { LocalSignaller, type Signaller } from '../../engine/signaller.ts';
-import type { Stats } from '../../engine/stats.ts';
+import { COUNTER_NAMES, type Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
 import { makeFolder } from '../../util/files.ts';
 import { WorkerClient } from './client.ts';
-import { sqliteCounters, sqliteDefinitions } from './records.ts';
+import { type Fields, nameOf } from './protocol.ts';
 import { MEMORY, readSettings } from './settings.ts';
 import { SteadyTime } from './steady-time.ts';
 import { SqliteStorage } from './storage.ts';
@@ -106,4 +106,36 @@ function sizeOf(file: string): Promise<number> {
     ({ size }) => size,
     () => 0,
   );
+}
+
+/** Definitions in the worker's file. */
+function sqliteDefinitions(client: WorkerClient): DefinitionStore {
+  return {
+    get: (kind, key) => client.ask('definitionGet', kind, key),
+    list: (kind) => client.ask('definitionList', kind),
+    put: (kind, key, value, expected) => client.ask('definitionPut', kind, key, value, expected),
+    delete: (kind, key, expected) => client.ask('definitionDelete', kind, key, expected),
+  };
+}
+
+/** Counters in the worker's file. Calls keep their order. */
+function sqliteCounters(client: WorkerClient): CounterStore {
+  return {
+    isOrdered: true,
+    write: (deltas) => {
+      const fields: Fields = [];
+      for (const { queue, groups } of deltas) {
+        for (const [group, counters] of groups) {
+          fields.push(nameOf(queue), group, ...COUNTER_NAMES.map((name) => counters[name]));
+        }
+      }
+      return client.ask('statsAdd', fields);
+    },
+    read: async (queues, found) => {
+      const stored = await Promise.all(queues.map((queue) => client.ask('statsRead', nameOf(queue))));
+      for (const [index, rows] of stored.entries()) {
+        for (const { grp, ...counters } of rows) found(index, grp, counters);
+      }
+    },
+  };
 }

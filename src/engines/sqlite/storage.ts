@@ -1,4 +1,6 @@
+import { scanCursor } from '../../engine/scan-cursor.ts';
 import {
+  ALL_CAPABILITIES,
   type InsertOptions,
   MAX_REASON_BYTES,
   type PurgeStep,
@@ -13,7 +15,6 @@ import {
   type SettleOutcome,
   type SettleResult,
   type Storage,
-  type StorageCapabilities,
   type SweepResult,
   type TakeOptions,
   type TakeResult,
@@ -58,13 +59,7 @@ interface Lost {
 
 /** The Storage port over the worker: flattens arguments, and makes objects of results. */
 export class SqliteStorage implements Storage {
-  readonly capabilities: StorageCapabilities = {
-    sched: true,
-    reserve: true,
-    pipeline: true,
-    remove: true,
-    expiry: true,
-  };
+  readonly capabilities = ALL_CAPABILITIES;
   readonly undoesLostTakes = false;
   readonly ordersTransfers = true;
   readonly insertSignaller = null;
@@ -347,8 +342,7 @@ function readScanned(
       body: offset === null ? NO_BODY : bodyAt(bodies, offset, bytes),
       bytes,
       holder: until === null ? null : { ...readHolder(holder), since: since ?? 0 },
-      // As `worker/take.ts` reads it.
-      cursor: byIds ? null : `${state}.${until ?? matureAt}.${own ?? id}`,
+      cursor: byIds ? null : scanCursor(state, until ?? matureAt, own ?? id),
     };
   });
 }

@@ -33,38 +33,37 @@ const CHUNK_BYTES = 1024 * 1024;
 
 /** @returns null if the log is sound or ends in at most one torn transaction, or if there is none */
 export function findLogDamage(log: string): LogDamage | null {
-  return withLog(log, (frames) => {
-    const { header } = frames;
-    return header.isSound ? damageInFrames(frames, header) : damageInHeader(frames);
-  });
+  return withLog(log, (descriptor, header) =>
+    header.isSound ? damageInFrames(descriptor, header) : damageInHeader(descriptor, header),
+  );
 }
 
 /** Whether the log holds a committed transaction, which without its database file cannot be read. */
 export function holdsCommits(log: string): boolean {
-  return (
-    withLog(log, ({ header, each }) => {
-      let found = false;
-      if (header.isSound) {
-        each(header.pageBytes, header.isLittle, header.stored, (frame) => {
-          if (!frame.fits || !hasSalts(frame, header)) return false;
-          found = frame.isCommit;
-          return !found;
-        });
-      }
-      return found;
-    }) ?? false
-  );
+  const found = withLog(log, (descriptor, header) => {
+    for (const frame of header.isSound ? framesOf(descriptor, header) : []) {
+      if (!frame.fits || !hasSalts(frame, header)) return false;
+      if (frame.isCommit) return true;
+    }
+    return false;
+  });
+  return found ?? false;
 }
 
 /** The two halves of a checksum. */
 type Sum = readonly [number, number];
 
-interface Header {
-  readonly isSound: boolean;
-  readonly isLittle: boolean;
+/** How a log has its frames. */
+interface Layout {
   readonly pageBytes: number;
-  readonly salts: Sum;
+  readonly isLittle: boolean;
+  /** What the checksum of the first frame continues. */
   readonly stored: Sum;
+}
+
+interface Header extends Layout {
+  readonly isSound: boolean;
+  readonly salts: Sum;
   readonly bytes: DataView;
 }
 
@@ -78,19 +77,12 @@ interface Frame {
   readonly fits: boolean;
 }
 
-interface Frames {
-  readonly header: Header;
-  /** Visits all whole frames until `visit` returns false. */
-  each(pageBytes: number, isLittle: boolean, first: Sum, visit: (frame: Frame) => boolean): void;
-}
-
-function withLog<T>(log: string, use: (frames: Frames) => T): T | null {
+function withLog<T>(log: string, use: (descriptor: number, header: Header) => T): T | null {
   if ((statSync(log, { throwIfNoEntry: false })?.size ?? 0) <= HEADER_BYTES) return null;
   // SQLite puts no lock on a log, so closing this descriptor releases none of another connection's.
   const descriptor = openSync(log, 'r');
   try {
-    const header = readHeader(descriptor);
-    return use({ header, each: (...how) => eachFrame(descriptor, ...how) });
+    return use(descriptor, readHeader(descriptor));
   } finally {
     closeSync(descriptor);
   }
@@ -112,30 +104,29 @@ function readHeader(descriptor: number): Header {
   return { isSound, isLittle, pageBytes, salts: pairAt(bytes, 16), stored, bytes };
 }
 
-function damageInFrames({ each }: Frames, header: Header): LogDamage | null {
+function damageInFrames(descriptor: number, header: Header): LogDamage | null {
   let offset: number | null = null;
   let commits = 0;
   let isUnsynced = false;
   let lastPage = 0;
-  each(header.pageBytes, header.isLittle, header.stored, (frame) => {
+  for (const frame of framesOf(descriptor, header)) {
     const { fits, isCommit, page } = frame;
     const isSalted = hasSalts(frame, header);
     // At the break, a frame that continues the log but for its salts is one of ours whose salts were changed.
     const isOurs = isSalted || (fits && offset === null);
     if (offset === null && !(isSalted && fits)) offset = frame.offset;
-    if (!isOurs) return true;
+    if (!isOurs) continue;
     // Not in the frame of the break, whose page number may be what was changed.
     if (offset !== frame.offset) {
       if (page <= lastPage) isUnsynced = false;
       if (page === UNSYNCED_PAGE) isUnsynced = true;
       lastPage = page;
     }
-    if (!isCommit) return true;
+    if (!isCommit) continue;
     if (offset !== null && !isUnsynced) commits++;
     isUnsynced = false;
     lastPage = 0;
-    return true;
-  });
+  }
   return offset === null || commits < 2 ? null : { offset, commits };
 }
 
@@ -145,18 +136,17 @@ function damageInFrames({ each }: Frames, header: Header): LogDamage | null {
  * first one continues the checksum that the header has or should have; and two commits whose frames continue each
  * other are not ignored either, as the header may be gone altogether.
  */
-function damageInHeader({ header, each }: Frames): LogDamage | null {
+function damageInHeader(descriptor: number, header: Header): LogDamage | null {
   for (const pageBytes of new Set([header.pageBytes, USUAL_PAGE_BYTES])) {
     if (!isPageSize(pageBytes)) continue;
     for (const isLittle of [true, false]) {
-      for (const first of [header.stored, checksum(header.bytes, 0, 24, isLittle, [0, 0])]) {
+      for (const stored of [header.stored, checksum(header.bytes, 0, 24, isLittle, [0, 0])]) {
         let commits = 0;
         let isOwn = false;
-        each(pageBytes, isLittle, first, (frame) => {
+        for (const frame of framesOf(descriptor, { pageBytes, isLittle, stored })) {
           if (frame.fits && frame.offset === HEADER_BYTES) isOwn = true;
           if (frame.fits && frame.isCommit) commits++;
-          return true;
-        });
+        }
         if (commits >= (isOwn ? 1 : 2)) return { offset: 0, commits };
       }
     }
@@ -164,13 +154,8 @@ function damageInHeader({ header, each }: Frames): LogDamage | null {
   return null;
 }
 
-function eachFrame(
-  descriptor: number,
-  pageBytes: number,
-  isLittle: boolean,
-  first: Sum,
-  visit: (frame: Frame) => boolean,
-): void {
+/** All whole frames, until the caller stops. */
+function* framesOf(descriptor: number, { pageBytes, isLittle, stored: first }: Layout): Iterable<Frame> {
   const frameBytes = FRAME_HEADER_BYTES + pageBytes;
   const { size } = fstatSync(descriptor);
   const buffer = Buffer.alloc(Math.max(1, Math.floor(CHUNK_BYTES / frameBytes)) * frameBytes);
@@ -184,7 +169,7 @@ function eachFrame(
       const fits = isSame(checksum(view, at + FRAME_HEADER_BYTES, pageBytes, isLittle, sum), stored);
       const page = view.getUint32(at);
       const isCommit = page !== 0 && view.getUint32(at + 4) !== 0;
-      if (!visit({ offset: start + at, salts: pairAt(view, at + 8), page, isCommit, fits })) return;
+      yield { offset: start + at, salts: pairAt(view, at + 8), page, isCommit, fits };
       before = stored;
     }
   }

@@ -1,5 +1,6 @@
 import type { DatabaseSync } from 'node:sqlite';
 import { crc32 } from 'node:zlib';
+import type { ScanPlace } from '../../../engine/scan-cursor.ts';
 import type { PurgeStep } from '../../../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
 import type { QueueName } from '../protocol.ts';
@@ -362,7 +363,7 @@ export class Rows {
     subscription: Subscription,
     elements: readonly (number | null)[],
     now: number,
-    states: readonly DeliveryState[],
+    states: readonly string[],
     bodies: boolean,
   ): (ScannedRow & { readonly state: DeliveryState })[] {
     const found = new Map<number, ScannedRow & { readonly state: DeliveryState }>();
@@ -418,18 +419,17 @@ export class Rows {
   }
 
   /**
-   * Deliveries in a state behind a moment (maturity, or lease end) and number, in the order of both. Bodies are read one by one,
+   * Deliveries in a state behind a place, by their moment (maturity, or lease end) and number. Bodies are read one by one,
    * 0.8 µs a row more, as a page may end at a few large ones: reading a hundred of 1 MiB for sixteen would hold up the thread.
    */
   page(
     { id: subscription }: Subscription,
-    state: DeliveryState,
+    { state, moment, seq }: ScanPlace,
     now: number,
-    after: { readonly moment: number; readonly seq: number },
     limit: number,
     bodies: boolean,
   ): Iterable<ScannedRow> {
-    const range = { subscription, now, ...after, limit };
+    const range = { subscription, now, moment, seq, limit };
     const rows = bodies ? this.#pages[state].iterate(range) : this.#pagesWithoutBodies[state].all(range);
     return rows as unknown as Iterable<ScannedRow>;
   }

@@ -1,6 +1,7 @@
 import { retryDelayMs } from '../../../engine/queue-policy.ts';
 import { EXPIRED, LEASE_EXPIRED, type SettleOutcome } from '../../../engine/storage.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
+import { withChanges } from '../../../model/headers.ts';
 import { deadLetterHeaders } from '../../../model/service-headers.ts';
 import { bytesOfText } from '../../../util/byte-text.ts';
 import {
@@ -357,25 +358,16 @@ function move(
   const content = soundContent(store, row);
   if (content === null) return 'not-found';
   const { dueAt, expiresAt } = row;
-  const more = headers.length === 0 ? content.more : withHeaders(content.more, headers);
+  let { more } = content;
+  if (headers.length > 0) {
+    const before = fromMore(more);
+    more = toMore(before.contentEncoding, withChanges(before.headers, headers));
+  }
   const facts = { dueAt, tries: tries ?? row.tries, expiresAt, reason: null };
   store.rows.remove(subscription, [row]);
   insertAll(store, target, [{ ...content, more, ...facts, groups, extra: null }]);
   store.affected(target);
   return 'done';
-}
-
-/** @param replaced names and values; null: the header goes */
-function withHeaders(more: string | null, replaced: readonly (string | null)[]): string | null {
-  const { contentEncoding, headers } = fromMore(more);
-  const values = new Map<string, string | null>();
-  for (let i = 0; i < replaced.length; i += 2) values.set(replaced[i] ?? '', replaced[i + 1] ?? null);
-  const kept: string[] = [];
-  for (let i = 0; i < headers.length; i += 2) {
-    if (!values.has(headers[i] ?? '')) kept.push(headers[i] ?? '', headers[i + 1] ?? '');
-  }
-  for (const [name, value] of values) if (value !== null) kept.push(name, value);
-  return toMore(contentEncoding, kept);
 }
 
 /** The content of a delivery, null if it is missing or its checksum does not fit: then the element is set aside. */

@@ -1,4 +1,5 @@
-import { DELIVERY_STATES, type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
+import { scanCursor, scanStarts } from '../../../engine/scan-cursor.ts';
+import { type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
 import { LIMITS } from '../../../model/limits.ts';
 import {
   bodyAt,
@@ -141,13 +142,6 @@ export function undoTake(
   }
 }
 
-/** The state, and the moment and number of a page's last row: pages hold together while elements come and go between them. */
-interface Cursor {
-  readonly state: DeliveryState;
-  readonly moment: number;
-  readonly seq: number;
-}
-
 /**
  * Waiting deliveries come by maturity, then insertion; reserved ones by the end of their lease. A page ends early rather
  * than growing past {@link MAX_REPLY_BYTES}. What fails its checksum is left out, and set aside by `take`: a scan
@@ -157,7 +151,7 @@ export function scan(
   store: Store,
   name: QueueName,
   group: string,
-  given: readonly string[],
+  states: readonly string[],
   ids: readonly string[] | null,
   after: string | null,
   limit: number,
@@ -165,7 +159,6 @@ export function scan(
 ): Scanned {
   const { rows, reply, now } = store;
   const subscription = store.queues.find(name)?.subscriptions.get(group);
-  const states = DELIVERY_STATES.filter((state) => given.includes(state));
   const fields: Fields = [];
   if (subscription === undefined) return [null, fields];
   const show = (row: ScannedRow, state: DeliveryState): void => {
@@ -178,15 +171,13 @@ export function scan(
     return [null, fields];
   }
   const maxBytes = reply.byteLength + MAX_REPLY_BYTES;
-  const cursor = readCursor(store, after);
   let left = limit;
-  for (const state of states) {
-    const start = cursor?.state === state ? cursor : { moment: Number.MIN_SAFE_INTEGER, seq: 0 };
-    if (cursor !== null && DELIVERY_STATES.indexOf(state) < DELIVERY_STATES.indexOf(cursor.state)) continue;
+  for (const start of scanStarts(states, after, (id) => store.ids.parse(id))) {
+    const { state } = start;
     let { moment, seq } = start;
-    for (const row of rows.page(subscription, state, now, { moment, seq }, left + 1, bodies)) {
+    for (const row of rows.page(subscription, start, now, left + 1, bodies)) {
       if (left === 0 || reply.byteLength >= maxBytes) {
-        return [`${state}.${moment}.${seq === 0 ? '' : store.ids.text(seq)}`, fields];
+        return [scanCursor(state, moment, seq === 0 ? '' : store.ids.text(seq)), fields];
       }
       show(row, state);
       moment = row.leaseUntil ?? row.dueAt;
@@ -224,13 +215,4 @@ function fieldsOf(
     reservedAt,
     holder,
   ];
-}
-
-/** A text that is none of ours begins at the start, as a client's bookmark from before a restore would. */
-function readCursor({ ids }: Store, after: string | null): Cursor | null {
-  const [given, moment = '', text = ''] = after?.split('.') ?? [];
-  const state = DELIVERY_STATES.find((one) => one === given);
-  const seq = text === '' ? 0 : ids.parse(text);
-  const at = Number(moment);
-  return state === undefined || seq === null || !Number.isSafeInteger(at) ? null : { state, moment: at, seq };
 }
