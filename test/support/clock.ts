@@ -1,7 +1,6 @@
 import type { CancelTimer, Clock } from '../../src/util/clock.ts';
 
 interface Timer {
-  readonly at: number;
   readonly run: () => void;
 }
 
@@ -10,7 +9,9 @@ export class FakeClock implements Clock {
   /** From monotonic to wall time; kept, rather than both times, so that fractions cannot add up to another one. */
   #offset: number;
   #monotonic = 0;
-  readonly #timers = new Set<Timer>();
+  /** By moment, those of one moment in the order in which they were set: thousands of calls may have the same deadline. */
+  readonly #timers = new Map<number, Set<Timer>>();
+  #pending = 0;
 
   /** @param now ms since 1970; the default is an arbitrary moment in 2026 */
   constructor(now = Date.UTC(2026, 0, 1)) {
@@ -27,25 +28,30 @@ export class FakeClock implements Clock {
   }
 
   after(delayMs: number, run: () => void): CancelTimer {
-    const timer = { at: this.#monotonic + Math.max(0, delayMs), run };
-    this.#timers.add(timer);
+    const at = this.#monotonic + Math.max(0, delayMs);
+    const timer = { run };
+    const sameMoment = this.#timers.get(at) ?? new Set();
+    this.#timers.set(at, sameMoment.add(timer));
+    this.#pending += 1;
     return () => {
-      this.#timers.delete(timer);
+      this.#remove(at, timer);
     };
   }
 
   /** Timers that have neither run nor been cancelled. */
   get pending(): number {
-    return this.#timers.size;
+    return this.#pending;
   }
 
   /** Lets time pass and runs what falls due, timers that those timers set included. */
   advance(ms: number): void {
     const end = this.#monotonic + ms;
-    for (let next = this.#next(end); next !== undefined; next = this.#next(end)) {
-      this.#timers.delete(next);
-      this.#monotonic = next.at;
-      next.run();
+    for (let at = this.#firstMoment(); at <= end; at = this.#firstMoment()) {
+      for (const timer of this.#timers.get(at) ?? []) {
+        this.#remove(at, timer);
+        this.#monotonic = at;
+        timer.run();
+      }
     }
     this.#monotonic = end;
   }
@@ -55,11 +61,17 @@ export class FakeClock implements Clock {
     this.#offset = now - this.#monotonic;
   }
 
-  #next(end: number): Timer | undefined {
-    let first: Timer | undefined;
-    for (const timer of this.#timers) {
-      if (timer.at <= end && (first === undefined || timer.at < first.at)) first = timer;
-    }
+  #remove(at: number, timer: Timer): void {
+    const sameMoment = this.#timers.get(at);
+    if (!sameMoment?.delete(timer)) return;
+    this.#pending -= 1;
+    if (sameMoment.size === 0) this.#timers.delete(at);
+  }
+
+  /** Infinity if no timer is set. */
+  #firstMoment(): number {
+    let first = Infinity;
+    for (const at of this.#timers.keys()) if (at < first) first = at;
     return first;
   }
 }
