@@ -13,7 +13,10 @@ describe('Two nodes that store in PostgreSQL, signal through Redis and count the
   const clients: QueueClient[] = [];
 
   before(async () => {
-    [database, redis] = await Promise.all([PostgresServer.start(), startRedis()]);
+    [database, redis] = await Promise.all([
+      PostgresServer.start({ settings: { fsync: 'off' } }),
+      startRedis(),
+    ]);
     const config = {
       http: { users: { test1: 'test1' } },
       namespaces: {

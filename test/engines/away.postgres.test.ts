@@ -38,7 +38,7 @@ for (const [state, { begin, end }] of Object.entries(AWAY)) {
     let queues = 0;
 
     before(async () => {
-      server = await PostgresServer.start();
+      server = await PostgresServer.start({ settings: { fsync: 'off' } });
       engine = await openNode(server, { schema: freshSchema(), clock });
     });
     after(async () => {
@@ -117,7 +117,7 @@ for (const [state, { begin, end }] of Object.entries(AWAY)) {
 
 describe('A PostgreSQL server that can be heard before it can be read', () => {
   it('tells what changed in the gap once it can be read', async () => {
-    const server = await PostgresServer.start();
+    const server = await PostgresServer.start({ settings: { fsync: 'off' } });
     const proxy = await TcpProxy.start(server.port);
     const clock = new FakeClock();
     const schema = freshSchema();
@@ -166,7 +166,7 @@ describe('A PostgreSQL server that can be heard before it can be read', () => {
 
 describe('A PostgreSQL server on which somebody holds a lock', () => {
   it('answers each of many calls in time, also those that are made again one by one', async () => {
-    const server = await PostgresServer.start();
+    const server = await PostgresServer.start({ settings: { fsync: 'off' } });
     const clock = new FakeClock();
     const schema = freshSchema();
     const engine = await openNode(server, { schema, clock });

@@ -35,7 +35,7 @@ describe('PostgreSQL that fails', () => {
   const queue = () => ({ ns: 'plain', name: `queue ${++queues}` });
 
   before(async () => {
-    server = await PostgresServer.start();
+    server = await PostgresServer.start({ settings: { fsync: 'off' } });
     schema = freshSchema();
     engine = await openNode(server, { schema });
   });

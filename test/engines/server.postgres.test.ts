@@ -10,7 +10,7 @@ describe('A server on PostgreSQL', () => {
   let client: QueueClient;
 
   before(async () => {
-    database = await PostgresServer.start();
+    database = await PostgresServer.start({ settings: { fsync: 'off' } });
     server = await ServerProcess.start({
       config: {
         http: { users: { test1: 'test1' } },

@@ -26,7 +26,7 @@ const ENGINES: Readonly<Record<string, () => Promise<Away>>> = {
     };
   },
   PostgreSQL: async () => {
-    const database = await PostgresServer.start();
+    const database = await PostgresServer.start({ settings: { fsync: 'off' } });
     return {
       url: database.url(),
       states: {
