@@ -1,3 +1,4 @@
+import { slotOf } from '../../src/engines/redis/client/topology.ts';
 import { redisCli } from '../support/redis-servers.ts';
 
 /** The port of the master that has a slot, as a server of the cluster tells it. */
@@ -20,9 +21,9 @@ export function moveSlot(slot: number, from: number, to: number): void {
   cli(to, 'CLUSTER', 'SETSLOT', String(slot), 'IMPORTING', fromId);
   cli(from, 'CLUSTER', 'SETSLOT', String(slot), 'MIGRATING', toId);
   for (;;) {
-    const [key = ''] = cli(from, 'CLUSTER', 'GETKEYSINSLOT', String(slot), '1').split('\n');
-    if (key === '') break;
-    cli(from, 'MIGRATE', '127.0.0.1', String(to), key, '0', '5000');
+    const keys = cli(from, 'CLUSTER', 'GETKEYSINSLOT', String(slot), '100').split('\n').filter(Boolean);
+    if (keys.length === 0) break;
+    for (const key of keys) cli(from, 'MIGRATE', '127.0.0.1', String(to), key, '0', '5000');
   }
   for (const port of [to, from]) cli(port, 'CLUSTER', 'SETSLOT', String(slot), 'NODE', toId);
 }
@@ -30,7 +31,7 @@ export function moveSlot(slot: number, from: number, to: number): void {
 /** Slots in which a master has keys. */
 export function usedSlots(port: number): number[] {
   const keys = cli(port, 'KEYS', '*').split('\n').filter(Boolean);
-  return [...new Set(keys.map((key) => Number(cli(port, 'CLUSTER', 'KEYSLOT', key))))];
+  return [...new Set(keys.map(slotOf))];
 }
 
 function cli(port: number, ...command: readonly string[]): string {
