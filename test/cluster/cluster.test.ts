@@ -156,7 +156,7 @@ for (const { name, start } of MODES) {
       const runs = async (at: number): Promise<boolean> =>
         (await nodes.client(at).request('GET', '/x/shared')).status === 200;
       for (const at of [1, 2]) await reached('the exchange everywhere', () => runs(at));
-      const numbers = Array.from({ length: 300 }, (_, i) => i);
+      const numbers = Array.from({ length: ELEMENTS }, (_, i) => i);
       await Promise.all(numbers.map((i) => insert(nodes.client(i % 3), 'from', i)));
       const got = await Promise.all(numbers.map((i) => popOne(nodes.client(i % 3), 'to')));
       assert.deepEqual(
@@ -189,7 +189,8 @@ for (const { name, start } of MODES) {
     });
 
     it('forget a node that was killed, with its consumers, and get its reservations back', async () => {
-      const at = await nodes.add();
+      // The one that came later, if that test ran.
+      const at = nodes.count > 3 ? 3 : await nodes.add();
       await nodes.client(0).insert('N', 'left', 'one');
       const held = await nodes.client(at).reserve('N', 'left', { to: 0 });
       assert.notEqual(headerOf(held, 'x-ks-id'), undefined);

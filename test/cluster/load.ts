@@ -4,9 +4,9 @@ import { seededRandom } from '../support/random.ts';
 import { type Nodes, reached } from './nodes.ts';
 
 /** Elements that a load moves, over all nodes. */
-export const ELEMENTS = Number(process.env.CLUSTER_ELEMENTS ?? 300);
+export const ELEMENTS = Number(process.env.CLUSTER_ELEMENTS ?? 150);
 /** Consumers over all nodes; `npm run test:cluster` has 192. */
-export const CONSUMERS = Number(process.env.CLUSTER_CONSUMERS ?? 48);
+export const CONSUMERS = Number(process.env.CLUSTER_CONSUMERS ?? 24);
 const PRODUCERS = CONSUMERS / 4;
 const ROLLED_BACK = 0.05;
 
