@@ -13,7 +13,12 @@
 import { stat, statfs } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { BufferedStats, type CounterStore } from '../../engine/buffered-stats.ts';
-import { type DefinitionStore, type Definitions, StoredDefinitions } from '../../engine/definitions.ts';
+import {
+  type DefinitionStore,
+  type Definitions,
+  type StoredDefinition,
+  StoredDefinitions,
+} from '../../engine/definitions.ts';
 import type { DiskUsage, Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
 import { LocalSignaller, type Signaller } from '../../engine/signaller.ts';
 import { COUNTER_NAMES, type Stats } from '../../engine/stats.ts';
@@ -111,8 +116,18 @@ function sizeOf(file: string): Promise<number> {
 /** Definitions in the worker's file. */
 function sqliteDefinitions(client: WorkerClient): DefinitionStore {
   return {
-    get: (kind, key) => client.ask('definitionGet', kind, key),
-    list: (kind) => client.ask('definitionList', kind),
+    get: (kind, key) =>
+      client.call(
+        'definitionGet',
+        () => [kind, key],
+        (row) => row && readable(row),
+      ),
+    list: (kind) =>
+      client.call(
+        'definitionList',
+        () => [kind],
+        (rows) => rows.map(readable),
+      ),
     put: (kind, key, value, expected) => client.ask('definitionPut', kind, key, value, expected),
     delete: (kind, key, expected) => client.ask('definitionDelete', kind, key, expected),
   };
@@ -138,4 +153,10 @@ function sqliteCounters(client: WorkerClient): CounterStore {
       }
     },
   };
+}
+
+/** Read where the reply is: a value that is no JSON is damage of the file, which ends the store. */
+function readable(stored: StoredDefinition): StoredDefinition {
+  JSON.parse(stored[1]);
+  return stored;
 }
