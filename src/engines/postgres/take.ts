@@ -39,6 +39,8 @@ interface TakeItem extends TakeOptions {
 /** A popped delivery, with what `undoTake` needs to restore it. */
 interface Popped extends Delivery {
   readonly expiresAt?: number;
+  /** Of the last failed try, as it is stored. */
+  readonly reason?: string;
 }
 
 /** If another node has locked what waits, a take is worth repeating after so long. */
@@ -124,7 +126,7 @@ function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind):
     ? `(k.before = 0 OR k.before + k.bytes <= ${maxBytes})`
     : `k.before < ${MAX_RETURNED_BYTES}`;
   const chosen = `d.ctid = k.tid AND ${fits}`;
-  const taken = `k.ord, d.seq, d.subscription, d.due_at, d.tries, d.lease_until, d.token, d.expires_at, d.head, d.body`;
+  const taken = `k.ord, d.seq, d.subscription, d.due_at, d.tries, d.lease_until, d.token, d.expires_at, d.reason, d.head, d.body`;
   const content = shared ? 'coalesce(g.head, e.head), coalesce(g.body, e.body)' : 'g.head, g.body';
   // What is due and was not picked is locked by another node, which may leave it there. What was picked and not taken has changed
   // since the snapshot: another node took and returned it.
@@ -148,11 +150,11 @@ function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind):
       shared && !reserves && finishShared('g'),
       count('gc', 'g', reserves ? { waiting: '-count(*)', reserved: 'count(*)', bytes: '0' } : WENT_WAITING),
     )}
-    SELECT g.ord, g.due_at, g.seq, g.tries, g.lease_until, g.token, g.expires_at, ${content}
+    SELECT g.ord, g.due_at, g.seq, g.tries, g.lease_until, g.token, g.expires_at, ${content}, ${reserves ? 'NULL' : 'g.reason'}
     FROM g ${shared ? contentOf('g') : ''}
     UNION ALL
     SELECT r.ord, ${byIds ? 'NULL' : next}, NULL, NULL, t.now, (SELECT max(k.before${bounded ? ' + k.bytes) FILTER (WHERE k.before > 0' : ''}) FROM k)::bigint,
-      (SELECT min(p.expires_at) FROM picked p WHERE p.is_expired), NULL, NULL
+      (SELECT min(p.expires_at) FROM picked p WHERE p.is_expired), NULL, NULL, NULL
     FROM t CROSS JOIN ${requests} ORDER BY 1, 2, 3`,
   };
 }
@@ -304,7 +306,14 @@ function readTaken(
         headers,
         body: decodeBody(text(row, 8)),
       };
-      deliveries.push(expiresAt === null ? delivery : { ...delivery, expiresAt });
+      const reason = row[9] ?? null;
+      if (expiresAt === null && reason === null) deliveries.push(delivery);
+      else
+        deliveries.push({
+          ...delivery,
+          ...(expiresAt !== null && { expiresAt }),
+          ...(reason !== null && { reason }),
+        });
       continue;
     }
     const now = number(row, 4);
@@ -345,6 +354,7 @@ const RESTORED = new Columns<Restored>()
   .id('subscription', ({ subscription }) => subscription.id)
   .id('queue', ({ subscription }) => subscription.queue.whole.id)
   .int('tries', ({ delivery }) => delivery.tries)
+  .text('reason', ({ delivery: { reason } }) => (reason === undefined ? null : Buffer.from(reason)))
   .text('head', ({ head }) => head)
   .bytea('body', ({ delivery }) => delivery.body);
 
@@ -360,8 +370,8 @@ function undoStatement(shared: boolean): Statement {
       NOW,
       register('reg', REGISTERED.from('u')),
       `u AS MATERIALIZED (SELECT * FROM ${RESTORED.from('u', REGISTERED.count + 1)})`,
-      `d AS (INSERT INTO delivery AS d (seq, due_at, inserted_at, expires_at, subscription, tries, bytes, head, body)
-        SELECT u.seq, u.due, t.now, u.expires, u.subscription, u.tries,
+      `d AS (INSERT INTO delivery AS d (seq, due_at, inserted_at, expires_at, subscription, tries, reason, bytes, head, body)
+        SELECT u.seq, u.due, t.now, u.expires, u.subscription, u.tries, u.reason,
           octet_length(u.head) + octet_length(u.body), ${shared ? 'NULL, NULL' : 'u.head, u.body'} FROM t CROSS JOIN u
         ON CONFLICT (seq, subscription) DO NOTHING RETURNING d.seq, d.subscription, d.due_at, ${CONTENT_BYTES})`,
       shared &&

@@ -44,6 +44,17 @@ export function reasonContract({ open }: EngineUnderTest): void {
       assert.equal(headers.get('x-dl-tries'), String(MAX_TRIES));
     });
 
+    it('are there again after a pop that was undone', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, [newElement()]);
+      const ref = byToken(await on.reserveOne(queue));
+      await rollback(on.storage, queue, [
+        { ...ref, delayMs: 0, countTry: true, reason: 'of the "first" try: \u00e9' },
+      ]);
+      await on.storage.undoTake(queue, await on.pop(queue));
+      assert.deepEqual(await scanReasons(queue), ['of the "first" try: \u00e9']);
+    });
+
     it('do not go to a dead letter whose last try had none', async () => {
       const queue = on.queue('jobs');
       await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 2 })]);
