@@ -311,7 +311,8 @@ export class Front {
       handler.check(request.rawHeaders);
       const { address } = call;
       response.detachSocket(socket);
-      handler.upgrade({ rawHeaders: request.rawHeaders, address, socket, head });
+      const onLogin = (user: string): void => this.#countConnection(socket, user);
+      handler.upgrade({ rawHeaders: request.rawHeaders, address, socket, head, onLogin });
     } catch (error) {
       call.fail(error);
     }
@@ -409,7 +410,7 @@ export class Front {
   /** Finds the route, checks the right, and enters the namespace and the queue of the path. */
   #dispatch(call: HttpCall): void {
     const user = call.login;
-    if (user !== null) this.#countConnection(call, user.name);
+    if (user !== null) this.#countConnection(call.request.socket, user.name, call);
     const match = this.router.find(call.request.method ?? '', call.path);
     if (user === null && match?.route.access !== 'open') throw unauthorized(call);
     if (match === null) throw this.#noRoute(call);
@@ -435,12 +436,12 @@ export class Front {
   }
 
   /** A connection counts for the user of its first request: those of a proxy have many. @throws QuaysideError `overloaded` */
-  #countConnection({ request: { socket }, response }: HttpCall, user: string): void {
+  #countConnection(socket: Socket, user: string, call: HttpCall | null = null): void {
     if (this.#counted.has(socket) || socket.destroyed) return;
     try {
       this.#connections.enter(user);
     } catch (error) {
-      response.shouldKeepAlive = false;
+      if (call !== null) call.response.shouldKeepAlive = false;
       throw error;
     }
     this.#counted.add(socket);

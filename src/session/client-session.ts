@@ -300,12 +300,12 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
         if (this.#state !== 'new') return;
         this.#logins.enter(user.name);
         this.#loginName = user.name;
+        this.socket.onLogin?.(user.name);
         this.#state = 'open';
         this.#user = user;
         this.#openedAt = this.clock.now();
         this.#destinations = new Destinations(this.#parts.broker, user, this.#parse);
         this.counts.sessions += 1;
-        this.socket.onLogin?.();
         opened();
       })
       .catch((error: unknown) => this.fail(error))

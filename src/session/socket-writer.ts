@@ -15,7 +15,7 @@ export interface ClientSocket extends Duplex {
   /** The socket that carries it; not given: it is a socket itself. */
   readonly transport?: Duplex;
   /** To be called when the client has logged in. */
-  onLogin?(): void;
+  onLogin?(user: string): void;
 }
 
 export interface WriterOptions {

@@ -68,10 +68,11 @@ export class WebSocketListener implements UpgradeHandler {
   }
 
   /** Takes over a connection. `check` has passed. */
-  upgrade({ rawHeaders, address, socket, head }: UpgradeRequest): void {
+  upgrade(upgraded: UpgradeRequest): void {
+    const { rawHeaders, address, socket, head } = upgraded;
     const request = { method: 'GET', headers: headersOf(rawHeaders) };
     this.#webSockets.handleUpgrade(request, socket, head, (webSocket) => {
-      this.#server.accept(new WebSocketStream(webSocket, socket, this.#options.usesText), address);
+      this.#server.accept(new WebSocketStream(webSocket, upgraded, this.#options.usesText), address);
     });
   }
 
@@ -88,13 +89,15 @@ class WebSocketStream extends Duplex implements ClientSocket {
   readonly transport: Duplex;
   readonly #webSocket: WebSocket;
   readonly #usesText: boolean;
+  readonly #countLogin: (user: string) => void;
   #loginBytes: number | null = LOGIN_BYTES * LOGIN_OVERHEAD;
 
-  constructor(webSocket: WebSocket, transport: Duplex, usesText: boolean) {
+  constructor(webSocket: WebSocket, { socket: transport, onLogin }: UpgradeRequest, usesText: boolean) {
     super();
     this.transport = transport;
     this.#webSocket = webSocket;
     this.#usesText = usesText;
+    this.#countLogin = onLogin;
     webSocket.on('message', (data: Buffer, isBinary: boolean) => {
       if (!isBinary && !usesText) webSocket.close(UNSUPPORTED_DATA);
       else if (!this.push(data)) webSocket.pause();
@@ -105,13 +108,14 @@ class WebSocketStream extends Duplex implements ClientSocket {
     // The reason does not matter: `close` follows.
     webSocket.on('error', () => {});
     webSocket.on('close', () => this.push(null));
-    transport.on('data', this.#countLogin);
+    transport.on('data', this.#countBytes);
   }
 
   /** From now on messages may be as long as the listener allows. */
-  onLogin(): void {
+  onLogin(user: string): void {
+    this.#countLogin(user);
     this.#loginBytes = null;
-    this.transport.off('data', this.#countLogin);
+    this.transport.off('data', this.#countBytes);
   }
 
   override _read(): void {
@@ -155,7 +159,7 @@ class WebSocketStream extends Duplex implements ClientSocket {
   }
 
   /** A message is kept until it is whole, so before the login its length is bounded here. */
-  readonly #countLogin = (bytes: Buffer): void => {
+  readonly #countBytes = (bytes: Buffer): void => {
     if (this.#loginBytes === null) return;
     this.#loginBytes -= bytes.length;
     if (this.#loginBytes >= 0) return;

@@ -9,6 +9,8 @@ export interface UpgradeRequest {
   readonly socket: Socket;
   /** The first bytes behind the request. */
   readonly head: Buffer;
+  /** The connection is that of this user from now on. @throws QuaysideError `overloaded` if users have too many */
+  readonly onLogin: (user: string) => void;
 }
 
 /** Answers upgrade requests of one path. */

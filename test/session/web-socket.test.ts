@@ -195,6 +195,20 @@ describe('STOMP over WebSocket', () => {
     assert.equal((await ask()).status, 101);
   });
 
+  it('counts for its user among the connections of HTTP', async () => {
+    await start({}, { http: { maxSockets: 10 } });
+    const logIn = async (): Promise<string> => {
+      const { socket } = await ask();
+      socket.write(message('CONNECT\naccept-version:1.2\nhost:x\nlogin:test\npasscode:test\n\n\0'));
+      return (await frameOf(socket)).payload.toString();
+    };
+    for (let count = 1; count <= 9; count++) assert.match(await logIn(), /^CONNECTED\n/);
+    assert.match(await logIn(), /^ERROR\nmessage:overloaded\n/);
+    sockets[0]?.destroy();
+    await until(() => node.server.counts.sessions === 8);
+    assert.match(await logIn(), /^CONNECTED\n/);
+  });
+
   it('reads 4 KiB before the login, however they are sent', async () => {
     await start();
     const whole = await ask();
