@@ -23,6 +23,7 @@ import {
   type Declaration,
   idOf,
   mustRunSelectors,
+  type QueueName,
   versionOf,
 } from './declaration.ts';
 import type { InFlightLimit } from './in-flight-limit.ts';
@@ -252,9 +253,10 @@ function routeOf(
     id,
     name: idOf(id),
     source: source.visit(src.queue),
-    destinations: dst.map(({ ns, queue }) => {
+    destinations: dst.map(({ ns, queue }, i) => {
       const namespace = broker.namespace(ns);
-      return { namespace, queue: namespace.visit(queue) };
+      const isSame = (other: QueueName): boolean => other.ns === ns && other.queue === queue;
+      return { namespace, queue: namespace.visit(queue), place: dst.slice(0, i).filter(isSame).length };
     }),
     noRoute: source.visit(NO_ROUTE),
     tooManyHops: source.visit(TOO_MANY_HOPS),
@@ -512,7 +514,12 @@ interface Route {
   /** The id that users know. */
   readonly name: string;
   readonly source: Queue;
-  readonly destinations: readonly { readonly namespace: Namespace; readonly queue: Queue }[];
+  readonly destinations: readonly {
+    readonly namespace: Namespace;
+    readonly queue: Queue;
+    /** Its place among the destinations that are the same queue. */
+    readonly place: number;
+  }[];
   readonly noRoute: Queue;
   readonly tooManyHops: Queue;
   readonly maxHops: number;
@@ -735,9 +742,9 @@ class Forwarder {
   async #storeRemote(plans: readonly Plan[], isRemote: IsRemote): Promise<Set<Plan>> {
     const byQueue = new Map<Queue, (Copy & { plan: Plan })[]>();
     for (const plan of plans) {
-      for (const [i, copy] of plan.copies.entries()) {
+      for (const copy of plan.copies) {
         if (!isRemote(copy)) continue;
-        const element = { ...copy.element, dedupKey: this.#dedupKey(plan, copy.destination ?? -i - 1) };
+        const element = { ...copy.element, dedupKey: this.#dedupKey(plan, copy) };
         const group = byQueue.get(copy.queue);
         if (group === undefined) byQueue.set(copy.queue, [{ ...copy, plan, element }]);
         else group.push({ ...copy, plan, element });
@@ -833,9 +840,11 @@ class Forwarder {
     }
   }
 
-  #dedupKey({ delivery }: Plan, destination: number): string {
+  /** A queue has seen it whatever the place of the destination in the declaration, which may have changed since the last try. */
+  #dedupKey({ delivery }: Plan, { destination }: Copy): string {
     const { route } = this.#options;
-    return JSON.stringify(['exchange', route.id, destination, route.source.key.ns, delivery.id]);
+    const place = destination === null ? -1 : (route.destinations[destination]?.place ?? 0);
+    return JSON.stringify(['exchange', route.id, place, route.source.key.ns, delivery.id]);
   }
 
   /**
@@ -915,6 +924,9 @@ class Overruns {
     else putLast(this.#byElement, id, count, MAX_ELEMENTS);
     if (inPayload || this.#inARow.has(id)) return { isLast, isStrike: false };
     this.#inARow.add(id);
-    return { isLast, isStrike: this.#inARow.size === STRIKES };
+    const isStrike = this.#inARow.size === STRIKES;
+    // If the stop cannot be stored, the next ones in a row request it again.
+    if (isStrike) this.#inARow.clear();
+    return { isLast, isStrike };
   }
 }

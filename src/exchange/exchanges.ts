@@ -75,6 +75,8 @@ export class Exchanges implements Service {
   readonly #checks = createCheckLimit();
   /** Stops for which an owner is missing: no request repeats them. */
   readonly #stops: Retries;
+  /** Those whose selectors overran their limits, while their stop is being stored. */
+  readonly #struckOut = new Set<string>();
   #stopping: Promise<void> | null = null;
 
   constructor(options: ExchangesOptions) {
@@ -393,6 +395,8 @@ export class Exchanges implements Service {
   }
 
   #strikeOut(id: string, lastError: string): void {
+    if (this.#struckOut.has(id)) return;
+    this.#struckOut.add(id);
     this.#options.log.warn(
       { exchange: id, lastError },
       'an exchange was stopped: its selector overruns its limits',
@@ -405,6 +409,8 @@ export class Exchanges implements Service {
       await this.#changes.run(id, () => this.#set(id, { stopped: true, lastError }));
     } catch (error) {
       this.#options.log.warn({ err: error, exchange: id }, 'an exchange could not be stopped');
+    } finally {
+      this.#struckOut.delete(id);
     }
   }
 

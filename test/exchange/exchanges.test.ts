@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { Operation } from '../../src/broker/meter.ts';
+import { NODE } from '../../src/exchange/declaration.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { SelectorProgram, SelectorSandbox } from '../../src/sandbox/sandbox.ts';
 import type { TestEngine } from '../engines.ts';
@@ -143,6 +144,29 @@ describe('an exchange', () => {
     assert.equal(await node.total('N', src), 3);
   });
 
+  it('stops with the next three in a row if its stop could not be stored', async () => {
+    const { src, a, id } = names();
+    const { definitions } = here.engine;
+    const put = definitions.put.bind(definitions);
+    await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, FILLS_ITS_MEMORY]]));
+    let rejections = 0;
+    definitions.put = (...args) => {
+      if (rejections > 0) return put(...args);
+      rejections += 1;
+      return Promise.reject(new QuaysideError('storage-unavailable', 'planted'));
+    };
+    try {
+      await node.insert('N', src, '1', '2', '3');
+      await until(() => rejections === 1 && node.exchanges.record(id).stats.put_back === 3);
+      assert.equal(node.exchanges.record(id).stopped, null);
+      await node.insert('N', src, '4', '5', '6');
+      await until(() => node.exchanges.record(id).stopped === true);
+    } finally {
+      definitions.put = put;
+      await node.exchanges.delete(id);
+    }
+  });
+
   for (const reserve of [false, true]) {
     it(`forwards to another engine, reserve ${reserve}`, async () => {
       const { src, a, b, id } = names();
@@ -175,6 +199,28 @@ describe('an exchange', () => {
       assert.equal(await node.total('far', a), 0);
     } finally {
       storage.settle = settle;
+    }
+  });
+
+  it('stores a copy in another engine once, even if another destination is taken out of its declaration before the next try', async () => {
+    const { src, a, b, id } = names();
+    const storage = there.engine.storage;
+    const insert = storage.insert.bind(storage);
+    storage.insert = (queue, ...rest) =>
+      queue.name === b
+        ? Promise.reject(new QuaysideError('storage-unavailable', 'planted'))
+        : insert(queue, ...rest);
+    try {
+      await node.exchanges.create(id, declare(`N/${src}`, [`far/${b}`, `far/${a}`], { reserve: true }));
+      await node.insert('N', src, 'once');
+      await until(() => node.exchanges.record(id).stats.put_back === 1);
+      const declaration = declare(`N/${src}`, [`far/${a}`], { reserve: true });
+      await node.exchanges.change(id, { declaration, caller: NODE, versions: null }, () => {});
+      while ((await node.total('N', src)) > 0) await here.passTime(5_000);
+      assert.equal(bodyText(await node.pop('far', a)), 'once');
+      assert.equal(await node.total('far', a), 0);
+    } finally {
+      storage.insert = insert;
     }
   });
 

@@ -259,8 +259,8 @@ export const EXCHANGE: readonly Mutant[] = [
     suite: 'exchanges',
     edits: edit(
       'exchange/exchange.ts',
-      'dedupKey: this.#dedupKey(plan, copy.destination ?? -i - 1)',
-      'dedupKey: i < 0 ? this.#dedupKey(plan, i) : null',
+      'dedupKey: this.#dedupKey(plan, copy) }',
+      'dedupKey: plan.copies.length < 0 ? this.#dedupKey(plan, copy) : null }',
     ),
   },
 ];
