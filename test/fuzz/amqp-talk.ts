@@ -1,10 +1,6 @@
 import assert from 'node:assert/strict';
 import { codeOf, conditionOf, KIND, RawClient, type Said } from '../amqp/raw-client.ts';
-
-/** In which a server may answer. Nothing depends on its length. */
-function aMoment(): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, 2));
-}
+import { TURNS_TO_ANSWER, turns } from './mutations.ts';
 
 /** How long servers took to close behind the end of what a client said: for the report, not for a test. */
 export const ends = { all: 0, late: 0, longestMs: 0 };
@@ -24,7 +20,7 @@ export async function talk(port: number, writes: readonly Buffer[]): Promise<Sai
   const client = await RawClient.open(port);
   for (const bytes of writes) {
     client.write(bytes);
-    await (isAnswered(bytes) ? aMoment() : new Promise(setImmediate));
+    await turns(isAnswered(bytes) ? TURNS_TO_ANSWER : 1);
   }
   client.socket.end();
   const endedAt = performance.now();

@@ -95,3 +95,14 @@ export function* cuts(length: number): Generator<number[]> {
   );
   for (let from = 0; from < all.length; from += CUTS_AT_ONCE) yield all.slice(from, from + CUTS_AT_ONCE);
 }
+
+/**
+ * In which a server of this process has answered what a client wrote. Client, server and store share this event loop, so its
+ * turns decide and not the time: 2 ms were sometimes one turn on a busy machine, and receivers left before they received anything.
+ * Six are enough.
+ */
+export const TURNS_TO_ANSWER = 20;
+
+export async function turns(count: number): Promise<void> {
+  for (let i = 0; i < count; i++) await new Promise(setImmediate);
+}

@@ -7,7 +7,18 @@ import { StompClient, show } from '../stomp/client.ts';
 import { StompNode } from '../stomp/node.ts';
 import { memoryInUse } from '../support/memory.ts';
 import { purge } from '../support/settle.ts';
-import { breaks, CUT_AT, cuts, type Mutation, mutated, mutations, pieces, place } from './mutations.ts';
+import {
+  breaks,
+  CUT_AT,
+  cuts,
+  type Mutation,
+  mutated,
+  mutations,
+  pieces,
+  place,
+  TURNS_TO_ANSWER,
+  turns,
+} from './mutations.ts';
 import { otherHeader, otherNumber, RECORDED, type Recorded } from './stomp-sessions.ts';
 
 /** Frames sent to the server; `npm run test:fuzz` sends a million. */
@@ -31,11 +42,6 @@ function recorded(which: number): Recorded {
 /** When an answer counts as late. A machine that is busy with other things has a few. */
 const LATE_MS = 100;
 
-/** In which the server may hand something out. Nothing depends on its length. */
-function aMoment(): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, 2));
-}
-
 describe('STOMP with broken frames', () => {
   let node: StompNode;
   /** How long after the end of what a client said its ERROR or the close came: for the report, not for a test. */
@@ -54,7 +60,7 @@ describe('STOMP with broken frames', () => {
     client.version = version;
     for (const bytes of writes) {
       client.write(bytes);
-      await (bytes.includes('SUBSCRIBE') ? aMoment() : new Promise(setImmediate));
+      await turns(bytes.includes('SUBSCRIBE') ? TURNS_TO_ANSWER : 1);
     }
     client.socket.end();
     const endedAt = performance.now();
