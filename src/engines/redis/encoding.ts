@@ -1,4 +1,5 @@
 import { type ElementContent, type ElementHeaders, type ElementId, NO_HEADERS } from '../../model/element.ts';
+import { argumentSize, EncodedArgs, writeLength, writeLineEnd } from './client/connection.ts';
 
 // How the content of elements and their ids are written: see `library/queue.lua`.
 
@@ -16,18 +17,56 @@ const HEAD_BYTES = 7;
 
 const NOTHING = Buffer.alloc(0);
 
-export function encodeContent({ body, contentType, contentEncoding, headers }: ElementContent): Buffer {
+export function encodeContent(content: ElementContent): Buffer {
+  return Buffer.concat([headOf(content), content.body]);
+}
+
+/**
+ * The contents of many elements, as arguments. They are written into one buffer: a buffer for each, which the command then copied,
+ * took a third of the node's processor time for an insert of 64 elements.
+ */
+export function encodeContents(elements: readonly ElementContent[]): EncodedArgs {
+  const heads: Buffer[] = [];
+  let size = 0;
+  for (const element of elements) {
+    const head = headOf(element);
+    heads.push(head);
+    size += argumentSize(head.length + element.body.length);
+  }
+  const target = Buffer.allocUnsafe(size);
+  let at = 0;
+  for (let i = 0; i < heads.length; i++) {
+    const [head, { body }] = [heads[i] as Buffer, elements[i] as ElementContent];
+    at = writeLength(head.length + body.length, target, at);
+    target.set(head, at);
+    target.set(body, at + head.length);
+    at = writeLineEnd(target, at + head.length + body.length);
+  }
+  return new EncodedArgs(elements.length, target.subarray(0, at));
+}
+
+/** The content type of the last element without encoding and headers, and its head: elements that arrive together mostly have the same. */
+let lastHead = { type: null as string | null, bytes: newHead(NOTHING, 0, NOTHING) };
+
+/** What is in front of the body. */
+function headOf({ contentType, contentEncoding, headers }: ElementContent): Buffer {
+  const isBare = contentEncoding === null && headers.length === 0;
+  if (isBare && lastHead.type === contentType) return lastHead.bytes;
   const type = contentType === null ? NOTHING : Buffer.from(contentType);
-  const bare = contentEncoding === null && headers.length === 0;
-  const rest = bare ? NOTHING : Buffer.from(JSON.stringify([contentEncoding, ...headers]));
-  const value = Buffer.allocUnsafe(HEAD_BYTES + type.length + rest.length + body.length);
-  value.writeUInt8(FORM, 0);
-  value.writeUInt16BE(contentType === null ? 0 : type.length + 1, 1);
-  value.set(type, 3);
-  value.writeUInt32BE(rest.length, 3 + type.length);
-  value.set(rest, HEAD_BYTES + type.length);
-  value.set(body, HEAD_BYTES + type.length + rest.length);
-  return value;
+  const rest = isBare ? NOTHING : Buffer.from(JSON.stringify([contentEncoding, ...headers]));
+  const bytes = newHead(type, contentType === null ? 0 : type.length + 1, rest);
+  if (isBare) lastHead = { type: contentType, bytes };
+  return bytes;
+}
+
+function newHead(type: Buffer, typeLength: number, rest: Buffer): Buffer {
+  const head = Buffer.alloc(HEAD_BYTES + type.length + rest.length);
+  head.writeUInt8(FORM, 0);
+  head.writeUInt16BE(typeLength, 1);
+  head.set(type, 3);
+  head.writeUInt32BE(rest.length, 3 + type.length);
+  head.set(rest, HEAD_BYTES + type.length);
+  return head;
 }
 
 /**

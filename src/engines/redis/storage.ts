@@ -48,8 +48,8 @@ import {
   UndecodableElements,
   type Verb,
 } from './batcher.ts';
-import type { Arg } from './client/connection.ts';
-import { decodeContent, elementId, encodeContent, ID_BYTES, writeId } from './encoding.ts';
+import type { Arg, EncodedArgs } from './client/connection.ts';
+import { decodeContent, elementId, encodeContent, encodeContents, ID_BYTES, writeId } from './encoding.ts';
 import { queueText } from './keys.ts';
 import { noNumberLeft, type Policies } from './policies.ts';
 import type { Due, Registry, Sweeper } from './registry.ts';
@@ -128,7 +128,7 @@ export class RedisStorage implements Storage {
       creates: true,
       signal,
       items: elements.length,
-      bytes: call.bytes,
+      bytes: call.contents.bytes.length,
       dues: this.#expiries(queue, elements),
       deadlineAt,
     });
@@ -355,30 +355,29 @@ function inPart(settled: readonly PromiseSettledResult<SettleResult[]>[], cause:
 
 /** The elements of one call, ready to be sent. */
 interface InsertCall {
-  readonly elements: readonly EncodedElement[];
+  readonly contents: EncodedArgs;
+  /** What is sent in addition of each element; null: of all of them nothing is. */
+  readonly extras: readonly Extras[] | null;
   readonly windowMs: number;
   readonly room: GroupRoom;
-  readonly bytes: number;
   readonly onRepeat: OnRepeat | null;
   /** The key of the whole call with its fingerprint, as a {@link keyText}; '' for none. */
   readonly request: string;
 }
 
-interface EncodedElement {
+/** What there is of an element in addition to its content; all empty: nothing. */
+interface Extras {
   readonly timing: Buffer;
-  readonly content: Buffer;
   readonly groups: string;
   readonly dedupKey: string;
 }
 
-function encodeElement(element: NewElement): EncodedElement {
+function extrasOf(element: NewElement): Extras {
   const { dedupKey, fingerprint } = element;
-  return {
-    timing: encodeTiming(element),
-    content: encodeContent(element),
-    groups: groupsText(element.groups),
-    dedupKey: dedupKey === null ? '' : keyText(dedupKey, fingerprint),
-  };
+  const timing = encodeTiming(element);
+  const groups = groupsText(element.groups);
+  if (timing === READY && groups === '' && dedupKey === null) return NO_EXTRAS;
+  return { timing, groups, dedupKey: dedupKey === null ? '' : keyText(dedupKey, fingerprint) };
 }
 
 /** A key with its fingerprint behind a zero byte, which no key has. */
@@ -390,16 +389,11 @@ function insertCall(
   elements: readonly NewElement[],
   { request, ...rest }: Pick<InsertCall, 'windowMs' | 'room' | 'onRepeat'> & { request: RequestKey | null },
 ): InsertCall {
-  let bytes = 0;
-  const encoded = elements.map((element) => {
-    const each = encodeElement(element);
-    bytes += each.content.length;
-    return each;
-  });
+  const extras = elements.map(extrasOf);
   return {
     ...rest,
-    elements: encoded,
-    bytes,
+    contents: encodeContents(elements),
+    extras: extras.every((each) => each === NO_EXTRAS) ? null : extras,
     request: request === null ? '' : keyText(request.key, request.fingerprint),
   };
 }
@@ -416,6 +410,7 @@ function groupsText(groups: readonly string[]): string {
 }
 
 const READY = Buffer.alloc(0);
+const NO_EXTRAS: Extras = { timing: READY, groups: '', dedupKey: '' };
 
 /** See `library/insert.lua`. Fractions of a millisecond round up: never early. */
 function encodeTiming({ matureAt, delayMs, tries, expiresAt = null }: NewElement): Buffer {
@@ -437,58 +432,71 @@ const MISMATCHED = 0x32;
 const INSERT: Verb<InsertCall, ElementId[]> = {
   name: 'insert',
   encode(calls) {
-    const elements = calls.length === 1 ? (calls[0]?.elements ?? []) : calls.flatMap((call) => call.elements);
-    // The columns that are sent in addition to the content: those that any element needs.
-    const columns = COLUMNS.filter(({ of }) => elements.some((element) => element[of].length > 0));
+    const count = calls.reduce((sum, { contents }) => sum + contents.count, 0);
+    // The columns that are sent in addition to the contents: those that any element needs.
+    const columns = COLUMNS.filter(({ of }) =>
+      calls.some(({ extras }) => extras?.some((each) => each[of].length > 0)),
+    );
     const hasRequests = calls.some(({ request }) => request !== '');
     const codes = `${columns.map(({ code }) => code).join('')}${hasRequests ? 'r' : ''}`;
-    const args: Arg[] = [elements.length, codes, calls[0]?.windowMs ?? 0];
+    const args: Arg[] = [count, codes, calls[0]?.windowMs ?? 0];
     if (columns.some(({ of }) => of === 'groups')) args.push(calls[0]?.room.text ?? '');
     if (hasRequests || columns.some(({ of }) => of !== 'timing')) {
-      args.push(calls.map((call) => call.elements.length).join(','));
+      args.push(calls.map(({ contents }) => contents.count).join(','));
     }
     if (hasRequests) for (const { request } of calls) args.push(request);
-    for (const element of elements) {
-      args.push(element.content);
-      for (const { of } of columns) args.push(element[of]);
+    for (const { contents } of calls) args.push(contents);
+    for (const { of } of columns) {
+      for (const { contents, extras } of calls) {
+        for (let i = 0; i < contents.count; i++) args.push((extras?.[i] ?? NO_EXTRAS)[of]);
+      }
     }
     return args;
   },
   decode({ tag, text }, calls) {
     const first = text.readUIntBE(0, 6);
     let index = 0;
-    return calls.map(({ elements, room, onRepeat, request }) => {
+    return calls.map(({ contents: { count }, room, onRepeat, request }) => {
       if (request !== '') {
         const at = 6 + 7 * index;
         index++;
         const number = text.readUIntBE(at, 6);
         const what = text.readUInt8(at + 6);
-        if (elements.length === 0 || what === MISMATCHED) {
+        if (count === 0 || what === MISMATCHED) {
           if (what !== STORED) onRepeat?.(0, what === REPEATED);
           return [];
         }
         if (number === 0) return groupsRejected(room);
         // Numbers of one call are consecutive.
-        return elements.map((_, place) => {
-          if (what === REPEATED) onRepeat?.(place, true);
-          return elementId(tag, number + place);
-        });
+        if (what === REPEATED) for (let place = 0; place < count; place++) onRepeat?.(place, true);
+        return consecutiveIds(tag, number, count);
       }
+      if (text.length === 6) {
+        index += count;
+        return consecutiveIds(tag, first + index - count, count);
+      }
+      const ids: ElementId[] = [];
       let isMismatched = false;
-      const ids = elements.map((_, place) => {
+      for (let place = 0; place < count; place++) {
         const at = 6 + 7 * index;
-        const number = text.length === 6 ? first + index : text.readUIntBE(at, 6);
-        const what = text.length === 6 ? STORED : text.readUInt8(at + 6);
+        const number = text.readUIntBE(at, 6);
+        const what = text.readUInt8(at + 6);
         if (what !== STORED) onRepeat?.(place, what === REPEATED);
         isMismatched ||= what === MISMATCHED;
         index++;
-        return number === 0 ? null : elementId(tag, number);
-      });
+        if (number !== 0) ids.push(elementId(tag, number));
+      }
       if (isMismatched) return [];
-      return ids.includes(null) ? groupsRejected(room) : (ids as ElementId[]);
+      return ids.length < count ? groupsRejected(room) : ids;
     });
   },
 };
+
+function consecutiveIds(tag: string, first: number, count: number): ElementId[] {
+  const ids: ElementId[] = [];
+  for (let number = first; number < first + count; number++) ids.push(elementId(tag, number));
+  return ids;
+}
 
 /** The bound on the groups of a queue. */
 interface GroupRoom {
@@ -625,8 +633,8 @@ function writeDetails({ action }: SettleItem, { windowMs, retentionMs }: SettleC
   if (action.kind === 'finish' && action.inserts !== undefined) {
     details.push(windowMs, action.inserts.length);
     for (const { queue, element } of action.inserts) {
-      const { timing, content, groups, dedupKey } = encodeElement(element);
-      details.push(queueText(queue), retentionMs(queue), timing, content, groups, dedupKey);
+      const { timing, groups, dedupKey } = extrasOf(element);
+      details.push(queueText(queue), retentionMs(queue), timing, encodeContent(element), groups, dedupKey);
     }
   } else if (action.kind === 'release' || action.kind === 'dead-letter') {
     if (action.reason != null) details.push(cutText(action.reason, MAX_REASON_BYTES));

@@ -5,7 +5,18 @@ import { withTlsHint } from '../../../engine/settings.ts';
 import type { CancelTimer, Clock } from '../../../util/clock.ts';
 import { type Address, type Login, tlsTo } from '../settings.ts';
 
-export type Arg = string | number | Buffer;
+/** Arguments that are written already, as the protocol has them. Only for calls of functions. */
+export class EncodedArgs {
+  readonly count: number;
+  readonly bytes: Buffer;
+
+  constructor(count: number, bytes: Buffer) {
+    this.count = count;
+    this.bytes = bytes;
+  }
+}
+
+export type Arg = string | number | Buffer | EncodedArgs;
 
 /** A reply as Redis sends it: strings are buffers. */
 export type Reply = Buffer | number | null | readonly Reply[];
@@ -136,7 +147,7 @@ export class RedisConnection {
     const redis = this.#redis;
     if (redis.status !== 'ready' || !redis.stream.writable) return Promise.reject(new CommandLost(false));
     if (redis.commandQueue.length === 0) this.#noteAlive();
-    const command = name === CALL ? new FunctionCall(args) : new RedisCommand(name, args as Arg[]);
+    const command = name === CALL ? new FunctionCall(args) : new RedisCommand(name, args as Buffer[]);
     return (redis.sendCommand(command) as Promise<Reply>).then(this.#onReply, throwOwn);
   }
 
@@ -352,18 +363,23 @@ class FunctionCall extends RedisCommand {
 
   override toWritable(): Buffer {
     let size = FRAME_BYTES;
+    let count = 1;
     for (const arg of this.#args) {
-      size += FRAME_BYTES;
+      count += arg instanceof EncodedArgs ? arg.count : 1;
+      size += arg instanceof EncodedArgs ? arg.bytes.length : FRAME_BYTES;
       if (typeof arg === 'string') size += MAX_CHARACTER_BYTES * arg.length;
-      else if (typeof arg === 'object') size += arg.length;
+      else if (arg instanceof Buffer) size += arg.length;
     }
     const target = Buffer.allocUnsafe(size);
-    let end = target.write(`*${this.#args.length + 1}\r\n$${CALL.length}\r\n${CALL}\r\n`);
+    let end = target.write(`*${count}\r\n$${CALL.length}\r\n${CALL}\r\n`);
     for (const arg of this.#args) {
-      if (typeof arg === 'object') {
-        end += target.write(`$${arg.length}\r\n`, end, 'latin1');
-        end += arg.copy(target, end);
-        end += target.write('\r\n', end, 'latin1');
+      if (arg instanceof EncodedArgs) {
+        target.set(arg.bytes, end);
+        end += arg.bytes.length;
+      } else if (typeof arg === 'object') {
+        end = writeLength(arg.length, target, end);
+        target.set(arg, end);
+        end = writeLineEnd(target, end + arg.length);
       } else {
         end += target.write(`$${Buffer.byteLength(`${arg}`)}\r\n${arg}\r\n`, end);
       }
@@ -376,6 +392,33 @@ const CALL = 'FCALL';
 /** More than what is around an argument, or a number with it. */
 const FRAME_BYTES = 64;
 const MAX_CHARACTER_BYTES = 3;
+const [DOLLAR, ZERO, CR, LF] = [0x24, 0x30, 0x0d, 0x0a];
+
+/** The most that an argument of this length takes: `$`, its length, and two ends of a line. */
+export function argumentSize(length: number): number {
+  return length + 20;
+}
+
+/** Writes what is in front of an argument of this length. Returns where the argument begins. */
+export function writeLength(length: number, target: Buffer, at: number): number {
+  target[at] = DOLLAR;
+  let digits = 1;
+  for (let limit = 10; length >= limit; limit *= 10) digits++;
+  let rest = length;
+  for (let place = at + digits; place > at; place--) {
+    const higher = Math.floor(rest / 10);
+    target[place] = ZERO + rest - 10 * higher;
+    rest = higher;
+  }
+  return writeLineEnd(target, at + 1 + digits);
+}
+
+/** Returns where the line behind begins. */
+export function writeLineEnd(target: Buffer, at: number): number {
+  target[at] = CR;
+  target[at + 1] = LF;
+  return at + 2;
+}
 
 function throwOwn(error: Error): never {
   if (error.name === 'ReplyError') throw new ReplyError(error.message);

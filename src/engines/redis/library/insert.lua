@@ -1,6 +1,6 @@
--- insert <count> <columns> <dedup window> [<limit>] [<sizes>] [<request keys>], then per element: <content> [<timing>] [<groups>]
--- [<dedup key>]
+-- insert <count> <columns> <dedup window> [<limit>] [<sizes>] [<request keys>] <contents> [<timings>] [<groups>] [<dedup keys>]
 --
+-- Of contents, timings, groups and dedup keys there is one for each element.
 -- columns: 't' if timings are given, 'g' if groups are, 'd' if dedup keys are, 'r' if request keys are. Groups are joined by commas.
 -- limit: with groups only, see groups.lua.
 -- sizes: with groups or keys: how many elements each of the calls has that were joined.
@@ -101,10 +101,9 @@ local function readElements(args, at, count, columns)
   local places, elements = {}, {}
   for column in string.gmatch(columns, '[tgd]') do places[#places + 1] = PLACES[column] end
   for i = 1, count do
-    local element = { '', args[at], '', '' }
-    for offset, place in ipairs(places) do element[place] = args[at + offset] end
+    local element = { '', args[at + i - 1], '', '' }
+    for column, place in ipairs(places) do element[place] = args[at + column * count + i - 1] end
     elements[i] = element
-    at = at + 1 + #places
   end
   return elements
 end
@@ -152,8 +151,9 @@ local function makeBytes()
 end
 
 -- The usual batch, without groups and keys, goes straight from the arguments to Redis; and an element that is
--- ready now, by strings that are the same for all of them. With timings each element has two arguments, else one.
-local function insertPlain(q, args, at, count, width)
+-- ready now, by strings that are the same for all of them.
+-- at: where the contents are; timings: how far behind its content the timing of an element is, nil without timings
+local function insertPlain(q, args, at, count, timings)
   local first = six(q.seq + 1)
   local now = six(call.now)
   local head, front, back = now .. '\0\0\0\0' .. now .. NEVER, 'w' .. PLAIN .. now, '\0\0\0\0'
@@ -161,24 +161,25 @@ local function insertPlain(q, args, at, count, width)
   local stored, added, used, listed = q.stored, q.added, 0, 0
   if not BYTES[0] then makeBytes() end
   -- Of the number of an element: the last byte, and those before it, which seldom change.
-  local high, low = nil, 255
-  for i = at, at + width * count - 1, width do
-    if width == 1 or args[i + 1] == '' then
+  local field, member, low = nil, nil, 255
+  for i = at, at + count - 1 do
+    if not timings or args[i + timings] == '' then
       local seq = q.seq + 1
       q.seq = seq
       low = low + 1
-      if low == 256 or not high then
+      if low == 256 or not field then
         low = seq % 256
-        high = pack('>I5', (seq - low) / 256)
+        local high = pack('>I5', (seq - low) / 256)
+        field, member = 'e' .. high, front .. high
       end
       local last = BYTES[low]
-      stored[used + 1], stored[used + 2] = 'e' .. high .. last, head .. args[i]
-      added[listed + 1], added[listed + 2] = '0', front .. high .. last .. back
+      stored[used + 1], stored[used + 2] = field .. last, head .. args[i]
+      added[listed + 1], added[listed + 2] = '0', member .. last .. back
       used, listed = used + 2, listed + 2
     else
-      local maturity, tries, expiresAt = timingOf(args[i + 1])
+      local maturity, tries, expiresAt = timingOf(args[i + timings])
       put(q, maturity, tries, expiresAt, nil, args[i])
-      high = nil
+      field = nil
       stored, added = q.stored, q.added
       used, listed = #stored, #added
     end
@@ -206,9 +207,10 @@ verbs.insert = function(q, args, at)
   local hasGroups, hasKeys = string.find(columns, 'g') ~= nil, string.find(columns, 'd') ~= nil
   local isPlain, hasRequests = not hasGroups and not hasKeys, string.find(columns, 'r') ~= nil
   local width = 1 + #columns - (hasRequests and 1 or 0)
+  local timings = string.find(columns, 't') and count or nil
   at = at + 3
   if count > 0 then createQueue(q) end
-  if isPlain and not hasRequests then return insertPlain(q, args, at, count, width), at + width * count end
+  if isPlain and not hasRequests then return insertPlain(q, args, at, count, timings), at + width * count end
   local limit
   if hasGroups then
     limit = args[at]
@@ -235,7 +237,7 @@ verbs.insert = function(q, args, at)
     local size, request = tonumber(text), requests[nextCall] or ''
     local upTo = from + size - 1
     local function putPlain()
-      return insertPlain(q, args, at + width * (from - 1), size, width)
+      return insertPlain(q, args, at + from - 1, size, timings)
     end
     -- What the key of a single element holds shows when it is stored.
     if size ~= 1 and hasKeys then findMismatch(q, elements, from, upTo, window) end
