@@ -139,10 +139,8 @@ export class PasswordAuthenticator implements Authenticator {
   /**
    * From now on these are the users. Logged-in users stay so under their new rights, or failures of others would
    * lock them out; only if the password changed, or the user is gone, their credentials prove nothing any more.
-   * @returns who a user of before is now, as `renew` does, by name
    */
-  replaceAccounts(accounts: ReadonlyMap<string, Account>): (name: string) => User | null {
-    const before = this.#accounts;
+  replaceAccounts(accounts: ReadonlyMap<string, Account>): void {
     this.#accounts = accounts;
     this.#decoy = decoyFor(accounts);
     this.#checks.clear();
@@ -153,10 +151,6 @@ export class PasswordAuthenticator implements Authenticator {
       if (user === null) this.#remembered.delete(key);
       else remembered.user = user;
     }
-    return (name) => {
-      const account = before.get(name);
-      return account === undefined ? null : this.renew(account.user);
-    };
   }
 
   /** The users by name. */
@@ -164,15 +158,12 @@ export class PasswordAuthenticator implements Authenticator {
     return this.#accounts;
   }
 
-  /**
-   * Who a user that logged in before the users were replaced is now; null if there is no such user any more,
-   * or it has another password.
-   */
+  /** As {@link RenewUser}. */
   renew(user: User): User | null {
     // Its rights follow those of its owner by themselves; another password of the owner changes nothing about it.
     if (this.#tokens.isToken(user)) return this.#tokens.isLive(user) ? user : null;
     const account = this.#accounts.get(user.name);
-    if (account === undefined) return null;
+    if (account === undefined || account.user === user) return account?.user ?? null;
     return isDeepStrictEqual(account.password, this.#passwords.get(user)) ? account.user : null;
   }
 

@@ -51,12 +51,15 @@ function rejection(user: User, right: Right, namespace: string): QuaysideError {
   return user.maySee(namespace) ? missingRight(user, right, namespace) : namespaceNotFound(namespace);
 }
 
-/** The error for a logged-in user whom a reload of the users removed or gave another password. */
+/** The error for a user who logged in and is gone by now, or has another password; or whose API token has ended. */
 export function loginLost(): QuaysideError {
-  return new QuaysideError('unauthorized', 'This user is gone, or has another password.');
+  return new QuaysideError(
+    'unauthorized',
+    'This user is gone, or has another password, or the API token has ended.',
+  );
 }
 
-/** Who a user is after a reload of the users; null if the name is gone or has another password. */
+/** Who a user is after a reload of the users; null if the name is gone or has another password, or the API token has ended. */
 export type RenewUser = (user: User) => User | null;
 
 /** Checks credentials; one for all front ends, so that its limits count every door. */

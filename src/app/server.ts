@@ -6,7 +6,7 @@ import { ApiTokens } from '../access/api-tokens.ts';
 import { ConsoleSessions, EndedSessions } from '../access/console-sessions.ts';
 import { KnownLogins } from '../access/known-logins.ts';
 import { PasswordAuthenticator } from '../access/password-authenticator.ts';
-import { loginLost, refusal } from '../access/user.ts';
+import type { User } from '../access/user.ts';
 import type { NewAdministrator } from '../access/users-file.ts';
 import { Broker } from '../broker/broker.ts';
 import { nodeText, VariantConflict } from '../broker/cluster.ts';
@@ -174,7 +174,7 @@ export class Server implements Service {
    */
   async reload(config: Config): Promise<void> {
     if (this.#running === null || this.#stopping !== null) return;
-    const { authenticator, broker, tokens, consoleSessions, exchanges, http, sessions } = this.#running;
+    const { authenticator, tokens, consoleSessions, exchanges, http, sessions } = this.#running;
     const { clock, log, errorAt } = this.#parts;
     await checkUnopened(config, this.#parts);
     const { accounts, created, warnings } = await loadUsers(config, errorAt);
@@ -193,13 +193,8 @@ export class Server implements Service {
       messages.push(...dateWarnings(config[name].tls, certificates[i], clock));
     const before = authenticator.accounts;
     const changes = accountChanges(before, accounts);
-    const renew = authenticator.replaceAccounts(accounts);
+    authenticator.replaceAccounts(accounts);
     this.#renewUsers(this.#running);
-    // Consumers of sessions that ended have left their wait queues by now: these wait over HTTP.
-    broker.endWaiting((owner, namespace) => {
-      const user = renew(owner);
-      return user === null ? loginLost() : refusal(user, 'read', namespace);
-    });
     await exchanges.stopUnowned();
     // Nodes that have not read the users again accept what ended here until they know.
     const passwords = [...changes.removed, ...changes.changed].flatMap((name) => before.get(name) ?? []);
@@ -220,10 +215,11 @@ export class Server implements Service {
     }
   }
 
-  /** Ends the sessions of users who are gone, and gives the others their rights of now. */
-  #renewUsers({ authenticator, sessions, events }: Running): void {
-    for (const { server } of sessions) server.renewUsers((user) => authenticator.renew(user));
-    events.renewUsers((user) => authenticator.renew(user));
+  /** Ends what lasts of users who are gone: sessions, calls that wait, and streams of events. The others get their rights of now. */
+  #renewUsers({ authenticator, http, sessions, events }: Running): void {
+    const renew = (user: User): User | null => authenticator.renew(user);
+    for (const { server } of [http, ...sessions]) server.renewUsers(renew);
+    events.renewUsers(renew);
   }
 
   async #start(): Promise<void> {
@@ -305,6 +301,7 @@ export class Server implements Service {
     });
     const httpServer = new HttpServer({
       ...shared,
+      renewUser: (user) => authenticator.renew(user),
       tokens,
       ...(enabled && { consoleSessions }),
       exchanges,

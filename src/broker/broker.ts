@@ -115,15 +115,6 @@ export class Broker implements Service {
     for (const namespace of this.#namespaces.values()) namespace.endConsumers(shuttingDown);
   }
 
-  /** Ends blocked calls of users for whom there is a reason in a namespace. */
-  endWaiting(reasonFor: (owner: string, namespace: string) => QuaysideError | null): void {
-    for (const namespace of this.#namespaces.values()) {
-      namespace.endConsumers(({ request: { owner } }) =>
-        owner === null ? null : reasonFor(owner, namespace.name),
-      );
-    }
-  }
-
   stop(): Promise<void> {
     this.#stopping ??= this.#stop();
     return this.#stopping;

@@ -1,7 +1,7 @@
 import type { ServerResponse } from 'node:http';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { ConsoleSession } from '../access/console-sessions.ts';
-import { checkRight, type Right, type User } from '../access/user.ts';
+import { checkRight, loginLost, type Right, type User } from '../access/user.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
@@ -92,6 +92,17 @@ export class HttpCall {
     if (named === null) return broker.namespaces().filter(({ name }) => this.user.may(right, name));
     checkRight(this.user, right, named);
     return [broker.namespace(named)];
+  }
+
+  /**
+   * For a call that may last: the user is who that is by now.
+   * @throws QuaysideError `unauthorized`, `forbidden`, `namespace-not-found` if the user is gone, or has lost the right in the namespace of the path
+   */
+  renewUser(right: Right): void {
+    const user = this.front.parts.renewUser(this.user);
+    if (user === null) throw loginLost();
+    this.login = user;
+    checkRight(user, right, this.namespace.name);
   }
 
   get protocol(): 'http' {

@@ -3,7 +3,7 @@ import type { Socket } from 'node:net';
 import findMyWay from 'find-my-way';
 import { connectionLimit } from '../access/connection-limit.ts';
 import { addressBlock } from '../access/networks.ts';
-import { checkRight, type User } from '../access/user.ts';
+import { checkRight, type RenewUser, type User } from '../access/user.ts';
 import { namespaceNotFound, QuaysideError, shuttingDown } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkName } from '../model/names.ts';
@@ -66,6 +66,12 @@ const READ_METHODS: ReadonlySet<string | undefined> = new Set(['GET', 'HEAD']);
 /** Reads that wait on one connection for the responses in front of them; further ones are rejected. */
 const MAX_WAITING_READS = 100;
 
+/** A call that waits for elements. */
+interface WaitingCall {
+  /** Users were reloaded, or an API token has ended. */
+  renewUser(renew: RenewUser): void;
+}
+
 /** Takes each request from its head to its route. One for all connections of a server. */
 export class Front {
   readonly parts: HttpParts;
@@ -73,6 +79,8 @@ export class Front {
   /** How long requests took, from their head to their response being written, by operation. */
   readonly requestTimes: ReadonlyMap<string, Histogram>;
   readonly nodeLists: NodeLists;
+  /** Calls that wait for elements. */
+  readonly waitingCalls = new Set<WaitingCall>();
   /** The headers of responses that are no route's. */
   readonly inertHeaders: readonly string[];
   /** The names of those that pages of allowed origins may read. */

@@ -2,7 +2,7 @@ import { fileURLToPath } from 'node:url';
 import type { ApiTokens } from '../access/api-tokens.ts';
 import type { ConsoleSessions } from '../access/console-sessions.ts';
 import { Networks } from '../access/networks.ts';
-import type { Authenticator, User } from '../access/user.ts';
+import type { Authenticator, RenewUser, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { SessionInfo } from '../broker/consumer.ts';
 import type { EventPublisher } from '../events/publisher.ts';
@@ -129,6 +129,8 @@ export interface HttpParts {
   readonly events: EventPublisher;
   readonly searches: Searches;
   readonly authenticator: Authenticator;
+  /** For calls that last. */
+  readonly renewUser: RenewUser;
   readonly tokens: ApiTokens;
   /** Not given: the console is off, and its cookie means nothing. */
   readonly consoleSessions?: ConsoleSessions;

@@ -2,6 +2,7 @@ import type { Server, ServerOptions, ServerResponse } from 'node:http';
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
+import type { RenewUser } from '../access/user.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { ExcessConnections } from '../util/excess-connections.ts';
@@ -83,6 +84,11 @@ export class HttpServer implements Service {
   /** Uses another certificate for connections from now on. @throws Error if it cannot be read */
   reloadTls(tls: TlsMaterial): void {
     if ('setSecureContext' in this.#server) this.#server.setSecureContext({ ...tls, ...TLS_VERSION });
+  }
+
+  /** Users were reloaded: calls that wait end if their user is gone or may no longer read there. */
+  renewUsers(renew: RenewUser): void {
+    for (const call of this.#front.waitingCalls) call.renewUser(renew);
   }
 
   #listenTo(server: Server<typeof HttpRequest>): void {

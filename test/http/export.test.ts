@@ -353,3 +353,33 @@ describe('Who may export', () => {
     assert.deepEqual(statuses, { viewer: 200, masked: 403, reader: 200, writer: 403 });
   });
 });
+
+describe('An export and an import whose user is gone before their end', () => {
+  /** How often the user is found before that. */
+  let left = 0;
+  const harness = sharedHarness({
+    namespaces: NAMESPACES,
+    renewUser: (user) => {
+      left -= 1;
+      return left >= 0 ? user : null;
+    },
+  });
+
+  it('end, with what was written or stored by then', async () => {
+    const client = harness().client();
+    const exported = Array.from({ length: 2_500 }, (_, i) => `{"text":"${i}"}`).join('\n');
+    await client.request('POST', '/q/N/out/elements', {
+      body: exported,
+      headers: { 'content-type': 'application/x-ndjson' },
+    });
+    left = 1;
+    await assert.rejects(client.request('GET', '/q/N/out/export'), { code: 'ECONNRESET' });
+
+    left = 1_000;
+    const { body } = await client.request('GET', '/q/N/out/export');
+    left = 600;
+    const answer = await client.request('POST', '/q/N/in/import', { body });
+    assert.equal(answer.status, 401);
+    assert.equal(jsonOf<{ imported: number }>(answer).imported, 500);
+  });
+});

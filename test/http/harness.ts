@@ -3,7 +3,7 @@ import { after, before } from 'node:test';
 import { type Account, readAccounts, type UserDefinition } from '../../src/access/account.ts';
 import { ApiTokens, bearerToken } from '../../src/access/api-tokens.ts';
 import { ConsoleSessions, EndedSessions } from '../../src/access/console-sessions.ts';
-import type { Authenticator, User } from '../../src/access/user.ts';
+import type { Authenticator, RenewUser, User } from '../../src/access/user.ts';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { SessionInfo } from '../../src/broker/consumer.ts';
 import { QueueWatch } from '../../src/broker/queue-watch.ts';
@@ -62,6 +62,8 @@ export interface HarnessOptions {
   /** For sessions of the console; where not given: the accounts of `users`. */
   readonly accountNamed?: (name: string) => Account | null;
   readonly consoleSecret?: string;
+  /** Who a user is by now; not given: the same. */
+  readonly renewUser?: RenewUser;
   /** Of STOMP and AMQP. */
   readonly sessions?: () => readonly SessionInfo[];
   /** Where not given: {@link NamedUsers}. */
@@ -213,6 +215,7 @@ export class Harness {
       searches,
       authenticator:
         options.authenticator?.(opened, this.tokens) ?? new NamedUsers(accounts, users, this.tokens),
+      renewUser: options.renewUser ?? ((user) => user),
       tokens: this.tokens,
       consoleSessions: this.consoleSessions,
       options: { ...HTTP_DEFAULTS, port: 0, ...http },

@@ -15,9 +15,9 @@ describe('API tokens in the server', () => {
   let server: Program;
   let ann: QueueClient;
 
-  const write = (rights: object | undefined): Promise<unknown> =>
+  const write = (rights: object | undefined, password = 'pw'): Promise<unknown> =>
     folder.write('q.json', {
-      http: { users: { admin: 'pw', ...(rights !== undefined && { ann: { password: 'pw', rights } }) } },
+      http: { users: { admin: 'pw', ...(rights !== undefined && { ann: { password, rights } }) } },
       stomp: { port: 0 },
       amqp: { port: 0 },
       namespaces: { N: { url: 'sqlite:N.db' } },
@@ -79,6 +79,48 @@ describe('API tokens in the server', () => {
       ],
     );
     assert.ok(!server.stderr.includes(token));
+  });
+
+  it('keep what waits in their name when their owner gets another password, and end it when they are revoked', async () => {
+    const { id, token } = await created('waiting');
+    const admin = new QueueClient({ url: () => server.url, credentials: 'admin:pw' });
+    const worker = new QueueClient({ url: () => server.url, credentials: `token:${token}` });
+    const waits = async (count: number): Promise<void> => {
+      for (;;) {
+        const { total } = jsonOf<{ total: number }>(await admin.request('GET', '/consumers'));
+        if (total === count) return;
+      }
+    };
+    const stomp = await StompClient.login(portOf('stomp'), '1.2', { login: 'token', passcode: token });
+    stomp.send('SUBSCRIBE', { id: '1', destination: '/q/N/pushed' });
+    const first = worker.get('N', 'popped');
+    const both = worker.request('POST', '/take', {
+      body: JSON.stringify({
+        from: [
+          { ns: 'N', queue: 'one' },
+          { ns: 'N', queue: 'other' },
+        ],
+      }),
+    });
+    await waits(4);
+    await write({ N: ['read', 'write'] }, 'another');
+    await reloaded();
+    for (const queue of ['pushed', 'popped', 'other']) await admin.insert('N', queue, `into ${queue}`);
+    assert.equal((await stomp.next()).body.toString(), 'into pushed');
+    assert.equal((await first).body.toString(), 'into popped');
+    assert.equal((await both).status, 200);
+
+    const last = worker.get('N', 'popped');
+    await waits(2);
+    assert.equal((await admin.request('DELETE', `/tokens/${id}`)).status, 204);
+    await admin.insert('N', 'popped', 'of nobody');
+    assert.equal((await last).status, 401);
+    assert.equal((await admin.get('N', 'popped')).body.toString(), 'of nobody');
+    await stomp.expectError('unauthorized');
+    await write({ N: ['read', 'write'] });
+    await reloaded();
+    worker.close();
+    admin.close();
   });
 
   it('are narrowed with the rights of their owner, and outlast restarts', async () => {

@@ -41,9 +41,8 @@ export const exportRoutes: readonly Route[] = [
     responses: [{ status: 200, description: 'One line each.', contentType: NDJSON, schema: ExportedElement }],
     problems: ['not-supported', 'overloaded'],
     handle(call, { group }) {
-      const { user, namespace } = call;
-      if (!user.maySeeBodies(namespace.name)) checkRight(user, 'read', namespace.name);
-      return call.front.exports.run(user.name, () => call.stream(NDJSON, linesOf(call, group)));
+      checkBodies(call);
+      return call.front.exports.run(call.user.name, () => call.stream(NDJSON, linesOf(call, group)));
     },
   }),
   route({
@@ -84,9 +83,17 @@ export const exportRoutes: readonly Route[] = [
   }),
 ];
 
-async function* linesOf({ queue }: HttpCall, group: string | null): AsyncGenerator<string> {
+/** @throws QuaysideError `forbidden` if the user may browse, and not see bodies */
+function checkBodies({ user, namespace }: HttpCall): void {
+  if (!user.maySeeBodies(namespace.name)) checkRight(user, 'read', namespace.name);
+}
+
+async function* linesOf(call: HttpCall, group: string | null): AsyncGenerator<string> {
+  const { queue } = call;
   const { isStream } = queue.namespace;
   for await (const page of exportPages(queue, group)) {
+    call.renewUser('browse');
+    checkBodies(call);
     let lines = '';
     for (const delivery of page) lines += exportedLine(delivery, isStream);
     yield lines;
@@ -101,6 +108,7 @@ async function importLines(call: HttpCall): Promise<void> {
   const queueImport = new QueueImport(call.queue, call.user.name);
   try {
     for await (const { number, element } of importedElements(call)) {
+      call.renewUser('write');
       try {
         await queueImport.add(element);
       } catch (error) {

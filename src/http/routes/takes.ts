@@ -1,5 +1,5 @@
 import type { Socket } from 'node:net';
-import { checkRight } from '../../access/user.ts';
+import { checkRight, loginLost, type RenewUser, refusal, type User } from '../../access/user.ts';
 import type { Consumer, GetRequest, Sink } from '../../broker/consumer.ts';
 import { type JointRequest, JointTake, type Portion, type TakeSource } from '../../broker/joint-take.ts';
 import type { Namespace } from '../../broker/namespace.ts';
@@ -398,6 +398,8 @@ class Take implements Sink {
   #queue: Queue | null = null;
   #consumer: Consumer | null = null;
   #joint: JointTake | null = null;
+  /** Where it waits, if that is several queues. */
+  #sources: readonly TakeSource[] = [];
   /** Delivered to this call, and not yet handed over to the kernel. */
   #unsent: readonly Portion[] = [];
   /** Ends the count of their bytes. */
@@ -419,6 +421,7 @@ class Take implements Sink {
   /** The same in several queues, or for several elements at once. */
   waitInSeveral(request: JointRequest): void {
     if (isGone(this.#call)) return;
+    this.#sources = request.sources;
     this.#joint = new JointTake(request, {
       deliver: (portions) => this.#respond(portions),
       end: (reason) => this.end(reason),
@@ -444,9 +447,31 @@ class Take implements Sink {
     this.#call.fail(reason.with({ extra: { ...extra, tid } }));
   }
 
+  renewUser(renew: RenewUser): void {
+    const { user, response } = this.#call;
+    if (response.headersSent || this.#call.isGone) return;
+    const renewed = renew(user);
+    const error = renewed === null ? loginLost() : this.#refusalTo(renewed);
+    this.#call.login = renewed ?? user;
+    if (error === null) return;
+    this.#abandon();
+    this.#call.fail(error);
+  }
+
+  /** Why a user may not wait there; null if they may. */
+  #refusalTo(user: User): QuaysideError | null {
+    const queues = this.#queue === null ? this.#sources.map(({ queue }) => queue) : [this.#queue];
+    for (const { namespace } of queues) {
+      const error = refusal(user, 'read', namespace.name);
+      if (error !== null) return error;
+    }
+    return null;
+  }
+
   #watchClient(): void {
-    const { request, response } = this.#call;
+    const { request, response, front } = this.#call;
     const { socket } = request;
+    front.waitingCalls.add(this);
     const forget = onInputEnd(socket, () => {
       // Once elements are being written, a client that half-closed still reads: only the connection's end undoes that.
       if (response.headersSent || this.#call.isGone) return;
@@ -454,6 +479,7 @@ class Take implements Sink {
       this.#call.fail(endedBefore(socket));
     });
     response.on('close', () => {
+      front.waitingCalls.delete(this);
       forget();
       this.#abandon();
     });
