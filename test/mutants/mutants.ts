@@ -61,6 +61,7 @@ export const SUITES = {
   'sqlite backup': { files: ['test/system/sqlite-backup.test.ts'], pattern: null },
   'backups over HTTP': { files: ['test/system/backup.test.ts'], pattern: null },
   'sqlite forgotten queues': { files: ['test/system/sqlite-forgotten.test.ts'], pattern: null },
+  'sqlite dead letters': { files: ['test/system/sqlite-dead-letters.test.ts'], pattern: null },
   'sqlite clock': { files: ['test/system/sqlite-clock.test.ts'], pattern: null },
   'sqlite power loss': { files: ['test/system/sqlite-power-loss.test.ts'], pattern: null },
   'sqlite disk full': { files: ['test/system/sqlite-disk-full.test.ts'], pattern: 'said to be full' },

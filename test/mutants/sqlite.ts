@@ -16,6 +16,22 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('rows.ts', 'let after = shared?.readTo ?? ', 'let after = ')],
   },
   {
+    name: 'all dead letters of leases that ended are moved in one step',
+    suite: 'sqlite dead letters',
+    edits: [inWorker('settle.ts', 'if (store.deadLetterBytes >= MAX_DEAD_LETTER_BYTES) break;', '')],
+  },
+  {
+    name: 'a sweep whose reply is late forgets the queues that gained elements',
+    suite: 'sqlite faults',
+    edits: [
+      {
+        file: 'src/engines/sqlite/storage.ts',
+        search: 'this.#lateAffected.push(...affected)',
+        replace: 'affected.length',
+      },
+    ],
+  },
+  {
     name: 'a count of a stream misses what became due since the one before',
     suite: 'sqlite shared counts',
     edits: [inWorker('rows.ts', '    this.#noteDue(queue, now);\n', '')],

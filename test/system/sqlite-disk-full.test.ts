@@ -158,6 +158,32 @@ if (mayMount())
       });
     });
 
+    it('hands out and commits although the dead letters of leases that ended find no space, and moves them when there is some', async () => {
+      await onSmallDisk(async (folder) => {
+        const { storage } = await folder.started({ ...SETTINGS, minFreeBytes: 2 * MIB });
+        const large = Buffer.alloc(MIB, 'y');
+        // One by one, so that the log stays small.
+        for (let i = 0; i < 10; i += 1) await storage.insert(QUEUE, [newElement({ body: large, tries: 1 })]);
+        const { deliveries } = await storage.take(QUEUE, { group: '', count: 10, leaseMs: 1000 });
+        assert.equal(deliveries.length, 10);
+        await storage.insert(QUEUE, [newElement({ body: 'a' }), newElement({ body: 'b' })]);
+        const other = fillUp(folder);
+        folder.clock.advance(1000);
+        const [held] = (await storage.take(QUEUE, { group: '', count: 1, leaseMs: 60_000 })).deliveries;
+        assert.equal(held?.body.byteLength, 1);
+        assert.deepEqual(await commit(storage, QUEUE, [{ id: held.id, group: '', token: null }]), ['done']);
+        assert.equal((await storage.take(QUEUE, { ...popping, count: 1 })).deliveries.length, 1);
+        rmSync(other);
+        for (let step = 0; step < 10; step += 1) await storage.sweep();
+        const { reserved } = await storage.counts(QUEUE);
+        assert.equal(reserved, 0);
+        const dead = { ns: 'N', name: '__deadletter__' };
+        const letters = (await storage.take(dead, { ...popping, count: 10 })).deliveries;
+        assert.equal(letters.length, 10);
+        assert.ok(letters.every(({ body }) => large.equals(body)));
+      });
+    });
+
     it('takes inserts again, and makes its ballast again, once there is space', async () => {
       await onSmallDisk(async (folder) => {
         const engine = await folder.started(SETTINGS);

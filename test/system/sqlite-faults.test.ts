@@ -377,6 +377,21 @@ describe('a SQLite store whose disk stands still', () => {
     });
   });
 
+  it('names the queues that a late sweep named by the next one, so that who waits there is woken', async () => {
+    await withFolder(async (folder) => {
+      const expired = newElement({ expiresAt: folder.clock.now() - 1 });
+      const { engine, codes, resume } = await stalled(folder, ({ storage }) => [
+        storage.insert(QUEUE, [expired]),
+        storage.sweep(),
+      ]);
+      assert.deepEqual(codes, ['outcome-unknown', 'outcome-unknown']);
+      resume();
+      const { affected } = await engine.storage.sweep();
+      assert.deepEqual(affected, [{ ns: 'N', name: '__deadletter__' }]);
+      assert.deepEqual((await engine.storage.sweep()).affected, []);
+    });
+  });
+
   it('has those who watch definitions read one whose late change was answered with outcome-unknown', async () => {
     await withFolder(async (folder) => {
       const changed: (string | null)[] = [];

@@ -65,6 +65,8 @@ export class SqliteStorage implements Storage {
   readonly insertSignaller = null;
   readonly #client: WorkerClient;
   readonly #time: SteadyTime;
+  /** What sweeps named whose reply came too late: the next one names it, as the worker does not again. */
+  readonly #lateAffected: QueueKey[] = [];
 
   constructor(client: WorkerClient, time: SteadyTime) {
     this.#client = client;
@@ -218,7 +220,12 @@ export class SqliteStorage implements Storage {
   }
 
   sweep(): Promise<SweepResult> {
-    return this.#client.ask('sweep');
+    return this.#client.call(
+      'sweep',
+      () => [],
+      ({ affected, nextAt }) => ({ affected: [...this.#lateAffected.splice(0), ...affected], nextAt }),
+      ({ affected }) => this.#lateAffected.push(...affected),
+    );
   }
 
   #detailsOf(action: SettleAction, now: number, bodies: BodyWriter): SettleDetails {

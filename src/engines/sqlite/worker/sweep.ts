@@ -2,7 +2,7 @@ import type { DatabaseSync } from 'node:sqlite';
 import type { SweepResult } from '../../../engine/storage.ts';
 import { heldIn, type Queue, type Queues, USE_NOTED_MS } from './queues.ts';
 import { prepareAll, type Statements } from './schema.ts';
-import { expire } from './settle.ts';
+import { endLeases, expire, MAX_DEAD_LETTER_BYTES } from './settle.ts';
 import type { Store } from './store.ts';
 
 /** Elements that expired or passed their retention, and dedup keys past their window, that one call removes. */
@@ -54,11 +54,15 @@ export class Upkeep {
     this.#pageBytes = Number(db.prepare('PRAGMA page_size').get()?.page_size);
   }
 
-  /** One step of it. Leases that ended were ended before the batch, as before every batch. */
+  /** One step of it. */
   sweep(store: Store): SweepResult {
     const { now, rows, queues, records } = store;
+    endLeases(store);
     const expired = rows.expired(now, ROWS_A_CALL);
+    let isStepOver = false;
     for (const row of expired) {
+      isStepOver = store.deadLetterBytes >= MAX_DEAD_LETTER_BYTES;
+      if (isStepOver) break;
       const subscription = queues.subscriptionById(row.subscription);
       if (subscription !== null && rows.bySeq(row.seq) !== null) expire(store, subscription, row);
     }
@@ -68,6 +72,7 @@ export class Upkeep {
     this.#forgetUnused(store);
     const arePagesLeft = this.#returnPages(store.space?.isTight ?? false);
     const isMore =
+      isStepOver ||
       expired.length === ROWS_A_CALL ||
       old.length === ROWS_A_CALL ||
       areKeysLeft ||

@@ -12,7 +12,7 @@ import {
   type UndoneDelivery,
 } from '../protocol.ts';
 import { elementOf, isWholeContent, isWholeDelivery, type ReadyRow, type ScannedRow } from './rows.ts';
-import { expire, setAsideDamaged } from './settle.ts';
+import { expire, MAX_DEAD_LETTER_BYTES, setAsideDamaged } from './settle.ts';
 import type { Store } from './store.ts';
 
 // What reads deliveries: takes, whose pops can be undone, and scans.
@@ -54,6 +54,7 @@ export function take(
   let lost: Fields | null = null;
   let left = count;
   let expired = 0;
+  const deadLetterBytes = store.deadLetterBytes + MAX_DEAD_LETTER_BYTES;
   for (let isLast = false; left > 0 && !isLast; ) {
     const limit = Math.min(left, pageSize(reply.byteLength - from, count - left));
     const page =
@@ -67,7 +68,8 @@ export function take(
     for (const row of page) {
       if (left === 0) break;
       const { seq, dueAt, tries, expiresAt, reason, type, more, body } = row;
-      if (reply.byteLength - from >= MAX_REPLY_BYTES || expired === MAX_EXPIRED) {
+      const isStepOver = expired === MAX_EXPIRED || store.deadLetterBytes >= deadLetterBytes;
+      if (isStepOver || reply.byteLength - from >= MAX_REPLY_BYTES) {
         isLast = true;
         break;
       }

@@ -1,0 +1,79 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { QUEUE, withFolder } from '../engines/sqlite-folder.ts';
+import { newElement } from '../support/elements.ts';
+
+const MIB = 1024 * 1024;
+const DEAD = { ns: 'N', name: '__deadletter__' };
+/** Bodies that become dead letters in one step of the engine, and one more that exceeds the bound. */
+const A_STEP = 5;
+const LETTERS = 12;
+
+function large(fields: Parameters<typeof newElement>[0]): ReturnType<typeof newElement>[] {
+  return Array.from({ length: LETTERS }, () => newElement({ body: Buffer.alloc(MIB, 'x'), ...fields }));
+}
+
+async function readyIn({ storage }: Engine, queue = DEAD): Promise<number> {
+  return (await storage.counts(queue)).ready;
+}
+
+/** Sweeps until nothing is due. Returns how many dead letters there were before, and after each of the sweeps. */
+async function sweptSteps(engine: Engine, now: () => number): Promise<number[]> {
+  const steps = [await readyIn(engine)];
+  for (let nextAt: number | null = now(); nextAt !== null && nextAt <= now(); ) {
+    ({ nextAt } = await engine.storage.sweep());
+    steps.push(await readyIn(engine));
+  }
+  return steps;
+}
+
+/** None is more than a step behind the one before. */
+function assertSteps(steps: readonly number[]): void {
+  assert.equal(steps.at(-1), LETTERS);
+  // Leases end before each call, so a sweep and the count behind it are a step each.
+  for (const [i, count] of steps.entries()) assert.ok(count - (steps[i - 1] ?? 0) <= 2 * A_STEP);
+  assert.ok((steps[0] ?? 0) <= A_STEP);
+}
+
+describe('large elements of SQLite that become dead letters by themselves', () => {
+  it('are moved in several steps when their leases end, so that other calls do not wait for all of them', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      await engine.storage.insert(QUEUE, large({ tries: 1 }));
+      const { deliveries } = await engine.storage.take(QUEUE, { group: '', count: LETTERS, leaseMs: 1000 });
+      assert.equal(deliveries.length, LETTERS);
+      folder.clock.advance(1000);
+      assertSteps(await sweptSteps(engine, () => folder.clock.now()));
+      assert.equal((await engine.storage.counts(QUEUE)).reserved, 0);
+    });
+  });
+
+  it('are moved in several steps when they expire', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      await engine.storage.insert(QUEUE, large({ expiresAt: folder.clock.now() + 1000 }));
+      folder.clock.advance(1000);
+      assertSteps(await sweptSteps(engine, () => folder.clock.now()));
+      assert.equal(await readyIn(engine, QUEUE), 0);
+    });
+  });
+
+  it('hold up a take for one step, which then says that there is more', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      const { storage } = engine;
+      await storage.insert(QUEUE, large({ expiresAt: folder.clock.now() + 1000 }));
+      await storage.insert(QUEUE, [newElement({ body: 'behind' })]);
+      folder.clock.advance(1000);
+      const take = { group: '', count: 1, leaseMs: null };
+      const first = await storage.take(QUEUE, take);
+      assert.deepEqual(first.deliveries, []);
+      assert.ok((first.nextDueAt ?? Number.POSITIVE_INFINITY) <= folder.clock.now());
+      assert.ok((await readyIn(engine)) <= A_STEP);
+      let taken = first;
+      while (taken.deliveries.length === 0) taken = await storage.take(QUEUE, take);
+      assert.equal(await readyIn(engine), LETTERS);
+    });
+  });
+});
