@@ -5,7 +5,7 @@ import type { Engine, NamespacePolicy } from '../../src/engine/engine.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
-import { commit } from '../support/settle.ts';
+import { commit, purge } from '../support/settle.ts';
 import { until } from '../support/until.ts';
 import { clockAt, freshSchema, runSql, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
@@ -192,5 +192,31 @@ describe('What PostgreSQL does by itself', () => {
     assert.ok((await numberOf('SELECT count(*) AS n FROM counter')) <= 3);
     assert.deepEqual(await engine.storage.counts(queue), before);
     assert.deepEqual([before.ready, before.scheduled], [80, 1]);
+  });
+
+  it('leaves few rows of counts although elements mature at more moments than one statement reads rows', async () => {
+    const queue = { ns: 'jobs', name: 'calendar' };
+    const stays = newElement({ matureAt: now + 2 ** 40 });
+    await engine.storage.insert(queue, [stays]);
+    // Five months of them, stored and canceled three times.
+    for (let times = 0; times < 3; times++) {
+      for (let step = 0; step < 12_000; step += 1000) {
+        const elements = Array.from({ length: 1000 }, (_, n) =>
+          newElement({ matureAt: now + (step + n) * 2 ** 20 + MEGABYTE }),
+        );
+        await engine.storage.insert(queue, elements);
+      }
+      assert.equal((await engine.storage.counts(queue)).scheduled, 12_001);
+      await purge(engine.storage, queue);
+      await engine.storage.insert(queue, [stays]);
+    }
+    const rows = await numberOf('SELECT count(*) AS n FROM counter');
+    for (let sweep = 0; sweep < 10; sweep++) {
+      for (let batch = 0; batch < 200; batch++) await engine.ping();
+      await engine.storage.sweep();
+    }
+    assert.equal((await engine.storage.counts(queue)).scheduled, 1);
+    const left = await numberOf('SELECT count(*) AS n FROM counter');
+    assert.ok(left < 100, `${left} rows of ${rows} are left`);
   });
 });

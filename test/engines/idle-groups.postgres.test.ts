@@ -75,6 +75,18 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     assert.equal(rows.length, 0);
   });
 
+  it('is forgotten no later if the clock of the database was ahead and was set right', async () => {
+    const [a] = nodes;
+    now += 60 * MINUTE_MS;
+    await passMinutes(0);
+    now -= 60 * MINUTE_MS;
+    await passMinutes(0);
+    await insert(a, 'first');
+    await pop(a);
+    await passMinutes(24);
+    assert.deepEqual(await groups(), []);
+  });
+
   it('is created again by a node that knew it', async () => {
     const [a, b] = nodes;
     await insert(a, 'first');

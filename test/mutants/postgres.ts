@@ -320,6 +320,13 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
+    name: 'counts of more steps than a statement reads rows are never added up',
+    suite: 'postgres housekeeping',
+    edits: [
+      inPostgres('housekeeping.ts', 'if (!isScattered || rows <= 2 * this.#fewestRows) return;', 'return;'),
+    ],
+  },
+  {
     name: 'counts of queues at rest keep reads of a namespace behind all that is dead',
     suite: 'postgres dead entries',
     edits: [inPostgres('housekeeping.ts', ' OR min(id) < $4::bigint)', ' OR $4::bigint < 0)')],

@@ -21,6 +21,7 @@ import {
   withList,
 } from './sql.ts';
 import {
+  flag,
   idArray,
   int8Array,
   number,
@@ -78,12 +79,19 @@ const SUMS_AT_ONCE = 10;
 const RENEWED_AFTER = 500_000;
 /** The next pass over all rows waits this many times as long as the last one took; until then, passes begin at the watermark. */
 const FULL_PASS_PAUSE = 20;
+/**
+ * Passes that see a part of the steps each. If what waits matures at more steps than half of the rows that one statement
+ * reads, about four months, no statement sees many rows of one step, and the rows would become ever more. With so many parts that
+ * begins at ten years.
+ */
+const PARTS = 32;
 
 /**
  * Adds up the counts of subscriptions that have many more rows than steps of due time, from a row on. Only those of waiting
  * deliveries need their step, and only if it is not past: all others go to step 0, or a row would stay for each step in
  * which something was reserved and for each in which it was finished. Only rows from number $3 on are read; those before $4 are
- * written again in any case.
+ * written again in any case; $5 is the part of the steps, or null for all. The last column tells whether most rows are of one
+ * subscription and stay as they are.
  */
 const SUM_COUNTS: Statement = {
   name: 'sum counts',
@@ -91,6 +99,7 @@ const SUM_COUNTS: Statement = {
     NOW,
     `p AS MATERIALIZED (SELECT y.ctid AS tid, y.subscription, y.id, CASE WHEN y.step >= t.now >> ${STEP_BITS} THEN y.step ELSE 0 END AS step
       FROM t CROSS JOIN counter y WHERE (y.subscription, y.id) > ($1::bigint, $2::bigint) AND y.id >= $3::bigint
+        AND ($5::int IS NULL OR y.step & ${PARTS - 1} = $5::int)
       ORDER BY y.subscription, y.id LIMIT ${SUMMED_AT_ONCE})`,
     'f AS MATERIALIZED (SELECT subscription FROM p GROUP BY 1 HAVING count(*) > 64 + 2 * count(DISTINCT step) OR min(id) < $4::bigint)',
     `x AS MATERIALIZED (SELECT y.ctid AS tid, p.step AS due_step FROM p JOIN counter y ON y.ctid = p.tid
@@ -101,7 +110,10 @@ const SUM_COUNTS: Statement = {
         SELECT subscription, due_step AS step, waiting, 0 AS reserved, 0 AS bytes FROM g
         UNION ALL SELECT subscription, 0, 0, reserved, bytes FROM g) v GROUP BY subscription, step
       HAVING sum(waiting) <> 0 OR sum(reserved) <> 0 OR sum(bytes) <> 0)`,
-  )} SELECT (SELECT count(*) FROM p), p.subscription, p.id, (SELECT min(id) FROM p), (SELECT max(id) FROM p) FROM p ORDER BY p.subscription DESC, p.id DESC LIMIT 1`,
+  )} SELECT (SELECT count(*) FROM p), p.subscription, p.id, (SELECT min(id) FROM p), (SELECT max(id) FROM p),
+    EXISTS (SELECT FROM p WHERE (subscription IN (SELECT subscription FROM f)) IS NOT TRUE
+      GROUP BY subscription HAVING count(*) > ${SUMMED_AT_ONCE / 2})
+  FROM p ORDER BY p.subscription DESC, p.id DESC LIMIT 1`,
 };
 
 /** One look at the rows of `counter`, in several statements. */
@@ -110,6 +122,8 @@ interface Pass {
   readonly startedAt: number;
   readonly isFull: boolean;
   readonly from: number;
+  /** Of the steps; null: all. */
+  readonly part: number | null;
   /** Rows with smaller numbers are written again. */
   readonly renewBelow: number;
   /** After which row the next statement begins. */
@@ -117,6 +131,9 @@ interface Pass {
   /** The smallest and the largest number of a row so far. */
   first: number | null;
   last: number;
+  /** How many it has seen, and whether many of one subscription had hardly a step in common. */
+  rows: number;
+  isScattered: boolean;
   costMs: number;
 }
 
@@ -238,7 +255,8 @@ class Rounds {
   readonly #values: readonly Parameter[];
   readonly #everyMs: number;
   #after = '0';
-  #nextAt = Number.NEGATIVE_INFINITY;
+  /** When all rows had been seen, by the database's clock. */
+  #doneAt = Number.NEGATIVE_INFINITY;
 
   constructor(statement: Statement, values: readonly Parameter[], everyMs: number) {
     this.#statement = statement;
@@ -247,15 +265,16 @@ class Rounds {
   }
 
   /** One step, if it is time for one. @throws QuaysideError as the Storage port says */
-  async run(side: Side, now: number): Promise<void> {
-    if (now < this.#nextAt) return;
+  async run(side: Side, clock: DatabaseClock): Promise<void> {
+    if (clock.isWithin(this.#doneAt, this.#everyMs)) return;
+    const { now } = clock;
     const [row = []] = await side.change({
       statement: this.#statement,
       values: [this.#after, ...this.#values],
     });
     const hasMore = number(row, 0) >= AT_ONCE;
     this.#after = hasMore ? text(row, 1) : '0';
-    if (!hasMore) this.#nextAt = now + this.#everyMs;
+    if (!hasMore) this.#doneAt = now;
   }
 }
 
@@ -282,6 +301,9 @@ export class Housekeeping {
   #pass: Pass | null = null;
   /** For the next one. */
   #renewBelow = 0;
+  #part: number | null = null;
+  /** The fewest rows that a pass over all steps has seen since one over each part. */
+  #fewestRows = 0;
   /** When the last full one ended (monotonic), and how long it took. */
   #fullPassAt = Number.NEGATIVE_INFINITY;
   #fullPassMs = 0;
@@ -344,12 +366,11 @@ export class Housekeeping {
 
   /** Runs each step. One that fails is logged, and left for the next call. Returns whether something was left for another call. */
   async run(): Promise<boolean> {
-    const { now } = this.#databaseClock;
     const steps = await Promise.allSettled([
       this.#retention === null ? 0 : this.#count(this.#retention),
       this.#count(this.#forgetKeys),
       this.#batches < BATCHES_WORTH_A_SUM ? 0 : this.#sum(),
-      ...this.#rounds.map((rounds) => rounds.run(this.#side, now)),
+      ...this.#rounds.map((rounds) => rounds.run(this.#side, this.#databaseClock)),
     ]);
     const failed = steps.find((step) => step.status === 'rejected');
     if (failed === undefined) this.#failures.worked();
@@ -431,39 +452,63 @@ export class Housekeeping {
       const pass = this.#pass;
       const sentAt = this.#clock.monotonic();
       try {
-        const values = [...pass.place, String(pass.from), String(pass.renewBelow)];
+        const part = pass.part === null ? null : String(pass.part);
+        const values = [...pass.place, String(pass.from), String(pass.renewBelow), part];
         const [row] = await this.#side.change({ statement: SUM_COUNTS, values });
         pass.costMs += this.#clock.monotonic() - sentAt;
         if (row !== undefined) {
           pass.place = [text(row, 1), text(row, 2)];
           pass.first = Math.min(pass.first ?? Number.POSITIVE_INFINITY, number(row, 3));
           pass.last = Math.max(pass.last, number(row, 4));
+          pass.isScattered ||= flag(row, 5);
+          pass.rows += number(row, 0);
           if (number(row, 0) >= SUMMED_AT_ONCE) continue;
         }
       } catch (error) {
         // It may be too much for the time that a statement has: the next pass is a short one.
         this.#pass = null;
+        this.#part = null;
         if (pass.isFull) this.#noteFullPass(Math.max(this.#fullPassMs * 2, this.#clock.monotonic() - sentAt));
         throw error;
       }
       this.#endPass(pass);
-      return;
+      if (this.#part === null) return;
     }
   }
 
   #startPass(): Pass {
     const startedAt = this.#clock.monotonic();
     const isFull = startedAt - this.#fullPassAt >= this.#fullPassMs * FULL_PASS_PAUSE;
-    const from = isFull ? 0 : this.#counted.from;
-    const renewBelow = this.#renewBelow;
-    return { startedAt, isFull, from, renewBelow, place: SUM_FROM_START, first: null, last: 0, costMs: 0 };
+    return {
+      startedAt,
+      isFull,
+      from: isFull ? 0 : this.#counted.from,
+      part: this.#part,
+      renewBelow: this.#part === null ? this.#renewBelow : 0,
+      place: SUM_FROM_START,
+      first: null,
+      last: 0,
+      rows: 0,
+      isScattered: false,
+      costMs: 0,
+    };
   }
 
-  #endPass({ startedAt, isFull, first, last, costMs }: Pass): void {
+  #endPass(pass: Pass): void {
     this.#pass = null;
-    if (isFull) this.#noteFullPass(costMs);
+    if (pass.isFull) this.#noteFullPass(pass.costMs);
+    if (pass.part !== null) {
+      this.#part = pass.part + 1 < PARTS ? pass.part + 1 : null;
+      return;
+    }
+    const { startedAt, first, last, rows, isScattered } = pass;
     this.#counted.read(first, this.#clock.monotonic(), startedAt);
     this.#renewBelow = first !== null && last - first > RENEWED_AFTER ? last : 0;
+    // Those that are left after a pass over each part have their steps for themselves. Another is worth it when there are twice as many.
+    this.#fewestRows = Math.min(this.#fewestRows, rows);
+    if (!isScattered || rows <= 2 * this.#fewestRows) return;
+    this.#part = 0;
+    this.#fewestRows = Number.POSITIVE_INFINITY;
   }
 
   #noteFullPass(costMs: number): void {

@@ -107,4 +107,10 @@ export class DatabaseClock {
   get now(): number {
     return this.#seen + this.#clock.monotonic() - this.#seenAt;
   }
+
+  /** Whether a moment that it showed is less than that long ago. If it was set back, nothing is known. */
+  isWithin(moment: number, withinMs: number): boolean {
+    const age = this.now - moment;
+    return age >= 0 && age < withinMs;
+  }
 }

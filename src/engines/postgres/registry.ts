@@ -205,7 +205,7 @@ export class Registry {
 
   /** Whether a take should be noted now: as a use, so that housekeeping keeps the queue and the group. */
   isToBeNoted(subscription: Subscription): boolean {
-    if (this.#isWithin(subscription.notedAt, NOTE_EVERY_MS)) return false;
+    if (this.#clock.isWithin(subscription.notedAt, NOTE_EVERY_MS)) return false;
     subscription.notedAt = this.#clock.now;
     return true;
   }
@@ -242,9 +242,9 @@ export class Registry {
   #isToBeRead(use: GroupUse): boolean {
     const { queue } = use;
     if (queue.limit === null || use.groups.every((group) => queue.limit?.defaults.has(group))) return false;
-    if (!this.#isWithin(queue.groupsReadAt, REMEMBERED_MS)) return true;
+    if (!this.#clock.isWithin(queue.groupsReadAt, REMEMBERED_MS)) return true;
     const isFull = limitedCount(queue.limit, queue.groups) >= queue.limit.most;
-    return newGroups(use).length > 0 && !(isFull && this.#isWithin(queue.groupsReadAt, FULL_MS));
+    return newGroups(use).length > 0 && !(isFull && this.#clock.isWithin(queue.groupsReadAt, FULL_MS));
   }
 
   async #readGroups(connection: Connection, queues: readonly Queue[]): Promise<void> {
@@ -257,12 +257,6 @@ export class Registry {
       queue.groups = found[place] ?? new Set();
       queue.groupsReadAt = readAt;
     }
-  }
-
-  /** Whether a moment of the database's clock is less than that long ago. If the clock was set back, nothing is known. */
-  #isWithin(moment: number, withinMs: number): boolean {
-    const age = this.#clock.now - moment;
-    return age >= 0 && age < withinMs;
   }
 
   /** A queue that is forgotten while a call holds its object gets a second one: until the next probe, one may miss what the other knows. */
