@@ -183,21 +183,39 @@ async function engineDiskFinding(check: string, disk: NonNullable<Engine['disk']
 async function serverFindings(url: string | null, { config }: LoadedConfig): Promise<Finding[]> {
   const check = 'server';
   const server = new OwnServer(url, config);
+  const signal = AbortSignal.timeout(RESPONSE_MS);
   try {
-    const { status } = await server.call('GET', '/readyz', { signal: AbortSignal.timeout(RESPONSE_MS) });
+    const { status, body } = await server.call('GET', '/readyz', { signal });
     const message = `${server.origin} responds ${status} to /readyz`;
-    if (status === 200) return [{ level: 'ok', check, message, hint: null }];
+    if (status === 200) {
+      if (isReadiness(body)) return [{ level: 'ok', check, message, hint: null }];
+      const hint = 'a proxy may have responded; name the address of the server with --url';
+      return [{ level: 'error', check, message: `${message}, but not as a server of Quayside`, hint }];
+    }
     const hint = 'ask /readyz with the credentials of a user, who sees what is not ready';
     return [{ level: 'error', check, message, hint }];
   } catch (error) {
+    const elsewhere = 'see its log, or name its address with --url';
+    if (signal.aborted) {
+      const message = `${server.origin} does not respond within ${RESPONSE_MS / 1000} s`;
+      return [{ level: 'error', check, message, hint: elsewhere }];
+    }
     const { code = '', message } = error as NodeJS.ErrnoException;
     if (NOBODY_LISTENS.has(code)) {
       const hint = 'start it, or name its address with --url';
       return [{ level: 'warning', check, message: `no server listens at ${server.origin}`, hint }];
     }
     const named = typeof code === 'string' && code !== '' ? code : message;
-    const { problem, hint = 'see its log, or name its address with --url' } = problemOf(new Error(named));
+    const { problem, hint = elsewhere } = problemOf(new Error(named));
     return [{ level: 'error', check, message: `${server.origin} cannot be asked: ${problem}`, hint }];
+  }
+}
+
+function isReadiness(body: string): boolean {
+  try {
+    return JSON.parse(body)?.status === 'ready';
+  } catch {
+    return false;
   }
 }
 

@@ -2,7 +2,16 @@ import { readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
-import { ConnectionError, Quayside, QuaysideError, TimeoutError } from '../client/index.ts';
+import { unexpectedResponse } from '../client/errors.ts';
+import {
+  ConnectionError,
+  Quayside,
+  QuaysideError,
+  type RequestMethod,
+  type RequestOptions,
+  TimeoutError,
+} from '../client/index.ts';
+import { isRecord } from '../util/is-record.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
 /** The parts of a process that a command uses. */
@@ -43,6 +52,28 @@ export class CommandContext {
         ? { auth: { token } }
         : user !== undefined && { auth: { user, password: password ?? '' } }),
     });
+  }
+
+  /**
+   * The object or array that a request is answered with.
+   * @throws QuaysideError `unexpected-response` for anything else: something between here and the server may answer 200 as well
+   */
+  async json<T>(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<T> {
+    const { text } = await this.client.request(method, path, options);
+    let cause: unknown;
+    try {
+      const value = JSON.parse(text);
+      if (typeof value === 'object' && value !== null) return value;
+    } catch (error) {
+      cause = error;
+    }
+    throw unexpectedResponse(text, cause);
+  }
+
+  /** A request that is answered without a body. @throws as `json` */
+  async call(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<void> {
+    const { text } = await this.client.request(method, path, options);
+    if (text !== '') throw unexpectedResponse(text);
   }
 
   /** One value: as JSON, or as `text` for people. */
@@ -115,11 +146,26 @@ function fileConnection(env: CommandIo['env']): ServerAccess {
   let text: string;
   try {
     text = readFileSync(path, 'utf8');
-  } catch {
-    return {};
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === 'ENOENT' || code === 'ENOTDIR') return {};
+    throw new CommandUsageError(`${path} cannot be read (${code}).`);
   }
+  const content = parsedFile(path, text);
+  const isRight = isRecord(content) && FILE_MEMBERS.every((name) => isText(content[name]));
+  if (isRight) return content;
+  throw new CommandUsageError(`${path} must be an object with the strings ${FILE_MEMBERS.join(', ')}.`);
+}
+
+const FILE_MEMBERS = ['url', 'user', 'password', 'token'] as const;
+
+function isText(value: unknown): boolean {
+  return value === undefined || typeof value === 'string';
+}
+
+function parsedFile(path: string, text: string): unknown {
   try {
-    return JSON.parse(text) as ServerAccess;
+    return JSON.parse(text);
   } catch (error) {
     throw new CommandUsageError(`${path} is not JSON: ${(error as Error).message}`);
   }
@@ -132,7 +178,9 @@ export function tableOf(rows: readonly Readonly<Record<string, unknown>>[]): str
     names.map((name) => name.toUpperCase()),
     ...rows.map((row) => names.map((name) => cell(row[name]))),
   ];
-  const widths = names.map((_, column) => Math.max(...cells.map((line) => line[column]?.length ?? 0)));
+  const widths = names.map((_, column) =>
+    cells.reduce((width, line) => Math.max(width, line[column]?.length ?? 0), 0),
+  );
   return cells
     .map(
       (line) =>
@@ -176,7 +224,7 @@ function jsonText(value: unknown): string {
   return printableJson(JSON.stringify(value));
 }
 
-const NOT_ALLOWED = new Set(['unauthorized', 'forbidden', 'too-many-attempts']);
+const NOT_ALLOWED = new Set(['unauthorized', 'token-expired', 'forbidden', 'too-many-attempts']);
 const UNAVAILABLE = new Set(['overloaded', 'shutting-down', 'storage-unavailable', 'too-many-consumers']);
 
 /**

@@ -154,7 +154,7 @@ export async function commit(
 ): Promise<number> {
   const query = new URLSearchParams({ ...(token && { token }), ...(group && { group }) });
   const path = `${pathOf(name)}/commit/${encodeURIComponent(id)}?${query}`;
-  await context.client.request('POST', path, { contentType: 'text/plain' });
+  await context.json('POST', path, { contentType: 'text/plain' });
   await context.print({ id, committed: true }, () => `committed ${id}`);
   return EXIT_CODES.done;
 }

@@ -1,6 +1,5 @@
 import { type CommandContext, CommandUsageError } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
-import { getJson } from './queues.ts';
 
 /** `list`, or one of the verbs on the exchange with that id. */
 export async function exchange(
@@ -9,7 +8,7 @@ export async function exchange(
   id: string | undefined,
 ): Promise<number> {
   if (verb === 'list') {
-    const all = Object.entries(await getJson<Record<string, ExchangeRow>>(context, '/x'));
+    const all = Object.entries(await context.json<Record<string, ExchangeRow>>('GET', '/x'));
     const rows = all.map(([key, { src, dst, stopped }]) => ({
       id: key,
       from: `${src.ns}/${src.q}`,
@@ -25,7 +24,7 @@ export async function exchange(
   if (id === undefined) throw new CommandUsageError(`exchange ${verb} needs the id of an exchange.`);
   const path = `/x/${encodeURIComponent(id)}`;
   if (verb === 'show') {
-    const record = await getJson<ExchangeRow>(context, path);
+    const record = await context.json<ExchangeRow>('GET', path);
     await context.print(record, () => JSON.stringify(record, null, 2));
     return EXIT_CODES.done;
   }
@@ -36,7 +35,7 @@ export async function exchange(
     );
   }
   const body = verb === 'create' ? { body: await context.input() } : {};
-  await context.client.request(call.method, `${path}${call.path}`, { ...body, isRepeatable: true });
+  await context.call(call.method, `${path}${call.path}`, { ...body, isRepeatable: true });
   await context.print({ id, [call.done]: true }, () => `${call.done} ${id}`);
   return EXIT_CODES.done;
 }

@@ -23,14 +23,14 @@ export async function status(context: CommandContext, name: string | undefined):
     return EXIT_CODES.done;
   }
   if (name === undefined) {
-    const names = await getJson<string[]>(context, '/q');
+    const names = await context.json<string[]>('GET', '/q');
     await context.printRows(
       names.map((namespace) => ({ namespace })),
       'no namespaces',
     );
     return EXIT_CODES.done;
   }
-  const queues = await getJson<Record<string, QueueRow>>(context, `/q/${encodeURIComponent(name)}`);
+  const queues = await context.json<Record<string, QueueRow>>('GET', `/q/${encodeURIComponent(name)}`);
   const rows = Object.entries(queues).map(([queue, record]) => ({
     queue,
     ready: record.size,
@@ -52,7 +52,7 @@ interface QueueRow {
 /** Dead letters by queue. */
 export async function dead(context: CommandContext, namespace: string | undefined): Promise<number> {
   const query = namespace === undefined ? '' : `?ns=${encodeURIComponent(namespace)}`;
-  const { queues } = await getJson<{ queues: DeadLetterRow[] }>(context, `/dead-letters${query}`);
+  const { queues } = await context.json<{ queues: DeadLetterRow[] }>('GET', `/dead-letters${query}`);
   if (!context.isHuman) {
     await context.printRows(queues, '');
     return EXIT_CODES.done;
@@ -99,8 +99,7 @@ export async function bulk(
     ...(limit !== undefined && { limit }),
     ...(dryRun && { dryRun }),
   };
-  const { text } = await context.client.request('POST', '/operations', { body: JSON.stringify(body) });
-  const started = JSON.parse(text) as OperationRow;
+  const started = await context.json<OperationRow>('POST', '/operations', { body: JSON.stringify(body) });
   context.hasChanged = true;
   const record = background ? started : await followed(context, started);
   if (record === null) return EXIT_CODES.outcomeUnknown;
@@ -161,7 +160,7 @@ function operationText({ id, action, state, matched, changed, failed, error }: O
 }
 
 const operationOf = (context: CommandContext, id: string, signal?: AbortSignal): Promise<OperationRow> =>
-  getJson(context, `/operations/${encodeURIComponent(id)}`, signal);
+  context.json('GET', `/operations/${encodeURIComponent(id)}`, { signal });
 
 /** All operations, or one; with `cancel`, ends it. */
 export async function operations(
@@ -171,7 +170,7 @@ export async function operations(
 ): Promise<number> {
   if (id === undefined) {
     if (cancel) throw new CommandUsageError('--cancel needs the id of an operation.');
-    const all = await getJson<OperationRow[]>(context, '/operations');
+    const all = await context.json<OperationRow[]>('GET', '/operations');
     const rows = all.map(({ id: each, action, state, matched, changed, failed, startedAt }) => ({
       id: each,
       action,
@@ -184,8 +183,7 @@ export async function operations(
     await context.printRows(context.isHuman ? rows : all, 'no operations');
     return EXIT_CODES.done;
   }
-  if (cancel)
-    await context.client.request('DELETE', `/operations/${encodeURIComponent(id)}`, { isRepeatable: true });
+  if (cancel) await context.call('DELETE', `/operations/${encodeURIComponent(id)}`, { isRepeatable: true });
   const record = await operationOf(context, id);
   await context.print(record, () => operationText(record));
   return EXIT_CODES.done;
@@ -211,15 +209,14 @@ export async function purge(
     );
   }
   const query = state === undefined ? '' : `?state=${encodeURIComponent(state)}`;
-  const { text } = await context.client.request('DELETE', `${pathOf(name)}/elements${query}`);
-  const removed = JSON.parse(text) as { removed: number };
+  const removed = await context.json<{ removed: number }>('DELETE', `${pathOf(name)}/elements${query}`);
   await context.print(removed, () => `${removed.removed} elements removed`);
   return EXIT_CODES.done;
 }
 
 /** The nodes that share namespaces with the server. */
 export async function nodes(context: CommandContext): Promise<number> {
-  const all = await getJson<Record<string, unknown>[]>(context, '/nodes');
+  const all = await context.json<Record<string, unknown>[]>('GET', '/nodes');
   const rows = all.map(({ id, host, pid, version, startedAt, isSelf }) => ({
     id,
     host,
@@ -230,11 +227,6 @@ export async function nodes(context: CommandContext): Promise<number> {
   }));
   await context.printRows(context.isHuman ? rows : all, 'no nodes');
   return EXIT_CODES.done;
-}
-
-export async function getJson<T>({ client }: CommandContext, path: string, signal?: AbortSignal): Promise<T> {
-  const { text } = await client.request('GET', path, { signal });
-  return JSON.parse(text) as T;
 }
 
 function textOf(value: unknown): string {

@@ -1,6 +1,5 @@
 import type { CommandContext } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
-import { getJson } from './queues.ts';
 
 export interface TokenFlags {
   readonly rights?: Readonly<Record<string, readonly string[]>>;
@@ -20,14 +19,13 @@ interface TokenRow extends Readonly<Record<string, unknown>> {
 export async function addToken(context: CommandContext, name: string, flags: TokenFlags): Promise<number> {
   const { rights = null, expires = null } = flags;
   const body = JSON.stringify({ name, rights, expiresAt: expires });
-  const { text } = await context.client.request('POST', '/tokens', { body });
-  const created = JSON.parse(text) as TokenRow & { readonly token: string };
+  const created = await context.json<TokenRow & { readonly token: string }>('POST', '/tokens', { body });
   await context.print(created, () => `${created.token}\nIt is shown this once. Its id is ${created.id}.`);
   return EXIT_CODES.done;
 }
 
 export async function listTokens(context: CommandContext): Promise<number> {
-  const tokens = await getJson<TokenRow[]>(context, '/tokens');
+  const tokens = await context.json<TokenRow[]>('GET', '/tokens');
   const rows = tokens.map(({ id, name, owner, rights, expiresAt, lastUsedAt }) => ({
     id,
     name,
@@ -41,7 +39,7 @@ export async function listTokens(context: CommandContext): Promise<number> {
 }
 
 export async function revokeToken(context: CommandContext, id: string): Promise<number> {
-  await context.client.request('DELETE', `/tokens/${encodeURIComponent(id)}`, { isRepeatable: true });
+  await context.call('DELETE', `/tokens/${encodeURIComponent(id)}`, { isRepeatable: true });
   await context.print({ id, revoked: true }, () => `revoked ${id}`);
   return EXIT_CODES.done;
 }

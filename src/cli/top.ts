@@ -226,14 +226,13 @@ class LiveTable {
 }
 
 async function readPage(
-  { client }: CommandContext,
+  context: CommandContext,
   { sort, filter, limit, ...query }: TopQuery,
   signal?: AbortSignal,
 ): Promise<QueuePage> {
   const order = isDescending({ sort, ...query }) ? 'desc' : 'asc';
   const parameters = new URLSearchParams({ sort, order, limit: String(limit), ...(filter && { filter }) });
-  const { text } = await client.request('GET', `/queues?${parameters}`, { signal });
-  return JSON.parse(text) as QueuePage;
+  return context.json('GET', `/queues?${parameters}`, { signal });
 }
 
 /** Names begin with the first letter, and numbers with the highest. */

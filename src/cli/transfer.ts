@@ -1,8 +1,10 @@
+import { unexpectedResponse } from '../client/errors.ts';
 import { type Name, QuaysideError } from '../client/index.ts';
 import { pathOf } from '../client/quayside.ts';
 import { type CommandContext, printableJson } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
+const NDJSON = 'application/x-ndjson';
 /** Lines of one import request; a request has a minute to arrive. */
 const LINES_AT_ONCE = 5_000;
 const BYTES_AT_ONCE = 4_194_304;
@@ -15,6 +17,7 @@ export async function exportQueue(
 ): Promise<number> {
   const query = group === undefined ? '' : `?group=${encodeURIComponent(group)}`;
   const response = await context.client.stream('GET', `${pathOf(name)}/export${query}`);
+  if (response.headers.get('content-type') !== NDJSON) throw unexpectedResponse(await response.text());
   const chunks = (response.body ?? []) as AsyncIterable<Uint8Array>;
   if (context.io.stdout.isTTY) await writePrintable(context, chunks);
   else for await (const chunk of chunks) await context.write(chunk);
@@ -34,12 +37,11 @@ export async function importQueue(context: CommandContext, name: Name): Promise<
   let [lines, size, before]: [string[], number, number] = [[], 0, 0];
   const send = async (): Promise<void> => {
     try {
-      const { text } = await context.client.request('POST', `${pathOf(name)}/import`, {
+      const { imported, repeated } = await context.json<typeof sum>('POST', `${pathOf(name)}/import`, {
         body: lines.join('\n'),
-        contentType: 'application/x-ndjson',
+        contentType: NDJSON,
         isRepeatable: true,
       });
-      const { imported, repeated } = JSON.parse(text) as typeof sum;
       sum.imported += imported;
       sum.repeated += repeated;
       context.hasChanged ||= imported > 0;

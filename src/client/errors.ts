@@ -125,8 +125,13 @@ export function jsonIn<T>(text: string, member: keyof T & string): T {
   } catch (error) {
     cause = error;
   }
+  throw unexpectedResponse(text, cause);
+}
+
+/** The error of a response that the server does not give. */
+export function unexpectedResponse(text: string, cause?: unknown): QuaysideError {
   const message = `The server, or a proxy in front of it, answered ${quoted(text)}.`;
-  throw new QuaysideError('unexpected-response', message, { outcome: 'unknown', cause });
+  return new QuaysideError('unexpected-response', message, { outcome: 'unknown', cause });
 }
 
 /** A thrown value as text. Whatever it is, this throws nothing. */

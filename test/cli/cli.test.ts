@@ -143,6 +143,15 @@ describe('The command line', () => {
     const away = await quayside(['status', 'N/x', '--url', await closedUrl()]);
     assert.equal(away.code, 5);
     assert.match(away.stderr, /cannot be reached/);
+    const [{ id, token }] = json(
+      await quayside(['token', 'add', 'short', '--expires', new Date(Date.now() + 1_000).toISOString()]),
+    ) as [{ id: string; token: string }];
+    const owned = { QUAYSIDE_URL: server.url, QUAYSIDE_TOKEN: token, XDG_CONFIG_HOME: home };
+    let expired = await quayside(['status', 'N/x'], '', owned);
+    while (expired.code === 0) expired = await quayside(['status', 'N/x'], '', owned);
+    assert.equal(expired.code, 4);
+    assert.match(expired.stderr, /Token "short" expired at/);
+    await quayside(['token', 'revoke', id]);
     assert.equal((await quayside(['get', '--help'])).code, 0);
   });
 
@@ -182,6 +191,73 @@ describe('The command line', () => {
       assert.equal((await quayside(['put', 'N/x', 'y', '--url', url])).code, 5);
     } finally {
       going.close();
+    }
+  });
+
+  it('takes the page of a proxy for no response of the server, whatever was asked', async () => {
+    const proxy = createHttpServer((request, response) => {
+      const page = (): unknown =>
+        response.writeHead(200, { 'content-type': 'text/html' }).end('<p>Log in</p>');
+      request.resume().on('end', page);
+    });
+    await once(proxy.listen(0, '127.0.0.1'), 'listening');
+    const url = `http://127.0.0.1:${(proxy.address() as AddressInfo).port}`;
+    const commands = [
+      'put N/x y',
+      'get N/x',
+      'reserve N/x',
+      'commit N/x ID --token T',
+      'browse N/x',
+      'status',
+      'status N',
+      'status N/x',
+      'top',
+      'dead',
+      'redrive N/dead',
+      'move N/x N/y',
+      'purge N/x --yes',
+      'export N/x',
+      'import N/x',
+      'exchange list',
+      'exchange show x',
+      'exchange create x',
+      'exchange stop x',
+      'exchange delete x',
+      'operations',
+      'operations ID --cancel',
+      'token add name',
+      'token list',
+      'token revoke ID',
+      'nodes',
+      'bench N/x --count 1 --callers 1',
+    ];
+    try {
+      for (const command of commands) {
+        const { code, stdout, stderr } = await quayside([...command.split(' '), '--url', url], '{}');
+        assert.deepEqual([code, stdout], [6, ''], command);
+        assert.match(
+          stderr,
+          /^quayside: The server, or a proxy in front of it, answered "<p>Log in<\/p>"\.\n$/,
+        );
+      }
+    } finally {
+      proxy.close();
+    }
+  });
+
+  it('prints a table of any number of rows', async () => {
+    const record = { size: 1, schedSize: 0, resvSize: 0, paused: false };
+    const queues = Object.fromEntries(Array.from({ length: 200_000 }, (_, i) => [`q${i}`, record]));
+    const body = JSON.stringify(queues);
+    const large = createHttpServer((_, response) => response.end(body));
+    await once(large.listen(0, '127.0.0.1'), 'listening');
+    const url = `http://127.0.0.1:${(large.address() as AddressInfo).port}`;
+    try {
+      const { code, stdout, stderr } = await quayside(['status', 'N', '--url', url], '', env, true);
+      assert.equal(code, 0, stderr);
+      assert.equal(stdout.trimEnd().split('\n').length, 200_001);
+    } finally {
+      large.close();
     }
   });
 
@@ -359,6 +435,22 @@ describe('The command line', () => {
     const withUser = server.url.replace('//', '//test1:test1@');
     assert.equal((await quayside(['status', 'N', '--url', withUser], '', bare)).code, 0);
     assert.equal((await quayside(['status', 'N'], '', { ...bare, QUAYSIDE_URL: withUser })).code, 0);
+  });
+
+  it('says what is wrong with its file', async () => {
+    const folder = path.join(home, 'wrong');
+    await mkdir(path.join(folder, 'quayside'), { recursive: true });
+    const file = path.join(folder, 'quayside', 'client.json');
+    for (const content of ['null', '[]', '"http://127.0.0.1"', '{"url": 5}', '{']) {
+      await writeFile(file, content);
+      const { code, stderr } = await quayside(['status'], '', { XDG_CONFIG_HOME: folder });
+      assert.equal(code, 2, content);
+      assert.ok(stderr.startsWith(`quayside: ${file} `), stderr);
+    }
+    await rm(file);
+    await mkdir(file);
+    const unread = await quayside(['status'], '', { XDG_CONFIG_HOME: folder });
+    assert.deepEqual([unread.code, unread.stderr], [2, `quayside: ${file} cannot be read (EISDIR).\n`]);
   });
 
   it('says on a terminal that there is nothing to take, and prints nothing elsewhere', async () => {

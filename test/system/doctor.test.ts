@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { once } from 'node:events';
 import { chmodSync, existsSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:http';
+import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -82,22 +82,36 @@ describe('quayside doctor', () => {
     );
   });
 
-  it('reports a server that is not ready', async () => {
-    const server = createServer((_, response) => response.writeHead(503).end()).listen(0, '127.0.0.1');
-    await once(server, 'listening');
-    try {
-      const { port } = server.address() as AddressInfo;
-      const report = await doctor({ namespaces: SQLITE }, `http://127.0.0.1:${port}`);
-      assert.equal(report.code, 1);
-      matches(found(report, 'server'), /^error: http:\S+ responds 503 to \/readyz; ask \/readyz with/);
-    } finally {
-      server.close();
-      await once(server, 'close');
-    }
-  });
+  for (const [what, respond, expected] of [
+    [
+      'a server that is not ready',
+      (response) => response.writeHead(503).end(),
+      /^error: http:\S+ responds 503 to \/readyz; ask \/readyz with/,
+    ],
+    [
+      'the page of a proxy',
+      (response) => response.end('<p>Log in</p>'),
+      /^error: http:\S+ responds 200 to \/readyz, but not as a server of Quayside; a proxy may have responded/,
+    ],
+    ['what does not respond', () => {}, /^error: http:\S+ does not respond within 5 s; see its log, or/],
+  ] satisfies [string, (response: ServerResponse) => void, RegExp][]) {
+    it(`reports ${what}`, async () => {
+      const server = createServer((_, response) => respond(response)).listen(0, '127.0.0.1');
+      await once(server, 'listening');
+      try {
+        const { port } = server.address() as AddressInfo;
+        const report = await doctor({ namespaces: SQLITE }, `http://127.0.0.1:${port}`);
+        assert.equal(report.code, 1);
+        matches(found(report, 'server'), expected);
+      } finally {
+        server.close();
+        await once(server, 'close');
+      }
+    });
+  }
 
   it('asks at the address that it was given, also if the server is configured to listen on a Unix socket', async () => {
-    const server = createServer((_, response) => response.writeHead(200).end()).listen(0, '127.0.0.1');
+    const server = createServer((_, response) => response.end('{"status":"ready"}')).listen(0, '127.0.0.1');
     await once(server, 'listening');
     const http = { host: folder.file('none.sock') };
     try {
