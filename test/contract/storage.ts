@@ -19,6 +19,7 @@ import { requestKeyContract } from './storage/request-key.ts';
 import { retryDelayContract } from './storage/retry-delay.ts';
 import { scanContract } from './storage/scan.ts';
 import { settleContract } from './storage/settle.ts';
+import { settleTogetherContract } from './storage/settle-together.ts';
 import { settleWaitingContract } from './storage/settle-waiting.ts';
 import { sizesContract } from './storage/sizes.ts';
 import { streamContract } from './storage/streams.ts';
@@ -39,6 +40,7 @@ export function storageContract(engine: EngineUnderTest, boundsGroups = true): v
     requestKeyContract(engine);
     takeContract(open);
     settleContract(open);
+    settleTogetherContract(open);
     leaseContract(open);
     deadLetterContract(open);
     streamContract(open);

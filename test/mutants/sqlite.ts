@@ -120,7 +120,44 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'each reservation has the same token',
     suite: 'storage model',
-    edits: [inWorker('take.ts', 'token = store.tokens.text();', "token = 'same';")],
+    edits: [
+      inWorker('take.ts', 'TakeTokens.draw(store.tokens);', "new TakeTokens('sameAsOfEachTakeAAAAAA+');"),
+    ],
+  },
+  {
+    name: 'reservations of one take have the same token',
+    suite: 'contract',
+    edits: [
+      inWorker('tokens.ts', 'digitsOf(this.#word ^ element)', 'digitsOf(this.#word)'),
+      inWorker('tokens.ts', 'digitsOf(word ^ element)', 'digitsOf(word)'),
+      inWorker('tokens.ts', 'wordOf(token) === (this.#word ^ element)', 'wordOf(token) === this.#word'),
+    ],
+  },
+  {
+    name: 'commits of one take are not compared with their tokens',
+    suite: 'contract',
+    edits: [inWorker('settle.ts', 'if (!tokens.fits(String(items[at + 4]), element)) break;', '')],
+  },
+  {
+    name: 'commits of one take remove what stands between them',
+    suite: 'contract',
+    edits: [inWorker('rows.ts', '?.n !== count) return false;', '?.n === 0) return false;')],
+  },
+  {
+    name: 'several texts stand for one token',
+    suite: 'sqlite batch',
+    edits: [inWorker('tokens.ts', 'last < 0 || (last & 15) !== 0', 'last < 0')],
+  },
+  {
+    name: 'all reservations of a take are of its first holder',
+    suite: 'contract',
+    edits: [
+      inWorker(
+        'take.ts',
+        "typeof holders === 'string' ? holders : holders.slice(place)",
+        "typeof holders === 'string' ? holders : (holders[place] ?? '')",
+      ),
+    ],
   },
   {
     name: 'elements are handed out a second early',
@@ -170,11 +207,7 @@ export const SQLITE: readonly Mutant[] = [
     name: 'a reserve is not taken off the count of what is ready',
     suite: 'storage model',
     edits: [
-      inWorker(
-        'rows.ts',
-        '      this.#waitingRemoved(subscription, dueAt);\n    }\n    while',
-        '    }\n    while',
-      ),
+      inWorker('rows.ts', 'for (const { dueAt } of rows) this.#waitingRemoved(subscription, dueAt);', ''),
     ],
   },
   {
@@ -224,9 +257,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'an old token settles the next reservation',
     suite: 'contract',
-    edits: [
-      inWorker('settle.ts', 'return token === row.token ? null', "return token <= (row.token ?? '') ? null"),
-    ],
+    edits: [inWorker('tokens.ts', '|| stored === token);', "|| token <= (stored ?? ''));")],
   },
   {
     name: 'an extended lease ends when it would have ended before',
@@ -289,8 +320,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'rows.ts',
-        'removeRange.run(first, first + length - 1)',
-        'removeRange.run(first, first + length)',
+        'SHORTEST_RANGE) this.#sql.removeRange.run(first, last)',
+        'SHORTEST_RANGE) this.#sql.removeRange.run(first, last + 1)',
       ),
     ],
   },

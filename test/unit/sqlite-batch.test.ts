@@ -194,6 +194,23 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(passes, 1);
   });
 
+  it('takes no text for a token but the one that it gave', () => {
+    const { run } = openStore();
+    const element = [null, null, 0, 0, 1, 0, '', null];
+    run([['insert', QUEUE, [...element, ...element], null]]);
+    const [result] = run([['take', QUEUE, '', 2, null, 1000, 0, '']])[0]?.results ?? [];
+    const [id, , , , , , , token] = (result as Taken)[3] as TakenFields;
+    const start = token?.slice(0, -1) ?? '';
+    const digits = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=+/ é';
+    const texts = [...digits].map((digit) => start + digit).filter((text) => text !== token);
+    const commit = (text: string): unknown =>
+      run([['settle', 0, [QUEUE, id, '', 0, text, 0, 'finish'], null]])[0]?.results;
+    for (const text of [...texts, start, `${token}A`, ` ${token}`, '']) {
+      assert.deepEqual(commit(text), [['lease-lost', null]], text);
+    }
+    assert.deepEqual(commit(token ?? ''), [['done', null]]);
+  });
+
   it('leaves no transaction open if the next epoch of ids cannot be stored', () => {
     const { store, run } = openStore();
     Object.defineProperty(store.ids, 'nearlySpent', { get: () => true });

@@ -61,7 +61,7 @@ describe('the counts of a stream in the SQLite engine', () => {
   const reserve = (element: number, group: string): void => {
     const [subscription, row] = delivery(element, group);
     if (row === null || row.leaseUntil !== null) return;
-    const reservations = { until: 1e6, owner: 0, at: store.now, tokens: ['t'], holders: [''] };
+    const reservations = { until: 1e6, owner: 0, at: store.now, token: 't', holders: [''] };
     store.rows.reserve(subscription, [row], reservations);
   };
   const finish = (element: number, group: string): void => {

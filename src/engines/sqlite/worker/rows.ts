@@ -32,7 +32,7 @@ export interface DeliveryRow extends NewDelivery {
   readonly element: number | null;
   readonly subscription: number;
   readonly crc: number;
-  /** The last reservation's token; null once that reservation was released, or if there was none. */
+  /** What is stored for the last reservation's token; null once that reservation was released, or if there was none. */
   readonly token: string | null;
   /** Null: waiting. */
   readonly leaseUntil: number | null;
@@ -69,9 +69,10 @@ interface Reservations {
   readonly owner: number;
   /** When they are made. */
   readonly at: number;
-  /** By place: token, holder (see `holderTexts`). */
-  readonly tokens: readonly string[];
-  readonly holders: readonly string[];
+  /** What is stored for it, see `tokens.ts`. */
+  readonly token: string;
+  /** One for all, or one by place (see `holderTexts`). */
+  readonly holders: string | readonly string[];
 }
 
 const OWN =
@@ -115,10 +116,10 @@ const ADDED_COLUMNS = 13;
  */
 const ROWS_AT_ONCE = 16;
 /**
- * Deliveries whose numbers follow each other are removed by their range: 64 by one statement take 1.6 µs each with their
- * selection, by statements of 16 numbers 2.1. Nothing but they can be in the range.
+ * Deliveries whose numbers follow each other are changed by their range: 64 that are removed by one statement take 1.6 µs each
+ * with their selection, by statements of 16 numbers 2.1. Nothing but they can be in the range.
  */
-const SHORTEST_RANGE = 4;
+export const SHORTEST_RANGE = 4;
 
 const SQL = {
   add: `${ADD}${ADDED_ROW}`,
@@ -139,10 +140,15 @@ const SQL = {
   removeMany: `DELETE FROM delivery WHERE seq IN (${manyOf('?')})`,
   removeHeld:
     'DELETE FROM delivery WHERE seq = ? AND subscription = ? AND token = ? AND lease_until IS NOT NULL AND element IS NULL',
+  // Without its hint the number of rows would be counted by the index of all reservations.
+  countHeld: `SELECT count(*) AS n FROM delivery NOT INDEXED WHERE seq BETWEEN ? AND ? AND subscription = ? AND token = ?
+       AND lease_until IS NOT NULL AND element IS NULL`,
   reserve:
     'UPDATE delivery SET lease_until = ?, owner = ?, reserved_at = ?, token = ?, holder = ? WHERE seq = ?',
-  reserveMany: `UPDATE delivery SET lease_until = ?, owner = ?, reserved_at = ?, token = v.column1, holder = v.column2
-       FROM (VALUES ${manyOf('(?, ?, ?)')}) v WHERE seq = v.column3`,
+  reserveRange:
+    'UPDATE delivery SET lease_until = ?, owner = ?, reserved_at = ?, token = ?, holder = ? WHERE seq BETWEEN ? AND ?',
+  reserveMany: `UPDATE delivery SET lease_until = ?, owner = ?, reserved_at = ?, token = ?, holder = v.column1
+       FROM (VALUES ${manyOf('(?, ?)')}) v WHERE seq = v.column2`,
   wait: 'UPDATE delivery SET due_at = ?, tries = ?, crc = ?, token = ?, reason = ?, lease_until = NULL WHERE seq = ?',
   extend: 'UPDATE delivery SET lease_until = ? WHERE seq = ?',
   content:
@@ -458,12 +464,10 @@ export class Rows {
     for (const { element } of rows) this.#sharedChanges(subscription, element);
     const numbers: number[] = [];
     for (let from = 0; from < rows.length; ) {
-      const first = rows[from]?.seq ?? 0;
-      let length = 1;
-      while (rows[from + length]?.seq === first + length) length++;
-      if (length >= SHORTEST_RANGE) this.#sql.removeRange.run(first, first + length - 1);
-      else for (let i = 0; i < length; i++) numbers.push(first + i);
-      from += length;
+      const { first, last } = runFrom(rows, from);
+      if (last - first + 1 >= SHORTEST_RANGE) this.#sql.removeRange.run(first, last);
+      else for (let seq = first; seq <= last; seq++) numbers.push(seq);
+      from += last - first + 1;
     }
     while (numbers.length >= ROWS_AT_ONCE) this.#sql.removeMany.run(...numbers.splice(-ROWS_AT_ONCE));
     for (const seq of numbers) this.#sql.remove.run(seq);
@@ -483,25 +487,41 @@ export class Rows {
     return true;
   }
 
+  /**
+   * reserved -> finished, for deliveries whose numbers follow each other, if each is plain and small and all reservations
+   * have this token. Returns whether they were; else nothing is changed.
+   */
+  removeHeldRange(subscription: Subscription, first: number, count: number, token: string): boolean {
+    const last = first + count - 1;
+    if (this.#sql.countHeld.get(first, last, subscription.id, token)?.n !== count) return false;
+    this.#sql.removeRange.run(first, last);
+    this.#reservedChanged(subscription, -count);
+    return true;
+  }
+
   /** waiting -> reserved */
   reserve(
     subscription: Subscription,
     rows: readonly Pick<DeliveryRow, 'seq' | 'element' | 'dueAt'>[],
-    { until, owner, at, tokens, holders }: Reservations,
+    { until, owner, at, token, holders }: Reservations,
   ): void {
-    // Those who wait for elements ask again and again, which must write nothing.
-    if (rows.length === 0) return;
     for (const { element } of rows) this.#sharedChanges(subscription, element);
     let values: (string | number)[] = [];
-    for (const [index, { seq, dueAt }] of rows.entries()) {
-      values.push(tokens[index] ?? '', holders[index] ?? '', seq);
-      if (values.length === ROWS_AT_ONCE * 3) {
-        this.#sql.reserveMany.run(until, owner, at, ...values);
-        values = [];
+    for (let from = 0; from < rows.length; ) {
+      const { first, last } = runFrom(rows, from);
+      const isRange = typeof holders === 'string' && last - first + 1 >= SHORTEST_RANGE;
+      if (isRange) this.#sql.reserveRange.run(until, owner, at, token, holders, first, last);
+      for (let seq = first; seq <= last && !isRange; seq++) {
+        values.push(typeof holders === 'string' ? holders : (holders[from + seq - first] ?? ''), seq);
+        if (values.length === ROWS_AT_ONCE * 2) {
+          this.#sql.reserveMany.run(until, owner, at, token, ...values);
+          values = [];
+        }
       }
-      this.#waitingRemoved(subscription, dueAt);
+      from += last - first + 1;
     }
-    while (values.length > 0) this.#sql.reserve.run(until, owner, at, ...values.splice(0, 3));
+    while (values.length > 0) this.#sql.reserve.run(until, owner, at, token, ...values.splice(0, 2));
+    for (const { dueAt } of rows) this.#waitingRemoved(subscription, dueAt);
     this.#reservedChanged(subscription, rows.length);
     this.#leaseStarted(subscription, until);
   }
@@ -699,6 +719,14 @@ export class Rows {
     subscription.leaseEndsFrom = Math.min(subscription.leaseEndsFrom, until);
     this.#leasesEndFrom = Math.min(this.#leasesEndFrom, until);
   }
+}
+
+/** The rows from one index on whose numbers follow each other, by their numbers. */
+function runFrom(rows: readonly { readonly seq: number }[], from: number): { first: number; last: number } {
+  const first = rows[from]?.seq ?? 0;
+  let length = 1;
+  while (rows[from + length]?.seq === first + length) length++;
+  return { first, last: first + length - 1 };
 }
 
 /** Adds, or takes away, what the deliveries of an element are beyond the element itself. */

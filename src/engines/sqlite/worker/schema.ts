@@ -7,8 +7,8 @@ import type { DatabaseSync, StatementSync } from 'node:sqlite';
  *   table, so that its only page has the number {@link UNSYNCED_PAGE}: by it `log-check.ts` recognizes them.
  * - `subscription` is one consumer group of one queue, so that a delivery names both by one small number. It
  *   holds the counts that `rows.ts` keeps. `queue.options` is JSON text, as `declare` gave it.
- * - `delivery` is found by delivery order through `delivery_waiting`. `token`, `owner`, `reserved_at` and `holder` are of its last
- *   reservation. Its number is the element's if that has one
+ * - `delivery` is found by delivery order through `delivery_waiting`. `token` (see `tokens.ts`), `owner`, `reserved_at` and
+ *   `holder` are of its last reservation. Its number is the element's if that has one
  *   delivery, else a later one, drawn with it. A delivery with a `lease_until` is reserved; a waiting one that still
  *   has a `token` is one whose lease ended and that nobody has reserved since. Its `crc` is of what a reservation
  *   leaves alone.

@@ -17,8 +17,16 @@ import {
 } from '../protocol.ts';
 import { elementAt, type Incoming, insertAll } from './insert.ts';
 import type { Queue, Subscription } from './queues.ts';
-import { type DeliveryRow, type ElementRow, elementOf, isWholeContent, isWholeDelivery } from './rows.ts';
+import {
+  type DeliveryRow,
+  type ElementRow,
+  elementOf,
+  isWholeContent,
+  isWholeDelivery,
+  SHORTEST_RANGE,
+} from './rows.ts';
 import type { Store } from './store.ts';
+import { isTokenOf, storedToken, TakeTokens } from './tokens.ts';
 
 // What takes an element out of its state: settlements, leases that end, dead letters, copies to another queue, damage.
 
@@ -54,10 +62,23 @@ export function settle(
   /** What the items insert, by queue: together they take 2 µs less an item of an exchange, which has two copies, than one by one. */
   const inserted = new Map<QueueName, Incoming[]>();
   let queue: Queue | null = null;
+  /** The items before it were looked at for a range. */
+  let rangesFrom = 0;
   // By position: tuples would take a tenth of a commit.
   for (let at = 0; at < items.length; at += 7) {
     const name = items[at] as SettleFields[0];
     if (name !== null) queue = store.queues.find(name);
+    if (queue !== null && at >= rangesFrom) {
+      rangesFrom = endOfRange(store, items, at);
+      if (finishRange(store, queue, items, at, rangesFrom)) {
+        for (; at < rangesFrom; at += 7) {
+          readInserts(store, details?.[at / 7] ?? [], inserted);
+          results.push('done', null);
+        }
+        at -= 7;
+        continue;
+      }
+    }
     const element = store.ids.parse(items[at + 1] as SettleFields[1]);
     const group = items[at + 2] as SettleFields[2];
     const isWaiting = items[at + 3] === 1;
@@ -79,6 +100,46 @@ export function settle(
   }
   for (const [to, elements] of inserted) insertAll(store, store.queues.use(to, store.now), elements);
   return results;
+}
+
+/**
+ * Where the items end that, like the one at `from`, commit reservations of one take, and whose elements' numbers follow
+ * each other.
+ */
+function endOfRange({ ids }: Store, items: Fields, from: number): number {
+  const group = items[from + 2];
+  const token = items[from + 4] as SettleFields[4];
+  const first = ids.parse(items[from + 1] as SettleFields[1]);
+  let at = from + 7;
+  if (at === items.length || first === null || token === null || group === null) return at;
+  if (!isCommit(items, from)) return at;
+  const tokens = TakeTokens.from(token, first);
+  for (; at < items.length; at += 7) {
+    const element = first + (at - from) / 7;
+    if (items[at] !== null || items[at + 2] !== group || !isCommit(items, at)) break;
+    if (ids.parse(items[at + 1] as SettleFields[1]) !== element) break;
+    if (!tokens.fits(String(items[at + 4]), element)) break;
+  }
+  return at;
+}
+
+function isCommit(items: Fields, at: number): boolean {
+  return items[at + 6] === 'finish' && items[at + 3] === 0;
+}
+
+/**
+ * Finishes together what a busy consumer acknowledges. 128 by their range take 0.8 µs each, one by one 2.3 µs. Returns
+ * false, and changes nothing, if they have to be settled one by one.
+ */
+function finishRange(store: Store, queue: Queue, items: Fields, from: number, to: number): boolean {
+  const count = (to - from) / 7;
+  if (count < SHORTEST_RANGE) return false;
+  const [, id, group, , token] = items.slice(from, from + 5) as string[];
+  const first = store.ids.parse(id ?? '');
+  const subscription = queue.subscriptions.get(group ?? PLAIN_GROUP);
+  if (subscription === undefined || first === null) return false;
+  store.queues.noteUse(queue, store.now);
+  return store.rows.removeHeldRange(subscription, first, count, storedToken(token ?? '', first));
 }
 
 /** Groups of what is inserted: before anything of the call is changed. */
@@ -134,8 +195,9 @@ function settleOne(
 ): SettleOutcome {
   const { element, isWaiting, token } = reference;
   // What nearly every commit is, in one statement: 1.5 µs less than to look first.
-  const isCommit = kind === 'finish' && !isWaiting && token !== null;
-  if (isCommit && store.rows.removeHeld(subscription, element, token)) return 'done';
+  const isHeldCommit = kind === 'finish' && !isWaiting && token !== null;
+  if (isHeldCommit && store.rows.removeHeld(subscription, element, storedToken(token, element)))
+    return 'done';
   const row = find(store, subscription, element, kind);
   if (row === null) return 'not-found';
   return rejectionOf(row, reference, kind, store.now) ?? apply(store, subscription, row, kind, rest);
@@ -150,7 +212,7 @@ function find({ rows }: Store, subscription: Subscription, element: number, kind
 /** Why the caller may not settle the delivery; null: it may. A commit also succeeds if the lease ended and nobody has reserved since. */
 function rejectionOf(
   row: DeliveryRow,
-  { isWaiting, token, owner }: Reference,
+  { element, isWaiting, token, owner }: Reference,
   kind: Kind,
   now: number,
 ): SettleOutcome | null {
@@ -159,7 +221,7 @@ function rejectionOf(
   const isCommit = kind === 'finish';
   const isHeld = isCommit ? row.leaseUntil !== null || row.token !== null : (row.leaseUntil ?? 0) > now;
   if (!isHeld) return token === null ? 'not-reserved' : 'lease-lost';
-  if (token !== null) return token === row.token ? null : 'lease-lost';
+  if (token !== null) return isTokenOf(token, element, row.token) ? null : 'lease-lost';
   const isOfAnother = owner !== 0 && row.owner !== null && row.owner !== 0 && row.owner !== owner;
   return isOfAnother ? 'token-required' : null;
 }

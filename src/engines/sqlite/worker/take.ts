@@ -14,6 +14,7 @@ import {
 import { elementOf, isWholeContent, isWholeDelivery, type ReadyRow, type ScannedRow } from './rows.ts';
 import { expire, MAX_DEAD_LETTER_BYTES, setAsideDamaged } from './settle.ts';
 import type { Store } from './store.ts';
+import { TakeTokens } from './tokens.ts';
 
 // What reads deliveries: takes, whose pops can be undone, and scans.
 
@@ -51,6 +52,7 @@ export function take(
   const from = reply.byteLength;
   let isCut = false;
   const fields: Fields = [];
+  let tokens: TakeTokens | null = null;
   let lost: Fields | null = null;
   let left = count;
   let expired = 0;
@@ -63,8 +65,7 @@ export function take(
         : rows.named(subscription, elements, now, ['ready'], true);
     isLast = page.length < limit || ids !== null;
     const taken: ReadyRow[] = [];
-    const tokens: string[] = [];
-    const places: string[] = [];
+    const place = count - left;
     for (const row of page) {
       if (left === 0) break;
       const { seq, dueAt, tries, expiresAt, reason, type, more, body } = row;
@@ -89,9 +90,8 @@ export function take(
       }
       let token: string | null = null;
       if (until !== null) {
-        token = store.tokens.text();
-        tokens.push(token);
-        places.push(typeof holders === 'string' ? holders : (holders[count - left] ?? ''));
+        tokens ??= TakeTokens.draw(store.tokens);
+        token = tokens.of(elementOf(row));
       } else if (expiresAt !== null || reason !== null) {
         lost ??= [];
         lost.push(count - left, expiresAt, reason);
@@ -103,7 +103,11 @@ export function take(
       left--;
     }
     if (until === null) rows.remove(subscription, taken);
-    else rows.reserve(subscription, taken, { until, owner, at: now, tokens, holders: places });
+    // Those who wait for elements ask again and again, which must write nothing.
+    else if (tokens !== null && taken.length > 0) {
+      const places = typeof holders === 'string' ? holders : holders.slice(place);
+      rows.reserve(subscription, taken, { until, owner, at: now, token: tokens.stored, holders: places });
+    }
   }
   return [left > 0 && ids === null ? rows.firstDueAt(subscription) : null, until, lost, fields, isCut];
 }
