@@ -1,3 +1,4 @@
+import assert from 'node:assert/strict';
 import { type Answer, type QueueClient, queuePath } from '../support/http-client.ts';
 
 /** A line of a take of many, as it came. */
@@ -32,8 +33,9 @@ export function takeFrom(client: QueueClient, options: object): Promise<Answer> 
   return client.request('POST', '/take', { body: JSON.stringify(options) });
 }
 
-/** The lines of a response. */
-export function linesOf({ body }: Answer): TakenLine[] {
+/** The lines of a response. An error is a line of JSON, too, and no element. */
+export function linesOf({ status, body }: Answer): TakenLine[] {
+  assert.equal(status, 200, body.toString('utf8'));
   return body
     .toString('utf8')
     .split('\n')
