@@ -7,7 +7,7 @@ import { UserLimit, type UserLimits } from '../util/user-limit.ts';
 import { SeriesLimit } from './activity.ts';
 import { type Difference, type NodeInfo, nodeText } from './cluster.ts';
 import type { PendingConsumer } from './consumer.ts';
-import { InsertTurns } from './insert-turns.ts';
+import { EngineTurns } from './engine-turns.ts';
 import { checkMigration, Migration, MigrationTargetMissing } from './migration.ts';
 import { Namespace, type Shared } from './namespace.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
@@ -85,7 +85,7 @@ export class Broker implements Service {
       random: options.random,
       log: options.log,
       waitingLimit: this.#waitingLimit,
-      insertTurns: new InsertTurns(options.clock),
+      engineTurns: new EngineTurns(options.clock),
       seriesLimit: new SeriesLimit(),
       self: this.#self,
       noteNode: (node) => this.#noteNode(node, options.log),

@@ -22,7 +22,7 @@ import type { UserLimit } from '../util/user-limit.ts';
 import { Activity, type SeriesLimit } from './activity.ts';
 import { Cluster, type NodeInfo } from './cluster.ts';
 import type { Consumer, PendingConsumer } from './consumer.ts';
-import type { InsertTurns } from './insert-turns.ts';
+import type { EngineTurns } from './engine-turns.ts';
 import { Meter } from './meter.ts';
 import type { Migration } from './migration.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
@@ -39,7 +39,7 @@ export interface Shared {
   readonly random: () => number;
   readonly log: BrokerLog;
   readonly waitingLimit: UserLimit;
-  readonly insertTurns: InsertTurns;
+  readonly engineTurns: EngineTurns;
   readonly seriesLimit: SeriesLimit;
   /** This node, as the others see it. */
   readonly self: NodeInfo;
@@ -49,6 +49,11 @@ export interface Shared {
   readonly noteNode: (node: NodeInfo) => void;
   readonly makeTid: () => string;
 }
+
+/** An element of more bytes makes those of its queue count as large until takes bring smaller ones. */
+const SMALL_BYTES = 1024;
+/** What is expected of the first element that this node takes from a queue that was there before. */
+const UNKNOWN_BYTES = 1_048_576;
 
 /** Names, pause flags and options are read again this often, ± half, in case a watch missed a change. */
 const REREAD_MS = 60_000;
@@ -111,6 +116,8 @@ export class Namespace {
   readonly #storedOptions: DefinitionsCache;
   /** Of queues with a bound that were inserted into. */
   readonly #capacities = new Map<string, Capacity>();
+  /** About how many bytes an element at the front of a known queue has, as far as this node knows. */
+  readonly #elementBytes = new Map<string, number>();
   #isStopped = false;
   /** Whether the engine was given the options that were stored before this node started. */
   #isDeclared = false;
@@ -263,6 +270,8 @@ export class Namespace {
       for (const name of [...this.#queues.keys()]) if (!this.#known.has(name)) this.#queues.delete(name);
       for (const name of [...this.#capacities.keys()])
         if (!this.#known.has(name)) this.#capacities.delete(name);
+      for (const name of [...this.#elementBytes.keys()])
+        if (!this.#known.has(name)) this.#elementBytes.delete(name);
       for (const name of [...this.#waitQueues.keys()]) this.#dropIdle(name);
     } finally {
       this.#reloads.delete(added);
@@ -351,16 +360,17 @@ export class Namespace {
   noteStored({ name }: QueueKey): void {
     if (this.#known.has(name)) return;
     this.#known.add(name);
+    this.#elementBytes.set(name, 0);
     this.activity.noteNew(name);
     for (const added of this.#reloads) added.add(name);
   }
 
   /**
-   * Calls `store` in the user's turn, see `InsertTurns`; null: at once. Not async: this is on every insert's path.
+   * Calls `store` in the user's turn, see `EngineTurns`; null: at once. Not async: this is on every insert's path.
    * @param store may throw
    */
   inTurn<T>(user: string | null, elements: readonly NewElement[], store: () => Promise<T>): Promise<T> {
-    if (user !== null) return this.#shared.insertTurns.run(this.storage, user, elements, store);
+    if (user !== null) return this.#shared.engineTurns.insert(this.storage, user, elements, store);
     try {
       return store();
     } catch (error) {
@@ -370,7 +380,37 @@ export class Namespace {
 
   /** Resolves when all elements that wait for a turn of the user have been given to the engine, or rejected; null: none wait. */
   turnsOver(user: string): Promise<void> | null {
-    return this.#shared.insertTurns.whenStarted(this.storage, user);
+    return this.#shared.engineTurns.whenInserted(this.storage, user);
+  }
+
+  /** See `EngineTurns.tryRead`. */
+  tryRead(user: string, bytes: number): (() => void) | null {
+    return this.#shared.engineTurns.tryRead(this.storage, user, bytes);
+  }
+
+  /** See `EngineTurns.read`. */
+  read(user: string, bytes: number): Promise<() => void> {
+    return this.#shared.engineTurns.read(this.storage, user, bytes);
+  }
+
+  /** About how many bytes a take of one element will read. */
+  expectedBytes({ name }: QueueKey): number {
+    return this.#elementBytes.get(name) ?? (this.#known.has(name) ? UNKNOWN_BYTES : 0);
+  }
+
+  /** Elements are being stored that takes may find in front from now on. */
+  noteLarge({ name }: QueueKey, elements: readonly NewElement[]): void {
+    let largest = SMALL_BYTES;
+    for (const { body } of elements) if (body.byteLength > largest) largest = body.byteLength;
+    if (largest > SMALL_BYTES)
+      this.#elementBytes.set(name, Math.max(largest, this.#elementBytes.get(name) ?? 0));
+  }
+
+  /** A take read so many bytes for an element. After a large one, the next ones are expected to be large as well, by half each time. */
+  noteTaken({ name }: QueueKey, bytes: number): void {
+    const expected = this.#elementBytes.get(name);
+    if (expected !== undefined && bytes <= SMALL_BYTES && expected <= SMALL_BYTES) return;
+    if (this.#known.has(name)) this.#elementBytes.set(name, Math.max(bytes, (expected ?? 0) / 2));
   }
 
   /** The engine is about to know the queue, which counts already, lest many at once pass the limit. */
@@ -573,6 +613,7 @@ export class Namespace {
   #forget(name: string): void {
     this.#known.delete(name);
     this.#capacities.delete(name);
+    this.#elementBytes.delete(name);
     this.#queues.delete(name);
     this.#dropIdle(name);
     for (const added of this.#reloads) added.delete(name);

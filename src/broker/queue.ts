@@ -72,7 +72,7 @@ interface QueueHistoryRecord extends QueueHistory {
 }
 
 export interface QueueInsertOptions {
-  /** In whose turn the elements are stored, see `InsertTurns`; null: at once. */
+  /** In whose turn the elements are stored, see `EngineTurns`; null: at once. */
   readonly user?: string | null;
   /** Called for each element whose dedup key was seen with the same content; see `NewElement.dedupKey`. */
   readonly onRepeat?: ((index: number) => void) | null;
@@ -167,7 +167,8 @@ export class Queue {
     const admit = (): Promise<ElementId[]> =>
       bound === null ? store() : bound.admit(elements, store, { request });
     const stored = namespace.inTurn(user, elements, admit);
-    this.namespace.noteStoring(this.key, stored);
+    namespace.noteStoring(this.key, stored);
+    namespace.noteLarge(this.key, elements);
     if (isSent) this.#wakeFor(elements);
     // It is sent once the bound is known, in a later turn.
     else this.#wakeAfter(elements, stored);
@@ -238,6 +239,7 @@ export class Queue {
     );
     for (const [queue, elements] of targets) {
       queue.namespace.noteStoring(queue.key, transferring);
+      queue.namespace.noteLarge(queue.key, elements);
       if (storage.ordersTransfers && isSent) queue.#wakeFor(elements);
       else queue.#wakeAfter(elements, transferring);
     }

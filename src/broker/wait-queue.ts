@@ -1,13 +1,17 @@
+import { CALL_TIMEOUT_MS } from '../engine/calls.ts';
 import type { GroupCounts, TakeResult } from '../engine/storage.ts';
 import { type Delivery, type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
+import { LIMITS } from '../model/limits.ts';
 import { Backoff } from '../util/backoff.ts';
 import type { CancelTimer } from '../util/clock.ts';
 import { type Claim, Consumer, type GetRequest, popTimeout, type Sink } from './consumer.ts';
 import { toLocal } from './engine-time.ts';
+import { readRejection } from './engine-turns.ts';
 import { takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
 import type { Queue } from './queue.ts';
+import { type TakeTurn, TakeTurns } from './take-turns.ts';
 
 /** Elements requested by one match, at most: bounds the work of one turn, not the throughput. */
 const MAX_PER_MATCH = 1000;
@@ -26,6 +30,9 @@ const POLLS_TOGETHER_MS = 250;
 /** If a due moment seems past, the engine is queried again after this long. */
 const CLOCK_SKEW_RETRY_MS = 20;
 
+/** Takes that are expected to bring no more than this wait for no turn. */
+const FREE_BYTES = 16_384;
+
 /** For `match`: an unknown number of elements became eligible. */
 export const MANY = Number.POSITIVE_INFINITY;
 
@@ -41,6 +48,10 @@ interface SharedTake {
   readonly consumers: Consumer[];
   /** Of its only consumer; null if it may have several. */
   readonly maxBytes: number | null;
+  /** In whose turn it reads; undefined: it needs none, and serves any. */
+  readonly user: string | null | undefined;
+  /** Ends when it has read; null: it needs none. */
+  readonly turn: TakeTurn | null;
   /** How many elements they request together. */
   count: number;
 }
@@ -88,6 +99,8 @@ export class WaitQueue {
   /** Consumers that timed out while a take for them was in flight: they end as soon as it is sure that it has nothing for them. */
   #timedOut = 0;
   #ofUsers = 0;
+  /** Null if its users needed none yet. */
+  #turns: TakeTurns | null = null;
 
   constructor(queue: Queue, group: GroupName) {
     this.#queue = queue;
@@ -131,7 +144,10 @@ export class WaitQueue {
     else if (timeoutMs !== null) {
       consumer.cancelTimeout = clock.after(timeoutMs, () => {
         this.#noteTimeout(consumer);
-        if (consumer.state === 'waiting') this.end(consumer, timeoutError(consumer));
+        if (consumer.state !== 'waiting') return;
+        // There may be an element for it.
+        const isLate = this.#turns?.isAwaitedBy(request.owner) === true;
+        this.end(consumer, isLate ? readRejection() : timeoutError(consumer));
       });
     }
     if (this.#queue.paused) this.#endTimedOut();
@@ -221,8 +237,12 @@ export class WaitQueue {
       this.#matchAgain += count;
       return;
     }
-    if (!this.#hasConsumers || this.#queue.paused) return;
+    if (!this.#hasConsumers || this.#queue.paused) {
+      this.#turns?.release();
+      return;
+    }
     const { takes, consumers, requested } = this.#startTakes(Math.min(count, MAX_PER_MATCH));
+    this.#turns?.release();
     if (takes.length === 0) {
       if (this.#timer === null) this.#sleep();
       return;
@@ -237,16 +257,20 @@ export class WaitQueue {
       wallAt: clock.now(),
       storedDueAt: null,
     };
-    const results = takes.map((take) =>
-      storage.take(this.#queue.key, {
+    const results = takes.map((take) => {
+      const { turn } = take;
+      const taking = storage.take(this.#queue.key, {
         group: this.group,
         count: take.count,
         leaseMs: take.leaseMs,
         owner: take.owner,
         tids: take.tids,
         ...(take.maxBytes !== null && { maxBytes: take.maxBytes }),
-      }),
-    );
+        ...(turn !== null && { leftMs: CALL_TIMEOUT_MS - turn.waitedMs }),
+      });
+      if (turn !== null) taking.then(turn.end, turn.end);
+      return taking;
+    });
     // Each outcome counts alone: a failed take must not lose what another one returned.
     this.#matchEnded = Promise.allSettled(results).then((outcomes) => this.#endMatch(outcomes));
   }
@@ -278,18 +302,30 @@ export class WaitQueue {
     const consumers: Consumer[] = [];
     let requested = 0;
     let take: SharedTake | undefined;
+    const eachBytes = this.#ns.expectedBytes(this.#queue.key);
     for (const consumer of this.#waiting) {
       if (requested >= count) break;
       if (requested > 0 && requested + consumer.count > MAX_PER_MATCH) break;
       const isShared = take !== undefined && take.maxBytes === null && fits(consumer, take);
       if (!isShared && takes.length === MAX_TAKES) break;
-      if (consumer.claim?.acquire(consumer) === false) continue;
+      const { leaseMs, owner } = consumer.request;
+      let turn: TakeTurn | null = null;
+      const bytes = isShared ? 0 : this.#bytesOf(consumer, eachBytes, count - requested);
+      if (owner !== null && bytes > FREE_BYTES) {
+        this.#turns ??= this.#takeTurns();
+        turn = this.#turns.begin(owner, bytes);
+        if (turn === null) continue;
+      }
+      if (consumer.claim?.acquire(consumer) === false) {
+        if (owner !== null && turn !== null) this.#turns?.keep(owner, turn);
+        continue;
+      }
       if (take === undefined || !isShared) {
-        const { leaseMs, owner } = consumer.request;
         const { maxBytes } = consumer;
         const tids = leaseMs === null ? null : consumer.request.tid;
         const of = leaseMs === null ? null : owner;
-        take = { leaseMs, owner: of, tids, consumers: [], count: 0, maxBytes };
+        const user = bytes > FREE_BYTES ? owner : undefined;
+        take = { leaseMs, owner: of, tids, consumers: [], count: 0, maxBytes, user, turn };
         takes.push(take);
       }
       if (take.leaseMs !== null) noteTid(take, consumer);
@@ -301,6 +337,25 @@ export class WaitQueue {
       requested += consumer.count;
     }
     return { takes, consumers, requested };
+  }
+
+  /** About what a take reads whose first consumer this is, and which may have others for `count` elements. */
+  #bytesOf({ count: own, maxBytes }: Consumer, eachBytes: number, count: number): number {
+    const elements = maxBytes === null ? Math.min(Math.max(own, count), own * this.#waiting.size) : own;
+    return Math.min(elements * eachBytes, maxBytes ?? LIMITS.takeBytes);
+  }
+
+  #takeTurns(): TakeTurns {
+    return new TakeTurns(this.#ns, {
+      onTurn: () => this.#match(MANY),
+      onLate: (user, error) => {
+        for (const consumer of this.#waiting) {
+          if (consumer.timedOut && consumer.request.owner === user) this.end(consumer, error);
+        }
+        // The others of the user wait for the next turn.
+        this.#match(MANY);
+      },
+    });
   }
 
   #endMatch(outcomes: readonly PromiseSettledResult<TakeResult>[]): void {
@@ -321,6 +376,7 @@ export class WaitQueue {
         continue;
       }
       const { deliveries, nextDueAt, isCut = false } = outcome.value;
+      this.#ns.noteTaken(this.#queue.key, meanBytes(deliveries));
       if (isCut) for (const consumer of take.consumers) consumer.isCut = true;
       if (deliveries.length < take.count) {
         isShort = true;
@@ -345,6 +401,7 @@ export class WaitQueue {
     this.#matchAgain = 0;
     if (failure === null) this.#continue(more, isShort);
     else this.#backOff(failure);
+    if (this.#inFlight === null) this.#turns?.release();
     this.#restIfEmpty();
     // Last, since a claim may then match other wait queues, or end its call.
     for (const consumer of match.consumers) {
@@ -564,8 +621,15 @@ class ConsumerList {
  * Whether what a take returns may go to the consumer: a reservation belongs to the user who requested it. A consumer that is
  * bounded by bytes has a take of its own.
  */
-function fits({ request, maxBytes }: Consumer, { leaseMs, owner }: SharedTake): boolean {
-  return maxBytes === null && request.leaseMs === leaseMs && (leaseMs === null || request.owner === owner);
+function fits({ request, maxBytes }: Consumer, { leaseMs, owner, user }: SharedTake): boolean {
+  if (maxBytes !== null || request.leaseMs !== leaseMs) return false;
+  return (leaseMs === null || request.owner === owner) && (user === undefined || request.owner === user);
+}
+
+function meanBytes(deliveries: readonly Delivery[]): number {
+  let bytes = 0;
+  for (const { body } of deliveries) bytes += body.byteLength;
+  return bytes / Math.max(1, deliveries.length);
 }
 
 /** A consumer joins a shared take: its reservations are kept in its name. */

@@ -229,7 +229,7 @@ export interface DeadLetterPolicy {
   readonly queue: string;
 }
 
-export interface TakeOptions {
+export interface TakeOptions extends TimeLeft {
   readonly group: GroupName;
   /** At most this many, 1 to 1000. */
   readonly count: number;

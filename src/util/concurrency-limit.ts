@@ -76,6 +76,15 @@ export class ConcurrencyLimit {
   async enter(key: string, options: WorkOptions = {}): Promise<() => void> {
     const { size = 1 } = options;
     if (!this.#startNow(key, size)) await this.#wait(key, options);
+    return this.#onceEnd(key, size);
+  }
+
+  /** The same if work of the key may start now; else null, and nothing waits. */
+  tryEnter(key: string, { size = 1 }: Pick<WorkOptions, 'size'> = {}): (() => void) | null {
+    return this.#startNow(key, size) ? this.#onceEnd(key, size) : null;
+  }
+
+  #onceEnd(key: string, size: number): () => void {
     let isOver = false;
     return () => {
       if (!isOver) this.#end(key, size);

@@ -14,21 +14,37 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'an engine is given all that one user inserts at once',
     suite: 'insert turns',
-    edits: edit(
-      'broker/insert-turns.ts',
-      'perKey: MAX_BYTES,\n        total: MAX_BYTES,',
-      'perKey: Infinity,',
-    ),
+    edits: edit('broker/engine-turns.ts', 'perKey: MAX_BYTES,\n      total: MAX_BYTES,', 'perKey: Infinity,'),
   },
   {
     name: 'inserts wait for their turn for any time',
     suite: 'insert turns',
-    edits: edit('broker/insert-turns.ts', 'timeout: { clock: this.#clock, ms: TIMEOUT_MS },', ''),
+    edits: edit('broker/engine-turns.ts', 'timeout: { clock: this.#clock, ms: TIMEOUT_MS },', ''),
   },
   {
     name: 'an insert has all its time once more when its turn comes',
     suite: 'insert turns',
     edits: edit('broker/queue.ts', '        leftMs: leftMs(),', ''),
+  },
+  {
+    name: 'an engine is given all large takes of one user at once',
+    suite: 'take turns',
+    edits: edit('broker/wait-queue.ts', 'if (owner !== null && bytes > FREE_BYTES) {', 'if (false) {'),
+  },
+  {
+    name: 'a consumer whose user waits for a turn to take delays those behind it',
+    suite: 'take turns',
+    edits: edit('broker/wait-queue.ts', 'if (turn === null) continue;', 'if (turn === null) break;'),
+  },
+  {
+    name: 'a turn to take that nobody needs any more is kept',
+    suite: 'take turns',
+    edits: edit('broker/take-turns.ts', 'for (const turn of this.#begun.values()) turn.end();', ''),
+  },
+  {
+    name: 'a take has all its time once more when its turn comes',
+    suite: 'take turns',
+    edits: edit('broker/wait-queue.ts', 'CALL_TIMEOUT_MS - turn.waitedMs', 'CALL_TIMEOUT_MS'),
   },
   {
     name: 'one user may have all connections of HTTP',
@@ -142,8 +158,8 @@ export const BROKER: readonly Mutant[] = [
     suite: 'wait queue',
     edits: edit(
       'broker/wait-queue.ts',
-      'if (!this.#hasConsumers || this.#queue.paused) return;\n    const { takes, consumers',
-      'if (!this.#hasConsumers) return;\n    const { takes, consumers',
+      '    if (!this.#hasConsumers || this.#queue.paused) {\n      this.#turns?.release();',
+      '    if (!this.#hasConsumers) {\n      this.#turns?.release();',
     ),
   },
   {

@@ -159,6 +159,7 @@ export const SUITES = {
   metrics: { files: ['test/unit/metrics.test.ts'], pattern: 'from 0|oldest ready' },
   'wait queue': { files: ['test/broker/wait-queue.test.ts'], pattern: null },
   'insert turns': { files: ['test/http/insert-turns.test.ts'], pattern: null },
+  'take turns': { files: ['test/http/take-turns.test.ts'], pattern: null },
   'connections of users': { files: ['test/http/limits.test.ts'], pattern: 'Connections of one user' },
   'joint takes': { files: ['test/broker/joint-take.test.ts'], pattern: null },
   'dead letters': { files: ['test/broker/dead-letter-wake.test.ts'], pattern: 'memory' },

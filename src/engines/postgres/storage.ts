@@ -143,6 +143,7 @@ export class PostgresStorage implements Storage {
       item.seqs === null && options.maxBytes === undefined
         ? size
         : { ...size, returned: Math.min(options.count * BODY_BYTES, options.maxBytes ?? MAX_RETURNED_BYTES) },
+      options.leftMs,
     );
   }
 

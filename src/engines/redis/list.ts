@@ -115,7 +115,10 @@ export class ListStorage implements Storage {
     return this.#batchers.call(queue, LPUSH, call, { ...options, deadlineAt });
   }
 
-  async take(queue: QueueKey, { group, count, leaseMs, ids, maxBytes }: TakeOptions): Promise<TakeResult> {
+  async take(
+    queue: QueueKey,
+    { group, count, leaseMs, ids, maxBytes, leftMs }: TakeOptions,
+  ): Promise<TakeResult> {
     if (leaseMs !== null) throw notSupported('reserve');
     if (ids !== undefined) throw notSupported('takes by id');
     if (group !== PLAIN_GROUP) return NOTHING;
@@ -123,6 +126,7 @@ export class ListStorage implements Storage {
     const { damaged, isHeldUp, ...taken } = await this.#batchers.call(queue, RPOP, call, {
       join: maxBytes === undefined ? 'rpop' : null,
       items: count,
+      deadlineAt: this.#batchers.deadline(leftMs),
     });
     if (damaged.length > 0) await this.#putBehind(queue, damaged);
     if (!isHeldUp) return taken;

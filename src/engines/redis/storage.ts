@@ -135,7 +135,7 @@ export class RedisStorage implements Storage {
   }
 
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
-    const { group, count, leaseMs, owner, tids, ids = null, maxBytes = null } = options;
+    const { group, count, leaseMs, owner, tids, ids = null, maxBytes = null, leftMs } = options;
     if (ids?.length === 0) return Promise.resolve({ deliveries: [], nextDueAt: null });
     const lease = leaseMs === null ? null : Math.max(1, Math.ceil(leaseMs));
     const call = {
@@ -150,6 +150,7 @@ export class RedisStorage implements Storage {
     return this.#batchers.call(queue, TAKE, call, {
       join: ids === null && maxBytes === null ? `take ${lease} ${call.owner} ${group}` : null,
       items: count,
+      deadlineAt: this.#batchers.deadline(leftMs),
       ...(lease === null ? {} : { dues: [{ queue, ms: lease }] }),
     });
   }

@@ -108,7 +108,7 @@ export class SqliteStorage implements Storage {
   }
 
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
-    const { group, count, ids, leaseMs, owner, tids, maxBytes } = options;
+    const { group, count, ids, leaseMs, owner, tids, maxBytes, leftMs } = options;
     return this.#client.call(
       'take',
       () => {
@@ -122,6 +122,7 @@ export class SqliteStorage implements Storage {
         isCut: taken[4],
       }),
       ({ deliveries }) => this.#returnLate(queue, deliveries),
+      leftMs,
     );
   }
 

@@ -1,0 +1,114 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { type HeldTakes, holdTakes } from '../support/held-takes.ts';
+import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
+import { sharedHarness } from './harness.ts';
+
+const USERS = ['test1', 'flood'].map((name) => ({ name, password: name, rights: null }));
+const BODY = 'x'.repeat(1_000_000);
+const QUEUES = 20;
+/** Takes of a MB that one user may have at the engine: 4 MiB, and the last one may exceed that. */
+const AT_ONCE = 5;
+
+describe('Takes of large elements by several users', () => {
+  const harness = sharedHarness({ users: USERS });
+  const as = (name: string): QueueClient => harness().client(`${name}:${name}`);
+  let held: HeldTakes;
+  let flood: QueueClient;
+  let honest: QueueClient;
+  let queues: readonly string[];
+  beforeEach(async () => {
+    flood = as('flood');
+    honest = as('test1');
+    queues = Array.from({ length: QUEUES }, () => harness().queue());
+    for (const queue of queues) await flood.insert('N', queue, BODY);
+    held = holdTakes(harness().opened.engine.storage, (queue) => queues.includes(queue));
+  });
+  afterEach(async () => {
+    held.release();
+    for (const queue of queues) await flood.get('N', queue, { to: 0 });
+  });
+
+  const large = (): number => held.queues.filter((queue) => queues.includes(queue)).length;
+  /** So many requests one after the other leave the server time to read what came before them. */
+  const letServerRead = async (): Promise<void> => {
+    for (let i = 0; i < 50; i += 1) await honest.status('N', 'none');
+  };
+  const takeAll = async (options = {}): Promise<Promise<Answer>[]> => {
+    const taking = queues.map((queue) => flood.get('N', queue, { to: 0, ...options }));
+    await until(() => large() >= AT_ONCE);
+    await letServerRead();
+    return taking;
+  };
+  const statuses = async (taking: readonly Promise<Answer>[]): Promise<number[]> =>
+    (await Promise.all(taking)).map(({ status }) => status);
+
+  it('go to the engine in turn: of 20 MB that one user takes, no other waits for more than a few', async () => {
+    const taking = await takeAll();
+    assert.equal(large(), AT_ONCE);
+    // Another user's small and large ones go at once.
+    const queue = harness().queue();
+    await honest.insert('N', queue, 'small');
+    assert.equal((await honest.get('N', queue, { to: 0 })).status, 200);
+    await honest.insert('N', queue, BODY);
+    assert.equal((await honest.get('N', queue, { to: 0 })).body.length, BODY.length);
+    held.release();
+    assert.deepEqual(new Set(await statuses(taking)), new Set([200]));
+  });
+
+  it('delay nobody else in the same queue, and no small take of the same user', async () => {
+    const taking = await takeAll();
+    const other = honest.get('N', queues.at(-1) ?? '', { to: 0 });
+    await until(() => large() === AT_ONCE + 1);
+    const small = harness().queue();
+    await flood.insert('N', small, 'small');
+    assert.equal((await flood.get('N', small, { to: 0 })).status, 200);
+    held.release();
+    assert.equal((await other).body.length, BODY.length);
+    assert.deepEqual((await statuses(taking)).toSorted(), [...Array(QUEUES - 1).fill(200), 504]);
+  });
+
+  it('take nothing for a client that disconnects before its turn, and delay nobody by it', async () => {
+    const gone = new AbortController();
+    const taking = await takeAll();
+    const queue = queues.at(-1) ?? '';
+    const leaving = flood.get('N', queue, { to: 0, signal: gone.signal });
+    await letServerRead();
+    gone.abort();
+    await assert.rejects(leaving);
+    held.release();
+    assert.deepEqual(new Set(await statuses(taking)), new Set([200]));
+  });
+
+  it('leave to the engine what is left of their 4.5 s when their turn comes', async () => {
+    const taking = await takeAll();
+    await harness().passTime(3_000);
+    held.release();
+    held = holdTakes(harness().opened.engine.storage, () => false);
+    await statuses(taking);
+    assert.deepEqual(new Set(held.leftMs), new Set([1_500]));
+  });
+
+  it('are rejected with overloaded if their turn does not come within 3.5 s, or in their own time', async () => {
+    const taking = await takeAll();
+    const blocked = flood.get('N', queues.at(-1) ?? '', { to: 2_000 });
+    await letServerRead();
+    await harness().passTime(3_500);
+    const answers = [await blocked, ...(await Promise.all(taking.slice(AT_ONCE)))];
+    for (const answer of answers) {
+      assert.equal(answer.status, 503);
+      assert.equal(jsonOf<{ code: string }>(answer).code, 'overloaded');
+      assert.equal(answer.headers['retry-after'], '1');
+    }
+    held.release();
+    assert.deepEqual(new Set(await statuses(taking.slice(0, AT_ONCE))), new Set([200]));
+  });
+
+  it('wait as long as they may for their turn if they would wait for an element', async () => {
+    const taking = await takeAll({ to: 60_000 });
+    await harness().passTime(10_000);
+    held.release();
+    assert.deepEqual(new Set(await statuses(taking)), new Set([200]));
+  });
+});
