@@ -184,7 +184,7 @@ export class ApiTokens implements Service {
     this.#keep(id, definitions, stored);
     if (this.#options.ownerNamed(owner.name) === null) {
       // Removed while it was stored: the end of the user's tokens has not seen this one.
-      await this.revokeOf(owner.name);
+      await this.revokeOf([owner.name]);
       throw loginLost();
     }
     return { record: recordOf(id, this.#byId.get(id) as TokenEntry), secret };
@@ -216,11 +216,12 @@ export class ApiTokens implements Service {
   }
 
   /**
-   * Revokes the tokens of a user who was removed, on all nodes: this one knows of the user no more, others may not have read that
+   * Revokes the tokens of users who were removed, on all nodes: this one knows of the users no more, others may not have read that
    * yet. Resolves after a try; what fails is tried again.
    */
-  async revokeOf(owner: string): Promise<void> {
-    const own = [...this.#byId].filter(([, { stored }]) => stored.owner === owner);
+  async revokeOf(owners: readonly string[]): Promise<void> {
+    const removed = new Set(owners);
+    const own = [...this.#byId].filter(([, { stored }]) => removed.has(stored.owner));
     await Promise.all(own.map(([id, token]) => this.#revocations.do(id, () => this.#delete(id, token))));
   }
 

@@ -54,11 +54,10 @@ interface LoginCounts {
   limited: number;
 }
 
-/** How long credentials that were right are accepted without a hash after their last use, and how many are. */
+/** How long credentials that were right are accepted without a hash after their last use. */
 const RECALL_MS = 5 * 60_000;
 /** How long they pass the limits on failures: who sends them does not guess. */
 const PROVEN_MS = 30 * 24 * 3_600_000;
-const MAX_REMEMBERED = 10_000;
 /** A use renews an entry after this long: not with each request. */
 const RENEW_MS = 10_000;
 /** Credentials that were wrong are wrong until the users change; so many are remembered. */
@@ -106,7 +105,7 @@ export class PasswordAuthenticator implements Authenticator {
   readonly #verify: typeof passwordMatches;
   /** Keys are digests with this secret, so that the maps hold no password and lookup time reveals nothing. */
   readonly #secret = randomBytes(32).toString('base64url');
-  /** One entry for each (name, password) that was right; the one used longest ago first. */
+  /** One entry for each (name, password) that was right: no more than there are users. */
   readonly #remembered = new Map<string, Remembered>();
   /** A client that retries with a stale password costs no hash and uses up no limit. The last one used is last. */
   readonly #wrong = new Map<string, Wrong>();
@@ -351,7 +350,7 @@ export class PasswordAuthenticator implements Authenticator {
   }
 
   #remember(key: string, user: User): void {
-    putLast(this.#remembered, key, { user, usedAt: this.#clock.monotonic() }, MAX_REMEMBERED);
+    this.#remembered.set(key, { user, usedAt: this.#clock.monotonic() });
   }
 
   #rememberWrong(key: string): void {

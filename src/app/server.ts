@@ -199,7 +199,7 @@ export class Server implements Service {
     // Nodes that have not read the users again accept what ended here until they know.
     const passwords = [...changes.removed, ...changes.changed].flatMap((name) => before.get(name) ?? []);
     await Promise.all([
-      ...changes.removed.map((name) => tokens.revokeOf(name)),
+      tokens.revokeOf(changes.removed),
       // What cannot be stored now is logged, and stored later.
       ...passwords.map((account) => consoleSessions.endPassword(account).catch(() => {})),
     ]);

@@ -15,6 +15,9 @@ export class UsersNotEditable extends Error {}
 
 const USERS = ['http', 'users'] as const;
 
+/** That was checked when the configuration was loaded, in less time than the parser takes. */
+const KEYS_ARE_UNIQUE = { uniqueKeys: false } as const;
+
 /**
  * The users that stand in a configuration file, as they stand there.
  * @throws UsersNotEditable, or Error of the system
@@ -38,7 +41,7 @@ export async function editUser(file: string, name: string, members: UserMembers 
     content = document.toString({ lineWidth: 0 });
   }
   // An anchor may be used elsewhere: what would change more than the user does not reach the file.
-  if (!isDeepStrictEqual(parseDocument(content).toJS(), wanted)) {
+  if (!isDeepStrictEqual(parseDocument(content, KEYS_ARE_UNIQUE).toJS(), wanted)) {
     throw new UsersNotEditable(
       `User ${name} shares a part of ${file} with something else; change it by hand.`,
     );
@@ -48,7 +51,7 @@ export async function editUser(file: string, name: string, members: UserMembers 
 
 async function readDocument(file: string): Promise<{ text: string; document: Document.Parsed }> {
   const text = await readFile(file, 'utf8');
-  const document = parseDocument(text);
+  const document = parseDocument(text, KEYS_ARE_UNIQUE);
   for (const path of [['http'], USERS]) {
     const node = document.getIn(path, true);
     if (node === undefined || isMap(node) || (isScalar(node) && node.value === null)) continue;

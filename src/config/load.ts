@@ -1,7 +1,8 @@
+import { once } from 'node:events';
 import { readFileSync, statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
-import type { Document, YAMLError } from 'yaml';
+import { Worker } from 'node:worker_threads';
 import { QuaysideError } from '../model/errors.ts';
 import { checkGroup, checkName } from '../model/names.ts';
 import { didYouMean, nearestName } from '../util/did-you-mean.ts';
@@ -11,6 +12,7 @@ import { conflictOf } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
 import { type SchemaError, schemaErrors } from '../util/schema.ts';
 import { type Config, type NamespaceConfig, Options, type QueueConfig } from './options.ts';
+import type { YamlOutcome } from './yaml.ts';
 
 // The configuration from the declared options: first how it is read and checked, then how options and their errors are shown.
 
@@ -363,7 +365,6 @@ function optionPaths(schema: OptionSchema, path: Path): Path[] {
   return [...(path.length === 0 ? [] : [path]), ...own, ...inner];
 }
 
-const MAX_ALIASES = 100;
 const QUOTE = 'Mend it there; values with special characters go between single quotes';
 
 /**
@@ -399,33 +400,33 @@ async function parseConfig(file: string, text: string): Promise<Tree> {
 function generatedJson(text: string): unknown {
   try {
     const value: unknown = JSON.parse(text);
-    return [JSON.stringify(value), JSON.stringify(value, null, 2)].includes(text.trimEnd()) ? value : null;
+    const generated = JSON.stringify(value, null, text.startsWith('{\n') ? 2 : 0);
+    return generated === text.trimEnd() ? value : null;
   } catch {
     return null;
   }
 }
 
 async function parseYaml(file: string, text: string): Promise<unknown> {
-  const { parseDocument } = await import('yaml');
-  const document = parseDocument(text);
-  const error = document.errors[0] ?? document.warnings[0];
-  if (error !== undefined) throw wrongFile(file, `is not YAML: ${yamlErrorText(error)}`, QUOTE);
-  return toValue(file, document);
+  const read = text.length > LONG_YAML ? readInThread : (await import('./yaml.ts')).readYaml;
+  const outcome = await read(text);
+  if ('problem' in outcome) throw wrongFile(file, outcome.problem, QUOTE);
+  return outcome.value;
 }
 
-/** What is wrong and where. The rest of the parser's message may quote the file, secrets included. */
-function yamlErrorText({ message, linePos }: YAMLError): string {
-  const [what = ''] = message.split(/: | at line |\n/);
-  const [at] = linePos ?? [];
-  return at === undefined ? what : `${what}, at line ${at.line}, column ${at.col}`;
-}
+/** The parser takes seconds for 10,000 users, and a server that reads them again has other things to do. */
+const LONG_YAML = 262_144;
 
-function toValue(file: string, document: Document.Parsed): unknown {
-  try {
-    return document.toJS({ maxAliasCount: MAX_ALIASES });
-  } catch {
-    throw wrongFile(file, 'has an alias (*name) that stands for nothing, or too many of them', QUOTE);
-  }
+async function readInThread(text: string): Promise<YamlOutcome> {
+  // Built files are JavaScript; in the working tree Node runs the TypeScript.
+  const entry = import.meta.url.endsWith('.ts') ? './yaml-thread.ts' : './yaml-thread.js';
+  const thread = new Worker(new URL(entry, import.meta.url), {
+    workerData: text,
+    execArgv: [],
+    name: 'quayside-yaml',
+  });
+  const [outcome] = (await once(thread, 'message')) as [YamlOutcome];
+  return outcome;
 }
 
 function wrongFile(file: string, problem: string, hint: string): ConfigError {

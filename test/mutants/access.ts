@@ -291,7 +291,7 @@ export const ACCESS: readonly Mutant[] = [
     edits: [
       {
         file: 'src/app/server.ts',
-        search: '      ...changes.removed.map((name) => tokens.revokeOf(name)),\n',
+        search: '      tokens.revokeOf(changes.removed),\n',
         replace: '',
       },
     ],

@@ -14,6 +14,7 @@ const PROGRAMS = {
   main: 'src/main.ts',
   'worker/main': 'src/engines/sqlite/worker/main.ts',
   'thread/worker': 'src/sandbox/thread/worker.ts',
+  'yaml-thread': 'src/config/yaml-thread.ts',
 };
 
 export interface Bundle {

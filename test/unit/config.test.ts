@@ -33,6 +33,27 @@ describe('The configuration', () => {
     assert.deepEqual(namespaces, { jobs: namespace({ url: 'sqlite:jobs.db', lease: 30, deadLetter }) });
   });
 
+  it('of thousands of users is read while the program does other things', async () => {
+    const user = (_: unknown, i: number): string =>
+      `    user${i}: { password: 'pw', rights: { N: [read, write] } }\n`;
+    const text = `http:\n  users:\n${Array.from({ length: 5_000 }, user).join('')}`;
+    const startedAt = performance.now();
+    let [turnAt, longest, isRead] = [startedAt, 0, false];
+    const onTurn = (): void => {
+      const now = performance.now();
+      longest = Math.max(longest, now - turnAt);
+      turnAt = now;
+      if (!isRead) setImmediate(onTurn);
+    };
+    setImmediate(onTurn);
+    const { http } = await configOf(text);
+    onTurn();
+    isRead = true;
+    assert.equal(Object.keys(http.users).length, 5_000);
+    const share = longest / (turnAt - startedAt);
+    assert.ok(share < 0.5, `nothing else was done for ${share} of the time`);
+  });
+
   it('takes `name: password` as the short form of a user', async () => {
     const { http } = await configOf('http: { users: { test1: test1 } }');
     assert.deepEqual(http.users, { test1: { password: 'test1' } });
@@ -288,8 +309,20 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
     ],
     ['listening everywhere in the clear', 'http: { host: 0.0.0.0 }', 'http.host', /without TLS/],
     ['what is no YAML', 'http: [1\nx: CANARY', '', /not YAML: .*, at line 2/],
-    ['a key twice', 'http: {}\nhttp: {}', '', /not YAML/],
-    ['a key twice in JSON', '{"http":{},"http":{}}', '', /not YAML/],
+    ['a key twice', 'http: {}\nhttp: {}', '', /not YAML: Map keys must be unique, at line 2, column 1$/],
+    ['a key twice in JSON', '{"http":{},"http":{}}', '', /not YAML: .* unique, at line 1, column 12$/],
+    [
+      'a user twice',
+      'http:\n  users:\n    CANARY: a\n    ann: b\n    "CANARY": c',
+      '',
+      /not YAML: Map keys must be unique, at line 5, column 5$/,
+    ],
+    [
+      'a key twice in a long file',
+      `${`# ${'long'.repeat(200)}\n`.repeat(400)}a: 1\na: 1`,
+      '',
+      /unique, at line 402, /,
+    ],
     ['a list for the whole', '- 1', '', /no options/],
   ];
   for (const [why, text, path, problem] of cases) {
