@@ -489,6 +489,8 @@ describe('Insert many: what a body may be', () => {
       [{ text: 'a', groups: 'G1' }, 'invalid-parameter', 'groups', /an array of 1 to 64 names/],
       [{ text: 'a', groups: [] }, 'invalid-parameter', 'groups', /an array of 1 to 64 names/],
       [{ text: 'a', groups: ['a,b'] }, 'invalid-parameter', 'groups[0]', /not a consumer group/],
+      // It has no UTF-8 form, so that its elements would be those of another group after a restart.
+      [{ text: 'a', groups: ['\ud800'] }, 'invalid-parameter', 'groups[0]', /well-formed/],
       [{ text: 'a', groups: [1] }, 'invalid-parameter', 'groups[0]', /a string/],
       [{ text: 'a', groups: ['G1'] }, 'invalid-parameter', 'groups', /plain queues/],
       [{ text: 'a', headers: [] }, 'invalid-parameter', 'headers', /a JSON object/],
