@@ -1,4 +1,6 @@
 import { FINISH, type Queue, RELEASE } from '../broker/queue.ts';
+import { isUnknownOutcome } from '../engine/calls.ts';
+import { isKeySeen } from '../engine/request-keys.ts';
 import { countPuts } from '../engine/stats.ts';
 import type { MoveAction, ScannedDelivery, SettleAction, SettleItem } from '../engine/storage.ts';
 import {
@@ -73,6 +75,8 @@ interface ChangerOptions {
   readonly route: Route;
   /** Of `delay`: the maturity that it gives, by the engine's clock. */
   readonly dueAt: number;
+  /** Whether another node, or an earlier start, changed elements before. */
+  readonly isContinued: boolean;
 }
 
 /** Elements on their way to another engine that are looked at in one go. */
@@ -80,6 +84,7 @@ const AT_ONCE = 250;
 /** The first part of the name of a queue for elements on their way to another engine; the operation's id follows. */
 const TRANSIT_QUEUE = '__operation__';
 
+const NONE: ReadonlySet<ElementId> = new Set();
 const NOTHING: Changes = { changed: 0, failed: 0, error: null };
 /** Removes what says of an element that it is a dead letter. */
 const NOT_DEAD: readonly (string | null)[] = [...MOVE_HEADERS].flatMap((name) => [name, null]);
@@ -98,9 +103,14 @@ export class ElementChanger {
 
   /** The queue for elements on their way to another engine; null: this operation needs none. */
   readonly transit: Queue | null;
+  /** Whether some of those on their way may be at their destination already: a reply was lost, or the node that stored them died. */
+  #mayHaveArrived: boolean;
+  /** How many elements returned to the source from their way. */
+  turnedBack = 0;
 
   constructor(options: ChangerOptions) {
     this.#options = options;
+    this.#mayHaveArrived = options.isContinued;
     const { source, target } = options.route;
     const isNear = options.request.action !== 'move' || target === null || source.sharesEngineWith(target);
     this.transit = isNear ? null : source.namespace.visit(TRANSIT_QUEUE + options.id);
@@ -291,7 +301,6 @@ export class ElementChanger {
 
   #copyOf(delivery: ScannedDelivery, target: Queue): NewElement {
     const { body, contentType, contentEncoding, headers, matureAt, expiresAt, tries, id } = delivery;
-    const { id: operation, route } = this.#options;
     const isNow = delivery.state === 'ready' && !target.namespace.capabilities.sched;
     return {
       body,
@@ -302,7 +311,7 @@ export class ElementChanger {
       delayMs: 0,
       tries,
       groups: this.#groupsIn(target),
-      dedupKey: JSON.stringify(['operation', operation, route.source.key.ns, id]),
+      dedupKey: this.#keyOf(id),
       expiresAt,
     };
   }
@@ -315,39 +324,79 @@ export class ElementChanger {
     const { transit } = this;
     const { target } = this.#options.route;
     if (transit === null || target === null) return;
-    const { storage } = transit.namespace;
     const group = this.#groupsIn(transit)[0] ?? '';
     for (
       let found = await waitingIn(transit, group);
       found.length > 0;
       found = await waitingIn(transit, group)
     ) {
-      for (const chunk of chunksOf(found)) {
-        const deliveries = await withBodies(transit, group, chunk);
-        await this.#store(target, deliveries);
-        await storage.settle(deliveries.map(({ id }) => waitingItem(transit, id, group, FINISH)));
-      }
+      for (const chunk of chunksOf(found)) await this.#deliver(transit, target, group, chunk);
     }
+    this.#mayHaveArrived = false;
   }
 
-  /** Returns what is on its way to the source, for an operation that cannot end it. Returns how many they are. */
-  async turnBack(): Promise<number> {
+  async #deliver(
+    transit: Queue,
+    target: Queue,
+    group: GroupName,
+    chunk: readonly ScannedDelivery[],
+  ): Promise<void> {
+    const deliveries = await withBodies(transit, group, chunk);
+    const mayHaveArrived = this.#mayHaveArrived;
+    this.#mayHaveArrived = true;
+    try {
+      await this.#store(target, deliveries);
+    } catch (error) {
+      if (error instanceof QuaysideError && !isUnknownOutcome(error)) this.#mayHaveArrived = mayHaveArrived;
+      throw error;
+    }
+    await transit.namespace.storage.settle(
+      deliveries.map(({ id }) => waitingItem(transit, id, group, FINISH)),
+    );
+    this.#mayHaveArrived = mayHaveArrived;
+  }
+
+  /**
+   * Returns what is on its way to the source, for an operation that cannot end it; not what has arrived.
+   * @throws QuaysideError also as the destination's engine, if only that knows whether some have
+   */
+  async turnBack(): Promise<void> {
     const { transit } = this;
-    if (transit === null) return 0;
-    const { source, group } = this.#options.route;
+    const { source, group, target } = this.#options.route;
+    if (transit === null || target === null) return;
     const { storage } = transit.namespace;
     const back: MoveAction = { kind: 'move', to: source.key, groups: [group], ...KEEP };
-    let count = 0;
     for (
       let found = await waitingIn(transit, group);
       found.length > 0;
       found = await waitingIn(transit, group)
     ) {
-      await storage.settle(found.map(({ id }) => waitingItem(transit, id, group, back)));
-      count += found.length;
-      announce(source, found.length);
+      const arrived = this.#mayHaveArrived ? await this.#arrivedOf(found, target) : NONE;
+      await storage.settle(
+        found.map(({ id }) => waitingItem(transit, id, group, arrived.has(id) ? FINISH : back)),
+      );
+      const count = found.length - arrived.size;
+      this.turnedBack += count;
+      announce(source, count);
     }
-    return count;
+  }
+
+  /** Those whose copies the destination has stored. */
+  async #arrivedOf(deliveries: readonly ScannedDelivery[], target: Queue): Promise<ReadonlySet<ElementId>> {
+    const { storage } = target.namespace;
+    const arrived = new Set<ElementId>();
+    await Promise.all(
+      deliveries.map(async ({ id }) => {
+        if (await isKeySeen(storage, target.key, this.#keyOf(id))) arrived.add(id);
+      }),
+    );
+    return arrived;
+  }
+
+  /** The key of an element's copy in another queue. */
+  #keyOf(id: ElementId): string {
+    const { id: operation, route } = this.#options;
+    return JSON.stringify(['operation', operation, route.source.key.ns, id]);
   }
 }
 

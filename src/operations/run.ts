@@ -127,7 +127,7 @@ export class OperationRun {
     const { request, bound, by, hidesBodies } = operation;
     const dueAt = bound - BOUND_MS + (request.delayMs ?? 0);
     this.#pages = new Pages({ request, route, searches, by, hidesBodies, bound, dueAt });
-    this.#changer = new ElementChanger({ id, request, route, dueAt });
+    this.#changer = new ElementChanger({ id, request, route, dueAt, isContinued: before !== null });
     const begun: OperationProgress = {
       node,
       counters: ZERO,
@@ -297,7 +297,7 @@ export class OperationRun {
     this.#fitPage(clock.monotonic() - startedAt);
     this.#pages.noteReleased(deliveries);
     // Those that are gone were changed before.
-    const all = changed + pending.length - deliveries.length;
+    const all = changed + pending.length - deliveries.length - this.#changer.turnedBack;
     const { counters } = this.#progress;
     this.#progress = {
       ...this.#progress,
@@ -386,12 +386,13 @@ export class OperationRun {
     }
   }
 
-  /** What is on its way to another engine returns to the source; of the page in progress, the rest was moved. */
+  /** What is on its way to another engine returns to the source, unless it has arrived; of the page in progress, the rest was moved. */
   async #turnBack(): Promise<void> {
     const { pending, counters } = this.#progress;
     if (this.#changer.transit === null || pending === null) return;
     const left = (await this.#pages.named(pending)).length;
-    const moved = Math.max(0, pending.length - left - (await this.#changer.turnBack()));
+    await this.#changer.turnBack();
+    const moved = Math.max(0, pending.length - left - this.#changer.turnedBack);
     const changed = counters.changed + moved;
     const matched = counters.matched + pending.length;
     this.#progress = { ...this.#progress, pending: null, counters: { ...counters, matched, changed } };

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import fc from 'fast-check';
 import type { Engine } from '../../src/engine/engine.ts';
+import { isKeySeen } from '../../src/engine/request-keys.ts';
 import type { Storage } from '../../src/engine/storage.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import type { NewElement } from '../../src/model/element.ts';
@@ -180,6 +181,8 @@ for (const { name, url } of servers) {
       await own.start();
       const queue = freshQueue();
       for (const body of ['a', 'b']) await own.storage.insert(queue, [newElement({ body, dedupKey: 'k' })]);
+      assert.equal((await own.storage.counts(queue)).ready, 2);
+      assert.equal(await isKeySeen(own.storage, queue, 'k'), false);
       assert.equal((await own.storage.counts(queue)).ready, 2);
       await own.stop();
     });

@@ -295,7 +295,7 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations of nodes that die',
     edits: edit(
       'operations/run.ts',
-      'const all = changed + pending.length - deliveries.length;',
+      'const all = changed + pending.length - deliveries.length - this.#changer.turnedBack;',
       'const all = changed;',
     ),
   },
@@ -311,11 +311,7 @@ export const OPERATIONS: readonly Mutant[] = [
   {
     name: 'copies are made twice',
     suite: 'operations of nodes that die',
-    edits: edit(
-      'operations/changer.ts',
-      `dedupKey: JSON.stringify(['operation', operation, route.source.key.ns, id]),`,
-      'dedupKey: null,',
-    ),
+    edits: edit('operations/changer.ts', 'dedupKey: this.#keyOf(id),', 'dedupKey: null,'),
   },
   {
     name: 'the counters are lost when another node continues',
@@ -390,8 +386,8 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'moves to another engine',
     edits: edit(
       'operations/run.ts',
-      'pending.length - left - (await this.#changer.turnBack())',
-      'pending.length - left - 0 * (await this.#changer.turnBack())',
+      'pending.length - left - this.#changer.turnedBack',
+      'pending.length - left',
     ),
   },
   {

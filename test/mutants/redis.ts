@@ -407,6 +407,6 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a dedup key of a list fails if none is remembered',
     suite: 'redis lists',
-    edits: [inRedis('list.ts', 'dedupKey === null || windowMs === 0', 'dedupKey === null')],
+    edits: [inRedis('library/list.lua', "window ~= '0' and db('SET'", "db('SET'")],
   },
 ];

@@ -19,6 +19,10 @@ describe('A bulk move to another engine', () => {
   let node: OperationNode;
   /** Whether inserts into the far engine fail. */
   let isAway: boolean;
+  /** Whether they take effect, and their replies are lost. */
+  let losesReplies: boolean;
+  /** How many inserts failed since it is away. */
+  let failures: number;
 
   const passTime = async (ms: number): Promise<void> => {
     await far.passTime(ms);
@@ -37,10 +41,15 @@ describe('A bulk move to another engine', () => {
         const member: unknown = Reflect.get(target, name, target);
         if (typeof member !== 'function') return member;
         if (name !== 'insert') return member.bind(target);
-        return (...args: unknown[]) =>
-          isAway
-            ? Promise.reject(new QuaysideError('storage-unavailable', 'The far engine is away.'))
-            : member.apply(target, args);
+        return async (...args: unknown[]) => {
+          if (isAway) {
+            failures += 1;
+            throw new QuaysideError('storage-unavailable', 'The far engine is away.');
+          }
+          const result: unknown = await member.apply(target, args);
+          if (losesReplies) throw new QuaysideError('outcome-unknown', 'The reply was lost.');
+          return result;
+        };
       },
     });
     return Object.create(engine, { storage: { value: storage } });
@@ -61,6 +70,8 @@ describe('A bulk move to another engine', () => {
 
   beforeEach(async () => {
     isAway = false;
+    losesReplies = false;
+    failures = 0;
     near = await MEMORY_SQLITE.open({ namespaces: [plain('N'), plain('small')] });
     far = await MEMORY_SQLITE.open({ namespaces: [plain('far')] });
   });
@@ -107,6 +118,47 @@ describe('A bulk move to another engine', () => {
     await cancelling;
     assert.deepEqual([record.state, record.changed], ['cancelled', 0]);
     assert.deepEqual((await node.bodies('N', 'from')).sort(), BODIES);
+    assert.equal(await inTransit(), 0);
+  });
+
+  it('leaves what may have arrived at that engine on its way if it is cancelled, until that engine says whether it did', async () => {
+    await startNode();
+    await node.insertMany('N', 'from', COUNT);
+    losesReplies = true;
+    const id = await node.create(request);
+    while ((await node.bodies('far', 'to')).length === 0) await turn();
+    const arrived = (await node.bodies('far', 'to')).length;
+    losesReplies = false;
+    isAway = true;
+    const cancelling = node.operations.cancel(id, OPERATOR);
+    for (const count of [1, 2]) {
+      while (failures < count && (await node.get(id)).state === 'running') {
+        await passTime(100);
+        await turn();
+      }
+      assert.equal((await node.get(id)).state, 'running');
+    }
+    isAway = false;
+    const record = await node.ended(id, both);
+    await cancelling;
+    assert.deepEqual([record.state, record.changed], ['cancelled', arrived]);
+    const [left, moved] = [await node.bodies('N', 'from'), await node.bodies('far', 'to')];
+    assert.deepEqual([...left, ...moved].sort(), BODIES);
+    assert.equal(await inTransit(), 0);
+  });
+
+  it('returns nothing that arrived, although the reply was lost, if its target is full then', async () => {
+    await startNode(200);
+    await node.insertMany('N', 'from', COUNT);
+    losesReplies = true;
+    const id = await node.create(request);
+    while ((await node.bodies('far', 'to')).length === 0) await turn();
+    losesReplies = false;
+    const record = await node.ended(id, both);
+    assert.equal(record.state, 'failed');
+    const [left, moved] = [await node.bodies('N', 'from'), await node.bodies('far', 'to')];
+    assert.deepEqual([...left, ...moved].sort(), BODIES);
+    assert.equal(record.changed, moved.length);
     assert.equal(await inTransit(), 0);
   });
 

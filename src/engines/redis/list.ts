@@ -104,7 +104,7 @@ export class ListStorage implements Storage {
       check(element, now);
       const id = elementId(this.#tag, ++this.#numbers);
       const { dedupKey, fingerprint } = element;
-      const key = dedupKey === null || windowMs === 0 ? null : this.#keys.listDedup(queue, dedupKey);
+      const key = dedupKey === null ? null : this.#keys.listDedup(queue, dedupKey);
       const item = encodeItem({ ...element, id, matureAt: now });
       bytes += item.length;
       return { id, key, fingerprint: fingerprint ?? '', item };

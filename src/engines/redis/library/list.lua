@@ -19,7 +19,7 @@ local ID_LENGTH = 22
 local function pushOnce(q, window, item, identity)
   local key = q.dedupKeys[q.nextKey]
   q.nextKey = q.nextKey + 1
-  local earlier = db('SET', key, identity, 'PX', window, 'NX', 'GET')
+  local earlier = window ~= '0' and db('SET', key, identity, 'PX', window, 'NX', 'GET')
   if not earlier then db('LPUSH', q.list, item) end
   return earlier or identity
 end
