@@ -188,6 +188,36 @@ describe('A PostgreSQL server on which somebody holds a lock', () => {
   });
 });
 
+describe('A PostgreSQL server that freezes while a queue is being dropped', () => {
+  it('has the drop answered in time, although it takes several calls', async (t) => {
+    const server = await PostgresServer.start({ settings: { fsync: 'off' } });
+    const clock = new FakeClock();
+    const schema = freshSchema();
+    const engine = await openNode(server, { schema, clock });
+    const queue = { ns: 'plain', name: 'q' };
+    await engine.storage.declare([queue]);
+    const holder = new pg.Client({ connectionString: server.url() });
+    await holder.connect();
+    t.after(async () => {
+      server.signalAll('SIGCONT');
+      await holder.end();
+      await passWhile(clock, engine.stop());
+      server.dispose();
+    });
+    await holder.query(`BEGIN; LOCK TABLE ${schema}.subscription IN ROW EXCLUSIVE MODE`);
+    const drop = codeOf(engine.storage.drop(queue));
+    await until(async () => {
+      const { rows } = await runSql(server, `SELECT 1 FROM ${schema}.subscription WHERE idle_from = 0`);
+      return rows.length === 1;
+    });
+    // It waits for that transaction, and asks from time to time whether it still runs.
+    clock.advance(2_000);
+    await turns();
+    server.signalAll('SIGSTOP');
+    assert.deepEqual(await inTime(clock, [drop], ANSWERED_MS - 2_000), []);
+  });
+});
+
 /** One call of every kind that reaches the server. */
 function callsOn(engine: Engine, queue: QueueKey): Promise<unknown>[] {
   const { storage, definitions, stats } = engine;
@@ -207,7 +237,9 @@ function callsOn(engine: Engine, queue: QueueKey): Promise<unknown>[] {
     nextDueAt(storage, queue, ''),
     storage.declare([{ ns: 'plain', name: `${queue.name}, declared` }]),
     storage.queues('plain'),
+    storage.usage('plain'),
     purge(storage, queue),
+    storage.drop(queue),
     definitions.get('queue', 'any'),
     definitions.put('queue', 'any', 1, 'any'),
     definitions.list('queue'),

@@ -1,4 +1,5 @@
 import {
+  CALL_TIMEOUT_MS,
   DeadlineQueue,
   Expiring,
   isUnknownOutcome,
@@ -330,6 +331,15 @@ export class Batcher {
     if (items.length === 0) return Promise.resolve([]);
     const options = { size, deadlineAt: this.#deadlines.next(leftMs), isSingle: false };
     return this.#call(items as readonly Item<unknown, unknown>[], options) as Promise<R[]>;
+  }
+
+  /** What takes several calls, one after the other, has the time of one for all of them. @throws QuaysideError `outcome-unknown` */
+  inTime<T>(value: Promise<T>): Promise<T> {
+    const expired = Promise.withResolvers<never>();
+    const cancelTimer = this.#options.clock.after(CALL_TIMEOUT_MS, () =>
+      expired.reject(unknownOutcome(NO_REPLY)),
+    );
+    return Promise.race([value, expired.promise]).finally(cancelTimer);
   }
 
   /** There is a connection again. */

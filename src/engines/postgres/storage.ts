@@ -201,7 +201,11 @@ export class PostgresStorage implements Storage {
   }
 
   /** After the calls that were made before it. */
-  async drop(key: QueueKey): Promise<boolean> {
+  drop(key: QueueKey): Promise<boolean> {
+    return this.#batcher.inTime(this.#drop(key));
+  }
+
+  async #drop(key: QueueKey): Promise<boolean> {
     const { ready, scheduled, reserved } = await this.counts(key);
     return (
       ready + scheduled + reserved === 0 &&
