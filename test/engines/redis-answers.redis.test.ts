@@ -6,7 +6,7 @@ import { Keys } from '../../src/engines/redis/keys.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
-import { bodyTexts, newElements } from '../support/elements.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { commit, purge, rollback } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
@@ -92,6 +92,62 @@ describe('A call of Redis whose answer was lost', () => {
     setMemory(0);
     await assertBack();
   });
+
+  const LARGE = 'x'.repeat(70_000);
+
+  for (const bodies of [
+    ['a', 'b'],
+    ['a', LARGE],
+  ]) {
+    const size = bodies.join('').length;
+    it(`if it was a pop of ${size} bytes, is answered again with the elements and their tries`, async () => {
+      await far.storage.insert(
+        QUEUE,
+        bodies.map((body, tries) => newElement({ body, tries })),
+      );
+      const caught = proxy.catch(QUEUE_CALL, 'mute');
+      const taking = far.storage.take(QUEUE, POP);
+      await caught;
+      while ((await near.storage.counts(QUEUE)).ready > 0);
+      proxy.reset();
+      const { deliveries } = await passGently(clock, taking);
+      assert.deepEqual(bodyTexts(deliveries), bodies);
+      assert.deepEqual(
+        deliveries.map(({ tries }) => tries),
+        [0, 1],
+      );
+      assert.equal((await near.storage.counts(QUEUE)).ready, 0);
+    });
+  }
+
+  for (const hasFailed of [false, true]) {
+    it(`if it was a pop${hasFailed ? ' of elements of which some were reserved before' : ''}, is undone with all tries`, async () => {
+      const inserted = newElement({ body: 'inserted with tries', tries: 3 });
+      const expiring = newElement({ body: 'expiring', tries: 1, expiresAt: near.storage.now() + LEASE_MS });
+      const failing = hasFailed ? [newElement({ body: 'failed' })] : [];
+      const [id = ''] = await far.storage.insert(QUEUE, [...failing, inserted, expiring]);
+      if (hasFailed) {
+        await near.storage.take(QUEUE, { group: '', count: 1, leaseMs: LEASE_MS });
+        const item = { id, group: '', token: null, delayMs: 0, countTry: true };
+        assert.deepEqual(await rollback(near.storage, QUEUE, [item]), ['done']);
+      }
+      const tries = async (): Promise<(readonly [string, number])[]> => {
+        const page = { ...PAGE, states: ['ready'], bodies: true } as const;
+        const { deliveries } = await near.storage.scan(QUEUE, page);
+        return deliveries.map((delivery) => [bodyTexts([delivery])[0] ?? '', delivery.tries] as const);
+      };
+      const before = await tries();
+      assert.equal(before.length, hasFailed ? 3 : 2);
+      const caught = proxy.catch(QUEUE_CALL, 'mute');
+      const popped = refusalOf(far.storage.take(QUEUE, POP));
+      await caught;
+      proxy.state = 'dark';
+      assert.equal(await passTo(clock, popped), 'outcome-unknown');
+      assert.deepEqual(await tries(), []);
+      await connectAgain();
+      await passUntil(clock, async () => assert.deepEqual(await tries(), before));
+    });
+  }
 
   /** A reserve of two by the engine behind the proxy; what happens before it is answered, at its second try. */
   async function reserveAgainAfter(change: () => Promise<unknown>): Promise<TakeResult> {

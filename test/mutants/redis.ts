@@ -105,6 +105,22 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
+    name: 'a lost pop returns elements without the tries that failed',
+    suite: 'redis answers',
+    edits: [inRedis('library/take.lua', 'size >= HEAD and byte(members[i], 19) % 2 == 0', 'size >= HEAD')],
+  },
+  {
+    name: 'a lost pop of elements that were never reserved returns them as never tried',
+    suite: 'redis answers',
+    edits: [
+      inRedis(
+        'library/take.lua',
+        'member = waitingMember(PLAIN, maturity, seq, tries, false)',
+        'member = waitingMember(PLAIN, maturity, seq, 0 * tries, false)',
+      ),
+    ],
+  },
+  {
     name: 'a reserve whose reply is repeated hands out what it no longer holds',
     suite: 'redis answers',
     edits: [
@@ -244,7 +260,11 @@ export const REDIS: readonly Mutant[] = [
     name: 'an element that cannot be decoded is taken again and again',
     suite: 'redis damage',
     edits: [
-      inRedis('batcher.ts', 'if (members.length > 0) this.#waiting', 'if (members.length < 0) this.#waiting'),
+      inRedis(
+        'batcher.ts',
+        'if (deliveries.length > 0) this.#waiting',
+        'if (members.length < 0) this.#waiting',
+      ),
     ],
   },
   {
@@ -344,7 +364,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'an undone pop forgets why its last try failed',
     suite: 'redis upkeep',
-    edits: [inRedis('library/take.lua', 'addReasons(q, gid, taken, found)', 'local _ = found')],
+    edits: [inRedis('library/take.lua', 'addReasons(q, gid, taken.members, values)', 'local _ = values')],
   },
   {
     name: 'a relay keeps calls that were answered at their deadlines',
@@ -383,8 +403,8 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'library/take.lua',
-        "    if ids ~= '' then\n      taken, found, isCut = takeByIds",
-        "    if mayExpireMore then\n      next = call.now\n    elseif ids ~= '' then\n      taken, found, isCut = takeByIds",
+        "    if ids ~= '' then\n      taken = takeByIds",
+        "    if mayExpireMore then\n      next = call.now\n    elseif ids ~= '' then\n      taken = takeByIds",
       ),
     ],
   },

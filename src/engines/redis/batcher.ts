@@ -566,8 +566,8 @@ class Batcher {
     }
     if (number === 0) return;
     for (const call of calls) if (call.verb.name === 'take') call.reject(error);
-    const members = elements.map(({ member }) => member);
-    if (members.length > 0) this.#waiting.unshift(this.#ownCall(POSTPONE, members));
+    const deliveries = elements.map(({ delivery }) => delivery);
+    if (deliveries.length > 0) this.#waiting.unshift(this.#ownCall(POSTPONE, deliveries));
   }
 
   /** If a full server rejected the batch, what stores nothing is sent again without what does. */
@@ -747,13 +747,50 @@ function readReply(reply: Reply): LibraryReply {
     results: list(texts).map((text, i) => ({
       tag: tagText,
       text: bytes(text),
-      elements: Array.isArray(elementLists[i]) ? (elementLists[i] as (Buffer | null)[]) : NO_ELEMENTS,
+      elements: readElements(elementLists[i]),
     })),
     died: readDied(list(died)),
     outbox: list(outbox).map(readPrefix),
     retentionMs: retentionMs === undefined ? null : Number(retentionMs),
   };
 }
+
+/** Elements as a list, or packed (MessagePack) if they are small: ioredis takes 0.7 µs for each item of a list. */
+function readElements(elements: Reply | undefined): readonly (Buffer | null)[] {
+  if (Array.isArray(elements)) return elements;
+  if (!Buffer.isBuffer(elements)) return NO_ELEMENTS;
+  const values: (Buffer | null)[] = [];
+  let at = ARRAY_HEADS.get(elements[0] as number) ?? 1;
+  while (at < elements.length) {
+    const form = elements[at++] as number;
+    if (form === FALSE) {
+      values.push(null);
+      continue;
+    }
+    let size = form & 0x1f;
+    const width = STRING_WIDTHS.get(form) ?? 0;
+    if (width > 0) size = elements.readUIntBE(at, width);
+    at += width;
+    values.push(elements.subarray(at, at + size));
+    at += size;
+  }
+  return values;
+}
+
+/**
+ * What begins a long array in MessagePack, and how long the beginning is; false; and what begins a string, and of how many bytes its
+ * length is. A string of up to 31 bytes has its length in the first byte.
+ */
+const ARRAY_HEADS: ReadonlyMap<number, number> = new Map([
+  [0xdc, 3],
+  [0xdd, 5],
+]);
+const FALSE = 0xc2;
+const STRING_WIDTHS: ReadonlyMap<number, number> = new Map([
+  [0xd9, 1],
+  [0xda, 2],
+  [0xdb, 4],
+]);
 
 function readDied([to, ...flat]: readonly Reply[]): Died | null {
   if (to === undefined) return null;
@@ -780,8 +817,8 @@ function bytes(reply: Reply | undefined): Buffer {
 /** A delivery of a take whose content cannot be decoded. */
 export interface Undecodable {
   readonly id: ElementId;
-  /** The member of the sorted set that it had. */
-  readonly member: Buffer;
+  /** The number of its group(2) and its own(6). */
+  readonly delivery: Buffer;
   readonly cause: unknown;
 }
 
@@ -801,7 +838,7 @@ export class UndecodableElements extends QuaysideError {
 /** Delays waiting deliveries, so that those behind them can be taken. */
 const POSTPONE = single<readonly Buffer[], undefined>(
   'postpone',
-  (members) => [POSTPONE_MS, Buffer.concat(members)],
+  (deliveries) => [POSTPONE_MS, Buffer.concat(deliveries)],
   () => undefined,
 );
 

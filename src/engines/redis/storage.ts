@@ -695,6 +695,9 @@ const TAKE_HEAD = 16;
 /** The members that the deliveries had: `w`, gid(2), maturity(6), seq(6), tries and touched(4). */
 const TAKE_STEP = 19;
 const RESERVED = 0x52;
+/** Pops of which the fields of the elements are given in place of the members: `e`, seq(6). */
+const UNTOUCHED_POPS = 0x70;
+const FIELD_BYTES = 7;
 const NEXT_KNOWN = 1;
 const CUT = 2;
 
@@ -787,30 +790,35 @@ function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
   const deliveries: Delivery[] = [];
   const undecodable: Undecodable[] = [];
   let goneFrom: number | null = null;
-  const count = Math.floor((text.length - TAKE_HEAD) / TAKE_STEP);
+  const isNamed = text[0] !== UNTOUCHED_POPS;
+  const [step, seqAt] = isNamed ? [TAKE_STEP, 9] : [FIELD_BYTES, 1];
+  const count = Math.floor((text.length - TAKE_HEAD) / step);
   let reasonAt = count;
   for (let i = 0; i < count; i++) {
     const value = elements[i] ?? null;
-    const at = TAKE_HEAD + TAKE_STEP * i + 3;
-    const matureAt = text.readUIntBE(at, 6);
-    const isTouched = elements.length > count && ((text[at + TAKE_STEP - 4] ?? 0) & 1) === 1;
+    const at = TAKE_HEAD + step * i;
+    const isTouched = elements.length > count && ((text[at + step - 1] ?? 0) & 1) === 1;
     const reason = (isTouched ? elements[reasonAt++] : null) ?? NO_REASON;
     if (value === null) {
-      goneFrom ??= matureAt;
+      goneFrom ??= isNamed ? text.readUIntBE(at + 3, 6) : 0;
       continue;
     }
-    const id = elementId(tag, text.readUIntBE(at + 6, 6));
+    // The maturity and the tries of an element that was never reserved are those that are stored with it.
+    const [moments, momentAt] = isNamed ? [text, at + 3] : [value, 0];
+    const id = elementId(tag, text.readUIntBE(at + seqAt, 6));
     try {
       const { body, contentType, contentEncoding, headers } = decodeContent(value, ELEMENT_HEAD);
       const lease = isReserved ? { token: tokenText(token, i), until } : null;
-      const tries = text.readUInt32BE(at + 12) >>> 1;
+      const matureAt = moments.readUIntBE(momentAt, 6);
+      const tries = isNamed ? text.readUInt32BE(at + 15) >>> 1 : value.readUInt32BE(6);
       const delivery = { id, group, tries, matureAt, lease, body, contentType, contentEncoding, headers };
       deliveries.push(delivery);
-      if (!isReserved && (reason.length > 0 || !isUsual(value, text, at))) {
+      if (!isReserved && (reason.length > 0 || !isUsual(value, moments, momentAt))) {
         unseen.set(delivery, { times: value.subarray(10, 22), reason });
       }
     } catch (cause) {
-      undecodable.push({ id, member: text.subarray(at - 3, at - 3 + TAKE_STEP), cause });
+      const seq = text.subarray(at + seqAt, at + seqAt + 6);
+      undecodable.push({ id, delivery: Buffer.concat([text.subarray(1, 3), seq]), cause });
     }
   }
   const [first] = undecodable;
@@ -818,9 +826,9 @@ function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
   return { deliveries, goneFrom };
 }
 
-/** Whether a stored element does not expire, and was inserted at the moment(6) at `at` of `text`. */
-function isUsual(value: Buffer, text: Buffer, at: number): boolean {
-  for (let i = 0; i < 6; i++) if (value[i + 10] !== text[at + i] || value[i + 16] !== 0) return false;
+/** Whether a stored element does not expire, and was inserted at the moment(6) at `at` of `moments`. */
+function isUsual(value: Buffer, moments: Buffer, at: number): boolean {
+  for (let i = 0; i < 6; i++) if (value[i + 10] !== moments[at + i] || value[i + 16] !== 0) return false;
   return true;
 }
 

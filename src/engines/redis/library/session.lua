@@ -19,18 +19,28 @@
 -- earlier calls ended. Bodies are not copied. What was popped stays in the hash until the client's next call; if that
 -- says that the reply never came, the take is undone.
 --
---   number(6) last use(6) listed under `c` at(6), then, packed: the results, which of them are takes, and for which
---   queues it wrote to the outbox, if for any
+--   number(6) last use(6) listed under `c` at(6), then TAKE or OTHER(1) and the result of the only verb; or, if there were several
+--   verbs or it wrote to the outbox, packed: the results, which of them are takes, and for which queues it wrote to the outbox
 
 -- A call that comes later than this after it was sent was given up long ago.
 local LATE_MS = 30000
 local SESSION_HEAD = 18
+-- What is packed begins with neither. Packing what a pop of 64 elements returned cost as much as storing it.
+local TAKE, OTHER = 't', 'r'
+
+-- The results, which of them are takes, and for which queues it wrote to the outbox, nil for none.
+local function readSession(session)
+  local form = sub(session, SESSION_HEAD + 1, SESSION_HEAD + 1)
+  if form == TAKE or form == OTHER then return { sub(session, SESSION_HEAD + 2) }, form == TAKE and { 1 } or {} end
+  local _, kept = cmsgpack.unpack_one(session, SESSION_HEAD)
+  return kept[1], kept[2], kept[3]
+end
 
 takesOf = function(session)
-  local _, kept = cmsgpack.unpack_one(session, SESSION_HEAD)
-  local takes = {}
-  for i, at in ipairs(kept[2]) do takes[i] = kept[1][at] end
-  return takes
+  local results, takes = readSession(session)
+  local texts = {}
+  for i, at in ipairs(takes) do texts[i] = results[at] end
+  return texts
 end
 
 local function readTime(given)
@@ -99,7 +109,9 @@ local function writeSession(q, results, takes)
     written = written or {}
     written[#written + 1] = to
   end
-  store(q, 'c' .. call.client, head .. cmsgpack.pack({ results, takes, written }))
+  local isOne = #results == 1 and not written
+  store(q, 'c' .. call.client, isOne and head .. (takes[1] and TAKE or OTHER) .. results[1]
+    or head .. cmsgpack.pack({ results, takes, written }))
 end
 
 -- What died: where it went, then group and number of deliveries each.
@@ -125,12 +137,12 @@ end
 -- for all that came before it.
 local function repeatReply(q)
   db('HSET', q.h, 'c' .. call.client, q.session)
-  local kept = cmsgpack.unpack(sub(q.session, SESSION_HEAD + 1))
+  local results, takes, written = readSession(q.session)
   local elements = {}
-  for i = 1, #kept[1] do elements[i] = 0 end
-  for _, at in ipairs(kept[2]) do elements[at] = takenAgain(q, kept[1][at]) end
-  for _, to in ipairs(kept[3] or {}) do call.wanted[to] = ONLY_NAMED end
-  return replyOf(kept[1], elements)
+  for i = 1, #results do elements[i] = 0 end
+  for _, at in ipairs(takes) do elements[at] = takenAgain(q, results[at]) end
+  for _, to in ipairs(written or {}) do call.wanted[to] = ONLY_NAMED end
+  return replyOf(results, elements)
 end
 
 -- Nothing is written for a queue that does not exist unless a verb creates it. But if the outcome of an earlier call is not
