@@ -256,7 +256,7 @@ export class Server implements Service {
     const sandbox = await this.#startSandbox();
     const exchanges = await this.#startExchanges(broker, authenticator, sandbox);
     const searches = new Searches({ sandbox, clock, selectors: config.selectors === 'on' });
-    const operations = await this.#startOperations(broker, searches, exchanges);
+    const operations = await this.#startOperations(broker, authenticator, searches, exchanges);
     const shared = { broker, authenticator, clock, log, version };
     const sessions: FrontEnd<SessionServer>[] = [];
     const upgrades = new Map<string, UpgradeHandler>();
@@ -401,9 +401,15 @@ export class Server implements Service {
     return sandbox;
   }
 
-  async #startOperations(broker: Broker, searches: Searches, exchanges: Exchanges): Promise<BulkOperations> {
+  async #startOperations(
+    broker: Broker,
+    authenticator: PasswordAuthenticator,
+    searches: Searches,
+    exchanges: Exchanges,
+  ): Promise<BulkOperations> {
     const { clock, random, log } = this.#parts;
-    const operations = new BulkOperations({ broker, searches, exchanges, clock, random, log });
+    const userNamed = (name: string) => authenticator.userNamed(name);
+    const operations = new BulkOperations({ broker, searches, userNamed, exchanges, clock, random, log });
     await this.#startParts(operations);
     return operations;
   }

@@ -17,7 +17,14 @@ import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { quote } from '../util/quote.ts';
 import { repeat } from '../util/repeat.ts';
 import type { Service } from '../util/service.ts';
-import { type Action, type OperationRequest, type Route, routeOf, statesOf } from './request.ts';
+import {
+  type Action,
+  type OperationRequest,
+  type OperatorRights,
+  type Route,
+  routeOf,
+  statesOf,
+} from './request.ts';
 import { MigrationRun, OperationRun } from './run.ts';
 import type { Searches } from './search.ts';
 import {
@@ -38,6 +45,8 @@ import {
 interface BulkOperationsOptions {
   readonly broker: Broker;
   readonly searches: Searches;
+  /** The rights of a user by name, as they are now; null: there is no such user. */
+  readonly userNamed: (name: string) => OperatorRights | null;
   /** The exchanges of this node, and so of all. */
   readonly exchanges: { overview(): ExchangeOverview[] };
   readonly clock: Clock;
@@ -450,7 +459,7 @@ export class BulkOperations implements Service {
     found: KnownOperation,
     before: { progress: OperationProgress; version: string } | null,
   ): void {
-    const { broker, clock, random, log, searches } = this.#options;
+    const { broker, clock, random, log, searches, userNamed } = this.#options;
     const { operation, definitions } = found;
     if (this.#stopping !== null || this.#runs.has(id)) return;
     if (operation.request.action === 'migrate') {
@@ -487,6 +496,7 @@ export class BulkOperations implements Service {
       random,
       log,
       searches,
+      userNamed,
       pages: this.#pagesOf(namespace),
       onChanged: (count) => addTo(this.#changed, operation.request, count),
       storeEnd: (end) => this.#storeEnd(id, found, end),

@@ -75,6 +75,38 @@ export interface OperationRequest {
   readonly dryRun: boolean;
 }
 
+type OperationRight = 'manage' | 'write' | 'browse' | 'read';
+
+/** What a user may do, as far as operations need it. */
+export interface OperatorRights {
+  may(right: OperationRight, namespace: string): boolean;
+}
+
+/**
+ * What the user of an operation needs, from its start to its end: the right `manage` in the source's namespace, `write` where elements are
+ * stored, and `read` if they leave the namespace.
+ */
+export function rightsFor({
+  action,
+  source,
+  to,
+  where,
+  dryRun,
+}: OperationRequest): (readonly [right: OperationRight, namespace: string])[] {
+  const storesInSource = action === 'redrive' || action === 'set';
+  const looks = dryRun || where.selector !== null;
+  return [
+    ['manage', source.ns],
+    ...(storesInSource ? [['write', source.ns] as const] : []),
+    ...(looks ? [['browse', source.ns] as const] : []),
+    ...(to === null ? [] : [['write', to.ns] as const]),
+    // What the namespace stores on that engine is bounded by nobody else.
+    ...(to === null || action !== 'migrate' ? [] : [['manage', to.ns] as const]),
+    // Otherwise who may only manage would copy bodies to where they may read them.
+    ...(to === null || to.ns === source.ns ? [] : [['read', source.ns] as const]),
+  ];
+}
+
 /** What `set` changes of an element. */
 export interface ElementChange {
   /** Flat: name, value, …; the value null removes. */

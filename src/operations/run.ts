@@ -10,8 +10,9 @@ import { textOfBytes } from '../util/byte-text.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { Pause } from '../util/pause.ts';
+import { quote } from '../util/quote.ts';
 import { ElementChanger } from './changer.ts';
-import { type OperationRequest, type Route, statesOf } from './request.ts';
+import { type OperationRequest, type OperatorRights, type Route, rightsFor, statesOf } from './request.ts';
 import type { ElementSearch, Searches } from './search.ts';
 import {
   BOUND_MS,
@@ -44,6 +45,8 @@ interface RunOptions {
   readonly random: () => number;
   readonly log: BrokerLog;
   readonly searches: Searches;
+  /** The rights of a user by name, as they are now; null: there is no such user. */
+  readonly userNamed: (name: string) => OperatorRights | null;
   /** Of the engine: one page at a time, whatever the number of operations, and users in turn. */
   readonly pages: ConcurrencyLimit;
   /** Elements were changed. */
@@ -221,6 +224,7 @@ export class OperationRun {
     try {
       if (this.#progress.pending !== null) await this.#changePending();
       if (this.#isCancelled) return 'cancelled';
+      this.#checkUser();
       const { cursor } = this.#progress;
       if (cursor === null || this.#left === 0) return 'done';
       await this.#page(cursor);
@@ -229,6 +233,17 @@ export class OperationRun {
       leave();
       await turn();
     }
+  }
+
+  /** It runs in the name of the user who started it. @throws QuaysideError `forbidden` if they may not start it any more */
+  #checkUser(): void {
+    const { operation, userNamed } = this.#options;
+    const by = `User ${quote(operation.by)}, who started this operation,`;
+    const user = userNamed(operation.by);
+    if (user === null) throw new QuaysideError('forbidden', `${by} is no longer a user.`);
+    // Without the name of a namespace: who reads it may not see all of them.
+    if (rightsFor(operation.request).every(([right, namespace]) => user.may(right, namespace))) return;
+    throw new QuaysideError('forbidden', `${by} has lost a right that it needs.`);
   }
 
   /** How many elements may still be changed, as far as the next page needs to know. */

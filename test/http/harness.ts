@@ -162,6 +162,7 @@ export class Harness {
     const searches = new Searches({ sandbox: this.#sandbox, clock, selectors: true });
     this.operations = new BulkOperations({
       broker: this.broker,
+      userNamed: (name) => accounts.get(name)?.user ?? null,
       searches,
       exchanges: this.exchanges,
       clock,

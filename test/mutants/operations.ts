@@ -10,7 +10,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'who may not read a namespace may move its elements to where they may',
     suite: 'HTTP operations',
     edits: edit(
-      'http/routes/operations.ts',
+      'operations/request.ts',
       "...(to === null || to.ns === source.ns ? [] : [['read', source.ns] as const]),",
       '',
     ),
@@ -19,7 +19,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'an operation needs no right to manage its source',
     suite: 'HTTP operations',
     edits: edit(
-      'http/routes/operations.ts',
+      'operations/request.ts',
       `    ['manage', source.ns],
 `,
       '',
@@ -29,7 +29,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'a dry run needs no right to browse',
     suite: 'HTTP operations',
     edits: edit(
-      'http/routes/operations.ts',
+      'operations/request.ts',
       'const looks = dryRun || where.selector !== null;',
       'const looks = where.selector !== null;',
     ),
@@ -408,5 +408,10 @@ export const OPERATIONS: readonly Mutant[] = [
       'found === null ? await this.#hasEnded() : toProgress(found.value).node !== node;',
       'found !== null && toProgress(found.value).node !== node;',
     ),
+  },
+  {
+    name: 'an operation goes on after its user is removed',
+    suite: 'operations',
+    edits: edit('operations/run.ts', '      this.#checkUser();\n', ''),
   },
 ];

@@ -50,6 +50,43 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.equal((await node.elements('N', q)).length, 6);
     });
 
+    it('fails with its next page if its user is removed or loses a right that it needs, and changes nothing more', async () => {
+      const may = (right: string, ns: string): boolean => right !== 'write' || ns !== 'other';
+      const losses = [
+        [null, 'User "leaver", who started this operation, is no longer a user.'],
+        [{ may }, 'User "leaver", who started this operation, has lost a right that it needs.'],
+      ] as const;
+      for (const [rights, error] of losses) {
+        const [q, to] = [queue(), queue()];
+        await node.insertMany('N', q, 300);
+        const request = {
+          action: 'move',
+          source: { ns: 'N', queue: q },
+          to: { ns: 'other', queue: to },
+          rate: 100,
+        };
+        const id = await node.create(request, { ...OPERATOR, name: 'leaver' });
+        while ((await node.get(id)).changed === 0) await turn();
+        node.users.set('leaver', rights);
+        const record = await node.ended(id, opened, RATE_STEP_MS);
+        node.users.delete('leaver');
+        assert.deepEqual([record.state, record.error, record.changed], ['failed', error, 100]);
+        assert.equal((await node.elements('N', q)).length, 200);
+        assert.equal((await node.elements('other', to)).length, 100);
+      }
+    });
+
+    it('runs to its end if its user loses a right that it does not need', async () => {
+      const q = queue();
+      await node.insertMany('N', q, 300);
+      const request = { action: 'delete', source: { ns: 'N', queue: q }, rate: 100 };
+      const id = await node.create(request, { ...OPERATOR, name: 'leaver' });
+      node.users.set('leaver', { may: (right) => right === 'manage' });
+      const record = await node.ended(id, opened, RATE_STEP_MS);
+      node.users.delete('leaver');
+      assert.deepEqual([record.state, record.error, record.changed], ['done', null, 300]);
+    });
+
     it('delete removes what waits, over many pages, and leaves what is reserved', async () => {
       const q = queue();
       await node.insertMany('N', q, 700);

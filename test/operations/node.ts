@@ -3,7 +3,7 @@ import type { ScannedDelivery } from '../../src/engine/storage.ts';
 import type { ExchangeOverview } from '../../src/exchange/record.ts';
 import type { Delivery, DeliveryState } from '../../src/model/element.ts';
 import { BulkOperations } from '../../src/operations/operations.ts';
-import { parseRequest } from '../../src/operations/request.ts';
+import { type OperatorRights, parseRequest } from '../../src/operations/request.ts';
 import { Searches } from '../../src/operations/search.ts';
 import type { OperationRecord } from '../../src/operations/stored.ts';
 import type { SelectorSandbox } from '../../src/sandbox/sandbox.ts';
@@ -23,12 +23,15 @@ export class OperationNode {
   readonly operations: BulkOperations;
   /** The exchanges that there are. */
   exchanges: readonly ExchangeOverview[] = [];
+  /** The rights of the users whose names are here; those of all others are {@link OPERATOR}'s. Null: there is no such user any more. */
+  readonly users = new Map<string, OperatorRights | null>();
 
   /** @param seed another one for each further node on the same engines */
   constructor(namespaces: readonly TestNamespace[], clock: Clock, sandbox: SelectorSandbox, seed = 1) {
     this.broker = brokerOn(namespaces, clock, seed);
     this.operations = new BulkOperations({
       broker: this.broker,
+      userNamed: (name) => this.users.get(name) ?? (this.users.has(name) ? null : OPERATOR),
       searches: new Searches({ sandbox, clock, selectors: true }),
       exchanges: { overview: () => [...this.exchanges] },
       clock,

@@ -8,6 +8,7 @@ import {
   MAX_RATE,
   type OperationRequest,
   parseRequest,
+  rightsFor,
   STATES,
 } from '../../operations/request.ts';
 import { OPERATION_STATES, type OperationState } from '../../operations/stored.ts';
@@ -257,19 +258,6 @@ export const operationRoutes: readonly Route[] = [
   }),
 ];
 
-/** The right `manage` in the source's namespace, `write` where elements are stored, and `read` if they leave the namespace. */
-function mustOperate(user: User, { action, source, to, where, dryRun }: OperationRequest): void {
-  const storesInSource = action === 'redrive' || action === 'set';
-  const looks = dryRun || where.selector !== null;
-  const needed = [
-    ['manage', source.ns],
-    ...(storesInSource ? [['write', source.ns] as const] : []),
-    ...(looks ? [['browse', source.ns] as const] : []),
-    ...(to === null ? [] : [['write', to.ns] as const]),
-    // What the namespace stores on that engine is bounded by nobody else.
-    ...(to === null || action !== 'migrate' ? [] : [['manage', to.ns] as const]),
-    // Otherwise who may only manage would copy bodies to where they may read them.
-    ...(to === null || to.ns === source.ns ? [] : [['read', source.ns] as const]),
-  ] as const;
-  for (const [right, namespace] of needed) checkRight(user, right, namespace);
+function mustOperate(user: User, request: OperationRequest): void {
+  for (const [right, namespace] of rightsFor(request)) checkRight(user, right, namespace);
 }
