@@ -43,7 +43,12 @@ interface CreatedToken {
 
 interface ApiTokensOptions {
   /** The namespaces of this node with the stores of their engines, in the order of the configuration. */
-  readonly namespaces: readonly { readonly name: string; readonly definitions: Definitions }[];
+  readonly namespaces: readonly {
+    readonly name: string;
+    readonly definitions: Definitions;
+    /** The store for new definitions: another one while the namespace moves to another engine. */
+    readonly currentDefinitions: Definitions;
+  }[];
   /** The user of a name as configured now; null if there is none. */
   readonly ownerNamed: (name: string) => User | null;
   readonly clock: Clock;
@@ -345,7 +350,7 @@ export class ApiTokens implements Service {
       namespaces.find(({ name }) => rights !== null && Object.hasOwn(rights, name)) ?? namespaces[0];
     if (found === undefined)
       throw new QuaysideError('not-supported', 'There is no namespace to store a token in.');
-    return found.definitions;
+    return found.currentDefinitions;
   }
 }
 

@@ -181,6 +181,11 @@ export class Namespace {
     this.capabilities = { sched, reserve, pipeline, tape: this.isStream, remove: remove && !this.isStream };
   }
 
+  /** Where a new definition is to be stored. An engine that the namespace leaves is not read any more when the move is over. */
+  get currentDefinitions(): Definitions {
+    return this.migration?.definitions ?? this.definitions;
+  }
+
   /** From now on its elements are in two engines, and what is inserted goes to the new one. */
   join(migration: Migration, sweeper: Sweeper): void {
     this.migration = migration;

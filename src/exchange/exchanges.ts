@@ -427,7 +427,7 @@ export class Exchanges implements Service {
   }
 
   #storeOf({ src }: Declaration): Definitions {
-    return this.#options.broker.namespace(src.ns).definitions;
+    return this.#options.broker.namespace(src.ns).currentDefinitions;
   }
 }
 

@@ -178,7 +178,7 @@ export class BulkOperations implements Service {
     const { broker } = this.#options;
     if (request.action === 'migrate') return this.#createMigration(request, caller);
     const route = routeOf(request, broker);
-    const { definitions } = route.source.namespace;
+    const definitions = route.source.namespace.currentDefinitions;
     // The target's name counts from here on, as with an insert.
     if (request.to !== null) broker.namespace(request.to.ns).queue(request.to.queue);
     const hidesBodies = !caller.maySeeBodies(request.source.ns);

@@ -99,6 +99,21 @@ describe('A namespace that moves to another engine', () => {
     assert.equal(await pop(), '7');
   });
 
+  it('has the operations that are started while it moves in the new engine, where they are continued after the move', async () => {
+    await node.insertMany('A', 'q', 5);
+    await migrate();
+    const id = await node.create({
+      action: 'delete',
+      source: { ns: 'A', queue: 'q' },
+      rate: 1,
+      where: { ids: ['none'] },
+    });
+    await node.ended(id, inSteps);
+    await node.stop();
+    node = await newNode([{ policy: POLICY, engine: next }]).start();
+    assert.equal((await node.get(id)).state, 'done');
+  });
+
   it('ends only when the old engine has been empty for a while: what was popped may be returned to it', async () => {
     await node.insert('A', 'q', 'x');
     const id = await migrate();

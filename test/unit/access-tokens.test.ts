@@ -32,12 +32,37 @@ describe('API tokens', () => {
 
   function makeTokens(definitions: Definitions = engine.definitions): ApiTokens {
     return new ApiTokens({
-      namespaces: [{ name: 'N', definitions }],
+      namespaces: [{ name: 'N', definitions, currentDefinitions: definitions }],
       ownerNamed: () => owner,
       clock,
       log: SILENT_LOG,
     });
   }
+
+  it('that are created while their namespace moves to another engine are valid after the move', async () => {
+    const { definitions } = engine;
+    const next = await openMemory({ namespaces: [plain('N')] }, clock);
+    const newTokens = (stored: Definitions): ApiTokens =>
+      new ApiTokens({
+        namespaces: [
+          { name: 'N', definitions: stored, currentDefinitions: next.definitions },
+          { name: 'other', definitions: next.definitions, currentDefinitions: next.definitions },
+        ],
+        ownerNamed: () => owner,
+        clock,
+        log: SILENT_LOG,
+      });
+    const during = newTokens(definitions);
+    await during.start();
+    const { secret } = await during.create(OWNER, { name: 'x', rights: null, expiresAt: null });
+    assert.notEqual(during.login(secret, null), null);
+    await during.stop();
+    const after = newTokens(next.definitions);
+    await after.start();
+    assert.notEqual(after.login(secret, null), null);
+    await after.stop();
+    await next.stop();
+  });
 
   const expiringIn = (ms: number): Promise<unknown> =>
     tokens.create(OWNER, { name: 'x', rights: null, expiresAt: clock.now() + ms });

@@ -1,0 +1,52 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { openMemory } from '../engines/sqlite.ts';
+import { patientSandbox } from '../sandbox/elements.ts';
+import { plain } from '../support/broker.ts';
+import { FakeClock } from '../support/clock.ts';
+import { bodyText } from '../support/elements.ts';
+import { declare, ExchangeNode } from './node.ts';
+
+describe('an exchange that is created while the namespace of its source moves to another engine', () => {
+  it('works until the move is over, and after it', async () => {
+    const clock = new FakeClock();
+    const sandbox = patientSandbox();
+    const policies = [plain('A'), plain('B')];
+    const old = await openMemory({ namespaces: policies }, clock);
+    const next = await openMemory({ namespaces: policies }, clock);
+    const inFile: Engine = Object.create(old, {
+      disk: { value: () => Promise.reject(new Error('is not read')) },
+    });
+    const start = (engineOfA: Engine): Promise<ExchangeNode> =>
+      new ExchangeNode(
+        [
+          { policy: plain('A'), engine: engineOfA },
+          { policy: plain('B'), engine: next },
+        ],
+        clock,
+        sandbox,
+      ).start();
+    let node = await start(inFile);
+    await node.insert('A', 'src', 'old');
+    await node.broker.migrate('A', 'B');
+    await node.exchanges.create('x', declare('A/src', ['A/dst']));
+    await node.insert('A', 'src', 'new');
+    assert.deepEqual((await node.popMany('A', 'dst', 2)).map(bodyText), ['old', 'new']);
+    await node.exchanges.stopExchange('x');
+    await node.stop();
+
+    node = await start(inFile);
+    assert.equal(node.exchanges.record('x').stopped, true);
+    await node.exchanges.startExchange('x');
+    await node.stop();
+
+    node = await start(next);
+    await node.insert('A', 'src', 'later');
+    assert.equal(bodyText(await node.pop('A', 'dst')), 'later');
+    await node.stop();
+    await sandbox.stop();
+    await Promise.all([old.stop(), next.stop()]);
+    assert.equal(clock.pending, 0);
+  });
+});
