@@ -52,6 +52,8 @@ interface ApiTokensOptions {
   /** The user of a name as configured now; null if there is none. */
   readonly ownerNamed: (name: string) => User | null;
   readonly clock: Clock;
+  /** 0 (inclusive) to 1. */
+  readonly random: () => number;
   readonly log: Pick<FrontEndLog, 'debug' | 'warn'>;
 }
 
@@ -122,6 +124,7 @@ export class ApiTokens implements Service {
       stores: options.namespaces.map(({ definitions }) => definitions),
       kind: 'token',
       clock: options.clock,
+      random: options.random,
       onRead: (id, definition, hasChanged, definitions) => {
         if (!hasChanged) return;
         const stored = definition === null ? null : storedToken(definition);

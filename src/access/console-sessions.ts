@@ -362,6 +362,8 @@ interface EndedSessionsOptions {
   /** The namespaces of this node with the stores of their engines, in the order of the configuration. */
   readonly namespaces: readonly { readonly definitions: Definitions; readonly isShared: boolean }[];
   readonly clock: Clock;
+  /** 0 (inclusive) to 1. */
+  readonly random: () => number;
   readonly log: Pick<FrontEndLog, 'warn' | 'error'>;
 }
 
@@ -380,7 +382,7 @@ export class EndedSessions implements Service {
 
   constructor(options: EndedSessionsOptions) {
     this.#options = options;
-    const { namespaces, clock, log } = options;
+    const { namespaces, clock, random, log } = options;
     const shared = namespaces.filter(({ isShared }) => isShared);
     this.isShared = shared.length > 0;
     this.#caches = new DefinitionsCaches({
@@ -388,6 +390,7 @@ export class EndedSessions implements Service {
       stores: (shared.length > 0 ? shared : namespaces.slice(0, 1)).map((one) => one.definitions),
       kind: 'ended-sessions',
       clock,
+      random,
       onRead: (user, definition, hasChanged) => {
         if (!hasChanged || definition === null) return;
         this.#merge(user, storedEnds(definition));

@@ -249,6 +249,7 @@ export class Server implements Service {
       namespaces: broker.namespaces(),
       ownerNamed: (name) => authenticator.userNamed(name),
       clock,
+      random: this.#parts.random,
       log,
     });
     const authenticator: PasswordAuthenticator = await this.#startAuthenticator(users, tokens);
@@ -290,7 +291,12 @@ export class Server implements Service {
     const { allowedOrigins, metricsWithoutLogin, batchCount, batchBytes } = config.http;
     const many = { batchCount, batchBytes };
     const { enabled, idle, secret = null } = config.console;
-    const ended = new EndedSessions({ namespaces: broker.namespaces(), clock, log });
+    const ended = new EndedSessions({
+      namespaces: broker.namespaces(),
+      clock,
+      random: this.#parts.random,
+      log,
+    });
     await this.#startParts(ended);
     const consoleSessions = new ConsoleSessions({
       accountNamed: (name) => authenticator.accountNamed(name),

@@ -1,9 +1,12 @@
 import type { Clock } from '../util/clock.ts';
+import { repeat } from '../util/repeat.ts';
 import { Retries } from '../util/retries.ts';
 import type { Definition, DefinitionKind, Definitions } from './definitions.ts';
 
 /** What changed and could not be read is read again after this long. */
 const READ_AGAIN_MS = 1_000;
+/** The stores are listed again this often, ± half, in case a watch missed a change. */
+const RELIST_MS = 60_000;
 /** The name under which a list of all is retried; no key has it. */
 const ALL = '\0';
 
@@ -169,6 +172,8 @@ export class DefinitionsCache {
 interface CachesParts extends Omit<CacheParts, 'definitions' | 'isWanted' | 'onRead'> {
   /** Engines may share one. */
   readonly stores: Iterable<Definitions>;
+  /** 0 (inclusive) to 1. */
+  readonly random: () => number;
   /** As that of a cache. @param definitions the store that was read */
   readonly onRead: (
     key: string,
@@ -178,11 +183,17 @@ interface CachesParts extends Omit<CacheParts, 'definitions' | 'isWanted' | 'onR
   ) => void;
 }
 
-/** The definitions of one kind in several stores: a cache of each, in the order in which they are given. */
+/**
+ * The definitions of one kind in several stores: a cache of each, in the order in which they are given. All are listed again
+ * from time to time.
+ */
 export class DefinitionsCaches {
+  readonly #parts: Pick<CachesParts, 'clock' | 'random' | 'onFailedRead'>;
   readonly #caches: ReadonlyMap<Definitions, DefinitionsCache>;
+  #endRelists: (() => void) | null = null;
 
-  constructor({ stores, onRead, ...parts }: CachesParts) {
+  constructor({ stores, onRead, random, ...parts }: CachesParts) {
+    this.#parts = { ...parts, random };
     const cacheOf = (definitions: Definitions): DefinitionsCache =>
       new DefinitionsCache({
         ...parts,
@@ -195,9 +206,13 @@ export class DefinitionsCaches {
   /** Follows changes from now on. What there was before comes with `reload`. */
   start(): void {
     for (const cache of this.#caches.values()) cache.start();
+    const relist = (): Promise<void> =>
+      this.reload().catch((error: unknown) => this.#parts.onFailedRead(null, error));
+    this.#endRelists = repeat(relist, RELIST_MS, this.#parts);
   }
 
   stop(): void {
+    this.#endRelists?.();
     for (const cache of this.#caches.values()) cache.stop();
   }
 
@@ -217,18 +232,20 @@ export class DefinitionsCaches {
     return cache;
   }
 
-  /** Lists all stores concurrently; what one returns is kept, though another fails. @throws as `Definitions.list` */
-  reload(): Promise<void> {
-    return this.#inAll((cache) => cache.reload());
+  /**
+   * Lists all stores, or the given ones, concurrently; what one returns is kept, though another fails. Nothing is kept before all
+   * have returned: which store counts for a key is known then.
+   * @throws as `Definitions.list`
+   */
+  async reload(stores: Iterable<Definitions> = this.#caches.keys()): Promise<void> {
+    const lists = await Promise.allSettled([...stores].map((definitions) => this.of(definitions).list()));
+    for (const list of lists) if (list.status === 'fulfilled') list.value();
+    for (const list of lists) if (list.status === 'rejected') throw list.reason;
   }
 
   /** Reads one definition in all stores in the same way. @throws as `Definitions.get` */
-  read(key: string): Promise<void> {
-    return this.#inAll((cache) => cache.read(key));
-  }
-
-  async #inAll(read: (cache: DefinitionsCache) => Promise<unknown>): Promise<void> {
-    const reads = await Promise.allSettled([...this.#caches.values()].map(read));
-    for (const one of reads) if (one.status === 'rejected') throw one.reason;
+  async read(key: string): Promise<void> {
+    const reads = await Promise.allSettled([...this.#caches.values()].map((cache) => cache.read(key)));
+    for (const read of reads) if (read.status === 'rejected') throw read.reason;
   }
 }

@@ -13,7 +13,6 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { createCheckLimit, MAX_WAITING_DRY_RUNS } from '../sandbox/limits.ts';
 import { LineLimit } from '../util/line-limit.ts';
 import { quote } from '../util/quote.ts';
-import { repeat } from '../util/repeat.ts';
 import { Retries } from '../util/retries.ts';
 import type { Service } from '../util/service.ts';
 import { type Edge, ExchangeGraph, type LoopIds } from './cycles.ts';
@@ -98,7 +97,6 @@ export class Exchanges implements Service {
     }
     await stopUnowned(this.#registry.stores(), this.#options);
     await this.reload();
-    this.#registry.relistLater();
   }
 
   stop(): Promise<void> {
@@ -486,8 +484,6 @@ class KeyMutex {
 
 function noop(): void {}
 
-/** All definitions are listed again this often, ± half, in case a watch missed a change. */
-const RELIST_MS = 60_000;
 /** Elements and their copies that all exchanges have in flight together: a wide exchange copies each many times. */
 const MAX_BYTES_IN_FLIGHT = 64 * 1_048_576;
 
@@ -519,11 +515,10 @@ class ExchangeRegistry {
   readonly #stopping = new Set<Promise<void>>();
   /** Of all declarations; null after a change. */
   #graph: ExchangeGraph | null = null;
-  #endRelists: (() => void) | null = null;
   #closed = false;
 
   constructor(context: ExchangeContext, onStrikes: (key: string, error: string) => void) {
-    const { clock, log } = context;
+    const { clock, random, log } = context;
     const lineLimit = new LineLimit(clock, (cause, leftOut) =>
       log.warn({ cause, leftOut }, 'exchanges failed further in the same way; their lines were left out'),
     );
@@ -533,9 +528,12 @@ class ExchangeRegistry {
       stores: this.stores(),
       kind: 'exchange',
       clock,
+      random,
       onRead: (key, definition, _, definitions) => this.#follow(definitions, key, definition),
-      onFailedRead: (exchange, error) =>
-        log.warn({ err: error, exchange }, 'an exchange that changed could not be read yet'),
+      onFailedRead: (exchange, err) =>
+        exchange === null
+          ? log.warn({ err }, 'exchanges could not be read again')
+          : log.warn({ err, exchange }, 'an exchange that changed could not be read yet'),
     });
   }
 
@@ -544,18 +542,9 @@ class ExchangeRegistry {
     this.#caches.start();
   }
 
-  /** Lists all stores again from time to time. */
-  relistLater(): void {
-    const { log } = this.#context;
-    const relist = (): Promise<void> =>
-      this.reload().catch((error: unknown) => log.warn({ err: error }, 'exchanges could not be read again'));
-    if (!this.#closed) this.#endRelists = repeat(relist, RELIST_MS, this.#context);
-  }
-
   /** Follows, creates and changes nothing any more. Resolves when nothing is being read. */
   async close(): Promise<void> {
     this.#closed = true;
-    this.#endRelists?.();
     this.#caches.stop();
     await this.#caches.idle();
   }
@@ -659,17 +648,14 @@ class ExchangeRegistry {
     return [...new Set(wanted.map(({ definitions }) => definitions))];
   }
 
-  /**
-   * Lists the stores concurrently; what one returns counts, though another fails. None is applied before all are there, lest
-   * an exchange run that is hidden.
-   * @throws as `Definitions.list`
-   */
+  /** Lists the stores of these namespaces. @throws as `DefinitionsCaches.reload` */
   async reload(isWanted?: (namespace: string) => boolean): Promise<void> {
-    const caches = this.stores(isWanted).map((definitions) => this.#caches.of(definitions));
-    const lists = await Promise.allSettled(caches.map((cache) => cache.list()));
-    for (const list of lists) if (list.status === 'fulfilled') list.value();
-    this.#warnOfDifferences(caches);
-    for (const list of lists) if (list.status === 'rejected') throw list.reason;
+    const stores = this.stores(isWanted);
+    try {
+      await this.#caches.reload(stores);
+    } finally {
+      this.#warnOfDifferences(stores.map((definitions) => this.#caches.of(definitions)));
+    }
   }
 
   /** What the stores that are known to define an exchange say now, the one that counts first. */

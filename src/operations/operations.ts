@@ -134,6 +134,7 @@ export class BulkOperations implements Service {
       stores: broker.namespaces().map(({ definitions }) => definitions),
       kind: 'operation',
       clock,
+      random,
       onRead: (id, definition) => this.#follow(id, definition),
       onFailedRead: (operation, error) =>
         log.warn({ err: error, operation }, 'an operation that changed could not be read yet'),

@@ -157,6 +157,7 @@ export class Harness {
       namespaces: this.broker.namespaces(),
       ownerNamed: (name) => accounts.get(name)?.user ?? null,
       clock,
+      random: () => 0.5,
       log: { debug: logAt('debug'), warn: logAt('warn') },
     });
     const searches = new Searches({ sandbox: this.#sandbox, clock, selectors: true });
@@ -199,6 +200,7 @@ export class Harness {
     this.ended = new EndedSessions({
       namespaces: this.broker.namespaces(),
       clock,
+      random: () => 0.5,
       log: { warn: logAt('warn'), error: logAt('error') },
     });
     this.consoleSessions = new ConsoleSessions({

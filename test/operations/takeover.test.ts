@@ -6,6 +6,7 @@ import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { betweenProcesses, plain } from '../support/broker.ts';
+import { engineWithoutNews } from '../support/engine-with.ts';
 import { type Cut, DyingNode } from './dying-node.ts';
 import { OPERATOR, OperationNode } from './node.ts';
 
@@ -26,8 +27,9 @@ describe('A node that continues a bulk operation of another one', () => {
   let doomed: OperationNode;
   let survivor: OperationNode;
 
-  async function startNodes(dies: number, cut: Cut): Promise<void> {
-    const engine = betweenProcesses(opened.engine);
+  async function startNodes(dies: number, cut: Cut, hasNews = true): Promise<void> {
+    const shared = betweenProcesses(opened.engine);
+    const engine = hasNews ? shared : engineWithoutNews(shared);
     mortal = new DyingNode(dies, cut);
     survivor = await new OperationNode([{ policy, engine }], opened.clock, sandbox, 1).start();
     const view = mortal.view(engine);
@@ -49,6 +51,11 @@ describe('A node that continues a bulk operation of another one', () => {
       // Calls of the other node in the same time are answered before this one.
       await survivor.get(id);
     }
+  }
+
+  /** Time passes until so many elements are left in the source. */
+  async function untilWaiting(count: number): Promise<void> {
+    while ((await survivor.elements('N', 'from')).length > count) await opened.passTime(1000);
   }
 
   beforeEach(async () => {
@@ -77,6 +84,23 @@ describe('A node that continues a bulk operation of another one', () => {
       reserved.map((one) => one.id),
       held.map((one) => one.id),
     );
+  });
+
+  it('continues it although the signal that it exists was lost with that node', async () => {
+    await startNodes(STORES_PENDING, 'before', false);
+    await survivor.insertMany('N', 'from', COUNT);
+    await startAndDie({ action: 'delete' });
+    await untilWaiting(0);
+  });
+
+  it('learns that it was cancelled although the signal of that was lost', async () => {
+    await startNodes(0, 'before', false);
+    await survivor.insertMany('N', 'from', COUNT);
+    const id = await survivor.create({ source, action: 'delete', rate: 1 });
+    const cancelling = doomed.operations.cancel(id, OPERATOR);
+    const record = await survivor.ended(id, opened, 250);
+    await cancelling;
+    assert.equal(record.state, 'cancelled');
   });
 
   it('ends it with the first page if it was cancelled while no node ran it', async () => {

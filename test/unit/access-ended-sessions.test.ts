@@ -24,6 +24,7 @@ describe('Ended sessions of the console', () => {
     new EndedSessions({
       namespaces: [{ definitions, isShared: true }],
       clock,
+      random: () => 0.5,
       log: { ...SILENT_LOG, error: (_, message) => errors.push(message) },
     });
 

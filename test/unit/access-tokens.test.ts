@@ -7,6 +7,8 @@ import type { Engine } from '../../src/engine/engine.ts';
 import { openMemory } from '../engines/sqlite.ts';
 import { plain, SILENT_LOG } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
+import { engineWithoutNews } from '../support/engine-with.ts';
+import { until } from '../support/until.ts';
 
 const yes = (): boolean => true;
 const OWNER = { name: 'ann', isAdministrator: true, may: yes, maySee: yes, maySeeBodies: yes };
@@ -35,9 +37,23 @@ describe('API tokens', () => {
       namespaces: [{ name: 'N', definitions, currentDefinitions: definitions }],
       ownerNamed: () => owner,
       clock,
+      random: () => 0.5,
       log: SILENT_LOG,
     });
   }
+
+  it('that another node revoked are not valid any more, although the signal of that was lost', async () => {
+    const other = makeTokens(engineWithoutNews(engine).definitions);
+    const { record, secret } = await tokens.create(OWNER, { name: 'x', rights: null, expiresAt: null });
+    await other.start();
+    assert.notEqual(other.login(secret, null), null);
+    await tokens.revoke(record.id, OWNER);
+    await until(() => {
+      clock.advance(1000);
+      return other.login(secret, null) === null;
+    });
+    await other.stop();
+  });
 
   it('that are created while their namespace moves to another engine are valid after the move', async () => {
     const { definitions } = engine;
@@ -50,6 +66,7 @@ describe('API tokens', () => {
         ],
         ownerNamed: () => owner,
         clock,
+        random: () => 0.5,
         log: SILENT_LOG,
       });
     const during = newTokens(definitions);
