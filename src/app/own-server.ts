@@ -5,6 +5,7 @@ import { request as httpsRequest } from 'node:https';
 import { text } from 'node:stream/consumers';
 import { type ConnectionOptions, checkServerIdentity, getCACertificates } from 'node:tls';
 import type { Config } from '../config/options.ts';
+import { messageOf } from '../util/message-of.ts';
 import { quote } from '../util/quote.ts';
 import { certificatesIn } from './checks.ts';
 import { CommandFailed } from './command-line.ts';
@@ -91,7 +92,7 @@ const UNKNOWN_CERTIFICATE = new Set([
  * @param others also trusts those that every client would
  */
 function trustIn(file: string, others: boolean): ConnectionOptions {
-  const [own = ''] = certificatesIn(readFileSync(file, 'utf8'));
+  const own = readCertificate(file);
   const { fingerprint256 } = new X509Certificate(own);
   return {
     ca: others ? [...getCACertificates('default'), own] : [own],
@@ -100,6 +101,18 @@ function trustIn(file: string, others: boolean): ConnectionOptions {
     checkServerIdentity: (host, peer) =>
       peer.fingerprint256 === fingerprint256 ? undefined : checkServerIdentity(host, peer),
   };
+}
+
+/** The first certificate of a file. An error of the system would be taken for one of the connection. */
+function readCertificate(file: string): string {
+  let why = 'it has none';
+  try {
+    const [first] = certificatesIn(readFileSync(file, 'utf8'));
+    if (first !== undefined) return first;
+  } catch (error) {
+    why = (error as NodeJS.ErrnoException).code ?? messageOf(error);
+  }
+  throw new Error(`the certificate ${file} cannot be read (${why})`);
 }
 
 function givenUrl(text: string): URL {

@@ -33,9 +33,11 @@ describe('quayside doctor', () => {
   });
   afterEach(() => folder.dispose());
 
-  async function doctor(config: object, url = NO_SERVER): Promise<Report> {
+  /** @param url null: the server is asked at the configured address */
+  async function doctor(config: object, url: string | null = NO_SERVER): Promise<Report> {
     await folder.write('config.json', config);
-    const { code, stdout, stderr } = await folder.run(['doctor', '--config', 'config.json', '--url', url]);
+    const args = ['doctor', '--config', 'config.json', ...(url === null ? [] : ['--url', url])];
+    const { code, stdout, stderr } = await folder.run(args);
     const lines = stdout.split('\n').filter((line) => line !== '');
     return { code, findings: lines.map((line) => JSON.parse(line)), stderr };
   }
@@ -107,6 +109,23 @@ describe('quayside doctor', () => {
         server.close();
         await once(server, 'close');
       }
+    });
+  }
+
+  for (const [what, content, why] of [
+    ['is not there', null, 'ENOENT'],
+    ['has no certificate in it', 'rubbish', 'it has none'],
+  ] as const) {
+    it(`does not say that no server listens if the file of its certificate ${what}`, async () => {
+      if (content !== null) await folder.write('tls.pem', content);
+      const http = { port: 1, tls: { cert: 'tls.pem', key: 'tls.pem' } };
+      const report = await doctor({ namespaces: SQLITE, http }, null);
+      matches(
+        found(report, 'server'),
+        new RegExp(
+          `^error: https:\\S+ cannot be asked: the certificate \\S+tls\\.pem cannot be read \\(${why}\\); see`,
+        ),
+      );
     });
   }
 
