@@ -340,3 +340,38 @@ describe('PostgreSQL that fails', () => {
     }
   }
 });
+
+describe('PostgreSQL with a synchronous standby', () => {
+  it('loses nothing that was acknowledged if its server crashes under load and the standby takes over', async (t) => {
+    const primary = await PostgresServer.start({ settings: { fsync: 'off' } });
+    t.after(() => primary.dispose());
+    const standby = await primary.startStandby();
+    t.after(() => standby.dispose());
+    await runSql(primary, "ALTER SYSTEM SET synchronous_standby_names = '*'");
+    await runSql(primary, 'SELECT pg_reload_conf()');
+    await until(async () => {
+      const { rows } = await runSql(primary, 'SELECT sync_state FROM pg_stat_replication');
+      return rows[0]?.sync_state === 'sync';
+    });
+    const url = primary.url().replace(`:${primary.port}`, `:${primary.port},127.0.0.1:${standby.port}`);
+    const schema = freshSchema();
+    const nodes = [
+      await openNode(primary, { schema, url }),
+      await openNode(primary, { schema, url }),
+    ] as const;
+    const [a, b] = nodes;
+    const traffic = new Traffic(
+      nodes.map(({ storage }) => storage),
+      { ns: 'plain', name: 'q' },
+    );
+    await a.definitions.put('queue', 'before', 1, null);
+    await traffic.acknowledged(200);
+    await primary.stop('immediate');
+    await runSql(standby, 'SELECT pg_promote()');
+    await traffic.acknowledged(200);
+    assertNothingLost(await traffic.end());
+    await until(async () => (await codeOf(b.definitions.get('queue', 'before'))) === 'done');
+    assert.equal((await b.definitions.get('queue', 'before'))?.value, 1);
+    await Promise.all(nodes.map((node) => node.stop()));
+  });
+});

@@ -19,6 +19,8 @@ export interface NodeOptions {
   readonly namespaces?: readonly NamespacePolicy[];
   /** A proxy's; the server's own where not given. */
   readonly port?: number;
+  /** In place of one with that port. */
+  readonly url?: string;
   readonly log?: EngineLog;
   /** What the node measures its waiting with; the system's where not given. */
   readonly clock?: Clock & { readonly pending: number };
@@ -27,9 +29,9 @@ export interface NodeOptions {
 /** An engine as a node has it, on PostgreSQL's own time. The test that opens one calls `stop`. */
 export async function openNode(server: PostgresServer, options: NodeOptions): Promise<Engine> {
   const { schema, namespaces = NODE_NAMESPACES, port = server.port } = options;
-  const { log = SILENT, clock = new CountingClock() } = options;
+  const { url = server.url({ port }), log = SILENT, clock = new CountingClock() } = options;
   const engine = open({
-    url: server.url({ port }),
+    url,
     dataDir: '',
     namespaces,
     clock,

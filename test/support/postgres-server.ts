@@ -14,7 +14,8 @@ const SERVICE_USER = 'postgres';
 const PASSWORD = 'for tests only: /?#@:%';
 const READY_TIMEOUT_MS = 60_000;
 const MAX_TRIES = 5;
-const READY_LINE = 'database system is ready to accept connections';
+/** A standby accepts only connections that read. */
+const READY_LINE = /database system is ready to accept (?:read.only )?connections/;
 
 /** Names a folder of `makeTemplate`, to be copied for each server. */
 export const POSTGRES_TEMPLATE = 'TEST_RUN_POSTGRES_TEMPLATE';
@@ -121,7 +122,7 @@ export class PostgresServer {
     const { promise: ready, resolve, reject } = Promise.withResolvers<void>();
     child.stderr.setEncoding('utf8').on('data', (text: string) => {
       this.#output += text;
-      if (this.#output.includes(READY_LINE)) resolve();
+      if (READY_LINE.test(this.#output)) resolve();
     });
     // Not at its exit: the reason may still be on its way.
     child.once('close', () => reject(new Error(`PostgreSQL did not start:\n${this.#output}`)));
@@ -137,6 +138,22 @@ export class PostgresServer {
     // The tests' process must be able to end while the server runs; `dispose` ends it then.
     child.unref();
     child.stderr.destroy();
+  }
+
+  /** Starts a standby that replicates what this server has and does. */
+  async startStandby(): Promise<PostgresServer> {
+    const standby = new PostgresServer(this.#bin, await freePort(), this.#settings);
+    process.on('exit', () => standby.dispose());
+    const from = ['-h', '127.0.0.1', '-p', String(this.port), '-U', SERVICE_USER];
+    const options = ['--write-recovery-conf', '--wal-method=stream', '--checkpoint=fast', '--no-sync'];
+    execFileSync(path.join(this.#bin, 'pg_basebackup'), [...from, '-D', standby.data, ...options], {
+      ...this.#user,
+      cwd: standby.folder,
+      env: { ...process.env, PGPASSWORD: PASSWORD },
+      stdio: ['ignore', 'ignore', 'pipe'],
+    });
+    await standby.start();
+    return standby;
   }
 
   async stop(mode: StopMode): Promise<void> {
