@@ -9,6 +9,9 @@ import type { CancelTimer, Clock } from '../util/clock.ts';
  */
 export const CALL_TIMEOUT_MS = 4_500;
 
+/** If a timer is later than this, the process was suspended or very busy. */
+const LATE_TIMER_MS = 500;
+
 /** A call that has to settle in time. */
 export abstract class Expiring {
   /** By the monotonic clock. */
@@ -95,7 +98,14 @@ export class DeadlineQueue {
 
   /** Settled calls are gone, so the timer is armed once per timeout at most, not once per call. */
   #onTimer(): void {
+    const lateMs = this.#clock.monotonic() - this.#timerAt;
     this.#timerAt = Number.POSITIVE_INFINITY;
+    // Replies that have come since are in the sockets: they are read first, so that what was popped in that time is not lost.
+    if (lateMs > LATE_TIMER_MS) setImmediate(() => this.#expireDue());
+    else this.#expireDue();
+  }
+
+  #expireDue(): void {
     const now = this.#clock.monotonic();
     while (this.#first !== null && this.#first.deadlineAt <= now) this.#expire(this.#first);
     if (this.#first !== null) this.#arm(this.#first);

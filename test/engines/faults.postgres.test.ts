@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { after, before, describe, it } from 'node:test';
 import pg from 'pg';
 import type { Engine } from '../../src/engine/engine.ts';
@@ -373,5 +374,54 @@ describe('PostgreSQL with a synchronous standby', () => {
     await until(async () => (await codeOf(b.definitions.get('queue', 'before'))) === 'done');
     assert.equal((await b.definitions.get('queue', 'before'))?.value, 1);
     await Promise.all(nodes.map((node) => node.stop()));
+  });
+});
+
+/** The clock of a node that is suspended for a minute when its timers are next due: it reads the replies of that time later. */
+class SuspendedClock extends FakeClock {
+  #suspendedMs = 0;
+
+  override monotonic(): number {
+    return super.monotonic() + this.#suspendedMs;
+  }
+
+  suspend(): void {
+    this.#suspendedMs = 60_000;
+    this.advance(5_000);
+  }
+}
+
+/** Waits in this turn, so that nothing is read from any socket of this process, until PostgreSQL has popped all and replied. */
+function waitForPop(url: string, schema: string): void {
+  const program = `
+    const client = new (require('pg').Client)({ connectionString: ${JSON.stringify(url)} });
+    const query = "SELECT FROM ${schema}.delivery UNION ALL SELECT FROM pg_stat_activity"
+      + " WHERE application_name LIKE 'quayside main %' AND state = 'active'";
+    client.connect().then(async () => {
+      while ((await client.query(query)).rowCount > 0);
+      await client.end();
+    });`;
+  execFileSync(process.execPath, ['-e', program]);
+}
+
+describe('A node that was suspended for longer than calls may take', () => {
+  it('gets what PostgreSQL has popped for it in that time', async (t) => {
+    const server = await PostgresServer.start({ settings: { fsync: 'off' } });
+    t.after(() => server.dispose());
+    const clock = new SuspendedClock();
+    const schema = freshSchema();
+    const engine = await openNode(server, { schema, clock });
+    t.after(() => engine.stop());
+    const queue = { ns: 'plain', name: 'q' };
+    await engine.storage.insert(queue, newElements('a', 'b'));
+    server.signalAll('SIGSTOP');
+    const popped = pop(engine, queue);
+    popped.catch(() => {});
+    // It is sent within some turns.
+    for (let turn = 0; turn < 10; turn += 1) await new Promise((resolve) => setImmediate(resolve));
+    server.signalAll('SIGCONT');
+    waitForPop(server.url(), schema);
+    clock.suspend();
+    assert.deepEqual(bodyTexts((await popped).deliveries), ['a', 'b']);
   });
 });
