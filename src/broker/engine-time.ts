@@ -17,12 +17,22 @@ export function engineNow({ storage, clock }: Clocks, queue?: QueueKey): number 
   return Number.isFinite(now) ? now : clock.now();
 }
 
-/** The moment of the engine's clock `ms` from now, as an element's `expiresAt`. */
+/** How long it is until a moment that a client gave, ms. */
+export function untilGiven(at: number, clocks: Clocks, queue: QueueKey): number {
+  return at + clocks.storage.aheadMs - engineNow(clocks, queue);
+}
+
+/** The moment `ms` from now as an element's `expiresAt`. */
 export function momentIn(ms: number, clocks: Clocks, queue: QueueKey): number {
-  return Math.ceil(engineNow(clocks, queue) + ms);
+  return asGiven(Math.ceil(engineNow(clocks, queue) + ms), clocks);
+}
+
+/** A moment of the engine's clock as a new element has it, also one of another engine. */
+export function asGiven(at: number, { storage }: Pick<Clocks, 'storage'>): number {
+  return at - storage.aheadMs;
 }
 
 interface Clocks {
-  readonly storage: Pick<Storage, 'now'>;
+  readonly storage: Pick<Storage, 'now' | 'aheadMs'>;
   readonly clock: Clock;
 }

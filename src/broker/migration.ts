@@ -244,6 +244,10 @@ export class MigratingStorage implements Storage {
     return this.#to.now(queue);
   }
 
+  get aheadMs(): number {
+    return this.#to.aheadMs;
+  }
+
   /**
    * Options hold for what is in the old engine, too. Pause flags are stored in both, and an engine forgets the flag of a resumed queue only
    * with a queue that it knows.

@@ -37,7 +37,7 @@ import {
   type RecentRates,
 } from './activity.ts';
 import type { Consumer, GetRequest, PendingConsumer, Sink } from './consumer.ts';
-import { momentIn, toLocal } from './engine-time.ts';
+import { momentIn, untilGiven } from './engine-time.ts';
 import { isSettled, refusalOf, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
 import { checkOptions, type OptionsRecord, type OwnOptions, type QueueSettings } from './queue-options.ts';
@@ -295,10 +295,9 @@ export class Queue {
   #wakeFor(elements: readonly NewElement[]): void {
     const waitQueues = this.namespace.waitQueues(this.key.name);
     if (waitQueues === undefined) return;
-    const { clock } = this.namespace;
     for (const { element, count } of runsOf(elements)) {
       const { matureAt, delayMs, groups } = element;
-      const inMs = matureAt === null ? delayMs : toLocal(matureAt, this.namespace, this.key) - clock.now();
+      const inMs = matureAt === null ? delayMs : untilGiven(matureAt, this.namespace, this.key);
       for (const group of groups) waitQueues.get(group)?.expect(inMs, count);
     }
   }

@@ -18,7 +18,8 @@ import type { ReadySignal, Signaller } from './signaller.ts';
  *   it was applied or not. A `settle` with several items may be applied in part if an engine's page says so. One caller's
  *   failure never affects another caller's call in the same batch.
  * - **Deadline.** Every call settles within 5 s, or in the {@link TimeLeft} that it is given, whatever the state of any batch.
- * - **Time is the engine's**, one clock for all nodes that share it. Moments are ms since 1970.
+ * - **Time is the engine's**, one clock for all nodes that share it. Moments are ms since 1970. `matureAt` and `expiresAt` of
+ *   new elements are as clients give them, see `aheadMs`.
  * - **Errors** are `QuaysideError`: `storage-unavailable` (not applied), `outcome-unknown`, `storage-full`
  *   (insert, and settle with inserts or a move). Driver errors stop at the engine's edge.
  * - **Unknown names.** A queue that was never written is empty, and reading leaves no trace of it. `insert`, `declare` and
@@ -129,6 +130,12 @@ export interface Storage {
    * known. With `queue`, that of the server which has it.
    */
   now(queue?: QueueKey): number;
+
+  /**
+   * By how much the engine's clock is ahead of the one by which moments of new elements are given, ms: 0 unless the engine's time continued
+   * when its clock was set back.
+   */
+  readonly aheadMs: number;
 }
 
 /** The reason of a failed try whose lease ran out. */

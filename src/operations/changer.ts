@@ -1,3 +1,4 @@
+import { asGiven } from '../broker/engine-time.ts';
 import { FINISH, type Queue, RELEASE } from '../broker/queue.ts';
 import { isUnknownOutcome } from '../engine/calls.ts';
 import { isKeySeen } from '../engine/request-keys.ts';
@@ -302,17 +303,18 @@ export class ElementChanger {
   #copyOf(delivery: ScannedDelivery, target: Queue): NewElement {
     const { body, contentType, contentEncoding, headers, matureAt, expiresAt, tries, id } = delivery;
     const isNow = delivery.state === 'ready' && !target.namespace.capabilities.sched;
+    const { namespace } = this.#options.route.source;
     return {
       body,
       contentType,
       contentEncoding,
       headers,
-      matureAt: isNow ? null : matureAt,
+      matureAt: isNow ? null : asGiven(matureAt, namespace),
       delayMs: 0,
       tries,
       groups: this.#groupsIn(target),
       dedupKey: this.#keyOf(id),
-      expiresAt,
+      expiresAt: expiresAt === null ? null : asGiven(expiresAt, namespace),
     };
   }
 

@@ -1,4 +1,4 @@
-import { engineNow, momentIn } from '../broker/engine-time.ts';
+import { momentIn, untilGiven } from '../broker/engine-time.ts';
 import { FINISH, type ReleaseAction } from '../broker/queue.ts';
 import { needsExpiry, needsFor } from '../broker/queue-options.ts';
 import { type NewElement, NO_HEADERS } from '../model/element.ts';
@@ -238,5 +238,5 @@ function delayOf({ namespace, queue }: Subscription, headers: readonly string[])
   const at = moment('x-next-t', headerOf(headers, 'x-next-t'));
   const delayMs = milliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, STOMP_LIMITS.nackDelayMs);
   if (at === null) return delayMs;
-  return Math.min(LIMITS.delayMs, Math.max(0, at - engineNow(namespace, queue.key)));
+  return Math.min(LIMITS.delayMs, Math.max(0, untilGiven(at, namespace, queue.key)));
 }

@@ -145,6 +145,10 @@ export class TracedStorage implements Storage {
     return this.#storage.now(queue);
   }
 
+  get aheadMs(): number {
+    return this.#storage.aheadMs;
+  }
+
   /** A call that is recorded only within a request. */
   #within<R>(name: string, queue: QueueKey | null, call: () => Promise<R>): Promise<R> {
     if (this.#tracer.current === null) return call();

@@ -143,4 +143,27 @@ describe('a node on SQLite whose clock is set back by an hour', () => {
       await opened.close();
     }
   });
+
+  it('keeps elements with a time to live no longer than that', async () => {
+    const policy = plain('N', { queues: [{ pattern: '*', options: { ttlMs: 10_000 } }] });
+    const opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
+    const { clock } = opened;
+    assert.ok(clock instanceof FakeClock);
+    const broker = brokerOn([{ policy, engine: opened.engine }], clock);
+    await broker.start();
+    try {
+      const queue = broker.namespace('N').queue('q');
+      clock.setWallTime(clock.now() - 3_600_000);
+      await queue.insert([newElement({ body: 'e' })]);
+      await opened.passTime(9_990);
+      await opened.engine.storage.sweep();
+      assert.equal((await queue.counts()).ready, 1);
+      await opened.passTime(120);
+      await opened.engine.storage.sweep();
+      assert.equal((await queue.counts()).ready, 0);
+    } finally {
+      await broker.stop();
+      await opened.close();
+    }
+  });
 });

@@ -7,6 +7,7 @@ import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
+import { FakeClock } from '../support/clock.ts';
 import { OPERATOR, OperationNode } from './node.ts';
 
 const COUNT = 300;
@@ -184,6 +185,25 @@ describe('A bulk move to another engine', () => {
     assert.deepEqual([...left, ...moved].sort(), BODIES);
     assert.ok(moved.length <= 100, `${moved.length} moved`);
     assert.equal(record.changed, moved.length);
+  });
+
+  it('keeps ready elements ready, and delays others as requested, after the clock was set back', async () => {
+    await startNode();
+    for (const { clock } of [near, far]) {
+      assert.ok(clock instanceof FakeClock);
+      clock.setWallTime(clock.now() - 3_600_000);
+    }
+    await node.insertMany('N', 'from', 30);
+    const moved = await node.run(request, both);
+    assert.deepEqual([moved.state, moved.changed], ['done', 30]);
+    assert.equal((await node.bodies('far', 'to', ['ready'])).length, 30);
+    const source = { ns: 'far', queue: 'to' };
+    const delayed = await node.run({ action: 'delay', source, delay: 60_000 }, both);
+    assert.deepEqual([delayed.state, delayed.changed], ['done', 30]);
+    await passTime(59_000);
+    assert.equal((await node.bodies('far', 'to', ['scheduled'])).length, 30);
+    await passTime(2_000);
+    assert.equal((await node.bodies('far', 'to', ['ready'])).length, 30);
   });
 
   it('keeps scheduled elements scheduled, with their expiry', async () => {

@@ -63,6 +63,17 @@ describe('Settling over STOMP', () => {
       await client.expect('MESSAGE');
     });
 
+    it('takes the moment of x-next-t by a clock that was set back', async () => {
+      await node.insert('a', 'x');
+      const [id = ''] = await take('/q/N/a', 1);
+      node.clock.setWallTime(node.clock.now() - 3_600_000);
+      await client.ask('NACK', { id, 'x-next-t': node.clock.now() + 60_000 });
+      await node.pass(59_000, 'a');
+      assert.equal((await node.sizes('a')).scheduled, 1);
+      await node.pass(2_000, 'a');
+      await client.expect('MESSAGE');
+    });
+
     it('is refused where its delay is none, and the element goes back all the same', async () => {
       for (const headers of [{ 'x-delta-t': '-1' }, { 'x-delta-t': 'soon' }, { 'x-next-t': '1.5' }]) {
         client = await node.client();

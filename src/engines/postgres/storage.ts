@@ -60,6 +60,7 @@ export class PostgresStorage implements Storage {
   readonly capabilities = ALL_CAPABILITIES;
   readonly undoesLostTakes = false;
   readonly ordersTransfers = true;
+  readonly aheadMs = 0;
   readonly insertSignaller = null;
 
   readonly #context: Context;

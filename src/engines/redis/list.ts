@@ -49,6 +49,7 @@ export class ListStorage implements Storage {
   };
   readonly undoesLostTakes = false;
   readonly ordersTransfers = true;
+  readonly aheadMs = 0;
   readonly insertSignaller: Signaller;
   readonly #batchers: Batchers;
   readonly #registry: Registry;

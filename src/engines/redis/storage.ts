@@ -63,6 +63,7 @@ export class RedisStorage implements Storage {
   readonly capabilities = ALL_CAPABILITIES;
   readonly undoesLostTakes = true;
   readonly ordersTransfers = false;
+  readonly aheadMs = 0;
   readonly insertSignaller: Signaller;
   readonly #batchers: Batchers;
   readonly #registry: Registry;

@@ -40,8 +40,13 @@ export class SteadyTime {
     return this.#last;
   }
 
+  /** By how much this time is ahead of the wall clock, as of the last `now`. */
+  get aheadMs(): number {
+    return Math.floor(this.#ahead);
+  }
+
   /** A moment of the wall clock as it is now, by this time. */
   fromWall(moment: number): number {
-    return moment + Math.floor(this.#ahead);
+    return moment + this.aheadMs;
   }
 }

@@ -77,6 +77,11 @@ export class SqliteStorage implements Storage {
     return this.#time.now();
   }
 
+  get aheadMs(): number {
+    this.#time.now();
+    return this.#time.aheadMs;
+  }
+
   declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
     const text = options === undefined ? null : JSON.stringify(options);
     return this.#client.ask('declare', queues.map(nameOf), text);
@@ -241,10 +246,14 @@ export class SqliteStorage implements Storage {
         return fields;
       }
       case 'release': {
-        const dueAt = action.dueAt ?? null;
-        const moment = dueAt === null ? null : this.#time.fromWall(dueAt);
         const isDefault = action.countTry && action.isDefaultDelay === true;
-        return [action.delayMs, moment, action.countTry ? 1 : 0, cutReason(action.reason), isDefault ? 1 : 0];
+        return [
+          action.delayMs,
+          action.dueAt ?? null,
+          action.countTry ? 1 : 0,
+          cutReason(action.reason),
+          isDefault ? 1 : 0,
+        ];
       }
       case 'extend':
         return [action.leaseMs];
