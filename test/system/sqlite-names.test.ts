@@ -20,6 +20,16 @@ describe('the names of queues that SQLite is asked for', () => {
     assert.deepEqual(JSON.parse(stdout), { size: INSERTED, put: INSERTED, queues: ['used'] });
   });
 
+  it('make no queue by an insert that stores nothing, as its elements have one key and different content', async () => {
+    await withFolder(async (folder) => {
+      const { storage } = await folder.started();
+      const queue = { ns: 'N', name: 'none' };
+      const elements = ['a', 'b'].map((fingerprint) => newElement({ dedupKey: 'key', fingerprint }));
+      assert.deepEqual(await storage.insert(queue, elements), []);
+      assert.deepEqual(await storage.queues('N'), []);
+    });
+  });
+
   it('mean the same queues if thousands are used in one turn', async () => {
     await withFolder(async (folder) => {
       const { storage, stats } = await folder.started();

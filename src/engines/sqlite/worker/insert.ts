@@ -32,11 +32,11 @@ export function insert(
   const repeat = request === null ? null : repeatOf(store, name, elements, request);
   if (repeat !== null) return repeat;
   if (request !== null && elements.length === 0) return [null, []];
+  // What the key of a single element holds shows when it is stored.
+  const mismatched = elements.length > 1 ? mismatchedOf(store, name, elements) : null;
+  if (mismatched !== null) return [[mismatched, 0], []];
   queues.makeRoom(name, elements);
   const queue = queues.use(name, now);
-  // What the key of a single element holds shows when it is stored.
-  const mismatched = elements.length > 1 ? mismatchedOf(store, queue, elements) : null;
-  if (mismatched !== null) return [[mismatched, 0], []];
   let repeats: number[] | null = null;
   let isMismatched = false;
   const onRepeat = (index: number, { extra }: Incoming, { fingerprint }: Seen): void => {
@@ -109,7 +109,12 @@ function numbersOf(groups: string): number {
 }
 
 /** The first element whose key was seen with other content, in this call or before; null: none. */
-function mismatchedOf({ records, now }: Store, queue: Queue, elements: readonly Incoming[]): number | null {
+function mismatchedOf(
+  { queues, records, now }: Store,
+  name: QueueName,
+  elements: readonly Incoming[],
+): number | null {
+  const queue = queues.find(name);
   /** By key, the fingerprint with which it came first. */
   const known = new Map<string, string | null>();
   for (const [index, { extra }] of elements.entries()) {
@@ -117,7 +122,7 @@ function mismatchedOf({ records, now }: Store, queue: Queue, elements: readonly 
     if (key === undefined) continue;
     let first = known.get(key);
     if (first === undefined) {
-      const seen = records.seen(queue, key, now);
+      const seen = queue === null ? null : records.seen(queue, key, now);
       first = seen === null ? fingerprint : seen.fingerprint;
       known.set(key, first);
     }
