@@ -132,16 +132,21 @@ describe('npm run backup and npm run restore', () => {
     });
   });
 
-  it('back up and restore a stopped server without a password, also to another data folder', async () => {
+  it('back up and restore a stopped server without a password, also to another data folder, whatever its name', async () => {
     const server = await serve();
     const id = await insert('kept');
     await server.kill();
     const backup = await run(['backup', 'monday']);
     assert.equal(backup.code, 0, backup.stderr);
-    await folder.write('config.json', { ...CONFIG, dataDir: 'elsewhere' });
+    const elsewhere = 'else $& where';
+    await folder.write('config.json', { ...CONFIG, dataDir: elsewhere });
     const restored = await run(['restore', 'monday']);
     assert.equal(restored.code, 0, restored.stderr);
-    assert.deepEqual(readdirSync(folder.file('elsewhere')).sort(), ['N.db', 'S.db']);
+    assert.deepEqual(readdirSync(folder.file(elsewhere)).sort(), ['N.db', 'S.db']);
+    const replaced = await run(['restore', 'monday', '--replace']);
+    assert.equal(replaced.code, 0, replaced.stderr);
+    const kept = readdirSync(folder.file(elsewhere)).filter((name) => /\.db\.replaced-[^w]+$/.test(name));
+    assert.equal(kept.length, 2);
     const after = await serve();
     assert.deepEqual([...(await popAll())], [[id, 'kept']]);
     assert.equal(await after.stop(), 0);

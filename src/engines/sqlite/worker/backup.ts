@@ -150,7 +150,7 @@ export function restore(planned: readonly Restored[], replacedAt: string | null)
     }
     return planned.map(({ file }) => {
       const kept = existingFiles(file).map((path) => {
-        const aside = path.replace(file, `${file}.replaced-${replacedAt}`);
+        const aside = `${file}.replaced-${replacedAt}${path.slice(file.length)}`;
         renameSync(path, aside);
         return aside;
       });
