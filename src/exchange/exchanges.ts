@@ -93,7 +93,8 @@ export class Exchanges implements Service {
   async start(): Promise<void> {
     this.#registry.start();
     for (const [id, declaration] of this.#options.configured) {
-      await this.#storeConfigured(id, declaration);
+      // Another node may stop it at the same moment.
+      await retryConflicts(() => this.#storeConfigured(id, declaration));
     }
     await stopUnowned(this.#registry.stores(), this.#options);
     await this.reload();
@@ -384,7 +385,8 @@ export class Exchanges implements Service {
     if (own === null || !declares(own, declaration) || toStored(own.value).owner !== NODE.name) {
       const before = own ?? others[0]?.definition;
       const { stopped, lastError } = before === undefined ? NEVER_CHANGED : toStored(before.value);
-      await home.put('exchange', id, toValue({ declaration, owner: NODE.name, stopped, lastError }), 'any');
+      const value = toValue({ declaration, owner: NODE.name, stopped, lastError });
+      await home.put('exchange', id, value, own?.version ?? null);
     }
     for (const { definitions, definition } of others) {
       // An engine that shares its store with another has the other's new one there.

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
 import { patientSandbox } from '../sandbox/elements.ts';
+import { engineWithDefinitions } from '../support/engine-with.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
 
 it('an exchange of the configuration file belongs to the server, though a user who is gone declared the same', async () => {
@@ -22,4 +23,35 @@ it('an exchange of the configuration file belongs to the server, though a user w
   await sandbox.stop();
   await close();
   assert.deepEqual([stopped, lastError], [null, null]);
+});
+
+it('an exchange of the configuration file stays stopped if it is stopped while a node starts that declares it otherwise', async () => {
+  const sandbox = patientSandbox();
+  await sandbox.start();
+  const { namespaces, clock, close } = await openEngine('N');
+  const node = await new ExchangeNode(namespaces, clock, sandbox, {
+    configured: new Map([['x', declare('N/from', ['N/to'])]]),
+  }).start();
+  let isStopped = false;
+  /** Stops it as soon as the other node has read it. */
+  const stopped = namespaces.map((namespace) => ({
+    ...namespace,
+    engine: engineWithDefinitions(namespace.engine, (real) => ({
+      get: async (kind, key) => {
+        const found = await real.get(kind, key);
+        if (!isStopped) await node.exchanges.stopExchange(key);
+        isStopped = true;
+        return found;
+      },
+    })),
+  }));
+  const later = await new ExchangeNode(stopped, clock, sandbox, {
+    configured: new Map([['x', declare('N/from', ['N/elsewhere'])]]),
+  }).start();
+  const record = later.exchanges.record('x');
+  await later.stop();
+  await node.stop();
+  await sandbox.stop();
+  await close();
+  assert.deepEqual([record.dst[0]?.q, record.stopped], ['elsewhere', true]);
 });
