@@ -186,6 +186,15 @@ export class Namespace {
     return this.migration?.definitions ?? this.definitions;
   }
 
+  /**
+   * Whether what a store defines about a namespace of this name is about this one: another node that shares the store may have
+   * another one of the same name, if this one is in a file that only this process uses.
+   */
+  isDefinedIn(definitions: Definitions): boolean {
+    const isOwn = definitions === this.definitions || definitions === this.migration?.definitions;
+    return isOwn || this.setup.ownsStore !== true;
+  }
+
   /** From now on its elements are in two engines, and what is inserted goes to the new one. */
   join(migration: Migration, sweeper: Sweeper): void {
     this.migration = migration;

@@ -733,7 +733,9 @@ class ExchangeRegistry {
       return;
     }
     try {
-      this.#apply(key, toStored(definition.value), created);
+      const stored = toStored(definition.value);
+      mustBeDefinedIn(changed, stored.declaration, this.#context);
+      this.#apply(key, stored, created);
     } catch (error) {
       this.#context.log.warn({ err: error, exchange: key }, 'a stored exchange cannot run on this node');
     }
@@ -805,6 +807,18 @@ class ExchangeRegistry {
       }
     }
   }
+}
+
+/** @throws Error if the source is in another namespace of the same name, which this node does not have */
+function mustBeDefinedIn(
+  definitions: Definitions,
+  { src }: Declaration,
+  { broker }: Pick<NodeContext, 'broker'>,
+): void {
+  if (broker.namespace(src.ns).isDefinedIn(definitions)) return;
+  throw new Error(
+    `Namespace ${quote(src.ns)} is in another engine on this node than on the one that stored the exchange.`,
+  );
 }
 
 function isSame(

@@ -565,7 +565,7 @@ export class BulkOperations implements Service {
     const { broker, clock } = this.#options;
     const { definitions, operation } = found;
     const namespace = broker.namespaces().find(({ name }) => name === operation.request.source.ns);
-    if (namespace === undefined) return;
+    if (namespace === undefined || !namespace.isDefinedIn(definitions)) return;
     const stored = await definitions.get('operation-progress', id);
     const before = stored === null ? null : { progress: toProgress(stored.value), version: stored.version };
     const version = stored?.version ?? null;

@@ -50,3 +50,35 @@ describe('an exchange that is created while the namespace of its source moves to
     assert.equal(clock.pending, 0);
   });
 });
+
+it('an exchange of another node does not run on a namespace that has the same name and is in a file of this node', async () => {
+  const clock = new FakeClock();
+  const sandbox = patientSandbox();
+  const policies = [plain('A'), plain('B')];
+  const own = await openMemory({ namespaces: policies }, clock);
+  const shared = await openMemory({ namespaces: policies }, clock);
+  const inFile: Engine = Object.create(own, {
+    disk: { value: () => Promise.reject(new Error('is not read')) },
+  });
+  const start = (engineOfA: Engine): Promise<ExchangeNode> =>
+    new ExchangeNode(
+      [
+        { policy: plain('A'), engine: engineOfA },
+        { policy: plain('B'), engine: shared },
+      ],
+      clock,
+      sandbox,
+    ).start();
+  const other = await start(shared);
+  await other.exchanges.create('x', declare('A/src', ['A/dst']));
+  const node = await start(inFile);
+  await node.insert('A', 'src', 'mine');
+  await other.insert('A', 'src', 'theirs');
+  assert.equal(bodyText(await other.pop('A', 'dst')), 'theirs');
+  assert.equal(node.exchanges.has('x'), false);
+  assert.equal(bodyText(await node.pop('A', 'src')), 'mine');
+  await node.stop();
+  await other.stop();
+  await sandbox.stop();
+  await Promise.all([own.stop(), shared.stop()]);
+});

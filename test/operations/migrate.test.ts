@@ -344,6 +344,25 @@ describe('A namespace that moves to another engine', () => {
     node = await newNode(namespaces()).start();
   });
 
+  it('that is in a file of this node has nothing to do with an operation of another node on one of the same name', async () => {
+    await node.insertMany('A', 'q', 5);
+    const other = await new OperationNode([{ policy: POLICY, engine: next }], clock, sandbox, 2).start();
+    await other.insertMany('A', 'q', 5);
+    const id = await other.create({ action: 'delete', source: { ns: 'A', queue: 'q' }, rate: 1 });
+    while ((await other.get(id)).changed === 0) {
+      await passTime(100);
+      await turn();
+    }
+    await other.stop();
+    // The other node left it: a node that may continue it does so within seconds.
+    for (let passed = 0; passed < 10_000; passed += 100) {
+      await passTime(100);
+      await turn();
+    }
+    assert.equal((await node.bodies('A', 'q')).length, 5);
+    assert.equal((await node.get(id)).state, 'running');
+  });
+
   it('takes no member that chooses among elements', async () => {
     for (const more of [{ where: {} }, { limit: 1 }, { rate: 1 }, { dryRun: true }, { delay: 1 }]) {
       await assert.rejects(async () => node.create({ ...MIGRATE, ...more }), { code: 'invalid-parameter' });
