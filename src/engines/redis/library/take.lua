@@ -8,8 +8,8 @@
 
 local TAKE_HEAD, TAKE_STEP, FIELD = 16, 19, 7
 local POPS, UNTOUCHED_POPS, RESERVES = 80, 112, 82
--- Packing costs Redis a twelfth of what a popped element costs it, and saves its client, which reads one item in place of many, a
--- fifth. Of large elements the copy would cost more.
+-- Packing costs Redis 1,300 instructions for an element of 91 bytes, a twelfth of its pop, and saves the node 0.7 µs, a quarter, as
+-- it decodes one item in place of many. The copy of larger elements would cost more than that.
 local LARGEST_PACKED = 65536
 local FIELDS_AT_ONCE = 1000
 
