@@ -400,10 +400,10 @@ export class Server implements Service {
     return new PasswordAuthenticator({ ...this.#parts, accounts, known, tokens });
   }
 
-  /** Stopped after what uses it. */
+  /** Stopped after what uses it. Nothing starts it before the first selector: its thread costs as much as the rest of a start. */
   async #startSandbox(): Promise<SelectorSandbox> {
     const sandbox = makeSandbox({ clock: this.#parts.clock });
-    if (this.#config.selectors === 'on') await this.#startParts(sandbox);
+    await this.#startParts({ start: async () => {}, stop: () => sandbox.stop() });
     return sandbox;
   }
 

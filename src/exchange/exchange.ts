@@ -126,6 +126,9 @@ export class Exchange {
     const route = routeOf(id, declaration, context);
     const reserves = mustReserve(declaration, context.broker.namespace(declaration.src.ns), route);
     const selectors = declaration.dst.map(({ selector }) => selector ?? null);
+    // Before its first element, which would wait for the thread.
+    const runsSelectors = this.hindrance === null && selectors.some((selector) => selector !== null);
+    if (runsSelectors) void context.sandbox.start();
     this.#program = context.sandbox.open(selectors, { payer: owner });
     this.#forwarder = new Forwarder({
       route,

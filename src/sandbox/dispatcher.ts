@@ -90,7 +90,7 @@ export class Dispatcher {
     });
   }
 
-  /** Starts the worker before anything needs it: its first start takes up to 0.7 s. */
+  /** Starts the worker, if none runs, before anything needs it: its first start takes up to 0.7 s. */
   start(): void {
     if (this.#stopping === null) this.#worker ??= this.#start();
   }

@@ -139,7 +139,7 @@ class WorkerSandbox implements SelectorSandbox {
     this.#dispatcher = new Dispatcher(clock, limits);
   }
 
-  /** Returns at once: what is asked before the thread is ready waits for it. */
+  /** Returns at once, also if the thread runs: what is asked before it is ready waits for it. */
   async start(): Promise<void> {
     this.#dispatcher.start();
   }
