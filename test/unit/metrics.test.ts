@@ -449,6 +449,22 @@ describe('Metrics', () => {
     assert.equal(collected, 1);
   });
 
+  it('let other requests be served between two families: the series of a thousand exchanges take a while', async () => {
+    await metrics.text(EVERYTHING);
+    // What was collected is shown to another viewer, and only the text is made again.
+    let turns = 0;
+    let isMade = false;
+    const count = (): void => {
+      turns += 1;
+      if (!isMade) setImmediate(count);
+    };
+    setImmediate(count);
+    const text = await metrics.text({ may: () => false, maySee: () => true });
+    isMade = true;
+    const families = text.match(/^# TYPE /gm)?.length ?? 0;
+    assert.ok(turns >= families - 1, `${turns} turns for ${families} families`);
+  });
+
   it('are collected again after a second, and not before', async () => {
     await engine.passTime(5_000);
     const first = await metrics.text(EVERYTHING);
