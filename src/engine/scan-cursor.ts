@@ -1,6 +1,12 @@
 import { DELIVERY_STATES, type DeliveryState } from '../model/element.ts';
 
 /**
+ * With so many bytes of bodies a page of a scan ends, `limit` reached or not. Other calls wait behind a page, and an engine needs up to
+ * 10 ms for a MiB: who wants more reads the next page, and lets them go between.
+ */
+export const SCAN_BYTES = 2 * 1_048_576;
+
+/**
  * A place in the order of a scan: the state, the moment by which its deliveries are sorted, and a number behind that. Pages
  * hold together while elements come and go between them.
  */

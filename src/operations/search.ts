@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto';
 import type { Queue } from '../broker/queue.ts';
+import { SCAN_BYTES } from '../engine/scan-cursor.ts';
 import type { ScannedDelivery, ScanPage } from '../engine/storage.ts';
 import {
   DELIVERY_STATES,
@@ -385,9 +386,15 @@ export class ElementSearch {
   /** The same deliveries with their bodies, without those that are in none of the states any more. */
   async #withBodies(matches: readonly ScannedDelivery[]): Promise<ScannedDelivery[]> {
     const full = new Map<ElementId, ScannedDelivery>();
-    const missing = matches.filter(({ body, bytes }) => body.length !== bytes).map(({ id }) => id);
-    for (let from = 0; from < missing.length; from += MAX_CHUNK) {
-      const ids = missing.slice(from, from + MAX_CHUNK);
+    const missing = matches.filter(({ body, bytes }) => body.length !== bytes);
+    for (let from = 0; from < missing.length; ) {
+      const ids: ElementId[] = [];
+      // As many as a page of a scan has, so that other calls go between.
+      for (let left = SCAN_BYTES; left > 0 && ids.length < MAX_CHUNK && from < missing.length; from++) {
+        const { id, bytes } = missing[from] as ScannedDelivery;
+        ids.push(id);
+        left -= bytes;
+      }
       const { deliveries } = await this.#scan({ after: null, limit: ids.length, bodies: true, ids });
       for (const delivery of deliveries) full.set(delivery.id, delivery);
     }

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { StatementSync } from 'node:sqlite';
 import { describe, it } from 'node:test';
+import { SCAN_BYTES } from '../../src/engine/scan-cursor.ts';
 import { type Call, nameOf, type Taken, type TakenFields } from '../../src/engines/sqlite/protocol.ts';
 import { type BatchResult, runBatches, wholeOf } from '../../src/engines/sqlite/worker/batch.ts';
 import { openDatabase } from '../../src/engines/sqlite/worker/open.ts';
@@ -157,7 +158,7 @@ describe('a batch of calls in the SQLite engine', () => {
     };
     assert.equal(bytesRead(['scan', QUEUE, '', ['ready'], texts, null, 40, false]), 0);
     const page = bytesRead(['scan', QUEUE, '', ['ready'], null, null, 40, true]);
-    assert.equal(page, LIMITS.takeBytes + element.body.byteLength);
+    assert.equal(page, SCAN_BYTES + element.body.byteLength);
     const taken = bytesRead(['take', QUEUE, '', 40, null, null, 0, '']);
     assert.equal(taken, LIMITS.takeBytes + element.body.byteLength);
   });

@@ -1,4 +1,4 @@
-import { scanCursor, scanStarts } from '../../engine/scan-cursor.ts';
+import { SCAN_BYTES, scanCursor, scanStarts } from '../../engine/scan-cursor.ts';
 import type { ScannedDelivery, ScanOptions, ScanPage } from '../../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../model/element.ts';
 import { readHolder } from '../../model/owner.ts';
@@ -57,7 +57,7 @@ function scanStatement(bodies: boolean, byIds: boolean): Statement {
       d.reserved_at, d.holder
       ${bodies ? ', coalesce(d.body, e.body)' : ''}
     FROM k JOIN delivery d ON d.ctid = k.tid LEFT JOIN element e ON d.head IS NULL AND e.seq = d.seq
-    WHERE k.place <= $5::int AND k.before < ${MAX_RETURNED_BYTES} ORDER BY k.place`,
+    WHERE k.place <= $5::int AND k.before < ${byIds ? MAX_RETURNED_BYTES : SCAN_BYTES} ORDER BY k.place`,
   };
 }
 

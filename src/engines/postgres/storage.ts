@@ -1,4 +1,5 @@
 import { isRequestSeen, withRequestKeys } from '../../engine/request-keys.ts';
+import { SCAN_BYTES } from '../../engine/scan-cursor.ts';
 import {
   ALL_CAPABILITIES,
   type InsertOptions,
@@ -176,7 +177,8 @@ export class PostgresStorage implements Storage {
 
   scan(key: QueueKey, options: ScanOptions): Promise<ScanPage> {
     const item = this.#itemOf(key, options);
-    const size = { bytes: 0, rows: options.limit, returned: options.bodies ? MAX_RETURNED_BYTES : 0 };
+    const returned = item.seqs === null ? SCAN_BYTES : MAX_RETURNED_BYTES;
+    const size = { bytes: 0, rows: options.limit, returned: options.bodies ? returned : 0 };
     return this.#batcher.submit(this.#operations.scan(item), item, item.subscription.queue, size);
   }
 

@@ -68,6 +68,26 @@ export function scanContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await scanAll(queue, { states: [] }), []);
     });
 
+    it('ends a page with 2 MiB of bodies and one more: other calls wait behind a page', async () => {
+      const queue = on.queue();
+      const count = 7;
+      for (let i = 0; i < count; i++)
+        await on.storage.insert(queue, [newElement({ body: Buffer.alloc(1_000_000, i) })]);
+      const options = { group: '', states: ['ready'], limit: 100, bodies: true } as const;
+      const found: ScannedDelivery[] = [];
+      let after: string | null = null;
+      do {
+        const page: ScanPage = await on.storage.scan(queue, { ...options, after });
+        assert.ok(page.deliveries.length > 0 && page.deliveries.length <= 3, `${page.deliveries.length}`);
+        found.push(...page.deliveries);
+        after = page.next;
+      } while (after !== null);
+      assert.deepEqual(
+        found.map(({ body }) => body[0]),
+        Array.from({ length: count }, (_, i) => i),
+      );
+    });
+
     it('continues behind any delivery by its cursor, also after that one has gone', async () => {
       const queue = on.queue();
       await fill(queue);

@@ -105,7 +105,7 @@ verbs.rpush = function(q, args, at)
 end
 
 verbs.lrange = function(q, args, at)
-  local skip, limit, items, left = tonumber(args[at]), tonumber(args[at + 1]), {}, LARGEST_REPLY
+  local skip, limit, items, left = tonumber(args[at]), tonumber(args[at + 1]), {}, LARGEST_REPLY / 8
   while #items < limit and left > 0 do
     local seen = skip + #items
     local range = db('LRANGE', q.list, -seen - math.min(limit - #items, ITEMS_AT_ONCE), -seen - 1)

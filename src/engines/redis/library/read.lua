@@ -132,7 +132,7 @@ end
 
 verbs.scan = function(q, args, at)
   local gid, states, after, ids = findGroup(q, args[at]), args[at + 1], args[at + 2], args[at + 5]
-  local page = { elements = {}, looked = 0, limit = tonumber(args[at + 3]), left = LARGEST_REPLY, bodies = args[at + 4] ~= '' }
+  local page = { elements = {}, looked = 0, limit = tonumber(args[at + 3]), left = LARGEST_REPLY / 8, bodies = args[at + 4] ~= '' }
   local cursor = ''
   if gid and q.tag ~= '' then
     endLeases(q, gid)

@@ -13,9 +13,11 @@ local POPS, UNTOUCHED_POPS, RESERVES = 80, 112, 82
 local LARGEST_PACKED = 65536
 local FIELDS_AT_ONCE = 1000
 
--- Elements that are read at once, if those before them were small, and else.
-local PAGE, FEW, SMALL = 64, 8, 16384
--- A take stops at this many bytes: a thousand elements of a megabyte would be a gigabyte in one reply.
+-- Elements that are read at once: one, then of small ones the first number and at most the second. Lua takes 4 ms for a megabyte, and of
+-- elements of 16 MB eight were read to return two.
+local FEW, PAGE, SMALL = 8, 64, 16384
+-- A take stops at this many bytes: a thousand elements of a megabyte would be a gigabyte in one reply. A page of a scan stops at an
+-- eighth: `SCAN_BYTES` in engine/scan-cursor.ts.
 local LARGEST_REPLY = 16 * 1024 * 1024
 
 local function isTouched(member)
@@ -26,8 +28,9 @@ end
 -- what is left. Then whether not all fit, and their fields. `areUntouched`: whether to check, and return at last, that no delivery has
 -- a record and all elements are there.
 local function readElementsAt(q, members, left, most, areUntouched)
-  local values, fields, from, step, count = {}, {}, 1, FEW, #members
+  local values, fields, from, step, count = {}, {}, 1, 1, #members
   while from <= count do
+    if left <= 0 then return values, left, true, fields, areUntouched end
     local upTo, before, offset = math.min(from + step - 1, count), left, from - 1
     for i = from, upTo do fields[i] = 'e' .. sub(members[i], 10, 15) end
     local page = db('HMGET', q.h, spread(fields, from, upTo))
@@ -40,7 +43,8 @@ local function readElementsAt(q, members, left, most, areUntouched)
       values[i] = value
     end
     from = upTo + 1
-    step = before - left > SMALL * step and FEW or PAGE
+    local mean = (before - left) / (upTo - offset)
+    step = mean > SMALL and math.max(1, math.min(FEW, math.floor(left / mean))) or math.min(step * FEW, PAGE)
   end
   return values, left, false, fields, areUntouched
 end

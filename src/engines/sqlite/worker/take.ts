@@ -1,4 +1,4 @@
-import { scanCursor, scanStarts } from '../../../engine/scan-cursor.ts';
+import { SCAN_BYTES, scanCursor, scanStarts } from '../../../engine/scan-cursor.ts';
 import { type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
 import { LIMITS } from '../../../model/limits.ts';
 import {
@@ -150,7 +150,7 @@ export function undoTake(
 
 /**
  * Waiting deliveries come by maturity, then insertion; reserved ones by the end of their lease. A page ends early rather
- * than growing past {@link MAX_REPLY_BYTES}. What fails its checksum is left out, and set aside by `take`: a scan
+ * than growing past {@link SCAN_BYTES}. What fails its checksum is left out, and set aside by `take`: a scan
  * changes nothing.
  */
 export function scan(
@@ -176,7 +176,7 @@ export function scan(
     for (const row of rows.named(subscription, elements, now, states, bodies)) show(row, row.state);
     return [null, fields];
   }
-  const maxBytes = reply.byteLength + MAX_REPLY_BYTES;
+  const maxBytes = reply.byteLength + SCAN_BYTES;
   let left = limit;
   for (const start of scanStarts(states, after, (id) => store.ids.parse(id))) {
     const { state } = start;
