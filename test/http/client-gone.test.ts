@@ -41,6 +41,29 @@ describe('The access log of a client that goes away', () => {
   });
 });
 
+describe('Clients that go away at once', () => {
+  const harness = sharedHarness();
+
+  it('leave the event loop to other requests between responses to fifty of them', async () => {
+    const count = 100;
+    const queue = harness().queue();
+    const gone = await Promise.all(Array.from({ length: count }, () => blockedGet(harness(), queue)));
+    await harness().waiting(count);
+    const responses = (): number => harness().server.requestTimes.get('take')?.count ?? 0;
+    const before = responses();
+    let [last, most] = [before, 0];
+    for (const { socket } of gone) socket.end();
+    await until(() => {
+      most = Math.max(most, responses() - last);
+      last = responses();
+      return last === before + count;
+    });
+    for (const connection of gone) connection.destroy();
+    assert.equal(harness().broker.waiting, 0);
+    assert.ok(most <= 50, `${most} responses between two turns`);
+  });
+});
+
 describe('A client that goes away while it waits', () => {
   const harness = sharedHarness();
 

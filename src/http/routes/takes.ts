@@ -476,7 +476,9 @@ class Take implements Sink {
       // Once elements are being written, a client that half-closed still reads: only the connection's end undoes that.
       if (response.headersSent || this.#call.isGone) return;
       this.#abandon();
-      this.#call.fail(endedBefore(socket));
+      this.#call.front.respondInTurn(() => {
+        if (!this.#call.isGone) this.#call.fail(endedBefore(socket));
+      });
     });
     response.on('close', () => {
       front.waitingCalls.delete(this);
