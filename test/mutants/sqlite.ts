@@ -429,6 +429,16 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
+    name: 'the length of the log is looked at for large bodies alone',
+    suite: 'sqlite log',
+    edits: [inWorker('store.ts', 'this.#transactionsUntilLook -= 1;', '')],
+  },
+  {
+    name: 'large bodies let the log grow unseen',
+    suite: 'sqlite log',
+    edits: [inWorker('store.ts', 'this.#bytesUntilLook -= bytes;', '')],
+  },
+  {
     name: 'transactions without an fsync do not say so in the log',
     suite: 'sqlite log',
     edits: [inWorker('store.ts', 'this.#markUnsynced.run();', '')],

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { describe, it } from 'node:test';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyTexts, newElement } from '../support/elements.ts';
@@ -238,6 +238,23 @@ describe("SQLite's write-ahead log at rest", () => {
       }
       assert.deepEqual(folder.warnings, []);
     });
+  });
+
+  it('stays near 4 MiB, whether transactions are many and small or few and large', async () => {
+    for (const [count, bytes] of [
+      [500, 10],
+      [12, 900_000],
+    ] as const) {
+      await withFolder(async (folder) => {
+        const { storage } = await folder.started({ durability: 'normal' });
+        let pages = 0;
+        for (let i = 0; i < count; i++) {
+          await storage.insert(QUEUE, [newElement({ body: Buffer.alloc(bytes, 'x') })]);
+          pages = Math.floor(statSync(`${folder.file}-wal`).size / FRAME_BYTES);
+        }
+        assert.ok(pages > 900 && pages < 1500, `${pages} pages after ${count} transactions`);
+      });
+    }
   });
 
   it('starts without its last synced transaction if a power loss tore that and took leases before it', async () => {

@@ -121,17 +121,17 @@ class StoreServer {
       });
       this.#post({ kind: 'replies', replies }, transfer);
       store.mayBeDurable = false;
-      this.#checkpoint();
+      this.#checkpoint(bytes);
     } catch (error) {
       this.#fail(error, batches.length);
     }
   }
 
   /** After the replies, so that nobody waits for it. On a full disk the log grows until there is space. */
-  #checkpoint(): void {
+  #checkpoint(bytes: number): void {
     const store = this.#store;
     try {
-      store.checkpoint(store.upkeep.takeReturned() ? 0 : CHECKPOINT_PAGES);
+      store.checkpoint(store.upkeep.takeReturned() ? 0 : CHECKPOINT_PAGES, bytes);
     } catch (error) {
       if (!isFull(error)) throw error;
       store.space?.giveUpBallast();
@@ -161,7 +161,7 @@ class StoreServer {
   async #close(): Promise<void> {
     await this.#backup.stop();
     try {
-      this.#store.checkpoint(0);
+      this.#store.checkpoint(0, 0);
     } catch (error) {
       this.#warn({ err: messageOf(error) }, 'the last checkpoint failed; the next start makes it');
     }
