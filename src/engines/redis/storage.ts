@@ -659,7 +659,8 @@ const PURGE = single<readonly DeliveryState[], PurgeStep>(
   ({ text }) => ({ removed: text.readUIntBE(0, 6), isDone: text.readUInt8(6) === 0 }),
 );
 
-const TOKEN = /^[A-Za-z0-9_-]{22}$/;
+/** The last digit has two bits of the token: with any other digit a second text would stand for the same token. */
+const TOKEN = /^[A-Za-z0-9_-]{21}[AQgw]$/;
 
 /**
  * The token of a delivery of one take. Its first four bytes are counted up from delivery to delivery, so that one

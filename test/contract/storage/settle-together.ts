@@ -7,6 +7,7 @@ import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
 import { commit, rollback, transfer } from '../../support/settle.ts';
 import { byToken, Fixture, type Reserved } from '../fixture.ts';
 
+const DIGITS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_';
 const ALL = { group: PLAIN_GROUP, states: ['reserved'], after: null, limit: 100, bodies: false } as const;
 
 export function settleTogetherContract(open: EngineUnderTest['open']): void {
@@ -62,6 +63,19 @@ export function settleTogetherContract(open: EngineUnderTest['open']): void {
       const expected = bodies.map((_, n) => (n === 9 ? 'lease-lost' : 'done'));
       assert.deepEqual(await commit(on.storage, queue, mixed), expected);
       assert.deepEqual(await left(queue), [0, 0, 1]);
+    });
+
+    it('commits nothing by a token of which another character than its own ends it', async () => {
+      const queue = on.queue();
+      const [reserved] = await reserveAll(queue);
+      assert.ok(reserved !== undefined);
+      const ref = byToken(reserved);
+      const own = ref.token?.at(-1) ?? '';
+      const others = [...DIGITS].filter((digit) => digit !== own);
+      const refs = others.map((digit) => ({ ...ref, token: `${ref.token?.slice(0, -1)}${digit}` }));
+      const lost = refs.map(() => 'lease-lost');
+      assert.deepEqual(await commit(on.storage, queue, refs), lost);
+      assert.deepEqual(await commit(on.storage, queue, [ref]), ['done']);
     });
 
     it('commits large and small elements, and inserts what their commits insert', async () => {
