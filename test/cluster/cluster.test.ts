@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { EventClient } from '../support/event-client.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
-import { assertOnce, CONSUMERS, ELEMENTS, insert, popAll, popOne, reserveAll } from './load.ts';
+import { assertOnce, CONSUMERS, ELEMENTS, popAll, reserveAll } from './load.ts';
 import { MODES, type SharedEngine } from './modes.ts';
 import { Nodes, reached } from './nodes.ts';
 
@@ -156,14 +156,7 @@ for (const { name, start } of MODES) {
       const runs = async (at: number): Promise<boolean> =>
         (await nodes.client(at).request('GET', '/x/shared')).status === 200;
       for (const at of [1, 2]) await reached('the exchange everywhere', () => runs(at));
-      const numbers = Array.from({ length: ELEMENTS }, (_, i) => i);
-      await Promise.all(numbers.map((i) => insert(nodes.client(i % 3), 'from', i)));
-      const got = await Promise.all(numbers.map((i) => popOne(nodes.client(i % 3), 'to')));
-      assert.deepEqual(
-        got.sort((a, b) => a - b),
-        numbers,
-      );
-      assert.equal((await nodes.client(1).get('N', 'to', { to: 0 })).status, 504);
+      await assertOnce(nodes, 'to', await popAll(nodes, 'to', 'from'));
     });
 
     it('stop it everywhere, and a node that comes later has it, stopped', async () => {

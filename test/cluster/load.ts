@@ -19,9 +19,12 @@ export interface Consumed {
   readonly commits: ReadonlyMap<string, number>;
 }
 
-/** Inserts numbers through all nodes while consumers on all nodes pop them. */
-export function popAll(nodes: Nodes, queue: string): Promise<Consumed> {
-  return run(nodes, queue, async (client, load) => {
+/**
+ * Inserts numbers through all nodes while consumers on all nodes pop them.
+ * @param source where they are inserted, if an exchange forwards them
+ */
+export function popAll(nodes: Nodes, queue: string, source = queue): Promise<Consumed> {
+  return run(nodes, source, async (client, load) => {
     const answer = await tried(() => client.get('N', queue, { to: 500 }));
     if (answer?.status === 200) load.consume(headerOf(answer, 'x-ks-id') ?? '', Number(answer.body));
   });
@@ -157,20 +160,12 @@ async function commit(
 }
 
 /** Until it is stored: the key lets a repeated insert store nothing. */
-export async function insert(client: QueueClient, queue: string, number: number): Promise<void> {
+async function insert(client: QueueClient, queue: string, number: number): Promise<void> {
   const headers = { 'idempotency-key': `${queue}-${number}` };
   for (;;) {
     const answer = await tried(() => client.insert('N', queue, `${number}`, { headers }));
     if (answer?.status === 200) return;
     if (answer !== null) assert.equal(answer.status, 503);
-  }
-}
-
-/** Pops one element, whose number it answers. A pop of unknown outcome is undone by the engine, or took nothing. */
-export async function popOne(client: QueueClient, queue: string): Promise<number> {
-  for (;;) {
-    const answer = await tried(() => client.get('N', queue, { to: 500 }));
-    if (answer?.status === 200) return Number(answer.body);
   }
 }
 
