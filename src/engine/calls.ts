@@ -12,6 +12,16 @@ export const CALL_TIMEOUT_MS = 4_500;
 /** If a timer is later than this, the process was suspended or very busy. */
 const LATE_TIMER_MS = 500;
 
+/**
+ * What takes several calls, one after the other, has the time of one for all of them.
+ * @param late makes the error with which it rejects if that is over
+ */
+export function inTime<T>(clock: Clock, value: Promise<T>, late: () => Error): Promise<T> {
+  const expired = Promise.withResolvers<never>();
+  const cancelTimer = clock.after(CALL_TIMEOUT_MS, () => expired.reject(late()));
+  return Promise.race([value, expired.promise]).finally(cancelTimer);
+}
+
 /** A call that has to settle in time. */
 export abstract class Expiring {
   /** By the monotonic clock. */

@@ -8,25 +8,36 @@ import { FakeClock } from '../support/clock.ts';
 import { bodyText } from '../support/elements.ts';
 import { declare, ExchangeNode } from './node.ts';
 
+/** Two engines: one as if it were in a file of the node, and another one. `start` starts a node with namespace A in one and B in the other. */
+async function openBoth() {
+  const clock = new FakeClock();
+  const sandbox = patientSandbox();
+  const policies = [plain('A'), plain('B')];
+  const own = await openMemory({ namespaces: policies }, clock);
+  const next = await openMemory({ namespaces: policies }, clock);
+  const inFile: Engine = Object.create(own, {
+    disk: { value: () => Promise.reject(new Error('is not read')) },
+  });
+  const start = (engineOfA: Engine): Promise<ExchangeNode> =>
+    new ExchangeNode(
+      [
+        { policy: plain('A'), engine: engineOfA },
+        { policy: plain('B'), engine: next },
+      ],
+      clock,
+      sandbox,
+    ).start();
+  const close = async (): Promise<void> => {
+    await sandbox.stop();
+    await Promise.all([own.stop(), next.stop()]);
+    assert.equal(clock.pending, 0);
+  };
+  return { inFile, next, start, close };
+}
+
 describe('an exchange that is created while the namespace of its source moves to another engine', () => {
   it('works until the move is over, and after it', async () => {
-    const clock = new FakeClock();
-    const sandbox = patientSandbox();
-    const policies = [plain('A'), plain('B')];
-    const old = await openMemory({ namespaces: policies }, clock);
-    const next = await openMemory({ namespaces: policies }, clock);
-    const inFile: Engine = Object.create(old, {
-      disk: { value: () => Promise.reject(new Error('is not read')) },
-    });
-    const start = (engineOfA: Engine): Promise<ExchangeNode> =>
-      new ExchangeNode(
-        [
-          { policy: plain('A'), engine: engineOfA },
-          { policy: plain('B'), engine: next },
-        ],
-        clock,
-        sandbox,
-      ).start();
+    const { inFile, next, start, close } = await openBoth();
     let node = await start(inFile);
     await node.insert('A', 'src', 'old');
     await node.broker.migrate('A', 'B');
@@ -45,30 +56,12 @@ describe('an exchange that is created while the namespace of its source moves to
     await node.insert('A', 'src', 'later');
     assert.equal(bodyText(await node.pop('A', 'dst')), 'later');
     await node.stop();
-    await sandbox.stop();
-    await Promise.all([old.stop(), next.stop()]);
-    assert.equal(clock.pending, 0);
+    await close();
   });
 });
 
 it('an exchange of another node does not run on a namespace that has the same name and is in a file of this node', async () => {
-  const clock = new FakeClock();
-  const sandbox = patientSandbox();
-  const policies = [plain('A'), plain('B')];
-  const own = await openMemory({ namespaces: policies }, clock);
-  const shared = await openMemory({ namespaces: policies }, clock);
-  const inFile: Engine = Object.create(own, {
-    disk: { value: () => Promise.reject(new Error('is not read')) },
-  });
-  const start = (engineOfA: Engine): Promise<ExchangeNode> =>
-    new ExchangeNode(
-      [
-        { policy: plain('A'), engine: engineOfA },
-        { policy: plain('B'), engine: shared },
-      ],
-      clock,
-      sandbox,
-    ).start();
+  const { inFile, next: shared, start, close } = await openBoth();
   const other = await start(shared);
   await other.exchanges.create('x', declare('A/src', ['A/dst']));
   const node = await start(inFile);
@@ -79,6 +72,5 @@ it('an exchange of another node does not run on a namespace that has the same na
   assert.equal(bodyText(await node.pop('A', 'src')), 'mine');
   await node.stop();
   await other.stop();
-  await sandbox.stop();
-  await Promise.all([own.stop(), shared.stop()]);
+  await close();
 });

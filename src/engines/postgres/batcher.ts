@@ -1,7 +1,7 @@
 import {
-  CALL_TIMEOUT_MS,
   DeadlineQueue,
   Expiring,
+  inTime,
   isUnknownOutcome,
   NOT_REACHABLE,
   PendingLimit,
@@ -333,13 +333,9 @@ export class Batcher {
     return this.#call(items as readonly Item<unknown, unknown>[], options) as Promise<R[]>;
   }
 
-  /** What takes several calls, one after the other, has the time of one for all of them. @throws QuaysideError `outcome-unknown` */
+  /** Several calls in the time of one, see `engine/calls.ts`. @throws QuaysideError `outcome-unknown` */
   inTime<T>(value: Promise<T>): Promise<T> {
-    const expired = Promise.withResolvers<never>();
-    const cancelTimer = this.#options.clock.after(CALL_TIMEOUT_MS, () =>
-      expired.reject(unknownOutcome(NO_REPLY)),
-    );
-    return Promise.race([value, expired.promise]).finally(cancelTimer);
+    return inTime(this.#options.clock, value, () => unknownOutcome(NO_REPLY));
   }
 
   /** There is a connection again. */

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { CALL_TIMEOUT_MS, DeadlineQueue, Expiring } from '../../engine/calls.ts';
+import { DeadlineQueue, Expiring, inTime } from '../../engine/calls.ts';
 import type { ReadySignal } from '../../engine/signaller.ts';
 import type { ElementId } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
@@ -171,12 +171,10 @@ export class Batchers {
     });
   }
 
-  /** What takes several calls, one after the other, has the time of one for all of them. @throws QuaysideError */
+  /** Several calls in the time of one, see `engine/calls.ts`. @throws QuaysideError `outcome-unknown` */
   inTime<Value>(value: Promise<Value>): Promise<Value> {
-    const expired = Promise.withResolvers<never>();
-    const late = new ExecutionError('outcome-unknown', 'Redis did not answer in time.');
-    const cancelTimer = this.context.clock.after(CALL_TIMEOUT_MS, () => expired.reject(late));
-    return Promise.race([value, expired.promise]).finally(cancelTimer);
+    const late = (): Error => new ExecutionError('outcome-unknown', 'Redis did not answer in time.');
+    return inTime(this.context.clock, value, late);
   }
 
   /** The deadline of a call that is made now, and has so much of its time left. */
