@@ -171,7 +171,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     await send(`${lines}{"id":7}\n`);
     await dialog.getByRole('alert').filter({ hasText: 'line 4' }).waitFor();
     await send(lines);
-    await dialog.getByText(/element.* imported/).waitFor();
+    await dialog.getByText('3 elements imported', { exact: true }).waitFor();
     assert.equal(await opened().size('N', 'imported'), 3);
     await send(lines);
     await dialog.getByText('0 elements imported; 3 elements left out').waitFor();
