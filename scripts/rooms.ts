@@ -1,6 +1,7 @@
 /**
- * `node scripts/rooms.ts [--words]`: prints the size of each room of `src`: lines, files, exports, exports that one other
- * file uses, import cycles, and words of `docs/glossary.md`'s old dialect. `--words` prints where each word stands.
+ * `node scripts/rooms.ts [--words] [--cuts]`: prints the size of each room of `src`: lines, files, exports, exports that one other
+ * file uses, import cycles, and words of `docs/glossary.md`'s old dialect. `--words` prints where each word stands,
+ * `--cuts` which file uses which exports of another alone.
  *
  * An export with one user is a cut through one subject: the two files may belong together.
  */
@@ -31,7 +32,9 @@ interface Source {
   }[];
 }
 
-const { values } = parseArgs({ options: { words: { type: 'boolean', default: false } } });
+const { values } = parseArgs({
+  options: { words: { type: 'boolean', default: false }, cuts: { type: 'boolean', default: false } },
+});
 const sources = tracked('src')
   .filter((path) => /\.(ts|lua)$/.test(path))
   .map(read);
@@ -46,6 +49,7 @@ print('src', sources);
 for (const cycle of cycles) console.log(`cycle: ${cycle.join(' -> ')}`);
 const elsewhere = words.filter(({ path }) => !path.startsWith('src/'));
 console.log(`words outside src: ${elsewhere.length}`);
+if (values.cuts) printCuts();
 if (values.words) for (const { path, line, word } of words) console.log(`${path}:${line}: ${word}`);
 
 function print(room: string, files: readonly Source[]): void {
@@ -121,6 +125,20 @@ function countUsers(): Map<string, number> {
     }
   }
   return counts;
+}
+
+function printCuts(): void {
+  const cuts = new Map<string, string[]>();
+  for (const { path: user, imports } of sources) {
+    for (const { path, names } of imports) {
+      const alone = names.filter((name) => users.get(`${path} ${name}`) === 1);
+      const cut = `${path} -> ${user}`;
+      if (alone.length > 0) cuts.set(cut, [...(cuts.get(cut) ?? []), ...alone]);
+    }
+  }
+  for (const [cut, names] of [...cuts].sort(([a], [b]) => a.localeCompare(b))) {
+    console.log(`cut: ${cut}: ${names.join(', ')}`);
+  }
 }
 
 /** Files that need each other when they run, found depth first. */
