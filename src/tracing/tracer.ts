@@ -27,6 +27,8 @@ interface BeginOptions {
 /** Of a trace id, as many hexadecimal digits as a number holds exactly. */
 const RATIO_DIGITS = 13;
 const RATIO_RANGE = 16 ** RATIO_DIGITS;
+/** The time of spans may differ by this much from the wall clock, which a time server moves in smaller steps. */
+const MAX_DRIFT_MS = 1_000;
 
 /** Makes spans, decides which are recorded, and knows the one within which code runs. */
 export class Tracer {
@@ -35,7 +37,8 @@ export class Tracer {
   readonly #onEnd: (span: Span) => void;
   readonly #ids = new TraceIds();
   readonly #current = new AsyncLocalStorage<Span>();
-  readonly #epoch: number;
+  /** Wall time at which the monotonic clock began. */
+  #epoch: number;
 
   constructor({ clock, ratio, onEnd }: TracerOptions) {
     this.#clock = clock;
@@ -44,9 +47,16 @@ export class Tracer {
     this.#epoch = clock.now() - clock.monotonic();
   }
 
-  /** Ms since 1970 with a fraction. Never goes back, so that a span within another one is shown within it. */
+  /**
+   * Ms since 1970 with a fraction, by the monotonic clock, so that a span within another one is shown within it. If the wall clock
+   * was set, or the machine slept, which the monotonic clock does not count, it begins again from the wall clock: else all later
+   * spans would have a wrong time.
+   */
   now(): number {
-    return this.#epoch + this.#clock.monotonic();
+    const monotonic = this.#clock.monotonic();
+    const epoch = this.#clock.now() - monotonic;
+    if (Math.abs(epoch - this.#epoch) > MAX_DRIFT_MS) this.#epoch = epoch;
+    return this.#epoch + monotonic;
   }
 
   /**
@@ -149,8 +159,9 @@ export class Span {
     this.set('error.type', type);
   }
 
+  /** If the clock was set back meanwhile, the span has no length. */
   end(at: number): void {
-    this.#endedAt = at;
+    this.#endedAt = Math.max(this.startedAt, at);
   }
 }
 
