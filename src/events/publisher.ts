@@ -3,6 +3,7 @@ import type { QueueReading } from '../broker/activity.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { QueueFollower, QueueWatch } from '../broker/queue-watch.ts';
 import { QuaysideError, shuttingDown } from '../model/errors.ts';
+import { textFingerprint } from '../model/fingerprint.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
 import { UserLimit, type UserLimits } from '../util/user-limit.ts';
@@ -141,13 +142,18 @@ export class EventPublisher implements Service, QueueFollower {
     this.#cancelLinger?.();
     this.#cancelLinger = null;
     const collection = this.#collection ?? this.#begin();
+    const viewKey = this.#viewKey(user, filter);
+    // With other rights, or another filter, the client lacks what it was not sent, and keeps what it may not see any more.
+    const idPrefix = `${collection.id}.${textFingerprint(viewKey)}-`;
+    const version = collection.versionOf(lastEventId, idPrefix);
     const subscriber: SubscriberState = {
       user,
       filter,
-      viewKey: this.#viewKey(user, filter),
+      viewKey,
+      idPrefix,
       sink,
-      version: collection.versionOf(lastEventId) ?? 0,
-      isFull: collection.versionOf(lastEventId) === null,
+      version: version ?? 0,
+      isFull: version === null,
       hasStarted: false,
       isComplete: false,
       isWriting: false,
@@ -313,13 +319,14 @@ export class EventPublisher implements Service, QueueFollower {
   }
 
   /** Null: there is nothing that follows. */
-  #pieceFor({ user, filter, viewKey, version }: SubscriberState, from: EventCollection): Piece | null {
+  #pieceFor(subscriber: SubscriberState, from: EventCollection): Piece | null {
+    const { viewKey, version } = subscriber;
     if (version >= from.published) return null;
     const key = `${version} ${viewKey}`;
     let piece = this.#pieces.get(key);
     if (piece === undefined) {
       if (this.#pieces.size >= MAX_PIECES) this.#pieces.clear();
-      piece = makePiece(from, version, user, filter);
+      piece = makePiece(from, subscriber);
       this.#pieces.set(key, piece);
     }
     return piece;
@@ -352,6 +359,8 @@ interface SubscriberState {
   user: User;
   readonly filter: EventFilter;
   readonly viewKey: string;
+  /** What the ids of its events begin with, and those of all others with the same view. */
+  readonly idPrefix: string;
   readonly sink: EventSink;
   /** Of the journal: it has all that was wanted up to here. */
   version: number;
@@ -372,7 +381,10 @@ interface Piece {
   readonly version: number;
 }
 
-function makePiece(from: EventCollection, after: number, viewer: EventViewer, filter: EventFilter): Piece {
+function makePiece(
+  from: EventCollection,
+  { version: after, user: viewer, filter, idPrefix }: SubscriberState,
+): Piece {
   const byKind = new Map<string, string[]>();
   let version = from.published;
   let length = 0;
@@ -390,7 +402,7 @@ function makePiece(from: EventCollection, after: number, viewer: EventViewer, fi
   if (byKind.size === 0) return { bytes: null, version };
   const events = [...byKind].map(([kind, texts]) => `event: ${kind}\ndata: [${texts.join(',')}]\n`);
   // Only the last one has an id: a client that has not read that far is sent all of the piece again.
-  return { bytes: Buffer.from(`${events.join('\n')}id: ${from.id}-${version}\n\n`), version };
+  return { bytes: Buffer.from(`${events.join('\n')}id: ${idPrefix}${version}\n\n`), version };
 }
 
 interface CollectionParts {
@@ -463,9 +475,9 @@ class EventCollection {
   }
 
   /** The version of an event id, if what follows it is known here; null if not. */
-  versionOf(eventId: string | null): number | null {
-    if (eventId === null || eventId.length > MAX_ID_LENGTH || !eventId.startsWith(`${this.id}-`)) return null;
-    const digits = eventId.slice(this.id.length + 1);
+  versionOf(eventId: string | null, prefix: string): number | null {
+    if (eventId === null || eventId.length > MAX_ID_LENGTH || !eventId.startsWith(prefix)) return null;
+    const digits = eventId.slice(prefix.length);
     const version = /^\d{1,15}$/.test(digits) ? Number(digits) : Number.NaN;
     return version <= this.#published && this.journal.hasSince(version) ? version : null;
   }
