@@ -75,7 +75,7 @@ export function createServer(config: Config, parts: ServerParts): Server {
   });
 }
 
-/** The parts that are called after the start. */
+/** The parts that are called once front ends listen. */
 interface Running {
   readonly broker: Broker;
   readonly exchanges: Exchanges;
@@ -331,12 +331,13 @@ export class Server implements Service {
       ...(tracing !== null && { tracer: tracing.tracer }),
     });
     const http = new FrontEnd('http', httpServer, config, errorAt);
+    const running = { broker, exchanges, authenticator, tokens, consoleSessions, events, http, sessions };
+    // Before they listen: one front end serves while another fails to start, and the stop must drain what it serves.
+    this.#running = running;
+    tokens.onEnded(() => this.#renewUsers(running));
     await this.#startParts(http, ...sessions);
     if (users.created !== null) await saveUsers(config, [users.created.definition], errorAt);
     this.#newAdministrator = users.created;
-    const running = { broker, exchanges, authenticator, tokens, consoleSessions, events, http, sessions };
-    this.#running = running;
-    tokens.onEnded(() => this.#renewUsers(running));
     this.#readiness.open();
     log.info({ event: 'start', pid: process.pid, url: this.url, ...this.otherUrls }, 'listening');
   }

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
-import { connect } from 'node:net';
+import { type AddressInfo, connect, createServer as createTcpServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, it } from 'node:test';
@@ -9,6 +10,7 @@ import { ConfigError, loadConfig } from '../../src/config/load.ts';
 import type { Config } from '../../src/config/options.ts';
 import { ServiceStack } from '../../src/util/service.ts';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 
 const SILENT = {
   debug: () => {},
@@ -90,6 +92,30 @@ describe('A server as a part of another program', () => {
       await starting;
     }
     await make().start();
+  });
+
+  it('ends at once the calls that wait on HTTP if another front end cannot listen', async () => {
+    const taken = createTcpServer().listen(0, '127.0.0.1');
+    await once(taken, 'listening');
+    const free = createTcpServer().listen(0, '127.0.0.1');
+    await once(free, 'listening');
+    const [stomp, http] = [taken, free].map((server) => (server.address() as AddressInfo).port);
+    free.close();
+    await once(free, 'close');
+    const server = make({
+      ...config,
+      http: { ...config.http, port: http as number },
+      stomp: { ...config.stomp, port: stomp as number },
+    });
+    await assert.rejects(server.start(), /stomp\.port: cannot listen/);
+    taken.close();
+    const client = new QueueClient({ url: `http://127.0.0.1:${http}` });
+    const blocked = client.get('N', 'empty');
+    const waits = 'quayside_waiting_consumers{namespace="N"} 1\n';
+    await until(async () => (await client.request('GET', '/metrics')).body.toString().includes(waits));
+    await server.stop();
+    assert.equal(jsonOf<{ code: string }>(await blocked).code, 'shutting-down');
+    client.close();
   });
 
   it('is not ready any more once it drains, and says which part is why to those it knows', async () => {
