@@ -68,6 +68,14 @@ describe('The upkeep of a Redis engine', () => {
     return affected;
   };
 
+  /** Sweeps as long as a sweep says that there is more to do now. */
+  const sweepAll = async (): Promise<void> => {
+    let nextAt: number | null;
+    do {
+      ({ nextAt } = await engine.storage.sweep());
+    } while (nextAt !== null && nextAt <= clock.now());
+  };
+
   it('a sweep keeps the entry that it adds, if the clock of the queue is behind that of the list', async () => {
     await engine.storage.insert(QUEUE, newElements('a'));
     await reserve(10_000);
@@ -109,12 +117,52 @@ describe('The upkeep of a Redis engine', () => {
       Array.from({ length: 900 }, (_, i) => keyed(900 + i)),
     );
     clock.advance(60_000);
-    let nextAt: number | null;
-    do {
-      ({ nextAt } = await engine.storage.sweep());
-    } while (nextAt !== null && nextAt <= clock.now());
+    await sweepAll();
     const fields = await cli('HKEYS', new Keys(prefix).queue(QUEUE).hash);
     assert.equal(fields.split('\n').filter((field) => field.startsWith('kkey')).length, 0);
+  });
+
+  it('sweeps do the housekeeping of all queues that were used, as long as one says that there are more', async () => {
+    const queues = Array.from({ length: 1_100 }, (_, i) => ({ ns: 'plain', name: `queue ${i}` }));
+    await Promise.all(queues.map((queue) => engine.storage.insert(queue, newElements('a'))));
+    clock.advance(60_000);
+    await sweepAll();
+    assert.equal(await cli('ZCOUNT', new Keys(prefix).tidy, '-inf', String(clock.now())), '0');
+  });
+
+  it('a sweep leaves queues to the nodes that have their namespaces: it does not know their policies', async () => {
+    const { url } = await standalone();
+    const other = redisEngine({ url, namespaces: [plain('other')], clock, prefix });
+    await other.start();
+    try {
+      const expiring = newElement({ expiresAt: clock.now() + 10_000 });
+      await engine.storage.insert(FAILING, [newElement({}), expiring]);
+      await engine.storage.take(FAILING, { ...POP, count: 1, leaseMs: 10_000 });
+      clock.advance(10_000);
+      assert.deepEqual((await other.storage.sweep()).affected, []);
+      assert.deepEqual((await engine.storage.sweep()).affected, [DEAD]);
+      assert.equal((await engine.storage.counts(DEAD)).ready, 2);
+    } finally {
+      await other.stop();
+    }
+  });
+
+  it('leases end in time although many queues of namespaces that no node has are to be swept', async () => {
+    const { url } = await standalone();
+    const gone = redisEngine({ url, namespaces: [plain('gone')], clock, prefix });
+    await gone.start();
+    const queues = Array.from({ length: 600 }, (_, i) => ({ ns: 'gone', name: `queue ${i}` }));
+    await Promise.all(
+      queues.map(async (queue) => {
+        await gone.storage.insert(queue, newElements('a'));
+        await gone.storage.take(queue, { ...POP, leaseMs: 10_000 });
+      }),
+    );
+    await gone.stop();
+    await engine.storage.insert(QUEUE, newElements('a'));
+    await reserve(20_000);
+    clock.advance(20_000);
+    assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
   });
 
   it('a purge leaves nothing of elements that were to expire', async () => {

@@ -280,15 +280,17 @@ export class Registry {
     return this.#add('tidy', queue, [at]);
   }
 
-  /** Up to `limit` entries between two moments, the earliest first. @throws ExecutionError */
+  /** Up to `limit` entries between two moments, the earliest first, without the first `skipped`. @throws ExecutionError */
   async entries(
     list: SweepList,
     from: string | number,
     to: string | number,
     limit: number,
+    skipped = 0,
   ): Promise<Entry[]> {
     const key = this.#keys[list];
-    const reply = await this.#executor.read(key, 'ZRANGE', [key, from, to, 'BYSCORE', 'LIMIT', 0, limit]);
+    const args = [key, from, to, 'BYSCORE', 'LIMIT', skipped, limit];
+    const reply = await this.#executor.read(key, 'ZRANGE', args);
     return Array.isArray(reply) ? reply.map((member) => readEntry(asString(member))) : [];
   }
 
@@ -321,7 +323,7 @@ function remember<Value>(map: Map<string, Value>, text: string, value: Value): v
   map.set(text, value);
 }
 
-/** Queues that one call sweeps, at most. */
+/** Entries that are read at once, and with which a sweep reads no more. */
 const MAX_QUEUES = 500;
 /** Queues swept in one go when the next moment is sought. */
 const STEP = 50;
@@ -343,6 +345,7 @@ export class Sweeper {
   readonly #batchers: Batchers;
   readonly #registry: Registry;
   readonly #definitions: Definitions;
+  readonly #namespaces: ReadonlySet<string>;
   /** Queues that gained elements outside a sweep, until one reports them. */
   readonly #affected = new Map<string, QueueKey>();
   /** When unused queues are looked for again. */
@@ -353,6 +356,7 @@ export class Sweeper {
     this.#batchers = batchers;
     this.#registry = registry;
     this.#definitions = definitions;
+    this.#namespaces = new Set(context.namespaces.map(({ name }) => name));
   }
 
   /** The next sweep names this queue. */
@@ -368,10 +372,7 @@ export class Sweeper {
   /** See `Storage.sweep`. @throws ExecutionError */
   async sweep(): Promise<SweepResult> {
     const now = this.#registry.now();
-    const [due, tidy] = await Promise.all([
-      this.#registry.entries('due', '-inf', now, MAX_QUEUES),
-      this.#registry.entries('tidy', '-inf', now, MAX_QUEUES),
-    ]);
+    const [due, tidy] = await Promise.all([this.#dueEntries('due', now), this.#dueEntries('tidy', now)]);
     const { swept, silent } = await this.#sweepAll([...due, ...tidy]);
     const isSilent = ({ queue }: Entry): boolean => silent.has(queueText(queue));
     const dueTexts = new Set(due.map(({ queue }) => queueText(queue)));
@@ -386,11 +387,31 @@ export class Sweeper {
     ]);
     await Promise.all([this.#registry.remove('due', due), this.#registry.remove('tidy', tidy)]);
     await this.forgetUnused();
-    const more = due.length === MAX_QUEUES || [...swept.values()].some(({ found }) => found.more);
+    const isFull = due.length >= MAX_QUEUES || tidy.length >= MAX_QUEUES;
+    const more = isFull || [...swept.values()].some(({ found }) => found.more);
     const nextAt = more ? now : await this.#nextAt(now, { swept, silent });
     const affected = [...this.#affected.values()];
     this.#affected.clear();
     return { affected, nextAt };
+  }
+
+  /** The first entries that are due, of namespaces that this engine has. */
+  async #dueEntries(list: SweepList, now: number): Promise<Entry[]> {
+    const found: Entry[] = [];
+    for (let skipped = 0; found.length < MAX_QUEUES; skipped += MAX_QUEUES) {
+      const entries = await this.#registry.entries(list, '-inf', now, MAX_QUEUES, skipped);
+      found.push(...entries.filter((entry) => this.#isOwn(entry)));
+      if (entries.length < MAX_QUEUES) break;
+    }
+    return found;
+  }
+
+  /**
+   * Engines with other namespaces may share the server and the prefix: those of a node with an older configuration, or of another
+   * URL. Without the policy of a namespace, a sweep would return to its queue, or remove, what should become a dead letter.
+   */
+  #isOwn({ queue }: Entry): boolean {
+    return this.#namespaces.has(queue.ns);
   }
 
   /** An unavailable server of a cluster must not keep the others' leases from ending. */
@@ -438,7 +459,8 @@ export class Sweeper {
     for (let from = 0; from < later.length; from += STEP) {
       const step = later.slice(from, from + STEP);
       if ((step[0]?.at ?? 0) >= next) break;
-      const found = await this.#sweepAll(step.filter(({ queue }) => !asked.has(queueText(queue))));
+      const others = step.filter((entry) => this.#isOwn(entry) && !asked.has(queueText(entry.queue)));
+      const found = await this.#sweepAll(others);
       for (const text of [...found.swept.keys(), ...found.silent]) asked.add(text);
       for (const { queue, found: each } of found.swept.values()) {
         if (each.released) this.noteAffected(queue);
