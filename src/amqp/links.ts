@@ -291,6 +291,12 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, number> implement
     return bytes.length;
   }
 
+  /** Whether elements can move to another queue. Those of a dead-letter queue stay there. */
+  get #hasDeadLetterQueue(): boolean {
+    const { settings, key } = this.queue;
+    return settings.deadLetter !== null && settings.deadLetter.queue !== key.name;
+  }
+
   /** What becomes of an element with this outcome (decisions, "AMQP 1.0"). Null: it has none yet. */
   #actionFor(state: DeliveryState, isSettled: boolean, tries: number): SettleAction | null {
     switch (state.kind) {
@@ -302,7 +308,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, number> implement
         return { kind: 'release', delayMs: 0, countTry: false };
       case DESCRIBED.modified:
         if (!state.isUndeliverable) return { ...failed(0), countTry: state.isFailed };
-        if (this.queue.settings.deadLetter !== null) {
+        if (this.#hasDeadLetterQueue) {
           return { kind: 'dead-letter', countTry: state.isFailed, reason: null };
         }
         // Another consumer may do better, but not at once: it could be this one again.
@@ -428,6 +434,12 @@ function readSource(source: Terminus | null): SourceRequest {
     );
   }
   const group = readGroup(source?.filter ?? null);
+  if (group !== null && request.group !== null) {
+    throw invalidParameter(
+      'filter',
+      `The address and the filter ${GROUP_FILTER} both name a group. Allowed: one of them.`,
+    );
+  }
   return group === null ? request : { ...request, group };
 }
 
@@ -500,14 +512,16 @@ function withoutAuthority(text: string): string {
 function readOptions(text: string): { group: string | null; leaseMs: number | null } {
   const options = new Map<string, string>();
   for (const option of text === '' ? [] : text.split('&')) {
-    const [name = '', value = ''] = option.split('=');
+    const [name = '', ...values] = option.split('=');
     if (!ADDRESS_OPTIONS.includes(name)) {
       throw invalidParameter(
         'address',
         `Unknown option ${quote(name)} of an address.${didYouMean(name, ADDRESS_OPTIONS)} Allowed: ${ADDRESS_OPTIONS.join(', ')}.`,
       );
     }
-    options.set(name, decoded(value));
+    if (options.has(name))
+      throw invalidParameter('address', `The option ${name} of an address is given twice. Allowed: once.`);
+    options.set(name, decoded(values.join('=')));
   }
   const group = options.get('group') ?? null;
   return {

@@ -3,6 +3,7 @@ import type { Delivery, NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
+import { ORIGIN_ID } from '../model/service-headers.ts';
 import { groupsOf, milliseconds, moment, sentValue, textOf, whole } from '../session/values.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { CODE } from './core/codes.ts';
@@ -107,6 +108,7 @@ const MAX_NAMES = LIMITS.headerCount + 16;
  * @throws QuaysideError `malformed-request`; `not-supported` for compound values outside of the body
  */
 function readMessage(bytes: Buffer): Message {
+  if (bytes.length === 0) throw broken('it is empty');
   const reader = new ValueReader(bytes);
   const draft: Draft = {
     form: 'data',
@@ -389,8 +391,8 @@ class HeaderDraft {
 
 function addAnnotations({ annotations }: Message, draft: HeaderDraft, given: MeantValues): void {
   for (const { name, value } of annotations) {
-    if (name === DELIVERY_TIME_ANNOTATION) given.time = value.text;
-    else if (name === DELIVERY_DELAY_ANNOTATION) given.delay = value.text;
+    if (name === DELIVERY_TIME_ANNOTATION) given.time = textOrNull(value);
+    else if (name === DELIVERY_DELAY_ANNOTATION) given.delay = textOrNull(value);
     else if (!SHOWN_ANNOTATIONS.has(name)) draft.add(ANNOTATION_PREFIX + name, value);
   }
 }
@@ -410,11 +412,16 @@ function addApplicationProperties(
   given: MeantValues,
 ): void {
   for (const { name, value } of applicationProperties) {
-    if (name === GROUPS_PROPERTY) given.groups = value.text;
-    else if (name === NEXT_T_PROPERTY) given.nextT = value.text;
-    else if (name === DELTA_T_PROPERTY) given.deltaT = value.text;
+    if (name === GROUPS_PROPERTY) given.groups = textOrNull(value);
+    else if (name === NEXT_T_PROPERTY) given.nextT = textOrNull(value);
+    else if (name === DELTA_T_PROPERTY) given.deltaT = textOrNull(value);
     else draft.add(isTaken(name) ? PROPERTY_PREFIX + name : name, value);
   }
+}
+
+/** A value with a meaning; clients write null for one that they leave out. */
+function textOrNull({ type, text }: SimpleValue): string | null {
+  return type === 'null' ? null : text;
 }
 
 function isTaken(name: NamedValue['name']): boolean {
@@ -459,9 +466,17 @@ interface Sorted {
   readonly properties: readonly Sent[];
   /** Of the body; null: data. */
   readonly form: string | null;
+  /** Of a dead letter, or of one that was moved back. */
+  readonly isDeadLetter: boolean;
 }
 
-const NO_HEADERS: Sorted = { annotations: [], fields: [], properties: [], form: null };
+const NO_HEADERS: Sorted = {
+  annotations: [],
+  fields: [],
+  properties: [],
+  form: null,
+  isDeadLetter: false,
+};
 
 /** One for all: nothing is written between two turns. */
 const writer = new Writer();
@@ -512,7 +527,10 @@ function writeAnnotations({ id, matureAt }: Delivery, group: string | null, more
 }
 
 /** Returns the values that do not fit their fields. */
-function writeProperties({ contentType, contentEncoding }: Delivery, { fields }: Sorted): Sent[] | null {
+function writeProperties(
+  { contentType, contentEncoding }: Delivery,
+  { fields, isDeadLetter }: Sorted,
+): Sent[] | null {
   let unfit: Sent[] | null = null;
   let count = fields.length;
   if (contentType !== null) count = Math.max(count, FIELD_AT.contentType + 1);
@@ -523,7 +541,9 @@ function writeProperties({ contentType, contentEncoding }: Delivery, { fields }:
     let text = sent?.text ?? null;
     if (at === FIELD_AT.contentType) text = contentType;
     else if (at === FIELD_AT.contentEncoding) text = contentEncoding;
-    if (text !== null && writeField(at, sent?.type ?? 'string', text)) continue;
+    // Clients discard what has expired, and a dead letter does not expire any more.
+    const isPast = isDeadLetter && at === FIELD_AT.absoluteExpiryTime;
+    if (text !== null && !isPast && writeField(at, sent?.type ?? 'string', text)) continue;
     writer.null();
     const name = PROPERTY_FIELDS[at] ?? '';
     if (text !== null) unfit = [...(unfit ?? []), { name, text, type: 'string' }];
@@ -617,10 +637,12 @@ function sort(headers: readonly string[]): Sorted {
   const properties: Sent[] = [];
   let form: string | null = null;
   const spelt = spellings(headers);
+  let isDeadLetter = false;
   for (let i = 0; i + 1 < headers.length; i += 2) {
     const header = headers[i] as string;
     const text = headers[i + 1] as string;
     if (header === BODY_HEADER) form = text;
+    if (header === ORIGIN_ID) isDeadLetter = true;
     if (header === BODY_HEADER || header === TYPES_HEADER) continue;
     const { name, type } = spelt?.get(header) ?? { name: header, type: 'string' };
     const at = HEADER_FIELDS.get(name);
@@ -637,7 +659,7 @@ function sort(headers: readonly string[]): Sorted {
       if (!name.startsWith(OWN_PREFIX) || !isIn(properties, property.name)) properties.push(property);
     }
   }
-  return { annotations, fields, properties, form };
+  return { annotations, fields, properties, form, isDeadLetter };
 }
 
 function isIn(properties: readonly Sent[], name: string): boolean {

@@ -24,6 +24,8 @@ export abstract class QueueBrowser<
   #cursor: string | null = null;
   #isReading = false;
   #isAtEnd = false;
+  /** It is to look again after the page that is being read, which may not show what has come since. */
+  #looksAgain = false;
 
   /** Writes an element, of which nobody observes the write: it is in its queue. @returns how many bytes it was, about */
   protected abstract show(delivery: Delivery): number;
@@ -51,6 +53,7 @@ export abstract class QueueBrowser<
   /** Looks whether elements have come behind those that were shown. */
   lookAgain(): void {
     this.#isAtEnd = false;
+    this.#looksAgain = this.#isReading;
     this.fill();
   }
 
@@ -91,9 +94,10 @@ export abstract class QueueBrowser<
     if (this.isStopped) return;
     if (shown > 0) this.learnSize(bytes, shown);
     if (shown === deliveries.length) {
-      if (next === null) this.#isAtEnd = true;
+      if (next === null) this.#isAtEnd = !this.#looksAgain;
       else this.#cursor = next;
     }
+    this.#looksAgain = false;
     this.fill();
   }
 }

@@ -103,6 +103,29 @@ describe('A link with the distribution mode copy', () => {
     assert.equal((await node.sizes('a')).ready, 3);
   });
 
+  it('shows before the answer to a drain what came before it, while a page was read', async () => {
+    const { storage } = node.engine.engine;
+    const { scan } = storage;
+    const isRead = Promise.withResolvers<void>();
+    const held = Promise.withResolvers<void>();
+    storage.scan = async (...given) => {
+      const page = await scan.apply(storage, given);
+      isRead.resolve();
+      await held.promise;
+      return page;
+    };
+    const receiver = await browse();
+    receiver.link.add_credit(10);
+    await isRead.promise;
+    await node.insert('a', 'x');
+    const { frames } = node.server.counts;
+    const drained = receiver.drain();
+    await until(() => node.server.counts.frames > frames);
+    held.resolve();
+    await drained;
+    assert.deepEqual(receiver.inbox.map(textOf), ['x']);
+  });
+
   it('answers a drain with less credit than elements', async () => {
     await node.insert('a', ...numbers(10));
     const receiver = await browse();

@@ -71,6 +71,25 @@ describe('a message with a time to live', () => {
       assert.deepEqual(message.absolute_expiry_time, at);
     });
 
+    it('does not tell the receiver of a dead letter that it has expired, nor of one that was moved back', async () => {
+      node = await AmqpNode.start({ engine: MEMORY_SQLITE });
+      const client = await node.client();
+      const at = node.clock.now() + 2000;
+      await (await client.sender('D/a')).send({ body: 'x', absolute_expiry_time: new Date(at) });
+      node.clock.advance(2000);
+      assert.equal(await node.pop('a', 'D'), null);
+      const receiver = await client.receiver('D/__deadletter__', { snd_settle_mode: 1 }, 1);
+      const { message } = await receiver.next();
+      assert.equal(message.absolute_expiry_time, undefined);
+      const { 'absolute-expiry-time': kept, 'x-dl-reason': reason } = message.application_properties ?? {};
+      assert.deepEqual([kept, reason], [String(at), 'expired']);
+      // As `redrive` leaves it.
+      const headers = ['absolute-expiry-time', String(at), 'x-ks-origin-id', 'id'];
+      await node.insert('b', { body: Buffer.from('x'), headers });
+      const back = await (await client.receiver('N/b', {}, 1)).next();
+      assert.equal(back.message.absolute_expiry_time, undefined);
+    });
+
     it('that is rejected tells the dead-letter queue why', async () => {
       node = await AmqpNode.start({ engine: MEMORY_SQLITE });
       const client = await node.client();

@@ -84,6 +84,8 @@ describe('a link', () => {
       'N/a?group=G',
       'N/a?colour=blue',
       'S/a?group=a%2Cb',
+      'S/a?group=G1&group=G2',
+      'N/a?lease=1000&lease=5000',
     ];
     for (const address of broken) {
       const error = await refusal(client.receiver(address));
@@ -93,6 +95,19 @@ describe('a link', () => {
         address,
       );
     }
+  });
+
+  it('may name a group that contains an equals sign', async () => {
+    await node.insertInto('S', 'equal', { body: Buffer.from('of a'), groups: ['a'] });
+    await node.insertInto('S', 'equal', { body: Buffer.from('of a=b='), groups: ['a=b='] });
+    const receiver = await client.receiver('S/equal?group=a=b=', { snd_settle_mode: 1 }, 1);
+    assert.equal(textOf(await receiver.next()), 'of a=b=');
+  });
+
+  it('that names a group by its address and by a filter is refused', async () => {
+    const filter = { 'x-ks-group': types.wrap_described('G2', 'quayside:group') };
+    const error = await refusal(client.receiver({ address: 'S/a?group=G1', filter }));
+    assert.deepEqual([error.condition, error.info.parameter], ['amqp:invalid-field', 'filter']);
   });
 
   it('to send by has no options', async () => {

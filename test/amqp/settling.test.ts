@@ -146,6 +146,15 @@ describe('an outcome of a client that receives', () => {
     assert.equal((await node.pop('a'))?.tries, 0);
   });
 
+  it('modified with undeliverable-here comes back later in the dead-letter queue itself', async () => {
+    await node.insertInto('D', '__deadletter__', 'x');
+    const receiver = await client.receiver('D/__deadletter__', {}, 10);
+    (await receiver.next()).delivery.modified({ delivery_failed: true, undeliverable_here: true });
+    await sizesAre({ ready: 0, scheduled: 1, reserved: 0 }, '__deadletter__', 'D');
+    node.clock.advance(3000);
+    assert.equal((await receiver.next()).message.delivery_count, 1);
+  });
+
   it('rejected too often moves the element to the dead letter, as on every protocol', async () => {
     await node.insertInto('D', 'a', { body: Buffer.from('x'), tries: 1 });
     const receiver = await client.receiver('D/a', {}, 1);

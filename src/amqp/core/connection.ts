@@ -555,11 +555,9 @@ export class ConnectionEndpoint {
   #received(endpoint: ReceiverEndpoint, handler: ReceiverHandler, payload: Buffer | null): void {
     const { begunId, isBegunSettled, session } = endpoint;
     const kept = this.#endDelivery(endpoint);
-    const whole = payload ?? kept;
-    if (whole.length === 0) throw decodeError('A delivery has no payload.');
     // One that came settled needs no place among the unsettled ones.
     if (isBegunSettled) session.forgetReceived();
-    handler.onMessage(begunId, whole, isBegunSettled);
+    handler.onMessage(begunId, payload ?? kept, isBegunSettled);
   }
 
   /** The link has ended on this side, and this was on its way. */
