@@ -1,10 +1,21 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 
-/** In the order in which one needs the other. */
-const SHARED = ['queue', 'groups', 'deliveries', 'insert', 'outbox', 'take'] as const;
-/** Each in a block of its own: nothing else uses their functions, and Lua has room for 200 local ones in one block. */
-const SEPARATE = ['settle', 'read', 'list', 'session', 'sweep', 'functions'] as const;
+/** In the order in which they are loaded: one uses what those before it define. Each is a block, see `library/shared.lua`. */
+const FILES = [
+  'queue',
+  'groups',
+  'deliveries',
+  'insert',
+  'outbox',
+  'take',
+  'settle',
+  'read',
+  'list',
+  'session',
+  'sweep',
+  'functions',
+] as const;
 
 /**
  * The functions that run inside Redis (`library/*.lua`), as one library. Its name has a digest of the text, so
@@ -22,7 +33,7 @@ export interface Library {
 export function readLibrary(): Library {
   const read = (name: string): string =>
     readFileSync(new URL(`./library/${name}.lua`, import.meta.url), 'utf8');
-  const text = [...SHARED.map(read), ...SEPARATE.map((name) => `do\n${read(name)}\nend`)].join('\n');
+  const text = [read('shared'), ...FILES.map((name) => `do\n${read(name)}\nend`)].join('\n');
   const name = `quayside_${createHash('sha256').update(text).digest('hex').slice(0, 16)}`;
   return { name, source: `#!lua name=${name}\n${text.replaceAll('@RUN@', name)}` };
 }

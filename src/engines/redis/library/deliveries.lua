@@ -6,28 +6,25 @@
 --
 -- Lease end 0: it waits; a token that is not all zeros is of a lease that ran out, and may still commit.
 
-local NO_TOKEN, NOBODY = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '\0\0\0\0\0\0'
+NO_TOKEN, NOBODY = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '\0\0\0\0\0\0'
 local RECORD = 58
 
--- In settle.lua.
-local moveToDeadLetters
-
 -- `touched` says that the delivery has a record.
-local function waitingMember(gid, maturity, seq, tries, touched)
+function waitingMember(gid, maturity, seq, tries, touched)
   return 'w' .. gid .. six(maturity) .. seq .. pack('>I4', tries * 2 + (touched and 1 or 0))
 end
 
-local function leaseMember(gid, ends, seq)
+function leaseMember(gid, ends, seq)
   return 'l' .. gid .. six(ends) .. seq
 end
 
-local function memberOf(gid, seq, d)
+function memberOf(gid, seq, d)
   if d.ends > 0 then return leaseMember(gid, d.ends, seq) end
   return waitingMember(gid, d.maturity, seq, d.tries, not d.isUntouched)
 end
 
 -- `text`: the record, false if there is none, or nil if it was not read yet.
-local function readRecord(q, gid, seq, text)
+function readRecord(q, gid, seq, text)
   if text == nil then text = db('HGET', q.h, 'd' .. gid .. seq) end
   if not text then return nil end
   local maturity, tries, token, ends, owner, since, expiresAt, reservedAt, holder = unpackAt('>I6I4c16I6c6I6c6I6I2', text)
@@ -38,13 +35,13 @@ local function readRecord(q, gid, seq, text)
   }
 end
 
-local function recordText(d)
+function recordText(d)
   local holder = d.holder or ''
   return pack('>I6I4', d.maturity, d.tries) .. d.token .. six(d.ends) .. d.owner .. six(d.since) .. d.expiresAt
     .. pack('>I6I2', d.reservedAt or 0, #holder) .. holder .. d.reason
 end
 
-local function reasonIn(record)
+function reasonIn(record)
   return sub(record, RECORD + 1 + unpackAt('>I2', record, RECORD - 1))
 end
 
@@ -66,19 +63,19 @@ end
 
 -- A delivery that waits or is reserved: popped ones leave their record or their element until the client is known to have
 -- them.
-local function findDelivery(q, gid, seq, text)
+function findDelivery(q, gid, seq, text)
   local d = readRecord(q, gid, seq, text) or readUntouched(q, gid, seq)
   if d and (d.ends > 0 or db('ZSCORE', q.z, memberOf(gid, seq, d))) then return d end
 end
 
 -- Whether a lease's member in z belongs to this record. A member without its record, as another version or a manual
 -- repair may leave it, says nothing of the delivery: it is removed when it is found.
-local function isReservedUntil(d, ends)
+function isReservedUntil(d, ends)
   return d and d.ends == ends
 end
 
 -- Makes a delivery wait. A token other than NO_TOKEN stays good for a late commit.
-local function release(q, gid, seq, d, maturity, tries, token)
+function release(q, gid, seq, d, maturity, tries, token)
   db('ZREM', q.z, memberOf(gid, seq, d))
   if gid == PLAIN and d.expiresAt ~= NEVER then noteExpiry(q, d.expiresAt, seq) end
   d.maturity, d.tries, d.token, d.ends, d.since, d.isUntouched = maturity, tries, token, 0, 0, false
@@ -94,7 +91,7 @@ local function release(q, gid, seq, d, maturity, tries, token)
 end
 
 -- Forgets a delivery whose member in z is gone, and the element with its last delivery.
-local function finish(q, gid, seq)
+function finish(q, gid, seq)
   local deleted = q.deleted
   deleted[#deleted + 1] = 'd' .. gid .. seq
   if gid == PLAIN then
@@ -105,14 +102,14 @@ local function finish(q, gid, seq)
 end
 
 -- The same with its member.
-local function removeDelivery(q, gid, seq, d)
+function removeDelivery(q, gid, seq, d)
   remove(q, memberOf(gid, seq, d))
   if gid == PLAIN and d.ends == 0 and d.expiresAt ~= NEVER then remove(q, 'x' .. d.expiresAt .. seq) end
   finish(q, gid, seq)
 end
 
 -- Removes what waits of a stream's element. Returns how many deliveries it was.
-local function removeWaiting(q, seq, element)
+function removeWaiting(q, seq, element)
   local removed = 0
   for _, gid in ipairs(element.order) do
     local d = element.states[gid] ~= HELD and findDelivery(q, gid, seq)
@@ -127,7 +124,7 @@ end
 
 -- Counts a failed try. Returns whether it was the last one. `retryFrom`: the moment from which the queue's retry delay
 -- counts, in place of the maturity; nil if it does not.
-local function failTry(q, gid, seq, d, maturity, token, reason, retryFrom)
+function failTry(q, gid, seq, d, maturity, token, reason, retryFrom)
   local _, maxTries = deadLetterPolicy(q)
   local tries = d.tries + 1
   if maxTries and tries >= maxTries and moveToDeadLetters(q, gid, seq, d, tries, reason) then return true end
@@ -140,7 +137,7 @@ end
 -- Ends of leases and elements are bounded in each call, as it keeps all others waiting: by their number, and by the bytes of
 -- dead letters that are copied.
 local LEASES_AT_ONCE, EXPIRED_AT_ONCE = 1000, 1000
-local MAX_COPIED = 16 * 1024 * 1024
+MAX_COPIED = 16 * 1024 * 1024
 
 local function endedLeases(q, gid)
   return membersBetween(q.z, '[l' .. gid, '(l' .. gid .. six(call.now + 1), LEASES_AT_ONCE)
@@ -170,7 +167,7 @@ end
 
 -- Ends up to LEASES_AT_ONCE leases of a group, in the order of their ends. Done before anything looks at a group, so no
 -- verb depends on a sweep.
-local function endLeases(q, gid)
+function endLeases(q, gid)
   for _, member in ipairs(endedLeases(q, gid)) do
     if call.copied >= MAX_COPIED then return end
     endLease(q, member)
@@ -179,7 +176,7 @@ end
 
 -- The same over all groups: what goes to the dead-letter queue goes in the order in which it died. Returns whether there may
 -- be more.
-local function endAllLeases(q)
+function endAllLeases(q)
   local ended = {}
   for _, group in ipairs(allGroups(q)) do
     for _, member in ipairs(endedLeases(q, group[1])) do ended[#ended + 1] = member end
@@ -201,7 +198,7 @@ end
 
 -- Removes what waits past its expiry, or moves it to the dead-letter queue. Returns whether there may be more. What is
 -- reserved is listed again when it is released.
-local function expireElements(q)
+function expireElements(q)
   if not q.expires then return false end
   local due, ended = membersBetween(q.z, '[x', '(x' .. six(call.now + 1), EXPIRED_AT_ONCE), 0
   for _, member in ipairs(due) do

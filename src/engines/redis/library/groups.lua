@@ -8,9 +8,6 @@ local FIRST_CLEARING = 256
 -- not make each insert a scan.
 local CLEAR_AGAIN_MS = 1000
 
--- In session.lua.
-local takesOf
-
 local function readGroups(q)
   if q.groups == nil then
     local stored = db('HGET', q.h, 'L')
@@ -30,7 +27,7 @@ local function readGroups(q)
 end
 
 -- The number of a group, or nil if no element ever named it.
-local function findGroup(q, name)
+function findGroup(q, name)
   if name == '' then return PLAIN end
   readGroups(q)
   local gid = q.gids[name]
@@ -39,7 +36,7 @@ local function findGroup(q, name)
 end
 
 -- All groups, the plain one included: { gid, name }.
-local function allGroups(q)
+function allGroups(q)
   local found = { { PLAIN, '' } }
   for number, name in ipairs(readGroups(q)) do
     if name ~= '' then found[#found + 1] = { pack('>I2', number), name } end
@@ -123,12 +120,12 @@ local function newGroup(q, group, limit)
 end
 
 -- The number of a group that an element names; nil if it does not fit. `limit`: see `isWithinLimit`.
-local function createGroup(q, group, limit)
+function createGroup(q, group, limit)
   return findGroup(q, group) or newGroup(q, group, limit)
 end
 
 -- The numbers of a list of groups, each once; nil if they do not fit.
-local function createGroups(q, names, limit)
+function createGroups(q, names, limit)
   local gids, seen = {}, {}
   for name in string.gmatch(names, '[^,]+') do
     local gid = createGroup(q, name, limit)
@@ -156,14 +153,14 @@ end
 -- it. So counting the elements of a stream is counting members, whatever the number of groups.
 
 -- `string` is not there when a library is loaded.
-local NEVER = '\0\0\0\0\0\0'
-local WAITING, TOUCHED, HELD, POPPED = 0, 1, 2, 3
+NEVER = '\0\0\0\0\0\0'
+WAITING, TOUCHED, HELD, POPPED = 0, 1, 2, 3
 -- Age: not subject to retention; listed under `r`; past it, and reserved when that was found.
-local AGELESS, AGING, OVERDUE = 0, 1, 2
+AGELESS, AGING, OVERDUE = 0, 1, 2
 
 local ELEMENT_LENGTH, ENTRY_LENGTH = 17, 9
 
-local function readElement(q, seq)
+function readElement(q, seq)
   local text = db('HGET', q.h, 'g' .. seq)
   if not text then return nil end
   local element = { order = {}, states = {}, maturities = {} }
@@ -187,7 +184,7 @@ local function elementText(element)
 end
 
 -- The element's own member in z, or nil if no group waits for it or holds it.
-local function elementMember(element, seq)
+function elementMember(element, seq)
   local first, isHeld = nil, false
   for gid, state in pairs(element.states) do
     if state == WAITING or state == TOUCHED then
@@ -205,7 +202,7 @@ local function ageMember(element, seq)
   return 'r' .. six(element.insertedAt) .. seq
 end
 
-local function writeElement(q, seq, element, before)
+function writeElement(q, seq, element, before)
   local after = elementMember(element, seq)
   if before ~= after then
     if before then db('ZREM', q.z, before) end
@@ -222,7 +219,7 @@ local function writeElement(q, seq, element, before)
 end
 
 -- Notes the new state of one group's delivery; nil: it is finished.
-local function changeGroup(q, seq, gid, state, maturity)
+function changeGroup(q, seq, gid, state, maturity)
   local element = readElement(q, seq)
   if not element then return end
   local before = elementMember(element, seq)
@@ -239,7 +236,7 @@ local function changeGroup(q, seq, gid, state, maturity)
 end
 
 -- The first record of an element that these groups wait for.
-local function newElement(q, seq, gids, maturity, tries, expiresAt)
+function newElement(q, seq, gids, maturity, tries, expiresAt)
   local element = { order = gids, states = {}, maturities = {}, insertedAt = call.now, age = AGELESS }
   element.tries, element.expiresAt = tries, expiresAt
   for _, gid in ipairs(gids) do

@@ -13,18 +13,18 @@
 -- stored: its groups do not fit, or it has one that is MISMATCHED. Of a call with a request key there is one such record, with the
 -- number of its first element; the others follow that one. A call without elements stores nothing, its key neither.
 
-local function timingOf(text)
+function timingOf(text)
   if text == '' then return call.now, 0, NEVER end
   local maturity, delay, tries, expiresAt = unpackAt('>I6I6I4c6', text)
   return maturity == 0 and call.now + delay or maturity - 1, tries, expiresAt
 end
 
-local function timingText(maturity, tries, expiresAt)
+function timingText(maturity, tries, expiresAt)
   return pack('>I6I6I4', maturity + 1, 0, tries) .. expiresAt
 end
 
 -- Stores one element and returns its number. `gids` is nil on a plain queue.
-local function put(q, maturity, tries, expiresAt, gids, content)
+function put(q, maturity, tries, expiresAt, gids, content)
   q.seq = q.seq + 1
   local seq = six(q.seq)
   store(q, 'e' .. seq, pack('>I6I4I6', maturity, tries, call.now) .. expiresAt .. content)
@@ -66,7 +66,7 @@ end
 
 -- As `put`, unless the key was seen before. Returns what became of it as well.
 -- element: { timing, content, groups, dedup key, the reason of a dead letter or nil }
-local function putOnce(q, element, window)
+function putOnce(q, element, window)
   local key, fingerprint, earlier, seen, before
   if element[4] ~= '' then
     key, fingerprint = splitKey(element[4])
@@ -89,9 +89,6 @@ local function putOnce(q, element, window)
   end
   return seq, STORED
 end
-
--- In a block, as nothing else uses these functions: Lua has room for 200 local ones in one.
-do
 
 -- Where what a column has stands in an element.
 local PLACES = { t = 1, g = 3, d = 4 }
@@ -262,6 +259,4 @@ verbs.insert = function(q, args, at)
     from, nextCall = upTo + 1, nextCall + 1
   end
   return sub(numbers[1], 1, 6) .. concat(numbers), at + width * count
-end
-
 end

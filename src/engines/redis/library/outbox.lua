@@ -21,9 +21,9 @@ local PREFIX_ENTRIES = 100
 local PREFIX_BYTES = 4 * 1024 * 1024
 local DESTINATIONS_AT_ONCE = 20
 -- In `call.wanted`: the reply names the destination, without entries.
-local ONLY_NAMED = 1e300
+ONLY_NAMED = 1e300
 -- Longer than any relay may take to apply what it has read.
-local MARK_MS = 86400000
+MARK_MS = 86400000
 local runId
 
 local function seven(n)
@@ -54,7 +54,7 @@ end
 
 -- Elements for one destination join one entry per call, unless they are many or large. What was relative to now is made
 -- absolute, as it may arrive later.
-local function addToOutbox(to, element)
+function addToOutbox(to, element)
   local maturity, tries, expiresAt = timingOf(element[1])
   local open = call.outbox[to]
   if not open or #open >= ENTRY_ELEMENTS or open.bytes >= ENTRY_BYTES then
@@ -67,7 +67,7 @@ local function addToOutbox(to, element)
 end
 
 -- A call that does not wait for replicas only says that there are entries.
-local function writeEntries(q)
+function writeEntries(q)
   for to, elements in pairs(call.outbox) do
     elements.bytes = nil
     writeEntry(q, to, elements)
@@ -97,7 +97,7 @@ local function readPrefix(q, to, from)
 end
 
 -- Names destinations that have entries, from where the last such call ended: those in front may be unavailable.
-local function nameDestinations(q)
+function nameDestinations(q)
   local last = db('HGET', q.h, 'P')
   local to = last
   for _ = 1, DESTINATIONS_AT_ONCE do
@@ -109,7 +109,7 @@ local function nameDestinations(q)
   if to then db('HSET', q.h, 'P', to) elseif last then db('HDEL', q.h, 'P') end
 end
 
-local function wantedEntries(q)
+function wantedEntries(q)
   local prefixes = {}
   for to, from in pairs(call.wanted) do prefixes[#prefixes + 1] = readPrefix(q, to, from) end
   if #prefixes > 0 then db('HSET', q.h, 'N', seven(lastEntry(q))) end

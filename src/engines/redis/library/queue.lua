@@ -32,9 +32,7 @@
 --
 -- Moments are ms since 1970, as 6 bytes, big end first, so that bytes sort as numbers do. Group numbers (gid) are 2 bytes.
 
--- These exist only while a function runs, so each begins with `bind`.
-local db, pack, unpackAt, concat, spread, sub, byte
-
+-- Redis's own functions are there only while a function of ours runs.
 local function bind()
   db, pack, unpackAt = redis.call, struct.pack, struct.unpack
   concat, spread, sub, byte = table.concat, unpack, string.sub, string.byte
@@ -42,7 +40,7 @@ end
 
 -- Makes a function of the library callable, under the name of the library and `suffix`. Plain: rejected, before anything
 -- happens, if Redis is out of memory.
-local function register(suffix, callback, isPlain)
+function register(suffix, callback, isPlain)
   redis.register_function({
     function_name = '@RUN@' .. suffix,
     callback = function(keys, args)
@@ -54,40 +52,40 @@ local function register(suffix, callback, isPlain)
 end
 
 -- The only group of a plain queue.
-local PLAIN = '\0\0'
-local HEAD = 22
-local LAST = '\255\255\255\255\255\255\255'
+PLAIN = '\0\0'
+HEAD = 22
+LAST = '\255\255\255\255\255\255\255'
 
 -- What the running call knows: see session.lua.
-local call = {}
+call = {}
 
 -- The verbs by name, each `function(q, args, at)`: its result, where the next verb begins, and elements or nil.
-local verbs = {}
+verbs = {}
 
 -- Outcomes of settling, as `storage.ts` reads them.
-local DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, LATER, NO_ROOM =
+DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, LATER, NO_ROOM =
   '0', '1', '2', '3', '4', '5', '6', '7', '!'
 
-local function six(n)
+function six(n)
   return pack('>I6', n)
 end
 
-local function fromSix(text, at)
+function fromSix(text, at)
   return (unpackAt('>I6', text, at))
 end
 
 -- Where the rest of a content and its body begin in `value`, if the content begins at `at` (encoding.ts).
-local function partsOf(value, at)
+function partsOf(value, at)
   local restAt = at + 3 + math.max(0, unpackAt('>I2', value, at + 1) - 1)
   return restAt, restAt + 4 + unpackAt('>I4', value, restAt)
 end
 
 -- More arguments than this do not fit on Lua's stack.
-local MAX_ARGUMENTS = 4000
+MAX_ARGUMENTS = 4000
 
 -- Runs a command of any number of arguments, in parts if there are many. The number is even, so pairs stay
 -- together.
-local function spreadCall(command, key, list)
+function spreadCall(command, key, list)
   local count = #list
   if count == 0 then return 0 end
   if count <= MAX_ARGUMENTS then return db(command, key, spread(list)) end
@@ -99,7 +97,7 @@ local function spreadCall(command, key, list)
 end
 
 -- The values of many fields, in their order; false where there is none.
-local function fieldValues(key, fields)
+function fieldValues(key, fields)
   local count = #fields
   if count == 0 then return {} end
   if count <= MAX_ARGUMENTS then return db('HMGET', key, spread(fields)) end
@@ -112,17 +110,17 @@ local function fieldValues(key, fields)
 end
 
 -- Members from `low` up to but without `high`, at most `limit`.
-local function membersBetween(z, low, high, limit)
+function membersBetween(z, low, high, limit)
   return db('ZRANGE', z, low, high, 'BYLEX', 'LIMIT', 0, limit)
 end
 
-local function firstMember(z, prefix)
+function firstMember(z, prefix)
   return membersBetween(z, '[' .. prefix, '(' .. prefix .. LAST, 1)[1]
 end
 
 -- Whether a delivery's member of z comes before another of the same state: by its moment, then its number. Strings are not
 -- compared: Lua would ask the server's locale.
-local function isEarlier(a, b)
+function isEarlier(a, b)
   local first, second = fromSix(a, 4), fromSix(b, 4)
   if first ~= second then return first < second end
   return fromSix(a, 10) < fromSix(b, 10)
@@ -130,7 +128,7 @@ end
 
 -- Where the members of a group's deliveries in a state begin, and what they are all before. State: w (ready), s (scheduled),
 -- r (reserved).
-local function rangeOf(gid, state)
+function rangeOf(gid, state)
   if state == 'r' then return 'l' .. gid, 'l' .. gid .. LAST end
   local front, now = 'w' .. gid, six(call.now + 1)
   if state == 'w' then return front, front .. now end
@@ -139,7 +137,7 @@ end
 
 -- A queue as one call sees it. Writes of the plain paths gather here and leave by `flush`: one command for
 -- many members costs far less than one each. Order within a flush: removed before added, stored before deleted.
-local function openQueue(h, z)
+function openQueue(h, z)
   local head = db('HMGET', h, 'm', 's', 'X', 'O', 'c' .. call.client, 'R')
   local q = {
     h = h,
@@ -158,7 +156,7 @@ end
 
 -- The queue of this name, escaped as in its keys; nil if its keys may be on another server. A single server allows to
 -- open keys that the call did not name.
-local function queueNamed(text)
+function queueNamed(text)
   local q = call.opened[text]
   if q or call.isCluster then return q end
   local base = call.base .. text .. '}:'
@@ -169,7 +167,7 @@ local function queueNamed(text)
 end
 
 -- Lists a queue to be swept in the step that needs it; see registry.ts.
-local function registerDue(text, at)
+function registerDue(text, at)
   local moment = string.format('%.0f', at)
   db('ZADD', sub(call.base, 1, -2) .. 'due', moment, moment .. ':' .. text)
 end
@@ -184,7 +182,7 @@ end
 
 -- A queue is created by the first call that stores something in it. The tag is new even if the name is old, so ids
 -- from before the data were lost are never taken for new ones.
-local function createQueue(q)
+function createQueue(q)
   if q.tag ~= '' then return end
   q.tag = sub(redis.sha1hex(q.h .. call.client .. call.micros .. string.format('%.0f', call.now)), 1, 12)
   q.isNew = true
@@ -193,7 +191,7 @@ local function createQueue(q)
   if q ~= call.home then registerName(q.text) end
 end
 
-local function flush(q)
+function flush(q)
   if #q.gone > 0 then
     spreadCall('ZREM', q.z, q.gone)
     q.gone = {}
@@ -213,37 +211,37 @@ local function flush(q)
 end
 
 -- All scores are '0': Redis would have to write a number out for each member.
-local function add(q, member)
+function add(q, member)
   local added = q.added
   local count = #added
   added[count + 1], added[count + 2] = '0', member
 end
 
-local function store(q, field, value)
+function store(q, field, value)
   local stored = q.stored
   local count = #stored
   stored[count + 1], stored[count + 2] = field, value
 end
 
-local function remove(q, member)
+function remove(q, member)
   q.gone[#q.gone + 1] = member
 end
 
-local function delete(q, field)
+function delete(q, field)
   q.deleted[#q.deleted + 1] = field
 end
 
 -- A growing batch is written now and then, so that a call of any size needs little memory.
-local function flushIfLarge(q)
+function flushIfLarge(q)
   if #q.added >= MAX_ARGUMENTS or #q.stored >= MAX_ARGUMENTS then flush(q) end
 end
 
-local function saveQueue(q)
+function saveQueue(q)
   if q.seq ~= q.storedSeq then store(q, 's', q.seq) end
   flush(q)
 end
 
-local function noteExpiry(q, expiresAt, seq)
+function noteExpiry(q, expiresAt, seq)
   add(q, 'x' .. expiresAt .. seq)
   if not q.expires then
     q.expires = '1'
@@ -258,14 +256,14 @@ local function policyOf(q)
 end
 
 -- `q.retention`: of the queue's own namespace, if that is not the call's.
-local function retentionOf(q)
+function retentionOf(q)
   local policy, options = policyOf(q)
   return options.r or q.retention or policy.r
 end
 
 -- Where deliveries of the queue go that failed too often, how many tries they have, the policy, and the retention there;
 -- nil: nowhere.
-local function deadLetterPolicy(q)
+function deadLetterPolicy(q)
   if q ~= call.home then return nil end
   local policy, options = policyOf(q)
   local to = options.d or policy.d
@@ -275,7 +273,7 @@ end
 
 -- How long a delivery waits after a failed try that named no delay; nil if the queue has no retry delay. As `retryDelayMs` in
 -- engine/queue-policy.ts.
-local function retryDelay(q, tries, seq)
+function retryDelay(q, tries, seq)
   local policy, options = policyOf(q)
   local retry = options.t or policy.t
   if retry == 0 then return nil end

@@ -36,7 +36,7 @@ local function readSession(session)
   return kept[1], kept[2], kept[3]
 end
 
-takesOf = function(session)
+function takesOf(session)
   local results, takes = readSession(session)
   local texts = {}
   for i, at in ipairs(takes) do texts[i] = results[at] end

@@ -123,7 +123,7 @@ local function deadLetterContent(q, seq, from, tries, reason)
 end
 
 -- Moves a delivery that waits or is reserved to the dead-letter queue. Returns whether there is one.
-moveToDeadLetters = function(q, gid, seq, d, tries, reason)
+function moveToDeadLetters(q, gid, seq, d, tries, reason)
   local to, _, policy, retention = deadLetterPolicy(q)
   local target = to and destination(to, policy.groups, retention)
   if not target then return false end
@@ -180,9 +180,6 @@ local function removeElement(q, seq)
   end
   return removeWaiting(q, seq, element) > 0 and DONE or NOT_FOUND
 end
-
--- In a block, as nothing else uses these functions.
-do
 
 -- What follows the items in the arguments, one after the other.
 local function nextArgument(items)
@@ -386,6 +383,4 @@ verbs.purge = function(q, args, at)
     for state in string.gmatch(states, '.') do purgeState(q, group[1], state, step) end
   end
   return pack('>I6I1', step.removed, q.tag ~= '' and step.left <= 0 and 1 or 0), at + 2
-end
-
 end

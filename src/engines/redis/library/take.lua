@@ -15,19 +15,20 @@ local FIELDS_AT_ONCE = 1000
 
 -- Elements that are read at once: one, then of small ones the first number and at most the second. Lua takes 4 ms for a megabyte, and of
 -- elements of 16 MB eight were read to return two.
-local FEW, PAGE, SMALL = 8, 64, 16384
+local FEW, SMALL = 8, 16384
+PAGE = 64
 -- A take stops at this many bytes: a thousand elements of a megabyte would be a gigabyte in one reply. A page of a scan stops at an
 -- eighth: `SCAN_BYTES` in engine/scan-cursor.ts.
-local LARGEST_REPLY = 16 * 1024 * 1024
+LARGEST_REPLY = 16 * 1024 * 1024
 
-local function isTouched(member)
+function isTouched(member)
   return byte(member, 19) % 2 == 1
 end
 
 -- The elements of these members, or of as many as fit, and how many bytes are left. Without `most` the last one may exceed
 -- what is left. Then whether not all fit, and their fields. `areUntouched`: whether to check, and return at last, that no delivery has
 -- a record and all elements are there.
-local function readElementsAt(q, members, left, most, areUntouched)
+function readElementsAt(q, members, left, most, areUntouched)
   local values, fields, from, step, count = {}, {}, 1, 1, #members
   while from <= count do
     if left <= 0 then return values, left, true, fields, areUntouched end
@@ -50,7 +51,7 @@ local function readElementsAt(q, members, left, most, areUntouched)
 end
 
 -- The members are neighbours in z, so that one command removes all of them.
-local function removeFirst(q, members, count)
+function removeFirst(q, members, count)
   if count == 1 then
     db('ZREM', q.z, members[1])
   else
@@ -117,7 +118,7 @@ local function reserve(q, gid, members, values, ends, holder)
 end
 
 -- Only what waits expires: entries of other elements would be looked up in vain once they are due.
-local function unlistExpiries(q, members, values)
+function unlistExpiries(q, members, values)
   for i = 1, #values do
     if values[i] then remove(q, 'x' .. sub(values[i], 17, HEAD) .. sub(members[i], 10, 15)) end
   end
@@ -150,7 +151,7 @@ local function takeMembers(q, gid, members, areNeighbours, ends, holder, most)
 end
 
 -- The earliest maturity of what waits for a group, or nil.
-local function firstMaturity(q, gid)
+function firstMaturity(q, gid)
   local first = firstMember(q.z, 'w' .. gid)
   return first and fromSix(first, 4)
 end
@@ -161,7 +162,7 @@ local function takeFirst(q, gid, count, ends, holder, most)
 end
 
 -- Calls `each` with the number of every id of this queue in a list, each once.
-local function eachId(q, ids, each)
+function eachId(q, ids, each)
   local seen = {}
   for at = 1, #ids, 18 do
     local seq = sub(ids, at + 12, at + 17)
@@ -247,7 +248,7 @@ local function deleteFields(q, taken)
 end
 
 -- The client has what it popped: nothing more is kept of it.
-local function finishPops(q, taken)
+function finishPops(q, taken)
   if byte(taken) == UNTOUCHED_POPS then deleteFields(q, taken) end
   if byte(taken) ~= POPS then return end
   local gid, deleted = sub(taken, 2, 3), q.deleted
@@ -265,7 +266,7 @@ local function finishPops(q, taken)
 end
 
 -- The client does not know what it took: all of it returns to its place, and no try is counted.
-local function undoTake(q, taken)
+function undoTake(q, taken)
   local gid, ends = sub(taken, 2, 3), fromSix(taken, 4)
   eachTaken(taken, function(member, seq, index)
     if not isPop(taken) then
@@ -292,7 +293,7 @@ end
 
 -- The elements of a take whose reply is repeated, false for one that is not the client's any more: a lease may have ended
 -- since, or others may have settled or removed what it held.
-local function takenAgain(q, taken)
+function takenAgain(q, taken)
   local gid, members, fields, records = sub(taken, 2, 3), {}, {}, {}
   eachTaken(taken, function(member, seq, index)
     members[index + 1], fields[index + 1], records[index + 1] = member, 'e' .. seq, 'd' .. gid .. seq

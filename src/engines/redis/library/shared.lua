@@ -1,0 +1,39 @@
+-- What the files of the library share. Each file is a block of its own, as Lua has room for 200 local variables in one: what a file
+-- declares `local` is its own, what it declares without that must be named here. Redis rejects a library that has global variables.
+
+-- queue.lua
+local db, pack, unpackAt, concat, spread, sub, byte
+local register, call, verbs
+local PLAIN, HEAD, LAST, MAX_ARGUMENTS
+local DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, LATER, NO_ROOM
+local six, fromSix, partsOf, spreadCall, fieldValues, membersBetween, firstMember, isEarlier, rangeOf
+local openQueue, queueNamed, registerDue, createQueue, saveQueue
+local add, remove, store, delete, flush, flushIfLarge, noteExpiry
+local retentionOf, deadLetterPolicy, retryDelay
+
+-- groups.lua
+local NEVER, WAITING, TOUCHED, HELD, POPPED, AGELESS, AGING, OVERDUE
+local findGroup, allGroups, createGroup, createGroups
+local readElement, elementMember, writeElement, changeGroup, newElement
+
+-- deliveries.lua
+local NO_TOKEN, NOBODY, MAX_COPIED
+local waitingMember, leaseMember, memberOf, readRecord, recordText, reasonIn, findDelivery, isReservedUntil
+local release, finish, removeDelivery, removeWaiting, failTry, endLeases, endAllLeases, expireElements
+
+-- insert.lua
+local timingOf, timingText, put, putOnce
+
+-- outbox.lua
+local ONLY_NAMED, MARK_MS
+local addToOutbox, writeEntries, nameDestinations, wantedEntries
+
+-- take.lua
+local PAGE, LARGEST_REPLY
+local isTouched, readElementsAt, removeFirst, unlistExpiries, firstMaturity, eachId, finishPops, undoTake, takenAgain
+
+-- settle.lua
+local moveToDeadLetters
+
+-- session.lua
+local takesOf
