@@ -34,6 +34,8 @@ const { version, description } = JSON.parse(readFileSync(join(ROOT, 'package.jso
 const full = `${version}-${values.revision}`;
 
 const stage = mkdtempSync(join(tmpdir(), 'quayside-deb-'));
+// The root of what is installed, which such a folder is closed to.
+chmodSync(stage, 0o755);
 try {
   installServer(join(stage, 'usr/lib/quayside'));
   put('ops/debian/quayside', 'usr/bin/quayside', 0o755);
