@@ -1,4 +1,5 @@
 import { signal } from '@preact/signals';
+import { timeRequest } from './timers.ts';
 
 /** The interface of the server is next to the console, whatever path a proxy puts in front of both. */
 export const BASE = new URL('../', new URL('./', location.href.split(/[?#]/, 1)[0] ?? location.href));
@@ -19,6 +20,8 @@ export function ownHeaders(): Readonly<Record<string, string>> {
 
 /** Increases when a request is answered with 401: the session has ended. */
 export const rejected = signal(0);
+/** Increases when a request is answered that the user has not the right for it: the page offered what is not allowed any more. */
+export const forbidden = signal(0);
 
 /** Reads the session again. @returns whether it is another one of the same user */
 type RenewSession = () => Promise<boolean>;
@@ -107,6 +110,7 @@ async function send(where: string, request: ApiRequest): Promise<Response> {
   }
   const sent = new Headers({ ...headers, ...ownHeaders() });
   if (json !== undefined) sent.set('content-type', 'application/json');
+  const noteDate = timeRequest();
   const response = await fetch(url, {
     method,
     headers: sent,
@@ -122,6 +126,7 @@ async function send(where: string, request: ApiRequest): Promise<Response> {
       'The server did not answer. Is it running, and is the network there?',
     );
   });
+  noteDate(response.headers.get('date'));
   if (response.ok) return response;
   throw apiError(response.status, response.statusText, await response.text().catch(() => ''));
 }
@@ -132,6 +137,7 @@ export function apiError(status: number, statusText: string, text: string): ApiE
   try {
     const { code, message, error, detail, title, ...details } = JSON.parse(text) as Record<string, unknown>;
     const said = [message, detail, title, error].find((one) => typeof one === 'string');
+    if (code === 'forbidden') forbidden.value += 1;
     return new ApiError(status, String(code ?? status), String(said ?? statusText), details);
   } catch {
     return new ApiError(status, String(status), `${status} ${statusText} ${text.slice(0, 200)}`.trim());

@@ -1,5 +1,5 @@
-import { effect, signal } from '@preact/signals';
-import { ApiError, call, get, messageOf, onStaleToken, rejected, setCsrfToken } from './api.ts';
+import { batch, effect, signal } from '@preact/signals';
+import { ApiError, call, forbidden, get, messageOf, onStaleToken, rejected, setCsrfToken } from './api.ts';
 import { after } from './timers.ts';
 
 export type AccessRight = 'read' | 'write' | 'manage' | 'browse' | 'exchange';
@@ -80,12 +80,27 @@ export async function signOut(): Promise<void> {
   use(null);
 }
 
-function use(record: SessionRecord | null): void {
-  setCsrfToken(record?.csrfToken ?? null);
-  unknownBecause.value = null;
-  hasEnded.value = false;
-  session.value = record;
+const forgets: (() => void)[] = [];
+
+/** Calls when the user signs out or another one signs in: what was shown to one is not for the next. */
+export function onUserChange(forget: () => void): void {
+  forgets.push(forget);
 }
+
+function use(record: SessionRecord | null): void {
+  batch(() => {
+    if (session.peek()?.user !== record?.user) for (const forget of forgets) forget();
+    setCsrfToken(record?.csrfToken ?? null);
+    unknownBecause.value = null;
+    hasEnded.value = false;
+    session.value = record;
+  });
+}
+
+effect(() => {
+  // Rights were taken away since they were read.
+  if (forbidden.value > 0 && session.peek()) void resume();
+});
 
 effect(() => {
   if (rejected.value === 0 || !session.peek()) return;

@@ -1,7 +1,22 @@
 /** What the console knows of time: the one place that asks the browser for it. */
 
+/** What is added to the clock of the browser, so that it agrees with that of the server. */
+let offsetMs = 0;
+
+/** By the clock of the server, whose moments the pages show: that of the browser may be wrong by hours. */
 export function now(): number {
-  return Date.now();
+  return Date.now() + offsetMs;
+}
+
+/** Call it when a request is sent. @returns takes the `Date` of its response */
+export function timeRequest(): (date: string | null) => void {
+  const sentAt = Date.now();
+  return (date) => {
+    const second = Date.parse(date ?? '');
+    if (Number.isNaN(second)) return;
+    // The server answered within this second, after the request was sent and before now. An offset that agrees with that stays.
+    offsetMs = Math.min(Math.max(offsetMs, second - Date.now()), second + 999 - sentAt);
+  };
 }
 
 /** Calls once, later. @returns what prevents it */

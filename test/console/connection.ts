@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { it } from 'node:test';
 import type { Page } from 'playwright-core';
 import { ADMIN, type OpenedConsole, READER } from './opened.ts';
+import { setHidden } from './refreshing.ts';
 
 /** What the console does while the server cannot be reached, and with sessions that other tabs have ended or replaced. */
 export function connection(opened: () => OpenedConsole): void {
@@ -150,6 +151,51 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'User reader' }).waitFor();
     await page.locator('table.rows tbody a').first().waitFor();
     assert.equal(await page.getByRole('dialog').count(), 0);
+  });
+
+  it('shows another user nothing of what the one before was sent, even while nothing is refreshed', async () => {
+    await opened().insert('events', 'not-for-all', '1');
+    await opened().request('POST', '/q/events/not-for-all/pause');
+    const page = await pausedPage('#/');
+    await page.getByRole('link', { name: 'not-for-all' }).waitFor();
+    await page.getByRole('button', { name: 'User admin' }).click();
+    await page.getByRole('button', { name: 'Sign out' }).click();
+    opened().forgetSignIns();
+    await opened().signIn(page, READER);
+    await page.getByRole('heading', { name: 'Needs attention' }).waitFor();
+    assert.equal(await page.getByRole('link', { name: 'not-for-all' }).count(), 0);
+    await opened().request('DELETE', '/q/events/not-for-all?force=1');
+  });
+
+  it('offers what the rights of now allow, when it follows the server again and when something is forbidden', async () => {
+    await opened().insert('N', 'rights', '1');
+    const page = await opened().page('#/q/N/rights', { isFailing: true });
+    const pause = page.getByRole('button', { name: 'Pause', exact: true });
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    const setRights = async (rights: readonly string[]): Promise<void> => {
+      await page.route('**/console/session', async (route) => {
+        const response = await route.fetch();
+        const record = (await response.json()) as { rights: Record<string, unknown> };
+        await route.fulfill({ response, json: { ...record, rights: { ...record.rights, N: rights } } });
+      });
+    };
+    await setRights(['read', 'browse']);
+    await setHidden(page, true);
+    await page.getByRole('button', { name: 'Refresh: Resting' }).waitFor();
+    await setHidden(page, false);
+    await pause.waitFor({ state: 'detached' });
+    await setRights(['read', 'browse', 'manage']);
+    await setHidden(page, true);
+    await page.getByRole('button', { name: 'Refresh: Resting' }).waitFor();
+    await setHidden(page, false);
+    await pause.waitFor();
+    await setRights(['read', 'browse']);
+    await page.route('**/pause', (route) =>
+      route.fulfill({ status: 403, json: { code: 'forbidden', message: 'You may not manage N.' } }),
+    );
+    await pause.click();
+    await page.getByText('You may not manage N.').waitFor();
+    await pause.waitFor({ state: 'detached' });
   });
 
   async function endSessions(): Promise<void> {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
-import type { Page } from 'playwright-core';
+import type { Locator, Page } from 'playwright-core';
 import type { OpenedConsole } from './opened.ts';
 
 /** How often pages read again, and how they show time. */
@@ -56,6 +56,41 @@ export function refreshing(opened: () => OpenedConsole): void {
     assert.deepEqual(asked.slice(0, 2), ['/queues', '/events']);
   });
 
+  it('counts what came while the tab was hidden as no rate', async () => {
+    await opened().insert('N', 'resting', '1');
+    const page = await opened().page();
+    const figure = (name: string): Locator =>
+      page.getByRole('link', { name: new RegExp(`^${name} `) }).locator('.value');
+    await opened().insert('N', 'resting', '2');
+    await page.getByRole('link', { name: /^In [^0]/ }).waitFor();
+    await setHidden(page, true);
+    await page.getByRole('button', { name: 'Refresh: Resting' }).waitFor();
+    const other = await opened().page('#/q/N/resting');
+    const lines = Array.from({ length: 3_000 }, (_, i) => JSON.stringify({ text: String(i) })).join('\n');
+    await opened().request('POST', '/q/N/resting/elements', {
+      body: lines,
+      headers: { 'content-type': 'application/x-ndjson' },
+    });
+    await other.getByRole('link', { name: 'Ready 3,002' }).waitFor();
+    await setHidden(page, false);
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    assert.match(await figure('Ready').innerText(), /^3,|K$/);
+    assert.equal(await figure('In').innerText(), '0');
+    await opened().request('DELETE', '/q/N/resting?force=1');
+  });
+
+  it('shows how long ago something was by the clock of the server', async () => {
+    await opened().insert('N', 'clocks', '1');
+    const page = await opened().page('#/q/N/clocks');
+    for (const hours of [3, -3]) {
+      await page.addInitScript(`{ const real = Date.now; Date.now = () => real() + ${hours * 3_600_000}; }`);
+      await page.reload();
+      const moment = page.locator('table.rows time').first();
+      assert.match(await moment.innerText(), /^now$|^in 1 s$|^\d+ s ago$/);
+      await page.addInitScript(`{ const real = Date.now; Date.now = () => real() - ${hours * 3_600_000}; }`);
+    }
+  });
+
   it('shows all times in UTC if that is chosen, on a phone as well', async () => {
     await opened().insert('N', 'zoned', '1');
     const page = await opened().page('#/q/N/zoned', { width: 390 });
@@ -70,7 +105,7 @@ export function refreshing(opened: () => OpenedConsole): void {
 }
 
 /** As the browser tells a page in a tab that is not shown. */
-async function setHidden(page: Page, isHidden: boolean): Promise<void> {
+export async function setHidden(page: Page, isHidden: boolean): Promise<void> {
   await page.evaluate(
     `Object.defineProperty(document, 'hidden', { configurable: true, get: () => ${isHidden} });
      document.dispatchEvent(new Event('visibilitychange'));`,

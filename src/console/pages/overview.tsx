@@ -8,6 +8,7 @@ import {
   type AlarmPicture,
   alarms,
   clock,
+  followedSince,
   isComplete,
   keyOf,
   type NodePicture,
@@ -162,7 +163,7 @@ function totalsByNamespace(all: ReadonlyMap<string, QueuePicture>, now: number):
     // Queues at rest have no samples.
     const own = samples.get(key);
     if (own === undefined) continue;
-    const rates = ratesAt(own, now);
+    const rates = ratesAt(own, now, followedSince);
     sum.in += rates.in;
     sum.out += rates.out;
   }

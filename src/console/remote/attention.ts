@@ -1,5 +1,12 @@
 import { duration, several } from '../format.ts';
-import { type AlarmPicture, keyOf, type QueuePicture, readyForMs, readySince } from './live.ts';
+import {
+  type AlarmPicture,
+  followedSince,
+  keyOf,
+  type QueuePicture,
+  readyForMs,
+  readySince,
+} from './live.ts';
 import { type DepthSample, ratesAt } from './series.ts';
 
 /** Why somebody should look at a queue. The lower the rank, the sooner. */
@@ -81,7 +88,7 @@ function rankOf(
   if (since === null) return null;
   if (queue.paused) return 1;
   if (since > lateSince || queue.queue.startsWith('__')) return null;
-  return ratesAt(samples, now).out > 0 ? 3 : 2;
+  return ratesAt(samples, now, followedSince).out > 0 ? 3 : 2;
 }
 
 /** In words. */

@@ -1,7 +1,7 @@
 import { computed, effect, signal } from '@preact/signals';
 import { BASE } from '../api.ts';
 import { refresh } from '../preferences.ts';
-import { hasEnded, resume, session } from '../session.ts';
+import { hasEnded, onUserChange, resume, session } from '../session.ts';
 import { after, every, nextFrame, now } from '../timers.ts';
 import { addSample, type DepthSample, isAtRest } from './series.ts';
 
@@ -100,6 +100,10 @@ export const samples = new Map<string, DepthSample[]>();
 /** Increases with each change that is to be shown. */
 export const version = signal(0);
 export const connection = signal<StreamState>('connecting');
+/** Since when the stream is followed without a gap: in between, counts have changed at moments that are not known. */
+export let followedSince = now();
+/** Increases when a connection is to be made that the browser would not make. */
+const attempt = signal(0);
 /** Whether everything that holds has arrived once. */
 export const isComplete = signal(false);
 /** The moment, for relative times; it stands still while nothing is refreshed. */
@@ -160,6 +164,21 @@ export function notePaused(of: QueueNamed, paused: boolean): void {
   version.value += 1;
 }
 
+onUserChange(() => {
+  for (const map of Object.values(MAPS)) map.clear();
+  samples.clear();
+  arriving = null;
+  isComplete.value = false;
+  version.value += 1;
+  // The stream that is open is of the user before.
+  attempt.value += 1;
+});
+
+/** A full picture that has not arrived whole: what was there before is shown until then. */
+let arriving: Record<PictureKind, Map<string, object>> | null = null;
+/** Whether what comes are changes from before the stream was there. */
+let isCatchingUp = true;
+
 let hasNews = false;
 let isShowing = false;
 
@@ -180,7 +199,7 @@ function showSoon(): void {
 }
 
 function note(kind: PictureKind, pictures: readonly Record<string, unknown>[]): void {
-  const map = MAPS[kind];
+  const map = (arriving ?? MAPS)[kind];
   const at = now();
   for (const one of pictures) {
     const key = keyIn(kind, one);
@@ -192,19 +211,20 @@ function note(kind: PictureKind, pictures: readonly Record<string, unknown>[]): 
     if (kind === 'queues') noteSample(key, at, one as unknown as QueuePicture);
     map.set(key, one);
   }
+  if (arriving !== null) return;
   hasNews = true;
   if (isComplete.peek() && intervalMs.peek() === 0) showSoon();
 }
 
 function noteSample(key: string, at: number, picture: QueuePicture): void {
-  const before = queues.get(key);
-  // Of the first pictures: a queue at rest takes no memory here.
-  if (before === undefined && !isComplete.peek()) return;
   let own = samples.get(key);
+  // A queue at rest takes no memory here. When others changed before the stream was there is not known.
+  if (own === undefined && isCatchingUp) return;
   if (own === undefined) {
     own = [];
     samples.set(key, own);
-    if (before !== undefined) addSample(own, at - 1000, before);
+    const before = queues.get(key);
+    if (before !== undefined) addSample(own, Math.max(at - 1000, followedSince), before);
   }
   addSample(own, at, picture);
 }
@@ -222,13 +242,22 @@ function listen(): () => void {
   const source = new EventSource(new URL(`events?kinds=${KINDS.join(',')}`, BASE));
   let retry: (() => void) | null = null;
   source.addEventListener('start', ({ data }) => {
-    if (!(JSON.parse(data) as { full: boolean }).full) return;
-    for (const map of Object.values(MAPS)) map.clear();
+    const { full } = JSON.parse(data) as { full: boolean };
+    arriving = full ? emptyMaps() : null;
+    isCatchingUp = true;
+    followedSince = now();
+    // The server, or the rights of the user, may be others than before.
+    if (isComplete.peek()) void resume();
   });
   for (const kind of KINDS) {
     source.addEventListener(kind, ({ data }) => note(kind, JSON.parse(data as string)));
   }
   source.addEventListener('complete', () => {
+    if (arriving !== null) {
+      for (const kind of KINDS) replace(MAPS[kind], arriving[kind]);
+      arriving = null;
+    }
+    isCatchingUp = false;
     connection.value = 'live';
     isComplete.value = true;
     hasNews = true;
@@ -250,8 +279,20 @@ function listen(): () => void {
   };
 }
 
-/** Increases when a connection is to be made that the browser would not make. */
-const attempt = signal(0);
+function emptyMaps(): Record<PictureKind, Map<string, object>> {
+  return {
+    queues: new Map(),
+    exchanges: new Map(),
+    nodes: new Map(),
+    operations: new Map(),
+    alarms: new Map(),
+  };
+}
+
+function replace<K, V>(map: Map<K, V>, others: ReadonlyMap<K, V>): void {
+  map.clear();
+  for (const [key, value] of others) map.set(key, value);
+}
 
 const FORGET_EVERY_MS = 60_000;
 
@@ -265,6 +306,10 @@ export function follow(isAtOnce: boolean): void {
     isHidden.value = document.hidden;
   });
   every(FORGET_EVERY_MS, forgetOldSamples);
+  effect(() => {
+    // The first response says what time it is for the server.
+    if (session.value) clock.value = now();
+  });
   effect(() => {
     attempt.value;
     if (wanted.value) return listen();

@@ -31,15 +31,20 @@ export function isAtRest(samples: readonly DepthSample[], now: number): boolean 
   return (samples.at(-1)?.at ?? 0) <= now - KEPT_MS;
 }
 
-/** Inserted and taken per second, as far as this page saw it. */
+/**
+ * Inserted and taken per second, as far as this page saw it.
+ * @param since when it began to see each change: what came before, came at moments that it does not know
+ */
 export function ratesAt(
   samples: readonly DepthSample[] | undefined,
   now: number,
+  since: number,
 ): { in: number; out: number } {
   const last = samples?.at(-1);
-  if (samples === undefined || last === undefined) return { in: 0, out: 0 };
+  if (samples === undefined || last === undefined || last.at < since) return { in: 0, out: 0 };
   const from = now - WINDOW_MS;
-  const first = samples.findLast(({ at }) => at <= from) ?? samples[0] ?? last;
+  const first =
+    samples.findLast(({ at }) => at <= from && at >= since) ?? samples.find(({ at }) => at >= since) ?? last;
   const seconds = Math.max(1, (now - Math.max(first.at, from)) / 1000);
   // Counters start again with a queue that was deleted.
   return {
