@@ -165,6 +165,19 @@ describe('The upkeep of a Redis engine', () => {
     assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
   });
 
+  it('leases end in time after the clock was an hour ahead and was set right', async () => {
+    await engine.storage.insert(QUEUE, newElements('a', 'b'));
+    const first = { group: '', count: 1, leaseMs: 60_000 };
+    await engine.storage.take(QUEUE, first);
+    const now = clock.now();
+    clock.setWallTime(now + 3_600_000);
+    assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
+    clock.setWallTime(now + 1_000);
+    assert.equal((await engine.storage.take(QUEUE, first)).deliveries.length, 1);
+    clock.advance(60_000);
+    assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
+  });
+
   it('a purge leaves nothing of elements that were to expire', async () => {
     const expiring = Array.from({ length: 300 }, (_, i) =>
       newElement({ expiresAt: clock.now() + 60_000 + i, delayMs: i % 2 }),

@@ -84,6 +84,8 @@ export class Registry {
   /** By queue: the tag that it had last. */
   readonly #tags = new Map<string, string>();
   readonly #written = [this.#declared, this.#used, this.#due, this.#soon, this.#tidy, this.#tags];
+  /** What the clock showed last. */
+  #seenAt = Number.NEGATIVE_INFINITY;
 
   constructor({ executor, keys, settings }: Pick<RedisContext, 'executor' | 'keys' | 'settings'>) {
     this.#executor = executor;
@@ -93,7 +95,15 @@ export class Registry {
 
   /** The time by which entries are compared; with `queue`, that of the server which has it. */
   now(queue?: QueueKey): number {
-    const key = queue === undefined ? this.#keys.due : this.#keys.queue(queue).hash;
+    if (queue !== undefined) return this.#timeOf(this.#keys.queue(queue).hash);
+    const now = this.#timeOf(this.#keys.due);
+    // While it was ahead, a sweep may have taken entries of moments that are still to come.
+    if (now < this.#seenAt - MARGIN_MS) this.noteLoss();
+    this.#seenAt = now;
+    return now;
+  }
+
+  #timeOf(key: string): number {
     return this.#settings.givenTime?.now() ?? this.#executor.serverTime(key);
   }
 
