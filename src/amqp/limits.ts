@@ -15,6 +15,8 @@ export const AMQP_LIMITS = {
   unsettled: 2048,
   /** Bytes of a link's name. */
   nameBytes: 512,
+  /** Bytes of a link's name, addresses and filter, which are kept as long as the link. */
+  attachBytes: 4096,
   /** Nesting of lists, maps, arrays and descriptors. */
   depth: 16,
   /** Values in one performative, those inside lists, maps and arrays included. */

@@ -37,6 +37,9 @@ export type SessionLink = IncomingLink | OutgoingLink | BrowsingLink;
 
 /** Accepts an `attach`. @throws QuaysideError if the source or target, or a right to it, is not what it must be */
 export function openLink(connection: AmqpConnection, endpoint: Endpoint): SessionLink {
+  if (endpoint.request.target?.isCoordinator === true) {
+    throw notSupported('target', 'Transactions are not served, so no link may have a coordinator.');
+  }
   if (endpoint instanceof ReceiverEndpoint) return new IncomingLink(connection, endpoint);
   const source = readSource(endpoint.request.source);
   return source.browses
@@ -545,10 +548,6 @@ function invalid(message: string): QuaysideError {
 /** @throws QuaysideError `not-supported` if a source or target asks for a queue of its own */
 function checkNotDynamic(terminus: Terminus | null): void {
   if (terminus?.isDynamic === true) {
-    throw new QuaysideError(
-      'not-supported',
-      'dynamic is true, but queues are not created for a link. Name one.',
-      { parameter: 'dynamic' },
-    );
+    throw notSupported('dynamic', 'dynamic is true, but queues are not created for a link. Name one.');
   }
 }

@@ -12,7 +12,9 @@ import {
   detach,
   end,
   FALSE,
+  frame,
   list8,
+  list32,
   map8,
   NULL,
   open,
@@ -30,7 +32,6 @@ const FRAMING = 'amqp:connection:framing-error';
 const DECODE = 'amqp:decode-error';
 const FIELD = 'amqp:invalid-field';
 const LIMIT = 'amqp:resource-limit-exceeded';
-const NOT_IMPLEMENTED = 'amqp:not-implemented';
 
 describe('The endpoint of a connection, of attach', () => {
   const source = described(0x28, list8(str('N/q')));
@@ -47,6 +48,18 @@ describe('The endpoint of a connection, of attach', () => {
     'a name that is no UTF-8': [[str(Buffer.from([0xff])), uint(0), TRUE], DECODE],
     'a name of 513 bytes': [[str('n'.repeat(513)), uint(0), TRUE], LIMIT],
     'a name of 512 bytes': [[str('n'.repeat(512)), uint(0), TRUE], 'passed'],
+    'addresses of 4097 bytes, with the name': [
+      [...receiver, ...[0x28, 0x29].map((type) => described(type, list32(str('a'.repeat(2048)))))],
+      LIMIT,
+    ],
+    'addresses of 4096 bytes, with the name': [
+      [
+        ...receiver,
+        described(0x28, list32(str('a'.repeat(2048)))),
+        described(0x29, list32(str('a'.repeat(2047)))),
+      ],
+      'passed',
+    ],
     'no handle': [[str('l'), NULL, TRUE], DECODE],
     'a handle above the highest': [[str('l'), uint(256), TRUE], FRAMING],
     'no role': [[str('l'), uint(0)], FIELD],
@@ -56,7 +69,8 @@ describe('The endpoint of a connection, of attach', () => {
     'a source that is a target': [[...receiver, target], DECODE],
     'a source that is a string': [[...receiver, str('N/q')], DECODE],
     'a target that is a source': [[...receiver, NULL, source], DECODE],
-    'a coordinator': [[...receiver, NULL, described(0x30, list8())], NOT_IMPLEMENTED],
+    'a coordinator': [[...receiver, NULL, described(0x30, list8(sym('amqp:local-transactions')))], 'passed'],
+    'a source that is a coordinator': [[...receiver, described(0x30, list8())], DECODE],
     'an address of a source that is no UTF-8': [
       withSource(str(Buffer.from('N/M\xfcller', 'latin1'))),
       DECODE,
@@ -145,6 +159,13 @@ describe('The endpoint of a connection, of attach', () => {
     assert.deepEqual(driver.kinds, [KIND.attach, KIND.detach, KIND.disposition]);
     assert.deepEqual(driver.messages, []);
     assert.equal(driver.receive(detach()).refusal(attachSender()), 'passed');
+  });
+
+  it('keeps of a filter no more than itself', () => {
+    const filter = map8(sym('f'), str('G'));
+    const source = described(0x28, list8(str('N/q'), ...Array<Wire>(6).fill(NULL), filter));
+    const driver = new EndpointDriver().begun().receive(frame('attach', [...receiver, source]));
+    assert.equal(driver.sender.request.source?.filter?.buffer.byteLength, filter.length);
   });
 
   it('refuses more links than the peer has handles', () => {

@@ -17,6 +17,7 @@ import {
   detach,
   disposition,
   end,
+  FALSE,
   frame,
   furtherTransfer,
   HEART_BEAT,
@@ -27,6 +28,8 @@ import {
   rawFrame,
   SASL,
   str,
+  sym,
+  TRUE,
   transfer,
   uint,
   uint32,
@@ -73,6 +76,21 @@ describe('An AMQP connection', () => {
     client.write(attachReceiver({ name: 'q', handle: 1 }));
     for (const _ of [1, 2]) assert.ok((await client.until(KIND.attach)).includes(str('q')));
     assert.deepEqual([node.server.counts.links, node.server.counts.subscriptions], [2, 1]);
+  });
+
+  it('refuses a link by which a client controls transactions, and keeps the others', async () => {
+    const client = await node.rawClient(...SENDING);
+    await client.until(KIND.flow);
+    const coordinator = described(0x30, list8(sym('amqp:local-transactions')));
+    for (const role of [FALSE, TRUE]) {
+      const fields = [str('t'), uint(1), role, NULL, NULL, NULL, coordinator, NULL, NULL, uint(0)];
+      client.write(frame('attach', fields));
+      assert.equal(conditionOf(await client.until(KIND.detach)), 'amqp:not-implemented');
+      client.write(detach(1));
+    }
+    client.write(transfer(BODY));
+    await client.until(KIND.disposition);
+    assert.equal(await bodyOf(), 'body');
   });
 
   it('lets a name, a handle and a channel be used again at once', async () => {
@@ -180,24 +198,6 @@ describe('An AMQP connection', () => {
     'a delivery without a tag': [
       [...SENDING, frame('transfer', [uint(0), uint(0)], { payload: BODY })],
       'amqp:invalid-field',
-    ],
-    'a coordinator': [
-      [
-        begin(),
-        frame('attach', [
-          str('l'),
-          uint(0),
-          bytes(0x42),
-          NULL,
-          NULL,
-          NULL,
-          described(0x30, list8()),
-          NULL,
-          NULL,
-          uint(0),
-        ]),
-      ],
-      'amqp:not-implemented',
     ],
     'a delivery with the state of a transaction': [
       [

@@ -1,6 +1,7 @@
 import { LIMITS } from '../../model/limits.ts';
 import type { WriteObserver } from '../../session/socket-writer.ts';
 import { cutText } from '../../util/cut-text.ts';
+import { ownBytes } from '../../util/own-bytes.ts';
 import { quote } from '../../util/quote.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import { CODE, DESCRIBED, descriptorNumber, PERFORMATIVE } from './codes.ts';
@@ -41,6 +42,15 @@ const MAX_TAG_BYTES = 32;
 const MAX_ATTACHED = 4 * AMQP_LIMITS.links;
 /** A client may announce no limit; then this server has one of its own. */
 const MAX_PEER_FRAME_BYTES = 2 ** 31;
+
+/** Of the target of a link by which a client controls transactions (transactions, 4.5.1). */
+const COORDINATOR: Terminus = {
+  address: null,
+  isCoordinator: true,
+  isDynamic: false,
+  distributionMode: null,
+  filter: null,
+};
 
 /** The user of a protocol connection. */
 export interface ConnectionHost {
@@ -325,7 +335,13 @@ export class ConnectionEndpoint {
     if (this.#attached >= MAX_ATTACHED) {
       throw limitExceeded(`The client has not confirmed the detach of ${MAX_ATTACHED} links.`);
     }
-    const answerBytes = ATTACH_BYTES + sizeOf(request);
+    const givenBytes = sizeOf(request);
+    if (givenBytes > AMQP_LIMITS.attachBytes) {
+      throw limitExceeded(
+        `The name, addresses and filter of the link ${quote(request.name)} have ${givenBytes} bytes. Allowed: at most ${AMQP_LIMITS.attachBytes}.`,
+      );
+    }
+    const answerBytes = ATTACH_BYTES + givenBytes;
     if (answerBytes > this.peerFrameBytes) {
       throw limitExceeded(
         `The answer to the attach of ${quote(request.name)} may have ${answerBytes} bytes, but the client takes ${this.peerFrameBytes} (max-frame-size).`,
@@ -409,10 +425,11 @@ export class ConnectionEndpoint {
     }
     const inner = this.#inner;
     const type = descriptorNumber(inner.enterField(this.#fields));
-    if (type === DESCRIBED.coordinator) {
-      throw notImplemented('Transactions are not served, so no link may have a coordinator.');
-    }
     const isSource = expected === DESCRIBED.source;
+    if (type === DESCRIBED.coordinator && !isSource) {
+      inner.symbols('capabilities');
+      return COORDINATOR;
+    }
     if (type !== expected) {
       throw decodeError(`A ${isSource ? 'source' : 'target'} has the descriptor ${hex(type)}.`);
     }
@@ -429,7 +446,14 @@ export class ConnectionEndpoint {
       inner.symbols('outcomes');
     }
     inner.symbols('capabilities');
-    return { address, isDynamic, distributionMode, filter };
+    return {
+      address,
+      isCoordinator: false,
+      isDynamic,
+      distributionMode,
+      // A view would retain all that was read with it, for as long as the link lives.
+      filter: filter === null ? null : ownBytes(filter),
+    };
   }
 
   #detach(session: SessionEndpoint, end: number): void {

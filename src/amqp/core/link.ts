@@ -8,6 +8,8 @@ import type { LinkFlow, SessionEndpoint, Waiting } from './session.ts';
 /** The source or target of an `attach`, as the client wrote it. */
 export interface Terminus {
   readonly address: string | null;
+  /** Targets only: it is the coordinator of transactions. */
+  readonly isCoordinator: boolean;
   readonly isDynamic: boolean;
   /** Sources only. */
   readonly distributionMode: string | null;
