@@ -191,6 +191,13 @@ class Clients(AioTest):
         await self.queue.resume()
         self.assertIsNotNone(await self.queue.pop())
 
+    async def test_a_body_that_is_rejected_before_it_has_arrived_is_too_large(self) -> None:
+        with self.assertRaises(QuaysideError) as raised:
+            await self.queue.insert("x" * 20_000_000)
+        self.assertEqual((raised.exception.code, raised.exception.outcome), ("body-too-large", "nothing-changed"))
+        # The connection with the rest of the body is not used again.
+        await self.queue.pop()
+
     async def test_failures_name_their_outcome(self) -> None:
         async with Quayside("http://127.0.0.1:9", retry=Retry(attempts=2, min=0.001)) as client:
             with self.assertRaises(ConnectionError) as raised:
@@ -289,10 +296,59 @@ class Workers(AioTest):
         async def handle(job: Reservation[Any]) -> None:
             if job.tries == 0:
                 await asyncio.Event().wait()
+            if job.tries == 1:
+                raise asyncio.TimeoutError("of its own")
 
-        worker = Worker(self.queue, handle, handler_timeout=0.05).on("committed", lambda job, seconds: ended.set())
-        async with worker:
+        errors: list[BaseException] = []
+        worker = Worker(self.queue, handle, handler_timeout=0.5).on("committed", lambda job, seconds: ended.set())
+        async with worker.on("rolled_back", lambda job, error: errors.append(error)):
             await ended.wait()
+        self.assertEqual(
+            [str(error) for error in errors], ["The handler took more than 0.5 s. (timeout)", "of its own"]
+        )
+
+    async def test_a_commit_that_is_being_sent_when_the_grace_period_ends_is_waited_for(self) -> None:
+        await self.queue.insert("x")
+        settling, may_settle = asyncio.Event(), asyncio.Event()
+        settle = self.queue.settle
+
+        async def slow(settlements: Any, timeout: Any) -> Any:
+            settling.set()
+            await may_settle.wait()
+            return await settle(settlements, timeout)
+
+        async def handle(job: Reservation[Any]) -> None:
+            pass
+
+        with mock.patch.object(self.queue, "settle", slow):
+            worker = Worker(self.queue, handle).start()
+            await settling.wait()
+            stopping = asyncio.ensure_future(worker.stop(grace=0))
+            while worker._renewer and not worker._renewer.done():
+                await asyncio.sleep(0.001)
+            may_settle.set()
+            self.assertEqual(await stopping, Stopped(finished=1, returned=0))
+        self.assertEqual((await self.queue.status()).total, 0)
+
+    async def test_a_worker_takes_no_more_at_once_than_the_server_allows(self) -> None:
+        await self.queue.insert("x")
+        done = asyncio.Event()
+
+        async def handle(job: Reservation[Any]) -> None:
+            done.set()
+
+        async with Worker(self.queue, handle, concurrency=1_001):
+            await done.wait()
+
+    async def test_run_returns_if_the_worker_is_stopped(self) -> None:
+        async def handle(job: Reservation[Any]) -> None:
+            raise AssertionError("there is none")
+
+        worker = Worker(self.queue, handle)
+        running = asyncio.ensure_future(worker.run())
+        await asyncio.sleep(0)
+        await worker.stop()
+        self.assertEqual(await running, Stopped(0, 0))
 
     async def test_stop_returns_the_jobs_of_handlers_that_do_not_end(self) -> None:
         await self.queue.insert("hang")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import threading
+import traceback
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +23,7 @@ from quayside import (
     StoppedError,
     ValidationError,
 )
-from quayside.protocol import Request
+from quayside.protocol import Request, authorization_of
 
 from .support import URL, ClientTest, fresh_name
 
@@ -248,9 +250,13 @@ class Reservations(ClientTest):
 
 class Failures(ClientTest):
     def test_wrong_arguments_name_the_value(self) -> None:
-        for url in ("localhost:3444", "http://", "ftp://x", "http://u:p@x", "http://x/?a=1", "http://x:99999"):
+        for url in ("localhost:3444", "http://", "ftp://x", "http://x/?a=1", "http://x:99999"):
             with self.assertRaises(ValueError):
                 Quayside(url)
+        for url in ("ada:secret@x", "http://ada:secret@x:y", "ftp://ada:secret@x", "http://ada:secret@x/?a", "//:secret@[x"):
+            with self.assertRaisesRegex(ValueError, r"^url '\*\*\*@") as raised:
+                Quayside(url)
+            self.assertNotIn("secret", "".join(traceback.format_exception(raised.exception)[-1]))
         with self.assertRaisesRegex(ValueError, "'orders' must be"):
             self.client.queue("orders")
         with self.assertRaisesRegex(ValidationError, "cannot be encoded"):
@@ -273,6 +279,10 @@ class Failures(ClientTest):
             client.queue(self.queue.name).status()
         with Quayside(URL, auth=lambda: "Basic dGVzdDE6dGVzdDE=") as client:
             client.queue(self.queue.name).status()
+        with Quayside(URL.replace("://", "://te%73t1:test1@")) as client, patch.dict(os.environ, {"QUAYSIDE_TOKEN": "x"}):
+            client.queue(self.queue.name).status()
+        self.assertEqual(authorization_of(None, "http://%C3%A4:50%@x"), authorization_of(("ä", "50%")))
+        self.assertEqual(authorization_of(("ann", "x"), "http://ben:y@x"), authorization_of(("ann", "x")))
         with Quayside(URL, auth=("test1", "wrong")) as client:
             with self.assertRaises(QuaysideError) as raised:
                 client.queue(self.queue.name).status()
@@ -294,6 +304,22 @@ class Failures(ClientTest):
     def test_an_empty_variable_is_one_that_is_not_set(self) -> None:
         with patch.dict(os.environ, {"QUAYSIDE_URL": ""}):
             Quayside().close()
+
+    def test_an_error_is_the_same_after_it_came_from_another_process(self) -> None:
+        for error in (
+            QuaysideError("queue-full", "It is full.", status=507, request_id="r", retry_after=1.0, outcome="unknown", line=2),
+            ConnectionError("connection-failed", "It is gone."),
+            ValidationError(["One.", "Two."]),
+            RetryLater(5, "soon"),
+            Bury("never"),
+        ):
+            copy = pickle.loads(pickle.dumps(error))
+            self.assertEqual((type(copy), str(copy), vars(copy)), (type(error), str(error), vars(error)))
+
+    def test_a_body_that_is_rejected_before_it_has_arrived_is_too_large(self) -> None:
+        with self.assertRaises(QuaysideError) as raised:
+            self.queue.insert("x" * 20_000_000)
+        self.assertEqual((raised.exception.code, raised.exception.outcome), ("body-too-large", "nothing-changed"))
 
     def test_a_closed_client_raises_stopped_error(self) -> None:
         self.client.close()

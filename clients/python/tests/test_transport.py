@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.server
 import json
+import os
 import select
 import socket
 import threading
@@ -29,6 +31,12 @@ TAKEN = (
 
 def answer(body: bytes, status: str = "200 OK") -> bytes:
     return f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+
+def problem(status: str, members: dict[str, str]) -> bytes:
+    body = json.dumps(members).encode()
+    head = f"HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -113,6 +121,51 @@ class CannedServer:
                 key = line
         body: bytes = reader.read(length)
         return head.split(b"\r\n")[0] + b"\n" + key + body
+
+
+class PortServer(http.server.ThreadingHTTPServer):
+    """Answers an insert with the client's port as the id: one for each connection."""
+
+    #: What the requests of several connections wait for.
+    together: threading.Barrier | None = None
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), PortHandler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.sockets: dict[int, socket.socket] = {}
+        self._thread = threading.Thread(target=self.serve_forever, args=[0.01])
+        self._thread.start()
+
+    def hang_up(self, port: int) -> None:
+        self.sockets[port].shutdown(socket.SHUT_RDWR)
+
+    def __exit__(self, *_: object) -> None:
+        for port in self.sockets:
+            with contextlib.suppress(OSError):
+                self.hang_up(port)
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+
+class PortHandler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        assert isinstance(self.server, PortServer)
+        self.rfile.read(int(self.headers["content-length"]))
+        port = self.client_address[1]
+        self.server.sockets[port] = self.connection
+        if self.server.together is not None:
+            self.server.together.wait()
+        body = json.dumps({"ids": [str(port)]}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
 
 
 Call = Callable[[Any], Any]
@@ -213,6 +266,64 @@ class Transports(unittest.TestCase):
             self.assertEqual(len(requests), 3)
         for result, _ in run_both(lambda queue: queue.pop(), b"220 mail.example.org ESMTP\r\n\r\n"):
             self.assertEqual(result.code, "connection-failed")
+
+    def test_an_error_is_of_unknown_outcome_if_an_earlier_attempt_was(self) -> None:
+        unavailable = problem("503 Unavailable", {"code": "storage-unavailable"})
+        for result, requests in run_both(lambda queue: queue.insert("a"), None, unavailable, unavailable):
+            self.assertEqual((result.code, result.outcome), ("storage-unavailable", "unknown"))
+            self.assertEqual(len(requests), 3)
+        for result, _ in run_both(lambda queue: queue.insert("a"), *[unavailable] * 3):
+            self.assertEqual((result.code, result.outcome), ("storage-unavailable", "nothing-changed"))
+
+    def test_the_problem_of_a_gateway_has_no_code_and_is_that_of_a_gateway(self) -> None:
+        gateway = problem("504 Gateway Timeout", {"title": "Gateway Timeout"})
+        for result, requests in run_both(lambda queue: queue.insert("a"), gateway, gateway, answer(IDS)):
+            self.assertEqual((result, len(requests)), ("1", 3))
+
+    def test_a_request_that_did_not_arrive_in_time_is_repeated(self) -> None:
+        for late in (problem("408 Timeout", {"code": "request-timeout"}), answer(b"<html>", "408 Timeout")):
+            for result, requests in run_both(lambda queue: queue.pop(), late, answer(TAKEN)):
+                self.assertEqual((result.data, len(requests)), ("body", 2))
+
+    def test_a_child_of_a_fork_uses_no_connection_of_its_parent(self) -> None:
+        with PortServer() as server, Quayside(server.url) as client:
+            queue = client.queue("N/q")
+            used = queue.insert("a")
+            reader, writer = os.pipe()
+            child = os.fork()
+            if child == 0:
+                try:
+                    os.write(writer, queue.insert("b").encode())
+                finally:
+                    os._exit(0)
+            os.waitpid(child, 0)
+            of_child = os.read(reader, 100).decode()
+            os.close(reader)
+            os.close(writer)
+            self.assertTrue(of_child.isdecimal())
+            self.assertNotEqual(of_child, used)
+            self.assertEqual(queue.insert("c"), used)
+
+    def test_connections_that_the_server_closed_are_closed_although_others_are_in_use(self) -> None:
+        with PortServer() as server, Quayside(server.url) as client:
+            queue = client.queue("N/q")
+            server.together = threading.Barrier(4)
+            threads = [threading.Thread(target=queue.insert, args=["a"]) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            server.together = None
+            idle = client._transport._idle
+            stale = idle[:3]
+            for connection in stale:
+                server.hang_up(connection.sock.getsockname()[1])
+            while not all(is_readable(connection) for connection in stale):
+                pass
+            for _ in range(3):
+                queue.insert("a")
+            self.assertEqual([connection.sock for connection in stale], [None] * 3)
+            self.assertEqual(len(idle), 1)
 
     def test_a_response_that_was_cut_off_anywhere_is_not_taken_for_an_empty_queue(self) -> None:
         whole = answer(TAKEN)
@@ -324,11 +435,19 @@ class Transports(unittest.TestCase):
         async def split() -> str:
             return "Bearer x\r\nx: y"
 
+        async def dots() -> str:
+            return "Bearer …"
+
         self.assertEqual(authorization_of("qs_token\n"), "Bearer qs_token")
         with CannedServer() as server:
             with Quayside(server.url, auth=lambda: "Bearer x\r\nx: y") as client, self.assertRaises(ValidationError):
                 client.queue("N/q").status()
-            self.assertIsInstance(asyncio.run(status(server.url, split)), ValidationError)
+            for auth in (split, dots):
+                self.assertIsInstance(asyncio.run(status(server.url, auth)), ValidationError)
+            for token in ("…", "secret\0"):
+                with Quayside(server.url, auth=token) as client, self.assertRaises(ValidationError) as raised:
+                    client.queue("N/q").status()
+                self.assertNotIn("secret", str(raised.exception))
             self.assertEqual(server.requests, [])
 
     def test_a_body_that_the_user_may_not_see_is_not_taken_for_an_empty_one(self) -> None:

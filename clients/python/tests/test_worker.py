@@ -339,6 +339,64 @@ class Workers(ClientTest):
         self.assertEqual((job.data, job.tries), ("hang", 1))
         job.commit()
 
+    def test_a_commit_that_is_being_sent_when_the_grace_period_ends_is_waited_for(self) -> None:
+        self.queue.insert("x")
+        settling, may_settle = threading.Event(), threading.Event()
+        settle = self.queue.settle
+
+        def slow(settlements: Any, timeout: Any) -> Any:
+            settling.set()
+            may_settle.wait()
+            return settle(settlements, timeout)
+
+        stopped: list[Stopped] = []
+        with patch.object(self.queue, "settle", slow):
+            worker = Worker(self.queue, lambda job: None, concurrency=1).start()
+            settling.wait()
+            stopping = threading.Thread(target=lambda: stopped.append(worker.stop(grace=0)))
+            stopping.start()
+            worker._ended.wait()
+            may_settle.set()
+            stopping.join()
+        self.assertEqual(stopped, [Stopped(finished=1, returned=0)])
+        self.assertEqual(self.queue.status().total, 0)
+
+    def test_a_listener_or_a_handler_may_stop_the_worker_and_run_returns(self) -> None:
+        for event in ("idle", "taken", "committed"):
+            stopped: list[Stopped] = []
+            if event != "idle":
+                self.queue.insert("x")
+            worker = Worker(self.queue, lambda job: None)
+            worker.on(event, lambda *_: stopped.append(worker.stop(grace=3600)))
+            with patch("quayside.worker.POLL_SECONDS", 0.01):
+                worker.run()
+            self.assertEqual(stopped, [Stopped(0, 0)])
+
+        def handle(job: Reservation[Any]) -> None:
+            worker.stop(grace=3600)
+
+        done = threading.Event()
+        self.queue.insert("x")
+        worker = Worker(self.queue, handle).on("committed", lambda job, seconds: done.set())
+        worker.run()
+        done.wait()
+        self.assertEqual(self.queue.status().total, 0)
+
+    def test_a_worker_that_is_stopped_while_nothing_came_returns_nothing(self) -> None:
+        taking, held = threading.Event(), threading.Event()
+
+        def nothing(*args: Any, **options: Any) -> list[Reservation[Any]]:
+            taking.set()
+            held.wait()
+            return []
+
+        cancelled = patch.object(self.queue, "cancel", lambda *_: held.set())
+        with patch.object(self.queue, "take_once", nothing), cancelled, patch.object(self.queue, "settle") as settle:
+            worker = Worker(self.queue, lambda job: None).start()
+            taking.wait()
+            self.assertEqual(worker.stop(), Stopped(0, 0))
+        settle.assert_not_called()
+
     def test_a_paused_worker_takes_nothing(self) -> None:
         done = threading.Event()
         worker = Worker(self.queue, lambda job: None)

@@ -27,6 +27,7 @@ class Quayside:
     """A client of one server. May be used by several threads. Close it, or use it in a `with` statement.
 
     What is not given comes from the variables QUAYSIDE_URL, and QUAYSIDE_TOKEN, or QUAYSIDE_USER and QUAYSIDE_PASSWORD.
+    A URL may contain user and password, too.
     `auth` is a pair of user and password, an API token, or a function that returns the value of the Authorization
     header; it is called for each request. `timeout` is how many seconds a call may take, repetitions included and
     `wait` aside.
@@ -41,12 +42,13 @@ class Quayside:
         timeout: float = REPLY_SECONDS,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        server = protocol.server_of(url)
         if callable(auth):
             authorize = auth
         else:
-            authorization = protocol.authorization_of(auth)
+            authorization = protocol.authorization_of(auth, url)
             authorize = lambda: authorization  # noqa: E731
-        self._transport = Transport(protocol.server_of(url), authorize, tls)
+        self._transport = Transport(server, authorize, tls)
         self._retry = retry
         self._timeout = timeout
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 Outcome = Literal["nothing-changed", "unknown"]
 
@@ -35,6 +36,9 @@ class QuaysideError(Exception):
 
     def __str__(self) -> str:
         return f"{self.args[0]} ({self.code})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return parts_of(self)
 
 
 class ConnectionError(QuaysideError):
@@ -78,12 +82,20 @@ def failure_of(error: Exception) -> QuaysideError:
     return failure
 
 
+def parts_of(error: Exception) -> tuple[Any, ...]:
+    """For `pickle`, without a call of `__init__`, which takes other arguments: a process of a pool raises them in its parent."""
+    return copyreg.__newobj__, (type(error), *error.args), error.__dict__  # type: ignore[attr-defined]
+
+
 class RetryLater(Exception):
     """Raised by a handler: rolls the job back and delays its next delivery."""
 
     def __init__(self, delay: float, reason: str = "retry later") -> None:
         super().__init__(reason)
         self.delay = delay
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return parts_of(self)
 
 
 class Bury(Exception):

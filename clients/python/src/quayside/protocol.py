@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from .codec import Codec
 from .errors import Bury, QuaysideError, RetryLater, ValidationError, text_of
@@ -40,10 +40,12 @@ MAX_REASON_LENGTH = 1_000
 PASSING = frozenset(
     {
         "connection-failed",
-        "storage-unavailable",
+        "internal",
         "outcome-unknown",
         "overloaded",
+        "request-timeout",
         "shutting-down",
+        "storage-unavailable",
         "too-many-consumers",
     }
 )
@@ -120,27 +122,37 @@ class Settlement:
 
 
 def server_of(url: str | None) -> Server:
-    given = url if url is not None else os.environ.get("QUAYSIDE_URL") or DEFAULT_URL
+    given = url_of(url)
+    # What stands before an @ may be a password.
+    shown = repr(f"***@{given.rpartition('@')[2]}" if "@" in given else given)[:64]
     try:
         parts = urlsplit(given)
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"url {given[:64]!r} is not a URL: {error}") from error
+        # The error itself quotes what it is about.
+        why = "" if "@" in given else f": {error}"
+        raise ValueError(f"url {shown} is not a URL{why}.") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"url {given[:64]!r} must be http://HOST[:PORT] or https://HOST[:PORT].")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("url must not contain credentials. Pass them as auth=(user, password).")
+        raise ValueError(f"url {shown} must be http://HOST[:PORT] or https://HOST[:PORT].")
     if parts.query or parts.fragment:
-        raise ValueError(f"url {given[:64]!r} must have neither a query nor a fragment.")
+        raise ValueError(f"url {shown} must have neither a query nor a fragment.")
     usual = 443 if parts.scheme == "https" else 80
-    return Server(parts.scheme, parts.hostname, port or usual, parts.path.rstrip("/"))
+    path = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
+    return Server(parts.scheme, parts.hostname, port or usual, path)
 
 
-def authorization_of(auth: tuple[str, str] | str | None) -> str | None:
-    """The value of the Authorization header for a user and password or a token; if None, from the environment."""
+def url_of(url: str | None) -> str:
+    return url if url is not None else os.environ.get("QUAYSIDE_URL") or DEFAULT_URL
+
+
+def authorization_of(auth: tuple[str, str] | str | None, url: str | None = None) -> str | None:
+    """The value of the Authorization header for a user and password or a token; if None, from the URL, or the environment."""
     if auth is None:
-        user, password = os.environ.get("QUAYSIDE_USER"), os.environ.get("QUAYSIDE_PASSWORD")
-        auth = os.environ.get("QUAYSIDE_TOKEN") or ((user, password) if user and password is not None else None)
+        parts = urlsplit(url_of(url))
+        user = unquote(parts.username or "") or os.environ.get("QUAYSIDE_USER")
+        password = unquote(parts.password or "") or os.environ.get("QUAYSIDE_PASSWORD")
+        token = None if parts.username else os.environ.get("QUAYSIDE_TOKEN")
+        auth = token or ((user, password or "") if user else None)
     if auth is None:
         return None
     if isinstance(auth, str):
@@ -157,8 +169,9 @@ def head_of(server: Server, request: Request, authorization: str | None) -> dict
     if request.idempotency_key is not None:
         headers["Idempotency-Key"] = request.idempotency_key
     if authorization is not None:
-        if "\r" in authorization or "\n" in authorization:
-            raise ValidationError(["The value of the Authorization header has a line break."])
+        # Neither here nor later may an error quote it.
+        if not all(" " <= character <= "~" or character == "\t" for character in authorization):
+            raise ValidationError(["The value of the Authorization header has a line break, or is not ASCII."])
         headers["Authorization"] = authorization
     if request.body or request.method != "GET":
         headers["Content-Length"] = str(len(request.body))
@@ -187,16 +200,14 @@ class Attempts:
         self._failed += 1
         if error.outcome == "unknown":
             self.after_unknown = True
-        if error.code not in PASSING or self._failed >= self._retry.attempts:
-            raise error
-        if error.outcome == "unknown" and not self._request.repeatable:
-            raise error
+        may_repeat = error.code in PASSING and (self._request.repeatable or error.outcome != "unknown")
         longest = min(self._retry.max, self._retry.min * 2.0 ** (self._failed - 1))
         delay = max(longest * random.uniform(0.5, 1.0), min(error.retry_after or 0.0, self._retry.max))
-        if now + delay >= self._deadline:
+        if not may_repeat or self._failed >= self._retry.attempts or now + delay >= self._deadline:
+            # The error of the last attempt, with what all of them together may have done.
+            error.outcome = "unknown" if self.after_unknown else error.outcome
             raise error
         return delay
-
 
 
 def insert_line(

@@ -23,9 +23,9 @@ def error_of(response: Response) -> QuaysideError | None:
             problem = json.loads(response.body)
         except ValueError:
             pass
-    if not isinstance(problem, dict):
+    # Gateways have such documents as well, without a code.
+    if not isinstance(problem, dict) or not isinstance(code := problem.get("code"), str):
         return foreign_error(response)
-    code = str(problem.get("code", "internal"))
     request_id = problem.get("requestId")
     line = problem.get("line")
     if code == "pop-timeout":
@@ -55,8 +55,8 @@ def foreign_error(response: Response) -> QuaysideError:
     if status >= 500:
         # A proxy answers 502, 503 or 504 for a server that it cannot reach, or that answered too late.
         return ConnectionError("connection-failed", message, status=status, retry_after=retry_after, outcome="unknown")
-    # One that limits requests answers 429, and has passed nothing on.
-    code = "overloaded" if status == 429 else "unexpected-response"
+    # One that limits requests answers 429, one that has not received all of a request 408; neither has passed anything on.
+    code = {408: "request-timeout", 429: "overloaded"}.get(status, "unexpected-response")
     outcome: Outcome = "nothing-changed" if status >= 300 else "unknown"
     return QuaysideError(code, message, status=status, retry_after=retry_after, outcome=outcome)
 

@@ -6,11 +6,13 @@ import builtins
 import functools
 import http.client
 import io
+import os
 import selectors
 import socket
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -28,16 +30,22 @@ class Transport:
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
         self._is_closed = False
+        TRANSPORTS.add(self)
 
     def send(self, request: Request, timeout: float) -> Response:
         """Sends a request once. `timeout` is for all of it, however slowly the response arrives."""
         deadline = time.monotonic() + timeout
         headers = head_of(self._server, request, self._authorize())
         connection = self._connect(timeout)
+        is_sent = True
         try:
             connection.sock.settimeout(until(deadline))
             connection.response_class = functools.partial(TimedResponse, deadline)  # type: ignore[assignment]
-            connection.request(request.method, self._server.path + request.path, request.body or None, headers)
+            try:
+                connection.request(request.method, self._server.path + request.path, request.body or None, headers)
+            except builtins.ConnectionError:
+                # A body that is too large is rejected before all of it has arrived: the response is there already.
+                is_sent = False
             reply = connection.getresponse()
             body = reply.read()
         except (OSError, http.client.HTTPException) as error:
@@ -47,8 +55,10 @@ class Transport:
             # Such as KeyboardInterrupt: the rest of the response must not answer the next request.
             connection.close()
             raise
-        if not reply.will_close:
+        if is_sent and not reply.will_close:
             self._release(connection)
+        else:
+            connection.close()
         return Response(reply.status, {name.lower(): value for name, value in reply.getheaders()}, body)
 
     def close(self) -> None:
@@ -78,23 +88,51 @@ class Transport:
             raise self._failure("cannot be opened", error, "nothing-changed") from error
         return connection
 
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: two processes on one connection would read each other's responses."""
+        # A thread that exists in the parent alone may hold the lock.
+        self._lock = threading.Lock()
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
     def _new(self, timeout: float) -> http.client.HTTPConnection:
         if self._server.scheme == "http":
             return http.client.HTTPConnection(self._server.host, self._server.port, timeout=timeout)
         return http.client.HTTPSConnection(self._server.host, self._server.port, timeout=timeout, context=self._tls)
 
     def _release(self, connection: http.client.HTTPConnection) -> None:
+        unused = None
         with self._lock:
-            if not self._is_closed:
+            if self._is_closed:
+                unused = connection
+            else:
+                # The last one is used next. Of a moment with many calls, the first ones would remain, closed by the server.
+                if self._idle and is_readable(self._idle[0]):
+                    unused = self._idle.pop(0)
                 self._idle.append(connection)
-                return
-        connection.close()
+        if unused is not None:
+            unused.close()
 
     def _failure(self, what: str, error: Exception, outcome: Outcome) -> QuaysideError:
         message = f"The connection to {self._server.authority} {what}: {str(error) or type(error).__name__}"
         if isinstance(error, builtins.TimeoutError):
             return TimeoutError("timeout", message, outcome=outcome)
         return ConnectionError("connection-failed", message, outcome=outcome)
+
+
+#: All that a child of this process must not use as they are.
+TRANSPORTS: weakref.WeakSet[Transport] = weakref.WeakSet()
+
+
+def leave_all_to_parent() -> None:
+    for transport in list(TRANSPORTS):
+        transport.leave_to_parent()
+
+
+# Windows has no fork.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=leave_all_to_parent)
 
 
 class TimedResponse(http.client.HTTPResponse):

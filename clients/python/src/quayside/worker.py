@@ -18,6 +18,7 @@ from .protocol import Settlement, settlement_of
 from .working import (
     CANCEL_SECONDS,
     GRACE_SECONDS,
+    MAX_TAKE,
     POLL_SECONDS,
     RENEWALS,
     STOPPED,
@@ -29,6 +30,7 @@ from .working import (
     delay_of,
     event_of,
     pause_after,
+    too_long,
 )
 
 T = TypeVar("T")
@@ -69,8 +71,8 @@ class Worker(Generic[T]):
         self._backoff = backoff
         self._name = consumer_name()
         self._listeners = Listeners()
-        #: Jobs whose handler has not ended, with the moment at which it began and that of the last renewal.
-        self._active: dict[Reservation[T], Times] = {}
+        #: Jobs whose handler has not ended, and those that are being settled after it.
+        self._active: dict[Reservation[T], Run] = {}
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._is_paused = False
@@ -133,7 +135,10 @@ class Worker(Generic[T]):
             self._changed.notify_all()
 
     def stop(self, grace: float = GRACE_SECONDS) -> Stopped:
-        """Takes no more jobs and waits for the handlers. After `grace` seconds, rolls the rest back."""
+        """Takes no more jobs and waits for the handlers. After `grace` seconds, rolls the rest back.
+
+        A commit or rollback that is being sent then is waited for, as long as a call may take.
+        """
         with self._stop_lock:
             if not self._ended.is_set():
                 self._stop(grace)
@@ -141,21 +146,30 @@ class Worker(Generic[T]):
 
     def _stop(self, grace: float) -> None:
         until = time.monotonic() + grace
+        self._received.put(0)
         with self._changed:
             self._stopping.set()
             self._changed.notify_all()
         self._end_take(until)
         with self._changed:
-            while self._active and (remaining := until - time.monotonic()) > 0:
+            while self._others() and (remaining := until - time.monotonic()) > 0:
                 self._changed.wait(remaining)
-            rest = list(self._active)
-            self._active.clear()
+            rest = [job for job, run in self._others().items() if not run.has_ended]
+            for job in rest:
+                del self._active[job]
             self._ended.set()
         self._returned += len(rest)
         self._give_up([(job, Settlement("rollback", job.receipt, delay=0, reason=STOPPED)) for job in rest])
+        with self._changed:
+            self._changed.wait_for(lambda: not self._others())
         for _ in self._threads:
             self._jobs.put(None)
         self._listeners.emit("stopped")
+
+    def _others(self) -> dict[Reservation[T], Run]:
+        """The active jobs, without that of a handler or a listener that calls `stop`: it would wait for itself."""
+        thread = threading.get_ident()
+        return {job: run for job, run in self._active.items() if run.thread != thread}
 
     def __enter__(self) -> Worker[T]:
         return self.start()
@@ -180,19 +194,19 @@ class Worker(Generic[T]):
                 failed += 1
                 self._listeners.emit("error", failure)
                 if isinstance(failure, StoppedError):
-                    self._received.put(0)
                     self.stop()
                     return
                 self._stopping.wait(pause_after(failed))
                 continue
-            if self._stopping.is_set():
+            is_stopping = self._stopping.is_set()
+            if is_stopping and jobs:
                 self._release(jobs)
                 jobs = []
-            elif not jobs:
-                self._listeners.emit("idle")
             self._add(jobs)
+            # Only now: a listener may stop the worker, which waits for the end of the take.
+            if not jobs and not is_stopping:
+                self._listeners.emit("idle")
             for job in jobs:
-                self._listeners.emit("taken", job)
                 self._jobs.put(job)
 
     def _release(self, jobs: Sequence[Reservation[T]]) -> None:
@@ -210,7 +224,7 @@ class Worker(Generic[T]):
         with self._changed:
             self._is_taking = False
             for job in jobs:
-                self._active[job] = Times(now)
+                self._active[job] = Run(now)
             self._changed.notify_all()
 
     def _wait_for_capacity(self) -> int:
@@ -221,7 +235,7 @@ class Worker(Generic[T]):
                 if free > 0 and not self._is_paused:
                     self._is_taking = True
                     self._takes += 1
-                    return free
+                    return min(free, MAX_TAKE)
                 self._changed.wait()
         return 0
 
@@ -248,6 +262,14 @@ class Worker(Generic[T]):
     def _run_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
             started_at = time.monotonic()
+            failure: BaseException | None = None
+            with self._changed:
+                run = self._active.get(job)
+                if run is None:
+                    # `stop` has given it up already.
+                    continue
+                run.thread = threading.get_ident()
+            self._listeners.emit("taken", job)
             try:
                 awaitable = self._handler(job)
                 # Its work has not begun, and a commit would lose it.
@@ -256,9 +278,12 @@ class Worker(Generic[T]):
                         awaitable.close()
                     raise TypeError("The handler returned an awaitable; the Worker of quayside.aio awaits handlers.")
             except BaseException as error:
-                self._conclude(job, error, started_at)
-            else:
-                self._conclude(job, None, started_at)
+                failure = error
+            with self._changed:
+                run.has_ended = job in self._active
+            # Else `stop` has given the job up.
+            if run.has_ended:
+                self._conclude(job, failure, started_at)
             with self._changed:
                 if self._active.pop(job, None) is not None:
                     self._finished += 1
@@ -287,15 +312,15 @@ class Worker(Generic[T]):
             due: list[Reservation[T]] = []
             late: list[Reservation[T]] = []
             with self._changed:
-                for job, times in self._active.items():
-                    if job.lost.is_set() or job.settled:
+                for job, run in self._active.items():
+                    if run.has_ended or job.lost.is_set() or job.settled:
                         continue
-                    if self._handler_timeout is not None and now - times.started_at >= self._handler_timeout:
+                    if self._handler_timeout is not None and now - run.started_at >= self._handler_timeout:
                         late.append(job)
-                    elif now - times.renewed_at >= self._lease / RENEWALS:
+                    elif now - run.renewed_at >= self._lease / RENEWALS:
                         due.append(job)
-            if late:
-                self._time_out(late)
+            if late and self._handler_timeout is not None:
+                self._time_out(late, too_long(self._handler_timeout))
             if due:
                 self._extend(due, now)
 
@@ -307,15 +332,14 @@ class Worker(Generic[T]):
         now = time.monotonic()
         with self._changed:
             limits = [
-                times.started_at + self._handler_timeout - now
-                for job, times in self._active.items()
-                if not job.lost.is_set() and not job.settled
+                run.started_at + self._handler_timeout - now
+                for job, run in self._active.items()
+                if not run.has_ended and not job.lost.is_set() and not job.settled
             ]
         # A handler that starts before the next check has at least so long.
         return max(min(pause, self._handler_timeout, *limits), 0.001)
 
-    def _time_out(self, jobs: Sequence[Reservation[T]]) -> None:
-        error = TimeoutError("timeout", f"The handler took more than {self._handler_timeout} s.")
+    def _time_out(self, jobs: Sequence[Reservation[T]], error: TimeoutError) -> None:
         for job in self._give_up(
             [(job, settlement_of(job.receipt, error, delay_of(self._backoff, job.tries, error))) for job in jobs]
         ):
@@ -328,15 +352,15 @@ class Worker(Generic[T]):
         except Exception as error:
             self._listeners.emit("error", failure_of(error))
             for job in jobs:
-                times = self._active.get(job)
-                if times is not None and time.monotonic() - times.renewed_at >= self._lease:
+                run = self._active.get(job)
+                if run is not None and time.monotonic() - run.renewed_at >= self._lease:
                     self._lose(job)
             return
         for job, result in zip(jobs, results):
             if isinstance(result, QuaysideError):
                 self._lose(job)
-            elif result is not None and (times := self._active.get(job)) is not None:
-                times.renewed_at = now
+            elif result is not None and (run := self._active.get(job)) is not None:
+                run.renewed_at = now
                 job.lease_until = result
 
     def _lose(self, job: Reservation[T]) -> None:
@@ -363,7 +387,12 @@ class Worker(Generic[T]):
         return [job for (job, _), result in zip(given, results) if result is None]
 
 
-class Times:
+class Run:
+    """Of a handler for one job."""
+
     def __init__(self, now: float) -> None:
         self.started_at = now
         self.renewed_at = now
+        #: Which one runs it.
+        self.thread: int | None = None
+        self.has_ended = False

@@ -10,12 +10,14 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .errors import Bury, ValidationError
+from .errors import Bury, TimeoutError, ValidationError
 from .protocol import milliseconds
 
 LOG = logging.getLogger("quayside")
 #: How long one request waits for jobs.
 POLL_SECONDS = 20.0
+#: The most jobs that one request takes, as the server has it.
+MAX_TAKE = 1_000
 #: How long the cancel of such a request may take.
 CANCEL_SECONDS = 2.0
 #: How long `stop` waits for handlers, if the caller does not say.
@@ -62,6 +64,11 @@ def check_options(
     milliseconds("lease", lease, at_least=1)
     if handler_timeout is not None and not handler_timeout > 0:
         raise ValidationError([f"handler_timeout={handler_timeout!r:.64} must be more than 0 seconds."])
+
+
+def too_long(handler_timeout: float) -> TimeoutError:
+    """Why the job of a handler that has not ended in time is rolled back."""
+    return TimeoutError("timeout", f"The handler took more than {handler_timeout} s.")
 
 
 def event_of(error: BaseException) -> str:

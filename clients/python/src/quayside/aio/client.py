@@ -40,10 +40,9 @@ class Quayside:
         timeout: float = REPLY_SECONDS,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._authorization = None if callable(auth) else protocol.authorization_of(auth)
-        self._transport = Transport(
-            protocol.server_of(url), auth if callable(auth) else self._authorize, tls
-        )
+        server = protocol.server_of(url)
+        self._authorization = None if callable(auth) else protocol.authorization_of(auth, url)
+        self._transport = Transport(server, auth if callable(auth) else self._authorize, tls)
         self._retry = retry
         self._timeout = timeout
 

@@ -12,10 +12,19 @@ from ..protocol import Request, Response, Server, head_of
 
 
 class Reader(asyncio.StreamReader):
-    """Notices what arrives while nobody waits for a response, such as the 408 of a proxy: it must not answer the next request."""
+    """Notices what arrives while nobody waits for a response, such as the 408 of a proxy: it must not answer the next request.
+
+    What arrived before the connection broke can be read: a body that is too large is rejected before all of it has arrived.
+    """
 
     is_idle = False
     is_stale = False
+    #: Why the connection broke.
+    failure: Exception | None = None
+
+    def set_exception(self, exc: Exception) -> None:
+        self.failure = exc
+        self.feed_eof()
 
     def feed_data(self, data: Any) -> None:
         self.is_stale = self.is_stale or self.is_idle
@@ -58,6 +67,9 @@ class Transport:
                 is_sent = True
                 try:
                     response, is_reusable = await converse(connection, self._server, request, headers)
+                except EOFError as error:
+                    abort(connection)
+                    raise connection[0].failure or error
                 except BaseException:
                     # Also if the call is cancelled: the server returns what it took for a client that is gone.
                     abort(connection)
@@ -126,16 +138,17 @@ async def converse(
     reader, writer = connection
     lines = [f"{request.method} {server.path}{request.path} HTTP/1.1"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
+    # The response is read at once: it may come before the whole body is sent.
     writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + request.body)
-    await writer.drain()
     while True:
         version, status = await read_status(reader)
         received = await read_headers(reader)
         if status >= 200:
             break
     body, is_delimited = await read_body(reader, status, received)
-    is_reusable = is_delimited and version == "HTTP/1.1" and received.get("connection", "").lower() != "close"
-    return Response(status, received, body), is_reusable
+    is_kept = version == "HTTP/1.1" and received.get("connection", "").lower() != "close"
+    is_sent = writer.transport.get_write_buffer_size() == 0
+    return Response(status, received, body), is_delimited and is_kept and is_sent
 
 
 async def read_status(reader: asyncio.StreamReader) -> tuple[str, int]:
@@ -157,7 +170,7 @@ async def read_headers(reader: asyncio.StreamReader) -> dict[str, str]:
     return headers
 
 
-async def read_body(reader: asyncio.StreamReader, status: int, headers: dict[str, str]) -> tuple[bytes, bool]:
+async def read_body(reader: Reader, status: int, headers: dict[str, str]) -> tuple[bytes, bool]:
     """The body, and whether its end was marked."""
     if status in (204, 304):
         return b"", True
@@ -166,7 +179,10 @@ async def read_body(reader: asyncio.StreamReader, status: int, headers: dict[str
         return await read_chunks(reader), True
     if "content-length" in headers:
         return await reader.readexactly(int(headers["content-length"])), True
-    return await reader.read(), False
+    body = await reader.read()
+    if reader.failure is not None:
+        raise reader.failure
+    return body, False
 
 
 async def read_chunks(reader: asyncio.StreamReader) -> bytes:

@@ -14,6 +14,7 @@ from ..protocol import Settlement
 from ..working import (
     CANCEL_SECONDS,
     GRACE_SECONDS,
+    MAX_TAKE,
     POLL_SECONDS,
     RENEWALS,
     STOPPED,
@@ -25,6 +26,7 @@ from ..working import (
     delay_of,
     event_of,
     pause_after,
+    too_long,
 )
 from .client import Queue, Reservation
 
@@ -62,8 +64,10 @@ class Worker(Generic[T]):
         self._backoff = backoff
         self._name = consumer_name()
         self._listeners = Listeners()
-        #: Jobs whose handler has not ended.
+        #: Jobs whose handler has not ended, and those that are being settled after it.
         self._active: dict[Reservation[T], asyncio.Task[None]] = {}
+        #: Those of them whose handler has ended.
+        self._ended: set[Reservation[T]] = set()
         #: When the lease of each was last renewed.
         self._renewed_at: dict[Reservation[T], float] = {}
         self._changed = asyncio.Condition()
@@ -75,7 +79,6 @@ class Worker(Generic[T]):
         self._takes = 0
         #: Why `run` ends.
         self._received = asyncio.Event()
-        self._is_stopped = False
         self._stopper: asyncio.Task[None] | None = None
         self._finished = 0
         self._returned = 0
@@ -120,7 +123,10 @@ class Worker(Generic[T]):
             self._changed.notify_all()
 
     async def stop(self, grace: float = GRACE_SECONDS) -> Stopped:
-        """Takes no more jobs and waits for handlers. After `grace` seconds, cancels the rest and rolls back."""
+        """Takes no more jobs and waits for handlers. After `grace` seconds, cancels the rest and rolls back.
+
+        A commit or rollback that is being sent then is waited for, as long as a call may take.
+        """
         if self._stopper is None:
             self._stopper = asyncio.ensure_future(self._stop(grace))
         # Of all callers, so that one of them that is cancelled does not end it.
@@ -129,22 +135,22 @@ class Worker(Generic[T]):
 
     async def _stop(self, grace: float) -> None:
         until = time.monotonic() + grace
+        self._received.set()
         self._stopping.set()
         async with self._changed:
             self._changed.notify_all()
         await self._end_take(until)
         if self._active:
             await asyncio.wait(self._active.values(), timeout=max(until - time.monotonic(), 0.0))
-        rest = dict(self._active)
-        await asyncio.gather(*(self._give_up(job) for job in rest))
-        for task in rest.values():
-            task.cancel()
+        rest = {job: task for job, task in self._active.items() if job not in self._ended}
+        for job in rest:
+            del self._active[job]
         self._returned += len(rest)
-        self._is_stopped = True
+        await asyncio.gather(*(self._give_up(job) for job in rest))
         own = [task for task in (self._taker, self._renewer) if task is not None]
-        for task in own:
+        for task in (*own, *rest.values()):
             task.cancel()
-        await asyncio.gather(*own, *rest.values(), return_exceptions=True)
+        await asyncio.gather(*own, *rest.values(), *self._active.values(), return_exceptions=True)
         self._listeners.emit("stopped")
 
     async def __aenter__(self) -> Worker[T]:
@@ -170,7 +176,6 @@ class Worker(Generic[T]):
                 failed += 1
                 self._listeners.emit("error", failure)
                 if isinstance(failure, StoppedError):
-                    self._received.set()
                     self._stopper = self._stopper or asyncio.ensure_future(self._stop(GRACE_SECONDS))
                     return
                 try:
@@ -179,7 +184,8 @@ class Worker(Generic[T]):
                     pass
                 continue
             if self._stopping.is_set():
-                await self._release(jobs)
+                if jobs:
+                    await self._release(jobs)
                 jobs = []
             elif not jobs:
                 self._listeners.emit("idle")
@@ -205,7 +211,7 @@ class Worker(Generic[T]):
                 if free > 0 and not self._is_paused:
                     self._take_ended.clear()
                     self._takes += 1
-                    return free
+                    return min(free, MAX_TAKE)
                 await self._changed.wait()
         return 0
 
@@ -232,6 +238,13 @@ class Worker(Generic[T]):
         try:
             try:
                 await asyncio.wait_for(self._handler(job), self._handler_timeout)
+            except asyncio.TimeoutError as error:
+                limit = self._handler_timeout
+                if limit is None or time.monotonic() - started_at < limit:
+                    # The handler's own.
+                    await self._conclude(job, error, started_at)
+                else:
+                    await self._conclude(job, too_long(limit), started_at)
             except asyncio.CancelledError as error:
                 # By the worker if the job is lost; else the event loop ends, or the handler awaited what was cancelled.
                 await self._conclude(job, error, started_at)
@@ -241,7 +254,8 @@ class Worker(Generic[T]):
                 await self._conclude(job, None, started_at)
         finally:
             self._renewed_at.pop(job, None)
-            if self._active.pop(job, None) is not None and not self._is_stopped:
+            self._ended.discard(job)
+            if self._active.pop(job, None) is not None:
                 self._finished += 1
             async with self._changed:
                 self._changed.notify_all()
@@ -249,6 +263,7 @@ class Worker(Generic[T]):
     async def _conclude(self, job: Reservation[T], error: BaseException | None, started_at: float) -> None:
         if job.lost.is_set() or job.settled:
             return
+        self._ended.add(job)
         try:
             if error is None:
                 await job.commit()
