@@ -777,6 +777,8 @@ const REFRESH_MS = 1_000;
 const FULL_REFRESH_MS = 20;
 /** And for no larger part of the time than one in so many: an engine with many queues takes a while. */
 const REST_FACTOR = 20;
+/** What seems full may have been emptied since it was read, however long ago. So an insert waits for a reading that takes at most about so long. */
+const SHORT_READ_MS = 250;
 
 /**
  * Rejects inserts into a namespace, or a queue, that holds as much as it may. The engine's count is read again while inserts come;
@@ -799,6 +801,8 @@ class Capacity {
   /** Admitted since the reading in progress began. */
   #since = NOTHING;
   #reading: Promise<void> | null = null;
+  /** How long the last reading took that succeeded. */
+  #readMs = 0;
   #readFrom = Number.NEGATIVE_INFINITY;
   /** The same if it seems full. */
   #readAgainFrom = Number.NEGATIVE_INFINITY;
@@ -849,7 +853,8 @@ class Capacity {
     const isFull = !this.#fits(amount);
     const readFrom = isFull ? this.#readAgainFrom : this.#readFrom;
     if (this.#clock.monotonic() >= readFrom && this.#reading === null) this.#read().catch(() => {});
-    if (this.#source.waitsForRead && this.#reading !== null) {
+    const waits = this.#source.waitsForRead || (isFull && this.#readMs <= SHORT_READ_MS);
+    if (waits && this.#reading !== null) {
       const admit = (): Promise<T> => this.#admit(amount, store);
       return this.#reading.then(admit, admit);
     }
@@ -902,9 +907,11 @@ class Capacity {
     try {
       const { elements, bytes } = await this.#source.read();
       this.#held = sum({ elements, bytes: bytes ?? 0 }, sum(pending, this.#since));
+      this.#readMs = this.#clock.monotonic() - startedAt;
     } finally {
       const now = this.#clock.monotonic();
-      const restMs = REST_FACTOR * (now - startedAt);
+      // Not after one that failed: the engine was unavailable rather than slow.
+      const restMs = REST_FACTOR * this.#readMs;
       this.#readFrom = now + Math.max(REFRESH_MS, restMs);
       this.#readAgainFrom = now + Math.max(this.#source.fullRefreshMs, restMs);
     }
@@ -917,7 +924,7 @@ interface CapacitySource {
   read(): Promise<Usage>;
   /** How often that is read at most if it seems full. */
   readonly fullRefreshMs: number;
-  /** Whether inserts wait for a read in progress; else they go by the one before. */
+  /** Whether inserts wait for a read in progress; else, unless it seems full, they go by the one before. */
   readonly waitsForRead: boolean;
   /** @param limit in words */
   full(limit: string, option: string): QuaysideError;

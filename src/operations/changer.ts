@@ -245,9 +245,10 @@ export class ElementChanger {
       call = () => capacity.admitAmount({ elements: plans.length * to.defaultGroups.length, bytes }, settle);
     }
     for (const [queue, coming] of Map.groupBy(plans, (plan) => plan.to)) {
-      const bound = queue === null || queue === this.transit ? null : queue.namespace.capacityOf(queue);
-      if (queue === null || bound === null) continue;
-      const elements = coming.length * queue.namespace.defaultGroups.length;
+      if (queue === null || queue === source || queue === this.transit) continue;
+      const bound = queue.namespace.capacityOf(queue);
+      if (bound === null) continue;
+      const elements = coming.length * this.#groupsIn(queue).length;
       const inner = call;
       call = () => bound.admitAmount({ elements, bytes: 0 }, inner);
     }

@@ -3,10 +3,12 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { Queue } from '../../src/broker/queue.ts';
 import { FINISH } from '../../src/broker/queue.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain } from '../support/broker.ts';
 import { newElement } from '../support/elements.ts';
+import { engineWith } from '../support/engine-with.ts';
 import { commit, purge } from '../support/settle.ts';
 
 const MAX = 3;
@@ -18,13 +20,6 @@ describe('a namespace that holds as much as it may', () => {
   const queue = (name: string, ns = 'N'): Queue => broker.namespace(ns).queue(name);
   const insert = (name: string, ns = 'N', body = 'x'): Promise<string[]> =>
     queue(name, ns).insert([newElement({ body })]);
-  /** The engine is asked again what it holds at the first insert after so long. */
-  const reread = async (): Promise<void> => {
-    await opened.passTime(1_001);
-    await insert('q').catch(() => {});
-    await opened.engine.ping();
-    await new Promise(setImmediate);
-  };
   const reserve = async (
     name: string,
     ns = 'N',
@@ -56,7 +51,7 @@ describe('a namespace that holds as much as it may', () => {
     await assert.rejects(queue('q').insert([newElement(), newElement()]), FULL);
     assert.equal((await opened.engine.storage.usage('N')).elements, MAX);
     await queue('q0').settle({ ...(await reserve('q0')), group: null }, FINISH);
-    await reread();
+    await opened.passTime(1_001);
     await insert('q');
     assert.equal((await opened.engine.storage.usage('N')).elements, MAX);
     await insert('q', 'free');
@@ -75,6 +70,62 @@ describe('a namespace that holds as much as it may', () => {
     const finish = { id: delivery?.id ?? '', group: 'a', token: delivery?.lease?.token ?? null };
     const move = { finish, inserts: [{ queue: queue('to', 'S'), element: two }] };
     await assert.rejects(stream.transfer([move]), FULL);
+  });
+
+  it('takes the first insert after it was emptied, however long ago the last one was', async () => {
+    for (let i = 0; i < MAX; i += 1) await insert('q');
+    await assert.rejects(insert('q'), FULL);
+    await purge(opened.engine.storage, { ns: 'N', name: 'q' });
+    await opened.passTime(60_000);
+    await queue('q').insert([newElement(), newElement(), newElement()]);
+    await assert.rejects(insert('q'), FULL);
+  });
+
+  it('is read again a second after a reading that failed, however long that took', async () => {
+    let isAway = false;
+    const engine = engineWith(opened.engine, (real) => ({
+      usage: async (name, withBytes) => {
+        if (!isAway) return real.usage(name, withBytes);
+        await opened.passTime(4_500);
+        throw new QuaysideError('storage-unavailable', 'No reply.');
+      },
+    }));
+    const again = brokerOn([{ policy: plain('N'), engine, maxElements: MAX }], opened.clock, 2);
+    try {
+      await again.start();
+      const insertAgain = (): Promise<string[]> => again.namespace('N').queue('q').insert([newElement()]);
+      for (let i = 0; i < MAX; i += 1) await insertAgain();
+      await opened.passTime(1_001);
+      isAway = true;
+      await assert.rejects(insertAgain(), FULL);
+      isAway = false;
+      await purge(opened.engine.storage, { ns: 'N', name: 'q' });
+      await opened.passTime(1_001);
+      await insertAgain();
+    } finally {
+      await again.stop();
+    }
+  });
+
+  it('rejects at once while a reading that takes long is in progress', async () => {
+    let reading: PromiseWithResolvers<void> | null = null;
+    const engine = engineWith(opened.engine, (real) => ({
+      usage: async (name, withBytes) => {
+        await opened.passTime(2_000);
+        await reading?.promise;
+        return real.usage(name, withBytes);
+      },
+    }));
+    const again = brokerOn([{ policy: plain('N'), engine, maxElements: 0 }], opened.clock, 2);
+    try {
+      await again.start();
+      reading = Promise.withResolvers();
+      await opened.passTime(60_000);
+      await assert.rejects(again.namespace('N').queue('q').insert([newElement()]), FULL);
+    } finally {
+      reading?.resolve();
+      await again.stop();
+    }
   });
 
   it('does not count what a full queue rejected: a producer that repeats it takes no capacity from other queues', async () => {

@@ -243,6 +243,21 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.ok(found.every(({ headers, tries }) => headers.join() === 'colour,red' && tries === 5));
     });
 
+    it('set fills no queue further that holds as much as it may, nor do moves of one group count for others', async () => {
+      const [full, to] = [queue(), queue()];
+      await node.insertMany('N', full, 3);
+      await node.broker.namespace('N').queue(full).storeOptions({ maxElements: 3 });
+      const set = { action: 'set', source: { ns: 'N', queue: full }, set: { tries: 1 } };
+      const changed = await node.run(set, opened);
+      assert.deepEqual([changed.state, changed.changed, changed.error], ['done', 3, null]);
+      const groups = ['g1', 'g2'];
+      for (let i = 0; i < 3; i += 1) await node.insert('stream', full, { groups });
+      await node.broker.namespace('stream').queue(to).storeOptions({ maxElements: 3 });
+      const ends = { source: { ns: 'stream', queue: full }, to: { ns: 'stream', queue: to } };
+      const moved = await node.run({ action: 'move', ...ends, where: { group: 'g1' } }, opened);
+      assert.deepEqual([moved.state, moved.changed, moved.error], ['done', 3, null]);
+    });
+
     it('a selector, an age and ids choose elements; a limit ends it', async () => {
       const q = queue();
       const source = { ns: 'N', queue: q };
