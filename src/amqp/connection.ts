@@ -1,6 +1,6 @@
 import { addressBlock } from '../access/networks.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { ClientSession, PAUSE } from '../session/client-session.ts';
+import { ClientSession } from '../session/client-session.ts';
 import { type Arrival, SessionServer } from '../session/server.ts';
 import { type ClientSocket, SocketWriter } from '../session/socket-writer.ts';
 import { quoteBytes } from '../util/quote.ts';
@@ -291,14 +291,11 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     }
     this.counts.frames += 1;
     endpoint.receive(splitter.bytes, splitter.start, splitter.end);
-    if (endpoint.effort > MAX_EFFORT) this.#waitATurn();
+    if (endpoint.effort > MAX_EFFORT) {
+      endpoint.effort = 0;
+      this.waitATurn();
+    }
     return true;
-  }
-
-  #waitATurn(): void {
-    this.#endpoint.effort = 0;
-    this.setPause(PAUSE.turn, true);
-    setImmediate(() => this.setPause(PAUSE.turn, false));
   }
 
   /** The last that the client is sent, by how far its connection was. */

@@ -32,6 +32,12 @@ export const LOGIN_BYTES = 4096;
  * element above it, whatever the number of its consumers.
  */
 const MAX_OUTPUT_BYTES = 1024 * 1024;
+/**
+ * Frames (transfers) and bytes of a client that may be pending in the engine before its session pauses reading. One turn executes no
+ * more frames: a message of WebSocket may have forty thousand.
+ */
+const MAX_FRAMES = 4096;
+const MAX_BYTES = 4 * 1024 * 1024;
 /** How long the end of a session waits for what was asked of the engine before. */
 export const FINISH_MS = 2_000;
 /** How long a client has to read the last frame and close, before the connection is cut. */
@@ -122,6 +128,8 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     this.#parts = parts;
     this.#parse = parse;
     socket.on('data', (bytes: Buffer) => this.#read(bytes));
+    // A message comes when it is whole; while its bytes come, the client is there.
+    socket.transport?.on('data', () => this.#heartBeat?.received());
     socket.on('end', () => {
       this.#hasPeerEnded = true;
       this.#advance();
@@ -347,6 +355,12 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     }
   }
 
+  /** Lets other clients have their turn before the next frame. */
+  protected waitATurn(): void {
+    this.setPause(PAUSE.turn, true);
+    setImmediate(() => this.setPause(PAUSE.turn, false));
+  }
+
   /**
    * Ends the session with an error. A stop of the server is no failure of the client: it counts as no error, and
    * what the client holds returns without a failed try.
@@ -455,7 +469,9 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     if (this.#isAdvancing) return;
     this.#isAdvancing = true;
     try {
-      while (this.#pauses === 0 && !this.isEnding && this.readFrame());
+      for (let frames = 1; this.#pauses === 0 && !this.isEnding && this.readFrame(); frames++) {
+        if (frames === MAX_FRAMES) this.waitATurn();
+      }
     } catch (error) {
       this.fail(error);
     }
@@ -631,10 +647,6 @@ class HeartBeat {
     return leftMs <= 0;
   }
 }
-
-/** Frames (transfers) and bytes of a client that may be pending in the engine before its session pauses reading. */
-const MAX_FRAMES = 4096;
-const MAX_BYTES = 4 * 1024 * 1024;
 
 /** What a session has asked of the engine and has no result for yet. */
 class PendingWork {

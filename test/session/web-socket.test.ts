@@ -69,10 +69,12 @@ function control(opcode: number, payload: string | Buffer): Buffer {
 
 /** A message of a client, masked with zeros. */
 function message(payload: string | Buffer, opcode = 1, length = Buffer.byteLength(payload)): Buffer {
-  const head = Buffer.alloc(8);
+  const isLong = length > 0xffff;
+  const head = Buffer.alloc(isLong ? 14 : 8);
   head[0] = 0x80 | opcode;
-  head[1] = 0x80 | 126;
-  head.writeUInt16BE(length, 2);
+  head[1] = 0x80 | (isLong ? 127 : 126);
+  if (isLong) head.writeUIntBE(length, 4, 6);
+  else head.writeUInt16BE(length, 2);
   return Buffer.concat([head, Buffer.from(payload)]);
 }
 
@@ -253,6 +255,44 @@ describe('STOMP over WebSocket', () => {
     const { first, payload } = await frameOf(socket);
     assert.equal(first, 0x82);
     assert.match(payload.toString('latin1'), /^MESSAGE\n[\s\S]*\n\n\xff\0\0\n$/);
+  });
+
+  it('is alive while the bytes of a message come, however long it takes', async () => {
+    await start();
+    const { socket } = await ask();
+    socket.write(message('CONNECT\naccept-version:1.2\nheart-beat:10000,0\nlogin:test\npasscode:test\n\n\0'));
+    await frameOf(socket);
+    for (const part of ['SEND\ndestination:', '/q/N/a\nreceipt:r\n', '\nhalf a ', 'body']) {
+      const fragment = message(part, part.startsWith('SEND') ? 1 : 0);
+      fragment[0] = (fragment[0] ?? 0) & 0x7f;
+      // Answered once the fragment has been read.
+      socket.write(Buffer.concat([fragment, control(9, '')]));
+      assert.equal((await frameOf(socket)).first, 0x8a);
+      node.clock.advance(15_000);
+    }
+    socket.write(message('\0', 0));
+    assert.match((await frameOf(socket)).payload.toString(), /^RECEIPT\n/);
+  });
+
+  it('executes no more frames in a turn than may be pending, however many a message has', async () => {
+    await start();
+    const { socket } = await ask();
+    socket.write(CONNECT);
+    await frameOf(socket);
+    const { storage } = node.engine.engine;
+    const insert = storage.insert.bind(storage);
+    const sizes: number[] = [];
+    storage.insert = (queue, elements, options) => {
+      sizes.push(elements.length);
+      return insert(queue, elements, options);
+    };
+    const count = 20_000;
+    const last = 'SEND\ndestination:/q/N/a\nreceipt:last\n\n\0';
+    socket.write(message('SEND\ndestination:/q/N/a\n\n\0'.repeat(count) + last));
+    assert.match((await frameOf(socket)).payload.toString(), /^RECEIPT\n/);
+    storage.insert = insert;
+    assert.equal((await node.sizes('a')).ready, count + 1);
+    assert.ok(Math.max(...sizes) <= 4096, `${Math.max(...sizes)} elements were one call`);
   });
 
   it('answers pings', async () => {
