@@ -148,7 +148,7 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
     const expiresAt = sent.ttlMs === null ? sent.expiresAt : momentIn(sent.ttlMs, namespace, queue.key);
     const element = { ...sent, expiresAt, groups: queue.groups(sent.groups), dedupKey: null };
     needsFor(namespace, element);
-    connection.inserts.add(queue, element, ticket);
+    connection.inserts.add(queue, element, ticket, bytes.length);
   }
 
   /** The queue that a message names. */
@@ -254,7 +254,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, number> implement
     const settled = [one];
     this.settle(settled);
     const ticket = isSettled ? this.#settledTicket : { link: this, deliveryId };
-    this.session.settles.add(this.queue, settled, action, ticket);
+    this.session.settles.add(this.queue, settled, action, ticket, 0);
   }
 
   protected override get free(): number {

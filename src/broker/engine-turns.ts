@@ -46,11 +46,6 @@ export class EngineTurns {
     return this.#of(storage).inserts.run(user, store, { size: sizeOf(elements) });
   }
 
-  /** Resolves when all inserts that wait for a turn of the user have been given to the engine, or rejected; null: none waits. */
-  whenInserted(storage: Storage, user: string): Promise<void> | null {
-    return this.#limits.get(storage)?.inserts.whenStarted(user) ?? null;
-  }
-
   /** Begins the user's turn to read about so many bytes, if it is now. Returns what ends it; null: it has to be waited for. */
   tryRead(storage: Storage, user: string, bytes: number): (() => void) | null {
     return this.#of(storage).reads.tryEnter(user, { size: bytes });

@@ -392,11 +392,6 @@ export class Namespace {
     }
   }
 
-  /** Resolves when all elements that wait for a turn of the user have been given to the engine, or rejected; null: none wait. */
-  turnsOver(user: string): Promise<void> | null {
-    return this.#shared.engineTurns.whenInserted(this.storage, user);
-  }
-
   /** See `EngineTurns.tryRead`. */
   tryRead(user: string, bytes: number): (() => void) | null {
     return this.#shared.engineTurns.tryRead(this.storage, user, bytes);

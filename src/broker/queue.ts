@@ -78,6 +78,8 @@ export interface QueueInsertOptions {
   readonly onRepeat?: ((index: number) => void) | null;
   /** A key of all elements, in place of keys of their own; see `InsertOptions.request`. */
   readonly request?: RequestKey | null;
+  /** Called when the engine is given the elements: before `insert` returns, unless that has to wait. */
+  readonly onSent?: (() => void) | null;
 }
 
 /** One element to finish, and what is stored elsewhere in its place. */
@@ -136,7 +138,7 @@ export class Queue {
    */
   insert(
     given: readonly NewElement[],
-    { user = null, onRepeat = null, request = null }: QueueInsertOptions = {},
+    { user = null, onRepeat = null, request = null, onSent = null }: QueueInsertOptions = {},
   ): Promise<ElementId[]> {
     const { namespace } = this;
     const { capacity, meter } = namespace;
@@ -153,6 +155,7 @@ export class Queue {
     let isSent = false;
     const insert = (): Promise<ElementId[]> => {
       isSent = true;
+      onSent?.();
       // The namespace may move to another engine before it has capacity.
       return namespace.storage.insert(this.key, elements, {
         signal,

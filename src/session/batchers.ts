@@ -1,5 +1,5 @@
 import { isSettled, refusalOf } from '../broker/meter.ts';
-import type { Queue, SettleAction, SettleItem, SettleResult } from '../broker/queue.ts';
+import type { Queue, SettleAction, SettleItem, SettleOutcome } from '../broker/queue.ts';
 import type { NewElement } from '../model/element.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import type { ClientSession } from './client-session.ts';
@@ -21,51 +21,59 @@ const PARTIAL: ReadonlySet<ErrorCode> = new Set(['queue-full', 'namespace-full',
 export class InsertBatcher<Ticket> {
   readonly #session: ClientSession<Ticket>;
   readonly #batches = new Map<Queue, InsertBatch<Ticket>>();
-  /** Each resolves when the inserts before it have had their turns. */
-  readonly #waiting = new Set<Promise<void>>();
+  /** Each resolves when an insert has been given to its engine, or has failed. */
+  readonly #unsent = new Set<Promise<void>>();
 
   constructor(session: ClientSession<Ticket>) {
     this.#session = session;
   }
 
-  /** @param ticket null if the client wants no confirmation */
-  add(queue: Queue, element: NewElement, ticket: Ticket | null): void {
+  /**
+   * @param ticket null if the client wants no confirmation
+   * @param bytes of the frames that brought it: what their headers say is kept as well until the element is stored
+   */
+  add(queue: Queue, element: NewElement, ticket: Ticket | null, bytes: number): void {
     let batch = this.#batches.get(queue);
     if (batch === undefined) {
       batch = { elements: [], tickets: [], bytes: 0 };
       this.#batches.set(queue, batch);
     }
     batch.elements.push(element);
-    batch.bytes += element.body.byteLength;
+    batch.bytes += bytes;
     batch.tickets.push(ticket);
   }
 
   /** Inserts what was gathered. To be called at the end of each turn. */
   flush(): void {
     if (this.#batches.size === 0) return;
-    for (const [queue, batch] of this.#batches) {
-      this.#insert(queue, batch).catch((error: unknown) => this.#session.fail(error));
-      const turns = queue.namespace.turnsOver(this.#session.owner);
-      if (turns === null) continue;
-      this.#waiting.add(turns);
-      void turns.finally(() => this.#waiting.delete(turns));
-    }
+    for (const [queue, batch] of this.#batches) this.#insert(queue, batch);
     this.#batches.clear();
   }
 
-  /** Resolves when each insert has been given to its engine, or rejected; null: none waits for its turn. */
-  turnsOver(): Promise<unknown> | null {
-    return this.#waiting.size === 0 ? null : Promise.all(this.#waiting);
+  /** Resolves when each insert has been given to its engine, or has failed; null: none waits for that. */
+  allSent(): Promise<unknown> | null {
+    return this.#unsent.size === 0 ? null : Promise.all(this.#unsent);
   }
 
-  async #insert(queue: Queue, { elements, tickets, bytes }: InsertBatch<Ticket>): Promise<void> {
+  #insert(queue: Queue, { elements, tickets, bytes }: InsertBatch<Ticket>): void {
     const { work } = this.#session;
+    const { promise: sent, resolve } = Promise.withResolvers<void>();
+    let isSent = false;
+    const onSent = (): void => {
+      isSent = true;
+      resolve();
+    };
     work.begin(elements.length, bytes);
-    try {
-      await this.#store(queue, elements, tickets);
-    } finally {
-      work.end(elements.length, bytes);
-    }
+    this.#store(queue, elements, tickets, onSent)
+      .catch((error: unknown) => this.#session.fail(error))
+      .finally(() => {
+        resolve();
+        work.end(elements.length, bytes);
+      });
+    // It waits for the turn of its user, or for what is read to know whether its queue is full.
+    if (isSent) return;
+    this.#unsent.add(sent);
+    void sent.then(() => this.#unsent.delete(sent));
   }
 
   /**
@@ -77,9 +85,10 @@ export class InsertBatcher<Ticket> {
     queue: Queue,
     elements: readonly NewElement[],
     tickets: readonly (Ticket | null)[],
+    onSent: (() => void) | null = null,
   ): Promise<boolean> {
     try {
-      await queue.insert(elements, { user: this.#session.owner });
+      await queue.insert(elements, { user: this.#session.owner, onSent });
     } catch (error) {
       const code = error instanceof QuaysideError ? error.code : null;
       if (code === null || !PARTIAL.has(code) || elements.length === 1) {
@@ -103,6 +112,7 @@ interface SettleBatch<Ticket> {
   readonly items: SettleItem[];
   /** Those next to each other with the same ticket are one. */
   readonly frames: { end: number; readonly ticket: Ticket | null }[];
+  bytes: number;
 }
 
 /** Gathers the settlements of one turn of the event loop, so that each queue gets one call for each kind. */
@@ -116,15 +126,25 @@ export class SettleBatcher<Ticket> {
     this.#session = session;
   }
 
-  /** @param settled the elements that one frame is about, at least one */
-  add(queue: Queue, settled: readonly Outstanding[], action: SettleAction, ticket: Ticket | null): void {
+  /**
+   * @param settled the elements that one frame is about, at least one
+   * @param bytes of the frame
+   */
+  add(
+    queue: Queue,
+    settled: readonly Outstanding[],
+    action: SettleAction,
+    ticket: Ticket | null,
+    bytes: number,
+  ): void {
     const batches = action.kind === 'finish' ? this.#commits : this.#returns;
     let batch = batches.get(queue);
     if (batch === undefined) {
-      batch = { items: [], frames: [] };
+      batch = { items: [], frames: [], bytes: 0 };
       batches.set(queue, batch);
     }
     for (const one of settled) batch.items.push(queue.item(one, action));
+    batch.bytes += bytes;
     const last = batch.frames.at(-1);
     // Each of two frames with one receipt id is confirmed. A ticket that is an object, or none, may stand for many frames.
     if (last?.ticket === ticket && typeof ticket === 'object') last.end = batch.items.length;
@@ -140,47 +160,60 @@ export class SettleBatcher<Ticket> {
     }
   }
 
-  async #settle(queue: Queue, batch: SettleBatch<Ticket>): Promise<void> {
-    const { work } = this.#session;
-    const count = batch.items.length;
-    work.begin(count, 0);
+  /** A frame took effect if each of its elements was settled. */
+  async #settle(queue: Queue, { items, frames, bytes }: SettleBatch<Ticket>): Promise<void> {
+    const session = this.#session;
+    const { work } = session;
+    const count = items.length;
+    let ended = 0;
+    let settled = 0;
+    let error: Error | null = null;
+    const note = ({ id, group }: SettleItem, outcome: SettleOutcome): void => {
+      if (!isSettled(outcome)) error ??= refusalOf(outcome, { id, group }, queue.key);
+      settled += 1;
+      const frame = frames[ended];
+      if (frame === undefined || settled < frame.end) return;
+      if (error !== null) session.notSettled([frame.ticket], error);
+      else session.settled(frame.ticket);
+      ended += 1;
+      error = null;
+    };
+    work.begin(count, bytes);
     try {
       // A client that stores a result, and then finishes what it was made of, loses neither if the server fails in between.
-      const turns = this.#session.inserts.turnsOver();
-      this.#confirm(queue, batch, await queue.settleAll(batch.items, turns));
-    } catch (error) {
-      this.#session.notSettled(
-        batch.frames.map(({ ticket }) => ticket),
-        error,
+      await settleInSteps(queue, items, note, session.inserts.allSent());
+    } catch (failure) {
+      session.notSettled(
+        frames.slice(ended).map(({ ticket }) => ticket),
+        failure,
       );
     } finally {
-      work.end(count, 0);
-    }
-  }
-
-  /** A frame took effect if each of its elements was settled. */
-  #confirm(queue: Queue, { items, frames }: SettleBatch<Ticket>, results: readonly SettleResult[]): void {
-    let from = 0;
-    for (const { end, ticket } of frames) {
-      const error = firstError(queue, items, results, from, end);
-      if (error !== null) this.#session.notSettled([ticket], error);
-      else this.#session.settled(ticket);
-      from = end;
+      work.end(count, bytes);
     }
   }
 }
 
-function firstError(
+/**
+ * Elements that are settled in one call. An engine executes it as a whole, and what others ask of it waits behind that: one call for
+ * a window of 65,536 took Redis 1.2 s.
+ */
+const MAX_SETTLED = 1000;
+
+/**
+ * Settles any number of elements, one call after the other.
+ * @param note called for each element that a call settled, or refused to
+ * @param after what it waits for first
+ * @throws what a call does; the elements that were not noted may be settled, or not
+ */
+export async function settleInSteps(
   queue: Queue,
   items: readonly SettleItem[],
-  results: readonly SettleResult[],
-  from: number,
-  end: number,
-): Error | null {
-  for (let at = from; at < end; at++) {
-    const outcome = results[at]?.outcome ?? 'not-found';
-    const { id = '', group = null } = items[at] ?? {};
-    if (!isSettled(outcome)) return refusalOf(outcome, { id, group }, queue.key);
+  note: (item: SettleItem, outcome: SettleOutcome) => void,
+  after: Promise<unknown> | null = null,
+): Promise<void> {
+  for (let from = 0; from < items.length; from += MAX_SETTLED) {
+    const step = items.length <= MAX_SETTLED ? items : items.slice(from, from + MAX_SETTLED);
+    const results = await queue.settleAll(step, from === 0 ? after : null);
+    for (const [i, item] of step.entries()) note(item, results[i]?.outcome ?? 'not-found');
   }
-  return null;
 }

@@ -3,6 +3,7 @@ import type { Queue } from '../broker/queue.ts';
 import type { Delivery, ElementId, GroupName } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer } from '../util/clock.ts';
+import { settleInSteps } from './batchers.ts';
 import type { ClientSession } from './client-session.ts';
 import { type ConsumerOptions, MAX_TAKE, SessionConsumer } from './consumer.ts';
 import type { WriteObserver } from './socket-writer.ts';
@@ -295,12 +296,14 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     );
     if (old.length === 0) return;
     const action = { kind: 'extend', leaseMs } as const;
+    const items = old.map((one) => this.queue.item(one, action));
+    let settled = 0;
     try {
-      const results = await this.queue.settleAll(old.map((one) => this.queue.item(one, action)));
-      for (const [i, result] of results.entries()) {
-        const one = old[i];
-        if (one !== undefined && result.outcome === 'done') one.leasedAt = now;
-      }
+      await settleInSteps(this.queue, items, (_item, outcome) => {
+        const one = old[settled];
+        settled += 1;
+        if (one !== undefined && outcome === 'done') one.leasedAt = now;
+      });
     } catch (error) {
       this.session.warn(error, 'leases could not be extended; the next check tries again');
     }
@@ -388,7 +391,7 @@ export async function returnOutstanding(
         countTry: countTries && one.isSeen,
       }),
     );
-    await queue.settleAll(items);
+    await settleInSteps(queue, items, () => {});
   } catch (error) {
     session.warn(
       error,

@@ -11,6 +11,8 @@ export interface Frame {
   readonly headers: readonly string[];
   /** A view of the memory that was read; to be copied if it is kept for long. */
   readonly body: Buffer;
+  /** Of all of it. */
+  readonly bytes: number;
 }
 
 /** A header's value, or null. Of repeated headers the first counts. */
@@ -134,6 +136,7 @@ export class FrameParser {
   /** All bytes of the head so far, or-ed: tells whether it is ASCII. */
   #bits = 0;
   #head: Head = { command: '', headers: [] };
+  #headBytes = 0;
   /** As the frame says; null: up to the first NUL. */
   #bodyLength: number | null = null;
   /** What came of a body that spans chunks. */
@@ -206,6 +209,7 @@ export class FrameParser {
       throw malformed('Command and headers are not UTF-8, which STOMP 1.1 and 1.2 need.');
     }
     this.#head = parseHead(input.toString('latin1', this.#at, end), this.rules, this.#limits.headers);
+    this.#headBytes = end - this.#at;
     this.#at = bodyAt;
     this.#state = 'body';
     this.#bodyLength = this.#readLength();
@@ -294,7 +298,7 @@ export class FrameParser {
     }
     this.#at = end + 1;
     this.#state = 'between';
-    return { command, headers, body };
+    return { command, headers, body, bytes: this.#headBytes + body.byteLength };
   }
 }
 

@@ -75,7 +75,7 @@ const SEND_SLIPS = new HeaderSlips(
 const CHECKED = /^x-(?!ks-hdr-)/i;
 
 /** SEND: one element into one queue, now or when its transaction is committed. */
-function send(session: StompSession, { headers, body }: Frame): void {
+function send(session: StompSession, { headers, body, bytes }: Frame): void {
   const own = elementHeaders(headers);
   const name = needed('SEND', 'destination', headerOf(headers, 'destination'));
   const destination = session.destinations.find(name, 'write');
@@ -83,7 +83,7 @@ function send(session: StompSession, { headers, body }: Frame): void {
   const receipt = headerOf(headers, 'receipt');
   const transaction = headerOf(headers, 'transaction');
   if (transaction === null) {
-    session.inserts.add(destination.queue, element, receipt);
+    session.inserts.add(destination.queue, element, receipt, bytes);
     return;
   }
   session.transactions.find(transaction).send(destination.queue, element);
@@ -151,7 +151,7 @@ function elementHeaderName(name: string): string | null {
 const SETTLE_SLIPS = new HeaderSlips(['x-ks-group', 'x-ks-reason', 'x-next-t', 'x-delta-t']);
 
 /** ACK commits, NACK rolls back, to come again after a delay; now or when its transaction is committed. */
-function settle(session: StompSession, { command, headers }: Frame): void {
+function settle(session: StompSession, { command, headers, bytes }: Frame): void {
   for (let at = 0; at < headers.length; at += 2) {
     const name = headers[at] as string;
     if (CHECKED.test(name)) SETTLE_SLIPS.check(name);
@@ -167,7 +167,7 @@ function settle(session: StompSession, { command, headers }: Frame): void {
   }
   subscription.settle(settled);
   session.planFill(subscription);
-  session.settles.add(subscription.queue, settled, action, receipt);
+  session.settles.add(subscription.queue, settled, action, receipt, bytes);
 }
 
 /** What the frame is about: one element, or in mode `client` all up to that one. */

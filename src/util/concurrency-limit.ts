@@ -92,16 +92,6 @@ export class ConcurrencyLimit {
     };
   }
 
-  /** Resolves when all work of the key that waits now has started or was rejected; null: none waits. */
-  whenStarted(key: string): Promise<void> | null {
-    if ((this.#keys.get(key)?.waitingCount ?? 0) === 0) return null;
-    // It is the last of the key, and so is rejected after the others, if at all.
-    return this.enter(key, { size: 0, maxWaiting: Number.POSITIVE_INFINITY }).then(
-      (leave) => leave(),
-      () => {},
-    );
-  }
-
   #do<T>(key: string, size: number, work: () => Promise<T>): Promise<T> {
     const end = (): void => this.#end(key, size);
     let done: Promise<T>;

@@ -147,8 +147,8 @@ export const STOMP: readonly Mutant[] = [
     suite: 'STOMP conformance',
     edits: shared(
       'batchers.ts',
-      'await queue.insert(elements, { user: this.#session.owner });\n    } catch',
-      'this.#session.inserted(tickets);\n      await queue.insert(elements, { user: this.#session.owner });\n      return true;\n    } catch',
+      'await queue.insert(elements, { user: this.#session.owner, onSent });\n    } catch',
+      'this.#session.inserted(tickets);\n      await queue.insert(elements, { user: this.#session.owner, onSent });\n      return true;\n    } catch',
     ),
   },
   {

@@ -40,8 +40,8 @@ export interface SessionClient {
   /** The TCP connection under everything. */
   readonly socket: Socket;
   consume(queue: string, options?: Consume): Promise<SessionConsumer>;
-  /** Resolves when the element is stored. */
-  send(queue: string, body: string | Buffer): Promise<void>;
+  /** Resolves when the element is stored. @param headers of the element */
+  send(queue: string, body: string | Buffer, headers?: Readonly<Record<string, string>>): Promise<void>;
   /** Ends the session in the protocol's own way. */
   leave(): void;
   /** The code of the error by which the server ended the session; null if there was none. */
@@ -107,8 +107,8 @@ class StompSessionClient implements SessionClient {
     return inbox;
   }
 
-  send(queue: string, body: string | Buffer): Promise<void> {
-    return this.#ask('SEND', { destination: `/q/N/${queue}` }, body);
+  send(queue: string, body: string | Buffer, headers: Readonly<Record<string, string>> = {}): Promise<void> {
+    return this.#ask('SEND', { destination: `/q/N/${queue}`, ...headers }, body);
   }
 
   leave(): void {
@@ -163,10 +163,15 @@ class AmqpSessionClient implements SessionClient {
     return inbox;
   }
 
-  async send(queue: string, body: string | Buffer): Promise<void> {
+  async send(
+    queue: string,
+    body: string | Buffer,
+    headers?: Readonly<Record<string, string>>,
+  ): Promise<void> {
     const sender = this.#senders.get(queue) ?? this.#client.sender(`N/${queue}`);
     this.#senders.set(queue, sender);
-    const { kind, error } = await (await sender).send({ body });
+    const message = headers === undefined ? { body } : { body, application_properties: headers };
+    const { kind, error } = await (await sender).send(message);
     if (kind !== 'accepted') throw new Error(`${kind}: ${(error as AmqpError | null)?.description}`);
   }
 

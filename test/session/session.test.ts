@@ -7,7 +7,7 @@ import type { SessionServer } from '../../src/session/server.ts';
 import { holdInserts } from '../support/held-inserts.ts';
 import { type SessionNode, stalled, TestAuthenticator } from '../support/session-node.ts';
 import { until } from '../support/until.ts';
-import { DRIVERS, type NodeOptions, type SessionClient, type SessionDriver } from './drivers.ts';
+import { DRIVERS, type NodeOptions, type SessionClient, type SessionDriver, type Taken } from './drivers.ts';
 
 // What every session promises, whatever its protocol and transport: one suite for all.
 
@@ -119,6 +119,97 @@ function sessionSuite(driver: SessionDriver): void {
         held.release();
         Object.assign(storage, { insert, settle });
       }
+    });
+
+    it('settles nothing before what it sent earlier has been given to the engine, although the count of a bounded queue is read first', async () => {
+      await start();
+      const { storage } = node.engine.engine;
+      await node.queue('results').storeOptions({ maxElements: 10 });
+      await node.insert('jobs', { body: Buffer.from('job') });
+      const worker = await login();
+      const job = await (await worker.consume('jobs')).next();
+      await worker.send('results', 'first');
+      const { insert, settle, counts } = storage;
+      const calls: string[] = [];
+      const [asked, counted] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+      storage.insert = (...given) => {
+        calls.push('insert');
+        return insert.apply(storage, given);
+      };
+      storage.settle = (...given) => {
+        calls.push('settle');
+        return settle.apply(storage, given);
+      };
+      storage.counts = async (...given) => {
+        asked.resolve();
+        await counted.promise;
+        return counts.apply(storage, given);
+      };
+      try {
+        // Since then it was not read.
+        node.clock.advance(1_000);
+        const result = worker.send('results', 'result');
+        job.accept();
+        await asked.promise;
+        // Answered after the frames before it have been read.
+        await worker.consume('others');
+        counted.resolve();
+        await result;
+        await until(() => calls.length === 2);
+        assert.deepEqual(calls, ['insert', 'settle']);
+      } finally {
+        counted.resolve();
+        Object.assign(storage, { insert, settle, counts });
+      }
+    });
+
+    it('returns at most a thousand elements in one call of the engine', async () => {
+      await start();
+      const count = 2000;
+      await node.insert('a', ...bodies(count, 10));
+      const client = await login();
+      const consumer = await client.consume('a', { window: count });
+      const taken: Taken[] = [];
+      const tops = setInterval(() => node.clock.advance(5), 1);
+      while (taken.length < count) taken.push(await consumer.next());
+      clearInterval(tops);
+      const { storage } = node.engine.engine;
+      const { settle } = storage;
+      const calls: number[] = [];
+      storage.settle = (items, time) => {
+        calls.push(items.length);
+        return settle.call(storage, items, time);
+      };
+      for (const one of taken.slice(0, 600)) one.accept();
+      await until(() => node.server.counts.unacknowledged === count - 600);
+      client.socket.destroy();
+      await gone();
+      await until(() => calls.reduce((sum, one) => sum + one, 0) === count);
+      storage.settle = settle;
+      assert.ok(Math.max(...calls) <= 1000, `${calls}`);
+      assert.deepEqual(await node.sizes('a'), { ready: count - 600, scheduled: 0, reserved: 0 });
+    });
+
+    it('stops reading while 4 MiB of what its client sent are pending, also if that is in headers', async () => {
+      await start();
+      const client = await login();
+      await client.send('a', 'first');
+      const held = holdInserts(node.engine.engine.storage);
+      try {
+        const { receivedBytes } = node.server.counts;
+        const sent = Array.from({ length: 2000 }, () => client.send('a', '', { long: 'x'.repeat(8000) }));
+        await until(() => node.server.counts.receivedBytes - receivedBytes > 4 * 1024 * 1024);
+        // Other clients are served, so whatever is read has been read.
+        const other = await login();
+        for (let i = 0; i < 20; i++) await other.consume('b', { window: 1 });
+        const pending = node.server.counts.receivedBytes - receivedBytes;
+        assert.ok(pending < 6 * 1024 * 1024, `${pending} bytes are pending`);
+        held.release();
+        await Promise.all(sent);
+      } finally {
+        held.release();
+      }
+      assert.equal((await node.sizes('a')).ready, 2001);
     });
 
     describe('whose client goes away', () => {

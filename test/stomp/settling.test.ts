@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { QuaysideError } from '../../src/model/errors.ts';
 import { purge } from '../support/settle.ts';
 import type { StompClient } from './client.ts';
 import { StompNode } from './node.ts';
@@ -128,6 +129,31 @@ describe('Settling over STOMP', () => {
       );
       for (let i = 0; i < 4; i++) await client.receipt(`${i}`);
       assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 2, reserved: 0 });
+    });
+
+    it('of thousands of messages is several calls of the engine; the ERROR of one comes when those before it are done', async () => {
+      const count = 2500;
+      await node.insert('a', ...Array.from({ length: count }, () => 'x'));
+      client.send('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client', 'x-wsize': count });
+      const tops = setInterval(() => node.clock.advance(5), 1);
+      let id = '';
+      for (let i = 0; i < count; i++) id = (await client.expect('MESSAGE')).headers.get('ack') ?? '';
+      clearInterval(tops);
+      const { storage } = node.engine.engine;
+      const { settle } = storage;
+      const calls: number[] = [];
+      storage.settle = (items, time) => {
+        calls.push(items.length);
+        if (calls.length === 3)
+          return Promise.reject(new QuaysideError('storage-unavailable', 'It is gone.'));
+        return settle.call(storage, items, time);
+      };
+      client.send('ACK', { id, receipt: 'all' });
+      const { headers } = await client.expectError('storage-unavailable');
+      storage.settle = settle;
+      assert.equal(headers.get('receipt-id'), 'all');
+      assert.deepEqual(calls, [1000, 1000, 500]);
+      assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 500 });
     });
 
     it('that is refused among others: those take effect and are receipted, then comes the ERROR', async () => {

@@ -41,13 +41,13 @@ describe('A limit of work in progress', () => {
     none();
     const entered = enterAll(of, ['a', 'a']);
     const started: string[] = [];
-    void of.whenStarted('a')?.then(() => started.push('all'));
+    void of.enter('a', { size: 0 }).then(() => started.push('a'));
+    void of.enter('b', { size: 0 }).then(() => started.push('b'));
     await turn();
-    assert.deepEqual(started, []);
-    assert.equal(of.whenStarted('b'), null);
+    assert.deepEqual(started, ['b']);
     entered[0]?.leave();
     await turn();
-    assert.deepEqual(started, ['all']);
+    assert.deepEqual(started, ['b', 'a']);
   });
 
   it('bounds the work of all keys together', async () => {
