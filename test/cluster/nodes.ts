@@ -84,12 +84,12 @@ export class Nodes {
   }
 }
 
-/** Asks again until `check` answers true. @throws Error, with `what`, after 20 s */
+/** Asks again until `check` answers true. @throws Error, with `what`, after a minute */
 export async function reached(what: string, check: () => Promise<boolean>): Promise<void> {
-  const end = performance.now() + 20_000;
+  const end = performance.now() + 60_000;
   // A check costs the machine that the servers need: what takes long is asked less often.
   for (let pauseMs = 10; !(await check()); pauseMs = Math.min(pauseMs * 1.5, 150)) {
-    if (performance.now() > end) throw new Error(`Not reached within 20 s: ${what}.`);
+    if (performance.now() > end) throw new Error(`Not reached within 60 s: ${what}.`);
     await new Promise((resolve) => setTimeout(resolve, pauseMs));
   }
 }

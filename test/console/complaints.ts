@@ -52,8 +52,13 @@ export function complaints(opened: () => OpenedConsole): void {
   it('fits a window of 1024 pixels, and of 390', async () => {
     for (const width of [1024, 390]) {
       const page = await opened().page('#/queues', { width });
-      for (const where of ['#/queues', '#/q/jobs/orders']) {
+      for (const [where, heading] of [
+        ['#/queues', 'Queues'],
+        ['#/q/jobs/orders', 'orders'],
+      ] as const) {
         await page.goto(`${opened().server.url}/console/${where}`);
+        // Until then the rows are those of the page before.
+        await page.getByRole('heading', { name: heading, exact: true, level: 1 }).waitFor();
         await page.locator('table.rows tbody a').first().waitFor();
         const isWider = '({ scrollWidth, clientWidth }) => scrollWidth > clientWidth';
         const wider = await page.evaluate(

@@ -80,8 +80,8 @@ export class OpenedConsole {
       colorScheme: theme,
       ...(storageState !== undefined && { storageState }),
     });
-    // Shorter than the browser's own, so that a failure is seen soon; nothing is measured with it.
-    context.setDefaultTimeout(15_000);
+    // Longer than the browser's own: a busy machine must not fail a test. Nothing is measured with it.
+    context.setDefaultTimeout(60_000);
     this.#contexts.push(context);
     await context.addInitScript(
       `addEventListener('securitypolicyviolation', ({ violatedDirective, blockedURI, sourceFile }) =>

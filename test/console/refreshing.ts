@@ -45,7 +45,8 @@ export function refreshing(opened: () => OpenedConsole): void {
 
   it('asks for what a page shows before it follows all queues', async () => {
     const page = await opened().page('#/queues');
-    await page.locator('table.rows').waitFor();
+    // The page itself asks for events after it has shown the queues.
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
     const asked: string[] = [];
     page.on('request', (request) => {
       const { pathname } = new URL(request.url());
