@@ -4,7 +4,7 @@ import type { EngineLog } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/postgres/index.ts';
 import { type CancelTimer, type Clock, systemClock } from '../../src/util/clock.ts';
 import type { CrashMoment, DurableTestEngine, EngineUnderTest, OpenTestEngine } from '../engines.ts';
-import { FakeClock } from '../support/clock.ts';
+import { FakeClock, patient } from '../support/clock.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { RUN_SERVERS, startSharedPostgres, urlOfShared } from '../support/run-servers.ts';
 import { until } from '../support/until.ts';
@@ -93,7 +93,7 @@ export const POSTGRES: EngineUnderTest = {
 
 /**
  * The engine's time is PostgreSQL's. For tests it is the fake clock's: the schema's clock function answers what
- * that clock shows. Waiting for a server goes by the real clock as ever.
+ * that clock shows. Waiting for a server goes by the real clock, patiently.
  */
 async function openDurable(
   { namespaces, dedupWindowMs = DAY_MS }: OpenTestEngine,
@@ -109,7 +109,7 @@ async function openDurable(
     url: proxied.href,
     dataDir: '',
     namespaces,
-    clock: timers,
+    clock: patient(timers),
     dedupWindowMs,
     settings: { schema },
     log: SILENT,

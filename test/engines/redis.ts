@@ -5,7 +5,7 @@ import { open } from '../../src/engines/redis/index.ts';
 import { GivenTime } from '../../src/engines/redis/settings.ts';
 import { type Clock, systemClock } from '../../src/util/clock.ts';
 import type { DurableTestEngine, EngineUnderTest, OpenTestEngine, TestEngine } from '../engines.ts';
-import { FakeClock } from '../support/clock.ts';
+import { FakeClock, patient } from '../support/clock.ts';
 import { type RedisServer, startRedis } from '../support/redis-servers.ts';
 import { RUN_SERVERS, startSharedCluster, startSharedSentinel, urlOfShared } from '../support/run-servers.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
@@ -75,7 +75,7 @@ async function openOn(
   settings: Readonly<Record<string, unknown>> = {},
 ): Promise<TestEngine> {
   const clock = new FakeClock();
-  const engine = redisEngine({ ...options, url, clock, settings });
+  const engine = redisEngine({ ...options, url, clock, settings, ownClock: patient(systemClock) });
   await engine.start();
   return {
     engine,

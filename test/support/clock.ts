@@ -84,3 +84,18 @@ export function skewed(clock: Clock, skewMs: number): Clock {
     after: (delayMs, run) => clock.after(delayMs, run),
   };
 }
+
+/** How many times as long as it would an engine of a test waits for a server. */
+const PATIENCE = 8;
+
+/**
+ * The clock by which engines of tests wait for servers that are there: a busy machine may take longer for a call of some MiB, or
+ * ten thousand rows, than the service waits for it. Time-outs have tests of their own, with clocks that these move.
+ */
+export function patient(clock: Clock): Clock {
+  return {
+    now: () => clock.now(),
+    monotonic: () => clock.monotonic() / PATIENCE,
+    after: (delayMs, run) => clock.after(PATIENCE * delayMs, run),
+  };
+}
