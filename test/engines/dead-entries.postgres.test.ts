@@ -15,6 +15,8 @@ import { openNode } from './postgres-node.ts';
 const DEAD = Number(process.env.DEAD_ENTRIES ?? 50_000);
 const QUEUE = { ns: 'plain', name: 'q' };
 const TAKES = 20;
+/** A transaction waits for it at its commit. Those of engines are pairs of numbers. */
+const COMMIT_LOCK = 7;
 
 /**
  * While some transaction stays open, PostgreSQL can remove nothing that was finished since, and a plain read of the index
@@ -82,15 +84,27 @@ describe('A queue on PostgreSQL whose finished elements cannot be removed', () =
   });
 
   it('hides nothing that another node was storing for longer than everything that was taken', async (t) => {
-    const other = await openNode(server, { schema });
+    // Its calls have no deadline, however long its commit is held up.
+    const other = await openNode(server, { schema, clock: new FakeClock() });
     t.after(() => other.stop());
     await runSql(
       server,
-      `CREATE FUNCTION ${schema}.sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(2); RETURN NULL; END $$;
-      CREATE CONSTRAINT TRIGGER sleeping AFTER INSERT ON ${schema}.delivery DEFERRABLE INITIALLY DEFERRED
-        FOR EACH ROW WHEN (NEW.tries = 7) EXECUTE FUNCTION ${schema}.sleep()`,
+      `CREATE FUNCTION ${schema}.be_patient() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+          PERFORM set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true); RETURN NEW; END $$;
+      CREATE TRIGGER patient BEFORE INSERT ON ${schema}.delivery
+        FOR EACH ROW WHEN (NEW.tries = 7) EXECUTE FUNCTION ${schema}.be_patient();
+      CREATE FUNCTION ${schema}.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+          PERFORM pg_advisory_xact_lock_shared(${COMMIT_LOCK}); RETURN NULL; END $$;
+      CREATE CONSTRAINT TRIGGER waiting AFTER INSERT ON ${schema}.delivery DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW WHEN (NEW.tries = 7) EXECUTE FUNCTION ${schema}.wait()`,
     );
+    const gate = new pg.Client({ connectionString: server.url() });
+    await gate.connect();
+    t.after(() => gate.end());
+    await gate.query(`SELECT pg_advisory_lock(${COMMIT_LOCK})`);
     const stored = other.storage.insert(QUEUE, [newElement({ tries: 7 })]);
+    const isWaiting = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    await until(async () => (await gate.query(isWaiting)).rows.length > 0);
     const startedAt = performance.now();
     const elements = Array.from({ length: 500 }, () => newElement());
     // Whenever the clock is set forward, the next take asks for a probe.
@@ -101,6 +115,7 @@ describe('A queue on PostgreSQL whose finished elements cannot be removed', () =
       await engine.definitions.list('queue');
     }
     assert.equal((await engine.storage.counts(QUEUE)).ready, 0, 'it is not committed yet');
+    await gate.query(`SELECT pg_advisory_unlock(${COMMIT_LOCK})`);
     await stored;
     assert.equal(await pop(1), 1);
   });

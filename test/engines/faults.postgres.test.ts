@@ -272,19 +272,10 @@ describe('PostgreSQL that fails', () => {
   it('does not wait for ever for a lock', async () => {
     const own = queue();
     await engine.storage.insert(own, newElements('a'));
-    const holder = runSql(server, `BEGIN; LOCK TABLE ${schema}.delivery; SELECT pg_sleep(3); COMMIT`);
-    await until(
-      async () =>
-        (
-          await runSql(
-            server,
-            `SELECT 1 FROM pg_locks WHERE mode = 'AccessExclusiveLock'
-      AND relation = '${schema}.delivery'::regclass AND granted`,
-          )
-        ).rows.length > 0,
-    );
+    const holder = await session();
+    await holder.query(`BEGIN; LOCK TABLE ${schema}.delivery`);
     assert.equal(await codeOf(engine.storage.insert(own, newElements('b'))), 'storage-unavailable');
-    await holder;
+    await holder.end();
     assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['a']);
   });
 
