@@ -43,7 +43,7 @@ export interface RedisSentinel {
 const HOST = '127.0.0.1';
 /** Another program that takes Redis's place in all suites: `npm run test:valkey` names Valkey's. */
 const PROGRAM = process.env.TEST_REDIS_SERVER ?? 'redis-server';
-const READY_MS = 20_000;
+const READY_MS = 60_000;
 const MOST_TRIES = 3;
 const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
 
@@ -115,6 +115,7 @@ export async function startSentinel(downAfterMs = 1_000): Promise<RedisSentinel>
     () => master.ask('INFO', 'replication').then((info) => info.includes('state=online')),
     'the replica',
   );
+  await streams(master);
   const sentinels = await Promise.all(
     Array.from({ length: 3 }, () => startWatching(master.port, downAfterMs)),
   );
