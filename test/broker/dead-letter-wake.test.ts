@@ -11,7 +11,7 @@ const POLICY = plain('N', { deadLetter: { maxTries: 5, queue: 'dead' } });
 const FAIL = { kind: 'release', delayMs: 0, countTry: true } as const;
 
 /** The engine's clock does not pass, so no poll helps: a get is woken, or the test times out. */
-describe('a blocked get on a dead-letter queue', { timeout: 120_000 }, () => {
+describe('a blocked get on a dead-letter queue', { timeout: 300_000 }, () => {
   for (const kind of MAIN_ENGINES_AND_CLUSTER) {
     for (const where of ['this node', 'another node'] as const) {
       for (const named of ['the namespace', 'the options of its queue'] as const) {

@@ -46,7 +46,7 @@ class Terminal {
 }
 
 /** A frame that never comes fails its test. */
-describe('quayside top', { timeout: 30_000 }, () => {
+describe('quayside top', { timeout: 120_000 }, () => {
   let server: Harness;
   let env: Record<string, string>;
   before(async () => {

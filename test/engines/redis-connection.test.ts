@@ -21,7 +21,7 @@ import { passGently, turns } from './redis-time.ts';
 const LOGIN = { username: null, password: null, db: 0, tls: null };
 
 /** A reply that never comes fails its test. */
-const TIMEOUT = { timeout: 20_000 };
+const TIMEOUT = { timeout: 120_000 };
 
 describe('A connection to Redis', TIMEOUT, () => {
   /** Its replies are written by hand. */

@@ -39,9 +39,9 @@ export async function turns(): Promise<void> {
   for (let turn = 0; turn < 4; turn++) await new Promise((resolve) => setImmediate(resolve));
 }
 
-/** Lets time pass, here and in the world, until it succeeds. @throws what it failed with, after twenty seconds */
+/** Lets time pass, here and in the world, until it succeeds. @throws what it failed with, after a minute */
 export async function passUntil(clock: FakeClock, succeeds: () => Promise<unknown>): Promise<void> {
-  const end = performance.now() + 20_000;
+  const end = performance.now() + 60_000;
   let done = false;
   while (!done) {
     const attempt = succeeds().then(

@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url';
 import { spawnOwned } from './owned-process.ts';
 
 const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
-const READY_MS = 20_000;
+const READY_MS = 60_000;
 
 /** Debian's nginx and HAProxy, by what the blocks of their configuration are called in Markdown. */
 export type ProxyKind = 'nginx' | 'haproxy';

@@ -22,8 +22,8 @@ export interface Exit {
   readonly signal: NodeJS.Signals | null;
 }
 
-const READY_TIMEOUT_MS = 30_000;
-const STOP_TIMEOUT_MS = 20_000;
+const READY_TIMEOUT_MS = 60_000;
+const STOP_TIMEOUT_MS = 60_000;
 /** Enough to explain a failure; a chatty server must not fill the memory of a long run. */
 const OUTPUT_LIMIT = 200_000;
 

@@ -6,7 +6,7 @@ import { QueueClient } from '../support/http-client.ts';
 import { Folder, type Program } from './program.ts';
 
 /** Only for a test that would otherwise hang; nothing is measured with it. */
-const PATIENCE_MS = 20_000;
+const PATIENCE_MS = 60_000;
 
 describe('Events of a server', () => {
   let folder: Folder;
