@@ -3,9 +3,14 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
+import { Keys } from '../../src/engines/redis/keys.ts';
+import type { Delivery } from '../../src/model/element.ts';
+import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
-import { newElement } from '../support/elements.ts';
-import { type RedisServer, startRedis } from '../support/redis-servers.ts';
+import { FakeClock } from '../support/clock.ts';
+import { bodyText, newElement } from '../support/elements.ts';
+import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
+import { commit, purge, rollback } from '../support/settle.ts';
 import { until } from '../support/until.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
 
@@ -48,7 +53,8 @@ describe('Large elements in Redis', () => {
     monitor.destroy();
     await once(monitor, 'close');
     // The field of an element: `e` and its number, six bytes.
-    return text.match(/ "e\\x00/g)?.length ?? 0;
+    const reads = text.split('\n').filter((line) => /"h(m?get)"/i.test(line));
+    return reads.join('\n').match(/ "e\\x00/g)?.length ?? 0;
   }
 
   it('are read as many as a page of a scan returns: Lua takes 4 ms for a megabyte', async () => {
@@ -66,5 +72,124 @@ describe('Large elements in Redis', () => {
       assert.equal((await engine.storage.take(QUEUE, take)).deliveries.length, 2);
     });
     assert.equal(read, 2);
+  });
+
+  describe('as far as only what is in front of their bodies is needed', () => {
+    const clock = new FakeClock();
+    const prefix = freshPrefix();
+    const namespaces = [plain('N'), plain('S', { groups: ['g', 'other'] })];
+    let front: Engine;
+
+    before(async () => {
+      front = redisEngine({ namespaces, clock, prefix, url: server.url });
+      await front.start();
+    });
+    after(() => front.stop());
+
+    const fieldsOf = (queue: QueueKey): string[] => {
+      const { hash } = new Keys(prefix).queue(queue);
+      return redisCli('-p', String(server.port), '--no-raw', 'HKEYS', hash)
+        .split('\n')
+        .flatMap((line) => /"([ef])\\x00/.exec(line)?.[1] ?? []);
+    };
+
+    it('are not read by scans, removals, expiry and purges, and one that is taken by its id is read alone', async () => {
+      const { storage } = front;
+      const insert = async (fields: Parameters<typeof newElement>[0]): Promise<string> =>
+        String(await storage.insert(QUEUE, [newElement({ body: BODY, ...fields })]));
+      const headed = await insert({ headers: ['h', 'v'], contentType: 'text/x' });
+      const tried = await insert({ tries: 3, contentType: null });
+      const expiring = await insert({ expiresAt: clock.now() + 1_000 });
+      const scheduled = await insert({ delayMs: 1_000 });
+      const ids = [scheduled, expiring, headed, tried];
+      const page = {
+        group: '',
+        states: ['ready', 'scheduled'],
+        after: null,
+        limit: 100,
+        bodies: false,
+      } as const;
+      const finish = { group: '', from: 'waiting', token: null, action: { kind: 'finish' } } as const;
+      const read = await readBy(async () => {
+        for (const options of [page, { ...page, ids }]) {
+          const { deliveries, next } = await storage.scan(QUEUE, options);
+          assert.deepEqual(
+            deliveries.map((each) => [
+              each.id,
+              each.bytes,
+              each.headers,
+              each.contentType,
+              each.tries,
+              each.state,
+            ]),
+            [
+              [headed, BODY.length, ['h', 'v'], 'text/x', 0, 'ready'],
+              [tried, BODY.length, [], null, 3, 'ready'],
+              [expiring, BODY.length, [], 'text/plain', 0, 'ready'],
+              [scheduled, BODY.length, [], 'text/plain', 0, 'scheduled'],
+            ],
+          );
+          assert.equal(next, null);
+        }
+        assert.equal((await storage.settle([{ ...finish, queue: QUEUE, id: tried }]))[0]?.outcome, 'done');
+        clock.advance(1_000);
+        await storage.sweep();
+        assert.equal((await storage.counts(QUEUE)).ready, 2);
+      });
+      assert.equal(read, 0);
+      const taken: Delivery[] = [];
+      const readByTake = await readBy(async () => {
+        const options = { group: '', count: 1, leaseMs: null, ids: [scheduled, headed] };
+        taken.push(...(await storage.take(QUEUE, options)).deliveries);
+      });
+      assert.deepEqual(
+        taken.map(({ id, body }) => [id, BODY.equals(body)]),
+        [[headed, true]],
+      );
+      assert.equal(readByTake, 1);
+      await storage.undoTake(QUEUE, taken);
+      await insert({ expiresAt: clock.now() + 1_000 });
+      const readByPurge = await readBy(async () => assert.equal((await storage.purge(QUEUE)).removed, 3));
+      assert.equal(readByPurge, 0);
+    });
+
+    it('leave nothing behind, however they end', async () => {
+      const { storage } = front;
+      const body = Buffer.alloc(5_000, 'x');
+      for (const [ns, groups] of [
+        ['N', ['']],
+        ['S', ['g', 'other']],
+      ] as const) {
+        const queue = { ns, name: 'ends' };
+        const group = groups[0];
+        const fields = { group, token: null, owner: null };
+        await storage.insert(
+          queue,
+          ['a', 'b', 'c', 'd', 'e'].map((name) => newElement({ body, groups, headers: ['name', name] })),
+        );
+        await storage.insert(queue, [newElement({ body: 'small', groups })]);
+        assert.deepEqual(fieldsOf(queue).toSorted().join(''), 'eeeeeefffff');
+        const take = { group, count: 1, leaseMs: 60_000 };
+        const committed = (await storage.take(queue, take)).deliveries;
+        await commit(
+          storage,
+          queue,
+          committed.map(({ id, lease }) => ({ ...fields, id, token: lease?.token ?? null })),
+        );
+        const returned = (await storage.take(queue, take)).deliveries;
+        await rollback(
+          storage,
+          queue,
+          returned.map(({ id }) => ({ ...fields, id, delayMs: 0, countTry: true })),
+        );
+        await storage.take(queue, { ...take, leaseMs: null, count: 3 });
+        const [last] = (await storage.take(queue, { ...take, leaseMs: null })).deliveries;
+        assert.equal(last === undefined ? null : bodyText(last).length, 5_000);
+        await purge(storage, queue);
+        // The client has what it popped last.
+        await storage.purge(queue);
+        assert.deepEqual(fieldsOf(queue), []);
+      }
+    });
   });
 });

@@ -359,7 +359,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a purge leaves the expiries of what it removes',
     suite: 'redis upkeep',
-    edits: [inRedis('library/settle.lua', 'unlistExpiries(q, members, values)', '')],
+    edits: [inRedis('library/settle.lua', 'unlistExpiries(q, members, readFronts(q, fields, 1, count))', '')],
   },
   {
     name: 'an undone pop forgets why its last try failed',

@@ -49,7 +49,7 @@ end
 local function readUntouched(q, gid, seq)
   local d = { token = NO_TOKEN, owner = NOBODY, ends = 0, since = 0, reason = '', isUntouched = true }
   if gid == PLAIN then
-    local value = db('HGET', q.h, 'e' .. seq)
+    local value = readFront(q, seq)
     if not value then return nil end
     d.maturity, d.tries, d.expiresAt = unpackAt('>I6I4', value)
     d.expiresAt = sub(value, 17, HEAD)
@@ -92,10 +92,9 @@ end
 
 -- Forgets a delivery whose member in z is gone, and the element with its last delivery.
 function finish(q, gid, seq)
-  local deleted = q.deleted
-  deleted[#deleted + 1] = 'd' .. gid .. seq
+  delete(q, 'd' .. gid .. seq)
   if gid == PLAIN then
-    deleted[#deleted + 1] = 'e' .. seq
+    deleteElement(q, seq)
   else
     changeGroup(q, seq, gid, nil)
   end

@@ -213,6 +213,7 @@ function writeElement(q, seq, element, before)
     db('HSET', q.h, 'g' .. seq, text)
   else
     db('HDEL', q.h, 'g' .. seq, 'e' .. seq)
+    if q.hasFronts then db('HDEL', q.h, 'f' .. seq) end
     if element.age == AGING then db('ZREM', q.z, ageMember(element, seq)) end
     if element.expiresAt ~= NEVER then db('ZREM', q.z, 'x' .. element.expiresAt .. seq) end
   end

@@ -27,7 +27,7 @@ end
 function put(q, maturity, tries, expiresAt, gids, content)
   q.seq = q.seq + 1
   local seq = six(q.seq)
-  store(q, 'e' .. seq, pack('>I6I4I6', maturity, tries, call.now) .. expiresAt .. content)
+  storeElement(q, seq, pack('>I6I4I6', maturity, tries, call.now) .. expiresAt .. content)
   if gids then
     for _, gid in ipairs(gids) do add(q, waitingMember(gid, maturity, seq, tries, false)) end
     newElement(q, seq, gids, maturity, tries, expiresAt)
@@ -147,7 +147,7 @@ local function makeBytes()
   for i = 0, 255 do BYTES[i] = string.char(i) end
 end
 
--- The usual batch, without groups and keys, goes straight from the arguments to Redis; and an element that is
+-- The usual batch, without groups and keys, goes straight from the arguments to Redis; and a small element that is
 -- ready now, by strings that are the same for all of them.
 -- at: where the contents are; timings: how far behind its content the timing of an element is, nil without timings
 local function insertPlain(q, args, at, count, timings)
@@ -160,7 +160,8 @@ local function insertPlain(q, args, at, count, timings)
   -- Of the number of an element: the last byte, and those before it, which seldom change.
   local field, member, low = nil, nil, 255
   for i = at, at + count - 1 do
-    if not timings or args[i + timings] == '' then
+    local timing = timings and args[i + timings] or ''
+    if timing == '' and #args[i] <= LARGE then
       local seq = q.seq + 1
       q.seq = seq
       low = low + 1
@@ -174,7 +175,7 @@ local function insertPlain(q, args, at, count, timings)
       added[listed + 1], added[listed + 2] = '0', member .. last .. back
       used, listed = used + 2, listed + 2
     else
-      local maturity, tries, expiresAt = timingOf(args[i + timings])
+      local maturity, tries, expiresAt = timingOf(timing)
       put(q, maturity, tries, expiresAt, nil, args[i])
       field = nil
       stored, added = q.stored, q.added

@@ -6,10 +6,12 @@
 --   O           options that were declared, as JSON. d: 0 or [dead-letter queue, max tries, its retention]; r: retention in ms
 --               or 0; t: 0 or the retry delay as [first in ms, factor, max in ms, jitter]. What is not given is the policy's
 --   X           present while some element may expire
+--   B           present once an element had a large body
 --   R           present once a failed try had a reason
 --   L           group names by number (groups.lua)
 --   F           when group numbers were last freed because the queue had as many groups as it may
 --   e<seq>      an element: maturity(6) tries(4) as inserted, inserted at(6) expires at(6), then its content
+--   f<seq>      of an element with a large body once more what is in front of it
 --   d<gid><seq> a delivery that was reserved once (deliveries.lua)
 --   g<seq>      an element of a stream: what each of its groups does with it (groups.lua)
 --   k<key>      a dedup key: seq(6) seen at(6), then the fingerprint(22) of the content if there was one; that of a request has
@@ -138,7 +140,7 @@ end
 -- A queue as one call sees it. Writes of the plain paths gather here and leave by `flush`: one command for
 -- many members costs far less than one each. Order within a flush: removed before added, stored before deleted.
 function openQueue(h, z)
-  local head = db('HMGET', h, 'm', 's', 'X', 'O', 'c' .. call.client, 'R')
+  local head = db('HMGET', h, 'm', 's', 'X', 'O', 'c' .. call.client, 'R', 'B')
   local q = {
     h = h,
     z = z,
@@ -148,6 +150,7 @@ function openQueue(h, z)
     options = head[4] and cjson.decode(head[4]) or nil,
     session = head[5],
     hasReasons = head[6],
+    hasFronts = head[7],
     gone = {}, added = {}, stored = {}, deleted = {},
   }
   q.storedSeq = q.seq
@@ -229,6 +232,55 @@ end
 
 function delete(q, field)
   q.deleted[#q.deleted + 1] = field
+end
+
+-- A stored element without its body, and the length of that; of content that cannot be read, all of it.
+function withoutBody(value)
+  local isReadable, _, bodyAt = pcall(partsOf, value, HEAD + 1)
+  if not isReadable then return value, 0 end
+  return sub(value, 1, bodyAt - 1), math.max(0, #value - bodyAt + 1)
+end
+
+-- Most calls need nothing of a body. But Redis has no command that reads a part of a field, and to read a megabyte from Lua keeps it from
+-- all else for 4 ms.
+LARGE = 4096
+
+function storeElement(q, seq, value)
+  store(q, 'e' .. seq, value)
+  if #value <= LARGE then return end
+  local front, length = withoutBody(value)
+  if length <= LARGE then return end
+  store(q, 'f' .. seq, front)
+  if not q.hasFronts then
+    q.hasFronts = '1'
+    store(q, 'B', '1')
+  end
+end
+
+function deleteElement(q, seq)
+  delete(q, 'e' .. seq)
+  if q.hasFronts then delete(q, 'f' .. seq) end
+end
+
+-- A stored element at least as far as its body; false if there is none.
+function readFront(q, seq)
+  return q.hasFronts and db('HGET', q.h, 'f' .. seq) or db('HGET', q.h, 'e' .. seq)
+end
+
+-- The same of many: of the fields of elements from `from` to `upTo`.
+function readFronts(q, fields, from, upTo)
+  if not q.hasFronts then return db('HMGET', q.h, spread(fields, from, upTo)) end
+  local fronts, whole, places = {}, {}, {}
+  for i = from, upTo do fronts[i - from + 1] = 'f' .. sub(fields[i], 2) end
+  local values = db('HMGET', q.h, spread(fronts))
+  for i = 1, #values do
+    if not values[i] then
+      whole[#whole + 1] = fields[from + i - 1]
+      places[#whole] = i
+    end
+  end
+  for i, value in ipairs(fieldValues(q.h, whole)) do values[places[i]] = value end
+  return values
 end
 
 -- A growing batch is written now and then, so that a call of any size needs little memory.

@@ -53,14 +53,7 @@ verbs.counts = function(q, args, at)
   return concat(parts), at + 1
 end
 
--- A stored element without its body, and the length of that; of content that cannot be read, all of it.
-local function withoutBody(value)
-  local isReadable, _, bodyAt = pcall(partsOf, value, HEAD + 1)
-  if not isReadable then return value, 0 end
-  return sub(value, 1, bodyAt - 1), math.max(0, #value - bodyAt + 1)
-end
-
--- Adds a delivery to a page, by its member in z.
+-- Adds a delivery to a page, by its member in z. `value`: its element, the front suffices if bodies are not wanted.
 local function addToPage(q, page, gid, member, value)
   local isReserved, seq = byte(member) == 108, sub(member, 10, 15)
   local d = (isReserved or isTouched(member)) and readRecord(q, gid, seq)
@@ -72,6 +65,7 @@ local function addToPage(q, page, gid, member, value)
     state, tries = maturity <= call.now and 'w' or 's', math.floor(unpackAt('>I4', member, 16) / 2)
   end
   local short, length = withoutBody(value)
+  if length == 0 and q.hasFronts then length = math.max(0, db('HSTRLEN', q.h, 'e' .. seq) - #value) end
   page[#page + 1] = pack('>c1I6I4I6c6I6I6I2I2', state, maturity, tries, isReserved and d.ends or 0, seq, length,
     isReserved and d.reservedAt or 0, #reason, #holder) .. reason .. holder
   page.elements[#page] = page.bodies and value or short
@@ -83,7 +77,7 @@ local function isCursor(after, low, state)
   return state ~= 's' or fromSix(after, 4) > call.now
 end
 
--- Adds a state's deliveries to a page until it is full; elements are read whole, also if their bodies are not wanted. Returns the last member that was looked at, or nil.
+-- Adds a state's deliveries to a page until it is full. Returns the last member that was looked at, or nil.
 local function scanState(q, page, gid, state, after)
   local low, high = rangeOf(gid, state)
   local last = nil
@@ -92,7 +86,7 @@ local function scanState(q, page, gid, state, after)
     local members = membersBetween(q.z, low, high, math.min(PAGE, page.limit - page.looked))
     if #members == 0 then return nil end
     local values
-    values, page.left = readElementsAt(q, members, page.left)
+    values, page.left = readElementsAt(q, members, { left = page.left, isFront = not page.bodies })
     for i = 1, #values do addToPage(q, page, gid, members[i], values[i]) end
     page.looked = page.looked + #values
     last = members[#values]
@@ -125,7 +119,8 @@ local function scanIds(q, page, gid, states, ids)
   for state in string.gmatch(states, '.') do
     table.sort(found[state], isEarlier)
     for _, member in ipairs(found[state]) do
-      addToPage(q, page, gid, member, db('HGET', q.h, 'e' .. sub(member, 10, 15)))
+      local seq = sub(member, 10, 15)
+      addToPage(q, page, gid, member, page.bodies and db('HGET', q.h, 'e' .. seq) or readFront(q, seq))
     end
   end
 end

@@ -311,6 +311,7 @@ local function commitPlain(q, text, at, seq, record, field)
   gone[#gone + 1] = LEASE .. ends .. seq
   local count = #deleted
   deleted[count + 1], deleted[count + 2] = field, 'e' .. seq
+  if q.hasFronts then deleted[count + 3] = 'f' .. seq end
   return true
 end
 
@@ -350,8 +351,8 @@ local function isStaleLease(q, gid, member)
   return not isReservedUntil(readRecord(q, gid, sub(member, 10, 15)), fromSix(member, 4))
 end
 
--- `step`: how many deliveries may still be removed, how many bytes read, and how many were removed. Of a plain queue in which
--- something expires the elements are read, as they may be listed under `x`.
+-- `step`: how many deliveries may still be removed, and how many were. Of a plain queue in which something expires it is read when
+-- the elements do, as they may be listed under `x`.
 local function purgeState(q, gid, state, step)
   local low, high = rangeOf(gid, state)
   local expires = gid == PLAIN and q.expires and state ~= 'r'
@@ -360,13 +361,12 @@ local function purgeState(q, gid, state, step)
     local count = #members
     if count == 0 then return end
     if expires then
-      local values
-      values, step.bytes = readElementsAt(q, members, step.bytes)
-      count = #values
-      unlistExpiries(q, members, values)
+      local fields = {}
+      for i = 1, count do fields[i] = 'e' .. sub(members[i], 10, 15) end
+      unlistExpiries(q, members, readFronts(q, fields, 1, count))
     end
     removeFirst(q, members, count)
-    step.left, step.removed = step.bytes > 0 and step.left - count or 0, step.removed + count
+    step.left, step.removed = step.left - count, step.removed + count
     for i = 1, count do
       local member = members[i]
       if not isStaleLease(q, gid, member) then finish(q, gid, sub(member, 10, 15)) end
@@ -377,7 +377,7 @@ end
 
 verbs.purge = function(q, args, at)
   local states, limit = args[at], tonumber(args[at + 1])
-  local step = { left = q.tag ~= '' and limit or 0, bytes = LARGEST_REPLY, removed = 0 }
+  local step = { left = q.tag ~= '' and limit or 0, removed = 0 }
   if step.left > 0 then endAllLeases(q) end
   for _, group in ipairs(allGroups(q)) do
     for state in string.gmatch(states, '.') do purgeState(q, group[1], state, step) end

@@ -7,6 +7,7 @@ local register, call, verbs
 local PLAIN, HEAD, LAST, MAX_ARGUMENTS
 local DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, LATER, NO_ROOM
 local six, fromSix, partsOf, spreadCall, fieldValues, membersBetween, firstMember, isEarlier, rangeOf
+local LARGE, withoutBody, storeElement, deleteElement, readFront, readFronts
 local openQueue, queueNamed, registerDue, createQueue, saveQueue
 local add, remove, store, delete, flush, flushIfLarge, noteExpiry
 local retentionOf, deadLetterPolicy, retryDelay

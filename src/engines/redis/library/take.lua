@@ -25,21 +25,22 @@ function isTouched(member)
   return byte(member, 19) % 2 == 1
 end
 
--- The elements of these members, or of as many as fit, and how many bytes are left. Without `most` the last one may exceed
--- what is left. Then whether not all fit, and their fields. `areUntouched`: whether to check, and return at last, that no delivery has
--- a record and all elements are there.
-function readElementsAt(q, members, left, most, areUntouched)
+-- The elements of these members, or of as many as fit, and how many bytes are left. Then whether not all fit, and their fields.
+-- bounds: the bytes that are `left`; `most`, without which the last element may exceed what is left; `isFront` if fronts suffice;
+-- `isPlainPop`: whether to check, and return at last, that no delivery has a record and all elements are there, none with a front.
+function readElementsAt(q, members, bounds)
+  local left, most, areUntouched = bounds.left, bounds.most, bounds.isPlainPop
   local values, fields, from, step, count = {}, {}, 1, 1, #members
   while from <= count do
     if left <= 0 then return values, left, true, fields, areUntouched end
     local upTo, before, offset = math.min(from + step - 1, count), left, from - 1
     for i = from, upTo do fields[i] = 'e' .. sub(members[i], 10, 15) end
-    local page = db('HMGET', q.h, spread(fields, from, upTo))
+    local page = bounds.isFront and readFronts(q, fields, from, upTo) or db('HMGET', q.h, spread(fields, from, upTo))
     for i = from, upTo do
       local value = page[i - offset]
       local size = value and #value or 0
       if size > left and (left <= 0 or most and left < most) then return values, left, true, fields, areUntouched end
-      if areUntouched then areUntouched = size >= HEAD and byte(members[i], 19) % 2 == 0 end
+      if areUntouched then areUntouched = size <= LARGE and size >= HEAD and byte(members[i], 19) % 2 == 0 end
       left = left - size
       values[i] = value
     end
@@ -135,7 +136,8 @@ end
 local function takeMembers(q, gid, members, areNeighbours, ends, holder, most)
   if #members == 0 then return nothingTaken() end
   local room, isPlainPop = most or LARGEST_REPLY, gid == PLAIN and ends == 0
-  local values, left, isCut, fields, areUntouched = readElementsAt(q, members, room, most, isPlainPop)
+  local bounds = { left = room, most = most, isPlainPop = isPlainPop }
+  local values, left, isCut, fields, areUntouched = readElementsAt(q, members, bounds)
   for i = #members, #values + 1, -1 do members[i], fields[i] = nil, nil end
   if areNeighbours then removeFirst(q, members, #members) else spreadCall('ZREM', q.z, members) end
   if gid ~= PLAIN then
@@ -251,17 +253,11 @@ end
 function finishPops(q, taken)
   if byte(taken) == UNTOUCHED_POPS then deleteFields(q, taken) end
   if byte(taken) ~= POPS then return end
-  local gid, deleted = sub(taken, 2, 3), q.deleted
-  local isPlain, count = gid == PLAIN, #deleted
+  local gid = sub(taken, 2, 3)
+  local isPlain = gid == PLAIN
   for at = TAKE_HEAD + 1, #taken - TAKE_STEP + 1, TAKE_STEP do
     local seq = sub(taken, at + 9, at + 14)
-    if isPlain and byte(taken, at + 18) % 2 == 0 then
-      count = count + 1
-      deleted[count] = 'e' .. seq
-    else
-      finish(q, gid, seq)
-      count = #deleted
-    end
+    if isPlain and byte(taken, at + 18) % 2 == 0 then deleteElement(q, seq) else finish(q, gid, seq) end
   end
 end
 
@@ -276,7 +272,7 @@ function undoTake(q, taken)
       end
       return
     end
-    local value = db('HGET', q.h, 'e' .. seq)
+    local value = readFront(q, seq)
     if not value then return end
     if not member then
       local maturity, tries = unpackAt('>I6I4', value)
@@ -317,10 +313,10 @@ end
 local function restore(q, gid, seq, head, content, reason)
   local maturity, tries, _, expiresAt = unpackAt('>I6I4I6c6', head)
   if gid == PLAIN then
-    store(q, 'e' .. seq, head .. content)
+    storeElement(q, seq, head .. content)
   elseif db('HEXISTS', q.h, 'g' .. seq) == 0 then
     -- If the other groups have finished, the record is made again: its age for retention starts again.
-    store(q, 'e' .. seq, head .. content)
+    storeElement(q, seq, head .. content)
     newElement(q, seq, { gid }, maturity, tries, expiresAt)
   end
   flush(q)
