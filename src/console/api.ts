@@ -84,13 +84,17 @@ export function urlOf(where: string): URL {
 }
 
 /** @throws ApiError if the response is no success, or if there is none */
-export async function call(where: string, request: ApiRequest = {}): Promise<Response> {
+export function call(where: string, request: ApiRequest = {}): Promise<Response> {
+  return withFreshToken(() => send(where, request));
+}
+
+/** Sends once more if another tab has signed in again: the browser's cookie is of that session, the token of the one before. Nothing was changed. */
+export async function withFreshToken<T>(request: () => Promise<T>): Promise<T> {
   try {
-    return await send(where, request);
+    return await request();
   } catch (error) {
-    // Another tab has signed in again: the browser's cookie is of that session, the token of the one before. Nothing was changed.
     if (!isStaleToken(error) || !(await renewSession())) throw error;
-    return send(where, request);
+    return request();
   }
 }
 

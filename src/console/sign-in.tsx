@@ -3,6 +3,7 @@ import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
 import { ApiError, messageOf } from './api.ts';
 import icon from './icon.svg';
 import { notice, signIn } from './session.ts';
+import { nextFrame } from './timers.ts';
 import { Icon } from './ui/icon.tsx';
 
 export function SignIn() {
@@ -16,7 +17,15 @@ export function SignIn() {
 /** Over the page of a session that has ended. It hides the page, and keeps it as it is. */
 export function SignInAgain({ user }: { readonly user: string }) {
   const dialog = useRef<HTMLDialogElement>(null);
-  useLayoutEffect(() => dialog.current?.showModal(), []);
+  useLayoutEffect(() => {
+    const before = document.activeElement;
+    dialog.current?.showModal();
+    // Once the dialog is gone: Chromium puts nothing that is typed into a field that got the focus while the dialog closed.
+    return () =>
+      nextFrame(() => {
+        if (before instanceof HTMLElement && before.isConnected) before.focus();
+      });
+  }, []);
   return (
     <dialog
       ref={dialog}

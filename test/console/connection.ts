@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
-import type { Page } from 'playwright-core';
+import type { Page, Route } from 'playwright-core';
 import { ADMIN, type OpenedConsole, READER } from './opened.ts';
 import { setHidden } from './refreshing.ts';
 
@@ -197,6 +197,105 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByText('You may not manage N.').waitFor();
     await pause.waitFor({ state: 'detached' });
   });
+
+  it('stores an element once that is inserted again since the response was lost', async () => {
+    await opened().insert('N', 'lost', '1');
+    const page = await opened().page('#/q/N/lost', { isFailing: true });
+    await page.getByRole('button', { name: 'Insert' }).click();
+    const dialog = page.getByRole('dialog');
+    await page.getByLabel('Body').fill('"again"');
+    await page.route('**/q/N/lost', loseResponse);
+    await dialog.getByRole('button', { name: 'Insert' }).click();
+    await dialog.getByText('The server did not answer').waitFor();
+    await page.unrouteAll();
+    await dialog.getByRole('button', { name: 'Insert' }).click();
+    await page.getByText('An element was inserted into lost').waitFor();
+    assert.equal(await opened().size('N', 'lost'), 2);
+  });
+
+  it('counts again before an operation is started again whose response was lost', async () => {
+    await opened().insert('N', 'unsure', '1');
+    const page = await opened().page('#/q/N/unsure', { isFailing: true });
+    await page.getByRole('button', { name: 'Copy …' }).click();
+    const dialog = page.getByRole('dialog');
+    await page.getByLabel('To queue').fill('unsure-copy');
+    const confirm = dialog.getByRole('button', {
+      name: 'Copy 1 element of unsure to unsure-copy',
+      disabled: false,
+    });
+    await confirm.waitFor();
+    await page.route('**/operations', loseResponse);
+    await confirm.click();
+    await dialog.getByText('The response was lost: the operation may run.').waitFor();
+    assert.equal(await confirm.count(), 0);
+    await page.unrouteAll();
+    await dialog.getByRole('button', { name: 'Try again' }).click();
+    await confirm.waitFor();
+  });
+
+  it('says how many queues were paused if some could not be, and keeps those selected', async () => {
+    for (const queue of ['some-a', 'some-b', 'some-c']) await opened().insert('N', queue, '1');
+    const page = await opened().page('#/queues?filter=some-', { isFailing: true });
+    await page.getByLabel('Select all that are listed').check();
+    await page.route('**/q/N/some-b/pause', (route) =>
+      route.fulfill({ status: 503, json: { code: 'storage-unavailable', message: 'The engine is away.' } }),
+    );
+    await page.getByRole('button', { name: 'Pause', exact: true }).click();
+    await page
+      .getByText('2 queues paused; 1 other is as before and still selected: The engine is away.')
+      .waitFor();
+    await page.getByText('1 queue selected').waitFor();
+    await page.unrouteAll();
+    await page.getByRole('button', { name: 'Pause', exact: true }).click();
+    await page.getByText('1 queue paused').waitFor();
+  });
+
+  it('imports with the session that another tab has begun', async () => {
+    await opened().insert('N', 'two-imports', '1');
+    const lines = Buffer.from(await (await opened().request('GET', '/q/N/two-imports/export')).arrayBuffer());
+    const page = await pausedPage('#/q/N/two-imports-copy');
+    await page.context().request.post(`${opened().server.url}/console/session`, { data: ADMIN });
+    opened().forgetSignIns();
+    await page.getByRole('button', { name: 'More of two-imports-copy' }).click();
+    await page.getByRole('button', { name: 'Import …' }).click();
+    await page.getByLabel('File').setInputFiles({ name: 'q.ndjson', mimeType: 'text/plain', buffer: lines });
+    await page.getByRole('dialog').getByRole('button', { name: 'Import into two-imports-copy' }).click();
+    await page.getByText('1 element imported').waitFor();
+  });
+
+  it('gives the focus back to the field that had it when the session ended', async () => {
+    await opened().insert('N', 'focus', '1');
+    const page = await opened().page('#/q/N/focus', { isFailing: true });
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    await page.getByRole('button', { name: 'Insert' }).click();
+    await page.getByLabel('Body').fill('"typed"');
+    await endSessions();
+    await page.getByText('Your session has ended').waitFor();
+    await page.getByLabel('Password').fill(ADMIN.password);
+    await page.getByRole('button', { name: 'Sign in' }).click();
+    await page.getByRole('button', { name: 'Sign in' }).waitFor({ state: 'detached' });
+    await page.locator('textarea[name="text"]:focus').waitFor();
+    await page.keyboard.type('!');
+    assert.equal(await page.getByLabel('Body').inputValue(), '"typed"!');
+  });
+
+  it('follows the server anew after the computer has slept', async () => {
+    const page = await opened().page('#/queues');
+    await page.clock.install();
+    await page.reload();
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    const followed = page.waitForRequest('**/events?*');
+    await page.clock.fastForward('10:00');
+    await followed;
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+  });
+
+  /** The server does what it is asked for, and the page does not learn of it. */
+  async function loseResponse(route: Route): Promise<void> {
+    if (route.request().postData()?.includes('"dryRun":true') === true) return route.continue();
+    await route.fetch();
+    await route.abort();
+  }
 
   async function endSessions(): Promise<void> {
     await opened().request('DELETE', `/console/sessions?user=${ADMIN.user}`);

@@ -1,6 +1,6 @@
 import { type Signal, useSignal } from '@preact/signals';
 import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
-import { BASE, call, path } from '../api.ts';
+import { BASE, call, messageOf, path } from '../api.ts';
 import { count, several } from '../format.ts';
 import {
   type FoundQueues,
@@ -100,8 +100,8 @@ export function Queues() {
         {selected.value.size > 0 && (
           <SelectionBar
             chosen={[...selected.value.values()]}
-            onDone={() => {
-              selected.value = new Map();
+            onDone={(failed) => {
+              selected.value = new Map(failed.map((one) => [keyOf(one), one]));
               found.reload();
             }}
             onNone={() => {
@@ -291,17 +291,22 @@ function SelectionBar({
   onNone,
 }: {
   readonly chosen: readonly QueueNamed[];
-  readonly onDone: () => void;
+  /** @param failed those that could not be changed */
+  readonly onDone: (failed: readonly QueueNamed[]) => void;
   readonly onNone: () => void;
 }) {
   const manageable = chosen.filter(({ ns }) => may('manage', ns));
   const change = (verb: 'pause' | 'resume'): Promise<void> =>
     act(async () => {
-      await Promise.all(
-        manageable.map(({ ns, queue }) => call(path('q', ns, queue, verb), { method: 'POST' })),
+      const changes = await Promise.allSettled(
+        manageable.map(async ({ ns, queue }) => call(path('q', ns, queue, verb), { method: 'POST' })),
       );
-      onDone();
-      return `${several(manageable.length, 'queue')} ${verb === 'pause' ? 'paused' : 'resumed'}`;
+      const errors = changes.flatMap((one) => (one.status === 'rejected' ? [one.reason] : []));
+      onDone(manageable.filter((_, i) => changes[i]?.status === 'rejected'));
+      const changed = `${several(manageable.length - errors.length, 'queue')} ${verb === 'pause' ? 'paused' : 'resumed'}`;
+      if (errors.length === 0) return changed;
+      const left = `${several(errors.length, 'other is', 'others are')} as before and still selected`;
+      throw new Error(`${changed}; ${left}: ${messageOf(errors[0])}`);
     });
   return (
     <section class="bar" aria-label="Selection">

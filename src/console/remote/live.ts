@@ -295,6 +295,8 @@ function replace<K, V>(map: Map<K, V>, others: ReadonlyMap<K, V>): void {
 }
 
 const FORGET_EVERY_MS = 60_000;
+/** Timers that come so late say that the computer slept. Its connections may be dead without an error, for minutes. */
+const SLEEP_MS = 30_000;
 
 /**
  * Follows the server until the page is closed.
@@ -315,6 +317,18 @@ export function follow(isAtOnce: boolean): void {
     if (wanted.value) return listen();
     connection.value = isHidden.value ? 'resting' : isPaused.value ? 'paused' : 'connecting';
     return undefined;
+  });
+  addEventListener('online', () => {
+    attempt.value += 1;
+  });
+  effect(() => {
+    if (!wanted.value) return undefined;
+    let last = now();
+    return every(1_000, () => {
+      const at = now();
+      if (at - last > SLEEP_MS) attempt.value += 1;
+      last = at;
+    });
   });
   effect(() => {
     if (!session.value || isDue.value) return undefined;

@@ -1,4 +1,4 @@
-import { ApiError, apiError, BASE, ownHeaders, path, urlOf } from '../api.ts';
+import { ApiError, apiError, BASE, ownHeaders, path, urlOf, withFreshToken } from '../api.ts';
 import type { QueueNamed } from './live.ts';
 
 /** What an import stored; `repeated` were left out, since they are there or were imported before. */
@@ -12,15 +12,21 @@ export function exportUrl({ ns, queue }: QueueNamed): string {
   return new URL(path('q', ns, queue, 'export'), BASE).href;
 }
 
+interface ImportOptions {
+  readonly signal: AbortSignal;
+  readonly onProgress: (sentBytes: number) => void;
+}
+
 /**
- * Sends the file of an export. Not by `fetch`, which does not say how much has been sent.
+ * Sends the file of an export.
  * @throws ApiError its details say how much had been stored before a line that is wrong
  */
-export function importFile(
-  { ns, queue }: QueueNamed,
-  file: Blob,
-  options: { readonly signal: AbortSignal; readonly onProgress: (sentBytes: number) => void },
-): Promise<ImportResult> {
+export function importFile(into: QueueNamed, file: Blob, options: ImportOptions): Promise<ImportResult> {
+  return withFreshToken(() => sendFile(into, file, options));
+}
+
+/** Not by `fetch`, which does not say how much has been sent. */
+function sendFile({ ns, queue }: QueueNamed, file: Blob, options: ImportOptions): Promise<ImportResult> {
   const { promise, resolve, reject } = Promise.withResolvers<ImportResult>();
   const request = new XMLHttpRequest();
   request.open('POST', urlOf(path('q', ns, queue, 'import')));

@@ -1,4 +1,5 @@
 import { useSignal } from '@preact/signals';
+import { useRef } from 'preact/hooks';
 import { call, path } from '../api.ts';
 import { named } from '../format.ts';
 import { bytesOfText } from '../remote/header-text.ts';
@@ -35,6 +36,12 @@ export function InsertDialog({
 }) {
   const error = useSignal<unknown>(null);
   const isBusy = useSignal(false);
+  const attempt = useRef({ content: '', key: '' });
+  /** The same for the same content: an insert whose response was lost is repeated, and stored once. */
+  const keyFor = (content: string): string => {
+    if (attempt.current.content !== content) attempt.current = { content, key: randomKey() };
+    return attempt.current.key;
+  };
   const insert = async (event: SubmitEvent): Promise<void> => {
     event.preventDefault();
     const data = new FormData(event.currentTarget as HTMLFormElement);
@@ -43,10 +50,15 @@ export function InsertDialog({
     error.value = null;
     try {
       const headers = readHeaders(field('headers'));
+      const content = ['text', 'contentType', 'headers', 'delay'].map(field);
       await call(path('q', ns, queue), {
         method: 'PUT',
         query: { delay: field('delay') },
-        headers: { ...headers, 'content-type': field('contentType') || 'application/octet-stream' },
+        headers: {
+          ...headers,
+          'content-type': field('contentType') || 'application/octet-stream',
+          'idempotency-key': keyFor(JSON.stringify(content)),
+        },
         body: field('text'),
       });
       say(`An element was inserted into ${named(queue)}`);
@@ -101,6 +113,13 @@ export function InsertDialog({
       </form>
     </Dialog>
   );
+}
+
+/** `crypto.randomUUID` is there over TLS only. */
+function randomKey(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) =>
+    byte.toString(16).padStart(2, '0'),
+  ).join('');
 }
 
 const HEADER_NAME = /^[\w!#$%&'*+.^`|~-]+$/;

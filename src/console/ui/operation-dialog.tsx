@@ -1,6 +1,6 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
-import { call, path } from '../api.ts';
+import { ApiError, call, path } from '../api.ts';
 import { bytes, count, named, several, startOfDay } from '../format.ts';
 import { isComplete, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import {
@@ -96,7 +96,16 @@ export function OperationDialog({
           : {};
       // What came since the count was not confirmed.
       const limit = dryRun || preview.peek() === null ? {} : { limit: preview.peek()?.matched };
-      const { id } = await startOperation({ ...request.peek(), ...to, ...limit, dryRun }, abort.signal);
+      const { id } = await startOperation({ ...request.peek(), ...to, ...limit, dryRun }, abort.signal).catch(
+        (reason: unknown) => {
+          if (dryRun || !mayHaveStarted(reason)) throw reason;
+          // What it would change now is counted again before it can be confirmed again.
+          preview.value = null;
+          throw new Error(
+            'The response was lost: the operation may run. Look at the list of operations before you start it again.',
+          );
+        },
+      );
       const onProgress = (operation: OperationDetails): void => {
         shown.value = operation;
         error.value = null;
@@ -175,7 +184,7 @@ export function OperationDialog({
             </label>
           )}
           {error.value !== null && <Failure error={error.value} retry={() => void run(true)} />}
-          <Preview operation={preview.value} />
+          {(error.value === null || preview.value !== null) && <Preview operation={preview.value} />}
           <div class="foot">
             <button type="button" onClick={() => onClose(false)}>
               Cancel
@@ -200,6 +209,11 @@ export function OperationDialog({
       )}
     </Dialog>
   );
+}
+
+/** Whether a start may have succeeded although its response says nothing of that. */
+function mayHaveStarted(error: unknown): boolean {
+  return error instanceof ApiError && (error.status === 0 || error.code === 'outcome-unknown');
 }
 
 function Preview({ operation }: { readonly operation: OperationDetails | null }) {
