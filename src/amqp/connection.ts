@@ -152,9 +152,8 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   }
 
   settled(ticket: SettleTicket | null): void {
-    if (ticket === null || ticket.deliveryId === null) return;
-    const { endpoint } = ticket.link;
-    endpoint.session.settleSent(endpoint, ticket.deliveryId);
+    if (ticket === null || ticket.delivery === null) return;
+    ticket.link.endpoint.session.settleSent(ticket.delivery);
   }
 
   notSettled(tickets: readonly (SettleTicket | null)[], error: unknown): void {

@@ -27,6 +27,7 @@ import {
   type SenderHandler,
   type Terminus,
 } from './core/link.ts';
+import { SentDelivery } from './core/session.ts';
 import { AMQP_ERRORS, wireError } from './errors.ts';
 import { AMQP_LIMITS, REJECT_DELAY } from './limits.ts';
 import { elementOf, messageOf } from './message.ts';
@@ -185,16 +186,16 @@ function checkTarget(address: string): void {
 export interface SettleTicket {
   readonly link: OutgoingLink;
   /** Null: the client has settled it. */
-  readonly deliveryId: number | null;
+  readonly delivery: SentDelivery | null;
 }
 
 /**
  * A link by which a client receives: a consumer of the queue that its source names, with its credit for the window.
- * Settled, it pops; else it reserves, and the client's outcomes settle. An element is known by its delivery's id.
+ * Settled, it pops; else it reserves, and the client's outcomes settle.
  */
-export class OutgoingLink extends PushConsumer<AmqpConnection, number> implements SenderHandler {
+export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> implements SenderHandler {
   readonly endpoint: SenderEndpoint;
-  readonly #settledTicket: SettleTicket = { link: this, deliveryId: null };
+  readonly #settledTicket: SettleTicket = { link: this, delivery: null };
   #isDraining = false;
 
   /** @throws QuaysideError if the source, or the right to read there, is not what it must be */
@@ -246,14 +247,14 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, number> implement
     if (this.asked > this.free) this.leave();
   }
 
-  onDisposition(deliveryId: number, state: DeliveryState, isSettled: boolean): void {
-    const one = this.outstanding.get(deliveryId);
+  onDisposition(delivery: SentDelivery, state: DeliveryState, isSettled: boolean): void {
+    const one = this.outstanding.get(delivery);
     if (one === undefined) return;
     const action = this.#actionFor(state, isSettled, one.tries);
     if (action === null) return;
     const settled = [one];
     this.settle(settled);
-    const ticket = isSettled ? this.#settledTicket : { link: this, deliveryId };
+    const ticket = isSettled ? this.#settledTicket : { link: this, delivery };
     this.session.settles.add(this.queue, settled, action, ticket, 0);
   }
 
@@ -289,8 +290,9 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, number> implement
       this.fail(error);
       return bytes.length;
     }
-    const observer = this.track(session.nextDeliveryId, delivery);
-    session.send(endpoint, bytes, observer, this.leaseMs === null);
+    const sent = new SentDelivery(endpoint, bytes, this.leaseMs === null);
+    sent.observer = this.track(sent, delivery);
+    session.send(sent);
     return bytes.length;
   }
 
@@ -369,8 +371,8 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
     this.lookAgain();
   }
 
-  onDisposition(deliveryId: number, _state: DeliveryState, isSettled: boolean): void {
-    if (!isSettled) this.endpoint.session.settleSent(this.endpoint, deliveryId);
+  onDisposition(delivery: SentDelivery, _state: DeliveryState, isSettled: boolean): void {
+    if (!isSettled) this.endpoint.session.settleSent(delivery);
   }
 
   protected override get free(): number {
@@ -385,7 +387,7 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
       return 0;
     }
     this.session.counts.messages += 1;
-    this.endpoint.session.send(this.endpoint, bytes, null, this.#isSettled);
+    this.endpoint.session.send(new SentDelivery(this.endpoint, bytes, this.#isSettled));
     return bytes.length;
   }
 

@@ -77,6 +77,10 @@ function odd(fields: Readonly<Record<number, Wire>>, payload = BODY): Buffer {
   );
 }
 
+/** A flow of a session: the client has seen what was sent before `nextIncomingId`. */
+const window = (nextIncomingId: number, size: number): Buffer =>
+  frame('flow', [uint(nextIncomingId), uint(size), uint(0), uint(2048)]);
+
 describe('The endpoint of a session, of transfers', () => {
   const cases: Readonly<Record<string, [Buffer, string]>> = {
     'no handle': [odd({ 0: NULL }), DECODE],
@@ -311,7 +315,7 @@ describe('The endpoint of a session, of dispositions', () => {
     const { unsettled } = AMQP_LIMITS;
     const driver = receiving(2 * unsettled)
       .sendMessages(unsettled)
-      .receive(disposition(0, 0))
+      .receive(disposition(0, 0), window(unsettled, 2048))
       .sendMessages(1);
     assert.equal(driver.refusal(disposition(0, unsettled)), 'passed');
     assert.equal(driver.dispositions.length, unsettled + 1);
@@ -353,7 +357,7 @@ describe('The endpoint of a session, of dispositions', () => {
     ]);
     driver.forget();
     const { sender } = driver;
-    for (const id of [0, 1, 1]) sender.session.settleSent(sender, id);
+    for (const one of [...driver.sent, ...driver.sent.slice(1)]) sender.session.settleSent(one);
     driver.endpoint.flush();
     assert.deepEqual(driver.kinds, [KIND.disposition]);
     assert.equal(sender.unsettledCount, 0);
@@ -364,22 +368,19 @@ describe('The endpoint of a session, of dispositions', () => {
     const { unsettled } = AMQP_LIMITS;
     const driver = receiving(3 * unsettled)
       .sendMessages(unsettled)
-      .receive(disposition(0, unsettled - 1));
+      .receive(disposition(0, unsettled - 1), window(unsettled, 2048));
     driver.sendMessages(unsettled);
     const { length } = driver.dispositions;
     driver.receive(disposition(0, unsettled - 1));
     assert.equal(driver.dispositions.length, length);
     // Nor does this side, which may settle late what its client settled already.
     const { sender } = driver;
-    for (let id = 0; id < unsettled; id++) sender.session.settleSent(sender, id);
+    for (const one of driver.sent.slice(0, unsettled)) sender.session.settleSent(one);
     assert.equal(sender.unsettledCount, unsettled);
   });
 });
 
 describe('The endpoint of a session, of what it sends', () => {
-  const window = (nextIncomingId: number, size: number): Buffer =>
-    frame('flow', [uint(nextIncomingId), uint(size), uint(0), uint(2048)]);
-
   it('sends no more than the window of the client has room for, and the rest when it opens', () => {
     const driver = receiving(10).receive(window(0, 2)).sendMessages(5);
     assert.deepEqual([driver.kinds.length, driver.sender.sendable], [2, 0]);
@@ -546,6 +547,9 @@ describe('The endpoint of a session, of what it sends', () => {
     driver.receive(window(1, 5));
     assert.deepEqual(driver.kinds, [KIND.transfer, KIND.detach, KIND.transfer]);
     assert.deepEqual([first.unsettledCount, second.unsettledCount], [0, 1]);
+    // Clients end their connection if a delivery-id is left out.
+    assert.deepEqual([idOf(driver.frames[0] ?? BODY, 20), idOf(driver.frames[2] ?? BODY, 20)], [0, 1]);
+    assert.equal(second.session.available, AMQP_LIMITS.unsettled - 1);
   });
 
   it('keeps its books over any order of sends, dispositions, windows and credit', () => {

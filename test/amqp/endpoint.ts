@@ -9,6 +9,7 @@ import {
   type SenderEndpoint,
 } from '../../src/amqp/core/link.ts';
 import { ProtocolError } from '../../src/amqp/core/protocol-error.ts';
+import { SentDelivery } from '../../src/amqp/core/session.ts';
 import type { WriteObserver } from '../../src/session/socket-writer.ts';
 import { type Said, splitFrame } from './raw-client.ts';
 import { attachReceiver, begin, frame, type Performative, str, type Wire } from './wire.ts';
@@ -109,12 +110,16 @@ export class EndpointDriver implements ConnectionHost {
     for (let i = 0; i < count; i++) {
       const message = Buffer.alloc(TRANSFER_HEAD_BYTES + bytes, 'm');
       const observer = { written: () => {}, lost: () => this.lost.push(i) };
-      this.sender.session.send(this.sender, message, observer, isSettled);
+      const delivery = new SentDelivery(this.sender, message, isSettled);
+      delivery.observer = observer;
+      this.sent.push(delivery);
+      this.sender.session.send(delivery);
     }
     return this;
   }
 
   readonly lost: number[] = [];
+  readonly sent: SentDelivery[] = [];
 
   planFlush(): void {
     this.isFlushPlanned = true;
@@ -151,7 +156,7 @@ export class EndpointDriver implements ConnectionHost {
     link.accept(
       {
         onFlow: () => {},
-        onDisposition: (id: number, { kind }: DeliveryState, isSettled: boolean) =>
+        onDisposition: ({ id }: SentDelivery, { kind }: DeliveryState, isSettled: boolean) =>
           this.dispositions.push([id, kind, isSettled]),
         onDetach,
       },

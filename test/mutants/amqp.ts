@@ -88,8 +88,8 @@ export const AMQP: readonly Mutant[] = [
     suite: 'AMQP deliveries',
     edits: edit(
       'core/session.ts',
-      'while ((deliveryId - this.#oldestId) >>> 0 >= this.#ring.length) this.#growRing();',
-      'while (!isSettled && (deliveryId - this.#oldestId) >>> 0 >= this.#ring.length) this.#growRing();',
+      'while ((id - this.#oldestId) >>> 0 >= this.#ring.length) this.#growRing();',
+      'while (!delivery.isSettled && (id - this.#oldestId) >>> 0 >= this.#ring.length) this.#growRing();',
     ),
   },
   {

@@ -3,7 +3,7 @@ import { DESCRIBED, PERFORMATIVE } from './codes.ts';
 import { NOTHING } from './fields.ts';
 import { FRAME_TYPE, frame, frameWithError, writeError, writer } from './frames.ts';
 import type { AmqpError } from './protocol-error.ts';
-import type { LinkFlow, SessionEndpoint, Waiting } from './session.ts';
+import type { LinkFlow, SentDelivery, SessionEndpoint, Waiting } from './session.ts';
 
 /** The source or target of an `attach`, as the client wrote it. */
 export interface Terminus {
@@ -62,7 +62,7 @@ export interface ReceiverHandler extends EndpointHandler {
 export interface SenderHandler extends EndpointHandler {
   onFlow(): void;
   /** Each disposition of the client that names the delivery, until it is settled. */
-  onDisposition(deliveryId: number, state: DeliveryState, isSettled: boolean): void;
+  onDisposition(delivery: SentDelivery, state: DeliveryState, isSettled: boolean): void;
 }
 
 /** A source (messaging, 3.5.3) or target (3.5.4) as this server answers it. */

@@ -3,6 +3,7 @@ import { Fifo } from '../../util/fifo.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import { DESCRIBED, PERFORMATIVE } from './codes.ts';
 import type { ConnectionEndpoint } from './connection.ts';
+import { NOTHING } from './fields.ts';
 import {
   FRAME_TYPE,
   frame,
@@ -26,16 +27,28 @@ export interface LinkFlow {
 /** The outcomes that this server gives to what a client sent. */
 type ReplyOutcome = 'accepted' | 'released' | 'rejected';
 
-/** A message on its way to the client. */
-interface Departure {
+/** A message for the client, until it is settled. */
+export class SentDelivery {
   readonly endpoint: SenderEndpoint;
-  readonly deliveryId: number;
-  readonly observer: WriteObserver | null;
-  /** Encoded, behind `TRANSFER_HEAD_BYTES` of room. */
-  readonly bytes: Buffer;
+  /** It needs no outcome. */
   readonly isSettled: boolean;
+  /** Learns what becomes of it; null: nobody does. */
+  observer: WriteObserver | null = null;
+  /**
+   * Its delivery-id; -1 before its first frame is written. Clients end their connection if an id is left out, and a link may
+   * end before its messages are sent.
+   */
+  id = -1;
+  /** What is to be sent: the encoded message behind `TRANSFER_HEAD_BYTES` of room, which are overwritten. */
+  bytes: Buffer;
   /** The next byte to send. */
-  at: number;
+  at = TRANSFER_HEAD_BYTES;
+
+  constructor(endpoint: SenderEndpoint, bytes: Buffer, isSettled: boolean) {
+    this.endpoint = endpoint;
+    this.bytes = bytes;
+    this.isSettled = isSettled;
+  }
 }
 
 /** A flow of a link that has to stay behind its messages. */
@@ -49,7 +62,7 @@ interface DepartingFlow {
 }
 
 /** What waits for the client's window. */
-export type Waiting = Departure | DepartingFlow;
+export type Waiting = SentDelivery | DepartingFlow;
 
 /** Settlements that one disposition carries. */
 interface PendingSettlement {
@@ -74,8 +87,8 @@ const INITIAL_RING = 16;
 /**
  * This server's end of a session (transport, 2.5). All ids are serial numbers of 32 bits, which wrap.
  *
- * Sent deliveries that are not settled are in a ring by their ids. The ring grows to `AMQP_LIMITS.unsettled`; the
- * next id is given out when its place is free, that is, when the oldest is settled. Messages that the client's window
+ * Sent deliveries that are not settled are in a ring by their ids. The ring grows to `AMQP_LIMITS.unsettled`; a message is
+ * taken when there is a place for the next id, that is, when the oldest is settled. Messages that the client's window
  * has no room for wait in one queue with the flows that report used credit, so that a drained link's flow never
  * overtakes a transfer.
  */
@@ -108,8 +121,10 @@ export class SessionEndpoint {
   /** No delivery before it is unsettled. */
   #oldestId: number;
   #hasSent = false;
-  /** The links of unsettled deliveries, by ids modulo the ring's length. */
-  #ring: (SenderEndpoint | undefined)[] = Array<undefined>(INITIAL_RING).fill(undefined);
+  /** Unsettled deliveries, by ids modulo the ring's length. */
+  #ring: (SentDelivery | undefined)[] = Array<undefined>(INITIAL_RING).fill(undefined);
+  /** Deliveries in the queue that have no id yet. */
+  #unnumbered = 0;
   readonly #queue = new Fifo<Waiting>();
   #pending: PendingSettlement | null = null;
 
@@ -146,14 +161,9 @@ export class SessionEndpoint {
     connection.send(begin, null);
   }
 
-  /** The id of the next delivery that is sent. */
-  get nextDeliveryId(): number {
-    return this.#nextDeliveryId;
-  }
-
   /** Deliveries that may still be unsettled. */
   get available(): number {
-    return WINDOW - ((this.#nextDeliveryId - this.#oldestId) >>> 0);
+    return WINDOW - this.#unnumbered - ((this.#nextDeliveryId - this.#oldestId) >>> 0);
   }
 
   /** Deliveries that may be sent now, and leave at once. */
@@ -281,26 +291,14 @@ export class SessionEndpoint {
 
   // What is sent to the client.
 
-  /**
-   * Sends a message of a link as `nextDeliveryId`, or queues it until the client's window opens. There must be credit, and
-   * room: `available`.
-   * @param bytes the encoded message behind `TRANSFER_HEAD_BYTES` of room, which are overwritten
-   * @param observer learns what becomes of it; null: nobody does
-   * @param isSettled it needs no outcome
-   */
-  send(endpoint: SenderEndpoint, bytes: Buffer, observer: WriteObserver | null, isSettled: boolean): void {
+  /** Sends a message of a link, or queues it until the client's window opens. There must be credit, and room: `available`. */
+  send(delivery: SentDelivery): void {
     if (this.available <= 0) throw new Error('The session has no room for another unsettled delivery.');
+    const { endpoint } = delivery;
     endpoint.credit -= 1;
     endpoint.queued += 1;
-    const deliveryId = this.#nextDeliveryId;
-    this.#hasSent = true;
-    this.#nextDeliveryId = next(deliveryId);
-    // One that is sent settled has a place, too: a disposition of it must not find the older delivery of another place.
-    while ((deliveryId - this.#oldestId) >>> 0 >= this.#ring.length) this.#growRing();
-    if (isSettled) this.#advanceOldest();
-    else this.#remember(deliveryId, endpoint);
-    const departure = { endpoint, deliveryId, observer, bytes, isSettled, at: TRANSFER_HEAD_BYTES };
-    if (this.#queue.length > 0 || !this.#transfer(departure)) this.#enqueue(departure);
+    this.#unnumbered += 1;
+    if (this.#queue.length > 0 || !this.#transfer(delivery)) this.#enqueue(delivery);
   }
 
   /**
@@ -343,10 +341,10 @@ export class SessionEndpoint {
     if (serialDifference(last, oldest) < 0) return 0;
     const from = serialDifference(oldest, first) > 0 ? oldest : first;
     for (let id = from; ; id = next(id)) {
-      const endpoint = this.#unsettled(id);
-      if (endpoint !== undefined) {
-        if (isSettled) this.#forget(id);
-        endpoint.handler?.onDisposition(id, state, isSettled);
+      const delivery = this.#unsettled(id);
+      if (delivery !== undefined) {
+        if (isSettled) this.#forget(delivery);
+        delivery.endpoint.handler?.onDisposition(delivery, state, isSettled);
       }
       if (id === last) break;
     }
@@ -355,17 +353,18 @@ export class SessionEndpoint {
   }
 
   /** Tells the client that a delivery is settled which it did not settle itself. Harmless if it did. */
-  settleSent(endpoint: SenderEndpoint, deliveryId: number): void {
-    if (this.isOver || this.#unsettled(deliveryId) !== endpoint) return;
-    this.#forget(deliveryId);
-    this.#settle(false, deliveryId, null);
+  settleSent(delivery: SentDelivery): void {
+    if (this.isOver || this.#unsettled(delivery.id) !== delivery) return;
+    this.#forget(delivery);
+    this.#settle(false, delivery.id, null);
     this.#connection.host.onRoom(this);
   }
 
   /** A link is over: what it has not sent is lost, and nothing of it will be settled. */
   forgetSent(endpoint: SenderEndpoint): void {
     for (let id = this.#oldestId; endpoint.unsettledCount > 0; id = next(id)) {
-      if (this.#unsettled(id) === endpoint) this.#forget(id);
+      const delivery = this.#unsettled(id);
+      if (delivery?.endpoint === endpoint) this.#forget(delivery);
     }
     if (this.#queue.length > 0) {
       for (const waiting of this.#queue.clear()) {
@@ -381,6 +380,7 @@ export class SessionEndpoint {
 
   #lose(waiting: Waiting): void {
     if (waiting.bytes === null) return;
+    if (waiting.id === -1) this.#unnumbered -= 1;
     this.#connection.host.onQueued(waiting.at - waiting.bytes.length);
     waiting.observer?.lost();
   }
@@ -407,31 +407,32 @@ export class SessionEndpoint {
     this.writeFlow({ ...endpoint.linkFlow(), drain: isDrained || endpoint.isDraining });
   }
 
-  #transferQueued(departure: Departure): boolean {
-    const { at } = departure;
-    const isWhole = this.#transfer(departure);
-    this.#connection.host.onQueued(at - departure.at);
+  #transferQueued(delivery: SentDelivery): boolean {
+    const { at } = delivery;
+    const isWhole = this.#transfer(delivery);
+    this.#connection.host.onQueued(at - delivery.at);
     return isWhole;
   }
 
   /** Sends what the client's window has room for; returns whether that was the rest of the message. */
-  #transfer(departure: Departure): boolean {
-    const { endpoint, deliveryId, observer, bytes, isSettled } = departure;
+  #transfer(delivery: SentDelivery): boolean {
+    const { endpoint, observer, bytes, isSettled } = delivery;
     const maxPayload = this.#connection.peerFrameBytes - TRANSFER_HEAD_BYTES;
     while (this.#remoteWindow > 0) {
-      const { at } = departure;
-      const isFirst = at === TRANSFER_HEAD_BYTES;
+      const { at } = delivery;
+      const isFirst = delivery.id === -1;
       if (isFirst) {
         endpoint.queued -= 1;
         endpoint.deliveryCount = next(endpoint.deliveryCount);
+        this.#number(delivery);
         this.#flushSettlements();
       }
       const end = Math.min(bytes.length, at + maxPayload);
-      departure.at = end;
+      delivery.at = end;
       // Only in front of the first part is there room for a head.
       const frame = isFirst ? bytes : Buffer.allocUnsafe(TRANSFER_HEAD_BYTES + end - at);
       if (!isFirst) bytes.copy(frame, TRANSFER_HEAD_BYTES, at, end);
-      const head = { channel: this.channel, handle: endpoint.ownHandle, deliveryId };
+      const head = { channel: this.channel, handle: endpoint.ownHandle, deliveryId: delivery.id };
       const hasMore = end < bytes.length;
       const frameEnd = TRANSFER_HEAD_BYTES + end - at;
       writeTransferHead(frame, frameEnd, head, isSettled, hasMore);
@@ -439,26 +440,40 @@ export class SessionEndpoint {
       this.#nextOutgoingId = next(this.#nextOutgoingId);
       const sent = frame.length === frameEnd ? frame : frame.subarray(0, frameEnd);
       this.#connection.send(sent, hasMore ? null : observer);
-      if (!hasMore) return true;
+      if (hasMore) continue;
+      // It may stay unsettled for long.
+      delivery.bytes = NOTHING;
+      return true;
     }
     return false;
   }
 
   // The ring.
 
-  #unsettled(id: number): SenderEndpoint | undefined {
+  /** Gives a delivery the next id. */
+  #number(delivery: SentDelivery): void {
+    const id = this.#nextDeliveryId;
+    delivery.id = id;
+    this.#unnumbered -= 1;
+    this.#hasSent = true;
+    this.#nextDeliveryId = next(id);
+    // One that is sent settled has a place, too: a disposition of it must not find the older delivery of another place.
+    while ((id - this.#oldestId) >>> 0 >= this.#ring.length) this.#growRing();
+    if (delivery.isSettled) this.#advanceOldest();
+    else {
+      this.#ring[id & (this.#ring.length - 1)] = delivery;
+      delivery.endpoint.unsettledCount += 1;
+    }
+  }
+
+  #unsettled(id: number): SentDelivery | undefined {
     if ((id - this.#oldestId) >>> 0 >= (this.#nextDeliveryId - this.#oldestId) >>> 0) return undefined;
     return this.#ring[id & (this.#ring.length - 1)];
   }
 
-  #remember(id: number, endpoint: SenderEndpoint): void {
-    this.#ring[id & (this.#ring.length - 1)] = endpoint;
-    endpoint.unsettledCount += 1;
-  }
-
   #growRing(): void {
     const { length } = this.#ring;
-    const ring = Array<SenderEndpoint | undefined>(2 * length).fill(undefined);
+    const ring = Array<SentDelivery | undefined>(2 * length).fill(undefined);
     for (let i = 0; i < length; i++) {
       const id = this.#oldestId + i;
       ring[id & (ring.length - 1)] = this.#ring[id & (length - 1)];
@@ -466,11 +481,9 @@ export class SessionEndpoint {
     this.#ring = ring;
   }
 
-  #forget(id: number): void {
-    const at = id & (this.#ring.length - 1);
-    const endpoint = this.#ring[at];
-    if (endpoint !== undefined) endpoint.unsettledCount -= 1;
-    this.#ring[at] = undefined;
+  #forget({ id, endpoint }: SentDelivery): void {
+    endpoint.unsettledCount -= 1;
+    this.#ring[id & (this.#ring.length - 1)] = undefined;
     this.#advanceOldest();
   }
 
