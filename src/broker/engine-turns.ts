@@ -18,6 +18,9 @@ const ELEMENT_BYTES = 1024;
 const LEFT_MS = 1_000;
 const TIMEOUT_MS = CALL_TIMEOUT_MS - LEFT_MS;
 
+/** What is expected to read no more than this waits for no turn. */
+export const FREE_BYTES = 16_384;
+
 /** The work of one engine that users have in turn. */
 interface Limits {
   readonly inserts: ConcurrencyLimit;

@@ -1,4 +1,5 @@
 import { CALL_TIMEOUT_MS } from '../engine/calls.ts';
+import { SCAN_BYTES } from '../engine/scan-cursor.ts';
 import type { ReadySignal } from '../engine/signaller.ts';
 import { COUNTER_NAMES, type Counters, countPuts, zeroCounters } from '../engine/stats.ts';
 import {
@@ -27,6 +28,7 @@ import {
 } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { keyOfUser } from '../model/fingerprint.ts';
+import { LIMITS } from '../model/limits.ts';
 import type { QueueKey } from '../model/names.ts';
 import { quote } from '../util/quote.ts';
 import {
@@ -38,6 +40,7 @@ import {
 } from './activity.ts';
 import type { Consumer, GetRequest, PendingConsumer, Sink } from './consumer.ts';
 import { momentIn, untilGiven } from './engine-time.ts';
+import { FREE_BYTES } from './engine-turns.ts';
 import { isSettled, refusalOf, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
 import { checkOptions, type OptionsRecord, type OwnOptions, type QueueSettings } from './queue-options.ts';
@@ -80,6 +83,13 @@ export interface QueueInsertOptions {
   readonly request?: RequestKey | null;
   /** Called when the engine is given the elements: before `insert` returns, unless that has to wait. */
   readonly onSent?: (() => void) | null;
+}
+
+export interface QueueScanOptions extends Omit<ScanOptions, 'group' | 'leftMs'> {
+  /** On a stream; null: the namespace's default. */
+  readonly group: GroupName | null;
+  /** In whose turn large bodies are read, see `EngineTurns`; not given: at once. */
+  readonly user?: string | null;
 }
 
 /** One element to finish, and what is stored elsewhere in its place. */
@@ -584,9 +594,24 @@ export class Queue {
     return [...groups.keys()].sort();
   }
 
-  /** A page of its deliveries; see `Storage.scan`. Creates no queue. */
-  scan(options: Omit<ScanOptions, 'group'> & { readonly group: GroupName | null }): Promise<ScanPage> {
-    return this.namespace.storage.scan(this.key, { ...options, group: this.groupOf(options.group) });
+  /** A page of its deliveries; see `Storage.scan`. Creates no queue. @throws QuaysideError `overloaded` if the user's turn does not come */
+  async scan({ user = null, ...given }: QueueScanOptions): Promise<ScanPage> {
+    const { namespace, key } = this;
+    const options = { ...given, group: this.groupOf(given.group) };
+    const { ids, limit, bodies } = options;
+    const each = bodies ? namespace.expectedBytes(key) : 0;
+    const bytes = Math.min(
+      each * (ids?.length ?? limit),
+      ids === undefined ? Math.max(each, SCAN_BYTES) : LIMITS.takeBytes,
+    );
+    if (user === null || bytes <= FREE_BYTES) return namespace.storage.scan(key, options);
+    const leftMs = this.#timeLeft();
+    const end = await namespace.read(user, bytes);
+    try {
+      return await namespace.storage.scan(key, { ...options, leftMs: leftMs() });
+    } finally {
+      end();
+    }
   }
 
   /** How many elements it has, each once, in which states. */

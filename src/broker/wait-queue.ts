@@ -7,7 +7,7 @@ import { Backoff } from '../util/backoff.ts';
 import type { CancelTimer } from '../util/clock.ts';
 import { type Claim, Consumer, type GetRequest, popTimeout, type Sink } from './consumer.ts';
 import { toLocal } from './engine-time.ts';
-import { readRejection } from './engine-turns.ts';
+import { FREE_BYTES, readRejection } from './engine-turns.ts';
 import { takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
 import type { Queue } from './queue.ts';
@@ -29,9 +29,6 @@ const POLL_MS = { alone: 30_000, shared: 3_000 };
 const POLLS_TOGETHER_MS = 250;
 /** If a due moment seems past, the engine is queried again after this long. */
 const CLOCK_SKEW_RETRY_MS = 20;
-
-/** Takes that are expected to bring no more than this wait for no turn. */
-const FREE_BYTES = 16_384;
 
 /** For `match`: an unknown number of elements became eligible. */
 export const MANY = Number.POSITIVE_INFINITY;

@@ -388,7 +388,7 @@ export const SETTLED: Readonly<Record<SettleOutcome, SettleResult>> = {
   'token-required': Object.freeze({ outcome: 'token-required', until: null }),
 };
 
-export interface ScanOptions {
+export interface ScanOptions extends TimeLeft {
   readonly group: GroupName;
   readonly states: readonly DeliveryState[];
   /** Only these, at most 1000, in place of a cursor. */

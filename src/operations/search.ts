@@ -35,7 +35,7 @@ export interface ElementFilter {
 
 /** How a search is done. */
 export interface SearchOptions {
-  /** Whose share of the selector thread it uses. */
+  /** Whose share of the selector thread it uses, and in whose turn large bodies are read. */
   readonly payer: Payer;
   /** Where the selector stood in what the client sent, for errors: `where`, or `where.selector`. */
   readonly path: string;
@@ -326,7 +326,8 @@ export class ElementSearch {
     bodies: boolean;
     ids?: readonly ElementId[];
   }): Promise<ScanPage> {
-    return this.#queue.scan({ group: this.#filter.group, states: this.#states, ...options });
+    const user = this.#options.payer;
+    return this.#queue.scan({ group: this.#filter.group, states: this.#states, user, ...options });
   }
 
   #isOld({ insertedAt }: ScannedDelivery): boolean {

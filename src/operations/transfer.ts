@@ -17,11 +17,13 @@ export type { ScannedDelivery };
  * All elements of a queue with their state, page by page, in delivery order within each state. It is no picture of one moment:
  * elements that change state while it runs may come twice, or not at all. Pause the queue, and let reservations end, for an exact one.
  * @param group on a stream: only its deliveries; null: those of each group that has any, one group after the other
+ * @param user in whose turn large bodies are read
  * @throws QuaysideError `invalid-parameter` for a group of a namespace that has none
  */
 export async function* exportPages(
   queue: Queue,
   group: GroupName | null,
+  user: string,
 ): AsyncGenerator<readonly ScannedDelivery[], void, undefined> {
   const groups = group === null && queue.namespace.isStream ? await queue.occupiedGroups() : [group];
   for (const one of groups) {
@@ -33,6 +35,7 @@ export async function* exportPages(
         after,
         limit: MAX_CHUNK,
         bodies: true,
+        user,
       });
       if (page.deliveries.length > 0) yield page.deliveries;
       after = page.next;

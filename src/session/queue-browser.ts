@@ -69,7 +69,8 @@ export abstract class QueueBrowser<
     // If the user may not see bodies, they are empty.
     const bodies = session.destinations.maySeeBodies(this.namespace.name);
     try {
-      const page = await queue.scan({ states: STATES, group, after: this.#cursor, limit, bodies });
+      const options = { states: STATES, group, after: this.#cursor, limit, bodies };
+      const page = await queue.scan({ ...options, user: session.owner });
       this.#isReading = false;
       session.guard(() => this.#showAll(page, maxBytes));
     } catch (error) {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
-import { type HeldTakes, holdTakes } from '../support/held-takes.ts';
+import { type HeldTakes, holdScans, holdTakes } from '../support/held-takes.ts';
 import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
 import { sharedHarness } from './harness.ts';
@@ -110,5 +110,76 @@ describe('Takes of large elements by several users', () => {
     await harness().passTime(10_000);
     held.release();
     assert.deepEqual(new Set(await statuses(taking)), new Set([200]));
+  });
+});
+
+describe('Reads of large elements by several users', () => {
+  const harness = sharedHarness({ users: USERS });
+  const as = (name: string): QueueClient => harness().client(`${name}:${name}`);
+  let held: HeldTakes;
+  let flood: QueueClient;
+  let honest: QueueClient;
+  let queue: string;
+  let path: string;
+  beforeEach(async () => {
+    flood = as('flood');
+    honest = as('test1');
+    queue = harness().queue();
+    const { id } = jsonOf<{ id: string }>(await flood.insert('N', queue, BODY));
+    path = `/q/N/${queue}/elements/${id}`;
+    held = holdScans(harness().opened.engine.storage, (name) => name === queue);
+  });
+  afterEach(() => held.release());
+
+  const readAll = async (): Promise<Promise<Answer>[]> => {
+    const reading = Array.from({ length: QUEUES }, () => flood.request('GET', path));
+    await until(() => held.queues.length >= AT_ONCE);
+    for (let i = 0; i < 50; i += 1) await honest.status('N', 'none');
+    return reading;
+  };
+
+  it('go to the engine in turn: of 20 MB that one user reads by id, no other waits for more than a few', async () => {
+    const reading = await readAll();
+    assert.equal(held.queues.length, AT_ONCE);
+    const other = honest.request('GET', path);
+    await until(() => held.queues.length === AT_ONCE + 1);
+    const small = harness().queue();
+    const { id } = jsonOf<{ id: string }>(await flood.insert('N', small, 'small'));
+    assert.equal((await flood.request('GET', `/q/N/${small}/elements/${id}`)).body.toString(), 'small');
+    held.release();
+    assert.equal((await other).body.length, BODY.length);
+    for (const { status, body } of await Promise.all(reading)) {
+      assert.equal(status, 200);
+      assert.equal(body.length, BODY.length);
+    }
+  });
+
+  it('have the same turns as pages of that user', async () => {
+    const reading = await readAll();
+    const page = flood.request('GET', `/q/N/${queue}/elements`, { query: { body: 'full' } });
+    for (let i = 0; i < 50; i += 1) await honest.status('N', 'none');
+    assert.equal(held.queues.length, AT_ONCE);
+    held.release();
+    assert.equal((await page).status, 200);
+    await Promise.all(reading);
+  });
+
+  it('leave to the engine what is left of their 4.5 s, or are rejected with overloaded after 3.5 s', async () => {
+    const reading = await readAll();
+    await harness().passTime(3_000);
+    const late = Array.from({ length: QUEUES }, () => flood.request('GET', path));
+    for (let i = 0; i < 50; i += 1) await honest.status('N', 'none');
+    await harness().passTime(500);
+    for (const answer of await Promise.all(reading.slice(AT_ONCE))) {
+      assert.equal(answer.status, 503);
+      assert.equal(jsonOf<{ code: string }>(answer).code, 'overloaded');
+    }
+    held.release();
+    const rest = holdScans(harness().opened.engine.storage, () => false);
+    for (const { status } of await Promise.all([...reading.slice(0, AT_ONCE), ...late])) {
+      assert.equal(status, 200);
+    }
+    assert.deepEqual(new Set(rest.leftMs), new Set([4_000]));
+    rest.release();
   });
 });

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { holdScans } from '../support/held-takes.ts';
 import { until } from '../support/until.ts';
 import type { StompClient } from './client.ts';
 import { StompNode, stalled } from './node.ts';
@@ -56,6 +57,25 @@ describe('A SUBSCRIBE with browser:true', () => {
     assert.equal(node.broker.namespace('N').knownNames.has('a'), false);
     client.send('SEND', { destination: '/q/N/a' }, 'x');
     await client.expectError('too-many-queues');
+  });
+
+  it('reads large elements in turn with the other sessions of its user', async () => {
+    await node.insert('a', { body: Buffer.alloc(1_000_000, 'x') });
+    const clients = await Promise.all(Array.from({ length: 10 }, () => node.client()));
+    const held = holdScans(node.engine.engine.storage, () => true);
+    const browsing = clients.map((client) => browse(client, {}));
+    await until(() => held.queues.length >= 5);
+    // So many round trips leave the server time to read what came before them.
+    const other = await node.client();
+    for (let i = 0; i < 20; i += 1) await other.ask('SEND', { destination: '/q/N/b' }, 'x');
+    const atOnce = held.queues.length;
+    held.release();
+    // 4 MiB, and the last one may exceed that.
+    assert.equal(atOnce, 5);
+    assert.deepEqual(
+      (await Promise.all(browsing)).map(([body]) => body?.length),
+      Array(10).fill(1_000_000),
+    );
   });
 
   it('reads one page at a time for each session, whatever the number of its browsers', async () => {

@@ -179,7 +179,8 @@ export class PostgresStorage implements Storage {
     const item = this.#itemOf(key, options);
     const returned = item.seqs === null ? SCAN_BYTES : MAX_RETURNED_BYTES;
     const size = { bytes: 0, rows: options.limit, returned: options.bodies ? returned : 0 };
-    return this.#batcher.submit(this.#operations.scan(item), item, item.subscription.queue, size);
+    const { queue } = item.subscription;
+    return this.#batcher.submit(this.#operations.scan(item), item, queue, size, options.leftMs);
   }
 
   /**

@@ -160,11 +160,12 @@ export class ListStorage implements Storage {
   }
 
   async scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
-    const { group, states, after, limit, bodies, ids } = options;
+    const { group, states, after, limit, bodies, ids, leftMs } = options;
     if (ids !== undefined) throw notSupported('scans by id');
     if (!states.includes('ready') || group !== PLAIN_GROUP) return NOTHING;
     const skip = after !== null && /^\d{1,15}$/.test(after) ? Number(after) : 0;
-    return this.#batchers.call(queue, LRANGE, { skip, limit, bodies }, { isFree: true });
+    const deadlineAt = this.#batchers.deadline(leftMs);
+    return this.#batchers.call(queue, LRANGE, { skip, limit, bodies }, { isFree: true, deadlineAt });
   }
 
   async purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep> {

@@ -185,7 +185,8 @@ export class RedisStorage implements Storage {
 
   scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
     if (options.ids?.length === 0) return Promise.resolve({ deliveries: [], next: null });
-    return this.#batchers.call(queue, SCAN, options, FREE);
+    const deadlineAt = this.#batchers.deadline(options.leftMs);
+    return this.#batchers.call(queue, SCAN, options, { ...FREE, deadlineAt });
   }
 
   purge(queue: QueueKey, states: readonly DeliveryState[] = DELIVERY_STATES): Promise<PurgeStep> {

@@ -198,7 +198,8 @@ export class SqliteStorage implements Storage {
     return [nameOf(queue), undone];
   }
 
-  scan(queue: QueueKey, { group, states, ids, after, limit, bodies }: ScanOptions): Promise<ScanPage> {
+  scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
+    const { group, states, ids, after, limit, bodies, leftMs } = options;
     return this.#client.call(
       'scan',
       () => [nameOf(queue), group, states, ids ?? null, after, limit, bodies],
@@ -206,6 +207,8 @@ export class SqliteStorage implements Storage {
         deliveries: readScanned(page, group, received, ids !== undefined),
         next: page[0],
       }),
+      null,
+      leftMs,
     );
   }
 

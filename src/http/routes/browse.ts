@@ -166,7 +166,7 @@ export const browseRoutes: readonly Route[] = [
         );
       }
       const options = { group, states: DELIVERY_STATES, ids: [id], after: null, limit: 1, bodies: true };
-      const [found] = (await queue.scan(options)).deliveries;
+      const [found] = (await queue.scan({ ...options, user: user.name })).deliveries;
       if (found === undefined) {
         throw new QuaysideError(
           'element-not-found',

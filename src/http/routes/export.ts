@@ -91,7 +91,7 @@ function checkBodies({ user, namespace }: HttpCall): void {
 async function* linesOf(call: HttpCall, group: string | null): AsyncGenerator<string> {
   const { queue } = call;
   const { isStream } = queue.namespace;
-  for await (const page of exportPages(queue, group)) {
+  for await (const page of exportPages(queue, group, call.user.name)) {
     call.renewUser('browse');
     checkBodies(call);
     let lines = '';
