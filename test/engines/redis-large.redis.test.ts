@@ -74,6 +74,25 @@ describe('Large elements in Redis', () => {
     assert.equal(read, 2);
   });
 
+  it('are read as many as are returned also behind small ones', async () => {
+    const { storage } = engine;
+    const queue = { ns: 'N', name: 'mixed' };
+    const small = Array.from({ length: 9 }, () => newElement({ body: 'small' }));
+    const body = Buffer.alloc(1_500_000, 'x');
+    await storage.insert(queue, small);
+    for (let i = 0; i < 12; i += 1) await storage.insert(queue, [newElement({ body })]);
+    const page = { group: '', states: ['ready'], after: null, limit: 100, bodies: true } as const;
+    const take = { group: '', count: 100, leaseMs: null };
+    for (const [returned, call] of [
+      [11, () => storage.scan(queue, page)],
+      [10, () => storage.take(queue, { ...take, maxBytes: 2_000_000 })],
+      [11, () => storage.take(queue, take)],
+    ] as const) {
+      const read = await readBy(async () => assert.equal((await call()).deliveries.length, returned));
+      assert.equal(read, returned);
+    }
+  });
+
   describe('as far as only what is in front of their bodies is needed', () => {
     const clock = new FakeClock();
     const prefix = freshPrefix();

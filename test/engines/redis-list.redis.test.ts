@@ -155,11 +155,14 @@ for (const { name, url } of servers) {
       for (const body of bodies) await storage.insert(queue, [newElement({ body })]);
       const page = { group: '', states: ['ready'], bodies: true, after: null, limit: 100 } as const;
       const listed = await storage.scan(queue, page);
-      assert.ok(listed.next !== null && listed.deliveries.length < 18);
+      assert.ok(
+        listed.next !== null && listed.deliveries.length <= 2,
+        `${listed.deliveries.length} in a page`,
+      );
       const after = await storage.scan(queue, { ...page, after: listed.next });
       assert.equal(after.deliveries[0]?.body[0], listed.deliveries.length);
       const [first, second] = await Promise.all([pop(queue, 100), pop(queue, 100)]);
-      assert.ok(first.deliveries.length < 18, `${first.deliveries.length} at once`);
+      assert.ok(first.deliveries.length <= 14, `${first.deliveries.length} at once`);
       assert.ok(first.nextDueAt !== null && first.nextDueAt <= storage.now(queue));
       assert.deepEqual(second.deliveries, []);
       assert.deepEqual(second.nextDueAt, first.nextDueAt);

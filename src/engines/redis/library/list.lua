@@ -13,6 +13,7 @@
 -- llen: the length(6), maturity(6) of the next item or ''
 -- drop: deletes the list; the length that it had(6)
 
+-- Items that are read at once: one, then as many as fit if they are like those before. Lua takes 4 ms for a megabyte.
 local ITEMS_AT_ONCE = 16
 local ID_LENGTH = 22
 
@@ -85,13 +86,19 @@ local function addItems(q, popped, items, left, most)
   return left, false
 end
 
+-- How many items to read next, if `count` came to so many bytes.
+local function nextStep(count, bytes, left)
+  return math.max(1, math.min(ITEMS_AT_ONCE, math.floor(left * count / math.max(1, bytes))))
+end
+
 verbs.rpop = function(q, args, at)
   local count, most = tonumber(args[at]), tonumber(args[at + 1])
-  local items, left, isCut = {}, most or LARGEST_REPLY, false
+  local items, left, isCut, step = {}, most or LARGEST_REPLY, false, 1
   while #items < count and (left > 0 or most) and not isCut do
-    local popped = db('RPOP', q.list, math.min(count - #items, ITEMS_AT_ONCE))
+    local popped, before = db('RPOP', q.list, math.min(count - #items, step)), left
     if not popped then break end
     left, isCut = addItems(q, popped, items, left, most)
+    step = nextStep(#popped, before - left, left)
   end
   local next = #items < count and db('LINDEX', q.list, -1)
   return next and sub(next, 1, 6) .. (isCut and '1' or '0') or '', at + 2, items
@@ -105,15 +112,16 @@ verbs.rpush = function(q, args, at)
 end
 
 verbs.lrange = function(q, args, at)
-  local skip, limit, items, left = tonumber(args[at]), tonumber(args[at + 1]), {}, LARGEST_REPLY / 8
+  local skip, limit, items, left, step = tonumber(args[at]), tonumber(args[at + 1]), {}, LARGEST_REPLY / 8, 1
   while #items < limit and left > 0 do
-    local seen = skip + #items
-    local range = db('LRANGE', q.list, -seen - math.min(limit - #items, ITEMS_AT_ONCE), -seen - 1)
+    local seen, before = skip + #items, left
+    local range = db('LRANGE', q.list, -seen - math.min(limit - #items, step), -seen - 1)
     if #range == 0 then break end
     for i = #range, 1, -1 do
       items[#items + 1] = range[i]
       left = left - #range[i]
     end
+    step = nextStep(#range, before - left, left)
   end
   return db('LLEN', q.list) > skip + #items and '1' or '0', at + 2, items
 end

@@ -13,9 +13,7 @@ local POPS, UNTOUCHED_POPS, RESERVES = 80, 112, 82
 local LARGEST_PACKED = 65536
 local FIELDS_AT_ONCE = 1000
 
--- Elements that are read at once: one, then of small ones the first number and at most the second. Lua takes 4 ms for a megabyte, and of
--- elements of 16 MB eight were read to return two.
-local FEW, SMALL = 8, 16384
+-- Elements that are read at once.
 PAGE = 64
 -- A take stops at this many bytes: a thousand elements of a megabyte would be a gigabyte in one reply. A page of a scan stops at an
 -- eighth: `SCAN_BYTES` in engine/scan-cursor.ts.
@@ -25,28 +23,41 @@ function isTouched(member)
   return byte(member, 19) % 2 == 1
 end
 
+local function isTooLarge(size, left, most)
+  return size > left and (left <= 0 or most and left < most)
+end
+
+-- The last of these fields that fits. Elements with large bodies are measured before they are read, which takes 4 ms for a megabyte.
+local function lastFitting(q, fields, from, upTo, left, most)
+  for i = from, upTo do
+    local size = db('HSTRLEN', q.h, fields[i])
+    if isTooLarge(size, left, most) then return i - 1 end
+    left = left - size
+  end
+  return upTo
+end
+
 -- The elements of these members, or of as many as fit, and how many bytes are left. Then whether not all fit, and their fields.
 -- bounds: the bytes that are `left`; `most`, without which the last element may exceed what is left; `isFront` if fronts suffice;
 -- `isPlainPop`: whether to check, and return at last, that no delivery has a record and all elements are there, none with a front.
 function readElementsAt(q, members, bounds)
   local left, most, areUntouched = bounds.left, bounds.most, bounds.isPlainPop
-  local values, fields, from, step, count = {}, {}, 1, 1, #members
+  local values, fields, from, count = {}, {}, 1, #members
   while from <= count do
-    if left <= 0 then return values, left, true, fields, areUntouched end
-    local upTo, before, offset = math.min(from + step - 1, count), left, from - 1
+    local upTo, offset = math.min(from + PAGE - 1, count), from - 1
     for i = from, upTo do fields[i] = 'e' .. sub(members[i], 10, 15) end
+    if q.hasFronts and not bounds.isFront then upTo = lastFitting(q, fields, from, upTo, left, most) end
+    if left <= 0 or upTo < from then return values, left, true, fields, areUntouched end
     local page = bounds.isFront and readFronts(q, fields, from, upTo) or db('HMGET', q.h, spread(fields, from, upTo))
     for i = from, upTo do
       local value = page[i - offset]
       local size = value and #value or 0
-      if size > left and (left <= 0 or most and left < most) then return values, left, true, fields, areUntouched end
+      if isTooLarge(size, left, most) then return values, left, true, fields, areUntouched end
       if areUntouched then areUntouched = size <= LARGE and size >= HEAD and byte(members[i], 19) % 2 == 0 end
       left = left - size
       values[i] = value
     end
     from = upTo + 1
-    local mean = (before - left) / (upTo - offset)
-    step = mean > SMALL and math.max(1, math.min(FEW, math.floor(left / mean))) or math.min(step * FEW, PAGE)
   end
   return values, left, false, fields, areUntouched
 end
