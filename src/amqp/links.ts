@@ -212,10 +212,10 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     this.session.failLink(this, error);
   }
 
-  protected override async release(countTries: boolean): Promise<void> {
+  protected override release(countTries: boolean): Promise<unknown> {
     const released = super.release(countTries);
     this.session.removeLink(this);
-    await released;
+    return released;
   }
 
   /** Takes more if there is room, or what there is if the client drains. */
@@ -357,7 +357,7 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
     this.session.failLink(this, error);
   }
 
-  protected override release(): Promise<void> {
+  protected override release(): Promise<unknown> {
     this.session.removeLink(this);
     return super.release();
   }

@@ -1,4 +1,5 @@
 import type { Storage } from '../engine/storage.ts';
+import { LIMITS } from '../model/limits.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
 
@@ -20,6 +21,11 @@ export function engineNow({ storage, clock }: Clocks, queue?: QueueKey): number 
 /** How long it is until a moment that a client gave, ms. */
 export function untilGiven(at: number, clocks: Clocks, queue: QueueKey): number {
   return at + clocks.storage.aheadMs - engineNow(clocks, queue);
+}
+
+/** The delay of a release that ends at a moment that a client gave. */
+export function delayUntil(at: number, clocks: Clocks, queue: QueueKey): number {
+  return Math.min(LIMITS.delayMs, Math.max(0, untilGiven(at, clocks, queue)));
 }
 
 /** The moment `ms` from now as an element's `expiresAt`. */

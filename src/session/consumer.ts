@@ -62,8 +62,8 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
   abstract describe(): SessionConsumerInfo;
   /** How many elements the client may be sent now; 0 or less: none. */
   protected abstract get free(): number;
-  /** Ends what it does, and returns what it holds. Called once. @returns a promise that never rejects */
-  protected abstract release(countTries: boolean): Promise<void>;
+  /** Ends what it does, and returns what it holds. Called once. @returns as `stop` */
+  protected abstract release(countTries: boolean): Promise<unknown>;
 
   get isStopped(): boolean {
     return this.#isStopped;
@@ -72,14 +72,14 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
   /**
    * Sends nothing more, and returns what it holds. Harmless when repeated.
    * @param countTries whether it is a failed try of each element that the client can have seen
-   * @returns a promise that resolves when the engine has the elements, or failed to; it never rejects
+   * @returns a promise that never rejects: it resolves with null when the engine has the elements, or with why it has not
    */
-  async stop(countTries: boolean): Promise<void> {
-    if (this.#isStopped) return;
+  async stop(countTries: boolean): Promise<unknown> {
+    if (this.#isStopped) return null;
     this.#isStopped = true;
     this.session.counts.subscriptions -= 1;
     this.session.consumers.delete(this);
-    await this.release(countTries);
+    return this.release(countTries);
   }
 
   protected describeAs(

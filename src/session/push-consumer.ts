@@ -164,7 +164,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   }
 
   /** Leaves the wait queue for good and returns what is outstanding. */
-  protected override async release(countTries: boolean): Promise<void> {
+  protected override async release(countTries: boolean): Promise<unknown> {
     this.session.counts.window -= this.#window;
     this.#window = 0;
     this.session.guard(() => this.leave());
@@ -173,7 +173,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     this.#cancelLeaseCheck?.();
     const left = [...this.outstanding.values()];
     this.settle(left);
-    if (left.length > 0) await returnOutstanding(this.queue, left, countTries, this.session);
+    return left.length === 0 ? null : returnOutstanding(this.queue, left, countTries, this.session);
   }
 
   deliver(first: Delivery, more: readonly Delivery[]): void {
@@ -371,15 +371,15 @@ class PoppedDelivery implements WriteObserver {
  * Returns elements of a client that is gone or has let go of them: at once, or if a try counts and the queue has a retry delay,
  * after that.
  * @param countTries whether it is a failed try of each that the client can have seen
- * @returns a promise that resolves when the engine has them, or failed to; it never rejects, since leases end by
- * themselves
+ * @returns a promise that never rejects, since leases end by themselves: it resolves with null when the engine has them, or with
+ * why it has not
  */
 export async function returnOutstanding(
   queue: Queue,
   outstanding: readonly Outstanding[],
   countTries: boolean,
   session: ClientSession,
-): Promise<void> {
+): Promise<unknown> {
   const { work } = session;
   work.begin(outstanding.length, 0);
   try {
@@ -392,11 +392,13 @@ export async function returnOutstanding(
       }),
     );
     await settleInSteps(queue, items, () => {});
+    return null;
   } catch (error) {
     session.warn(
       error,
       'elements of a client that let go of them could not be returned; their leases will end',
     );
+    return error;
   } finally {
     work.end(outstanding.length, 0);
   }

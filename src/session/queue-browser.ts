@@ -57,9 +57,9 @@ export abstract class QueueBrowser<
     this.fill();
   }
 
-  protected override release(): Promise<void> {
+  protected override release(): Promise<unknown> {
     this.session.pageTurns.leave(this);
-    return Promise.resolve();
+    return Promise.resolve(null);
   }
 
   async #read(limit: number, maxBytes: number): Promise<void> {

@@ -1,4 +1,4 @@
-import { momentIn, untilGiven } from '../broker/engine-time.ts';
+import { delayUntil, momentIn } from '../broker/engine-time.ts';
 import { FINISH, type ReleaseAction } from '../broker/queue.ts';
 import { needsExpiry, needsFor } from '../broker/queue-options.ts';
 import { type NewElement, NO_HEADERS } from '../model/element.ts';
@@ -157,11 +157,12 @@ function settle(session: StompSession, { command, headers, bytes }: Frame): void
     if (CHECKED.test(name)) SETTLE_SLIPS.check(name);
   }
   const { subscription, settled } = find(session, command, headers);
-  const action = command === 'ACK' ? FINISH : releaseOf(subscription, headers);
+  const nextAt = command === 'ACK' ? null : moment('x-next-t', headerOf(headers, 'x-next-t'));
+  const action = command === 'ACK' ? FINISH : releaseOf(subscription, headers, nextAt);
   const receipt = headerOf(headers, 'receipt');
   const transaction = headerOf(headers, 'transaction');
   if (transaction !== null) {
-    session.transactions.find(transaction).settle(subscription, settled, action);
+    session.transactions.find(transaction).settle(subscription, settled, action, nextAt);
     session.confirm(receipt);
     return;
   }
@@ -215,10 +216,16 @@ function fits(group: string | null, subscription: Subscription): boolean {
   return group === null || textOfBytes(group) === subscription.group;
 }
 
-function releaseOf(subscription: Subscription, headers: readonly string[]): ReleaseAction {
+/** @param nextAt a moment of the engine's clock, as everywhere; null: a delay counts */
+function releaseOf(
+  { namespace, queue }: Subscription,
+  headers: readonly string[],
+  nextAt: number | null,
+): ReleaseAction {
+  const delayMs = milliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, null);
   const reason = headerOf(headers, 'x-ks-reason');
   if (reason !== null) {
-    needsExpiry(subscription.namespace, 'reasons');
+    needsExpiry(namespace, 'reasons');
     if (reason.length === 0 || reason.length > LIMITS.reasonBytes) {
       const allowed = `Allowed: 1 to ${LIMITS.reasonBytes} bytes of UTF-8.`;
       throw invalidParameter('x-ks-reason', `x-ks-reason has ${reason.length} bytes. ${allowed}`);
@@ -226,17 +233,10 @@ function releaseOf(subscription: Subscription, headers: readonly string[]): Rele
   }
   return {
     kind: 'release',
-    delayMs: delayOf(subscription, headers),
-    isDefaultDelay: headerOf(headers, 'x-next-t') === null && headerOf(headers, 'x-delta-t') === null,
+    delayMs:
+      nextAt === null ? (delayMs ?? STOMP_LIMITS.nackDelayMs) : delayUntil(nextAt, namespace, queue.key),
+    isDefaultDelay: nextAt === null && delayMs === null,
     countTry: true,
     reason: reason === null ? null : textOf('x-ks-reason', reason),
   };
-}
-
-/** How long an element stays away after a NACK. A moment is one of the engine's clock, as everywhere. */
-function delayOf({ namespace, queue }: Subscription, headers: readonly string[]): number {
-  const at = moment('x-next-t', headerOf(headers, 'x-next-t'));
-  const delayMs = milliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, STOMP_LIMITS.nackDelayMs);
-  if (at === null) return delayMs;
-  return Math.min(LIMITS.delayMs, Math.max(0, untilGiven(at, namespace, queue.key)));
 }

@@ -100,11 +100,15 @@ export class StompSession extends ClientSession<string, string> {
       this.writer.addFrame(frameText(this.input.rules, 'RECEIPT', ['receipt-id', receipt]));
   }
 
-  /** Sends a RECEIPT once `done` resolves; the session does not end before. `done` does not reject. */
-  async confirmAfter(done: Promise<void>, receipt: string | null): Promise<void> {
+  /**
+   * Sends a RECEIPT once `done` resolves with null, or if a receipt was asked for the ERROR with which it resolves; the session does
+   * not end before. `done` does not reject.
+   */
+  async confirmAfter(done: Promise<unknown>, receipt: string | null): Promise<void> {
     this.work.begin(1, 0);
-    await done;
-    this.confirm(receipt);
+    const error = await done;
+    if (error === null) this.confirm(receipt);
+    else if (receipt !== null) this.fail(error, { receipt });
     this.work.end(1, 0);
   }
 

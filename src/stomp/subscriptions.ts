@@ -105,8 +105,8 @@ export class Subscriptions {
     return this.#byNumber.values();
   }
 
-  /** Ends one; resolves when what it held has returned. @throws QuaysideError `malformed-request` */
-  #close(key: string): Promise<void> {
+  /** Ends one. @returns as its `stop` @throws QuaysideError `malformed-request` */
+  #close(key: string): Promise<unknown> {
     const subscription = this.#byId.get(key);
     if (subscription === undefined) {
       throw malformed(unknown('subscription', key, this.#byId.keys()), 'id');

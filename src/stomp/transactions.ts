@@ -1,3 +1,4 @@
+import { delayUntil } from '../broker/engine-time.ts';
 import { isSettled, type Refused, refusalOf } from '../broker/meter.ts';
 import type { Queue, SettleAction, SettleResult } from '../broker/queue.ts';
 import type { NewElement } from '../model/element.ts';
@@ -85,6 +86,8 @@ interface Settlement {
   readonly subscription: Subscription;
   readonly outstanding: Outstanding<string>;
   readonly action: SettleAction;
+  /** The moment to which a NACK delays it; null: the delay of its action counts from COMMIT on. */
+  readonly nextAt: number | null;
 }
 
 /**
@@ -121,11 +124,16 @@ export class Transaction {
   }
 
   /** @throws QuaysideError `overloaded` */
-  settle(subscription: Subscription, settled: readonly Outstanding<string>[], action: SettleAction): void {
+  settle(
+    subscription: Subscription,
+    settled: readonly Outstanding<string>[],
+    action: SettleAction,
+    nextAt: number | null,
+  ): void {
     this.#grow(settled.length, 0);
     for (const one of settled) {
       one.isClaimed = true;
-      this.#settlements.push({ subscription, outstanding: one, action });
+      this.#settlements.push({ subscription, outstanding: one, action, nextAt });
     }
   }
 
@@ -229,7 +237,11 @@ export class Transaction {
   async #rollBack(): Promise<void> {
     const nacks = this.#settlements.filter(({ action }) => action.kind !== 'finish');
     for (const [queue, settlements] of byQueue(nacks)) {
-      const items = settlements.map(({ outstanding, action }) => queue.item(outstanding, action));
+      const items = settlements.map(({ outstanding, action, nextAt }) => {
+        if (action.kind !== 'release' || nextAt === null) return queue.item(outstanding, action);
+        const delayMs = delayUntil(nextAt, queue.namespace, queue.key);
+        return queue.item(outstanding, { ...action, delayMs });
+      });
       await this.#settle(settlements, queue.settleAll(items));
     }
   }

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
+import { QuaysideError } from '../../src/model/errors.ts';
 import { until } from '../support/until.ts';
 import type { StompClient } from './client.ts';
 import { StompNode } from './node.ts';
@@ -231,6 +232,28 @@ describe('a subscription', () => {
         assert.equal(await one.nextOrEnd(), null);
         while (held > 0 && (await node.pop('a')) !== null);
       }
+    }
+  });
+
+  it('has no receipt of an UNSUBSCRIBE whose elements could not be returned', async () => {
+    const { storage } = node.engine.engine;
+    const { settle } = storage;
+    for (const receipt of [null, 'unsubscribed']) {
+      await node.insert('a', 'x');
+      const one = await node.client();
+      await one.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client' });
+      await messages(1, one);
+      storage.settle = () => Promise.reject(new QuaysideError('storage-unavailable', 'It is gone.'));
+      one.send('UNSUBSCRIBE', { id: 's', receipt });
+      if (receipt === null) {
+        // Nobody waits to hear of it, and the session goes on.
+        await one.ask('BEGIN', { transaction: 't' });
+        one.socket.destroy();
+      } else {
+        const { headers } = await one.expectError('storage-unavailable');
+        assert.equal(headers.get('receipt-id'), receipt);
+      }
+      storage.settle = settle;
     }
   });
 

@@ -63,6 +63,22 @@ describe('a transaction', () => {
     await client.expectError('element-not-found');
   });
 
+  it('delays what it gives back to the moment of x-next-t, however late COMMIT comes', async () => {
+    const [first = '', second = ''] = await take(2);
+    const at = node.clock.now() + 60_000;
+    await client.ask('NACK', { id: first, transaction, 'x-next-t': at });
+    await client.ask('NACK', { id: second, transaction, 'x-delta-t': 60_000 });
+    node.clock.advance(30_000);
+    await client.ask('COMMIT', { transaction });
+    assert.deepEqual(await node.sizes('from'), { ready: 0, scheduled: 2, reserved: 0 });
+    await node.pass(30_000, 'from');
+    await client.expect('MESSAGE');
+    await node.pass(29_999, 'from');
+    assert.equal((await node.sizes('from')).scheduled, 1);
+    await node.pass(1, 'from');
+    await client.expect('MESSAGE');
+  });
+
   it('takes a cumulative ACK for all that came before', async () => {
     const [, second = '', third = ''] = await take(3, 'client');
     await client.ask('ACK', { id: second, transaction });
