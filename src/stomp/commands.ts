@@ -9,6 +9,7 @@ import type { Destination } from '../session/client-session.ts';
 import type { Outstanding } from '../session/push-consumer.ts';
 import { groupsOf, milliseconds, moment, textOf, whole } from '../session/values.ts';
 import { textOfBytes } from '../util/byte-text.ts';
+import { ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { type Frame, headerOf, VERSIONS, type Version } from './codec.ts';
 import { HeaderSlips, needed, OWN_HEADERS } from './headers.ts';
@@ -237,6 +238,7 @@ function releaseOf(
       nextAt === null ? (delayMs ?? STOMP_LIMITS.nackDelayMs) : delayUntil(nextAt, namespace, queue.key),
     isDefaultDelay: nextAt === null && delayMs === null,
     countTry: true,
-    reason: reason === null ? null : textOf('x-ks-reason', reason),
+    // It may be kept until a COMMIT.
+    reason: reason === null ? null : ownString(textOf('x-ks-reason', reason)),
   };
 }

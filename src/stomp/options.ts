@@ -46,7 +46,7 @@ export const STOMP_LIMITS = {
   transactions: 16,
   /** SENDs, ACKs and NACKs of all open transactions of a session. */
   transactionFrames: 1000,
-  /** Bodies of all open transactions of a session, in largest bodies. */
+  /** Bodies and element headers of all open transactions of a session, in largest bodies. */
   transactionBodies: 4,
   /** The default delay of a NACK, ms. */
   nackDelayMs: 5000,

@@ -4,7 +4,7 @@ import type { Queue, SettleAction, SettleResult } from '../broker/queue.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Outstanding } from '../session/push-consumer.ts';
-import { ownBytes } from '../util/own-bytes.ts';
+import { ownBytes, ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { malformed } from './codec.ts';
 import { unknown } from './headers.ts';
@@ -70,7 +70,7 @@ export class Transactions {
     if (frames <= transactionFrames && bytes <= this.#maxBytes) return;
     throw new QuaysideError(
       'overloaded',
-      `Open transactions would hold ${frames} frames and ${bytes} bytes of bodies. Allowed together: ${transactionFrames} and ${this.#maxBytes}.`,
+      `Open transactions would hold ${frames} frames and ${bytes} bytes of bodies and headers. Allowed together: ${transactionFrames} and ${this.#maxBytes}.`,
     );
   }
 }
@@ -118,9 +118,10 @@ export class Transaction {
 
   /** @throws QuaysideError `overloaded` */
   send(queue: Queue, element: NewElement): void {
-    this.#grow(1, element.body.byteLength);
-    // The body is a view of what was read from the socket, and may stay here for long.
-    this.#sends.add({ queue, element: { ...element, body: ownBytes(element.body) } });
+    let bytes = element.body.byteLength;
+    for (const text of element.headers) bytes += text.length;
+    this.#grow(1, bytes);
+    this.#sends.add({ queue, element: ownElement(element, queue) });
   }
 
   /** @throws QuaysideError `overloaded` */
@@ -296,6 +297,19 @@ function doneInPart(cause: QuaysideError): QuaysideError {
     `A part of the transaction took effect, and then: ${cause.message}`,
     { cause },
   );
+}
+
+/** Body and texts of an element are parts of what was read from the socket, and may stay here for long. */
+function ownElement(element: NewElement, { namespace }: Queue): NewElement {
+  const { body, contentType, contentEncoding, headers, groups } = element;
+  return {
+    ...element,
+    body: ownBytes(body),
+    contentType: contentType === null ? null : ownString(contentType),
+    contentEncoding: contentEncoding === null ? null : ownString(contentEncoding),
+    headers: headers.map(ownString),
+    groups: groups === namespace.defaultGroups ? groups : groups.map(ownString),
+  };
 }
 
 function byQueue(settlements: readonly Settlement[]): Map<Queue, Settlement[]> {

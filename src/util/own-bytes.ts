@@ -8,6 +8,11 @@ export function ownBytes(bytes: Uint8Array): Buffer {
   return copy;
 }
 
+/** The same of a string: one that was cut out of a longer one retains all of that. */
+export function ownString(text: string): string {
+  return Buffer.from(text).toString();
+}
+
 /** The same of a text, in UTF-8. */
 export function ownText(text: string): Buffer {
   const bytes = Buffer.allocUnsafeSlow(Buffer.byteLength(text));

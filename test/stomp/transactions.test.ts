@@ -172,6 +172,28 @@ describe('a transaction', () => {
     assert.ok(retained < 200 * 8_192, `200 bodies of a byte retain ${retained} bytes`);
   });
 
+  it('retains no heads of frames whose headers it keeps', async () => {
+    const before = await memoryInUse();
+    for (let i = 0; i < 300; i++) {
+      await client.ask('SEND', {
+        destination: '/q/N/a',
+        transaction,
+        'content-type': 'application/json; charset=utf-8',
+        'x-ks-hdr-kept': 'long enough to be a part of the head',
+        'message-id': 'x'.repeat(20_000),
+      });
+    }
+    const retained = (await memoryInUse()) - before;
+    assert.ok(retained < 300 * 8_192, `300 small elements retain ${retained} bytes`);
+  });
+
+  it('counts the headers of its elements among their bytes', async () => {
+    for (let i = 0; i < 600; i++) {
+      client.send('SEND', { destination: '/q/N/a', transaction, 'x-ks-hdr-long': 'x'.repeat(8_000) });
+    }
+    await client.expectError('overloaded');
+  });
+
   it('gives its room back when it ends', async () => {
     for (let i = 0; i < 6; i++) {
       await client.ask('SEND', { destination: '/q/N/a', transaction }, Buffer.alloc(1_048_576, 1));
