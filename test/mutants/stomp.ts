@@ -62,14 +62,14 @@ export const STOMP: readonly Mutant[] = [
     suite: 'model through STOMP',
     edits: shared(
       'push-consumer.ts',
-      'if (left.length > 0) await returnOutstanding(this.queue, left, countTries, this.session);',
-      '',
+      'return left.length === 0 ? null : returnOutstanding(this.queue, left, countTries, this.session);',
+      'return null;',
     ),
   },
   {
     name: 'the delay of a NACK is left out',
     suite: 'model through STOMP',
-    edits: edit('commands.ts', 'delayMs: delayOf(subscription, headers),', 'delayMs: 0,'),
+    edits: edit('commands.ts', '(delayMs ?? STOMP_LIMITS.nackDelayMs)', '0'),
   },
   {
     name: 'a COMMIT does not look whether the client still holds what it acknowledges',
