@@ -30,6 +30,9 @@ export interface TokenRecord {
   readonly lastUsedAt: number | null;
 }
 
+/** Where a token stands in a list. */
+export type TokenPlace = Pick<TokenRecord, 'createdAt' | 'id'>;
+
 export interface NewToken {
   readonly name: string;
   readonly rights: TokenRights;
@@ -198,12 +201,16 @@ export class ApiTokens implements Service {
     return { record: recordOf(id, this.#byId.get(id) as TokenEntry), secret };
   }
 
-  /** The tokens that a user may see, the oldest first: an administrator all, others their own. */
-  list(caller: User): TokenRecord[] {
+  /**
+   * The tokens that a user may see, the oldest first: an administrator all, others their own.
+   * @param after only those behind this place; not given or null: all
+   */
+  list(caller: User, after: TokenPlace | null = null): TokenRecord[] {
     return [...this.#byId]
       .filter(([, token]) => isVisible(token, caller))
       .map(([id, token]) => recordOf(id, token))
-      .sort((a, b) => a.createdAt - b.createdAt);
+      .filter((token) => after === null || compare(token, after) > 0)
+      .sort(compare);
   }
 
   /** Resolves when the token is gone. @throws QuaysideError `token-not-found`, and as `Definitions.delete` */
@@ -440,6 +447,10 @@ class TokenUser implements User {
 
 function isVisible({ stored }: TokenEntry, caller: User): boolean {
   return caller.isAdministrator || stored.owner === caller.name;
+}
+
+function compare(a: TokenPlace, b: TokenPlace): number {
+  return a.createdAt - b.createdAt || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0);
 }
 
 function recordOf(id: string, { stored, lastUsedAt }: TokenEntry): TokenRecord {

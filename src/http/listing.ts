@@ -12,8 +12,8 @@ const MAX_PAGE = 1_000;
 export interface PageQuery {
   readonly limit: number | null;
   readonly after: string | null;
-  readonly array: boolean;
-  readonly tree: boolean;
+  readonly array?: boolean;
+  readonly tree?: boolean;
 }
 
 /** What one page shows, and the headers of its response. */

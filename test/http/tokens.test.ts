@@ -10,6 +10,7 @@ const USERS = [
   { name: 'admin', password: 'pw', rights: null },
   { name: 'ann', password: 'pw', rights: { N: ['read', 'write'], jobs: ['browse'] } },
   { name: 'bob', password: 'pw', rights: { N: ['read'] } },
+  { name: 'paged', password: 'pw', rights: { N: ['read'] } },
 ];
 
 const consumer = { queue: 'q', group: null, kind: 'take', window: 1, unacknowledged: 0 } as const;
@@ -160,6 +161,31 @@ describe('API tokens', () => {
       ({ owner }) => owner,
     );
     assert.ok(owners.includes('bob') && owners.includes('ann'));
+  });
+
+  it('are listed in pages if that is asked for, each once, although some end between two pages', async () => {
+    const ids: string[] = [];
+    for (let i = 0; i < 5; i += 1) {
+      ids.push((await created('paged', { name: `t${i}` })).id);
+      if (i % 2 === 0) await harness().passTime(1);
+    }
+    const whole = jsonOf<{ id: string }[]>(await as('paged').request('GET', '/tokens')).map(({ id }) => id);
+    assert.deepEqual(whole.toSorted(), ids.toSorted());
+    const found: string[] = [];
+    let link: string | undefined = '?limit=2';
+    while (link !== undefined) {
+      const page = await as('paged').request('GET', `/tokens${link}`);
+      assert.equal(page.status, 200);
+      const records = jsonOf<{ id: string }[]>(page);
+      assert.ok(records.length <= 2);
+      found.push(...records.map(({ id }) => id));
+      // The next page begins behind a token that is gone.
+      await as('paged').request('DELETE', `/tokens/${records.at(-1)?.id}`);
+      link = /^<(\?[^>]+)>; rel="next"$/.exec(page.headers.link ?? '')?.[1];
+    }
+    assert.deepEqual(found, whole);
+    const wrong = await as('paged').request('GET', '/tokens?after=x');
+    assert.deepEqual(codeOf(wrong), [400, 'invalid-parameter']);
   });
 
   it('are rejected once they are revoked, by their owner or by an administrator', async () => {

@@ -1,10 +1,11 @@
-import type { NewToken, TokenRecord, TokenRights } from '../../access/api-tokens.ts';
+import type { NewToken, TokenPlace, TokenRecord, TokenRights } from '../../access/api-tokens.ts';
 import { checkRight, RIGHTS, type Right } from '../../access/user.ts';
-import { namespaceNotFound, QuaysideError } from '../../model/errors.ts';
+import { invalidParameter, namespaceNotFound, QuaysideError } from '../../model/errors.ts';
 import { atMember, memberPath, membersOf, wrongMember } from '../../model/members.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
+import { joined, NEXT_LINK, pageOf, paging } from '../listing.ts';
 import { readJson } from '../request.ts';
 import { json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import { isoTime } from '../written-elements.ts';
@@ -80,11 +81,20 @@ export const tokenRoutes: readonly Route[] = [
     path: '/tokens',
     summary: 'List the API tokens of the user; as an administrator, those of all users',
     access: 'user',
-    responses: [json('The oldest first.', Type.Array(Token))],
-    problems: ['forbidden'],
-    handle(call) {
+    query: paging('Continues behind the token of this place, which is of the form `CREATED.ID`.'),
+    responses: [json('The oldest first.', Type.Array(Token), { headers: [NEXT_LINK] })],
+    problems: ['forbidden', 'invalid-parameter'],
+    handle(call, query) {
       checkNoToken(call);
-      call.value(call.front.parts.tokens.list(call.user).map(shown));
+      const after = query.after === null ? null : parsePlace(query.after);
+      return call.front.listInTurn(call, async () => {
+        const left = call.front.parts.tokens.list(call.user, after);
+        const { items, headers } = pageOf(left, query, placeText);
+        await call.pieces(
+          joined('[', items, (token) => JSON.stringify(shown(token)), ']'),
+          headers,
+        );
+      });
     },
   }),
   route({
@@ -113,6 +123,20 @@ export function checkNoToken(call: HttpCall): void {
   throw new QuaysideError(
     'forbidden',
     'A token cannot manage tokens or sessions of the console. Use the password of the user.',
+  );
+}
+
+/** The place of a token in the list, which it has although it is gone. */
+function placeText({ createdAt, id }: TokenPlace): string {
+  return `${createdAt}.${id}`;
+}
+
+function parsePlace(text: string): TokenPlace {
+  const [, createdAt, id] = /^(\d{1,15})\.([0-9a-f]{1,64})$/.exec(text) ?? [];
+  if (createdAt !== undefined && id !== undefined) return { createdAt: Number(createdAt), id };
+  throw invalidParameter(
+    'after',
+    `after cannot be ${quote(text)}; take it from the link of the page before.`,
   );
 }
 
