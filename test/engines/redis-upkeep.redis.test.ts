@@ -216,6 +216,33 @@ describe('The upkeep of a Redis engine', () => {
     assert.equal((await storage.counts(DEAD)).ready, 18);
   });
 
+  it('many settlements take several calls of the server, as each keeps it from all else, and keep their order', async () => {
+    const { storage } = engine;
+    await storage.insert(
+      FAILING,
+      Array.from({ length: 2_500 }, (_, i) => newElement({ body: `${i}` })),
+    );
+    const refs = [];
+    for (let i = 0; i < 3; i++) {
+      const { deliveries } = await storage.take(FAILING, { ...POP, leaseMs: 60_000 });
+      for (const { id, lease } of deliveries) refs.push({ id, group: '', token: lease?.token ?? null });
+    }
+    await cli('CONFIG', 'RESETSTAT');
+    const action = { kind: 'dead-letter', countTry: true, reason: null } as const;
+    const [first] = refs;
+    assert.ok(first);
+    const settled = await settle(storage, FAILING, [...refs, first], action);
+    assert.deepEqual(settled, [...refs.map(() => 'dead-lettered'), 'not-found']);
+    const [, calls] = /cmdstat_fcall:calls=(\d+)/.exec(await cli('INFO', 'commandstats')) ?? [];
+    assert.ok(Number(calls) >= 3, `${calls} calls`);
+    const dead: string[] = [];
+    for (let i = 0; i < 3; i++) dead.push(...(await storage.take(DEAD, POP)).deliveries.map(bodyText));
+    assert.deepEqual(
+      dead,
+      Array.from({ length: 2_500 }, (_, i) => `${i}`),
+    );
+  });
+
   it('elements of streams expire, and pass their retention, in several sweeps if they have many groups', async () => {
     const { storage } = engine;
     const groups = Array.from({ length: 60 }, (_, i) => `group ${i}`);
