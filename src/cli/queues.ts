@@ -52,7 +52,13 @@ interface QueueRow {
 /** Dead letters by queue. */
 export async function dead(context: CommandContext, namespace: string | undefined): Promise<number> {
   const query = namespace === undefined ? '' : `?ns=${encodeURIComponent(namespace)}`;
-  const { queues } = await context.json<{ queues: DeadLetterRow[] }>('GET', `/dead-letters${query}`);
+  const { queues, unavailable } = await context.json<{ queues: DeadLetterRow[]; unavailable: string[] }>(
+    'GET',
+    `/dead-letters${query}`,
+  );
+  if (unavailable.length > 0) {
+    context.warn(`Dead letters of ${unavailable.join(', ')} are not listed: the engine is unavailable.`);
+  }
   if (!context.isHuman) {
     await context.printRows(queues, '');
     return EXIT_CODES.done;

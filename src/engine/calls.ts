@@ -1,4 +1,4 @@
-import { type ErrorCode, QuaysideError } from '../model/errors.ts';
+import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 
 // What an engine does with each call to its store: it settles in time, it is bounded with all others, and it fails in the words of the ports.
@@ -204,11 +204,9 @@ export function tooManyGroups(queue: string, maxGroups: number): QuaysideError {
 
 /** A change that was sent and not answered. */
 export function unknownOutcome(cause: Error): QuaysideError {
-  return failure(
-    'outcome-unknown',
-    'The store did not answer in time; the change was made or it was not.',
-    cause,
-  );
+  // Without `retryAfterMs`: programs that follow it would repeat what may have been done.
+  const message = 'The store did not answer in time; the change was made or it was not.';
+  return new QuaysideError('outcome-unknown', message, { cause });
 }
 
 /** Whether what failed may have been done all the same. */
@@ -218,9 +216,5 @@ export function isUnknownOutcome(error: unknown): boolean {
 
 /** Nothing was sent, or only a question. */
 export function unavailable(message: string, cause: Error): QuaysideError {
-  return failure('storage-unavailable', message, cause);
-}
-
-function failure(code: ErrorCode, message: string, cause: Error): QuaysideError {
-  return new QuaysideError(code, message, { cause, retryAfterMs: RETRY_AFTER_MS });
+  return new QuaysideError('storage-unavailable', message, { cause, retryAfterMs: RETRY_AFTER_MS });
 }

@@ -1,5 +1,5 @@
 import type { Namespace } from '../broker/namespace.ts';
-import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { invalidParameter, isOutage } from '../model/errors.ts';
 import { Type } from '../util/schema.ts';
 import { type QueryParameter, whole } from './parameters.ts';
 
@@ -140,15 +140,8 @@ export async function readEach<T>(
 ): Promise<(T | null)[]> {
   const outcomes = await Promise.allSettled(namespaces.map(read));
   const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
-  const failure = reasons.find((reason) => !isUnavailable(reason));
+  const failure = reasons.find((reason) => !isOutage(reason));
   if (failure !== undefined) throw failure;
   if (reasons.length > 0 && reasons.length === namespaces.length) throw reasons[0];
   return outcomes.map((outcome) => (outcome.status === 'fulfilled' ? outcome.value : null));
-}
-
-function isUnavailable(reason: unknown): boolean {
-  return (
-    reason instanceof QuaysideError &&
-    (reason.code === 'storage-unavailable' || reason.code === 'outcome-unknown')
-  );
 }

@@ -139,3 +139,11 @@ export function missingRight<Right extends string>(
     `Token ${quote(token.name)} ${lacks}, although its user ${quote(name)} has it. Use a token with that right.`,
   );
 }
+
+/** Whether the engine could not be reached, or became unreachable during the call. */
+export function isOutage(error: unknown): boolean {
+  return (
+    error instanceof QuaysideError &&
+    (error.code === 'storage-unavailable' || error.code === 'outcome-unknown')
+  );
+}

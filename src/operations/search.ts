@@ -9,7 +9,7 @@ import {
   type ElementId,
   type GroupName,
 } from '../model/element.ts';
-import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { invalidParameter, isOutage, QuaysideError } from '../model/errors.ts';
 import { headerOf } from '../model/headers.ts';
 import { DEAD_LETTER_AT, DEAD_LETTER_REASON, FROM_QUEUE } from '../model/service-headers.ts';
 import type { Payer } from '../sandbox/dispatcher.ts';
@@ -474,20 +474,27 @@ const MAX_VALUES = 1_000;
 const MAX_SUMMARIZED = 20_000;
 const MAX_MS = 1_000;
 
+export interface DeadLetterSummaries {
+  readonly summaries: readonly DeadLetterSummary[];
+  /** Namespaces whose queues are left out since their engine is unavailable. */
+  readonly unavailable: readonly string[];
+}
+
 /**
  * Summarizes dead-letter queues, in their order. Looks at a bounded number of elements in bounded time, all queues together. Elements
  * beyond that number are counted, but not looked at; queues whose turn comes after that time are left out. Of a stream it looks
  * at the deliveries of the default group.
+ * @throws QuaysideError the first one's reason, if the engines of all are unavailable
  */
 export async function summarizeDeadLetters(
   queues: readonly Queue[],
   clock: Clock,
-): Promise<DeadLetterSummary[]> {
-  const endsAt = clock.monotonic() + MAX_MS;
+): Promise<DeadLetterSummaries> {
+  let endsAt = clock.monotonic() + MAX_MS;
   const summaries: DeadLetterSummary[] = [];
+  const failures = new Map<string, unknown>();
   let left = MAX_SUMMARIZED;
-  for (const queue of queues) {
-    if (clock.monotonic() >= endsAt) break;
+  const summarize = async (queue: Queue): Promise<void> => {
     const { ready, scheduled, reserved } = await queue.counts();
     const counted = new CountedDeadLetters();
     let after: string | null = null;
@@ -503,8 +510,23 @@ export async function summarizeDeadLetters(
     const { ns, name } = queue.key;
     const count = ready + scheduled + reserved;
     summaries.push({ ns, queue: name, count, ...counted.summary(), isComplete });
+  };
+  for (const queue of queues) {
+    const { ns } = queue.key;
+    if (failures.has(ns)) continue;
+    const startedAt = clock.monotonic();
+    if (startedAt >= endsAt) break;
+    try {
+      await summarize(queue);
+    } catch (error) {
+      if (!isOutage(error)) throw error;
+      failures.set(ns, error);
+      // The others have their time all the same.
+      endsAt += clock.monotonic() - startedAt;
+    }
   }
-  return summaries;
+  if (summaries.length === 0) for (const error of failures.values()) throw error;
+  return { summaries, unavailable: [...failures.keys()] };
 }
 
 class CountedDeadLetters {

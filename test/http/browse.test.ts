@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import { unavailable } from '../../src/engine/calls.ts';
 import { MAIN_ENGINES } from '../engines.ts';
 import { plain } from '../support/broker.ts';
 import { headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
@@ -264,6 +265,31 @@ describe('Dead-letter queues of storage that is slow', () => {
     };
     assert.deepEqual(await summary(), { namespaces: ['a'], complete: false });
     storage.counts = counts;
+  });
+
+  it('do not hide others while their engine is unavailable, and the response names their namespaces', async () => {
+    const { storage } = harness().opened.engine;
+    const { counts } = storage;
+    const away = new Set(['a']);
+    storage.counts = async (...given) => {
+      if (!away.has(given[0].ns)) return counts.apply(storage, given);
+      // No reply came in time.
+      await harness().passTime(4_500);
+      throw unavailable('The store is not reachable now.', new Error('no answer'));
+    };
+    try {
+      const answer = await harness().client().request('GET', '/dead-letters');
+      const body = jsonOf<{ queues: { ns: string }[] }>(answer);
+      assert.deepEqual(
+        { ...body, queues: body.queues.map(({ ns }) => ns) },
+        { queues: ['b'], complete: false, unavailable: ['a'] },
+      );
+      away.add('b');
+      const failed = await harness().client().request('GET', '/dead-letters');
+      assert.deepEqual([failed.status, jsonOf<{ code: string }>(failed).code], [503, 'storage-unavailable']);
+    } finally {
+      storage.counts = counts;
+    }
   });
 });
 

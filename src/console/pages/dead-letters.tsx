@@ -18,7 +18,8 @@ import { When } from '../ui/when.tsx';
 export function DeadLetters() {
   const summary = useResource('dead-letters', deadLetters, 15_000);
   const redriven = useSignal<{ readonly of: DeadLetterQueue; readonly where: ElementChoice } | null>(null);
-  const all = summary.value;
+  const all = summary.value?.queues ?? null;
+  const unavailable = summary.value?.unavailable ?? [];
   const held = all?.filter((one) => one.count > 0) ?? [];
   const total = held.reduce((sum, one) => sum + one.count, 0);
   return (
@@ -31,6 +32,11 @@ export function DeadLetters() {
         </button>
       </div>
       {summary.error !== null && <Failure error={summary.error} retry={summary.reload} />}
+      {unavailable.length > 0 && (
+        <Failure
+          error={`Dead letters of ${unavailable.join(', ')} are not listed: the engine is unavailable.`}
+        />
+      )}
       {all === null && summary.isLoading && <Loading what="Reading the dead-letter queues" />}
       {all !== null && held.length === 0 && (
         <section class="card">

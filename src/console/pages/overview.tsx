@@ -2,7 +2,7 @@ import { type ReadonlySignal, useComputed } from '@preact/signals';
 import { messageOf } from '../api.ts';
 import { bytes, count, duration, named, rate, several, shortCount } from '../format.ts';
 import { type Concern, concerns, RULE, reasonOf } from '../remote/attention.ts';
-import { type DeadLetterQueue, deadLetters } from '../remote/dead-letters.ts';
+import { type DeadLetterQueue, type DeadLetterQueues, deadLetters } from '../remote/dead-letters.ts';
 import { type EngineInfo, readEngines } from '../remote/engines.ts';
 import {
   type AlarmPicture,
@@ -197,12 +197,14 @@ function Figures({
   deadError,
 }: {
   readonly totals: ReadonlySignal<TotalsByNamespace>;
-  readonly dead: readonly DeadLetterQueue[] | null;
+  readonly dead: DeadLetterQueues | null;
   readonly deadError: unknown;
 }) {
   const { ready, scheduled, reserved, in: inserted, out, oldest, paused } = sumOf(totals.value.values());
   const oldestMs = oldest === null ? null : Math.max(0, clock.value - Date.parse(oldest));
-  const deadCount = dead?.reduce((sum, one) => sum + countNow(one), 0) ?? null;
+  const deadCount = dead?.queues.reduce((sum, one) => sum + countNow(one), 0) ?? null;
+  const unavailable = dead?.unavailable ?? [];
+  const deadOf = unavailable.length === 0 ? 'all namespaces' : `without ${unavailable.join(', ')}`;
   return (
     <section class="figures" aria-label="In all">
       <Figure
@@ -233,7 +235,7 @@ function Figures({
       <Figure
         label="Dead letters"
         value={deadCount === null ? '–' : shortCount(deadCount)}
-        note={deadError === null ? 'all namespaces' : messageOf(deadError)}
+        note={deadError === null ? deadOf : messageOf(deadError)}
         isBad={deadCount !== null && deadCount > 0}
         to={href(['dead-letters'])}
       />

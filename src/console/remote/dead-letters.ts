@@ -10,8 +10,13 @@ export interface DeadLetterQueue extends QueueNamed {
   readonly complete: boolean;
 }
 
+export interface DeadLetterQueues {
+  readonly queues: readonly DeadLetterQueue[];
+  /** Namespaces whose queues are missing, because their engine is unavailable. */
+  readonly unavailable: readonly string[];
+}
+
 /** The dead-letter queues of all namespaces in which the user may browse. */
-export async function deadLetters(signal: AbortSignal): Promise<readonly DeadLetterQueue[]> {
-  const { queues } = await get<{ queues: readonly DeadLetterQueue[] }>('dead-letters', { signal });
-  return queues;
+export function deadLetters(signal: AbortSignal): Promise<DeadLetterQueues> {
+  return get<DeadLetterQueues>('dead-letters', { signal });
 }

@@ -85,6 +85,7 @@ const DeadLetters = namedObject('DeadLetters', {
     }),
   ),
   complete: Type.Boolean({ description: 'Whether all queues are listed.' }),
+  unavailable: Type.Array(Type.String(), { description: 'Namespaces whose engine is unavailable.' }),
 });
 
 export const browseRoutes: readonly Route[] = [
@@ -194,9 +195,9 @@ export const browseRoutes: readonly Route[] = [
           .namespacesWith('browse', ns)
           .flatMap((namespace) => namespace.deadLetterQueues.map((name): Queue => namespace.visit(name)));
         const some = queues.slice(0, MAX_DEAD_LETTER_QUEUES);
-        const summaries = await summarizeDeadLetters(some, call.front.parts.clock);
+        const { summaries, unavailable } = await summarizeDeadLetters(some, call.front.parts.clock);
         const complete = summaries.length === queues.length;
-        call.value({ queues: summaries.map(summaryRecord), complete });
+        call.value({ queues: summaries.map(summaryRecord), complete, unavailable });
       }),
   }),
 ];

@@ -32,7 +32,7 @@ export class ExecutionError extends QuaysideError {
   readonly certain: boolean;
 
   constructor(code: 'storage-unavailable' | 'storage-full' | 'outcome-unknown', message: string) {
-    super(code, message, code === 'storage-full' ? {} : { retryAfterMs: 1_000 });
+    super(code, message, code === 'storage-unavailable' ? { retryAfterMs: 1_000 } : {});
     this.certain = code !== 'outcome-unknown';
   }
 }
