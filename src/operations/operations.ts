@@ -5,6 +5,7 @@ import { checkMigration } from '../broker/migration.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import type { Queue } from '../broker/queue.ts';
+import { inTime, unknownOutcome } from '../engine/calls.ts';
 import { type Definition, type Definitions, retryConflicts } from '../engine/definitions.ts';
 import { DefinitionsCaches } from '../engine/definitions-cache.ts';
 import type { Storage } from '../engine/storage.ts';
@@ -668,16 +669,21 @@ const MAX_ROUNDS = 10;
  * only if elements come faster than they are removed
  */
 export async function deleteQueue(queue: Queue, { force, exchanges }: DeleteOptions): Promise<number> {
-  if (!force) await mustBeUnused(queue, exchanges);
+  const { namespace } = queue;
+  const late = (): Error => unknownOutcome(new Error('The engines of the queue took too long.'));
+  if (!force) return inTime(namespace.clock, deleteUnused(queue, exchanges), late);
   let removed = 0;
   for (let round = 0; round < MAX_ROUNDS; round += 1) {
-    if (force) {
-      await endWaiting(queue);
-      removed += await purgeQueue(queue, DELIVERY_STATES);
-    }
-    if (await queue.namespace.drop(queue.key)) return removed;
-    if (!force) break;
+    await endWaiting(queue);
+    removed += await purgeQueue(queue, DELIVERY_STATES);
+    if (await inTime(namespace.clock, namespace.drop(queue.key), late)) return removed;
   }
+  throw inUse(queue, 'holds elements');
+}
+
+async function deleteUnused(queue: Queue, exchanges: DeleteOptions['exchanges']): Promise<0> {
+  await mustBeUnused(queue, exchanges);
+  if (await queue.namespace.drop(queue.key)) return 0;
   throw inUse(queue, 'holds elements');
 }
 

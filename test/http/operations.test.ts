@@ -385,6 +385,38 @@ describe('Deleting a queue', () => {
     assert.equal((await remove('xout')).status, 204);
   });
 
+  for (const query of ['', '?force=1']) {
+    it(`is answered within 5 s although its calls to the engine take longer together${query && ', by force, too'}`, async () => {
+      const client = harness().client();
+      await client.request('PATCH', '/q/N/slow/pause');
+      const { clock, engine } = harness().opened;
+      const { definitions } = engine;
+      let calls = 0;
+      let done = 0;
+      const stored = definitions.delete.bind(definitions);
+      definitions.delete = async (...given) => {
+        calls += 1;
+        await new Promise<void>((resolve) => {
+          clock.after(3_000, resolve);
+        });
+        const wasThere = await stored(...given);
+        done += 1;
+        return wasThere;
+      };
+      const removed = remove('slow', query);
+      await until(() => calls === 1);
+      await harness().passTime(3_000);
+      await until(() => calls === 2);
+      await harness().passTime(1_500);
+      assert.deepEqual(problemOf(await removed), [503, 'outcome-unknown', undefined]);
+      await harness().passTime(1_500);
+      await until(() => done === 2);
+      definitions.delete = stored;
+      assert.equal((await remove('slow', query)).status, 204);
+      assert.equal(await listed('slow'), false);
+    });
+  }
+
   it('takes a stream with its groups', async () => {
     const client = harness().client();
     await client.insert('events', 's', 'a', { groups: 'g1,g2' });
