@@ -120,7 +120,7 @@ export class StompSession extends ClientSession<string, string> {
     // What is sent after it must not be stored before it.
     if (storesLater) this.setPause(PAUSE.commit, true);
     try {
-      await transaction.commit();
+      await transaction.commit(this.inserts.allSent());
       this.confirm(receipt);
     } catch (error) {
       // Before anything returns: consumers of this session would be sent it again.

@@ -156,15 +156,19 @@ export class Transaction {
   /**
    * Puts everything into effect. What it settles is not outstanding any more from now on. If it settles nothing, the engine is
    * asked to store the rest in this turn.
+   * @param sent resolves when the engine has what was sent before, which is waited for before anything is acknowledged; null: it has
    * @throws QuaysideError what settling and storing do, where nothing took effect; else `outcome-unknown`
    */
-  async commit(): Promise<void> {
+  async commit(sent: Promise<unknown> | null): Promise<void> {
     for (const one of this.#settlements) {
       one.subscription.settle([one.outstanding]);
       this.#left.add(one);
     }
     try {
-      if (this.#settlements.length > 0) await this.#confirmHeld();
+      if (this.#settlements.length > 0) {
+        await sent;
+        await this.#confirmHeld();
+      }
       await this.#store([...this.#sends].filter(({ queue }) => !this.#isAcknowledgedIn(queue)));
       await this.#acknowledge();
       await this.#rollBack();

@@ -195,6 +195,49 @@ describe('a COMMIT that fails', () => {
   });
 });
 
+describe('a COMMIT behind a SEND', () => {
+  it('acknowledges nothing before the engine has the element, although the count of its bounded queue is read first', async () => {
+    const node = await StompNode.start();
+    const { storage } = node.engine.engine;
+    const { insert, settle, counts } = storage;
+    const counted = Promise.withResolvers<void>();
+    try {
+      await node.queue('results').storeOptions({ maxElements: 10 });
+      await node.insert('jobs', 'job');
+      const client = await node.client();
+      await client.ask('SUBSCRIBE', { destination: '/q/N/jobs', id: 's', ack: 'client-individual' });
+      const id = (await client.expect('MESSAGE')).headers.get('ack') ?? '';
+      const calls: string[] = [];
+      storage.insert = (...given) => {
+        calls.push('insert');
+        return insert.apply(storage, given);
+      };
+      storage.settle = (...given) => {
+        calls.push('settle');
+        return settle.apply(storage, given);
+      };
+      storage.counts = async (...given) => {
+        await counted.promise;
+        return counts.apply(storage, given);
+      };
+      client.send('SEND', { destination: '/q/N/results', receipt: 'sent' }, 'result');
+      await client.ask('BEGIN', { transaction: 't' });
+      await client.ask('ACK', { id, transaction: 't' });
+      client.send('COMMIT', { transaction: 't', receipt: 'committed' });
+      await client.ask('BEGIN', { transaction: 'behind' });
+      counted.resolve();
+      assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'sent');
+      assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'committed');
+      // The first one shows that the element is still held.
+      assert.deepEqual(calls, ['insert', 'settle', 'settle']);
+    } finally {
+      counted.resolve();
+      Object.assign(storage, { insert, settle, counts });
+      await node.stop();
+    }
+  });
+});
+
 describe('frames behind a COMMIT', () => {
   it('store their elements after those of the transaction', async () => {
     const node = await StompNode.start();
