@@ -1,4 +1,4 @@
-import type { ErrorCode, QuaysideError } from '../model/errors.ts';
+import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import { bytesOfText } from '../util/byte-text.ts';
 import { frameText, type HeadRules } from './codec.ts';
 
@@ -67,6 +67,13 @@ export const STOMP_ERRORS = {
   internal: LATER,
 } as const satisfies Record<ErrorCode, StompError>;
 
+/** A limit of one session: whoever sends the same frames again exceeds it again. */
+export class SessionLimitError extends QuaysideError {
+  constructor(message: string) {
+    super('overloaded', message);
+  }
+}
+
 /** What an ERROR is about, as far as it is about something. Bytes, one character for each. */
 export interface ErrorSubject {
   /** The receipt that the frame asked for. */
@@ -82,7 +89,8 @@ export function errorFrame(rules: HeadRules, error: QuaysideError, subject: Erro
   const { code, details } = error;
   const { receipt = null, subscription = null, versions } = subject;
   const body = bytesOfText(error.message);
-  const headers = ['message', code, 'x-ks-retry', STOMP_ERRORS[code].retry ? 'true' : 'false'];
+  const isLasting = error instanceof SessionLimitError;
+  const headers = ['message', code, 'x-ks-retry', STOMP_ERRORS[code].retry && !isLasting ? 'true' : 'false'];
   if (details.retryAfterMs !== undefined) {
     headers.push('x-ks-retry-after', String(Math.ceil(details.retryAfterMs)));
   }

@@ -8,6 +8,7 @@ import { QueueBrowser } from '../session/queue-browser.ts';
 import { groupOf, milliseconds, sentValue, whole } from '../session/values.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { type Frame, type HeadRules, headerLine, headerOf, malformed } from './codec.ts';
+import { SessionLimitError } from './errors.ts';
 import { HeaderSlips, needed, OWN_HEADERS, unknown } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
 import type { StompSession } from './session.ts';
@@ -126,8 +127,7 @@ export class Subscriptions {
       );
     }
     if (this.#byId.size >= STOMP_LIMITS.subscriptions) {
-      throw new QuaysideError(
-        'overloaded',
+      throw new SessionLimitError(
         `This session has ${STOMP_LIMITS.subscriptions} subscriptions, the most that are allowed.`,
       );
     }

@@ -7,6 +7,7 @@ import type { Outstanding } from '../session/push-consumer.ts';
 import { ownBytes, ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { malformed } from './codec.ts';
+import { SessionLimitError } from './errors.ts';
 import { unknown } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
 import type { Subscription } from './subscriptions.ts';
@@ -29,8 +30,7 @@ export class Transactions {
       );
     }
     if (this.#open.size >= STOMP_LIMITS.transactions) {
-      throw new QuaysideError(
-        'overloaded',
+      throw new SessionLimitError(
         `This session has ${STOMP_LIMITS.transactions} open transactions, the most that are allowed.`,
       );
     }
@@ -68,8 +68,7 @@ export class Transactions {
       bytes += one.bytes;
     }
     if (frames <= transactionFrames && bytes <= this.#maxBytes) return;
-    throw new QuaysideError(
-      'overloaded',
+    throw new SessionLimitError(
       `Open transactions would hold ${frames} frames and ${bytes} bytes of bodies and headers. Allowed together: ${transactionFrames} and ${this.#maxBytes}.`,
     );
   }
