@@ -62,12 +62,9 @@ export class SaslLogin {
 
   /** Offers the mechanisms. */
   offer(): void {
-    const mechanisms = this.#mechanisms;
-    const [only, ...more] = mechanisms;
     const offer = frame(FRAME_TYPE.sasl, 0, SASL.mechanisms, () => {
-      // A single symbol stands for an array of one (transport, 2.7: "multiple").
-      if (only !== undefined && more.length === 0) writer.symbol(only);
-      else writer.symbols(mechanisms);
+      // An array, also of one: a symbol alone, which the standard allows, is unknown to RabbitMQ's Erlang client and its Shovel.
+      writer.symbols(this.#mechanisms);
       return 1;
     });
     this.#send(offer);
