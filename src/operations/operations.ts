@@ -116,6 +116,8 @@ export class BulkOperations implements Service {
   /** The users of operations that are being created, by store: they count before they are stored. */
   readonly #creating = new Map<Definitions, readonly string[]>();
   readonly #seen = new Map<string, SilenceWatch>();
+  /** Those that no node runs, and that this one cannot run. */
+  readonly #unroutable = new Set<string>();
   /** Those who wait for an operation to end. */
   readonly #awaited = new Map<string, Set<() => void>>();
   readonly #changed = new Map<string, { readonly ns: string; readonly action: Action; count: number }>();
@@ -422,6 +424,7 @@ export class BulkOperations implements Service {
 
   #noteEnd(id: string): void {
     this.#seen.delete(id);
+    this.#unroutable.delete(id);
     for (const done of this.#awaited.get(id) ?? []) done();
   }
 
@@ -482,7 +485,10 @@ export class BulkOperations implements Service {
     try {
       route = routeOf(operation.request, broker);
     } catch (error) {
-      log.warn({ err: error, operation: id }, 'a stored operation cannot run on this node');
+      // Once for each: it is looked at again and again until it ends.
+      if (!this.#unroutable.has(id))
+        log.warn({ err: error, operation: id }, 'a stored operation cannot run on this node');
+      this.#unroutable.add(id);
       return;
     }
     const { namespace, key } = route.source;

@@ -21,6 +21,7 @@ export const OPERATOR = { name: 'op', may: () => true, maySee: () => true, maySe
 export class OperationNode {
   readonly broker: Broker;
   readonly operations: BulkOperations;
+  readonly warnings: string[] = [];
   /** The exchanges that there are. */
   exchanges: readonly ExchangeOverview[] = [];
   /** The rights of the users whose names are here; those of all others are {@link OPERATOR}'s. Null: there is no such user any more. */
@@ -36,7 +37,7 @@ export class OperationNode {
       exchanges: { overview: () => [...this.exchanges] },
       clock,
       random: seededRandom(seed + 100).next,
-      log: SILENT_LOG,
+      log: { ...SILENT_LOG, warn: (_fields, message) => void this.warnings.push(message) },
     });
   }
 

@@ -167,3 +167,32 @@ describe('A node that continues a bulk operation of another one', () => {
     assert.deepEqual(await survivor.elements('N', 'from'), []);
   });
 });
+
+describe('A bulk operation whose target no node serves', () => {
+  it('is logged once by each node, however often it is looked at', async () => {
+    const [policy, target] = [plain('N'), plain('M')];
+    const opened = await MEMORY_SQLITE.open({ namespaces: [policy, target] });
+    const sandbox = patientSandbox();
+    const engine = betweenProcesses(opened.engine);
+    const both = [policy, target].map((one) => ({ policy: one, engine }));
+    const starter = await new OperationNode(both, opened.clock, sandbox, 1).start();
+    await starter.insertMany('N', 'from', COUNT);
+    await starter.create({
+      source: { ns: 'N', queue: 'from' },
+      to: { ns: 'M', queue: 'to' },
+      action: 'move',
+      rate: 1,
+    });
+    await starter.stop();
+    const left = await new OperationNode([{ policy, engine }], opened.clock, sandbox, 2).start();
+    for (let passed = 0; passed < 60_000; passed += 250) {
+      await opened.passTime(250);
+      // A call of this time is answered after those of the look.
+      await left.elements('N', 'from');
+    }
+    assert.deepEqual(left.warnings, ['a stored operation cannot run on this node']);
+    await left.stop();
+    await sandbox.stop();
+    await opened.close();
+  });
+});
