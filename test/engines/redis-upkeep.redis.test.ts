@@ -243,6 +243,17 @@ describe('The upkeep of a Redis engine', () => {
     );
   });
 
+  it('inserts of elements with many groups share a call of the server only as far as it takes them a moment', async () => {
+    const groups = Array.from({ length: 60 }, (_, i) => `group ${i}`);
+    const insert = () => engine.storage.insert({ ns: 'stream', name: 'q' }, [newElement({ groups })]);
+    await insert();
+    await cli('CONFIG', 'RESETSTAT');
+    await Promise.all(Array.from({ length: 40 }, insert));
+    const [, calls] = /cmdstat_fcall:calls=(\d+)/.exec(await cli('INFO', 'commandstats')) ?? [];
+    assert.ok(Number(calls) >= 3, `${calls} calls`);
+    assert.equal((await engine.storage.counts({ ns: 'stream', name: 'q' })).ready, 41);
+  });
+
   it('elements of streams expire, and pass their retention, in several sweeps if they have many groups', async () => {
     const { storage } = engine;
     const groups = Array.from({ length: 60 }, (_, i) => `group ${i}`);

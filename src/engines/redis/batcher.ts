@@ -98,6 +98,8 @@ interface CallOptions {
   readonly dues?: readonly Due[];
   /** Published when it is done. */
   readonly signal?: ReadySignal | null;
+  /** Deliveries that it makes; not given: as many as items. */
+  readonly deliveries?: number;
   /** Elements or references, and bytes that it sends. */
   readonly items?: number;
   readonly bytes?: number;
@@ -121,8 +123,8 @@ interface BatcherContext extends RedisContext {
   ) => Promise<void> | null;
 }
 
-/** What one batch carries at most, unless a single call is larger. */
-const MAX_ITEMS = 1_000;
+/** What one batch carries at most, unless a single call is larger: a server with a larger one keeps others waiting. */
+const MAX_DELIVERIES = 1_000;
 const MAX_BYTES = 4 * 1024 * 1024;
 /** A queue that was not used for this long lets the server finish what it popped last. */
 const IDLE_MS = 5_000;
@@ -591,14 +593,14 @@ class Batcher {
   /** Calls of one kind from the front, as many as fit; without those that have expired. */
   #gather(): PendingCall[] {
     const calls: PendingCall[] = [];
-    let items = 0;
+    let deliveries = 0;
     let bytes = 0;
     let used = 0;
     for (const call of this.#waiting) {
       if (!call.isSettled) {
-        items += call.items;
+        deliveries += call.options.deliveries ?? call.items;
         bytes += call.bytes;
-        const isFull = items > MAX_ITEMS || bytes > MAX_BYTES;
+        const isFull = deliveries > MAX_DELIVERIES || bytes > MAX_BYTES;
         if (calls.length > 0 && (isFull || call.isFree !== calls[0]?.isFree)) break;
         calls.push(call);
       }

@@ -131,6 +131,7 @@ export class RedisStorage implements Storage {
       creates: true,
       signal,
       items: elements.length,
+      deliveries: elements.reduce((sum, { groups }) => sum + groups.length, 0),
       bytes: call.contents.bytes.length,
       dues: this.#expiries(queue, elements),
       deadlineAt,

@@ -9,9 +9,13 @@
 NO_TOKEN, NOBODY = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '\0\0\0\0\0\0'
 local RECORD = 58
 
--- `touched` says that the delivery has a record.
+-- What is the same in the members of an element's groups. `touched` says that the delivery has a record.
+function behindGroup(maturity, seq, tries, touched)
+  return six(maturity) .. seq .. pack('>I4', tries * 2 + (touched and 1 or 0))
+end
+
 function waitingMember(gid, maturity, seq, tries, touched)
-  return 'w' .. gid .. six(maturity) .. seq .. pack('>I4', tries * 2 + (touched and 1 or 0))
+  return 'w' .. gid .. behindGroup(maturity, seq, tries, touched)
 end
 
 function leaseMember(gid, ends, seq)

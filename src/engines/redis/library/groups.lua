@@ -126,6 +126,8 @@ end
 
 -- The numbers of a list of groups, each once; nil if they do not fit.
 function createGroups(q, names, limit)
+  -- Elements of a call mostly have the same.
+  if names == q.lastNames then return q.lastGids end
   local gids, seen = {}, {}
   for name in string.gmatch(names, '[^,]+') do
     local gid = createGroup(q, name, limit)
@@ -135,6 +137,7 @@ function createGroups(q, names, limit)
       gids[#gids + 1] = gid
     end
   end
+  q.lastNames, q.lastGids = names, gids
   return gids
 end
 
@@ -156,7 +159,8 @@ end
 NEVER = '\0\0\0\0\0\0'
 WAITING, TOUCHED, HELD, POPPED = 0, 1, 2, 3
 -- Age: not subject to retention; listed under `r`; past it, and reserved when that was found.
-AGELESS, AGING, OVERDUE = 0, 1, 2
+local AGELESS, AGING = 0, 1
+OVERDUE = 2
 
 local ELEMENT_LENGTH, ENTRY_LENGTH = 17, 9
 
@@ -198,8 +202,8 @@ function elementMember(element, seq)
   return isHeld and 'b' .. seq or nil
 end
 
-local function ageMember(element, seq)
-  return 'r' .. six(element.insertedAt) .. seq
+local function ageMember(insertedAt, seq)
+  return 'r' .. six(insertedAt) .. seq
 end
 
 function writeElement(q, seq, element, before)
@@ -214,7 +218,7 @@ function writeElement(q, seq, element, before)
   else
     db('HDEL', q.h, 'g' .. seq, 'e' .. seq)
     if q.hasFronts then db('HDEL', q.h, 'f' .. seq) end
-    if element.age == AGING then db('ZREM', q.z, ageMember(element, seq)) end
+    if element.age == AGING then db('ZREM', q.z, ageMember(element.insertedAt, seq)) end
     if element.expiresAt ~= NEVER then db('ZREM', q.z, 'x' .. element.expiresAt .. seq) end
   end
 end
@@ -229,7 +233,7 @@ function changeGroup(q, seq, gid, state, maturity)
   if state == WAITING or state == TOUCHED then
     if element.age == OVERDUE then
       element.age = AGING
-      db('ZADD', q.z, 0, ageMember(element, seq))
+      db('ZADD', q.z, 0, ageMember(element.insertedAt, seq))
     end
     if element.expiresAt ~= NEVER then noteExpiry(q, element.expiresAt, seq) end
   end
@@ -238,18 +242,14 @@ end
 
 -- The first record of an element that these groups wait for.
 function newElement(q, seq, gids, maturity, tries, expiresAt)
-  local element = { order = gids, states = {}, maturities = {}, insertedAt = call.now, age = AGELESS }
-  element.tries, element.expiresAt = tries, expiresAt
-  for _, gid in ipairs(gids) do
-    element.states[gid], element.maturities[gid] = WAITING, maturity
-  end
   add(q, 'a' .. six(maturity) .. seq)
-  local retention = retentionOf(q)
+  local retention, age = retentionOf(q), AGELESS
   if retention > 0 then
-    element.age = AGING
+    age = AGING
     -- Those who call the queue itself list it before. If another element ages there, it is listed.
     if q ~= call.home and not firstMember(q.z, 'r') then registerDue(q.text, call.now + retention) end
-    add(q, ageMember(element, seq))
+    add(q, ageMember(call.now, seq))
   end
-  store(q, 'g' .. seq, (elementText(element)))
+  local behind = pack('>I1I6', WAITING, maturity)
+  store(q, 'g' .. seq, pack('>I6I1I4', call.now, age, tries) .. expiresAt .. concat(gids, behind) .. behind)
 end

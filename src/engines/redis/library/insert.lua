@@ -29,7 +29,8 @@ function put(q, maturity, tries, expiresAt, gids, content)
   local seq = six(q.seq)
   storeElement(q, seq, pack('>I6I4I6', maturity, tries, call.now) .. expiresAt .. content)
   if gids then
-    for _, gid in ipairs(gids) do add(q, waitingMember(gid, maturity, seq, tries, false)) end
+    local behind = behindGroup(maturity, seq, tries, false)
+    for _, gid in ipairs(gids) do add(q, 'w' .. gid .. behind) end
     newElement(q, seq, gids, maturity, tries, expiresAt)
   else
     add(q, waitingMember(PLAIN, maturity, seq, tries, false))

@@ -13,13 +13,13 @@ local add, remove, store, delete, flush, flushIfLarge, noteExpiry
 local retentionOf, deadLetterPolicy, retryDelay
 
 -- groups.lua
-local NEVER, WAITING, TOUCHED, HELD, POPPED, AGELESS, AGING, OVERDUE
+local NEVER, WAITING, TOUCHED, HELD, POPPED, OVERDUE
 local findGroup, allGroups, createGroup, createGroups
 local readElement, elementMember, writeElement, changeGroup, newElement
 
 -- deliveries.lua
 local NO_TOKEN, NOBODY, MAX_COPIED
-local waitingMember, leaseMember, memberOf, readRecord, recordText, reasonIn, findDelivery, isReservedUntil
+local behindGroup, waitingMember, leaseMember, memberOf, readRecord, recordText, reasonIn, findDelivery, isReservedUntil
 local release, finish, removeDelivery, removeWaiting, failTry, endLeases, endAllLeases, expireElements
 
 -- insert.lua
