@@ -60,14 +60,13 @@ export class CommandContext {
    */
   async json<T>(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<T> {
     const { text } = await this.client.request(method, path, options);
-    let cause: unknown;
     try {
       const value = JSON.parse(text);
       if (typeof value === 'object' && value !== null) return value;
-    } catch (error) {
-      cause = error;
+    } catch {
+      // It is quoted below.
     }
-    throw unexpectedResponse(text, cause);
+    throw unexpectedResponse(text);
   }
 
   /** A request that is answered without a body. @throws as `json` */

@@ -37,7 +37,6 @@ export class RequestBatcher<I, R> {
 
   /** @throws the reason of the signal; the item is then not sent, or its outcome is unknown */
   async add(item: I, size: number, { signal, timeoutMs }: CallOptions = {}): Promise<R> {
-    signal?.throwIfAborted();
     let entry!: PendingItem<I, R>;
     const result = new Promise<R>((resolve, reject) => {
       entry = { item, size, resolve, reject };
@@ -52,7 +51,7 @@ export class RequestBatcher<I, R> {
         entry.reject(new TimeoutError(`No response within ${timeoutMs} ms.`, { outcome }));
       });
     try {
-      return await (signal ? unlessAborted(signal, result) : result);
+      return await unlessAborted([signal], () => result);
     } finally {
       this.#pending.delete(entry);
       if (cancel) cancel();

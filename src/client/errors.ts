@@ -5,7 +5,7 @@ export interface QuaysideErrorOptions extends ErrorOptions {
   readonly status?: number | undefined;
   readonly requestId?: string | undefined;
   readonly retryAfterMs?: number | undefined;
-  readonly outcome?: CallOutcome | undefined;
+  readonly outcome?: CallOutcome;
   /** Members of the server's problem document. */
   readonly details?: Readonly<Record<string, unknown>>;
 }
@@ -27,14 +27,9 @@ export class QuaysideError extends Error {
 
   override readonly name: string = 'QuaysideError';
 
-  constructor(code: string, message: string, options: QuaysideErrorOptions = {}) {
-    super(message, options.cause === undefined ? undefined : { cause: options.cause });
-    this.code = code;
-    this.status = options.status;
-    this.requestId = options.requestId;
-    this.retryAfterMs = options.retryAfterMs;
-    this.outcome = options.outcome ?? 'nothing-changed';
-    this.details = options.details ?? {};
+  constructor(code: string, message: string, { cause, ...options }: QuaysideErrorOptions = {}) {
+    super(message, cause === undefined ? cause : { cause });
+    Object.assign(this, { outcome: 'nothing-changed', details: {}, ...options, code });
   }
 }
 
@@ -118,20 +113,19 @@ export function roundedMs(name: string, ms: number | undefined, min = 0): number
  * @throws QuaysideError for anything else: something between client and server may answer 200 as well
  */
 export function jsonIn<T>(text: string, member: keyof T & string): T {
-  let cause: unknown;
   try {
     const value = JSON.parse(text);
     if (value?.[member] !== undefined) return value;
-  } catch (error) {
-    cause = error;
+  } catch {
+    // It is quoted below.
   }
-  throw unexpectedResponse(text, cause);
+  throw unexpectedResponse(text);
 }
 
 /** The error of a response that the server does not give. */
-export function unexpectedResponse(text: string, cause?: unknown): QuaysideError {
+export function unexpectedResponse(text: string): QuaysideError {
   const message = `The server, or a proxy in front of it, answered ${quoted(text)}.`;
-  return new QuaysideError('unexpected-response', message, { outcome: 'unknown', cause });
+  return new QuaysideError('unexpected-response', message, { outcome: 'unknown' });
 }
 
 /** A thrown value as text. Whatever it is, this throws nothing. */

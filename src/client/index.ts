@@ -32,6 +32,7 @@ export type {
   ReserveOptions,
   RetryOptions,
   RollbackOptions,
+  StreamOptions,
   TakeOptions,
   TokenCredentials,
 } from './options.ts';

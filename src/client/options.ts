@@ -90,11 +90,16 @@ export type RequestMethod = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
 
 /** Of a request that has no method of its own. */
 export interface RequestOptions extends CallOptions {
-  readonly body?: string | Uint8Array | ReadableStream<Uint8Array> | undefined;
+  readonly body?: string | Uint8Array | undefined;
   /** `application/json` if not given. */
   readonly contentType?: string | undefined;
-  /** Whether the request may be sent again if the outcome is unknown; true for GET if not given. */
+  /** Whether the request may be sent again if the outcome is unknown. Not given: true for a GET, unless it takes an element. */
   readonly isRepeatable?: boolean | undefined;
+}
+
+/** Of a request whose response is read piece by piece, or whose body is sent so. */
+export interface StreamOptions extends Omit<RequestOptions, 'body' | 'isRepeatable'> {
+  readonly body?: string | Uint8Array | ReadableStream<Uint8Array> | undefined;
 }
 
 export interface RawResponse {

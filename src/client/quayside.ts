@@ -8,7 +8,7 @@ import {
   type StandardSchema,
 } from './codec.ts';
 import { invalid, QuaysideError, quoted } from './errors.ts';
-import type { ClientOptions, RawResponse, RequestMethod, RequestOptions } from './options.ts';
+import type { ClientOptions, RawResponse, RequestMethod, RequestOptions, StreamOptions } from './options.ts';
 import { Queue } from './queue.ts';
 import { Tracing } from './tracing.ts';
 import { type ClientRequest, Transport } from './transport.ts';
@@ -51,12 +51,11 @@ export class Quayside implements AsyncDisposable {
   /** Any other request of the HTTP interface. Reads are repeated after an unknown outcome, and others if `isRepeatable` says so. */
   async request(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<RawResponse> {
     this.#transport.checkOpen();
-    const { status, headers, text } = await this.#transport.send(clientRequest(method, path, options));
-    return { status, headers, text };
+    return this.#transport.send(clientRequest(method, path, options));
   }
 
   /** The same, with a response that is read piece by piece, or a body that is sent so. One attempt. */
-  async stream(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<Response> {
+  async stream(method: RequestMethod, path: string, options: StreamOptions = {}): Promise<Response> {
     this.#transport.checkOpen();
     return this.#transport.stream(clientRequest(method, path, options));
   }
@@ -80,10 +79,17 @@ export class Quayside implements AsyncDisposable {
   }
 }
 
-function clientRequest(method: RequestMethod, path: string, options: RequestOptions): ClientRequest {
+/** A GET of a queue itself takes an element. */
+const TAKES = /^\/q(\/[^/?]+){2}(\?|$)/;
+
+function clientRequest<Body>(
+  method: RequestMethod,
+  path: string,
+  options: Omit<RequestOptions, 'body'> & { readonly body?: Body | undefined },
+): ClientRequest<Body> {
   if (!path.startsWith('/')) throw invalid(`The path ${quoted(path)} does not begin with "/".`);
-  const { body, contentType = 'application/json', isRepeatable = method === 'GET', ...call } = options;
-  return { method, path, body, contentType, isRepeatable, options: call };
+  const isRead = method === 'GET' && !TAKES.test(path);
+  return { ...options, method, path, isRepeatable: options.isRepeatable ?? isRead, options };
 }
 
 /** A URL parser takes `.` and `..` for steps in a path, however they are encoded. */

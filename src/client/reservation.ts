@@ -3,7 +3,7 @@ import { LeaseLostError, QuaysideError, roundedMs } from './errors.ts';
 import type { TakenLine } from './lines.ts';
 import type { CallOptions, RollbackOptions } from './options.ts';
 import { after, type CancelTimer, monotonic, wallTime } from './time.ts';
-import type { QueueWire, Receipt, SettleRequest } from './wire.ts';
+import type { QueueWire, Receipt, SettleAction } from './wire.ts';
 
 /** An element under a lease. If it is disposed of before it is settled, it is rolled back. */
 export interface Reservation<T> extends Element<T>, AsyncDisposable {
@@ -35,11 +35,8 @@ export interface LeaseContext {
   readonly serverTime: number | null;
 }
 
-/**
- * The outcomes of a repeated settlement that its first attempt may have caused. One that was given back may wait, or be with another worker. A committed
- * element is gone: of these, only the first can be its commit.
- */
-const SETTLED_BEFORE: readonly string[] = ['not-found', 'not-reserved', 'lease-lost'];
+/** What ends a reservation. */
+type Settlement = Exclude<SettleAction, { action: 'extend' }>;
 
 export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T> {
   declare leaseUntil: Date;
@@ -77,27 +74,26 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
   get signal(): AbortSignal {
     if (this.#controller === null) {
       this.#controller = new AbortController();
-      if (this.#state === 'lost') this.#controller.abort(this.#lostError());
-      else if (this.isHeld) this.#armTimer();
+      if (this.isHeld) this.#armTimer();
     }
     return this.#controller.signal;
   }
 
   async commit(options?: CallOptions): Promise<void> {
-    await this.#settle({ action: 'commit', receipt: this.#receipt }, options);
+    await this.#settle({ action: 'commit' }, options);
   }
 
   async rollback({ delayMs, reason, ...options }: RollbackOptions = {}): Promise<void> {
     const delay = roundedMs('delayMs', delayMs);
-    await this.#settle({ action: 'rollback', receipt: this.#receipt, delay, reason }, options);
+    await this.#settle({ action: 'rollback', delay, reason }, options);
   }
 
   async release(options?: CallOptions): Promise<void> {
-    await this.#settle({ action: 'release', receipt: this.#receipt }, options);
+    await this.#settle({ action: 'release' }, options);
   }
 
   async bury(reason: string, options?: CallOptions): Promise<void> {
-    await this.#settle({ action: 'bury', receipt: this.#receipt, reason }, options);
+    await this.#settle({ action: 'bury', reason }, options);
   }
 
   async extend(leaseMs?: number, options?: CallOptions): Promise<Date> {
@@ -107,7 +103,10 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
       { action: 'extend', receipt: this.#receipt, lease },
       options,
     );
-    if (outcome !== 'done' || until === undefined) throw this.#lose(outcome);
+    if (outcome !== 'done' || until === undefined) {
+      // A settlement that was sent at the same time may have been first: then the reservation is over, and not lost.
+      throw this.#state === 'held' ? this.#lose(outcome) : this.#overError();
+    }
     this.leaseUntil = new Date(until);
     this.#endsAt = localEnd(this.leaseUntil, leaseMs, serverTime);
     if (this.#controller !== null && this.isHeld) this.#armTimer();
@@ -130,17 +129,19 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     }
   }
 
-  async #settle(
-    item: Exclude<SettleRequest, { action: 'extend' }>,
-    options: CallOptions | undefined,
-  ): Promise<void> {
+  async #settle(settlement: Settlement, options: CallOptions | undefined): Promise<void> {
     if (this.#state !== 'held') throw this.#overError();
     this.#state = 'settling';
     try {
-      const { outcome, isRepeat } = await this.#wire.settle(item, options);
+      const { outcome, isRepeat } = await this.#wire.settle(
+        { ...settlement, receipt: this.#receipt },
+        options,
+      );
       const isDone = outcome === 'done' || outcome === 'dead-lettered';
-      const before = SETTLED_BEFORE.slice(0, item.action === 'commit' ? 1 : 3);
-      if (!isDone && !(isRepeat && before.includes(outcome))) throw this.#lose(outcome);
+      // What its first attempt may have caused. Whoever gave an element back does not know where it is; after a commit, or a burial, it is gone.
+      const isKept = settlement.action === 'rollback' || settlement.action === 'release';
+      const isOfFirst = isKept ? outcome !== 'token-required' : outcome === 'not-found';
+      if (!isDone && !(isRepeat && isOfFirst)) throw this.#lose(outcome);
       this.#state = 'settled';
       this.#cancelTimer?.();
     } catch (error) {
@@ -162,7 +163,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     this.#state = 'lost';
     this.#cancelTimer?.();
     const error = this.#lostError(outcome);
-    this.#controller?.abort(error);
+    this.abort(error);
     return error;
   }
 
@@ -173,8 +174,10 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
 
   #overError(): QuaysideError {
     if (this.#state === 'lost') return this.#lostError();
-    const message = `Element ${this.id} is ${this.#state === 'settling' ? 'being settled' : 'settled'} already. Settle a reservation once.`;
-    return new QuaysideError('already-settled', message);
+    return new QuaysideError(
+      'already-settled',
+      `Element ${this.id} is settled already. Settle a reservation once.`,
+    );
   }
 }
 

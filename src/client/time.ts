@@ -26,23 +26,42 @@ export function after(delayMs: number, run: () => void, keepsAlive = false): Can
   return () => clearTimeout(timer);
 }
 
-/** Resolves after `delayMs`. @throws the reason of `signal` once that is aborted */
-export async function sleep(delayMs: number, signal: AbortSignal): Promise<void> {
+/** Resolves after `delayMs`. @throws the reason of the first of `signals` that is aborted */
+export async function sleep(delayMs: number, ...signals: AbortSignals): Promise<void> {
   let cancel: CancelTimer | undefined;
   const slept = new Promise<void>((resolve) => {
     cancel = after(delayMs, resolve, true);
   });
-  await unlessAborted(signal, slept).finally(cancel);
+  await unlessAborted(signals, () => slept).finally(cancel);
 }
 
-/** Resolves or rejects as `promise` does. @throws the reason of `signal` once that is aborted, however long `promise` takes */
-export function unlessAborted<T>(signal: AbortSignal, promise: Promise<T>): Promise<T> {
+type AbortSignals = readonly (AbortSignal | undefined)[];
+
+/**
+ * Resolves or rejects as `run` does, whose signal is aborted with the first of `signals`. In Node 20, those of `AbortSignal.any` stay in memory
+ * for as long as the signals that they follow.
+ * @throws the reason of that signal, however long `run` takes
+ */
+export function unlessAborted<T>(
+  signals: AbortSignals,
+  run: (signal: AbortSignal) => Promise<T>,
+): Promise<T> {
+  const controller = new AbortController();
   return new Promise((resolve, reject) => {
-    const onAbort = (): void => reject(signal.reason);
-    // A signal that is never aborted must not keep its listeners.
-    void promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', onAbort));
-    if (signal.aborted) onAbort();
-    else signal.addEventListener('abort', onAbort);
+    const onAbort = (): void => {
+      const first = signals.find((signal) => signal?.aborted);
+      if (first === undefined) return;
+      controller.abort(first.reason);
+      reject(first.reason);
+    };
+    for (const signal of signals) signal?.addEventListener('abort', onAbort);
+    onAbort();
+    void run(controller.signal)
+      .then(resolve, reject)
+      // A signal that is never aborted must not keep its listeners.
+      .finally(() => {
+        for (const signal of signals) signal?.removeEventListener('abort', onAbort);
+      });
   });
 }
 
@@ -54,11 +73,14 @@ export const nextTurn: Schedule =
 
 /** From 0 up to, not including, 1. */
 export function random(): number {
-  const [value = 0] = crypto.getRandomValues(new Uint32Array(1));
-  return value / 2 ** 32;
+  return (randomBits(1)[0] ?? 0) / 2 ** 32;
 }
 
-/** 128 random bits as letters and digits. */
+/** 128 random bits as digits. */
 export function randomName(): string {
-  return Array.from(crypto.getRandomValues(new Uint32Array(4)), (bits) => bits.toString(36)).join('');
+  return randomBits(4).join('-');
+}
+
+function randomBits(words: number): Uint32Array {
+  return crypto.getRandomValues(new Uint32Array(words));
 }

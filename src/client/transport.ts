@@ -1,23 +1,31 @@
 import {
-  type CallOutcome,
   ConnectionError,
   invalid,
   QuaysideError,
+  type QuaysideErrorOptions,
   quoted,
   StoppedError,
   TimeoutError,
   textOf,
 } from './errors.ts';
 import { base64Of } from './lines.ts';
-import type { CallOptions, ClientOptions, Credentials, RequestMethod, RetryOptions } from './options.ts';
+import type {
+  CallOptions,
+  ClientOptions,
+  Credentials,
+  RequestMethod,
+  RetryOptions,
+  StreamOptions,
+  TokenCredentials,
+} from './options.ts';
 import { after, type CancelTimer, monotonic, random, randomName, sleep, unlessAborted } from './time.ts';
 
-export interface ClientRequest {
+export interface ClientRequest<Body = string | Uint8Array> {
   readonly method: RequestMethod;
   /** From the server's root, with the query. */
   readonly path: string;
-  readonly body?: string | Uint8Array | ReadableStream<Uint8Array> | undefined;
-  readonly contentType?: string;
+  readonly body?: Body | undefined;
+  readonly contentType?: string | undefined;
   /** Kept in all attempts; false: none. */
   readonly idempotencyKey?: string | false;
   /** Whether the request may be sent again after an attempt whose outcome is unknown. */
@@ -41,10 +49,13 @@ export interface ClientResponse {
 
 /** Engines answer within 5 s; this leaves room for a slow network. */
 const ANSWER_MS = 20_000;
+/** A large body may take longer: at least so many bytes are expected to arrive in a millisecond. */
+const BODY_BYTES_PER_MS = 64;
 
 /** Errors that end by themselves: nothing was changed, and another attempt may succeed. A server that cannot be reached may be restarting. */
 const TRANSIENT = new Set([
   'overloaded',
+  'request-timeout',
   'shutting-down',
   'storage-unavailable',
   'too-many-consumers',
@@ -52,22 +63,14 @@ const TRANSIENT = new Set([
 ]);
 /** Problems after which the request may have been executed. */
 const UNKNOWN = new Set(['outcome-unknown', 'internal']);
-/** Failures of a connection before anything was sent on it, as Node and Bun name them. */
-const NOT_SENT = new Set([
-  'ECONNREFUSED',
-  'ENOTFOUND',
-  'EAI_AGAIN',
-  'EHOSTUNREACH',
-  'ENETUNREACH',
-  'UND_ERR_CONNECT_TIMEOUT',
-]);
-/** The same in Deno, which has no code for them. */
-const NOT_CONNECTED = 'client error (Connect)';
+/** Failures of a connection before anything was sent on it, by code and message in Node, Bun and Deno. The last three are of TLS. */
+const NOT_SENT =
+  /REFUSED|NOTFOUND|EAI_AGAIN|CONNECT_TIMEOUT| connect E|error \(Connect\)|CERT|LEAF_SIGNATURE|WRONG_VERSION/;
 
 /** Sends requests: credentials, deadlines, errors, and attempts until a request has succeeded or may not be repeated. */
 export class Transport {
   readonly #base: string;
-  readonly #authorization: () => Promise<string | null>;
+  readonly #authorization: () => Promise<string> | string | null;
   readonly #fetch: typeof fetch;
   readonly #retry: Readonly<Record<keyof RetryOptions, number>>;
   readonly #closed = new AbortController();
@@ -85,14 +88,15 @@ export class Transport {
     this.#base = `${url.origin}${url.pathname}`.replace(/\/$/, '');
     // A browser's `fetch` must be called on its window.
     this.#fetch = options.fetch ?? ((input, init) => globalThis.fetch(input, init));
-    const { attempts = 10, minMs = 100, maxMs = 5_000 } = options.retry || {};
-    this.#retry = { attempts: options.retry === false ? 1 : attempts, minMs, maxMs };
+    const { retry = {} } = options;
+    const { attempts = 10, minMs = 100, maxMs = 5_000 } = retry || { attempts: 1 };
+    this.#retry = { attempts, minMs, maxMs };
   }
 
   /** An idempotency key that no other request has: random bits of this client, and a count. */
   nextKey(): string {
     this.#keys += 1;
-    return `${this.#keyPrefix}-${this.#keys.toString(36)}`;
+    return `${this.#keyPrefix}-${this.#keys}`;
   }
 
   /** @throws StoppedError once the client is closed */
@@ -101,21 +105,17 @@ export class Transport {
   }
 
   /** A call that `close` waits for. */
-  async during<T>(call: () => Promise<T>): Promise<T> {
-    const running = call();
+  during<T>(call: () => Promise<T>): Promise<T> {
+    const running = call().finally(() => this.#calls.delete(running));
     this.#calls.add(running);
-    try {
-      return await running;
-    } finally {
-      this.#calls.delete(running);
-    }
+    return running;
   }
 
   /** Waits for the calls of {@link during}, then ends all others with {@link StoppedError}. */
   async close(): Promise<void> {
     this.#isClosed = true;
     while (this.#calls.size > 0) await Promise.allSettled(this.#calls);
-    this.#closed.abort(closedError('unknown'));
+    this.#closed.abort(closedError({ outcome: 'unknown' }));
   }
 
   /** @throws QuaysideError, or the reason of the caller's signal */
@@ -131,71 +131,76 @@ export class Transport {
         if (!(error instanceof QuaysideError) || error instanceof StoppedError) throw error;
         isRepeat ||= error.outcome === 'unknown';
         const mayRepeat = error.outcome === 'unknown' ? isRepeatable : TRANSIENT.has(error.code);
-        const isStream = request.body instanceof ReadableStream;
         const delayMs = this.#delayAfter(attempt, error.retryAfterMs ?? 0);
         const isLast = attempt >= this.#retry.attempts || monotonic() + delayMs >= deadline;
         // The error of the last attempt, with what all of them together may have done.
-        if (!mayRepeat || isStream || isLast) throw Object.assign(error, isRepeat && { outcome: 'unknown' });
-        await sleep(delayMs, this.#signalOf(options.signal));
+        if (!mayRepeat || isLast) throw Object.assign(error, isRepeat && { outcome: 'unknown' });
+        await sleep(delayMs, this.#closed.signal, options.signal);
       }
     }
   }
 
   /** The response as it comes, for one that is too long for memory. One attempt. */
-  async stream(request: ClientRequest): Promise<Response> {
-    const { timeoutMs } = request.options ?? {};
+  async stream(request: ClientRequest<StreamOptions['body']>): Promise<Response> {
+    const { timeoutMs, signal = this.#closed.signal } = request.options ?? {};
     const timeout = new AbortController();
     if (timeoutMs !== undefined) abortAfter(timeout, timeoutMs, request);
-    return this.#exchange(request, timeout.signal, async (response) => {
-      if (!response.ok) throw problemOf(response, await response.text());
-      return response;
-    });
+    // The response is read after this call.
+    const ended = AbortSignal.any([this.#closed.signal, signal, timeout.signal]);
+    return unlessAborted([ended], () =>
+      this.#exchange(request, ended, async (response) => {
+        if (!response.ok) throw problemOf(response, await response.text());
+        return response;
+      }),
+    );
   }
 
   async #attempt(request: ClientRequest, deadline: number): Promise<Omit<ClientResponse, 'isRepeat'>> {
-    const { waitMs = 0, accepted = [] } = request;
+    const { waitMs = 0, accepted = [], body = '', options = {} } = request;
     const timeout = new AbortController();
-    const cancel = abortAfter(timeout, Math.min(deadline - monotonic(), waitMs + ANSWER_MS), request);
+    const answerMs = waitMs + ANSWER_MS + body.length / BODY_BYTES_PER_MS;
+    const cancel = abortAfter(timeout, Math.min(deadline - monotonic(), answerMs), request);
     try {
-      return await this.#exchange(request, timeout.signal, async (response) => {
-        const text = await response.text();
-        const { status, headers } = response;
-        const problem = response.ok ? null : problemOf(response, text);
-        if (problem !== null && !accepted.includes(problem.code)) throw problem;
-        return { status, headers, text, code: problem?.code ?? null };
-      });
+      return await unlessAborted([this.#closed.signal, options.signal, timeout.signal], (signal) =>
+        this.#exchange(request, signal, async (response) => {
+          const text = await response.text();
+          const { status, headers } = response;
+          const problem = response.ok ? null : problemOf(response, text);
+          if (problem !== null && !accepted.includes(problem.code)) throw problem;
+          return { status, headers, text, code: problem?.code ?? null };
+        }),
+      );
     } finally {
       cancel();
     }
   }
 
-  /** Sends a request once, and reads the response. @throws QuaysideError, a signal's reason, or what the caller's `auth` throws */
+  /** Sends a request once, and reads the response. @throws QuaysideError, or what the caller's `auth` throws */
   async #exchange<R>(
-    request: ClientRequest,
-    timeout: AbortSignal,
+    request: ClientRequest<unknown>,
+    signal: AbortSignal,
     read: (response: Response) => Promise<R>,
   ): Promise<R> {
-    const signal = this.#signalOf(request.options?.signal, timeout);
+    const init = await this.#init(request, signal);
     signal.throwIfAborted();
-    const init = await unlessAborted(signal, this.#init(request, signal));
     try {
       return await read(await this.#fetch(`${this.#base}${request.path}`, init));
     } catch (error) {
-      if (error instanceof QuaysideError) throw error;
-      // What `fetch` throws for an aborted signal differs between platforms; the signal has the reason.
-      signal.throwIfAborted();
-      throw connectionError(error, this.#base);
+      throw error instanceof QuaysideError ? error : connectionError(error, this.#base);
     }
   }
 
   async #init(
-    { method, body, contentType = 'application/json', idempotencyKey }: ClientRequest,
+    { method, body, contentType = 'application/json', idempotencyKey }: ClientRequest<unknown>,
     signal: AbortSignal,
   ): Promise<RequestInit> {
     // Problem details also for the answers that are plain text otherwise.
     const headers: Record<string, string> = { accept: 'application/x-ndjson, application/problem+json' };
-    const authorization = await this.#authorization();
-    if (authorization !== null) headers.authorization = authorization;
+    const authorization = (await this.#authorization())?.trim();
+    // `fetch` would reject it with an error that quotes it.
+    if (/[^\t -~]/.test(authorization ?? ''))
+      throw invalid('The Authorization header is not one line of ASCII.');
+    if (authorization) headers.authorization = authorization;
     if (idempotencyKey) headers['idempotency-key'] = idempotencyKey;
     if (body !== undefined) headers['content-type'] = contentType;
     // A body that is a stream needs `duplex`.
@@ -209,18 +214,17 @@ export class Transport {
     const delayMs = Math.min(maxMs, minMs * 2 ** (attempt - 1));
     return Math.max(Math.min(retryAfterMs, maxMs), delayMs * (1 - random() / 2));
   }
-
-  /** Aborted with the first of these, or when the client is closed. */
-  #signalOf(caller = this.#closed.signal, timeout = caller): AbortSignal {
-    return AbortSignal.any([this.#closed.signal, caller, timeout]);
-  }
 }
 
-function closedError(outcome?: CallOutcome): StoppedError {
-  return new StoppedError('The client is closed.', { outcome });
+function closedError(options?: QuaysideErrorOptions): StoppedError {
+  return new StoppedError('The client is closed.', options);
 }
 
-function abortAfter(timeout: AbortController, ms: number, { method, path }: ClientRequest): CancelTimer {
+function abortAfter(
+  timeout: AbortController,
+  ms: number,
+  { method, path }: ClientRequest<unknown>,
+): CancelTimer {
   const message = `No response within ${Math.round(ms)} ms to ${method} ${path}.`;
   return after(ms, () => timeout.abort(new TimeoutError(message, { outcome: 'unknown' })));
 }
@@ -243,69 +247,68 @@ export function environment(name: string): string | undefined {
   return process?.env?.[name] || undefined;
 }
 
-function authorizationOf(url: URL, auth: ClientOptions['auth']): () => Promise<string | null> {
-  if (typeof auth === 'function') return async () => auth();
-  const isGiven = auth !== undefined || url.username !== '';
-  const token = auth && 'token' in auth ? auth.token : isGiven ? undefined : environment('QUAYSIDE_TOKEN');
-  if (token !== undefined) return async () => `Bearer ${token}`;
-  const own = auth as Credentials | undefined;
-  if (own && !own.user) throw invalid('auth has no user, and no token.');
-  const user = own?.user ?? (decodeURIComponent(url.username) || environment('QUAYSIDE_USER'));
-  const password = own?.password ?? (decodeURIComponent(url.password) || environment('QUAYSIDE_PASSWORD'));
-  const pair = new TextEncoder().encode(`${user}:${password ?? ''}`);
-  return async () => (user === undefined ? null : `Basic ${base64Of(pair)}`);
+function authorizationOf(url: URL, auth: ClientOptions['auth']): () => Promise<string> | string | null {
+  if (typeof auth === 'function') return auth;
+  const { user, password, token }: Partial<Credentials & TokenCredentials> = auth ?? {};
+  if (auth && !user && !token) throw invalid('auth has no user, and no token.');
+  const bearer = auth || url.username ? token : environment('QUAYSIDE_TOKEN');
+  const name = user ?? (decoded(url.username) || environment('QUAYSIDE_USER'));
+  const secret = password ?? (decoded(url.password) || environment('QUAYSIDE_PASSWORD') || '');
+  const basic = `Basic ${base64Of(new TextEncoder().encode(`${name}:${secret}`))}`;
+  return () => (bearer ? `Bearer ${bearer}` : name ? basic : null);
+}
+
+/** A part of a URL. A `%` that begins no escape stands for itself. */
+function decoded(part: string): string | null {
+  return new URLSearchParams(`x=${part.replace(/[&+]/g, encodeURIComponent)}`).get('x');
+}
+
+/** A problem document of the server. */
+interface Problem extends Readonly<Record<string, unknown>> {
+  readonly code?: string;
+  readonly detail?: string;
+  readonly requestId?: string;
 }
 
 /** What the server answered in place of a success. */
 function problemOf(response: Response, text: string): QuaysideError {
   const { status } = response;
-  const details = objectIn(text);
+  // A gateway may have codes of its own, and problem documents without one.
+  const isProblem = response.headers.get('content-type')?.startsWith('application/problem+json');
+  const details: Problem = isProblem ? JSON.parse(text) : {};
   const retryAfterMs = Number(response.headers.get('retry-after')) * 1000 || undefined;
   if (typeof details.code !== 'string') {
     // A proxy answers 502, 503 or 504 for a server that it cannot reach, or that answered too late.
     const message = `The server, or a proxy in front of it, answered ${status} without an error code.`;
     if (status >= 500) return new ConnectionError(message, { status, retryAfterMs, outcome: 'unknown' });
-    // So does one that limits requests, by 429; it has passed nothing on.
-    return new QuaysideError(status === 429 ? 'overloaded' : 'unexpected-response', message, {
-      status,
-      retryAfterMs,
-    });
+    // One that limits requests answers 429, one that has not received all of a request 408; neither has passed anything on.
+    const code = { 408: 'request-timeout', 429: 'overloaded' }[status] ?? 'unexpected-response';
+    return new QuaysideError(code, message, { status, retryAfterMs });
   }
   const { code, detail, requestId } = details;
-  return new QuaysideError(code, String(detail ?? `The server answered ${status}.`), {
+  return new QuaysideError(code, detail ?? `The server answered ${status}.`, {
     status,
-    requestId: typeof requestId === 'string' ? requestId : undefined,
+    requestId,
     retryAfterMs,
     outcome: UNKNOWN.has(code) ? 'unknown' : 'nothing-changed',
     details,
   });
 }
 
-function objectIn(text: string): Record<string, unknown> {
-  try {
-    // What is no object becomes one without members.
-    return Object(JSON.parse(text));
-  } catch {
-    return {};
-  }
-}
-
 function connectionError(error: unknown, base: string): ConnectionError {
-  const { code = '', message } = causeOf(error);
-  const isSent = !NOT_SENT.has(code) && !message?.includes(NOT_CONNECTED);
-  const reason = message || textOf(error);
+  const { code, message = '' } = causeOf(error);
+  const isSent = !NOT_SENT.test(`${code} ${message}`);
   const what = isSent
     ? 'The connection ended before the response had arrived'
     : 'The server cannot be reached';
-  return new ConnectionError(`${what} (${base}): ${reason}`, {
+  return new ConnectionError(`${what} (${base}): ${message || textOf(error)}`, {
     cause: error,
     outcome: isSent ? 'unknown' : 'nothing-changed',
   });
 }
 
 function causeOf(error: unknown): { code?: string; message?: string } {
-  if (!(error instanceof Error)) return {};
-  const { cause } = error as { cause?: Error & { errors?: readonly Error[] } };
+  const { cause } = Object(error) as { cause?: Error & { errors?: readonly Error[] } };
   // One error for each address of a name with several. Bun's error is the cause itself.
-  return cause?.errors?.[0] ?? cause ?? error;
+  return cause?.errors?.[0] ?? cause ?? Object(error);
 }

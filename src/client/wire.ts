@@ -1,7 +1,7 @@
 import { RequestBatcher } from './batcher.ts';
 import { invalid, jsonIn, QuaysideError, quoted, textOf } from './errors.ts';
 import type { CallOptions, InsertOptions } from './options.ts';
-import type { ClientResponse, Transport } from './transport.ts';
+import type { ClientRequest, ClientResponse, Transport } from './transport.ts';
 
 /** An element under a lease, as settlements name it. */
 export interface Receipt {
@@ -10,12 +10,13 @@ export interface Receipt {
   readonly group?: string;
 }
 
-export type SettleRequest = { readonly receipt: Receipt } & (
+export type SettleAction =
   | { readonly action: 'commit' | 'release' }
   | { readonly action: 'rollback'; readonly delay: number | undefined; readonly reason: string | undefined }
   | { readonly action: 'extend'; readonly lease: number | undefined }
-  | { readonly action: 'bury'; readonly reason: string }
-);
+  | { readonly action: 'bury'; readonly reason: string };
+
+export type SettleRequest = { readonly receipt: Receipt } & SettleAction;
 
 /** How one settlement ended, in the server's words. */
 export interface SettleResponse {
@@ -30,7 +31,6 @@ export interface SettleResponse {
 
 /** Far below what a server accepts, so that a batch keeps an engine busy for moments only. */
 const LIMITS = { maxItems: 1_000, maxSize: 262_144 };
-const ACTIONS = ['commit', 'rollback', 'release', 'extend', 'bury'] as const;
 /** At most: an id, a token and a group. */
 const RECEIPT_SIZE = 256;
 /** The server cuts a reason to 1 KiB. */
@@ -85,27 +85,27 @@ export class QueueWire {
     return this.transport.during(() => this.#settlements.add(item, size, options));
   }
 
-  post(path: string, body: object, isRepeatable: boolean, options?: CallOptions): Promise<ClientResponse> {
+  post(
+    path: string,
+    body: object,
+    isRepeatable: boolean,
+    options?: CallOptions,
+    more?: Pick<ClientRequest, 'waitMs' | 'accepted'>,
+  ): Promise<ClientResponse> {
     return this.transport.send({
       method: 'POST',
       path: `${this.path}${path}`,
       body: JSON.stringify(body),
       isRepeatable,
       options,
+      ...more,
     });
   }
 
   /** @param waitMs how long the server waits for an element. The response's code says if there was none, or the call was cancelled */
   take(body: object, waitMs: number, isRepeatable: boolean, options: CallOptions): Promise<ClientResponse> {
-    return this.transport.send({
-      method: 'POST',
-      path: `${this.path}/take`,
-      body: JSON.stringify({ ...body, to: waitMs }),
-      waitMs,
-      isRepeatable,
-      options,
-      accepted: ['pop-timeout', 'pop-cancelled'],
-    });
+    const accepted = ['pop-timeout', 'pop-cancelled'];
+    return this.post('/take', { ...body, to: waitMs }, isRepeatable, options, { waitMs, accepted });
   }
 
   /** Ends the waiting takes of that consumer. */
@@ -153,21 +153,25 @@ export class QueueWire {
   }
 
   async #settleEach(items: readonly SettleRequest[]): Promise<SettleResponse[]> {
+    const indexes: Record<string, number[]> = {};
     const body: Record<string, object[]> = {};
-    // The server answers in the order of the body: action by action.
-    const order: number[] = [];
-    for (const action of ACTIONS) {
-      const own = items.flatMap((item, index) => (item.action === action ? [index] : []));
-      if (own.length > 0) body[action] = own.map((index) => itemOf(items[index] as SettleRequest));
-      order.push(...own);
-    }
+    items.forEach((item, index) => {
+      const { action } = item;
+      indexes[action] ??= [];
+      indexes[action].push(index);
+      body[action] ??= [];
+      body[action].push(itemOf(item));
+    });
     const { text, headers, isRepeat } = await this.post('/settle', body, true);
     const { results } = jsonIn<{ results: Pick<SettleResponse, 'outcome' | 'until'>[] }>(text, 'results');
     const serverTime = timeIn(headers);
     const responses: SettleResponse[] = [];
-    order.forEach((index, at) => {
-      responses[index] = { ...(results[at] as SettleResponse), serverTime, isRepeat };
-    });
+    // The server answers in the order of the body: action by action.
+    Object.values(indexes)
+      .flat()
+      .forEach((index, at) => {
+        responses[index] = { ...(results[at] as SettleResponse), serverTime, isRepeat };
+      });
     return responses;
   }
 }

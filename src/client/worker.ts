@@ -101,6 +101,7 @@ export class Worker<T> implements AsyncDisposable {
   #polling: AbortController | null = null;
   #stopping: Promise<WorkerResult> | null = null;
   #cancelRenewal: CancelTimer = () => {};
+  readonly #onAbort = (): void => void this.stop();
   /** Called when a place is free, or the worker is resumed or stopped. */
   #onChange: (() => void) | null = null;
   #finished = 0;
@@ -117,6 +118,7 @@ export class Worker<T> implements AsyncDisposable {
     this.#handler = handler;
     this.#options = options;
     this.#leaseMs = checkedMs('leaseMs', options.leaseMs ?? LEASE_MS, 1);
+    if (options.handlerTimeoutMs !== undefined) checkedMs('handlerTimeoutMs', options.handlerTimeoutMs, 1);
     this.#concurrency = checkedConcurrency(options.concurrency ?? 1);
   }
 
@@ -144,7 +146,7 @@ export class Worker<T> implements AsyncDisposable {
     if (this.#isStopping || this.#taking !== null) return this;
     const { signal } = this.#options;
     if (signal?.aborted) void this.stop();
-    else signal?.addEventListener('abort', () => void this.stop(), { once: true });
+    else signal?.addEventListener('abort', this.#onAbort);
     if (!this.#isStopping) this.#taking = this.#takeLoop();
     this.#scheduleRenewal();
     return this;
@@ -177,6 +179,7 @@ export class Worker<T> implements AsyncDisposable {
 
   async #stop(graceMs: number): Promise<WorkerResult> {
     this.#isStopping = true;
+    this.#options.signal?.removeEventListener('abort', this.#onAbort);
     this.#onChange?.();
     const cancelGrace = after(graceMs, () => this.#abortAll());
     await this.#endPoll();
@@ -211,6 +214,8 @@ export class Worker<T> implements AsyncDisposable {
         failures += 1;
         this.#report(error);
         if (error instanceof StoppedError) void this.stop();
+        // Also by a listener.
+        if (this.#isStopping) continue;
         const { first, last } = FAILED_POLL_MS;
         await this.#changeWithin(Math.min(last, first * 2 ** (failures - 1)) * (1 - random() / 2));
       }
@@ -229,6 +234,10 @@ export class Worker<T> implements AsyncDisposable {
         signal: polling.signal,
         timeoutMs: TAKE_TIMEOUT_MS,
       });
+    } catch (error) {
+      // By `pause`, which `resume` may have ended since.
+      if (polling.signal.aborted) return [];
+      throw error;
     } finally {
       this.#polling = null;
       this.#onChange?.();
@@ -355,7 +364,7 @@ export class Worker<T> implements AsyncDisposable {
         if (isDecided || !reservation.isHeld || reservation.leaseLeftMs > (this.#leaseMs * 2) / 3) continue;
         // A lost lease aborts the handler through the reservation's signal.
         reservation.extend(this.#leaseMs).catch((error: unknown) => {
-          if (!(error instanceof LeaseLostError)) this.#report(error);
+          if (reservation.isHeld) this.#report(error);
         });
       }
     };

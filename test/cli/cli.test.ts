@@ -20,6 +20,8 @@ import { NO_SERVER } from './no-server.ts';
 const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
 const run = promisify(execFile);
 
+const PROBLEM = { 'content-type': 'application/problem+json' };
+
 const COMMANDS = [
   ...['serve', 'doctor', 'backup', 'restore', 'hash-password', 'reset-admin', 'user', 'token'],
   ...[
@@ -185,7 +187,7 @@ describe('The command line', () => {
       requests += 1;
       request.resume().on('end', () => {
         if (requests === 1) response.end(JSON.stringify({ ids: Array.from({ length: 1_000 }, String) }));
-        else response.writeHead(503).end('{"code":"shutting-down"}');
+        else response.writeHead(503, PROBLEM).end('{"code":"shutting-down"}');
       });
     });
     await once(going.listen(0, '127.0.0.1'), 'listening');

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { createServer as createHttpServer } from 'node:http';
+import { createServer as createHttpsServer } from 'node:https';
 import { type AddressInfo, createServer } from 'node:net';
 import { after, before, describe, it } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -18,6 +19,7 @@ import {
   Worker,
 } from '../../src/client/index.ts';
 import type { ClientOptions } from '../../src/client/options.ts';
+import { makeCertificate } from '../support/certificate.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
 import { until } from '../support/until.ts';
 import { AUTH, CLIENT_ENGINES, clientConfig, WatchedClient } from './server.ts';
@@ -363,16 +365,52 @@ describe('The client', () => {
     assert.equal(watched.requests.filter((request) => request.endsWith('/elements')).length, 1);
   });
 
-  it('takes no commit for done whose lost request left the element to another worker', async () => {
+  it('takes no commit, and no burial, for done whose lost request left the element to another worker', async () => {
     await using watched = open();
-    const queue = watched.client.queue('N/not committed');
-    await queue.insert('x');
-    const first = await queue.reserve({ leaseMs: SHORT_LEASE_MS });
-    const second = await queue.reserve({ waitMs: PATIENCE_MS });
-    watched.loseRequests(1);
-    await assert.rejects(first?.commit() ?? Promise.resolve(), LeaseLostError);
-    watched.loseResponses(1);
-    await second?.commit();
+    const settle = {
+      commit: (job) => job.commit(),
+      bury: (job) => job.bury('never'),
+    } satisfies Record<string, (job: Reservation<unknown>) => Promise<void>>;
+    for (const [name, done] of Object.entries(settle)) {
+      const queue = watched.client.queue(`N/no ${name}`);
+      await queue.insert('x');
+      const first = await queue.reserve({ leaseMs: SHORT_LEASE_MS });
+      const second = await queue.reserve({ waitMs: PATIENCE_MS });
+      assert.ok(first && second);
+      watched.loseRequests(1);
+      await assert.rejects(done(first), LeaseLostError, name);
+      watched.loseResponses(1);
+      await second.commit();
+    }
+  });
+
+  it('takes no reservation for lost that was committed while its lease was renewed', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/renewed');
+    await queue.insertMany([1, 2]);
+    for (const job of await queue.reserveMany(2)) {
+      const { signal } = job;
+      const [committed, extended] = await Promise.allSettled([job.commit(), job.extend()]);
+      assert.equal(committed.status, 'fulfilled');
+      assert.equal(extended.status === 'rejected' && extended.reason.code, 'already-settled');
+      assert.equal(signal.aborted, false);
+      await assert.rejects(job.commit(), { code: 'already-settled' });
+    }
+  });
+
+  it('keeps nothing of a call in the signals that outlive it', async (t) => {
+    // In Node 20, what it returns stays in memory for as long as the signals that it follows.
+    const any = t.mock.method(AbortSignal, 'any');
+    await using watched = open();
+    const { signal } = new AbortController();
+    const add = t.mock.method(signal, 'addEventListener');
+    const remove = t.mock.method(signal, 'removeEventListener');
+    const queue = watched.client.queue('N/kept');
+    await queue.insert('x', { signal });
+    await (await queue.reserve({ signal }))?.commit({ signal });
+    assert.equal(any.mock.callCount(), 0);
+    assert.ok(add.mock.callCount() > 0);
+    assert.equal(add.mock.callCount(), remove.mock.callCount());
   });
 
   it('sends any other request of the interface', async () => {
@@ -421,6 +459,52 @@ describe('The client', () => {
     await assert.rejects(gone.client.queue('N/gone').pop(), { name: 'ConnectionError', outcome: 'unknown' });
     await assert.rejects(gone.client.queue('N/gone').status(), { code: 'connection-failed', status: 502 });
     assert.equal(gone.requests.length, 4);
+  });
+
+  it('takes the error of a gateway for no error of the server, whether it has a code or is a problem', async () => {
+    for (const response of [
+      Response.json({ code: 'GATEWAY_TIMEOUT' }, { status: 504 }),
+      new Response('{"title":"Gateway Timeout"}', {
+        status: 504,
+        headers: { 'content-type': 'application/problem+json' },
+      }),
+    ]) {
+      const { client, requests } = answering(() => response.clone());
+      const expected = { code: 'connection-failed', outcome: 'unknown', status: 504 };
+      await assert.rejects(client.queue('N/gateway').insert('x'), expected);
+      assert.equal(requests.length, 3);
+    }
+  });
+
+  it('repeats a call whose request did not arrive in time', async () => {
+    for (const late of [problem(408, 'request-timeout'), new Response('<html>', { status: 408 })]) {
+      const { client, requests } = answering(() => late.clone());
+      await assert.rejects(client.queue('N/late').pop(), {
+        code: 'request-timeout',
+        outcome: 'nothing-changed',
+      });
+      assert.equal(requests.length, 3);
+    }
+  });
+
+  it('does not repeat a GET that takes an element, whose outcome is unknown', async () => {
+    const paths = { '/q/N/x': 1, '/q/N/x?to=0': 1, '/q/N/x/status': 3, '/q/N': 3, '/x/copy/it': 3 };
+    for (const [path, count] of Object.entries(paths)) {
+      const { client, requests } = answering(() => new Response('', { status: 502 }));
+      await assert.rejects(client.request('GET', path), ConnectionError);
+      assert.equal(requests.length, count, path);
+    }
+  });
+
+  it('gives a large body more time to arrive', async (t) => {
+    const timeouts = t.mock.method(globalThis, 'setTimeout');
+    const lengths = (): number[] => timeouts.mock.calls.map((call) => Math.round(Number(call.arguments[1])));
+    const { client } = answering(() => Response.json({ ids: ['1'] }));
+    await client.queue('N/large').insertMany(['x']);
+    assert.deepEqual(lengths(), [20_000]);
+    await client.queue('N/large').insertMany(['x'.repeat(4_194_304)]);
+    // At 64 kB/s.
+    assert.deepEqual(lengths(), [20_000, 85_536]);
   });
 
   it('names a redirection, and does not follow it', async () => {
@@ -477,6 +561,9 @@ describe('The client', () => {
         ),
       }),
       Bun: Object.assign(new TypeError('Unable to connect.'), { code: 'ECONNREFUSED' }),
+      'Node without a free port': new TypeError('fetch failed', {
+        cause: Object.assign(new Error('connect EADDRNOTAVAIL 10.0.0.1:80'), { code: 'EADDRNOTAVAIL' }),
+      }),
     };
     for (const [runtime, error] of Object.entries(refused)) {
       const fails = async (): Promise<never> => {
@@ -507,7 +594,7 @@ describe('The client', () => {
     const answersNothing = async (): Promise<Response> => {
       requests += 1;
       await delay(5);
-      return Response.json({ code: 'pop-timeout' }, { status: 504 });
+      return problem(504, 'pop-timeout');
     };
     await using client = new Quayside({ url: 'http://x', auth: AUTH, retry: false, fetch: answersNothing });
     const queue = client.queue('N/never');
@@ -670,6 +757,50 @@ describe('The client', () => {
     await assert.rejects(wrong.queue('N/who').status(), { code: 'unauthorized', status: 401 });
   });
 
+  it('takes a percent sign of a URL that begins no escape for itself', async () => {
+    const sent: unknown[] = [];
+    const fetches = async (_: unknown, init: RequestInit = {}): Promise<Response> => {
+      sent.push(new Headers(init.headers).get('authorization'));
+      return problem(403, 'forbidden');
+    };
+    for (const [part, password] of [
+      ['50%', '50%'],
+      ['%C3%A4+%26&%zz', 'ä+&&%zz'],
+    ]) {
+      await using client = new Quayside({ url: `http://u%20:${part}@x`, fetch: fetches });
+      await assert.rejects(client.queue('N/x').status(), { code: 'forbidden' });
+      assert.equal(sent.pop(), `Basic ${Buffer.from(`u :${password}`).toString('base64')}`);
+    }
+  });
+
+  it('sends no Authorization header with a line break, and does not show it', async () => {
+    for (const token of ['secret\nx: y', 'secret…', 'secret\0']) {
+      const { client, requests } = answering(() => new Response(''), { auth: { token } });
+      await assert.rejects(client.queue('N/x').status(), (error: Error) => {
+        assert.ok(error instanceof ValidationError);
+        assert.doesNotMatch(error.message, /secret/);
+        return true;
+      });
+      assert.equal(requests.length, 0);
+    }
+    const { client, requests } = answering(() => Response.json({ stats: {} }), { auth: { token: 'read\n' } });
+    await client.request('GET', '/q');
+    assert.equal(requests.length, 1);
+  });
+
+  it('says that nothing was changed by a server whose certificate it rejects', async () => {
+    const https = createHttpsServer(makeCertificate(), (_, response) => response.end());
+    await once(https.listen(0, '127.0.0.1'), 'listening');
+    const { port } = https.address() as AddressInfo;
+    await using client = new Quayside({ url: `https://127.0.0.1:${port}`, auth: AUTH, retry: false });
+    await assert.rejects(client.queue('N/x').insert('x'), {
+      code: 'connection-failed',
+      outcome: 'nothing-changed',
+    });
+    https.close();
+    https.closeAllConnections();
+  });
+
   it('fails with what the function for credentials throws, and sends nothing', async () => {
     const noToken = new Error('no token');
     let requests = 0;
@@ -776,6 +907,11 @@ describe('The client', () => {
     }
   });
 });
+
+/** An error as the server responds with it. */
+function problem(status: number, code: string): Response {
+  return Response.json({ code }, { status, headers: { 'content-type': 'application/problem+json' } });
+}
 
 /** A client for which `answer` takes the place of a server. */
 function answering(

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
+import { getEventListeners, once } from 'node:events';
 import { text } from 'node:stream/consumers';
 import { after, before, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
@@ -266,7 +266,7 @@ describe('A worker', () => {
     let failures = 1;
     const failing = new WatchedClient(server.url, {
       fetch: (input, init) => {
-        if (failures-- > 0) return Promise.resolve(new Response('{"code": "forbidden"}', { status: 403 }));
+        if (failures-- > 0) return Promise.resolve(forbidden());
         return fetch(input, init);
       },
     }).client;
@@ -368,6 +368,60 @@ describe('A worker', () => {
     const committed = happens(worker, 'committed', 1);
     await queue.insert('x');
     await committed;
+  });
+
+  it('continues if it is resumed while the server cannot be reached', async () => {
+    let isReached = false;
+    const going = new WatchedClient(server.url, {
+      fetch: (input, init) => {
+        if (isReached) return fetch(input, init);
+        if (init?.method === 'DELETE') return Promise.reject(new TypeError('fetch failed'));
+        return new Promise((_, reject) => {
+          init?.signal?.addEventListener('abort', () => reject(init.signal?.reason));
+        });
+      },
+      retry: false,
+    }).client;
+    await using worker = new Worker(going.queue('N/resumed away'), () => {}, {
+      logger: { error() {} },
+    }).start();
+    await turn();
+    const paused = worker.pause();
+    worker.resume();
+    await paused;
+    isReached = true;
+    const committed = happens(worker, 'committed', 1);
+    await client.queue('N/resumed away').insert('x');
+    await committed;
+    await worker.stop();
+    await going.close();
+  });
+
+  it('leaves nothing at its signal when it has stopped', async () => {
+    const { signal } = new AbortController();
+    await new Worker(client.queue('N/signalled'), () => {}, { signal }).start().stop();
+    assert.deepEqual(getEventListeners(signal, 'abort'), []);
+  });
+
+  it('stops at once if a listener of its errors stops it', async (t) => {
+    const failing = new Quayside({ url: 'http://x', auth: AUTH, fetch: async () => forbidden() });
+    t.mock.timers.enable({ apis: ['setTimeout'] });
+    const worker = new Worker(failing.queue('N/failing'), () => {});
+    const stopped = new Promise((resolve) => {
+      worker.on('error', () => resolve(worker.stop()));
+    });
+    worker.start();
+    assert.deepEqual(await stopped, { finished: 0, returned: 0 });
+    await failing.close();
+  });
+
+  it('rejects a time limit of handlers that is no time', () => {
+    for (const handlerTimeoutMs of [0, Number.NaN]) {
+      assert.throws(() => new Worker(client.queue('N/x'), () => {}, { handlerTimeoutMs }), {
+        code: 'invalid-data',
+        message: RegExp(`^handlerTimeoutMs is ${handlerTimeoutMs}\\.`),
+      });
+    }
   });
 
   it('rejects a lease that has no length', () => {
@@ -520,4 +574,9 @@ async function waits(server: ServerInProcess, queue: string): Promise<void> {
     const response = await fetch(`${server.url}/q/N/${queue}/consumers`, { headers: { authorization } });
     if (((await response.json()) as Reservation<unknown>[]).length > 0) return;
   }
+}
+
+function forbidden(): Response {
+  const headers = { 'content-type': 'application/problem+json' };
+  return new Response('{"code": "forbidden"}', { status: 403, headers });
 }
