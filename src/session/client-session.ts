@@ -541,7 +541,10 @@ class Destinations {
   find(text: string, right: Right): Destination {
     const known = this.#found.get(text);
     if (known !== undefined) {
-      this.check(right, known.namespace.name);
+      const { namespace, queue } = known;
+      this.check(right, namespace.name);
+      // It may have been dropped since, and then counts as a new one.
+      if (right !== 'browse' && !namespace.knownNames.has(queue.key.name)) namespace.queue(queue.key.name);
       return known;
     }
     const { ns, name } = this.#parse(text);

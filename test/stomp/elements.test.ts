@@ -202,6 +202,23 @@ describe('an element sent over STOMP', () => {
   });
 });
 
+describe('a SEND to a queue that was dropped since the last one', () => {
+  it('is refused if there are as many queues as may be', async () => {
+    const node = await StompNode.start();
+    try {
+      const client = await node.client();
+      await client.ask('SEND', { destination: '/q/N/a' }, 'x');
+      await node.pop('a');
+      assert.ok(await node.broker.namespace('N').drop({ ns: 'N', name: 'a' }));
+      await Promise.all(Array.from({ length: 1000 }, (_, i) => node.insert(`other-${i}`, 'x')));
+      client.send('SEND', { destination: '/q/N/a' }, 'x');
+      await client.expectError('too-many-queues');
+    } finally {
+      await node.stop();
+    }
+  });
+});
+
 describe('a SEND for one group more than a stream may have', () => {
   it('is answered with an ERROR, and stores nothing', async () => {
     const node = await StompNode.start({ policies: [plain('S', { groups: ['G1'], maxGroups: 1 })] });
