@@ -496,9 +496,10 @@ export async function summarizeDeadLetters(
   let left = MAX_SUMMARIZED;
   const summarize = async (queue: Queue): Promise<void> => {
     const { ready, scheduled, reserved } = await queue.counts();
+    const count = ready + scheduled + reserved;
     const counted = new CountedDeadLetters();
     let after: string | null = null;
-    let isComplete = ready + scheduled + reserved === 0;
+    let isComplete = count === 0;
     while (!isComplete && left > 0 && clock.monotonic() < endsAt) {
       const options = { group: null, states: DELIVERY_STATES, after, bodies: false };
       const page = await queue.scan({ ...options, limit: Math.min(MAX_CHUNK, left) });
@@ -508,8 +509,9 @@ export async function summarizeDeadLetters(
       isComplete = after === null;
     }
     const { ns, name } = queue.key;
-    const count = ready + scheduled + reserved;
-    summaries.push({ ns, queue: name, count, ...counted.summary(), isComplete });
+    const summary = counted.summary();
+    if (queue.namespace.isStream && summary.looked < count) isComplete = false;
+    summaries.push({ ns, queue: name, count, ...summary, isComplete });
   };
   for (const queue of queues) {
     const { ns } = queue.key;

@@ -293,6 +293,23 @@ describe('Dead-letter queues of storage that is slow', () => {
   });
 });
 
+describe('Dead letters of a stream', () => {
+  const deadLetter = { maxTries: 1, queue: 'dead' };
+  const harness = sharedHarness({ namespaces: [plain('stream', { groups: ['a', 'b'], deadLetter })] });
+
+  it('are summarized for the default group, and the response says that there are more for others', async () => {
+    const summary = async (): Promise<object[]> => {
+      const answer = await harness().client().request('GET', '/dead-letters');
+      const { queues } = jsonOf<{ queues: { count: number; looked: number; complete: boolean }[] }>(answer);
+      return queues.map(({ count, looked, complete }) => ({ count, looked, complete }));
+    };
+    await harness().client().insert('stream', 'dead', 'x', { groups: 'a,b' });
+    assert.deepEqual(await summary(), [{ count: 1, looked: 1, complete: true }]);
+    await harness().client().insert('stream', 'dead', 'y', { groups: 'b' });
+    assert.deepEqual(await summary(), [{ count: 2, looked: 1, complete: false }]);
+  });
+});
+
 /** Members of a status that move by themselves. */
 const VARYING = { rates: null, oldestReadyAge: null };
 
