@@ -65,7 +65,7 @@ const UPDATE_MS = 500;
 /** After a round of updates that took long, the next waits for so many times as long: updates take a twentieth of the main thread at most. */
 const REST_FACTOR = 20;
 const SOURCES_MS = 2_000;
-/** A subscriber that was sent nothing for so long is sent a comment, so that proxies keep the connection. */
+/** A subscriber that was sent nothing for so long is sent that the stream is alive: proxies keep it, and the client knows that it is not cut off. */
 const BEAT_MS = 15_000;
 /** About the bytes of one write, and so of the memory that a subscriber takes that does not read. */
 const PIECE_BYTES = 24_576;
@@ -79,7 +79,8 @@ const MAX_AGE_MS = 3_600_000;
 const RETRY_MS = 2_000;
 const MAX_ID_LENGTH = 64;
 
-const BEAT = Buffer.from(':\n\n');
+/** The comment is for clients that take an event without data of theirs for news. */
+const BEAT = Buffer.from(':\nevent: alive\ndata: {}\n\n');
 const COMPLETE = Buffer.from('event: complete\ndata: {}\n\n');
 
 /**

@@ -290,6 +290,18 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
   });
 
+  it('follows the server anew when nothing comes any more, though the connection has no error', async () => {
+    const page = await opened().page('#/operations');
+    await page.clock.install();
+    await page.reload();
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    const followed = page.waitForRequest('**/events?*');
+    // In the time of the page; the server, whose time it is not, sends nothing in it.
+    await page.clock.runFor('01:00');
+    await followed;
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+  });
+
   /** The server does what it is asked for, and the page does not learn of it. */
   async function loseResponse(route: Route): Promise<void> {
     if (route.request().postData()?.includes('"dryRun":true') === true) return route.continue();

@@ -346,6 +346,14 @@ describe('GET /events', () => {
       assert.ok(ms >= 10_000 && ms <= 31_000, `${ms} ms`);
     }));
 
+  it('says that it is alive if there is nothing else, to clients that see no comments', () =>
+    withEvents(async (events) => {
+      const listener = await events.complete();
+      const ms = await events.until(() => listener.events.at(-1)?.event === 'alive', 500);
+      assert.ok(ms >= 10_000 && ms <= 31_000, `${ms} ms`);
+      assert.equal(listener.events.at(-1)?.data, '{}');
+    }));
+
   it('ends after an hour, so that credentials are checked again', () =>
     withEvents(async (events) => {
       const listener = await events.complete();

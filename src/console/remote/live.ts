@@ -201,6 +201,7 @@ function showSoon(): void {
 function note(kind: PictureKind, pictures: readonly Record<string, unknown>[]): void {
   const map = (arriving ?? MAPS)[kind];
   const at = now();
+  heardAt = at;
   for (const one of pictures) {
     const key = keyIn(kind, one);
     if (one.gone === true) {
@@ -252,7 +253,11 @@ function listen(): () => void {
   for (const kind of KINDS) {
     source.addEventListener(kind, ({ data }) => note(kind, JSON.parse(data as string)));
   }
+  source.addEventListener('alive', () => {
+    heardAt = now();
+  });
   source.addEventListener('complete', () => {
+    heardAt = now();
     if (arriving !== null) {
       for (const kind of KINDS) replace(MAPS[kind], arriving[kind]);
       arriving = null;
@@ -295,8 +300,12 @@ function replace<K, V>(map: Map<K, V>, others: ReadonlyMap<K, V>): void {
 }
 
 const FORGET_EVERY_MS = 60_000;
-/** Timers that come so late say that the computer slept. Its connections may be dead without an error, for minutes. */
-const SLEEP_MS = 30_000;
+/**
+ * The server sends something every 15 s. A connection that is silent for longer is dead: the computer slept, or something on the way has
+ * dropped it, and the browser may not notice for minutes.
+ */
+const SILENCE_MS = 45_000;
+let heardAt = now();
 
 /**
  * Follows the server until the page is closed.
@@ -322,12 +331,9 @@ export function follow(isAtOnce: boolean): void {
     attempt.value += 1;
   });
   effect(() => {
-    if (!wanted.value) return undefined;
-    let last = now();
+    if (connection.value !== 'live') return undefined;
     return every(1_000, () => {
-      const at = now();
-      if (at - last > SLEEP_MS) attempt.value += 1;
-      last = at;
+      if (now() - heardAt > SILENCE_MS) attempt.value += 1;
     });
   });
   effect(() => {
