@@ -79,6 +79,7 @@ export function contents(opened: () => OpenedConsole): void {
       ['"go"', 3],
       ['zürich', 2],
       ['"said":"nothing', 1],
+      ['{ "said" : "nothing"', 1],
       // No number of a byte either; a part of an id would be found.
       ['"0"', 0],
     ] as const) {
@@ -86,6 +87,77 @@ export function contents(opened: () => OpenedConsole): void {
       await page.getByRole('button', { name: 'Search', exact: true }).click();
       await page.getByText(found === 0 ? 'No element matches' : `All ${found} that match`).waitFor();
     }
+  });
+
+  it('says how much of a long number in JSON it finds', async () => {
+    await opened().insert('N', 'long-number', '{"id": 12345678901234567891}');
+    const page = await opened().page('#/q/N/long-number?search=12345678901234567891');
+    await page.getByText('only the first 15 digits are found').waitFor();
+    await page.getByLabel('Search elements').fill('123456789012345');
+    await page.keyboard.press('Enter');
+    await page.getByText('All 1 that match').waitFor();
+  });
+
+  it('copies a body byte for byte, with its line ends, and offers no copy that it would change', async () => {
+    const text = { 'content-type': 'text/plain' };
+    await opened().insert('N', 'line-ends', 'a\r\nb\r\n', text);
+    const page = await firstElement('line-ends');
+    await page.getByRole('button', { name: 'Clone and edit …' }).click();
+    await page.getByRole('dialog').getByRole('button', { name: 'Insert' }).click();
+    await page.getByText('An element was inserted').waitFor();
+    const response = await opened().request('GET', '/q/N/line-ends/elements');
+    const { elements } = (await response.json()) as { elements: { text: string }[] };
+    assert.deepEqual(
+      elements.map((one) => one.text),
+      ['a\r\nb\r\n', 'a\r\nb\r\n'],
+    );
+    for (const [at, body] of ['a\nb\r\n', '\ufeff{"a":1}'].entries()) {
+      await opened().insert('N', `not-copied-${at}`, body, text);
+      const other = await firstElement(`not-copied-${at}`);
+      assert.equal(await other.getByRole('button', { name: 'Clone and edit …' }).count(), 0);
+    }
+  });
+
+  it('lists an element once that has moved to a later page', async () => {
+    await opened().request('POST', '/q/N/moved/elements', {
+      headers: { 'content-type': 'application/x-ndjson' },
+      body: '{"text":"x"}\n'.repeat(150),
+    });
+    const page = await opened().page('#/q/N/moved');
+    await page.getByText('100 elements listed').waitFor();
+    const taken = await opened().request('GET', '/q/N/moved?reserve=true');
+    await taken.arrayBuffer();
+    const [id, token] = ['x-ks-id', 'x-ks-lease'].map((name) => taken.headers.get(name));
+    await opened().request('PATCH', `/q/N/moved/rollback/${id}?token=${token}&delay=60000`);
+    await page.getByRole('button', { name: 'Load more' }).click();
+    await page.getByText('All 150 that match').waitFor();
+  });
+
+  it('fits a window of 320 pixels with the longest names', async () => {
+    const long = 'n'.repeat(255);
+    await opened().insert('jobs', long, '"x"', { 'x-ks-hdr-long': 'v'.repeat(3_000) });
+    await opened().request('PUT', '/x/long-names', {
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({
+        src: { ns: 'N', queue: long },
+        dst: [{ ns: 'N', queue: `${long.slice(1)}d`, selector: `env => env.msg.payload.${'a'.repeat(400)}` }],
+        consumer: { reserve: true },
+      }),
+    });
+    const page = await opened().page('#/x/long-names', { width: 320 });
+    for (const where of [
+      'x/long-names',
+      'x/long-names/edit',
+      'exchanges',
+      `q/jobs/${long}`,
+      `q/jobs/${long}/try`,
+    ]) {
+      await page.goto(`${opened().server.url}/console/#/${where}`);
+      await page.locator('#page .card').first().waitFor();
+      const overflow = await page.evaluate('document.documentElement.scrollWidth - innerWidth');
+      assert.ok(Number(overflow) <= 0, `${where} is ${overflow} px too wide`);
+    }
+    await opened().request('DELETE', '/x/long-names');
   });
 
   it('leaves the focus in the field after a search', async () => {

@@ -90,6 +90,32 @@ export function queuePages(opened: () => OpenedConsole): void {
     ]);
   });
 
+  it('reads an element again when it has matured and when its lease has ended', async () => {
+    await opened().request('PUT', '/q/N/ripe?delay=3', { body: '1' });
+    const response = await opened().request('GET', '/q/N/ripe/elements');
+    const { elements } = (await response.json()) as { elements: { id: string }[] };
+    const page = await opened().page(`#/q/N/ripe/e/${elements[0]?.id}`);
+    const why = page.getByLabel('Why it is not delivered now');
+    await why.getByText('It matures in').waitFor();
+    await why.getByText('It is ready, and no consumer waits.').waitFor();
+    await (await opened().request('GET', '/q/N/ripe?reserve=true&lease=3000')).arrayBuffer();
+    await page.getByRole('button', { name: 'Reload' }).click();
+    await why.getByText('The lease ends in').waitFor();
+    await why.getByText('It is ready, and no consumer waits.').waitFor();
+  });
+
+  it('says how many consumers wait if it lists the first of them', async () => {
+    const waiting = Array.from({ length: 201 }, () =>
+      opened()
+        .request('GET', '/q/N/crowded?tid=crowd')
+        .catch(() => null),
+    );
+    const page = await opened().page('#/clients');
+    await page.getByText(/^the first 200 of 20\d consumers$/).waitFor();
+    await opened().request('DELETE', '/q/N/crowded/consumer/crowd');
+    await Promise.all(waiting);
+  });
+
   it('watches what becomes of a dead letter that is redriven', async () => {
     await opened().insert('jobs', 'retried', '1');
     await opened().fail('jobs', 'retried', 'smtp 451');

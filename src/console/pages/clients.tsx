@@ -9,7 +9,7 @@ import {
 } from '../remote/clients.ts';
 import { useResource } from '../remote/resource.ts';
 import { may, namespaces } from '../session.ts';
-import { MissingNodes, nodeColumn } from '../ui/nodes.tsx';
+import { Length, MissingNodes, nodeColumn } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
 import { Empty, Failure, Loading } from '../ui/states.tsx';
@@ -41,7 +41,8 @@ function WaitingNow({ waiting, reload }: { readonly waiting: Consumers; readonly
   return (
     <section class="card">
       <header>
-        <h2>Waiting now</h2>
+        <h2 class="grow">Waiting now</h2>
+        <Length of={waiting} shown={consumers.length} one="consumer" />
       </header>
       <MissingNodes missing={waiting.missing} />
       {consumers.length === 0 ? (
@@ -99,7 +100,8 @@ function SessionList({ list }: { readonly list: Sessions }) {
   return (
     <section class="card">
       <header>
-        <h2>Sessions of STOMP and AMQP</h2>
+        <h2 class="grow">Sessions of STOMP and AMQP</h2>
+        <Length of={list} shown={sessions.length} one="session" />
       </header>
       <MissingNodes missing={list.missing} />
       {sessions.length === 0 ? (

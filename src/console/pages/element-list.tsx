@@ -119,7 +119,7 @@ export function ElementList({
       list.value = {
         ...before,
         inserted,
-        elements: [...before.elements, ...page.elements],
+        elements: [...before.elements, ...notIn(before.elements, page.elements)],
         next: page.next,
         looked: before.looked + page.looked,
         isLoading: false,
@@ -232,7 +232,7 @@ export function ElementList({
         />
       )}
       {elements.length === 0 && !isLoading && error === null && next === null && (
-        <NoElements isSearch={filter.search !== ''} state={filter.state} looked={looked} />
+        <NoElements search={filter.search} state={filter.state} looked={looked} />
       )}
       {isLoading && <Loading what={elements.length === 0 ? 'Looking' : 'Looking further'} />}
       {!isLoading && next !== null && (
@@ -258,6 +258,12 @@ export function ElementList({
       )}
     </section>
   );
+}
+
+/** An element that was rolled back in between is found again at its new place, on a later page. */
+function notIn(listed: readonly ListedElement[], more: readonly ListedElement[]): readonly ListedElement[] {
+  const known = new Set(listed.map(({ id }) => id));
+  return more.filter(({ id }) => !known.has(id));
 }
 
 function selectionOf(
@@ -423,19 +429,23 @@ function ActionBar({
   );
 }
 
+/** Of a longer number in JSON, a selector sees the nearest that JavaScript has. */
+const LONG_NUMBER = /\d{16}/;
+
 function NoElements({
-  isSearch,
+  search,
   state,
   looked,
 }: {
-  readonly isSearch: boolean;
+  readonly search: string;
   readonly state: ElementState | null;
   readonly looked: number;
 }) {
-  if (isSearch) {
+  if (search !== '') {
     return (
       <Empty title="No element matches" icon="search">
         {several(looked, 'element')} looked at.{' '}
+        {LONG_NUMBER.test(search) && 'Of a number in JSON only the first 15 digits are found. '}
         <button type="button" class="link" onClick={() => setQuery({ search: null })}>
           Show all
         </button>

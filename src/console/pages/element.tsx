@@ -1,4 +1,5 @@
-import { useSignal } from '@preact/signals';
+import { useComputed, useSignal } from '@preact/signals';
+import { useEffect } from 'preact/hooks';
 import { ApiError } from '../api.ts';
 import { bytes, exact, relative, several } from '../format.ts';
 import {
@@ -20,7 +21,7 @@ import { may, mayWriteAnywhere, session } from '../session.ts';
 import { BodyView, decode } from '../ui/body-view.tsx';
 import { Crumbs } from '../ui/crumbs.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { InsertDialog } from '../ui/insert-dialog.tsx';
+import { hasOneLineEnd, InsertDialog } from '../ui/insert-dialog.tsx';
 import { Menu } from '../ui/menu.tsx';
 import { OperationDialog } from '../ui/operation-dialog.tsx';
 import { Failure, Loading } from '../ui/states.tsx';
@@ -52,7 +53,16 @@ async function readKnown(
 
 export function ElementPageOf({ of, id }: { readonly of: QueueNamed; readonly id: string }) {
   const group = address.value.query.get('group');
-  const known = useResource(`${keyOf(of)} ${id} ${group}`, (signal) => readKnown(of, id, group, signal));
+  const endsAt = useSignal<number | null>(null);
+  const isOver = useComputed(() => endsAt.value !== null && endsAt.value <= clock.value);
+  const known = useResource(
+    `${keyOf(of)} ${id} ${group}`,
+    (signal) => readKnown(of, id, group, signal),
+    isOver.value ? AGAIN_MS : 0,
+  );
+  useEffect(() => {
+    endsAt.value = known.error === null ? endOfState(known.value) : null;
+  }, [known.value, known.error]);
   const action = useSignal<BulkAction | null>(null);
   const isCloning = useSignal(false);
   const { ns, queue } = of;
@@ -172,6 +182,22 @@ export function ElementPageOf({ of, id }: { readonly of: QueueNamed; readonly id
   );
 }
 
+/** How often an element is read again whose state has ended by itself. */
+const AGAIN_MS = 2_000;
+
+/** When its state ends by itself: it matures, or its lease ends. Null: it does not. */
+function endOfState(element: KnownElement | null): number | null {
+  const { whole = null, listed = null } = element ?? {};
+  const state = whole?.state ?? listed?.state;
+  const at =
+    state === 'scheduled'
+      ? (whole?.mature ?? listed?.mature)
+      : state === 'reserved'
+        ? (whole?.leaseUntil ?? listed?.holder?.until)
+        : null;
+  return at == null ? null : Date.parse(at);
+}
+
 /** An element that one group of a stream has finished may still wait for others. */
 function OtherGroups({
   of,
@@ -207,9 +233,11 @@ function OtherGroups({
 /** Headers that the server itself writes: a copy is a new element. */
 const OF_SERVICE = /^x-(dl-|ks-|hop-count$|copy-count$|exchange-)/;
 
-/** The body as a text that can be edited; null: it is none, or only a part of it was read. */
+/** The body as a text that can be edited; null: it is none, only a part of it was read, or a form would store other bytes. */
 function wholeText({ body, isCut, isUnreadable }: WholeElement): string | null {
-  return isCut || isUnreadable ? null : decode(body);
+  const text = isCut || isUnreadable ? null : decode(body);
+  if (text === null || new TextEncoder().encode(text).length !== body.length) return null;
+  return hasOneLineEnd(text) ? text : null;
 }
 
 function actionsOf(state: string | null): readonly (readonly [BulkAction, string])[] {
@@ -245,7 +273,9 @@ function Why({
   const holder = listed?.holder ?? null;
   const reasons: string[] = [];
   if (state === 'scheduled' && mature !== null) {
-    reasons.push(`It matures ${relative(Date.parse(mature), clock.value)}, at ${exact(Date.parse(mature))}.`);
+    reasons.push(
+      `It ${Date.parse(mature) > clock.value ? 'matures' : 'matured'} ${relative(Date.parse(mature), clock.value)}, at ${exact(Date.parse(mature))}.`,
+    );
   }
   if (state === 'reserved') {
     const until = holder?.until ?? whole?.leaseUntil ?? null;
@@ -257,7 +287,9 @@ function Why({
     reasons.push(`It is reserved by ${by}${since}.`);
     if (until !== null)
       reasons.push(
-        `The lease ends ${relative(Date.parse(until), clock.value)}; then a try is counted, and it is ready again.`,
+        Date.parse(until) > clock.value
+          ? `The lease ends ${relative(Date.parse(until), clock.value)}; then a try is counted, and it is ready again.`
+          : `The lease ended ${relative(Date.parse(until), clock.value)}: a try is counted, and it is ready again soon.`,
       );
   }
   const expiresAt = listed?.expiresAt ?? null;

@@ -11,7 +11,7 @@ import { useResource } from '../remote/resource.ts';
 import { type AccessRight, namespaces, session, signOut } from '../session.ts';
 import { Dialog } from '../ui/dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { MissingNodes, nodeColumn } from '../ui/nodes.tsx';
+import { Length, MissingNodes, nodeColumn } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { Badge, Empty, Failure, Loading } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
@@ -225,6 +225,7 @@ function Changes() {
     <section class="card">
       <header>
         <h2 class="grow">Who changed what</h2>
+        {value !== null && <Length of={value} shown={value.lines.length} one="change" />}
         <span class="muted">the latest first</span>
       </header>
       {error !== null && <Failure error={error} retry={reload} />}

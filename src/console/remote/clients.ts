@@ -1,5 +1,5 @@
 import { call, get, path } from '../api.ts';
-import type { OfNodes } from './node-lists.ts';
+import type { LimitedList, OfNodes } from './node-lists.ts';
 import type { WaitingConsumer } from './queue-status.ts';
 
 /** A STOMP or AMQP session. */
@@ -37,11 +37,11 @@ export interface NamedConsumer extends WaitingConsumer {
   readonly queue: string;
 }
 
-export interface Sessions extends OfNodes {
+export interface Sessions extends LimitedList {
   readonly sessions: readonly SessionOfClient[];
 }
 
-export interface Consumers extends OfNodes {
+export interface Consumers extends LimitedList {
   readonly consumers: readonly NamedConsumer[];
 }
 
@@ -62,7 +62,7 @@ export async function clients(signal: AbortSignal): Promise<Clients> {
   return { sessions, consumers };
 }
 
-export interface ChangeList extends OfNodes {
+export interface ChangeList extends LimitedList {
   readonly lines: readonly ChangeLine[];
 }
 

@@ -53,6 +53,14 @@ export function havingHeader(name: string, value: string | null): string {
 /** Of a body that is neither JSON nor text, only so much is searched: more would exceed the limits of a selector. */
 const SEARCHED_BYTES = 1_048_576;
 
+/** JSON as a selector writes it again: without white space around what joins its values. */
+function compactJson(text: string): string {
+  return text.replace(
+    /("(?:[^"\\]|\\.)*")|\s*([:,{}[\]])\s*/g,
+    (_, quoted: string | undefined, joint: string) => quoted ?? joint,
+  );
+}
+
 /**
  * What a search means to the server: a selector as it is, other text as a part of the id, a header or the body. A selector sees a body
  * that is neither JSON nor text as bytes; they are compared with those of the text in UTF-8, since the sandbox has no decoder.
@@ -67,10 +75,11 @@ if ([env.msg.id, ...Object.entries(env.msg.hdrs).flat()].some((t) => has(t, q)))
   if (hidesBodies) return `${head} return false }`;
   // In JSON, quotes and line ends within a string are escaped.
   const escaped = JSON.stringify(plain).slice(1, -1);
+  const inJson = JSON.stringify([...new Set([plain, escaped, compactJson(plain)])]);
   return `${head}
 const b = env.msg.payload;
 if (typeof b === "string") return has(b, q);
-if (!(b instanceof Uint8Array)) { const t = JSON.stringify(b); return has(t, q) || has(t, ${JSON.stringify(escaped)}) }
+if (!(b instanceof Uint8Array)) { const t = JSON.stringify(b); return ${inJson}.some((q) => has(t, q)) }
 let t = "";
 for (let i = 0; i < Math.min(b.length, ${SEARCHED_BYTES}); i += 4096) t += String.fromCharCode(...b.subarray(i, i + 4096));
 return has(t, ${JSON.stringify(bytesOfText(text).toLowerCase())}) }`;

@@ -5,3 +5,9 @@ export interface OfNodes {
   /** Ids of the nodes that did not reply: what they know is not in the list. */
   readonly missing: readonly string[];
 }
+
+/** A list whose length is limited. */
+export interface LimitedList extends OfNodes {
+  /** How many rows there are, also beyond the limit. */
+  readonly total: number;
+}

@@ -59,7 +59,7 @@ export function InsertDialog({
           'content-type': field('contentType') || 'application/octet-stream',
           'idempotency-key': keyFor(JSON.stringify(content)),
         },
-        body: field('text'),
+        body: draft.text.includes('\r') ? field('text').replaceAll('\n', '\r\n') : field('text'),
       });
       say(`An element was inserted into ${named(queue)}`);
       onClose(true);
@@ -113,6 +113,11 @@ export function InsertDialog({
       </form>
     </Dialog>
   );
+}
+
+/** Whether a text area, whose lines end with line feeds, can give the text back as it was: all its lines end alike. */
+export function hasOneLineEnd(text: string): boolean {
+  return !text.includes('\r') || text === text.replace(/\r\n?/g, '\n').replaceAll('\n', '\r\n');
 }
 
 /** `crypto.randomUUID` is there over TLS only. */

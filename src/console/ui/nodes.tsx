@@ -1,5 +1,6 @@
+import { count, several } from '../format.ts';
 import { nodes, version } from '../remote/live.ts';
-import type { OfNodes } from '../remote/node-lists.ts';
+import type { LimitedList, OfNodes } from '../remote/node-lists.ts';
 import type { PlainColumn } from './plain-table.tsx';
 import { Badge } from './states.tsx';
 
@@ -27,6 +28,23 @@ export function nodeColumn<Row extends { readonly node: string }>({
       ),
     },
   ];
+}
+
+/** How many rows a list of all nodes has, and how many of them are shown if that is not all. */
+export function Length({
+  of: { total },
+  shown,
+  one,
+}: {
+  readonly of: LimitedList;
+  readonly shown: number;
+  readonly one: string;
+}) {
+  return (
+    <span class="muted">
+      {total > shown ? `the first ${count(shown)} of ${several(total, one)}` : several(total, one)}
+    </span>
+  );
 }
 
 /** Says which nodes did not answer, if any. */

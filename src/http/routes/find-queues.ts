@@ -272,7 +272,8 @@ function filterOf(name: string, word: string): QueueFilter {
   const lower = word.toLowerCase();
   if (lower === 'paused') return ({ paused }) => paused;
   if (lower === 'running') return ({ paused }) => !paused;
-  const [, qualifier, value = ''] = QUALIFIED.exec(lower) ?? [];
+  // Messages quote what can be written.
+  const [, qualifier, value = ''] = QUALIFIED.exec(lower.replace(/^"(.+)"$/, '$1')) ?? [];
   if (qualifier === undefined) return namesLike(lower);
   if (qualifier === 'ns') return ({ ns }) => ns.toLowerCase() === value;
   if (qualifier === 'queue') return namesLike(value);
@@ -281,7 +282,7 @@ function filterOf(name: string, word: string): QueueFilter {
     const known = [...MEASURES, 'ns', 'queue'];
     const hint =
       didYouMean(qualifier, known) ||
-      ` Allowed: ${known.join(', ')}; queue:${quote(word)} searches for the text.`;
+      ` Allowed: ${known.join(', ')}; to search for the text, write ${quote(`queue:${word}`)}.`;
     throw invalidParameter(
       name,
       `${name} has ${quote(word)}, and nothing is called ${quote(qualifier)}.${hint}`,
