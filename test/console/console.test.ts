@@ -18,7 +18,7 @@ const QUEUES = Number(process.env.CONSOLE_QUEUES ?? 110);
 /** Every page, with what has to be there before it is looked at. */
 const PAGES = [
   ['#/', 'Needs attention'],
-  ['#/queues', 'orders'],
+  ['#/queues', ' elements'],
   ['#/q/jobs/orders', 'that match'],
   ['#/q/jobs/orders/consumers', 'Nobody waits'],
   ['#/q/jobs/orders/options', 'the namespace'],
