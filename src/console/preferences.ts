@@ -46,6 +46,10 @@ function stored<T>(name: string, fallback: T): Signal<T> {
     if (!isFirst) write(name, text);
     isFirst = false;
   });
+  // Another tab has chosen: what this one stores later must not undo that.
+  addEventListener('storage', ({ key }) => {
+    if (key === PREFIX + name) choice.value = read(name, fallback);
+  });
   return choice;
 }
 

@@ -206,7 +206,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByLabel('Body').fill('"again"');
     await page.route('**/q/N/lost', loseResponse);
     await dialog.getByRole('button', { name: 'Insert' }).click();
-    await dialog.getByText('The server did not answer').waitFor();
+    await dialog.getByText('Insert it again when it does: it is stored once.').waitFor();
     await page.unrouteAll();
     await dialog.getByRole('button', { name: 'Insert' }).click();
     await page.getByText('An element was inserted into lost').waitFor();
@@ -277,6 +277,20 @@ export function connection(opened: () => OpenedConsole): void {
     await page.locator('textarea[name="text"]:focus').waitFor();
     await page.keyboard.type('!');
     assert.equal(await page.getByLabel('Body').inputValue(), '"typed"!');
+  });
+
+  it('keeps the session in use on a page that only shows what the server sends', async () => {
+    const page = await opened().page('#/operations');
+    await page.route('**/console/session', async (route) => {
+      const response = await route.fetch();
+      const record = (await response.json()) as object;
+      const expiresAt = new Date(Date.now() + 4_000).toISOString();
+      await route.fulfill({ response, json: { ...record, expiresAt } });
+    });
+    await page.reload();
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    for (let uses = 0; uses < 2; uses += 1)
+      await page.waitForRequest('**/console/session', { timeout: 15_000 });
   });
 
   it('follows the server anew after the computer has slept', async () => {

@@ -116,6 +116,47 @@ export function queuePages(opened: () => OpenedConsole): void {
     await Promise.all(waiting);
   });
 
+  it('shows options as they were set', async () => {
+    await opened().insert('N', 'exact', '1');
+    await opened().request('PUT', '/q/N/exact/options', {
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ lease: 630, ttl: 86_400, retryDelay: { first: 0.25, max: 90 } }),
+    });
+    const page = await opened().page('#/q/N/exact/options');
+    await page.getByText('10 min (630 s)', { exact: true }).waitFor();
+    await page.getByText('1 d', { exact: true }).waitFor();
+    await page.getByText(/^0\.25 s, .*up to 1 min 30 s \(90 s\)/).waitFor();
+  });
+
+  it('stores a view in addition to those that another tab has stored', async () => {
+    const page = await opened().page('#/queues');
+    const other = await page.context().newPage();
+    await other.goto(`${opened().server.url}/console/#/queues`);
+    for (const [tab, name] of [
+      [page, 'one'],
+      [other, 'two'],
+    ] as const) {
+      await tab.getByRole('button', { name: 'Saved views' }).click();
+      await tab.getByLabel('Name of this view').fill(name);
+      await tab.getByRole('button', { name: 'Save', exact: true }).click();
+      await tab.locator('.saved', { hasText: name }).waitFor({ state: 'attached' });
+    }
+    assert.deepEqual(await other.locator('.saved a').allTextContents(), ['one', 'two']);
+    await page.locator('.saved', { hasText: 'two' }).waitFor({ state: 'attached' });
+  });
+
+  it('shows of an element nothing of another group than the one of the address', async () => {
+    await opened().insert('events', 'grouped', '1');
+    const taken = await opened().request('GET', '/q/events/grouped?group=billing');
+    await taken.arrayBuffer();
+    const address = `#/q/events/grouped/e/${taken.headers.get('x-ks-id')}?group=`;
+    const page = await opened().page(`${address}shipping`);
+    await page.getByText('Why is it not delivered now?').waitFor();
+    await page.evaluate(`location.hash = '${address}billing'`);
+    await page.getByText('Group billing has finished it').waitFor();
+    assert.equal(await page.getByText('Why is it not delivered now?').count(), 0);
+  });
+
   it('watches what becomes of a dead letter that is redriven', async () => {
     await opened().insert('jobs', 'retried', '1');
     await opened().fail('jobs', 'retried', 'smtp 451');

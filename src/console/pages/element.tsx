@@ -16,7 +16,7 @@ import type { BulkAction } from '../remote/operations.ts';
 import { queueConsumers } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
 import { firstIdOf } from '../remote/watched.ts';
-import { address, elementHref, go, href, queueHref } from '../route.ts';
+import { elementHref, go, href, queueHref } from '../route.ts';
 import { may, mayWriteAnywhere, session } from '../session.ts';
 import { BodyView, decode } from '../ui/body-view.tsx';
 import { Crumbs } from '../ui/crumbs.tsx';
@@ -51,8 +51,16 @@ async function readKnown(
   return { whole, listed, waiting: waiting?.length ?? null };
 }
 
-export function ElementPageOf({ of, id }: { readonly of: QueueNamed; readonly id: string }) {
-  const group = address.value.query.get('group');
+export function ElementPageOf({
+  of,
+  id,
+  group,
+}: {
+  readonly of: QueueNamed;
+  readonly id: string;
+  /** Of a stream; null: the first one. */
+  readonly group: string | null;
+}) {
   const endsAt = useSignal<number | null>(null);
   const isOver = useComputed(() => endsAt.value !== null && endsAt.value <= clock.value);
   const known = useResource(

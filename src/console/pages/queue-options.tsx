@@ -145,17 +145,25 @@ function OptionsTable({ record: { effective, sources, pattern } }: { readonly re
   );
 }
 
+/** What was set, and not about that. */
+function exactDuration(seconds: number): string {
+  if (seconds < 60) return `${seconds} s`;
+  const unit = seconds < 3_600 ? 60 : seconds < 86_400 ? 3_600 : 86_400;
+  const about = duration(seconds * 1000);
+  return seconds % unit === 0 ? about : `${about} (${count(seconds)} s)`;
+}
+
 function valueText(name: OptionKey, value: OptionsOfQueue[OptionKey]): string {
   if (value === null || value === undefined) return 'none';
-  if (typeof value === 'number') return name === 'maxElements' ? count(value) : duration(value * 1000);
+  if (typeof value === 'number') return name === 'maxElements' ? count(value) : exactDuration(value);
   if ('maxTries' in value) {
     return `after ${several(value.maxTries, 'failed try', 'failed tries')}${value.queue === undefined ? '' : ` to ${value.queue}`}`;
   }
   const { first, factor, max, jitter } = value;
   return [
-    duration(first * 1000),
+    exactDuration(first),
     factor !== undefined && `× ${factor}`,
-    max !== undefined && `up to ${duration(max * 1000)}`,
+    max !== undefined && `up to ${exactDuration(max)}`,
     jitter !== undefined && jitter > 0 && `up to ${Math.round(jitter * 100)} % shorter`,
   ]
     .filter(Boolean)

@@ -5,7 +5,7 @@ import { connection, keyOf, notePaused, type QueueNamed, queues, version } from 
 import { type QueueStatus, queueHistory, queueStatus } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
 import { exportUrl } from '../remote/transfer.ts';
-import { go, href } from '../route.ts';
+import { address, go, href } from '../route.ts';
 import { may, session } from '../session.ts';
 import { Crumbs } from '../ui/crumbs.tsx';
 import { Dialog } from '../ui/dialog.tsx';
@@ -32,7 +32,10 @@ export function QueuePages({ rest }: PageProps) {
   const of: QueueNamed = { ns, queue };
   // A list shows what was asked for, and must not go on to show what this page has removed.
   const purges = useSignal(0);
-  if (tab === 'e' && id !== undefined) return <ElementPageOf of={of} id={id} />;
+  const group = address.value.query.get('group');
+  // Of another group it is another delivery: nothing of the one before may stay.
+  if (tab === 'e' && id !== undefined)
+    return <ElementPageOf key={`group ${group}`} of={of} id={id} group={group} />;
   if (tab === 'watch' && id !== undefined) return <WatchedElement source={of} firstId={id} />;
   if (queue === '' || !(TABS as readonly string[]).includes(tab)) return <NoSuchPage />;
   return (

@@ -300,6 +300,8 @@ function replace<K, V>(map: Map<K, V>, others: ReadonlyMap<K, V>): void {
 }
 
 const FORGET_EVERY_MS = 60_000;
+/** Between two requests that say that the session is in use, at least. */
+const MIN_KEEP_MS = 1_000;
 /**
  * The server sends something every 15 s. A connection that is silent for longer is dead: the computer slept, or something on the way has
  * dropped it, and the browser may not notice for minutes.
@@ -335,6 +337,13 @@ export function follow(isAtOnce: boolean): void {
     return every(1_000, () => {
       if (now() - heardAt > SILENCE_MS) attempt.value += 1;
     });
+  });
+  effect(() => {
+    const record = session.value;
+    if (!record || !wanted.value) return undefined;
+    // A page that shows only what the stream sends would make no request, and the session would end while somebody watches.
+    const leftMs = Date.parse(record.expiresAt) - now();
+    return every(Math.max(MIN_KEEP_MS, leftMs / 2), () => void resume());
   });
   effect(() => {
     if (!session.value || isDue.value) return undefined;

@@ -1,6 +1,6 @@
 import { useSignal } from '@preact/signals';
 import { useRef } from 'preact/hooks';
-import { call, path } from '../api.ts';
+import { ApiError, call, path } from '../api.ts';
 import { named } from '../format.ts';
 import { bytesOfText } from '../remote/header-text.ts';
 import type { QueueNamed } from '../remote/live.ts';
@@ -64,7 +64,10 @@ export function InsertDialog({
       say(`An element was inserted into ${named(queue)}`);
       onClose(true);
     } catch (reason) {
-      error.value = reason;
+      const isLost = reason instanceof ApiError && reason.status === 0;
+      error.value = isLost
+        ? 'The server did not answer. Insert it again when it does: it is stored once.'
+        : reason;
     }
     isBusy.value = false;
   };
