@@ -12,7 +12,7 @@ const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import
 const PROGRAM = '/usr/lib/rabbitmq/bin/rabbitmq-server';
 const START_MS = 60_000;
 
-/** A RabbitMQ of its own, in a temporary folder and on free ports: Debian's, with its STOMP and AMQP 1.0 plugins. */
+/** A RabbitMQ of its own, in a temporary folder and on free ports: Debian's, with its plugins for STOMP, AMQP 1.0 and shovels. */
 export class RabbitServer {
   readonly stompPort: number;
   /** AMQP 0.9.1 and 1.0. */
@@ -31,12 +31,16 @@ export class RabbitServer {
     this.#child = child;
   }
 
-  /** Installs the package if it is missing. Its user calls {@link stop}. */
-  static async start(note: (line: string) => void): Promise<RabbitServer> {
+  /**
+   * Installs the package if it is missing. Its user calls {@link stop}.
+   * @param shovels that it runs, as Erlang terms
+   */
+  static async start(note: (line: string) => void, shovels = '[]'): Promise<RabbitServer> {
     execFileSync('sh', [INSTALL, 'rabbitmq-server'], { stdio: ['ignore', 'ignore', 'inherit'] });
     const folder = mkdtempSync(join(tmpdir(), 'quayside-rabbitmq-'));
     const ports = await freePorts();
-    const child = spawn(PROGRAM, [], { cwd: folder, env: environment(folder, ports), stdio: 'ignore' });
+    const env = environment(folder, ports, shovels);
+    const child = spawn(PROGRAM, [], { cwd: folder, env, stdio: 'ignore' });
     const server = new RabbitServer(folder, ports, child);
     try {
       await server.#listens();
@@ -82,13 +86,14 @@ interface Ports {
   readonly epmd: number;
 }
 
-function environment(folder: string, ports: Ports): NodeJS.ProcessEnv {
+function environment(folder: string, ports: Ports, shovels: string): NodeJS.ProcessEnv {
   const file = (name: string): string => join(folder, name);
   writeFileSync(
     file('rabbitmq.conf'),
     `listeners.tcp.1 = 127.0.0.1:${ports.amqp}\nstomp.listeners.tcp.1 = 127.0.0.1:${ports.stomp}\n`,
   );
-  writeFileSync(file('enabled_plugins'), '[rabbitmq_stomp,rabbitmq_amqp1_0].\n');
+  writeFileSync(file('enabled_plugins'), '[rabbitmq_stomp,rabbitmq_amqp1_0,rabbitmq_shovel].\n');
+  writeFileSync(file('advanced.config'), `[{rabbitmq_shovel,[{shovels,${shovels}}]}].\n`);
   return {
     ...process.env,
     HOME: folder,
@@ -100,6 +105,7 @@ function environment(folder: string, ports: Ports): NodeJS.ProcessEnv {
     RABBITMQ_MNESIA_BASE: file('mnesia'),
     RABBITMQ_LOG_BASE: file('log'),
     RABBITMQ_CONFIG_FILE: file('rabbitmq.conf'),
+    RABBITMQ_ADVANCED_CONFIG_FILE: file('advanced.config'),
     RABBITMQ_ENABLED_PLUGINS_FILE: file('enabled_plugins'),
     RABBITMQ_PID_FILE: file('pid'),
   };
