@@ -131,8 +131,10 @@ function connectionOf(flags: ConnectionFlags, env: CommandIo['env']): ServerAcce
   const givenUrl = flags.url ?? (env.QUAYSIDE_URL || undefined);
   const url = givenUrl ?? file.url;
   // A URL may name the user itself.
-  const isUserInUrl = givenUrl !== undefined && URL.parse(givenUrl)?.username !== '';
-  const user = flags.user ?? (env.QUAYSIDE_USER || (isUserInUrl ? undefined : file.user));
+  const isUserInUrl = givenUrl !== undefined && (URL.parse(givenUrl)?.username ?? '') !== '';
+  // Then the client reads both there, as the SDKs do.
+  if (isUserInUrl && flags.user === undefined) return { url: givenUrl };
+  const user = flags.user ?? (env.QUAYSIDE_USER || file.user);
   const isOfFile = url === file.url && user === file.user;
   const password = env.QUAYSIDE_PASSWORD || (isOfFile ? file.password : undefined);
   const ofFile = isOfFile && !env.QUAYSIDE_USER ? file.token : undefined;

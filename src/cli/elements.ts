@@ -1,3 +1,4 @@
+import { isUtf8 } from 'node:buffer';
 import {
   type Codec,
   type Element,
@@ -75,10 +76,14 @@ async function readInput(
 ): Promise<readonly (string | Uint8Array)[]> {
   const bytes = await context.input();
   if (!isLines) return [bytes];
-  return bytes
-    .toString('utf8')
-    .split(/\r?\n/)
-    .filter((line) => line !== '');
+  if (!isUtf8(bytes)) {
+    throw new CommandUsageError(
+      'Standard input is not UTF-8. Without --lines, it is one element of any bytes.',
+    );
+  }
+  // Without a byte order mark.
+  const text = new TextDecoder().decode(bytes);
+  return text.split(/\r?\n/).filter((line) => line !== '');
 }
 
 function plainCodec(contentType: string): Codec<string | Uint8Array> {
@@ -115,6 +120,7 @@ export async function get(
 ): Promise<number> {
   const element = await context.client.queue(name).pop({ waitMs: wait * 1000, group });
   if (element === undefined) return nothing(context, name);
+  context.hasChanged = true;
   if (context.isHuman) await context.write(`${printableBody(element)}\n`);
   else await context.print(recordOf(element), () => '');
   return EXIT_CODES.done;
@@ -135,6 +141,7 @@ export async function reserve(
   const options = { waitMs: wait * 1000, group, ...(lease !== undefined && { leaseMs: lease * 1000 }) };
   const job = await context.client.queue(name).reserve(options);
   if (job === undefined) return nothing(context, name);
+  context.hasChanged = true;
   const { token, leaseUntil } = job;
   const record = { ...recordOf(job), token, leaseUntil };
   await context.print(

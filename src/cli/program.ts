@@ -53,7 +53,10 @@ async function runClientCommand(flags: ConnectionFlags, io: CommandIo, run: Comm
     context = new CommandContext(flags, io);
     return await run(context);
   } catch (error) {
-    io.stderr.write(`quayside: ${printable(error instanceof Error ? error.message : String(error))}\n`);
+    // A reader such as `head` has what it wanted. If something was done that it does not show, that is an error.
+    const isReaderGone = (error as NodeJS.ErrnoException).code === 'EPIPE' && context?.hasChanged !== true;
+    const message = error instanceof Error ? error.message : String(error);
+    if (!isReaderGone) io.stderr.write(`quayside: ${printable(message)}\n`);
     return exitCodeOf(error, context?.hasChanged === true);
   } finally {
     await context?.client.close();

@@ -1,7 +1,7 @@
 import { unexpectedResponse } from '../client/errors.ts';
-import { type Name, QuaysideError } from '../client/index.ts';
+import { ConnectionError, type Name, QuaysideError } from '../client/index.ts';
 import { pathOf } from '../client/quayside.ts';
-import { type CommandContext, printableJson } from './context.ts';
+import { type CommandContext, CommandUsageError, printableJson } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
 const NDJSON = 'application/x-ndjson';
@@ -18,10 +18,20 @@ export async function exportQueue(
   const query = group === undefined ? '' : `?group=${encodeURIComponent(group)}`;
   const response = await context.client.stream('GET', `${pathOf(name)}/export${query}`);
   if (response.headers.get('content-type') !== NDJSON) throw unexpectedResponse(await response.text());
-  const chunks = (response.body ?? []) as AsyncIterable<Uint8Array>;
+  const chunks = wholeBody(response);
   if (context.io.stdout.isTTY) await writePrintable(context, chunks);
   else for await (const chunk of chunks) await context.write(chunk);
   return EXIT_CODES.done;
+}
+
+/** @throws ConnectionError if the connection ends before the body */
+async function* wholeBody({ body }: Response): AsyncGenerator<Uint8Array, void, void> {
+  try {
+    if (body !== null) yield* body as AsyncIterable<Uint8Array>;
+  } catch (cause) {
+    const message = 'The connection ended before the whole export had arrived. The output is incomplete.';
+    throw new ConnectionError(message, { cause });
+  }
 }
 
 /** On a terminal. */
@@ -51,13 +61,16 @@ export async function importQueue(context: CommandContext, name: Name): Promise<
     context.progress(`${sum.imported} elements imported`);
     [lines, size, before] = [[], 0, before + lines.length];
   };
-  for await (const line of linesOf(context)) {
-    lines.push(line);
-    size += line.length;
-    if (lines.length >= LINES_AT_ONCE || size >= BYTES_AT_ONCE) await send();
+  try {
+    for await (const line of linesOf(context)) {
+      lines.push(line);
+      size += line.length;
+      if (lines.length >= LINES_AT_ONCE || size >= BYTES_AT_ONCE) await send();
+    }
+    if (lines.length > 0) await send();
+  } finally {
+    context.endProgress();
   }
-  if (lines.length > 0) await send();
-  context.endProgress();
   await context.print(sum, () => `${sum.imported} elements imported, ${sum.repeated} were there already`);
   return EXIT_CODES.done;
 }
@@ -71,13 +84,22 @@ function ofWholeInput(error: unknown, before: number): unknown {
 
 /** Also the empty ones, so that they can be counted. */
 async function* linesOf({ io }: CommandContext): AsyncGenerator<string, void, void> {
-  const decoder = new TextDecoder();
+  const decoder = new TextDecoder('utf-8', { fatal: true });
   let rest = '';
+  let count = 0;
+  const decoded = (chunk?: Uint8Array): string => {
+    try {
+      return decoder.decode(chunk, { stream: chunk !== undefined });
+    } catch {
+      throw new CommandUsageError(`The input is not UTF-8, in line ${count + 1} or after it.`);
+    }
+  };
   for await (const chunk of io.stdin) {
-    const lines = (rest + decoder.decode(chunk as Uint8Array, { stream: true })).split('\n');
+    const lines = (rest + decoded(chunk as Uint8Array)).split('\n');
     rest = lines.pop() ?? '';
+    count += lines.length;
     yield* lines;
   }
-  rest += decoder.decode();
+  rest += decoded();
   if (rest !== '') yield rest;
 }

@@ -6,7 +6,7 @@ import { createServer as createHttpServer } from 'node:http';
 import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { PassThrough, Readable } from 'node:stream';
+import { PassThrough, Readable, Writable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -75,7 +75,7 @@ describe('The command line', () => {
   /** Runs a command with that input, its output going into a pipe, or into what says that it is a terminal. */
   async function quayside(
     args: readonly string[],
-    input = '',
+    input: string | Uint8Array = '',
     own: object = env,
     isTTY = false,
   ): Promise<Ended> {
@@ -320,6 +320,54 @@ describe('The command line', () => {
     assert.equal(status?.total, 4_999);
   });
 
+  it('stores no text in place of bytes that are not UTF-8', async () => {
+    const latin = Buffer.from('{"a":1}\n{"name":"J\xfcrgen"}\n', 'latin1');
+    for (const args of [
+      ['put', 'N/latin', '--lines'],
+      ['import', 'N/latin'],
+    ]) {
+      const { code, stderr } = await quayside(args, latin);
+      assert.match(stderr, /^quayside: .* is not UTF-8/);
+      assert.equal(code, 2);
+    }
+    const marked = await quayside(['put', 'N/latin', '--lines'], '\ufeff{"a":1}\n');
+    assert.equal(marked.code, 0);
+    const [element] = json(await quayside(['get', 'N/latin'])) as { contentType: string; data: unknown }[];
+    assert.deepEqual([element?.contentType, element?.data], ['application/json', { a: 1 }]);
+  });
+
+  it('says that an export is incomplete if the connection ends in the middle', async () => {
+    const breaking = createHttpServer((_, response) => {
+      response.writeHead(200, { 'content-type': 'application/x-ndjson' });
+      response.write('{"id": "1"}\n', () => response.destroy());
+    });
+    await once(breaking.listen(0, '127.0.0.1'), 'listening');
+    const url = `http://127.0.0.1:${(breaking.address() as AddressInfo).port}`;
+    const { code, stderr } = await quayside(['export', 'N/x', '--url', url]);
+    breaking.close();
+    assert.deepEqual(
+      [code, stderr],
+      [5, 'quayside: The connection ended before the whole export had arrived. The output is incomplete.\n'],
+    );
+  });
+
+  it('says nothing if the reader of its output has gone, unless it has changed something', async () => {
+    await quayside(['put', 'N/unread', '--lines'], 'a\nb\n');
+    for (const [command, expected] of [
+      ['browse', ''],
+      ['export', ''],
+      ['get', 'quayside: write EPIPE\n'],
+    ]) {
+      const gone = Object.assign(new Error('write EPIPE'), { code: 'EPIPE' });
+      const stdout = new Writable({ write: (_chunk, _encoding, done) => done(gone) });
+      stdout.on('error', () => {});
+      const stderr = new PassThrough();
+      const io = { stdin: Readable.from([]), stdout, stderr, env };
+      assert.equal(await runProgram([command ?? '', 'N/unread'], io, NO_SERVER), 1);
+      assert.equal(await text(stderr.end()), expected);
+    }
+  });
+
   it('creates, lists, stops and deletes an exchange', async () => {
     const declaration = { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'N', queue: 'b' }], consumer: {} };
     const created = await quayside(['exchange', 'create', 'x1'], JSON.stringify(declaration));
@@ -444,6 +492,9 @@ describe('The command line', () => {
     const withUser = server.url.replace('//', '//test1:test1@');
     assert.equal((await quayside(['status', 'N', '--url', withUser], '', bare)).code, 0);
     assert.equal((await quayside(['status', 'N'], '', { ...bare, QUAYSIDE_URL: withUser })).code, 0);
+    const other = { ...bare, QUAYSIDE_USER: 'other', QUAYSIDE_PASSWORD: 'x', QUAYSIDE_TOKEN: 'x' };
+    assert.equal((await quayside(['status', 'N', '--url', withUser], '', other)).code, 0);
+    assert.equal((await quayside(['status', 'N', '--url', withUser, '--user', 'other'], '', other)).code, 4);
   });
 
   it('says what is wrong with its file', async () => {
