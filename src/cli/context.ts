@@ -60,6 +60,16 @@ export class CommandContext {
    */
   async json<T>(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<T> {
     const { text } = await this.client.request(method, path, options);
+    return this.#valueOf(text);
+  }
+
+  /** The same of a request that may take as long as it needs. One attempt. */
+  async slowJson<T>(method: RequestMethod, path: string): Promise<T> {
+    const response = await this.client.stream(method, path);
+    return this.#valueOf(await response.text());
+  }
+
+  #valueOf<T>(text: string): T {
     try {
       const value = JSON.parse(text);
       if (typeof value === 'object' && value !== null) return value;

@@ -215,7 +215,9 @@ export async function purge(
     );
   }
   const query = state === undefined ? '' : `?state=${encodeURIComponent(state)}`;
-  const removed = await context.json<{ removed: number }>('DELETE', `${pathOf(name)}/elements${query}`);
+  // Millions of elements take longer than other calls may.
+  const path = `${pathOf(name)}/elements${query}`;
+  const removed = await context.slowJson<{ removed: number }>('DELETE', path);
   await context.print(removed, () => `${removed.removed} elements removed`);
   return EXIT_CODES.done;
 }

@@ -295,6 +295,18 @@ describe('The command line', () => {
     assert.deepEqual(json(await quayside(['purge', 'N/to', '--state', 'all', '--yes'])), [{ removed: 1 }]);
   });
 
+  it('waits for the end of a purge, however long it takes', async (t) => {
+    await quayside(['put', 'N/purged', 'a']);
+    const timeouts = t.mock.method(globalThis, 'setTimeout');
+    const limitsOf = async (args: readonly string[]): Promise<number> => {
+      timeouts.mock.resetCalls();
+      assert.equal((await quayside(args)).code, 0);
+      return timeouts.mock.calls.filter((call) => call.arguments[1] === 20_000).length;
+    };
+    assert.equal(await limitsOf(['status', 'N/purged']), 1);
+    assert.equal(await limitsOf(['purge', 'N/purged', '--yes']), 0);
+  });
+
   it('exports and imports a queue', async () => {
     await quayside(['put', 'N/exported', 'a', 'b']);
     const exported = await quayside(['export', 'N/exported']);

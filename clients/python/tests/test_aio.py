@@ -160,6 +160,20 @@ class Clients(AioTest):
             await asyncio.gather(*sent)
         self.assertEqual(await self.taken(), [0, 1])
 
+    async def test_a_reservation_that_is_settled_is_not_extended_and_not_lost(self) -> None:
+        await self.queue.insert("x")
+        job = await self.queue.reserve()
+        assert job is not None
+        committed, extended = await asyncio.gather(job.commit(), job.extend(), return_exceptions=True)
+        self.assertIsNone(committed)
+        self.assertEqual([getattr(extended, "code", None)], ["already-settled"])
+
+    async def test_a_rejected_insert_names_no_line_since_its_caller_sent_none(self) -> None:
+        results = await asyncio.gather(
+            self.queue.insert(1), self.queue.insert(2, headers={"": "x"}), return_exceptions=True
+        )
+        self.assertRegex(str(results[1]), '^Header ""')
+
     async def test_a_commit_that_was_cancelled_may_be_tried_again(self) -> None:
         await self.queue.insert("a")
         job = await self.queue.reserve()

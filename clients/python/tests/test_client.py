@@ -219,6 +219,30 @@ class Reservations(ClientTest):
         self.assertGreater(job.extend(3600), datetime.now(timezone.utc) + timedelta(minutes=50))
         job.commit()
 
+    def test_a_reservation_that_is_settled_is_not_extended_and_not_lost(self) -> None:
+        self.queue.insert("x")
+        job = self._reserved()
+        settle = self.queue.settle
+
+        def commit_first(settlements: Any, timeout: Any) -> Any:
+            patched.stop()
+            job.commit()
+            return settle(settlements, timeout)
+
+        patched = patch.object(self.queue, "settle", commit_first)
+        patched.start()
+        for _ in ("while it is committed", "after that"):
+            with self.assertRaises(QuaysideError) as raised:
+                job.extend()
+            self.assertEqual(raised.exception.code, "already-settled")
+
+    def test_a_rejected_insert_names_no_line_since_its_caller_sent_none(self) -> None:
+        with self.assertRaises(QuaysideError) as raised:
+            self.queue.insert("x", headers={"": "x"})
+        self.assertRegex(str(raised.exception), '^Header ""')
+        with self.assertRaisesRegex(QuaysideError, '^Line 1: Header ""'):
+            self.queue.insert_many(["x"], headers={"": "x"})
+
     def test_a_settlement_that_was_interrupted_may_be_tried_again(self) -> None:
         self.queue.insert("a")
         job = self._reserved()

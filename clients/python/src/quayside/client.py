@@ -113,7 +113,10 @@ class Queue(Generic[T]):
         line = protocol.insert_line(
             self._codec, data, delay=delay, at=at, ttl=ttl, headers=headers, groups=groups, key=key
         )
-        return self._send_lines([line], idempotency_key, timeout)[0]
+        try:
+            return self._send_lines([line], idempotency_key, timeout)[0]
+        except QuaysideError as error:
+            raise responses.of_one(error)
 
     def insert_many(
         self,
@@ -329,7 +332,15 @@ class Reservation(Element[T]):
 
     def extend(self, lease: float | None = None, *, timeout: float | None = None) -> datetime:
         """Renews the lease from now on, and returns its end."""
-        until = self._apply(Settlement("extend", self.receipt, lease=lease), timeout)
+        if self.settled:
+            raise responses.already_settled(self.id)
+        try:
+            until = self._apply(Settlement("extend", self.receipt, lease=lease), timeout)
+        except LeaseLostError:
+            # A settlement that was sent at the same time may have been first: then it is over, and not lost.
+            if self.settled:
+                raise responses.already_settled(self.id) from None
+            raise
         if until is not None:
             self.lease_until = until
         return self.lease_until

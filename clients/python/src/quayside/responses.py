@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -39,6 +40,13 @@ def error_of(response: Response) -> QuaysideError | None:
         outcome="unknown" if code in ("outcome-unknown", "internal") else "nothing-changed",
         line=line if isinstance(line, int) else None,
     )
+
+
+def of_one(error: QuaysideError) -> QuaysideError:
+    """The error of an insert of one element, whose caller knows no lines."""
+    error.args = (re.sub(r"^Line \d+: ", "", error.args[0]),)
+    error.line = None
+    return error
 
 
 def retry_after_of(response: Response) -> float | None:

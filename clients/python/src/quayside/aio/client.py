@@ -289,7 +289,7 @@ class Queue(Generic[T]):
                 if error.line is not None:
                     at = error.line - 1
                     results = await self._insert_lines([*lines[:at], *lines[at + 1 :]], kind)
-                    return [*results[:at], error, *results[at:]]
+                    return [*results[:at], responses.of_one(error), *results[at:]]
                 # Some of the lines are the cause, and nobody says which.
                 if len(lines) > 1 and (error.code == "too-many-groups" or error.status == 413):
                     half = len(lines) // 2
@@ -365,8 +365,16 @@ class Reservation(Element[T]):
 
     async def extend(self, lease: float | None = None, *, timeout: float | None = None) -> datetime:
         """Renews the lease from now on, and returns its end."""
+        if self.settled:
+            raise responses.already_settled(self.id)
         settlement = Settlement("extend", self.receipt, lease=lease)
-        until = await self._queue.settle_gathered(settlement, timeout)
+        try:
+            until = await self._queue.settle_gathered(settlement, timeout)
+        except LeaseLostError:
+            # A settlement that was sent at the same time may have been first: then it is over, and not lost.
+            if self.settled:
+                raise responses.already_settled(self.id) from None
+            raise
         if until is not None:
             self.lease_until = until
         return self.lease_until
