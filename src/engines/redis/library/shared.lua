@@ -15,7 +15,7 @@ local retentionOf, deadLetterPolicy, retryDelay
 -- groups.lua
 local NEVER, WAITING, TOUCHED, HELD, POPPED, OVERDUE
 local findGroup, allGroups, createGroup, createGroups
-local readElement, elementMember, writeElement, changeGroup, newElement
+local readElement, stateOf, groupsIn, elementMember, writeElement, changeGroup, newElement
 
 -- deliveries.lua
 local NO_TOKEN, NOBODY, MAX_COPIED
