@@ -3,21 +3,16 @@ import { it } from 'node:test';
 import { Connection } from '../../src/engines/postgres/connection.ts';
 import { Link } from '../../src/engines/postgres/link.ts';
 import { readSettings } from '../../src/engines/postgres/settings.ts';
-import type { CancelTimer } from '../../src/util/clock.ts';
+import { type CancelTimer, systemClock } from '../../src/util/clock.ts';
+import { patient } from '../support/clock.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { until } from '../support/until.ts';
 import { CountingClock, freshSchema, runSql, SILENT, sharedServer } from './postgres.ts';
 
-/** Never comes to the end of what a server may take, which on a busy machine it may exceed. */
-class PatientClock extends CountingClock {
-  override after(delayMs: number, run: () => void): CancelTimer {
-    return super.after(delayMs < 1000 ? delayMs : 60 * delayMs, run);
-  }
-}
-
 it('A link to PostgreSQL says goodbye when it is stopped, and has forgotten its earlier connections', async (t) => {
   const server = await sharedServer();
-  const clock = new PatientClock();
+  // A goodbye may take a second, and a busy machine more.
+  const clock = new CountingClock(patient(systemClock));
   const options = {
     url: server.url(),
     dataDir: '',

@@ -50,20 +50,25 @@ export async function runSql(server: Pick<PostgresServer, 'url'>, sql: string): 
   }
 }
 
-/** The system's clock, which knows what it has still to call. */
+/** The system's clock, or another one that moves by itself, which knows what it has still to call. */
 export class CountingClock implements Clock {
+  readonly #clock: Clock;
   #pending = 0;
+
+  constructor(clock: Clock = systemClock) {
+    this.#clock = clock;
+  }
 
   get pending(): number {
     return this.#pending;
   }
 
   now(): number {
-    return systemClock.now();
+    return this.#clock.now();
   }
 
   monotonic(): number {
-    return systemClock.monotonic();
+    return this.#clock.monotonic();
   }
 
   after(delayMs: number, run: () => void): CancelTimer {
@@ -73,7 +78,7 @@ export class CountingClock implements Clock {
       if (isPending) this.#pending -= 1;
       isPending = false;
     };
-    const cancel = systemClock.after(delayMs, () => {
+    const cancel = this.#clock.after(delayMs, () => {
       end();
       run();
     });
@@ -104,12 +109,12 @@ async function openDurable(
   const proxy = await PostgresProxy.start(Number(direct.port));
   const proxied = new URL(direct);
   proxied.port = String(proxy.port);
-  const timers = new CountingClock();
+  const timers = new CountingClock(patient(systemClock));
   const engine = open({
     url: proxied.href,
     dataDir: '',
     namespaces,
-    clock: patient(timers),
+    clock: timers,
     dedupWindowMs,
     settings: { schema },
     log: SILENT,

@@ -61,7 +61,7 @@ describe('a selector that takes too long', () => {
   });
 
   it('does not stop the others of its batch from being asked', async (context) => {
-    const program = makeOne(context).open([LOOPS]);
+    const program = makeOne(context, { watchdogMs: FOREVER }).open([LOOPS]);
     assert.equal(
       ends(await program.select([good, good, evil, good, evil, evil, good])),
       'true true deadline true deadline deadline true',
@@ -69,7 +69,7 @@ describe('a selector that takes too long', () => {
   });
 
   it('leaves the rest of the batch unasked after three in a row', async (context) => {
-    const program = makeOne(context).open([LOOPS]);
+    const program = makeOne(context, { watchdogMs: FOREVER }).open([LOOPS]);
     assert.equal(
       ends(await program.select([good, evil, evil, evil, good, evil, good])),
       'true deadline deadline deadline unasked unasked unasked',
