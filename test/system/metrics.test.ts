@@ -3,6 +3,7 @@ import { statSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { Folder, type Program } from './program.ts';
 
 const CONFIG = {
@@ -31,13 +32,14 @@ describe('The metrics of a server', () => {
   });
 
   it('tell the size of each file and the free space of its disk, and nothing of what has no file', async () => {
-    const text = await metrics();
-    const [, bytes = ''] = /^quayside_storage_file_bytes\{engine="sqlite:N\.db"\} (\d+)$/m.exec(text) ?? [];
-    const found = ['N.db', 'N.db-wal'].map((name) => statSync(folder.file(`data/${name}`)).size);
-    assert.equal(
-      Number(bytes),
-      found.reduce((sum, size) => sum + size, 0),
-    );
+    let text = '';
+    // What the server itself writes may come between the two looks.
+    await until(async () => {
+      text = await metrics();
+      const [, bytes = ''] = /^quayside_storage_file_bytes\{engine="sqlite:N\.db"\} (\d+)$/m.exec(text) ?? [];
+      const found = ['N.db', 'N.db-wal'].map((name) => statSync(folder.file(`data/${name}`)).size);
+      return Number(bytes) === found.reduce((sum, size) => sum + size, 0);
+    });
     assert.match(text, /^quayside_storage_free_bytes\{engine="sqlite:N\.db"\} [1-9]\d*$/m);
     assert.doesNotMatch(text, /sqlite::memory:/);
     const other = new QueueClient({ url: program.url, credentials: 'other:other' });
