@@ -82,7 +82,7 @@ describe(`Two nodes with exchanges in both directions on a Redis cluster, throug
         assert.equal((await nodes.client(0).insert('N', queue, 'x')).status, 200);
         const held = await nodes.client(0).reserve('N', queue, { to: 0, lease: LEASE_MS });
         assert.equal(held.status, 200);
-        const again = await nodes.client(1).reserve('N', queue, { to: 60_000 });
+        const again = await nodes.client(1).reserve('N', queue, { to: 60_000, lease: 60_000 });
         assert.equal(headerOf(again, 'x-ks-id'), headerOf(held, 'x-ks-id'));
         assert.equal(headerOf(again, 'x-ks-tries'), '1');
         await nodes.client(1).commit('N', queue, headerOf(again, 'x-ks-id') ?? '');
