@@ -81,6 +81,8 @@ class Load {
   readonly #commits = new Map<string, number>();
   /** Bodies with a commit whose response was lost. */
   readonly #uncertain = new Set<string>();
+  /** Bodies that were gone when they were to be committed: another consumer must have committed them. */
+  readonly #overtaken = new Set<string>();
   readonly #faults: string[] = [];
   #isEnding = false;
 
@@ -144,6 +146,8 @@ class Load {
         if (status === 200) this.#commits.set(body, (this.#commits.get(body) ?? 0) + 1);
         // The commit whose response was lost was applied, or the lease ended and another consumer has committed.
         else if (status === 404 && tries > 1) this.#uncertain.add(body);
+        // Of a busy machine: the lease ended, and another consumer has committed.
+        else if (status === 404) this.#overtaken.add(body);
         // The lease ended, and another consumer has it.
         else if (status !== 409) this.#faults.push(`a commit of ${body} was answered ${status}`);
       }
@@ -167,12 +171,15 @@ class Load {
   }
 
   faults(): string[] {
-    const lost = [...this.#inserted].filter((body) => !this.#commits.has(body) && !this.#uncertain.has(body));
+    const isCommitted = (body: string): boolean => this.#commits.has(body) || this.#uncertain.has(body);
+    const lost = [...this.#inserted].filter((body) => !isCommitted(body));
+    const gone = [...this.#overtaken].filter((body) => !isCommitted(body));
     const twice = [...this.#commits].filter(([, count]) => count > 1).map(([body]) => body);
     const unknown = [...this.#commits.keys()].filter((body) => !this.#inserted.has(body));
     return [
       ...this.#faults,
       ...lost.map((body) => `lost: ${body}`),
+      ...gone.map((body) => `gone before its commit: ${body}`),
       ...twice.map((body) => `committed twice: ${body}`),
       ...unknown.map((body) => `never inserted: ${body}`),
     ];

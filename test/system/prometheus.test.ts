@@ -239,7 +239,7 @@ async function startSlowOperation(client: QueueClient): Promise<void> {
   await client.insertLines(
     'N',
     'q',
-    Array.from({ length: 100 }, () => ({ text: 'x' })),
+    Array.from({ length: 1_000 }, () => ({ text: 'x' })),
   );
   const body = JSON.stringify({ action: 'delete', source: { ns: 'N', queue: 'q' }, rate: 1 });
   const headers = { 'content-type': 'application/json' };
