@@ -13,6 +13,15 @@ export const CALL_TIMEOUT_MS = 4_500;
 const LATE_TIMER_MS = 500;
 
 /**
+ * Runs what a timer was set for. If it is late, replies that have come since are in the sockets: they are read first, so that what a
+ * store did in that time is not lost, and no store that has replied counts as silent.
+ */
+export function runTimer(lateMs: number, run: () => void): void {
+  if (lateMs > LATE_TIMER_MS) setImmediate(run);
+  else run();
+}
+
+/**
  * What takes several calls, one after the other, has the time of one for all of them.
  * @param late makes the error with which it rejects if that is over
  */
@@ -110,9 +119,7 @@ export class DeadlineQueue {
   #onTimer(): void {
     const lateMs = this.#clock.monotonic() - this.#timerAt;
     this.#timerAt = Number.POSITIVE_INFINITY;
-    // Replies that have come since are in the sockets: they are read first, so that what was popped in that time is not lost.
-    if (lateMs > LATE_TIMER_MS) setImmediate(() => this.#expireDue());
-    else this.#expireDue();
+    runTimer(lateMs, () => this.#expireDue());
   }
 
   #expireDue(): void {

@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { after, before, describe, it } from 'node:test';
 import pg from 'pg';
 import type { Engine } from '../../src/engine/engine.ts';
-import { FakeClock } from '../support/clock.ts';
+import { FakeClock, SuspendedClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
@@ -367,20 +367,6 @@ describe('PostgreSQL with a synchronous standby', () => {
     await Promise.all(nodes.map((node) => node.stop()));
   });
 });
-
-/** The clock of a node that is suspended for a minute when its timers are next due: it reads the replies of that time later. */
-class SuspendedClock extends FakeClock {
-  #suspendedMs = 0;
-
-  override monotonic(): number {
-    return super.monotonic() + this.#suspendedMs;
-  }
-
-  suspend(): void {
-    this.#suspendedMs = 60_000;
-    this.advance(5_000);
-  }
-}
 
 /** Waits in this turn, so that nothing is read from any socket of this process, until PostgreSQL has popped all and replied. */
 function waitForPop(url: string, schema: string): void {

@@ -5,14 +5,14 @@ import { Keys } from '../../src/engines/redis/keys.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
-import { FakeClock } from '../support/clock.ts';
+import { FakeClock, SuspendedClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { followDefinitions } from '../support/followed-definitions.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { commit, rollback, transfer } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshPrefix, listening, QUEUE_CALL, redisEngine, standalone } from './redis.ts';
-import { passGently } from './redis-time.ts';
+import { passGently, turns } from './redis-time.ts';
 
 const NAMESPACES = [plain('plain'), plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })];
 const POP = { group: '', count: 10, leaseMs: null };
@@ -288,6 +288,30 @@ describe('a Redis server that is full or unfit', () => {
     redisCli('-p', String(server.port), 'CONFIG', 'SET', 'maxmemory', '1');
     const counting = engine.storage.counts({ ns: 'plain', name: 'any' });
     await assert.rejects(passGently(ownClock, counting), /cannot be used now: OOM command not allowed/);
+    await engine.stop();
+    await server.stop();
+  });
+
+  it('gets what Redis has popped for it while the node was suspended for longer than calls may take', async () => {
+    const server = await startRedis();
+    const ownClock = new SuspendedClock();
+    const prefix = freshPrefix();
+    const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null, ownClock, prefix });
+    await engine.start();
+    const queue = { ns: 'plain', name: 'suspended' };
+    await engine.storage.insert(queue, newElements('a', 'b'));
+    const { hash } = new Keys(prefix).queue(queue);
+    // Waits in this turn, so that nothing is read from any socket of this process.
+    const stored = (): string => redisCli('-p', String(server.port), 'HGETALL', hash);
+    const before = stored();
+    server.freeze();
+    const popped = engine.storage.take(queue, POP);
+    popped.catch(() => {});
+    await turns();
+    server.thaw();
+    while (stored() === before);
+    ownClock.suspend();
+    assert.deepEqual(bodyTexts((await popped).deliveries), ['a', 'b']);
     await engine.stop();
     await server.stop();
   });

@@ -14,7 +14,7 @@ import { Master, NotReplicated } from '../../src/engines/redis/client/master.ts'
 import { slotOf, Topology } from '../../src/engines/redis/client/topology.ts';
 import type { Library } from '../../src/engines/redis/library.ts';
 import { readSettings, type Settings } from '../../src/engines/redis/settings.ts';
-import { FakeClock } from '../support/clock.ts';
+import { FakeClock, SuspendedClock } from '../support/clock.ts';
 import { until } from '../support/until.ts';
 import { passGently, turns } from './redis-time.ts';
 
@@ -26,7 +26,7 @@ const TIMEOUT = { timeout: 120_000 };
 describe('A connection to Redis', TIMEOUT, () => {
   /** Its replies are written by hand. */
   let server: Server;
-  let clock: FakeClock;
+  let clock: SuspendedClock;
   let connection: RedisConnection;
   const sockets: Socket[] = [];
   const requests: string[] = [];
@@ -47,7 +47,7 @@ describe('A connection to Redis', TIMEOUT, () => {
     });
     server.listen(0, '127.0.0.1');
     await once(server, 'listening');
-    clock = new FakeClock();
+    clock = new SuspendedClock();
     connection = new RedisConnection({
       clock,
       login: LOGIN,
@@ -118,6 +118,15 @@ describe('A connection to Redis', TIMEOUT, () => {
     }
     write('\r\n');
     assert.deepEqual(await reply, Buffer.from('xxxxxxxxxx'));
+    assert.deepEqual(downs, []);
+  });
+
+  it('reads what came while this process was suspended before it takes the server for silent', async () => {
+    const reply = connection.send('GET', ['a']);
+    await until(() => requests.length === 1);
+    write('+late\r\n');
+    clock.suspend();
+    assert.equal(String(await reply), 'late');
     assert.deepEqual(downs, []);
   });
 

@@ -31,6 +31,11 @@ export const REDIS_DRIVER: readonly Mutant[] = [
     edits: [inClient('connection.ts', 'const SILENCE_MS = 3_000;', 'const SILENCE_MS = 30_000;')],
   },
   {
+    name: 'a node that was suspended does not read what Redis sent in that time',
+    suite: 'redis connection',
+    edits: [inClient('connection.ts', 'runTimer(clock.monotonic() - dueAt,', 'runTimer(0,')],
+  },
+  {
     name: 'a connection is closed while a long reply arrives',
     suite: 'redis connection',
     edits: [inClient('connection.ts', "socket.on('data', () => this.#noteAlive());", '')],

@@ -76,6 +76,20 @@ export class FakeClock implements Clock {
   }
 }
 
+/** The clock of a node that is suspended for a minute when its timers are next due: it reads the replies of that time later. */
+export class SuspendedClock extends FakeClock {
+  #suspendedMs = 0;
+
+  override monotonic(): number {
+    return super.monotonic() + this.#suspendedMs;
+  }
+
+  suspend(): void {
+    this.#suspendedMs = 60_000;
+    this.advance(5_000);
+  }
+}
+
 /** The same passing of time under a wall clock that shows another time, by `skewMs`. */
 export function skewed(clock: Clock, skewMs: number): Clock {
   return {

@@ -1,6 +1,7 @@
 import { connect as connectTcp, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 import { AbstractConnector, Redis, Command as RedisCommand } from 'ioredis';
+import { runTimer } from '../../../engine/calls.ts';
 import { withTlsHint } from '../../../engine/settings.ts';
 import type { CancelTimer, Clock } from '../../../util/clock.ts';
 import { type Address, type Login, tlsTo } from '../settings.ts';
@@ -287,14 +288,19 @@ export class RedisConnection {
   }
 
   #tick(): void {
-    const { clock, heartbeat, connectMs = CONNECT_MS } = this.#options;
-    this.#cancelTick = clock.after(TICK_MS, () => {
-      this.#ticks++;
-      if (this.#silentMs > (this.#isReady ? SILENCE_MS : connectMs))
-        this.reconnect(new Error(this.#explained(SILENT)));
-      else if (this.#isReady && this.#ticks % TICKS_PER_HEARTBEAT === 0) heartbeat?.(this);
-      this.#tick();
-    });
+    const { clock } = this.#options;
+    const dueAt = clock.monotonic() + TICK_MS;
+    this.#cancelTick = clock.after(TICK_MS, () => runTimer(clock.monotonic() - dueAt, () => this.#onTick()));
+  }
+
+  #onTick(): void {
+    if (this.#isClosed) return;
+    const { heartbeat, connectMs = CONNECT_MS } = this.#options;
+    this.#ticks++;
+    if (this.#silentMs > (this.#isReady ? SILENCE_MS : connectMs))
+      this.reconnect(new Error(this.#explained(SILENT)));
+    else if (this.#isReady && this.#ticks % TICKS_PER_HEARTBEAT === 0) heartbeat?.(this);
+    this.#tick();
   }
 }
 

@@ -1,4 +1,4 @@
-import { CALL_TIMEOUT_MS, PendingLimit } from '../../../engine/calls.ts';
+import { CALL_TIMEOUT_MS, PendingLimit, runTimer } from '../../../engine/calls.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import type { Clock } from '../../../util/clock.ts';
 import type { RedisContext } from '../context.ts';
@@ -278,7 +278,8 @@ export class Execution {
     this.#clock = clock;
     this.#shown = shown;
     this.#expired.promise.catch(() => {});
-    const cancelTimer = clock.after(this.leftMs, () => this.#expired.reject(this.failure()));
+    const expire = (): void => this.#expired.reject(this.failure());
+    const cancelTimer = clock.after(this.leftMs, () => runTimer(-this.leftMs, expire));
     this.done = attempt(this).finally(cancelTimer);
   }
 
