@@ -114,7 +114,11 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'each echo that a client asks for is queued',
     suite: 'AMQP deliveries',
-    edits: edit('core/session.ts', 'else if (lastWaiting.bytes !== null)', 'else if (lastWaiting !== null)'),
+    edits: edit(
+      'core/session.ts',
+      'else if (lastWaiting instanceof SentDelivery)',
+      'else if (lastWaiting !== null)',
+    ),
   },
   {
     name: 'what a client holds returns with a failed try when the broker drains',

@@ -54,7 +54,6 @@ export class SentDelivery {
 /** A flow of a link that has to stay behind its messages. */
 interface DepartingFlow {
   readonly endpoint: SenderEndpoint;
-  readonly bytes: null;
   /** Whether the client's drain is done; else it asked for an echo. */
   isDrained: boolean;
   /** Credit that is used up by it. */
@@ -307,8 +306,8 @@ export class SessionEndpoint {
    */
   sendFlow(endpoint: SenderEndpoint, isDrained: boolean, advance: number): void {
     const { lastWaiting } = endpoint;
-    if (lastWaiting === null) this.#writeLinkFlow({ endpoint, bytes: null, isDrained, advance });
-    else if (lastWaiting.bytes !== null) this.#enqueue({ endpoint, bytes: null, isDrained, advance });
+    if (lastWaiting === null) this.#writeLinkFlow({ endpoint, isDrained, advance });
+    else if (lastWaiting instanceof SentDelivery) this.#enqueue({ endpoint, isDrained, advance });
     else {
       lastWaiting.isDrained ||= isDrained;
       lastWaiting.advance += advance;
@@ -379,7 +378,7 @@ export class SessionEndpoint {
   }
 
   #lose(waiting: Waiting): void {
-    if (waiting.bytes === null) return;
+    if (!(waiting instanceof SentDelivery)) return;
     if (waiting.id === -1) this.#unnumbered -= 1;
     this.#connection.host.onQueued(waiting.at - waiting.bytes.length);
     waiting.observer?.lost();
@@ -387,17 +386,17 @@ export class SessionEndpoint {
 
   #enqueue(waiting: Waiting): void {
     this.#queue.push(waiting);
-    if (waiting.bytes !== null) this.#connection.host.onQueued(waiting.bytes.length - waiting.at);
+    if (waiting instanceof SentDelivery) this.#connection.host.onQueued(waiting.bytes.length - waiting.at);
     waiting.endpoint.lastWaiting = waiting;
   }
 
   #pump(): void {
     for (let first = this.#queue.first; first !== undefined; first = this.#queue.first) {
-      if (first.bytes !== null && !this.#transferQueued(first)) return;
+      if (first instanceof SentDelivery && !this.#transferQueued(first)) return;
       // Out of the queue before it is written: what cannot be written must not be tried again.
       this.#queue.shift();
       if (first.endpoint.lastWaiting === first) first.endpoint.lastWaiting = null;
-      if (first.bytes === null) this.#writeLinkFlow(first);
+      if (!(first instanceof SentDelivery)) this.#writeLinkFlow(first);
     }
   }
 
