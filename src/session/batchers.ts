@@ -169,7 +169,9 @@ export class SettleBatcher<Ticket> {
     let settled = 0;
     let error: Error | null = null;
     const note = ({ id, group }: SettleItem, outcome: SettleOutcome): void => {
-      if (!isSettled(outcome)) error ??= refusalOf(outcome, { id, group }, queue.key);
+      if (!isSettled(outcome)) {
+        error ??= refusalOf(outcome, { id, group: queue.namespace.isStream ? group : null }, queue.key);
+      }
       settled += 1;
       const frame = frames[ended];
       if (frame === undefined || settled < frame.end) return;

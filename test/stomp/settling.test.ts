@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { RELEASE } from '../../src/broker/queue.ts';
+import { DELIVERY_STATES } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { purge } from '../support/settle.ts';
 import type { StompClient } from './client.ts';
@@ -206,7 +208,29 @@ describe('Settling over STOMP', () => {
       const [id = ''] = await take('/q/N/a', 1);
       await purge(node.engine.engine.storage, { ns: 'N', name: 'a' });
       client.send('ACK', { id, receipt: 'r' });
-      assert.equal((await client.expectError('element-not-found')).headers.get('receipt-id'), 'r');
+      const error = await client.expectError('element-not-found');
+      assert.equal(error.headers.get('receipt-id'), 'r');
+      assert.match(error.body.toString(), /^There is no element \S+ in "a"\.$/);
+    });
+
+    it('of an element that was returned in between is rejected: its reservation is over', async () => {
+      await node.insert('a', 'x');
+      const [id = ''] = await take('/q/N/a', 1, { 'x-wsize': '1' });
+      const { storage } = node.engine.engine;
+      const queue = { ns: 'N', name: 'a' };
+      const options = { group: '', states: DELIVERY_STATES, after: null, limit: 1, bodies: false };
+      const [held] = (await storage.scan(queue, options)).deliveries;
+      const item = {
+        queue,
+        id: held?.id ?? '',
+        group: '',
+        from: 'reserved',
+        token: null,
+        action: RELEASE,
+      } as const;
+      assert.equal((await storage.settle([item]))[0]?.outcome, 'done');
+      client.send('ACK', { id });
+      await client.expectError('lease-lost');
     });
   });
 
