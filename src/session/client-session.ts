@@ -423,7 +423,7 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
   /** Closes the connection once everything is written, and cuts it after a while. */
   protected close(): void {
     this.#setDeadline(LINGER_MS, () => this.socket.destroy());
-    this.writer.whenEmpty(() => this.socket.end());
+    this.writer.end(() => this.socket.end());
   }
 
   /** Ends what is not allowed any more. */

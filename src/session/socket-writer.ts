@@ -63,6 +63,8 @@ export class SocketWriter {
   #writing: Chunk | null = null;
   #bytes = 0;
   #isFlushPlanned = false;
+  /** Nothing is added any more. */
+  #isEnded = false;
   #isClosed = false;
   #onEmpty: (() => void) | null = null;
   #cancelStall: CancelTimer | null = null;
@@ -84,7 +86,7 @@ export class SocketWriter {
 
   /** Adds a frame. @param observer of what ends with it */
   add(observer: WriteObserver | null, ...parts: readonly WrittenPart[]): void {
-    if (this.#isClosed) {
+    if (this.#isEnded || this.#isClosed) {
       observer?.lost();
       return;
     }
@@ -107,8 +109,12 @@ export class SocketWriter {
     });
   }
 
-  /** Calls `then` when the kernel has all that was added; not at all if the connection is lost. */
-  whenEmpty(then: () => void): void {
+  /**
+   * What was added last is the last: an answer of the engine that comes later is not sent behind a closing frame. Calls `then` when the
+   * kernel has all; not at all if the connection is lost.
+   */
+  end(then: () => void): void {
+    this.#isEnded = true;
     if (this.#bytes === 0) then();
     else this.#onEmpty = then;
   }

@@ -3,8 +3,9 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Storage } from '../../src/engine/storage.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { FINISH_MS } from '../../src/session/client-session.ts';
+import { until } from '../support/until.ts';
 import type { StompClient } from './client.ts';
-import { StompNode } from './node.ts';
+import { StompNode, stalled } from './node.ts';
 
 /** From now on the engine does nothing of that kind. */
 function fail(storage: Storage, verb: 'insert' | 'settle'): void {
@@ -94,6 +95,27 @@ describe('a DISCONNECT behind frames of which one fails', () => {
       [command, headers.get('message'), headers.get('receipt-id')],
       ['ERROR', 'outcome-unknown', 'last'],
     );
+    await client.expectClose();
+  });
+
+  it('gets that as the last frame, also if the engine answers before the client has read it', async () => {
+    await node.insert('large', ...Array.from({ length: 400 }, () => ({ body: Buffer.alloc(60_000) })));
+    client.socket.pause();
+    client.send('SUBSCRIBE', { destination: '/q/N/large', id: 's', ack: 'client' });
+    await stalled(node, 1);
+    const { asked, letGo } = node.holdInserts();
+    const { frames } = node.server.counts;
+    client.send('SEND', { destination: '/q/N/a', receipt: 'sent' }, 'x');
+    client.write(goodbye());
+    await asked;
+    await until(() => node.server.counts.frames === frames + 2);
+    node.clock.advance(FINISH_MS);
+    letGo();
+    await until(async () => (await node.sizes('a')).ready === 1);
+    client.socket.resume();
+    let frame = await client.next();
+    while (frame.command === 'MESSAGE') frame = await client.next();
+    assert.equal(frame.headers.get('message'), 'outcome-unknown');
     await client.expectClose();
   });
 
