@@ -21,6 +21,9 @@ const TIMEOUT_MS = CALL_TIMEOUT_MS - LEFT_MS;
 /** What is expected to read no more than this waits for no turn. */
 export const FREE_BYTES = 16_384;
 
+/** What counts of an element that is stored. */
+export type StoredContent = Pick<NewElement, 'body' | 'headers'>;
+
 /** The work of one engine that users have in turn. */
 interface Limits {
   readonly inserts: ConcurrencyLimit;
@@ -43,7 +46,7 @@ export class EngineTurns {
   insert<T>(
     storage: Storage,
     user: string,
-    elements: readonly NewElement[],
+    elements: readonly StoredContent[],
     store: () => Promise<T>,
   ): Promise<T> {
     return this.#of(storage).inserts.run(user, store, { size: sizeOf(elements) });
@@ -80,7 +83,7 @@ export class EngineTurns {
   }
 }
 
-function sizeOf(elements: readonly NewElement[]): number {
+function sizeOf(elements: readonly StoredContent[]): number {
   let size = elements.length * ELEMENT_BYTES;
   for (const { body, headers } of elements) {
     size += body.byteLength;

@@ -22,7 +22,7 @@ import type { UserLimit } from '../util/user-limit.ts';
 import { Activity, type SeriesLimit } from './activity.ts';
 import { Cluster, type NodeInfo } from './cluster.ts';
 import type { Consumer, PendingConsumer } from './consumer.ts';
-import type { EngineTurns } from './engine-turns.ts';
+import type { EngineTurns, StoredContent } from './engine-turns.ts';
 import { Meter } from './meter.ts';
 import type { Migration } from './migration.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
@@ -383,7 +383,7 @@ export class Namespace {
    * Calls `store` in the user's turn, see `EngineTurns`; null: at once. Not async: this is on every insert's path.
    * @param store may throw
    */
-  inTurn<T>(user: string | null, elements: readonly NewElement[], store: () => Promise<T>): Promise<T> {
+  inTurn<T>(user: string | null, elements: readonly StoredContent[], store: () => Promise<T>): Promise<T> {
     if (user !== null) return this.#shared.engineTurns.insert(this.storage, user, elements, store);
     try {
       return store();
@@ -670,9 +670,12 @@ interface UndoneTakesHost {
   readonly storage: Storage;
   readonly clock: Clock;
   readonly log: BrokerLog;
+  readonly inTurn: Namespace['inTurn'];
 }
 
 const RETRY_MS = 1_000;
+/** In whose turn undone pops are stored, whoever popped them: no user's. */
+const UNDONE = '';
 /** Bodies that are kept for an engine that is unavailable, in one namespace; what exceeds this is tried once. */
 const MAX_BYTES = 64 * 1_048_576;
 
@@ -703,8 +706,8 @@ class UndoneTakes {
   }
 
   /**
-   * Calls the engine in this turn, so that takes which follow share the batch. Never throws.
-   * @param done called when they are stored; `isLate`: not by the first try
+   * Calls the engine in this turn, so that takes which follow share the batch, unless 4 MiB are on their way already. Never throws.
+   * @param done called when they are stored; `isLate`: not by a call in this turn
    */
   begin(queue: QueueKey, popped: readonly Delivery[], done: (isLate: boolean) => void): void {
     const bytes = popped.reduce((sum, { body }) => sum + body.byteLength, 0);
@@ -716,8 +719,8 @@ class UndoneTakes {
     const put = async (): Promise<void> => {
       tries += 1;
       try {
-        await this.#host.storage.undoTake(queue, popped);
-        done(tries > 1);
+        const isNow = await this.#store(queue, popped);
+        done(tries > 1 || !isNow);
       } catch (error) {
         if (mayRepeat && isCertain(error)) throw error;
         this.#lost(error, queue, popped);
@@ -727,6 +730,27 @@ class UndoneTakes {
     };
     const first = this.#retries.do(String(this.#made), put).finally(() => this.#begun.delete(first));
     this.#begun.add(first);
+  }
+
+  /**
+   * In turn with the inserts of users: thousands of clients that vanish together return what they popped in steps. If the turn does not
+   * come in time, without one: this node has the only copy. Returns whether the engine was called before this returned.
+   */
+  async #store(queue: QueueKey, popped: readonly Delivery[]): Promise<boolean> {
+    let isSent = false;
+    const store = (): Promise<void> => {
+      isSent = true;
+      return this.#host.storage.undoTake(queue, popped);
+    };
+    const storing = this.#host.inTurn(UNDONE, popped, store);
+    const isNow = isSent;
+    try {
+      await storing;
+    } catch (error) {
+      if (isSent) throw error;
+      await store();
+    }
+    return isNow;
   }
 
   /** Ends the retries, once all that was begun has been tried. */

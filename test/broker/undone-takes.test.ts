@@ -18,12 +18,16 @@ describe('popped elements that are given back while their engine is away', () =>
   let queue: Queue;
   /** What the next calls to put back fail with. */
   let failures: QuaysideError[] = [];
+  /** Calls to put back that the engine was given, and what they wait for. */
+  let undone = 0;
+  let mayUndo: Promise<void> = Promise.resolve();
   /** What the replies of takes wait for. */
   let mayReply: Promise<void> = Promise.resolve();
 
   beforeEach(async () => {
     failures = [];
     mayReply = Promise.resolve();
+    mayUndo = Promise.resolve();
     opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
     const engine = engineWith(opened.engine, (real) => ({
       take: async (...args) => {
@@ -34,6 +38,8 @@ describe('popped elements that are given back while their engine is away', () =>
       undoTake: async (...args) => {
         const failure = failures.shift();
         if (failure !== undefined) throw failure;
+        undone += 1;
+        await mayUndo;
         return real.undoTake(...args);
       },
     }));
@@ -47,9 +53,9 @@ describe('popped elements that are given back while their engine is away', () =>
     await opened.close();
   });
 
-  const get = (): Promise<Delivery> =>
+  const get = (from = queue): Promise<Delivery> =>
     new Promise((deliver, end) => {
-      queue.get({ group: null, leaseMs: null, timeoutMs: null, tid: null, owner: null }, { deliver, end });
+      from.get({ group: null, leaseMs: null, timeoutMs: null, tid: null, owner: null }, { deliver, end });
     });
   /** Once what was begun has had its answer. */
   const pass = async (ms: number): Promise<void> => {
@@ -77,6 +83,45 @@ describe('popped elements that are given back while their engine is away', () =>
     queue.returnUndelivered(await get());
     await pass(10_000);
     assert.equal(await size(), 1);
+  });
+
+  describe('that are large and many', () => {
+    const COUNT = 20;
+    /** 4 MiB, and the last one may exceed that. */
+    const AT_ONCE = 5;
+    let large: Queue;
+    let popped: Delivery[];
+    beforeEach(async () => {
+      large = broker.namespace('N').queue('large');
+      await large.insert(Array.from({ length: COUNT }, () => newElement({ body: 'x'.repeat(1_000_000) })));
+      popped = [];
+      for (let i = 0; i < COUNT; i += 1) popped.push(await get(large));
+      undone = 0;
+    });
+
+    it('are stored in steps, between which others insert, and wake who waits', async () => {
+      const held = Promise.withResolvers<void>();
+      mayUndo = held.promise;
+      for (const delivery of popped) large.returnUndelivered(delivery);
+      const waiting = get(large);
+      assert.equal(undone, AT_ONCE);
+      await queue.insert([newElement({ body: 'another' })], { user: 'other' });
+      assert.equal(undone, AT_ONCE);
+      held.resolve();
+      assert.equal((await waiting).body.length, 1_000_000);
+      for (let i = 1; i < COUNT; i += 1) await get(large);
+      assert.equal(undone, COUNT);
+    });
+
+    it('are stored all the same if their turn does not come', async () => {
+      const held = Promise.withResolvers<void>();
+      mayUndo = held.promise;
+      for (const delivery of popped) large.returnUndelivered(delivery);
+      await pass(3_500);
+      assert.equal(undone, COUNT);
+      held.resolve();
+      for (let i = 0; i < COUNT; i += 1) await get(large);
+    });
   });
 
   it('are back before a stop ends, also if the take has its reply during the stop', async () => {
