@@ -3,7 +3,7 @@ import type { Socket } from 'node:net';
 import findMyWay from 'find-my-way';
 import { connectionLimit } from '../access/connection-limit.ts';
 import { addressBlock } from '../access/networks.ts';
-import { checkRight, type RenewUser, type User } from '../access/user.ts';
+import { checkRight, loginLost, type RenewUser, type User } from '../access/user.ts';
 import { namespaceNotFound, QuaysideError, shuttingDown } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkName } from '../model/names.ts';
@@ -446,11 +446,9 @@ export class Front {
     call.params = params;
     if (call.session !== null) checkCsrfToken(call, call.session, route);
     if (route.body === 'discard') call.request.discard();
-    if (route.access === 'administrator' && user?.isAdministrator !== true) throw noAdministrator(user);
+    if (namespace !== undefined) call.namespace = this.parts.broker.namespace(namespace);
+    checkAccess(user, route, namespace);
     if (namespace !== undefined) {
-      call.namespace = this.parts.broker.namespace(namespace);
-      if (user === null || !user.maySee(namespace)) throw namespaceNotFound(namespace);
-      if (route.right !== null) checkRight(user, route.right, namespace);
       if (queue !== undefined) {
         checkName('queue', queue);
         call.queue = route.makesQueue ? call.namespace.queue(queue) : call.namespace.visit(queue);
@@ -459,6 +457,18 @@ export class Front {
     const handling = route.handle(call, route.query.read(call.search));
     if (handling !== undefined) handling.catch((error: unknown) => call.fail(error));
     if (route.isAudited) this.#audit(call, handling);
+  }
+
+  /**
+   * The body of a call has come, which may have taken minutes: the user is who that is by now.
+   * @throws QuaysideError `unauthorized`, `forbidden`, `namespace-not-found` if the user is gone, or may not do it any more
+   */
+  checkAgain(call: HttpCall): void {
+    const { login, route, params } = call;
+    if (login === null || route === null) return;
+    call.login = this.parts.renewUser(login);
+    if (call.login === null) throw loginLost();
+    checkAccess(call.login, route, params.namespace);
   }
 
   /** A connection counts for the user of its first request: those of a proxy have many. @throws QuaysideError `overloaded` */
@@ -573,6 +583,18 @@ function bounded(text: string | null): string | null {
 
 function boundedParams(params: RouteMatch['params']): Record<string, string | null> {
   return Object.fromEntries(Object.entries(params).map(([name, value]) => [name, bounded(value ?? null)]));
+}
+
+/** @throws QuaysideError `forbidden`, `namespace-not-found` */
+function checkAccess(
+  user: User | null,
+  { access, right }: RouteMatch['route'],
+  namespace: string | undefined,
+): void {
+  if (access === 'administrator' && user?.isAdministrator !== true) throw noAdministrator(user);
+  if (namespace === undefined) return;
+  if (user === null || !user.maySee(namespace)) throw namespaceNotFound(namespace);
+  if (right !== null) checkRight(user, right, namespace);
 }
 
 function noAdministrator(user: User | null): QuaysideError {

@@ -222,11 +222,12 @@ const NOTHING = Object.freeze({});
 /**
  * Reads the body of a request; `take` is called once, with all of it, and not at all if the client disconnects
  * before its end. A body over `limit` bytes is answered with 413: at once if the request declares it,
- * else as soon as so much has arrived.
+ * else as soon as so much has arrived. If the user is gone by its end, the call fails.
  */
 export function readBody(call: HttpCall, limit: number, take: (body: Buffer) => void): void {
   const end = (body: Buffer): void => {
     try {
+      call.front.checkAgain(call);
       take(body);
     } catch (error) {
       call.fail(error);
@@ -242,7 +243,7 @@ export function readBody(call: HttpCall, limit: number, take: (body: Buffer) => 
 /**
  * The same as a promise, for bodies that are read in a larger piece of work. Resolves to null if the client disconnects before
  * the end of the body: that work may hold what others wait for.
- * @throws QuaysideError `body-too-large`
+ * @throws QuaysideError `body-too-large`, and as `Front.checkAgain`
  */
 export async function wholeBody(call: HttpCall, limit: number): Promise<Buffer | null> {
   const { socket } = call.request;
@@ -252,7 +253,9 @@ export async function wholeBody(call: HttpCall, limit: number): Promise<Buffer |
   socket.once('close', onClose);
   try {
     claimBody(call, limit, { bodyEnded: resolve, bodyTooLarge: () => reject(moreThan(limit)) });
-    return await promise;
+    const body = await promise;
+    if (body !== null) call.front.checkAgain(call);
+    return body;
   } finally {
     socket.off('close', onClose);
   }

@@ -367,6 +367,7 @@ describe('An export and an import whose user is gone before their end', () => {
 
   it('end, with what was written or stored by then', async () => {
     const client = harness().client();
+    left = 1;
     const exported = Array.from({ length: 2_500 }, (_, i) => `{"text":"${i}"}`).join('\n');
     await client.request('POST', '/q/N/out/elements', {
       body: exported,

@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import type { Right } from '../../src/access/user.ts';
+import type { Right, User } from '../../src/access/user.ts';
 import { HTTP_DEFAULTS } from '../../src/http/options.ts';
 import { routeTable } from '../../src/http/routes/table.ts';
 import { type Answer, headerOf, jsonOf, queuePath } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
+import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
 
 /** Each route of a namespace, and the right that it needs there; null: to see the namespace is enough. */
 const ROUTES: readonly (readonly [string, string, string, Right | null])[] = [
@@ -242,5 +243,44 @@ describe('Requests that a browser sends', () => {
       assert.equal(answer.body.toString(), 'a');
       assert.ok(headerOf(answer, 'content-security-policy').startsWith('sandbox;'));
     });
+  }
+});
+
+describe('A body that is sent while the rights of its user change', () => {
+  /** Who a user is by now. */
+  let now: (user: User) => User | null = (user) => user;
+  const harness = sharedHarness({ renewUser: (user) => now(user) });
+
+  const changes: readonly (readonly [string, typeof now, number])[] = [
+    ['is gone', () => null, 401],
+    ['has lost the right', (user) => ({ ...user, isAdministrator: false, may: () => false }), 403],
+    ['has lost the namespace', (user) => ({ ...user, may: () => false, maySee: () => false }), 404],
+  ];
+  for (const path of ['', '/elements']) {
+    for (const [what, renewed, status] of changes) {
+      it(`stores nothing at ${path || 'an insert'} if the user ${what} at its end`, async () => {
+        now = (user) => user;
+        const queue = harness().queue();
+        const connection = await RawConnection.open(harness().port);
+        const body = '{"body": "late"}\n';
+        const head = [
+          `POST /q/N/${queue}${path} HTTP/1.1`,
+          'Host: test',
+          AUTHORIZATION,
+          'Content-Type: application/x-ndjson',
+          `Content-Length: ${body.length}`,
+          'Connection: close',
+        ];
+        connection.send(rawRequest(head, body.slice(0, 5)));
+        // A response on another connection shows that the bytes before it were read.
+        await harness().client().namespaces();
+        now = renewed;
+        connection.send(body.slice(5));
+        const [answer] = await connection.untilClosed();
+        assert.equal(answer?.status, status);
+        const { totalSize } = jsonOf<{ totalSize: number }>(await harness().client().status('N', queue));
+        assert.equal(totalSize, 0);
+      });
+    }
   }
 });
