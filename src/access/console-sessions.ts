@@ -4,6 +4,7 @@ import { type Definitions, type JsonValue, retryConflicts } from '../engine/defi
 import { type DefinitionsCache, DefinitionsCaches } from '../engine/definitions-cache.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
+import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import type { FrontEndLog } from '../util/log.ts';
 import { putLast } from '../util/put-last.ts';
 import { quote } from '../util/quote.ts';
@@ -328,6 +329,8 @@ const MAX_SESSION_MS = 12 * 3_600_000;
 /** Sessions, and passwords, that are remembered one by one for a user. More are remembered by a moment for all. */
 const MAX_PER_USER = 100;
 const STORE_AGAIN_MS = 1_000;
+/** Ends that an engine is given at once: those of thousands of users who are removed together leave other calls their turns. */
+const MAX_STORES = 32;
 /** How far the clocks of two nodes may be apart: a session that began just now on another node may seem to begin later. */
 const CLOCK_SKEW_MS = 60_000;
 
@@ -377,6 +380,12 @@ export class EndedSessions implements Service {
   readonly #options: EndedSessionsOptions;
   readonly #caches: DefinitionsCaches;
   readonly #retries: Retries;
+  /** By engine. */
+  readonly #stores = new ConcurrencyLimit({
+    perKey: MAX_STORES,
+    maxWaiting: Number.POSITIVE_INFINITY,
+    rejection: () => new Error('any number of ends may wait'),
+  });
   readonly #users = new Map<string, UserEnds>();
   #onEnded: (user: string) => void = () => {};
 
@@ -511,7 +520,7 @@ export class EndedSessions implements Service {
     const storing = [...this.#caches].map(([definitions, cache], at) =>
       this.#retries.do(JSON.stringify([at, user]), async () => {
         try {
-          await this.#storeIn(definitions, cache, user);
+          await this.#stores.run(String(at), () => this.#storeIn(definitions, cache, user));
         } catch (error) {
           errors.push(error);
           throw error;

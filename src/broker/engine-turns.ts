@@ -22,7 +22,7 @@ const TIMEOUT_MS = CALL_TIMEOUT_MS - LEFT_MS;
 export const FREE_BYTES = 16_384;
 
 /** What counts of an element that is stored. */
-export type StoredContent = Pick<NewElement, 'body' | 'headers'>;
+export type WeighedContent = Pick<NewElement, 'body' | 'headers'>;
 
 /** The work of one engine that users have in turn. */
 interface Limits {
@@ -46,7 +46,7 @@ export class EngineTurns {
   insert<T>(
     storage: Storage,
     user: string,
-    elements: readonly StoredContent[],
+    elements: readonly WeighedContent[],
     store: () => Promise<T>,
   ): Promise<T> {
     return this.#of(storage).inserts.run(user, store, { size: sizeOf(elements) });
@@ -83,7 +83,7 @@ export class EngineTurns {
   }
 }
 
-function sizeOf(elements: readonly StoredContent[]): number {
+function sizeOf(elements: readonly WeighedContent[]): number {
   let size = elements.length * ELEMENT_BYTES;
   for (const { body, headers } of elements) {
     size += body.byteLength;

@@ -22,7 +22,7 @@ import type { UserLimit } from '../util/user-limit.ts';
 import { Activity, type SeriesLimit } from './activity.ts';
 import { Cluster, type NodeInfo } from './cluster.ts';
 import type { Consumer, PendingConsumer } from './consumer.ts';
-import type { EngineTurns, StoredContent } from './engine-turns.ts';
+import type { EngineTurns, WeighedContent } from './engine-turns.ts';
 import { Meter } from './meter.ts';
 import type { Migration } from './migration.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
@@ -383,7 +383,7 @@ export class Namespace {
    * Calls `store` in the user's turn, see `EngineTurns`; null: at once. Not async: this is on every insert's path.
    * @param store may throw
    */
-  inTurn<T>(user: string | null, elements: readonly StoredContent[], store: () => Promise<T>): Promise<T> {
+  inTurn<T>(user: string | null, elements: readonly WeighedContent[], store: () => Promise<T>): Promise<T> {
     if (user !== null) return this.#shared.engineTurns.insert(this.storage, user, elements, store);
     try {
       return store();

@@ -19,6 +19,9 @@ describe('Ended sessions of the console', () => {
   /** Writes of `here` are rejected while it is set. */
   let isAway: boolean;
   let errors: string[];
+  /** Writes of `here` that wait for the engine, and the most of them so far. */
+  let writing: number;
+  let mostWritten: number;
 
   const node = (definitions: Definitions): EndedSessions =>
     new EndedSessions({
@@ -34,15 +37,21 @@ describe('Ended sessions of the console', () => {
     errors = [];
     engine = await openMemory({ namespaces: [plain('N')] }, clock);
     const real = engine.definitions;
+    writing = 0;
+    mostWritten = 0;
     here = node({
       get: (kind, key) => real.get(kind, key),
       list: (kind) => real.list(kind),
       delete: (kind, key, expected) => real.delete(kind, key, expected),
       watch: (listener) => real.watch(listener),
-      put: (kind, key, value, expected) =>
-        isAway
-          ? Promise.reject(new QuaysideError('storage-unavailable', 'The engine is away.'))
-          : real.put(kind, key, value, expected),
+      put: async (kind, key, value, expected) => {
+        if (isAway) throw new QuaysideError('storage-unavailable', 'The engine is away.');
+        writing += 1;
+        mostWritten = Math.max(mostWritten, writing);
+        return real.put(kind, key, value, expected).finally(() => {
+          writing -= 1;
+        });
+      },
     });
     there = node(real);
     await Promise.all([here.start(), there.start()]);
@@ -57,6 +66,16 @@ describe('Ended sessions of the console', () => {
   async function known(by: EndedSessions, id: string, startedAt?: number): Promise<void> {
     while (!by.has('ann', marks(id, startedAt))) await turn();
   }
+
+  it('of many users who are removed together are stored some at a time, and count here at once', async () => {
+    const users = Array.from({ length: 1_000 }, (_, i) => `user ${i}`);
+    const startedAt = clock.now();
+    const stored = Promise.all(users.map((user) => here.endPassword(user, 'p')));
+    assert.ok(users.every((user) => here.has(user, marks('s', startedAt))));
+    await stored;
+    assert.ok(mostWritten > 1 && mostWritten <= 32, `${mostWritten} at once`);
+    assert.equal((await engine.definitions.list('ended-sessions')).length, users.length);
+  });
 
   it('are known to every node, of one user only, and to one that starts later', async () => {
     await here.end('ann', 's1', clock.now());
