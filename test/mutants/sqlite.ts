@@ -674,8 +674,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/http/front.ts',
-        search: "if (route.access === 'administrator' &&",
-        replace: "if (route.id === '' &&",
+        search: "if (access === 'administrator' &&",
+        replace: "if (namespace === '' &&",
       },
     ],
   },
