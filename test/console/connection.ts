@@ -279,6 +279,25 @@ export function connection(opened: () => OpenedConsole): void {
     assert.equal(await page.getByLabel('Body').inputValue(), '"typed"!');
   });
 
+  it('shows all of a full picture whose stream broke in the middle and continued', async () => {
+    const page = await opened().page('#/operations');
+    const queue = (name: string): string => {
+      const stats = { put: 1, get: 0, reserve: 0, commit: 0, rollback: 0, deadletter: 0 };
+      const sizes = { size: 1, schedSize: 0, resvSize: 0, totalSize: 1, next_mature_t: null, paused: false };
+      return JSON.stringify([{ ns: 'N', queue: name, ...sizes, stats }]);
+    };
+    const parts = [
+      `retry: 10\nevent: start\ndata: {"full":true}\n\nevent: queues\ndata: ${queue('a')}\nid: x-1\n\n`,
+      `event: start\ndata: {"full":false}\n\nevent: queues\ndata: ${queue('b')}\nid: x-2\n\nevent: complete\ndata: {}\n\n`,
+    ];
+    await page.route('**/events?*', async (route) => {
+      const body = parts.shift();
+      if (body !== undefined) await route.fulfill({ body, contentType: 'text/event-stream' });
+    });
+    await page.reload();
+    await page.getByRole('link', { name: 'Queues 2', exact: true }).waitFor();
+  });
+
   it('keeps the session in use on a page that only shows what the server sends', async () => {
     const page = await opened().page('#/operations');
     await page.route('**/console/session', async (route) => {

@@ -157,6 +157,10 @@ export function contents(opened: () => OpenedConsole): void {
       const overflow = await page.evaluate('document.documentElement.scrollWidth - innerWidth');
       assert.ok(Number(overflow) <= 0, `${where} is ${overflow} px too wide`);
     }
+    await page.getByRole('button', { name: /^More of/ }).click();
+    await page.getByRole('button', { name: 'Import …' }).click();
+    const file = await page.getByLabel('File').boundingBox();
+    assert.ok(file !== null && file.x + file.width <= 320, JSON.stringify(file));
     await opened().request('DELETE', '/x/long-names');
   });
 

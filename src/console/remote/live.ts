@@ -244,7 +244,8 @@ function listen(): () => void {
   let retry: (() => void) | null = null;
   source.addEventListener('start', ({ data }) => {
     const { full } = JSON.parse(data) as { full: boolean };
-    arriving = full ? emptyMaps() : null;
+    // If not, what comes may continue a full picture whose stream broke.
+    if (full) arriving = emptyMaps();
     isCatchingUp = true;
     followedSince = now();
     // The server, or the rights of the user, may be others than before.
