@@ -79,7 +79,7 @@ const MAX_AGE_MS = 3_600_000;
 const RETRY_MS = 2_000;
 const MAX_ID_LENGTH = 64;
 
-/** The comment is for clients that take an event without data of theirs for news. */
+/** A comment keeps a connection open, as the specification of server-sent events suggests. Browsers hide it from pages, which get the event. */
 const BEAT = Buffer.from(':\nevent: alive\ndata: {}\n\n');
 const COMPLETE = Buffer.from('event: complete\ndata: {}\n\n');
 

@@ -58,6 +58,14 @@ export function exchangePages(opened: () => OpenedConsole): void {
     await opened().request('DELETE', '/x/by-size');
   });
 
+  it('lists exchanges without their picture if the file that draws it is gone', async () => {
+    const page = await opened().page('#/queues', { isFailing: true });
+    await page.route('**/assets/graph-*.js', (route) => route.fulfill({ status: 404 }));
+    await page.getByRole('link', { name: 'Exchanges' }).click();
+    await page.getByRole('link', { name: 'route', exact: true }).waitFor();
+    await page.getByLabel('Graph of queues and exchanges').waitFor({ state: 'detached' });
+  });
+
   it('marks exchanges that form a cycle, in words as well', async () => {
     await declare('ring-a', 'ring-1', [{ queue: 'ring-2' }]);
     await declare('ring-b', 'ring-2', [{ queue: 'ring-1' }, { queue: 'ring-out' }]);

@@ -179,6 +179,13 @@ export function queuePages(opened: () => OpenedConsole): void {
     await seen.filter({ hasText: 'no more, and no dead letter' }).waitFor();
   });
 
+  it('does not say that an element is gone while there are groups in which it was not looked for', async () => {
+    const groups = Array.from({ length: 11 }, (_, i) => `g${i}`).join(',');
+    await opened().request('PUT', `/q/events/many-groups?groups=${groups}`, { body: '1' });
+    const page = await opened().page('#/q/events/many-groups/watch/none?dead=none');
+    await page.getByText('It is not among the first').waitFor();
+  });
+
   it('says which groups of a stream an element waits for that another has finished', async () => {
     const put = await opened().request('PUT', '/q/events/signups', { body: '1' });
     const { id } = (await put.json()) as { id: string };

@@ -25,6 +25,11 @@ export const EVENTS: readonly Mutant[] = [
     ),
   },
   {
+    name: 'a client whose rights have changed continues after its last event id',
+    suite: 'HTTP events',
+    edits: edit('events/publisher.ts', 'textFingerprint(viewKey)', "''"),
+  },
+  {
     name: 'who was behind for long keeps what was forgotten',
     suite: 'event publisher',
     edits: edit('events/publisher.ts', 'this.#oldest = Math.max(this.#oldest, entry.version);', ''),

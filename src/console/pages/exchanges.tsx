@@ -210,18 +210,26 @@ function ExchangeGraph({
   readonly cycles: readonly Cycle[];
 }) {
   const drawing = useSignal<GraphDrawing | null>(null);
+  const isMissing = useSignal(false);
   const { places, edges } = placesOf(all, cycles);
   const shape = JSON.stringify([places, edges]);
   useEffect(() => {
     let isGone = false;
-    void import('../ui/graph.ts').then(({ drawGraph }) => {
-      if (!isGone) drawing.value = drawGraph(places, edges);
-    });
+    import('../ui/graph.ts').then(
+      ({ drawGraph }) => {
+        if (!isGone) drawing.value = drawGraph(places, edges);
+      },
+      // The file is gone after an update of the server, or the server is away. The table says the same.
+      () => {
+        isMissing.value = true;
+      },
+    );
     return () => {
       isGone = true;
     };
   }, [shape]);
   const shown = drawing.value;
+  if (shown === null && isMissing.value) return null;
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
     <section class="card scrolls graph" tabIndex={0} aria-label="Graph of queues and exchanges">

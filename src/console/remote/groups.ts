@@ -6,11 +6,19 @@ import { queueStatus } from './queue-status.ts';
 /** Groups of a stream that are looked at. */
 const MAX_GROUPS = 10;
 
+interface LookedGroups {
+  readonly groups: readonly (string | null)[];
+  /** Whether these are all. */
+  readonly areAll: boolean;
+}
+
 /** The groups of a stream, or null alone: the queue has one group, which has no name. */
-export async function groupsOf(of: QueueNamed, signal: AbortSignal): Promise<readonly (string | null)[]> {
-  if (!may('read', of.ns)) return [null];
+export async function groupsOf(of: QueueNamed, signal: AbortSignal): Promise<LookedGroups> {
+  if (!may('read', of.ns)) return { groups: [null], areAll: true };
   const { groups } = await queueStatus(of, signal);
-  return groups === undefined ? [null] : Object.keys(groups).slice(0, MAX_GROUPS);
+  if (groups === undefined) return { groups: [null], areAll: true };
+  const all = Object.keys(groups);
+  return { groups: all.slice(0, MAX_GROUPS), areAll: all.length <= MAX_GROUPS };
 }
 
 /** The groups of a stream that an element waits for. */
@@ -19,7 +27,7 @@ export async function groupsWith(
   id: string,
   signal: AbortSignal,
 ): Promise<readonly string[]> {
-  const groups = (await groupsOf(of, signal)).filter((group) => group !== null);
+  const groups = (await groupsOf(of, signal)).groups.filter((group) => group !== null);
   const found = await Promise.all(groups.map((group) => listedElement(of, id, group, signal)));
   return groups.filter((_, i) => found[i] !== null);
 }

@@ -20,7 +20,7 @@ export type Whereabouts =
       readonly element: ListedElement;
       readonly group: string | null;
     }
-  /** `looked`: the search ended there, and the queue is longer. */
+  /** `looked`: the search ended there, and the queue is longer or has more groups. */
   | { readonly kind: 'behind'; readonly looked: number }
   | { readonly kind: 'gone' };
 
@@ -35,15 +35,18 @@ export function firstIdOf(id: string, headers: readonly (readonly [string, strin
 /** First where it comes from, then where it would go to: one that becomes a dead letter in between is found. */
 export async function whereIs(redriven: RedrivenElement, signal: AbortSignal): Promise<Whereabouts> {
   const { source, deadLetters, firstId } = redriven;
-  let behind: SearchResult | null = null;
-  for (const group of await groupsOf(source, signal)) {
+  const { groups, areAll } = await groupsOf(source, signal);
+  let looked = 0;
+  let isWhole = areAll;
+  for (const group of groups) {
     const found = await search(source, group, firstId, signal);
     if (found.element !== null) return { kind: 'source', element: found.element, group };
-    if (!found.isWhole) behind = found;
+    looked = Math.max(looked, found.looked);
+    isWhole &&= found.isWhole;
   }
   const dead = await search(deadLetters, null, firstId, signal);
   if (dead.element !== null) return { kind: 'dead letter', element: dead.element, group: null };
-  return behind === null ? { kind: 'gone' } : { kind: 'behind', looked: behind.looked };
+  return isWhole ? { kind: 'gone' } : { kind: 'behind', looked };
 }
 
 interface SearchResult {
