@@ -156,6 +156,9 @@ export function connection(opened: () => OpenedConsole): void {
   it('shows another user nothing of what the one before was sent, even while nothing is refreshed', async () => {
     await opened().insert('events', 'not-for-all', '1');
     await opened().request('POST', '/q/events/not-for-all/pause');
+    // A paused page reads once what the server has sent to others by then.
+    const live = await opened().page('#/');
+    await live.getByRole('link', { name: 'not-for-all' }).waitFor();
     const page = await pausedPage('#/');
     await page.getByRole('link', { name: 'not-for-all' }).waitFor();
     await page.getByRole('button', { name: 'User admin' }).click();
