@@ -393,6 +393,18 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(await sizes(client, 'N', queue), { size: 5000, schedSize: 0, resvSize: 0 });
     });
 
+    it('the elements of one insert into a stream have at most 100,000 deliveries together, and none is stored beyond that', async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      const groups = Array.from({ length: 64 }, (_, i) => `G${i}`);
+      const lines = Array.from({ length: 1563 }, () => ({ text: '', groups }));
+      const { code, detail } = problem(await client.insertLines('events', queue, lines), 413);
+      assert.equal(code, 'body-too-large');
+      assert.match(detail, /^Line 1563: .* more than 100000 deliveries together/);
+      assert.equal((await client.get('events', queue, { group: 'G0', to: 0 })).status, 504);
+      assert.equal(inserted(await client.insertLines('events', queue, lines.slice(0, 20))).ids.length, 20);
+    });
+
     it('groups of a stream are an array in a line, and each group settles its own', async () => {
       const client = harness().client();
       const queue = harness().queue();

@@ -486,11 +486,15 @@ async function insertMany(
   /** Where each of them stood. */
   const numbers: number[] = [];
   let bytes = 0;
+  let deliveries = 0;
   for (const { number, element } of elements) {
     readAt(place, number, () => {
       if (batch.length === batchCount) throw tooMany('elements', batchCount);
       if (key !== null && element.key !== null) throw secondKey(place, element.key);
-      batch.push(make(element));
+      const made = make(element);
+      deliveries += made.groups.length;
+      if (deliveries > LIMITS.insertDeliveries) throw tooManyDeliveries();
+      batch.push(made);
     });
     numbers.push(number);
     bytes += element.body.byteLength;
@@ -676,6 +680,12 @@ function textMember(members: Members, name: string, path: string): string | null
 function milliseconds(members: Members, name: string, path: string, from: number): number | null {
   const value = members[name] ?? null;
   return value === null ? null : wholeMember(`${path}.${name}`, value, from, LIMITS.delayMs, 'milliseconds');
+}
+
+function tooManyDeliveries(): QuaysideError {
+  const limit = LIMITS.insertDeliveries;
+  const message = `The elements have more than ${limit} deliveries together, the limit: each has one for each of its groups. Insert fewer at once.`;
+  return new QuaysideError('body-too-large', message, { extra: { limit } });
 }
 
 /** The error of a request of many that has one more than it may. @param what they are, in the plural */
