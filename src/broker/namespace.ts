@@ -674,7 +674,7 @@ interface UndoneTakesHost {
 }
 
 const RETRY_MS = 1_000;
-/** In whose turn undone pops are stored, whoever popped them: no user's. */
+/** In whose turn undone pops are stored: no user's. */
 const UNDONE = '';
 /** Bodies that are kept for an engine that is unavailable, in one namespace; what exceeds this is tried once. */
 const MAX_BYTES = 64 * 1_048_576;

@@ -138,7 +138,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
         options,
       );
       const isDone = outcome === 'done' || outcome === 'dead-lettered';
-      // What its first attempt may have caused. Whoever gave an element back does not know where it is; after a commit, or a burial, it is gone.
+      // What its first attempt may have caused. A caller that gave an element back does not know where it is; after a commit, or a burial, it is gone.
       const isKept = settlement.action === 'rollback' || settlement.action === 'release';
       const isOfFirst = isKept ? outcome !== 'token-required' : outcome === 'not-found';
       if (!isDone && !(isRepeat && isOfFirst)) throw this.#lose(outcome);

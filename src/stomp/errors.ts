@@ -67,7 +67,7 @@ export const STOMP_ERRORS = {
   internal: LATER,
 } as const satisfies Record<ErrorCode, StompError>;
 
-/** A limit of one session: whoever sends the same frames again exceeds it again. */
+/** A limit of one session: the same frames exceed it again. */
 export class SessionLimitError extends QuaysideError {
   constructor(message: string) {
     super('overloaded', message);

@@ -159,7 +159,7 @@ export class Span {
     this.set('error.type', type);
   }
 
-  /** If the clock was set back meanwhile, the span has no length. */
+  /** If the clock was set back during the span, it has no length. */
   end(at: number): void {
     this.#endedAt = Math.max(this.startedAt, at);
   }

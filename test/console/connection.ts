@@ -315,7 +315,7 @@ export function connection(opened: () => OpenedConsole): void {
       await page.waitForRequest('**/console/session', { timeout: 15_000 });
   });
 
-  it('follows the server anew after the computer has slept', async () => {
+  it('reconnects to the server after the computer has slept', async () => {
     const page = await opened().page('#/queues');
     await page.clock.install();
     await page.reload();
@@ -326,7 +326,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
   });
 
-  it('follows the server anew when nothing comes any more, though the connection has no error', async () => {
+  it('reconnects to the server when nothing comes any more, though the connection has no error', async () => {
     const page = await opened().page('#/operations');
     await page.clock.install();
     await page.reload();

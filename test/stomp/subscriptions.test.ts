@@ -246,7 +246,7 @@ describe('a subscription', () => {
       storage.settle = () => Promise.reject(new QuaysideError('storage-unavailable', 'It is gone.'));
       one.send('UNSUBSCRIBE', { id: 's', receipt });
       if (receipt === null) {
-        // Nobody waits to hear of it, and the session goes on.
+        // Nobody waits for its outcome, and the session goes on.
         await one.ask('BEGIN', { transaction: 't' });
         one.socket.destroy();
       } else {

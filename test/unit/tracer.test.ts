@@ -27,7 +27,7 @@ describe('The time of spans', () => {
     assert.equal(span.endedAt, span.startedAt + 2.5);
   });
 
-  it('does not end before its start if the wall clock is set back meanwhile', () => {
+  it('does not end before its start if the wall clock is set back before its end', () => {
     const clock = new FakeClock();
     const tracer = new Tracer({ clock, ratio: 1, onEnd: () => {} });
     const span = tracer.begin({ name: 'insert N/orders', kind: 'internal', parent: null });
