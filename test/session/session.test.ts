@@ -4,6 +4,7 @@ import { connect } from 'node:net';
 import { afterEach, describe, it } from 'node:test';
 import type { User } from '../../src/access/user.ts';
 import type { SessionServer } from '../../src/session/server.ts';
+import { holdCounts } from '../support/held-counts.ts';
 import { holdInserts } from '../support/held-inserts.ts';
 import { type SessionNode, stalled, TestAuthenticator } from '../support/session-node.ts';
 import { until } from '../support/until.ts';
@@ -129,37 +130,21 @@ function sessionSuite(driver: SessionDriver): void {
       const worker = await login();
       const job = await (await worker.consume('jobs')).next();
       await worker.send('results', 'first');
-      const { insert, settle, counts } = storage;
-      const calls: string[] = [];
-      const [asked, counted] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
-      storage.insert = (...given) => {
-        calls.push('insert');
-        return insert.apply(storage, given);
-      };
-      storage.settle = (...given) => {
-        calls.push('settle');
-        return settle.apply(storage, given);
-      };
-      storage.counts = async (...given) => {
-        asked.resolve();
-        await counted.promise;
-        return counts.apply(storage, given);
-      };
+      const held = holdCounts(storage);
       try {
         // Since then it was not read.
         node.clock.advance(1_000);
         const result = worker.send('results', 'result');
         job.accept();
-        await asked.promise;
+        await held.asked;
         // Answered after the frames before it have been read.
         await worker.consume('others');
-        counted.resolve();
+        held.release();
         await result;
-        await until(() => calls.length === 2);
-        assert.deepEqual(calls, ['insert', 'settle']);
+        await until(() => held.calls.length === 2);
+        assert.deepEqual(held.calls, ['insert', 'settle']);
       } finally {
-        counted.resolve();
-        Object.assign(storage, { insert, settle, counts });
+        held.end();
       }
     });
 

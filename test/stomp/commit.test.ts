@@ -9,6 +9,7 @@ import { STOMP_DEFAULTS } from '../../src/stomp/options.ts';
 import { StompServer } from '../../src/stomp/session.ts';
 import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain, SILENT_LOG } from '../support/broker.ts';
+import { type HeldCounts, holdCounts } from '../support/held-counts.ts';
 import { openFor } from '../support/session-node.ts';
 import { commit } from '../support/settle.ts';
 import { StompClient } from './client.ts';
@@ -199,40 +200,26 @@ describe('a COMMIT behind a SEND', () => {
   it('acknowledges nothing before the engine has the element, although the count of its bounded queue is read first', async () => {
     const node = await StompNode.start();
     const { storage } = node.engine.engine;
-    const { insert, settle, counts } = storage;
-    const counted = Promise.withResolvers<void>();
+    let held: HeldCounts | null = null;
     try {
       await node.queue('results').storeOptions({ maxElements: 10 });
       await node.insert('jobs', 'job');
       const client = await node.client();
       await client.ask('SUBSCRIBE', { destination: '/q/N/jobs', id: 's', ack: 'client-individual' });
       const id = (await client.expect('MESSAGE')).headers.get('ack') ?? '';
-      const calls: string[] = [];
-      storage.insert = (...given) => {
-        calls.push('insert');
-        return insert.apply(storage, given);
-      };
-      storage.settle = (...given) => {
-        calls.push('settle');
-        return settle.apply(storage, given);
-      };
-      storage.counts = async (...given) => {
-        await counted.promise;
-        return counts.apply(storage, given);
-      };
+      held = holdCounts(storage);
       client.send('SEND', { destination: '/q/N/results', receipt: 'sent' }, 'result');
       await client.ask('BEGIN', { transaction: 't' });
       await client.ask('ACK', { id, transaction: 't' });
       client.send('COMMIT', { transaction: 't', receipt: 'committed' });
       await client.ask('BEGIN', { transaction: 'behind' });
-      counted.resolve();
+      held.release();
       assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'sent');
       assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'committed');
       // The first one shows that the element is still held.
-      assert.deepEqual(calls, ['insert', 'settle', 'settle']);
+      assert.deepEqual(held.calls, ['insert', 'settle', 'settle']);
     } finally {
-      counted.resolve();
-      Object.assign(storage, { insert, settle, counts });
+      held?.end();
       await node.stop();
     }
   });
