@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { readdirSync, statSync } from 'node:fs';
+import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
@@ -130,13 +132,15 @@ describe('a SQLite store that acknowledges some calls before they are on the dis
         for (const token of given) assert.ok(!tokens.has(token), 'a token was given twice');
         for (const token of given) tokens.add(token);
         reserved += given.length;
+        const files = filesIn(folder.path);
         folder.clock.setWallTime(Date.now());
         const engine = await folder.started();
         assert.deepEqual(folder.warnings, []);
         const left = new Set((await everything(engine)).map(({ id }) => id));
         const missing = [...stored].filter((id) => !left.has(id));
         const mayBeMissing = inFlight?.call === 'pop' || inFlight?.call === 'commit' ? 1 : 0;
-        assert.ok(missing.length <= mayBeMissing, `${missing} of ${JSON.stringify(inFlight)}`);
+        const seen = `loss ${loss} after ${lines.length} lines, ${left.size} left, ${JSON.stringify(inFlight)}, ${files}`;
+        assert.ok(missing.length <= mayBeMissing, `${missing} of ${stored.size}: ${seen}`);
         for (const id of gone) assert.ok(!left.has(id) || inFlight?.id === id, `${id} is back`);
         while ((await purge(engine.storage, QUEUE)) > 0);
         await engine.stop();
@@ -180,6 +184,12 @@ describe('a SQLite store that acknowledges some calls before they are on the dis
     }
   });
 });
+
+/** Each file of a folder with its size: what a start finds. */
+function filesIn(folder: string): string {
+  const sizes = readdirSync(folder).map((name) => `${name}: ${statSync(join(folder, name)).size}`);
+  return sizes.join(', ');
+}
 
 async function everything({ storage }: Engine): Promise<ScannedDelivery[]> {
   const found: ScannedDelivery[] = [];
