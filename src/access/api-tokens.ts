@@ -3,6 +3,7 @@ import type { Definition, Definitions, JsonValue } from '../engine/definitions.t
 import { DefinitionsCaches } from '../engine/definitions-cache.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
+import { compareTexts } from '../util/compare-texts.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { isRecord } from '../util/is-record.ts';
 import type { FrontEndLog } from '../util/log.ts';
@@ -209,8 +210,8 @@ export class ApiTokens implements Service {
     return [...this.#byId]
       .filter(([, token]) => isVisible(token, caller))
       .map(([id, token]) => recordOf(id, token))
-      .filter((token) => after === null || compare(token, after) > 0)
-      .sort(compare);
+      .filter((token) => after === null || comparePlaces(token, after) > 0)
+      .sort(comparePlaces);
   }
 
   /** Resolves when the token is gone. @throws QuaysideError `token-not-found`, and as `Definitions.delete` */
@@ -449,8 +450,8 @@ function isVisible({ stored }: TokenEntry, caller: User): boolean {
   return caller.isAdministrator || stored.owner === caller.name;
 }
 
-function compare(a: TokenPlace, b: TokenPlace): number {
-  return a.createdAt - b.createdAt || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0);
+function comparePlaces(a: TokenPlace, b: TokenPlace): number {
+  return a.createdAt - b.createdAt || compareTexts(a.id, b.id);
 }
 
 function recordOf(id: string, { stored, lastUsedAt }: TokenEntry): TokenRecord {

@@ -30,6 +30,7 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { keyOfUser } from '../model/fingerprint.ts';
 import { LIMITS } from '../model/limits.ts';
 import type { QueueKey } from '../model/names.ts';
+import { compareTexts } from '../util/compare-texts.ts';
 import { quote } from '../util/quote.ts';
 import {
   historyLengthMs,
@@ -669,7 +670,7 @@ export class Queue {
   /** Those of all nodes, in the order in which they came. */
   async allConsumers(): Promise<PendingConsumer[]> {
     const all = await this.namespace.consumersOfAllNodes(this.key);
-    return [...all].sort((a, b) => (a.since < b.since ? -1 : a.since > b.since ? 1 : 0));
+    return [...all].sort((a, b) => compareTexts(a.since, b.since));
   }
 
   /**

@@ -5,7 +5,9 @@ import { checkRight, loginLost, type Right, type User } from '../access/user.ts'
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
+import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
 import type { Span } from '../tracing/tracer.ts';
+import { quote } from '../util/quote.ts';
 import { cookieHeaders, corsHeaders } from './browser.ts';
 import { errorHeaders, errorResponse } from './errors.ts';
 import type { Front } from './front.ts';
@@ -95,14 +97,16 @@ export class HttpCall {
   }
 
   /**
-   * For a call that may last: the user is who that is by now.
-   * @throws QuaysideError `unauthorized`, `forbidden`, `namespace-not-found` if the user is gone, or has lost the right in the namespace of the path
+   * For a call that may last, such as one whose body takes minutes to come: the user is who that is by now.
+   * @throws QuaysideError `unauthorized`, `forbidden`, `namespace-not-found` if the user is gone, or may not do it any more
    */
-  renewUser(right: Right): void {
-    const user = this.front.parts.renewUser(this.user);
+  renewUser(): void {
+    const { login, route } = this;
+    if (login === null || route === null) return;
+    const user = this.front.parts.renewUser(login);
     if (user === null) throw loginLost();
     this.login = user;
-    checkRight(user, right, this.namespace.name);
+    checkAccess(user, route, this.params.namespace);
   }
 
   get protocol(): 'http' {
@@ -337,6 +341,28 @@ export class HttpCall {
     const seconds = (this.front.parts.clock.monotonic() - this.#startedAt) / 1000;
     this.front.requestTimes.get(this.route?.id ?? UNMATCHED)?.observe(seconds);
   }
+}
+
+/** @throws QuaysideError `forbidden`, `namespace-not-found` if the user may not use the route, in the namespace of its path */
+export function checkAccess(
+  user: User | null,
+  { access, right }: Route,
+  namespace: string | undefined,
+): void {
+  if (access === 'administrator' && user?.isAdministrator !== true) throw noAdministrator(user);
+  if (namespace === undefined) return;
+  if (user === null || !user.maySee(namespace)) throw namespaceNotFound(namespace);
+  if (right !== null) checkRight(user, right, namespace);
+}
+
+function noAdministrator(user: User | null): QuaysideError {
+  const { token } = user ?? {};
+  return new QuaysideError(
+    'forbidden',
+    token?.owner?.isAdministrator === true
+      ? `This needs all rights of an administrator, and token ${quote(token.name)} has only some. Use a token without a list of rights.`
+      : 'This needs an administrator: a user without a list of rights.',
+  );
 }
 
 /** Joins what is too short for a write of its own; all are texts, or all are bytes. */

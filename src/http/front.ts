@@ -3,8 +3,8 @@ import type { Socket } from 'node:net';
 import findMyWay from 'find-my-way';
 import { connectionLimit } from '../access/connection-limit.ts';
 import { addressBlock } from '../access/networks.ts';
-import { checkRight, loginLost, type RenewUser, type User } from '../access/user.ts';
-import { namespaceNotFound, QuaysideError, shuttingDown } from '../model/errors.ts';
+import type { RenewUser, User } from '../access/user.ts';
+import { QuaysideError, shuttingDown } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkName } from '../model/names.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
@@ -13,7 +13,7 @@ import { LineLimit } from '../util/line-limit.ts';
 import { quote } from '../util/quote.ts';
 import { UserLimit } from '../util/user-limit.ts';
 import { checkCsrfToken, checkPage, exposedHeaders, respondToPreflight, useSession } from './browser.ts';
-import { HttpCall, UNMATCHED } from './call.ts';
+import { checkAccess, HttpCall, UNMATCHED } from './call.ts';
 import { routeNotFound, unauthorized } from './errors.ts';
 import { rareHeader, readHead } from './head.ts';
 import { ServerResponse as Response } from './node-http.ts';
@@ -448,27 +448,13 @@ export class Front {
     if (route.body === 'discard') call.request.discard();
     if (namespace !== undefined) call.namespace = this.parts.broker.namespace(namespace);
     checkAccess(user, route, namespace);
-    if (namespace !== undefined) {
-      if (queue !== undefined) {
-        checkName('queue', queue);
-        call.queue = route.makesQueue ? call.namespace.queue(queue) : call.namespace.visit(queue);
-      }
+    if (queue !== undefined) {
+      checkName('queue', queue);
+      call.queue = route.makesQueue ? call.namespace.queue(queue) : call.namespace.visit(queue);
     }
     const handling = route.handle(call, route.query.read(call.search));
     if (handling !== undefined) handling.catch((error: unknown) => call.fail(error));
     if (route.isAudited) this.#audit(call, handling);
-  }
-
-  /**
-   * The body of a call has come, which may have taken minutes: the user is who that is by now.
-   * @throws QuaysideError `unauthorized`, `forbidden`, `namespace-not-found` if the user is gone, or may not do it any more
-   */
-  checkAgain(call: HttpCall): void {
-    const { login, route, params } = call;
-    if (login === null || route === null) return;
-    call.login = this.parts.renewUser(login);
-    if (call.login === null) throw loginLost();
-    checkAccess(call.login, route, params.namespace);
   }
 
   /** A connection counts for the user of its first request: those of a proxy have many. @throws QuaysideError `overloaded` */
@@ -583,28 +569,6 @@ function bounded(text: string | null): string | null {
 
 function boundedParams(params: RouteMatch['params']): Record<string, string | null> {
   return Object.fromEntries(Object.entries(params).map(([name, value]) => [name, bounded(value ?? null)]));
-}
-
-/** @throws QuaysideError `forbidden`, `namespace-not-found` */
-function checkAccess(
-  user: User | null,
-  { access, right }: RouteMatch['route'],
-  namespace: string | undefined,
-): void {
-  if (access === 'administrator' && user?.isAdministrator !== true) throw noAdministrator(user);
-  if (namespace === undefined) return;
-  if (user === null || !user.maySee(namespace)) throw namespaceNotFound(namespace);
-  if (right !== null) checkRight(user, right, namespace);
-}
-
-function noAdministrator(user: User | null): QuaysideError {
-  const { token } = user ?? {};
-  return new QuaysideError(
-    'forbidden',
-    token?.owner?.isAdministrator === true
-      ? `This needs all rights of an administrator, and token ${quote(token.name)} has only some. Use a token without a list of rights.`
-      : 'This needs an administrator: a user without a list of rights.',
-  );
 }
 
 /** Finds the row of the table that a method and a path name. */

@@ -227,7 +227,7 @@ const NOTHING = Object.freeze({});
 export function readBody(call: HttpCall, limit: number, take: (body: Buffer) => void): void {
   const end = (body: Buffer): void => {
     try {
-      call.front.checkAgain(call);
+      call.renewUser();
       take(body);
     } catch (error) {
       call.fail(error);
@@ -243,7 +243,7 @@ export function readBody(call: HttpCall, limit: number, take: (body: Buffer) => 
 /**
  * The same as a promise, for bodies that are read in a larger piece of work. Resolves to null if the client disconnects before
  * the end of the body: that work may hold what others wait for.
- * @throws QuaysideError `body-too-large`, and as `Front.checkAgain`
+ * @throws QuaysideError `body-too-large`, and as `HttpCall.renewUser`
  */
 export async function wholeBody(call: HttpCall, limit: number): Promise<Buffer | null> {
   const { socket } = call.request;
@@ -254,7 +254,7 @@ export async function wholeBody(call: HttpCall, limit: number): Promise<Buffer |
   try {
     claimBody(call, limit, { bodyEnded: resolve, bodyTooLarge: () => reject(moreThan(limit)) });
     const body = await promise;
-    if (body !== null) call.front.checkAgain(call);
+    if (body !== null) call.renewUser();
     return body;
   } finally {
     socket.off('close', onClose);

@@ -1,4 +1,5 @@
 import { createHash, type Hash } from 'node:crypto';
+import { compareTexts } from '../util/compare-texts.ts';
 import type { NewElement } from './element.ts';
 
 /** 128 bits in base64url. */
@@ -67,7 +68,7 @@ function factsOf(element: GivenContent, ttlMs: number | null): unknown[] {
   const { contentType, contentEncoding, headers, matureAt, delayMs, tries, groups } = element;
   const pairs: [string, string][] = [];
   for (let i = 0; i + 1 < headers.length; i += 2) pairs.push([headers[i] ?? '', headers[i + 1] ?? '']);
-  pairs.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
+  pairs.sort(([a], [b]) => compareTexts(a, b));
   return [contentType, contentEncoding, matureAt, delayMs, tries, [...new Set(groups)].sort(), pairs, ttlMs];
 }
 

@@ -673,7 +673,7 @@ export const SQLITE: readonly Mutant[] = [
     suite: 'backups over HTTP',
     edits: [
       {
-        file: 'src/http/front.ts',
+        file: 'src/http/call.ts',
         search: "if (access === 'administrator' &&",
         replace: "if (namespace === '' &&",
       },

@@ -51,16 +51,15 @@ async function readKnown(
   return { whole, listed, waiting: waiting?.length ?? null };
 }
 
-export function ElementPageOf({
-  of,
-  id,
-  group,
-}: {
+/** The delivery of an element to a group. */
+interface OfDelivery {
   readonly of: QueueNamed;
   readonly id: string;
   /** Of a stream; null: the first one. */
   readonly group: string | null;
-}) {
+}
+
+export function ElementPageOf({ of, id, group }: OfDelivery) {
   const endsAt = useSignal<number | null>(null);
   const isOver = useComputed(() => endsAt.value !== null && endsAt.value <= clock.value);
   const known = useResource(
@@ -207,15 +206,7 @@ function endOfState(element: KnownElement | null): number | null {
 }
 
 /** An element that one group of a stream has finished may still wait for others. */
-function OtherGroups({
-  of,
-  id,
-  group,
-}: {
-  readonly of: QueueNamed;
-  readonly id: string;
-  readonly group: string | null;
-}) {
+function OtherGroups({ of, id, group }: OfDelivery) {
   const waiting = useResource(`${keyOf(of)} ${id}`, (signal) => groupsWith(of, id, signal));
   if (waiting.value === null || waiting.value.length === 0) return null;
   return (

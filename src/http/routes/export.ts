@@ -92,7 +92,7 @@ async function* linesOf(call: HttpCall, group: string | null): AsyncGenerator<st
   const { queue } = call;
   const { isStream } = queue.namespace;
   for await (const page of exportPages(queue, group, call.user.name)) {
-    call.renewUser('browse');
+    call.renewUser();
     checkBodies(call);
     let lines = '';
     for (const delivery of page) lines += exportedLine(delivery, isStream);
@@ -108,7 +108,7 @@ async function importLines(call: HttpCall): Promise<void> {
   const queueImport = new QueueImport(call.queue, call.user.name);
   try {
     for await (const { number, element } of importedElements(call)) {
-      call.renewUser('write');
+      call.renewUser();
       try {
         await queueImport.add(element);
       } catch (error) {

@@ -9,6 +9,7 @@ import {
 import type { Namespace } from '../../broker/namespace.ts';
 import { oldestReadyMs, readQueue, shownSizes } from '../../broker/queue.ts';
 import { invalidParameter } from '../../model/errors.ts';
+import { compareTexts } from '../../util/compare-texts.ts';
 import { didYouMean } from '../../util/did-you-mean.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
@@ -218,11 +219,6 @@ function compareBy(sort: Sort, a: FoundQueue, b: FoundQueue): number {
 
 function compareNames(a: FoundQueue, b: FoundQueue): number {
   return compareTexts(a.queue, b.queue) || compareTexts(a.ns, b.ns);
-}
-
-/** By code units, as everywhere: `localeCompare` takes twenty times as long, and depends on the machine. */
-function compareTexts(a: string, b: string): number {
-  return a < b ? -1 : Number(a > b);
 }
 
 function record({ ns, queue, paused, reading, rates, oldestReadyMs: ageMs }: FoundQueue): object {
