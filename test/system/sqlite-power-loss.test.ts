@@ -87,11 +87,13 @@ async function callAndLosePower(
     stdio: ['pipe', 'pipe', 'inherit'],
     env: { ...process.env, ...env },
   });
+  const exit = once(caller, 'exit');
   const lines: Line[] = [];
   for await (const text of createInterface({ input: caller.stdout })) {
     lines.push(JSON.parse(text) as Line);
     if (lines.length === after || lines.at(-1)?.call === 'script') caller.kill('SIGKILL');
   }
+  assert.deepEqual(await exit, [null, 'SIGKILL'], `the process ended by itself after ${lines.length} lines`);
   losePower(folder);
   return lines;
 }
