@@ -1,11 +1,13 @@
 import assert from 'node:assert/strict';
-import { it } from 'node:test';
+import { it, type TestContext } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
 import { Connection } from '../../src/engines/postgres/connection.ts';
 import { Link } from '../../src/engines/postgres/link.ts';
 import { readSettings } from '../../src/engines/postgres/settings.ts';
 import { type CancelTimer, systemClock } from '../../src/util/clock.ts';
-import { patient } from '../support/clock.ts';
+import { FakeClock, patient, SuspendedClock } from '../support/clock.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
 import { CountingClock, freshSchema, runSql, SILENT, sharedServer } from './postgres.ts';
 
@@ -134,6 +136,72 @@ it('A link to several hosts of PostgreSQL logs once why each of them cannot be u
     'ECONNREFUSED',
     'not permitted to log in',
   ]);
+});
+
+/** A server that accepts connections and sends nothing, for which a link waits by a clock that only the test moves. */
+async function linkToSilent(t: TestContext, clock: FakeClock, hosts: number) {
+  const proxy = await TcpProxy.start((await sharedServer()).port);
+  t.after(() => proxy.stop());
+  proxy.state = 'dark';
+  const url = new URL((await sharedServer()).url());
+  url.port = String(proxy.port);
+  const each = `127.0.0.1:${proxy.port}`;
+  const options = {
+    url: url.href.replace(url.host, Array.from({ length: hosts }, () => each).join(',')),
+    dataDir: '',
+    namespaces: [],
+    clock,
+    dedupWindowMs: 1,
+    settings: {},
+    log: SILENT,
+  };
+  return { proxy, link: new Link(readSettings(options), 'main', options, {}) };
+}
+
+it('A start waits 15 s for a silent PostgreSQL server, and 5 s if it has another host to try, by its clock', async (t) => {
+  const clock = new FakeClock();
+  const { link } = await linkToSilent(t, clock, 2);
+  const opened = t.mock.method(Connection.prototype, 'open');
+  let error: Error | null = null;
+  const starting = link.start().catch((reason: Error) => {
+    error = reason;
+  });
+  clock.advance(4_999);
+  await turn();
+  assert.equal(opened.mock.callCount(), 1);
+  clock.advance(1);
+  await until(() => opened.mock.callCount() === 2);
+  clock.advance(14_999);
+  await turn();
+  assert.equal(error, null);
+  clock.advance(1);
+  await starting;
+  assert.match(
+    String(error),
+    /: it did not reply within 5 s, it did not reply within 15 s; see that the server runs/,
+  );
+  assert.equal(clock.pending, 0);
+  await link.stop();
+});
+
+it('A node that was suspended while it connected to PostgreSQL uses the connection if the server has replied', async (t) => {
+  const clock = new SuspendedClock();
+  const { proxy, link } = await linkToSilent(t, clock, 1);
+  proxy.state = 'open';
+  const [replied, read] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+  const { open } = Connection.prototype;
+  t.mock.method(Connection.prototype, 'open', async function (this: Connection) {
+    await open.call(this);
+    replied.resolve();
+    await read.promise;
+  });
+  const starting = link.start();
+  await replied.promise;
+  setImmediate(read.resolve);
+  clock.suspend(15_000);
+  await starting;
+  assert.equal(link.connection?.isOpen, true);
+  await link.stop();
 });
 
 function connectionOf(

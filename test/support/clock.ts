@@ -84,9 +84,10 @@ export class SuspendedClock extends FakeClock {
     return super.monotonic() + this.#suspendedMs;
   }
 
-  suspend(): void {
+  /** @param dueMs after which the timers are due whose lateness matters */
+  suspend(dueMs = 5_000): void {
     this.#suspendedMs = 60_000;
-    this.advance(5_000);
+    this.advance(dueMs);
   }
 }
 

@@ -7,8 +7,6 @@ import type { QuaysideError } from '../../model/errors.ts';
 import type { Settings } from './settings.ts';
 import { flag, number, type Parameter, type Query, type Row, type Statement, text } from './statement.ts';
 
-/** How long a connect may take, name resolution, TLS and login included. */
-const CONNECT_TIMEOUT_MS = 3000;
 const KEEP_ALIVE_AFTER_MS = 10_000;
 
 /** Values stay PostgreSQL's text: each operation reads its own columns. */
@@ -191,7 +189,6 @@ export class Connection {
       database: settings.database,
       ssl: settings.tls === false ? false : { ...settings.tls },
       application_name: this.name,
-      connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
       keepAlive: true,
       keepAliveInitialDelayMillis: KEEP_ALIVE_AFTER_MS,
       pipeline: true,
@@ -208,7 +205,7 @@ export class Connection {
   }
 
   /**
-   * Connects, sets the session up and checks the server.
+   * Connects, sets the session up and checks the server. Its caller bounds the time, and ends it by `destroy`.
    * @throws ConnectionLost if the host does not reply; Refused, UnfitServer if the server cannot be used
    */
   async open(): Promise<void> {

@@ -3,6 +3,7 @@ import {
   DeadlineQueue,
   isUnreachable,
   NOT_REACHABLE,
+  runTimer,
   unavailable,
   unknownOutcome,
 } from '../../engine/calls.ts';
@@ -17,8 +18,13 @@ import type { Query, Row } from './statement.ts';
 /** Between connects that fail: shorter than for other work, as nothing can be done without a connection. */
 const BACKOFF = { minMs: 50, maxMs: 1000 };
 const RANDOM_STEPS = 2 ** 32;
-/** A server that accepts a connection and sends nothing must not delay the next attempt. */
+/**
+ * How long a connect may take, name resolution, TLS and login included. A server that accepts a connection and sends nothing must
+ * not delay the next attempt.
+ */
 const OPEN_TIMEOUT_MS = 5000;
+/** At a start no call waits, and a node that cannot connect ends: a busy server has more time if no other host can be tried. */
+const START_TIMEOUT_MS = 15_000;
 /** A reconnect prepares little; the first connection may wait for another node that creates the schema. */
 const PREPARE_TIMEOUT_MS = 10_000;
 /** How long a graceful close may take before the socket is destroyed. */
@@ -93,9 +99,9 @@ export class Link {
   async start(): Promise<void> {
     const reasons: string[] = [];
     let isWrongStore = false;
-    for (const _ of this.#settings.hosts) {
+    for (let left = this.#settings.hosts.length; left > 0; left -= 1) {
       try {
-        await this.#open(null);
+        await this.#open(left > 1 ? OPEN_TIMEOUT_MS : START_TIMEOUT_MS, null);
         return;
       } catch (error) {
         reasons.push(withTlsHint(reasonOf(error), TLS_SETTINGS));
@@ -138,7 +144,7 @@ export class Link {
   }
 
   /** @param prepareMs how long preparing may take; null: without limit */
-  async #open(prepareMs: number | null): Promise<void> {
+  async #open(openMs: number, prepareMs: number | null): Promise<void> {
     if (this.#isStopped) throw STOPPED;
     const host = this.#host;
     this.#attempts += 1;
@@ -149,7 +155,7 @@ export class Link {
     });
     this.#opening = connection;
     try {
-      await this.#within(OPEN_TIMEOUT_MS, connection, connection.open());
+      await this.#within(openMs, connection, connection.open());
       await this.#within(prepareMs, connection, this.#prepare(connection));
       if (this.#isStopped) throw STOPPED;
       if (!connection.isOpen) throw new ConnectionLost('The connection ended.');
@@ -168,10 +174,24 @@ export class Link {
     await this.#events.prepare?.(connection);
   }
 
-  /** Destroys the connection if a step takes too long, which makes the step fail. */
+  /** Destroys the connection if a step takes too long, which then fails. */
   async #within(limitMs: number | null, connection: Connection, step: Promise<void>): Promise<void> {
-    const cancel = limitMs === null ? ignore : this.#clock.after(limitMs, () => connection.destroy());
-    await step.finally(cancel);
+    if (limitMs === null) return step;
+    const late = Promise.withResolvers<never>();
+    let isDone = false;
+    const expire = (): void => {
+      if (isDone) return;
+      late.reject(new ConnectionLost(`it did not reply within ${limitMs / 1000} s`));
+      connection.destroy();
+    };
+    const dueAt = this.#clock.monotonic() + limitMs;
+    const cancel = this.#clock.after(limitMs, () => runTimer(this.#clock.monotonic() - dueAt, expire));
+    try {
+      await Promise.race([step, late.promise]);
+    } finally {
+      isDone = true;
+      cancel();
+    }
   }
 
   #onLost(connection: Connection, reason: Error): void {
@@ -196,7 +216,7 @@ export class Link {
     this.#cancelRetry = null;
     const host = this.#host;
     try {
-      await this.#open(PREPARE_TIMEOUT_MS);
+      await this.#open(OPEN_TIMEOUT_MS, PREPARE_TIMEOUT_MS);
     } catch (error) {
       if (this.#isStopped) return;
       this.#logUnavailable(host, reasonOf(error));
