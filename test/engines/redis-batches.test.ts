@@ -166,6 +166,59 @@ describe('Batches of the Redis engine on a cluster', () => {
     assert.equal((await after).length, 1, 'the queue is not stuck');
   });
 
+  it('end with the last deadline of their calls: one that expires takes none of the others with it', async () => {
+    const { storage, clock } = stub;
+    stub.unanswered = 'outcome-unknown';
+    const hurried = refusalOf(storage.insert(HERE, newElements('a'), { leftMs: 1_000 }));
+    const others = [storage.insert(HERE, newElements('b')), storage.purge(HERE)].map(refusalOf);
+    await turns();
+    clock.advance(1_000);
+    assert.equal(await hurried, 'outcome-unknown');
+    await turns();
+    assert.deepEqual(await settledOf(others), [false, false]);
+    clock.advance(ANSWERED_MS);
+    await Promise.all(others);
+  });
+
+  it('are sent without the calls that expired before', async () => {
+    const { storage, clock } = stub;
+    const registering = Promise.withResolvers<void>();
+    stub.isDeclared = false;
+    stub.registering = registering.promise;
+    const hurried = refusalOf(storage.insert(HERE, newElements('a'), { leftMs: 1_000 }));
+    const other = rollback(storage, HERE, [FAILED]);
+    await turns();
+    clock.advance(1_000);
+    assert.equal(await hurried, 'storage-unavailable');
+    registering.resolve();
+    await turns();
+    assert.deepEqual(
+      stub.sent.map(({ verbs }) => verbs),
+      [['settle']],
+    );
+    await reply('settle');
+    assert.deepEqual(await other, ['done']);
+  });
+
+  it('make the server undo what they took for a call that expired', async () => {
+    const { storage, clock } = stub;
+    stub.unanswered = 'outcome-unknown';
+    const take = { group: '', count: 1, leaseMs: null } as const;
+    const hurried = refusalOf(storage.take(HERE, { ...take, leftMs: 1_000 }));
+    const inserting = storage.insert(HERE, newElements('b'));
+    await turns();
+    clock.advance(1_000);
+    assert.equal(await hurried, 'outcome-unknown');
+    const { number } = stub.sent[0] ?? assert.fail();
+    await reply('take');
+    assert.equal((await inserting).length, 1);
+    clock.advance(500);
+    await turns();
+    const { received } = stub.sent[0] ?? assert.fail();
+    assert.ok(received < number);
+    await reply('settle-session');
+  });
+
   it('settle what became of a lost one half a second later, however often the queue is counted', async () => {
     const { storage, clock } = stub;
     stub.unanswered = 'outcome-unknown';

@@ -23,6 +23,7 @@ import { FakeClock } from '../support/clock.ts';
 const DONE = Buffer.from('0');
 const RESULTS: Readonly<Record<string, Buffer>> = {
   insert: Buffer.from([0, 0, 0, 0, 0, 1]),
+  take: Buffer.alloc(16),
   settle: DONE,
   counts: Buffer.alloc(25),
 };
@@ -34,6 +35,8 @@ export interface SentCall {
   readonly queue: string;
   readonly verbs: readonly string[];
   readonly number: number;
+  /** The number up to which the node has read replies. */
+  readonly received: number;
   /** Replies, with entries of the outbox. */
   reply(outbox?: readonly Reply[]): void;
 }
@@ -65,13 +68,15 @@ export class StubbedStorage {
   unanswered: 'storage-unavailable' | 'outcome-unknown' = 'storage-unavailable';
   /** What the registry has to do for a call: nothing, unless a test says so. */
   registering = Promise.resolve();
+  /** Whether the registry has the names of all queues already. */
+  isDeclared = true;
   readonly #batchers: Batchers;
   readonly #outbox: Outbox;
 
   constructor() {
     const { clock } = this;
     const registry = {
-      isDeclared: () => true,
+      isDeclared: () => this.isDeclared,
       noteTag: () => {},
       dueIn: () => null,
       tidyLater: () => {},
@@ -139,7 +144,8 @@ export class StubbedStorage {
         });
       };
       const queue = /\{\w+\/(.*)\}/.exec(String(key))?.[1] ?? String(key);
-      this.sent.push({ queue, verbs, number: (head as Buffer).readUIntBE(8, 6), reply });
+      const [number, received] = [8, 14].map((at) => (head as Buffer).readUIntBE(at, 6)) as [number, number];
+      this.sent.push({ queue, verbs, number, received, reply });
     });
   }
 }

@@ -252,8 +252,9 @@ export class Batchers {
 
 /** Calls that are sent as one call of the library. */
 interface Batch {
-  readonly calls: readonly PendingCall[];
-  readonly bundles: readonly Bundle[];
+  /** Without those that expired before anything was sent: see `encode`. */
+  calls: readonly PendingCall[];
+  bundles: readonly Bundle[];
   /** They only read, or do what is due anyway. */
   readonly isFree: boolean;
   readonly creates: boolean;
@@ -261,7 +262,7 @@ interface Batch {
   readonly number: number;
   /** The number up to which the outcomes are known. */
   readonly received: number;
-  /** By the monotonic clock. */
+  /** The last one of its calls, by the monotonic clock. */
   readonly deadlineAt: number;
   /** Published when it is done. */
   readonly signals: readonly Command[];
@@ -271,6 +272,12 @@ interface Batch {
   isDeclared: boolean;
   /** Its calls are settled; what comes later changes nothing here. */
   isOver: boolean;
+}
+
+/** What the library is called with for a batch, without what differs from attempt to attempt. */
+interface EncodedCalls {
+  readonly keys: readonly string[];
+  readonly args: readonly Arg[];
 }
 
 /** Calls next to each other that one verb serves. */
@@ -284,7 +291,7 @@ interface Bundle {
  * so calls take effect in the order in which they were made, through whatever reconnections, and batches grow
  * with the load.
  *
- * A batch waits for no other queue. Each call settles by its deadline, and a batch ends with the first deadline
+ * A batch waits for no other queue. Each call settles by its deadline, and a batch ends with the last deadline
  * of its calls, whatever it waits for: the library rejects it from then on, since a later one has a higher number.
  */
 class Batcher {
@@ -347,7 +354,9 @@ class Batcher {
       while (this.#waiting[0]?.isSettled === true) this.#waiting.shift();
     } else {
       const unsent = new ExecutionError('storage-unavailable', 'Redis cannot be reached now.');
-      this.#onError(batch, batch.execution?.failure() ?? unsent);
+      const error = batch.execution?.failure() ?? unsent;
+      if (call.deadlineAt < batch.deadlineAt) call.reject(error);
+      else this.#onError(batch, error);
     }
   }
 
@@ -371,8 +380,8 @@ class Batcher {
     if (!isFree) this.stop();
     const isNumbered = !isFree && !this.#isList;
     if (isNumbered) this.#number = this.owner.nextNumber(this.#number);
-    let deadlineAt = Number.POSITIVE_INFINITY;
-    for (const call of calls) deadlineAt = Math.min(deadlineAt, call.deadlineAt);
+    let deadlineAt = Number.NEGATIVE_INFINITY;
+    for (const call of calls) deadlineAt = Math.max(deadlineAt, call.deadlineAt);
     const batch: Batch = {
       calls,
       bundles: bundlesOf(calls),
@@ -454,33 +463,39 @@ class Batcher {
   #execute(batch: Batch): Execution['done'] {
     const { executor, topology } = this.#context;
     const { calls, isFree, deadlineAt } = batch;
-    const stores = calls.some(({ options }) => options.stores === true);
     const run = `${executor.library}${this.#isList ? '_list' : ''}`;
-    const args: Arg[] = [this.#policy];
-    let keys = this.#keys;
-    for (const { verb, calls: joined } of batch.bundles) {
-      const own = joined.map((call) => call.args);
-      if (verb.keys !== undefined) keys = [...keys, ...verb.keys(own)];
-      args.push(verb.name);
-      for (const arg of verb.encode(own)) args.push(arg);
-    }
+    let encoded: EncodedCalls | null = null;
     batch.execution = executor.execute({
       slot: this.slot,
       name: 'FCALL',
-      args: (master, mayBeDone) => [
+      args: (master, mayBeDone) => {
+        // The caller of one that expired was told that nothing was changed.
+        const isLess = !mayBeDone && dropExpired(batch);
+        if (encoded === null || isLess) encoded = this.#encode(batch);
+        const { keys, args } = encoded;
+        const stores = batch.calls.some(({ options }) => options.stores === true);
         // Redis rejects `run`, before anything happens, if it is out of memory; what frees memory or needs little passes then.
-        stores && !mayBeDone ? run : `${run}_full`,
-        keys.length,
-        ...keys,
-        this.#head(batch, master),
-        ...args,
-      ],
+        const name = stores && !mayBeDone ? run : `${run}_full`;
+        return [name, keys.length, ...keys, this.#head(batch, master), ...args];
+      },
       writes: calls.some(({ options }) => options.waits ?? !isFree),
       repeatable: !this.#isList || isFree,
       followers: topology.isCluster ? NO_SIGNALS : batch.signals,
       deadlineAt,
     });
     return batch.execution.done;
+  }
+
+  #encode({ bundles }: Batch): EncodedCalls {
+    const args: Arg[] = [this.#policy];
+    let keys = this.#keys;
+    for (const { verb, calls } of bundles) {
+      const own = calls.map((call) => call.args);
+      if (verb.keys !== undefined) keys = [...keys, ...verb.keys(own)];
+      args.push(verb.name);
+      for (const arg of verb.encode(own)) args.push(arg);
+    }
+    return { keys, args };
   }
 
   /** What the server must know of this attempt: see `library/session.lua`. */
@@ -516,9 +531,11 @@ class Batcher {
     batch.isOver = true;
     const decoded = batch.bundles.map((bundle, i) => ({ ...bundle, ...decode(bundle, read.results[i]) }));
     const failed = decoded.find(({ error }) => error !== null);
-    if (failed !== undefined) this.#undoTakes(batch, failed.error);
+    if (failed !== undefined) this.#undoUndecodable(batch, failed.error);
+    // Nobody waits any more for what an expired one took.
+    else if (batch.calls.some((call) => call.isSettled && isTake(call))) this.#undoTakes(batch, returned());
     else if (batch.number > 0) this.#received = batch.number;
-    if (batch.number > 0) this.#keepsPops = batch.calls.some(({ verb }) => verb.name === 'take');
+    if (batch.number > 0) this.#keepsPops = batch.calls.some(isTake);
     const registered = this.#afterwards(batch, read);
     const last = batch.calls.findLast(({ options }) => options.moves === true);
     const moved = onReply(this.queue, read, last?.deadlineAt ?? null);
@@ -556,7 +573,7 @@ class Batcher {
    * A reply that cannot be decoded counts as not received, so that the next batch of the queue makes the server undo the
    * takes of this one: all of them. What cannot be decoded is postponed in that batch, or it would be taken again at once.
    */
-  #undoTakes({ calls, number }: Batch, error: unknown): void {
+  #undoUndecodable(batch: Batch, error: unknown): void {
     const elements = error instanceof UndecodableElements ? error.elements : [];
     const { log } = this.#context;
     const queue = queueText(this.queue);
@@ -564,10 +581,15 @@ class Batcher {
     for (const { id, cause } of elements) {
       log.warn({ queue, id, err: cause }, 'the content of an element cannot be decoded; it is postponed');
     }
-    if (number === 0) return;
-    for (const call of calls) if (call.verb.name === 'take') call.reject(error);
+    if (batch.number === 0) return;
+    this.#undoTakes(batch, error);
     const deliveries = elements.map(({ delivery }) => delivery);
     if (deliveries.length > 0) this.#waiting.unshift(this.#ownCall(POSTPONE, deliveries));
+  }
+
+  /** Its reply counts as not received. */
+  #undoTakes({ calls }: Batch, error: unknown): void {
+    for (const call of calls) if (isTake(call)) call.reject(error);
   }
 
   /** If a full server rejected the batch, what stores nothing is sent again without what does. */
@@ -579,7 +601,9 @@ class Batcher {
     // would take the lost reply for received, and keep for good what it handed out.
     if (certain && this.#received === batch.number - 1) this.#received = batch.number;
     const isFull = error instanceof ExecutionError && error.code === 'storage-full';
-    const rest = isFull ? batch.calls.filter(({ options }) => options.stores !== true) : [];
+    const rest = isFull
+      ? batch.calls.filter(({ isSettled, options }) => !isSettled && options.stores !== true)
+      : [];
     for (const call of batch.calls) if (!rest.includes(call)) call.reject(error);
     if (rest.length > 0) this.#send(rest);
     else this.#next();
@@ -699,6 +723,20 @@ class PendingCall extends Expiring {
   }
 }
 
+/** Only a numbered batch has one. */
+function isTake({ verb }: PendingCall): boolean {
+  return verb.name === 'take';
+}
+
+/** Returns whether there was any. */
+function dropExpired(batch: Batch): boolean {
+  const left = batch.calls.filter(({ isSettled }) => !isSettled);
+  if (left.length === batch.calls.length) return false;
+  batch.calls = left;
+  batch.bundles = bundlesOf(left);
+  return true;
+}
+
 function bundlesOf(calls: readonly PendingCall[]): Bundle[] {
   const bundles: Bundle[] = [];
   let last: string | null = null;
@@ -731,6 +769,11 @@ const NO_SIGNALS: readonly Command[] = [];
 function nothingDone(error: unknown): never {
   const why = error instanceof Error ? error.message : String(error);
   throw new ExecutionError('storage-unavailable', why);
+}
+
+function returned(): ExecutionError {
+  const why = 'Redis answered too late for another consumer of the same round trip';
+  return new ExecutionError('storage-unavailable', `${why}; what was taken returns to its queue.`);
 }
 
 const NO_ELEMENTS: readonly (Buffer | null)[] = [];
