@@ -322,6 +322,75 @@ function bulk(text: string): string {
   return `$${text.length}\r\n${text}\r\n`;
 }
 
+describe('Redis servers that accept connections and are silent', TIMEOUT, () => {
+  /** How many seconds pass, by the clock that is given to `run`, until what it returns is rejected as silence. */
+  async function silenceOf(
+    t: TestContext,
+    run: (clock: FakeClock, port: number) => Promise<unknown>,
+  ): Promise<number> {
+    const sockets = new Set<Socket>();
+    const server = createServer((socket) => sockets.add(socket.on('error', () => {})));
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    t.after(() => {
+      for (const socket of sockets) socket.destroy();
+      server.close();
+    });
+    const clock = new FakeClock();
+    const outcome = run(clock, (server.address() as AddressInfo).port).then(String, String);
+    let isSettled = false;
+    void outcome.finally(() => {
+      isSettled = true;
+    });
+    let passedMs = 0;
+    await until(async () => {
+      await turns();
+      if (isSettled) return true;
+      clock.advance(100);
+      passedMs += 100;
+      return false;
+    });
+    assert.match(await outcome, /no answer in time/);
+    return passedMs / 1000;
+  }
+
+  const topologyOf = (clock: FakeClock, url: string): Topology => {
+    const settings = readSettings({ url, settings: {} } as EngineOptions);
+    return new Topology({ clock, settings, library: null, onReady: () => {}, onDown: () => {} });
+  };
+
+  it('delay a start by ten seconds, if no other server can be asked', async (t) => {
+    const only = await silenceOf(t, (clock, port) => topologyOf(clock, `redis://127.0.0.1:${port}`).start());
+    assert.ok(only > 10 && only < 11, `${only} s`);
+    const several = await silenceOf(t, (clock, port) =>
+      topologyOf(clock, `redis://127.0.0.1:${port},127.0.0.1:${port}`).start(),
+    );
+    assert.ok(several > 11 && several < 12.5, `${several} s`);
+  });
+
+  for (const [isSuccessor, from, to] of [
+    [false, 10, 11],
+    [true, 2, 3],
+  ] as const) {
+    it(`delay ${isSuccessor ? 'the use of another master by two' : 'the first connection to a master by ten'} seconds`, async (t) => {
+      const seconds = await silenceOf(t, async (clock, port) => {
+        const master = new Master({
+          clock,
+          library: null,
+          settings: { login: LOGIN, wait: null, givenTime: null } as unknown as Settings,
+          locate: async () => ({ host: '127.0.0.1', port }),
+          isSuccessor,
+          onReady: () => {},
+          onDown: () => {},
+        });
+        t.after(() => master.stop());
+        await master.ready;
+      });
+      assert.ok(seconds > from && seconds < to, `${seconds} s`);
+    });
+  }
+});
+
 /** The commands in a packet. */
 function namesIn(packet: Buffer): string[] {
   return [...`${packet}`.matchAll(/\*\d+\r\n\$\d+\r\n(\w+)/g)].map(([, name = '']) => name);

@@ -7,12 +7,14 @@ import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { ask } from '../../src/engines/redis/client/connection.ts';
 import { readSettings } from '../../src/engines/redis/settings.ts';
-import { systemClock } from '../../src/util/clock.ts';
+import { type Clock, systemClock } from '../../src/util/clock.ts';
 import { plain } from '../support/broker.ts';
+import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import { freePort, type RedisServer, startRedis } from '../support/redis-servers.ts';
 import { Folder } from '../system/program.ts';
 import { redisEngine } from './redis.ts';
+import { passTo } from './redis-time.ts';
 
 const NAMESPACES = [plain('plain')];
 const POP = { group: '', count: 10, leaseMs: null };
@@ -84,16 +86,17 @@ describe('Redis over TLS, with a certificate for localhost', () => {
 
   it('says TLS to who speaks it to a plain port, or not to one that expects it', async () => {
     const plainServer = await startRedis();
-    const start = async (url: string): Promise<void> => {
-      await redisEngine({ url, namespaces: NAMESPACES, clock: null }).start();
-    };
+    const start = (url: string, ownClock: Clock): Promise<void> =>
+      redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock }).start();
     try {
+      // A plain server waits for the end of a line, and is silent.
+      const clock = new FakeClock();
       await assert.rejects(
-        start(`rediss://localhost:${plainServer.port}`),
+        passTo(clock, start(`rediss://localhost:${plainServer.port}`, clock)),
         /; if this port does not use TLS, write redis:/,
       );
       await assert.rejects(
-        start(`redis://localhost:${port}`),
+        start(`redis://localhost:${port}`, systemClock),
         /; if this port expects TLS, write rediss: for redis:$/,
       );
     } finally {

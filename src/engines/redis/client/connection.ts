@@ -56,10 +56,14 @@ export interface ConnectionOptions {
   readonly onReply?: () => void;
   /** Sends something every two seconds, so that a dead peer is noticed by its silence. Does not reject. */
   readonly heartbeat?: (connection: RedisConnection) => void;
-  readonly connectMs?: number;
+  /** How long the server may be silent during the first connect. */
+  readonly firstConnectMs?: number;
 }
 
-const CONNECT_MS = 2_000;
+/** How long a server may be silent during a connect. */
+export const CONNECT_MS = 2_000;
+/** At a start no call waits, and a node that cannot connect ends: a busy server has more time if no other can be tried. */
+export const START_CONNECT_MS = 10_000;
 const FIRST_RETRY_MS = 50;
 const MAX_RETRY_MS = 1_000;
 const TICK_MS = 500;
@@ -97,12 +101,14 @@ export class RedisConnection {
   #aliveAt = 0;
   #ticks = 0;
   #reason: Error | null = null;
+  #connectMs: number;
   #retryMs = FIRST_RETRY_MS;
   #cancelTick: CancelTimer = () => {};
   #cancelRetry: CancelTimer = () => {};
 
   constructor(options: ConnectionOptions) {
     this.#options = options;
+    this.#connectMs = options.firstConnectMs ?? CONNECT_MS;
     this.ready = this.#first.promise;
     this.ready.catch(() => {});
     const { username, password } = options.login;
@@ -252,6 +258,7 @@ export class RedisConnection {
       await this.#options.setUp(this);
       if (stream.destroyed || this.#isClosed) return;
       this.#isReady = true;
+      this.#connectMs = CONNECT_MS;
       this.#retryMs = FIRST_RETRY_MS;
       this.#options.onReply?.();
       this.#first.resolve();
@@ -265,6 +272,7 @@ export class RedisConnection {
     this.#isReady = false;
     if (this.#isClosed) return;
     const { clock, onDown } = this.#options;
+    this.#connectMs = CONNECT_MS;
     const reason = this.#reason ?? new CommandLost(false);
     this.#reason = null;
     this.#cancelRetry = clock.after(this.#retryMs, () => this.#connect());
@@ -295,9 +303,9 @@ export class RedisConnection {
 
   #onTick(): void {
     if (this.#isClosed) return;
-    const { heartbeat, connectMs = CONNECT_MS } = this.#options;
+    const { heartbeat } = this.#options;
     this.#ticks++;
-    if (this.#silentMs > (this.#isReady ? SILENCE_MS : connectMs))
+    if (this.#silentMs > (this.#isReady ? SILENCE_MS : this.#connectMs))
       this.reconnect(new Error(this.#explained(SILENT)));
     else if (this.#isReady && this.#ticks % TICKS_PER_HEARTBEAT === 0) heartbeat?.(this);
     this.#tick();
@@ -313,13 +321,13 @@ export async function ask(
   login: Login,
   clock: Clock,
   { name, args }: Command,
-  connectMs: number,
+  firstConnectMs: number,
 ): Promise<Reply> {
   let reply: Reply = null;
   const connection = new RedisConnection({
     clock,
     login,
-    connectMs,
+    firstConnectMs,
     locate: async () => address,
     setUp: async () => {
       reply = await connection.send(name, args);

@@ -2,12 +2,14 @@ import type { Library } from '../library.ts';
 import type { Settings } from '../settings.ts';
 import {
   asString,
+  CONNECT_MS,
   type Command,
   CommandLost,
   type ConnectionOptions,
   RedisConnection,
   type Reply,
   ReplyError,
+  START_CONNECT_MS,
 } from './connection.ts';
 
 /** One command for a master. */
@@ -43,7 +45,7 @@ interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate'> {
   /** Null: the master executes none of our functions. */
   readonly library: Library | null;
   readonly settings: Settings;
-  /** It replaces a master that failed. */
+  /** It is not one of those with which the node started. */
   readonly isSuccessor: boolean;
   /**
    * Called at each new connection.
@@ -146,7 +148,8 @@ export class Master {
   /** A further connection to the same server, for subscriptions. */
   connect(options: Omit<ConnectionOptions, 'clock' | 'locate' | 'login'>): RedisConnection {
     const { clock, locate, settings } = this.#options;
-    return new RedisConnection({ ...options, clock, locate, login: settings.login });
+    const firstConnectMs = this.#firstConnectMs;
+    return new RedisConnection({ ...options, clock, locate, login: settings.login, firstConnectMs });
   }
 
   /** Opens new connections: the server replied that it is no longer a master. */
@@ -161,6 +164,10 @@ export class Master {
     for (const connection of this.#connections) connection.close();
   }
 
+  get #firstConnectMs(): number {
+    return this.#options.isSuccessor ? CONNECT_MS : START_CONNECT_MS;
+  }
+
   #open(): RedisConnection {
     const { clock, locate, library, settings, onReady, onDown } = this.#options;
     const { login, wait } = settings;
@@ -169,6 +176,7 @@ export class Master {
       clock,
       locate,
       login,
+      firstConnectMs: this.#firstConnectMs,
       setUp: async (connection) => {
         facts = await checkServer(connection, library, login.db);
         connection.wait = wait ?? Math.min(1, facts.replicas);

@@ -1,7 +1,7 @@
 import type { CancelTimer, Clock } from '../../../util/clock.ts';
 import type { Library } from '../library.ts';
 import type { Address, Login, Settings } from '../settings.ts';
-import { ask, asString, type Command, type Reply } from './connection.ts';
+import { ask, asString, type Command, type Reply, START_CONNECT_MS } from './connection.ts';
 import { Master, type ServerFacts } from './master.ts';
 
 interface TopologyOptions {
@@ -206,9 +206,17 @@ export class Topology {
     read: (reply: Reply, address: Address) => T,
   ): Promise<T> {
     let problem: unknown;
-    for (const address of addresses) {
+    for (const [i, address] of addresses.entries()) {
+      const isLastHope = !this.#isStarted && i === addresses.length - 1;
       try {
-        return read(await ask(address, login, this.#options.clock, command, ASK_MS), address);
+        const reply = await ask(
+          address,
+          login,
+          this.#options.clock,
+          command,
+          isLastHope ? START_CONNECT_MS : ASK_MS,
+        );
+        return read(reply, address);
       } catch (error) {
         const which = addresses.length > 1 ? `${address.host}:${address.port}: ` : '';
         problem = new Error(`${which}${(error as Error).message}`);
