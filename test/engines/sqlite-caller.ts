@@ -40,26 +40,34 @@ export interface Line {
   readonly token?: string | undefined;
 }
 
-function print(line: Line): void {
-  process.stdout.write(`${JSON.stringify(line)}\n`);
+function print(line: Line): Promise<void> {
+  return write(JSON.stringify(line));
+}
+
+/**
+ * Resolves when the system has the line. What a test that gets no processor time does not read stays in this process once the system's
+ * buffer is full, and SIGKILL takes it along: without waiting, calls would be made and acknowledged that the test never hears of.
+ */
+function write(line: string): Promise<void> {
+  return new Promise((resolve) => process.stdout.write(`${line}\n`, () => resolve()));
 }
 
 async function settle(call: string, action: SettleAction): Promise<void> {
   const [ref] = held.splice(random.between(0, held.length - 1), 1);
   if (ref === undefined) return;
-  print({ is: 'calling', call, id: ref.id });
+  await print({ is: 'calling', call, id: ref.id });
   const [result] = await storage.settle([{ ...ref, queue, from: 'reserved', action }]);
   if (result?.outcome !== 'done') throw new Error(`${call}: ${result?.outcome}`);
-  print({ is: 'done', call, id: ref.id });
+  await print({ is: 'done', call, id: ref.id });
   if (call === 'extend') held.push(ref);
 }
 
 async function take(call: 'pop' | 'reserve'): Promise<void> {
-  print({ is: 'calling', call });
+  await print({ is: 'calling', call });
   const leaseMs = call === 'pop' ? null : 600_000;
   const [delivery] = (await storage.take(queue, { group: '', count: 1, leaseMs })).deliveries;
   const token = delivery?.lease?.token;
-  if (delivery !== undefined) print({ is: 'done', call, id: delivery.id, token });
+  if (delivery !== undefined) await print({ is: 'done', call, id: delivery.id, token });
   if (delivery === undefined) return;
   if (token === undefined) popped = delivery;
   else held.push({ id: delivery.id, group: '', token });
@@ -67,11 +75,11 @@ async function take(call: 'pop' | 'reserve'): Promise<void> {
 
 const calls: Readonly<Record<string, () => Promise<void>>> = {
   insert: async () => {
-    print({ is: 'calling', call: 'insert' });
+    await print({ is: 'calling', call: 'insert' });
     const [id] = await storage.insert(queue, [
       newElement({ body: Buffer.alloc(random.pick([10, 900, 3000])) }),
     ]);
-    print({ is: 'done', call: 'insert', id });
+    await print({ is: 'done', call: 'insert', id });
   },
   pop: () => take('pop'),
   reserve: () => take('reserve'),
@@ -82,10 +90,10 @@ const calls: Readonly<Record<string, () => Promise<void>>> = {
   undo: async () => {
     if (popped === null) return;
     const { id } = popped;
-    print({ is: 'calling', call: 'undo', id });
+    await print({ is: 'calling', call: 'undo', id });
     await storage.undoTake(queue, [popped]);
     popped = null;
-    print({ is: 'done', call: 'undo', id });
+    await print({ is: 'done', call: 'undo', id });
   },
 };
 
@@ -97,7 +105,7 @@ const modes: Readonly<Record<string, () => Promise<void>>> = {
   },
   script: async () => {
     for (const call of argument.split(',')) await calls[call]?.();
-    print({ is: 'done', call: 'script' });
+    await print({ is: 'done', call: 'script' });
   },
   insert: async () => {
     let next = Number(argument);
@@ -106,7 +114,7 @@ const modes: Readonly<Record<string, () => Promise<void>>> = {
         const number = next++;
         const body = Buffer.alloc(20 + (number % 400), `${number} `);
         await storage.insert(queue, [newElement({ body })]);
-        process.stdout.write(`${number}\n`);
+        await write(String(number));
       }
     };
     await Promise.all(Array.from({ length: 8 }, insertAll));
@@ -116,7 +124,7 @@ const modes: Readonly<Record<string, () => Promise<void>>> = {
     const [id] = await storage.insert(queue, [newElement()]);
     const { deliveries } = await storage.take(queue, { group: '', count: 100, leaseMs: 600_000 });
     const token = deliveries.find((delivery) => delivery.id === id)?.lease?.token;
-    process.stdout.write(`${JSON.stringify({ found: ready + reserved, id, token })}\n`);
+    await write(JSON.stringify({ found: ready + reserved, id, token }));
   },
 };
 
