@@ -403,6 +403,7 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     // What still comes is discarded, so that the end of the stream is seen.
     this.socket.resume();
     this.guard(() => this.release(countTries));
+    this.guard(() => this.writer.dropElements());
     let isClosing = false;
     const close = (): void => {
       if (isClosing || this.#state === 'gone') return;

@@ -10,6 +10,9 @@ export interface WriteObserver {
   lost(): void;
 }
 
+/** Of a frame with an element, or a part of one, whose write nobody needs to know about. */
+export const UNOBSERVED: WriteObserver = { written: () => {}, lost: () => {} };
+
 /** A TCP or TLS socket, or a stream that runs over one. */
 export interface ClientSocket extends Duplex {
   /** The socket that carries it; not given: it is a socket itself. */
@@ -41,12 +44,15 @@ const CAPACITY_BYTES = 64 * 1024;
 /** A part of what is written. A string has one character for each byte. */
 type WrittenPart = string | Buffer;
 
+interface WrittenFrame {
+  readonly parts: readonly WrittenPart[];
+  /** Null: it has no element. */
+  readonly observer: WriteObserver | null;
+}
+
 /** Frames that leave in one write. */
 interface Chunk {
-  readonly parts: WrittenPart[];
-  readonly observers: WriteObserver[];
-  /** Whether the last frame ends something that has an observer. */
-  endsObserved: boolean;
+  readonly frames: WrittenFrame[];
   bytes: number;
 }
 
@@ -84,29 +90,33 @@ export class SocketWriter {
     return this.#writing === null ? CAPACITY_BYTES - this.#bytes : 0;
   }
 
-  /** Adds a frame. @param observer of what ends with it */
+  /** Adds a frame. @param observer of the element that ends with it, or is in it; null: it has none */
   add(observer: WriteObserver | null, ...parts: readonly WrittenPart[]): void {
     if (this.#isEnded || this.#isClosed) {
       observer?.lost();
       return;
     }
-    const chunk = this.#openChunk();
-    chunk.endsObserved = observer !== null;
-    if (observer !== null) chunk.observers.push(observer);
-    const before = chunk.bytes;
-    for (const part of parts) {
-      const last = chunk.parts.length - 1;
-      if (typeof part === 'string' && typeof chunk.parts[last] === 'string') chunk.parts[last] += part;
-      else chunk.parts.push(part);
-      chunk.bytes += part.length;
-    }
-    this.#count(chunk.bytes - before);
+    this.#append({ parts, observer });
     if (this.#isFlushPlanned) return;
     this.#isFlushPlanned = true;
     setImmediate(() => {
       this.#isFlushPlanned = false;
       this.#flush();
     });
+  }
+
+  /**
+   * Drops all elements of which no byte was written, because their client ends the session: it would ignore them. Other frames stay.
+   */
+  dropElements(): void {
+    const waiting = this.#chunks.splice(0).flatMap(({ frames }) => frames);
+    const lost: WriteObserver[] = [];
+    for (const frame of waiting) {
+      this.#count(-lengthOf(frame));
+      if (frame.observer === null) this.#append(frame);
+      else lost.push(frame.observer);
+    }
+    for (const observer of lost) observer.lost();
   }
 
   /**
@@ -124,18 +134,22 @@ export class SocketWriter {
     if (this.#isClosed) return;
     this.#isClosed = true;
     this.#endStall();
-    const lost = [this.#writing, ...this.#chunks].flatMap((chunk) => chunk?.observers ?? []);
+    const lost = [this.#writing, ...this.#chunks].flatMap((chunk) => chunk?.frames ?? []);
     this.#chunks.length = 0;
     this.#count(-this.#bytes);
-    for (const observer of lost) observer.lost();
+    for (const { observer } of lost) observer?.lost();
   }
 
-  #openChunk(): Chunk {
-    const last = this.#chunks.at(-1);
-    if (last !== undefined && last.bytes < CHUNK_BYTES) return last;
-    const chunk: Chunk = { parts: [], observers: [], endsObserved: false, bytes: 0 };
-    this.#chunks.push(chunk);
-    return chunk;
+  #append(frame: WrittenFrame): void {
+    let chunk = this.#chunks.at(-1);
+    if (chunk === undefined || chunk.bytes >= CHUNK_BYTES) {
+      chunk = { frames: [], bytes: 0 };
+      this.#chunks.push(chunk);
+    }
+    chunk.frames.push(frame);
+    const bytes = lengthOf(frame);
+    chunk.bytes += bytes;
+    this.#count(bytes);
   }
 
   #count(bytes: number): void {
@@ -162,7 +176,7 @@ export class SocketWriter {
   #write(chunk: Chunk): boolean {
     const socket = this.#socket;
     this.#writing = chunk;
-    const parts = joined(chunk.parts);
+    const parts = joined(chunk.frames);
     if (parts.length > 1) socket.cork();
     for (const [i, part] of parts.entries()) {
       const isLast = i === parts.length - 1;
@@ -178,9 +192,9 @@ export class SocketWriter {
     if (socket.writableLength === 0) this.#done(chunk);
     else {
       // The kernel has an unknown part of it; only its last frame cannot be whole there.
-      const last = chunk.endsObserved ? chunk.observers.pop() : undefined;
-      for (const observer of chunk.observers.splice(0)) observer.written();
-      if (last !== undefined) chunk.observers.push(last);
+      const last = chunk.frames.pop();
+      for (const { observer } of chunk.frames.splice(0)) observer?.written();
+      if (last !== undefined) chunk.frames.push(last);
       this.#options.counts.stalled += 1;
       this.#planStallCheck();
     }
@@ -197,7 +211,7 @@ export class SocketWriter {
     this.#writing = null;
     this.#endStall();
     this.#count(-chunk.bytes);
-    for (const observer of chunk.observers) observer.written();
+    for (const { observer } of chunk.frames) observer?.written();
   }
 
   /** A large body is one write: while the kernel takes some of it, however slowly, the client reads. */
@@ -218,21 +232,33 @@ export class SocketWriter {
   }
 }
 
-/** Small buffers that follow each other become one; all other parts are written from where they are. */
-function joined(parts: readonly WrittenPart[]): readonly WrittenPart[] {
-  if (parts.length === 1) return parts;
+function lengthOf({ parts }: WrittenFrame): number {
+  let bytes = 0;
+  for (const part of parts) bytes += part.length;
+  return bytes;
+}
+
+/** Strings that follow each other become one, and so do small buffers; all other parts are written from where they are. */
+function joined(frames: readonly WrittenFrame[]): readonly WrittenPart[] {
   const written: WrittenPart[] = [];
+  let text = '';
   let small: Buffer[] = [];
-  for (const part of parts) {
-    if (typeof part !== 'string' && part.length < JOINED_BYTES) {
-      small.push(part);
-      continue;
-    }
-    if (small.length > 0) written.push(Buffer.concat(small));
+  const endRun = (): void => {
+    if (text !== '') written.push(text);
+    if (small.length > 0) written.push(small.length === 1 ? (small[0] as Buffer) : Buffer.concat(small));
+    text = '';
     small = [];
-    written.push(part);
+  };
+  for (const { parts } of frames) {
+    for (const part of parts) {
+      const isText = typeof part === 'string';
+      if (isText ? small.length > 0 : text !== '' || part.length >= JOINED_BYTES) endRun();
+      if (isText) text += part;
+      else if (part.length < JOINED_BYTES) small.push(part);
+      else written.push(part);
+    }
   }
-  if (small.length > 0) written.push(Buffer.concat(small));
+  endRun();
   return written;
 }
 

@@ -325,7 +325,7 @@ export class StompWriter extends SocketWriter {
   }
 
   /** Adds a frame with a body. */
-  addMessage(head: string, body: Uint8Array, observer: WriteObserver | null): void {
+  addMessage(head: string, body: Uint8Array, observer: WriteObserver): void {
     const bytes = body instanceof Buffer ? body : Buffer.from(body.buffer, body.byteOffset, body.byteLength);
     if (bytes.length < JOINED_BYTES)
       this.add(observer, `${head}${bytes.toString('latin1')}${this.#frameEnd}`);

@@ -5,6 +5,7 @@ import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { type ConsumerOptions, MAX_TAKE } from '../session/consumer.ts';
 import { Outstanding, PushConsumer, type PushConsumerOptions } from '../session/push-consumer.ts';
 import { QueueBrowser } from '../session/queue-browser.ts';
+import { UNOBSERVED } from '../session/socket-writer.ts';
 import { groupOf, milliseconds, sentValue, whole } from '../session/values.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { type Frame, type HeadRules, headerLine, headerOf, malformed } from './codec.ts';
@@ -262,7 +263,7 @@ class BrowsingSubscription extends QueueBrowser<StompSession> {
     const { writer, counts } = this.session;
     const head = this.#heads.of(delivery, null);
     counts.messages += 1;
-    writer.addMessage(head, delivery.body, null);
+    writer.addMessage(head, delivery.body, UNOBSERVED);
     return head.length + delivery.body.byteLength;
   }
 

@@ -137,7 +137,11 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'a popped element that the client never saw is lost',
     suite: 'AMQP clients that go away',
-    edits: shared('socket-writer.ts', '    if (observer !== null) chunk.observers.push(observer);\n', ''),
+    edits: shared(
+      'socket-writer.ts',
+      'this.#append({ parts, observer });',
+      'this.#append({ parts, observer: null });',
+    ),
   },
   {
     name: 'a header of an element forges an annotation of the server',

@@ -310,6 +310,34 @@ function sessionSuite(driver: SessionDriver): void {
         assert.ok(rest.every(([body]) => !seen.has(numberOf(body))));
       });
 
+      for (const end of ['says so', 'is sent away'] as const) {
+        it(`and ${end}, and reads on: what was popped for it and no byte of which was written returns`, async () => {
+          await start();
+          const count = 600;
+          await node.insert('a', ...bodies(count, 30_000));
+          const client = await login();
+          const consumer = await client.consume('a', { window: count, isPop: true });
+          for (let i = 0; i < 20; i++) await consumer.next();
+          client.socket.pause();
+          await stalled(node, 1);
+          const { ready } = await node.sizes('a');
+          const waiting = Math.floor(node.server.counts.outgoingBytes / 30_000);
+          assert.ok(waiting > 1, `${waiting} wait to be written`);
+          if (end === 'says so') client.leave();
+          else void node.server.stop();
+          await until(() => node.server.counts.subscriptions === 0);
+          client.socket.resume();
+          await gone();
+          const rest = await left('a');
+          // The first of those that wait is part of the write that has begun.
+          assert.ok(rest.length >= ready + waiting - 1, `${rest.length - ready} of ${waiting} returned`);
+          assert.deepEqual(
+            rest.map(([body]) => Number.parseInt(body, 10)),
+            Array.from({ length: rest.length }, (_, i) => count - rest.length + i),
+          );
+        });
+      }
+
       it('is noticed when it takes nothing for too long', async () => {
         await start();
         await node.insert('a', ...bodies(400, 60_000));

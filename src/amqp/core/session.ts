@@ -1,4 +1,4 @@
-import type { WriteObserver } from '../../session/socket-writer.ts';
+import { UNOBSERVED, type WriteObserver } from '../../session/socket-writer.ts';
 import { Fifo } from '../../util/fifo.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import { DESCRIBED, PERFORMATIVE } from './codes.ts';
@@ -32,8 +32,8 @@ export class SentDelivery {
   readonly endpoint: SenderEndpoint;
   /** It needs no outcome. */
   readonly isSettled: boolean;
-  /** Learns what becomes of it; null: nobody does. */
-  observer: WriteObserver | null = null;
+  /** Learns what becomes of it. */
+  observer: WriteObserver = UNOBSERVED;
   /**
    * Its delivery-id; -1 before its first frame is written. Clients end their connection if an id is left out, and a link may
    * end before its messages are sent.
@@ -381,7 +381,7 @@ export class SessionEndpoint {
     if (!(waiting instanceof SentDelivery)) return;
     if (waiting.id === -1) this.#unnumbered -= 1;
     this.#connection.host.onQueued(waiting.at - waiting.bytes.length);
-    waiting.observer?.lost();
+    waiting.observer.lost();
   }
 
   #enqueue(waiting: Waiting): void {
@@ -438,7 +438,7 @@ export class SessionEndpoint {
       this.#remoteWindow -= 1;
       this.#nextOutgoingId = next(this.#nextOutgoingId);
       const sent = frame.length === frameEnd ? frame : frame.subarray(0, frameEnd);
-      this.#connection.send(sent, hasMore ? null : observer);
+      this.#connection.send(sent, hasMore ? UNOBSERVED : observer);
       if (hasMore) continue;
       // It may stay unsettled for long.
       delivery.bytes = NOTHING;
