@@ -3,7 +3,8 @@ import type { Queue, SettleAction, SettleItem, SettleOutcome } from '../broker/q
 import type { NewElement } from '../model/element.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import type { ClientSession } from './client-session.ts';
-import type { Outstanding } from './push-consumer.ts';
+import { type Outstanding, returnOutstanding } from './push-consumer.ts';
+import { isCertain, MAX_SETTLED, settleInSteps } from './settle-steps.ts';
 
 // What the frames of one turn of the event loop ask of the engine. A ticket is what a protocol confirms: a receipt, a delivery.
 
@@ -109,6 +110,7 @@ export class InsertBatcher<Ticket> {
 
 /** The elements of several frames, and where those of each frame end. */
 interface SettleBatch<Ticket> {
+  readonly outstanding: Outstanding[];
   readonly items: SettleItem[];
   /** Those next to each other with the same ticket are one. */
   readonly frames: { end: number; readonly ticket: Ticket | null }[];
@@ -140,10 +142,13 @@ export class SettleBatcher<Ticket> {
     const batches = action.kind === 'finish' ? this.#commits : this.#returns;
     let batch = batches.get(queue);
     if (batch === undefined) {
-      batch = { items: [], frames: [], bytes: 0 };
+      batch = { outstanding: [], items: [], frames: [], bytes: 0 };
       batches.set(queue, batch);
     }
-    for (const one of settled) batch.items.push(queue.item(one, action));
+    for (const one of settled) {
+      batch.outstanding.push(one);
+      batch.items.push(queue.item(one, action));
+    }
     batch.bytes += bytes;
     const last = batch.frames.at(-1);
     // Each of two frames with one receipt id is confirmed. A ticket that is an object, or none, may stand for many frames.
@@ -160,8 +165,11 @@ export class SettleBatcher<Ticket> {
     }
   }
 
-  /** A frame took effect if each of its elements was settled. */
-  async #settle(queue: Queue, { items, frames, bytes }: SettleBatch<Ticket>): Promise<void> {
+  /**
+   * A frame took effect if each of its elements was settled. What is certainly not settled because a call failed returns to the queue:
+   * the client cannot settle it again.
+   */
+  async #settle(queue: Queue, { outstanding, items, frames, bytes }: SettleBatch<Ticket>): Promise<void> {
     const session = this.#session;
     const { work } = session;
     const count = items.length;
@@ -189,33 +197,11 @@ export class SettleBatcher<Ticket> {
         frames.slice(ended).map(({ ticket }) => ticket),
         failure,
       );
+      // After that: consumers of this session would be sent it again.
+      const left = outstanding.slice(isCertain(failure) ? settled : settled + MAX_SETTLED);
+      if (left.length > 0) await returnOutstanding(queue, left, true, session);
     } finally {
       work.end(count, bytes);
     }
-  }
-}
-
-/**
- * Elements that are settled in one call. An engine executes it as a whole, and what others ask of it waits behind that: one call for
- * a window of 65,536 took Redis 1.2 s.
- */
-const MAX_SETTLED = 1000;
-
-/**
- * Settles any number of elements, one call after the other.
- * @param note called for each element that a call settled, or refused to
- * @param after what it waits for first
- * @throws what a call does; the elements that were not noted may be settled, or not
- */
-export async function settleInSteps(
-  queue: Queue,
-  items: readonly SettleItem[],
-  note: (item: SettleItem, outcome: SettleOutcome) => void,
-  after: Promise<unknown> | null = null,
-): Promise<void> {
-  for (let from = 0; from < items.length; from += MAX_SETTLED) {
-    const step = items.length <= MAX_SETTLED ? items : items.slice(from, from + MAX_SETTLED);
-    const results = await queue.settleAll(step, from === 0 ? after : null);
-    for (const [i, item] of step.entries()) note(item, results[i]?.outcome ?? 'not-found');
   }
 }

@@ -3,9 +3,9 @@ import type { Queue } from '../broker/queue.ts';
 import type { Delivery, ElementId, GroupName } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer } from '../util/clock.ts';
-import { settleInSteps } from './batchers.ts';
 import type { ClientSession } from './client-session.ts';
 import { type ConsumerOptions, MAX_TAKE, SessionConsumer } from './consumer.ts';
+import { settleInSteps } from './settle-steps.ts';
 import type { WriteObserver } from './socket-writer.ts';
 
 /** What a consumer takes, checked, and how. */

@@ -4,6 +4,7 @@ import type { Queue, SettleAction, SettleResult } from '../broker/queue.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Outstanding } from '../session/push-consumer.ts';
+import { isCertain } from '../session/settle-steps.ts';
 import { ownBytes, ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { malformed } from './codec.ts';
@@ -285,13 +286,6 @@ async function allEnded(calls: readonly Promise<void>[]): Promise<void> {
   const ended = await Promise.allSettled(calls);
   const failures = ended.flatMap((one) => (one.status === 'rejected' ? [one.reason as unknown] : []));
   if (failures.length > 0) throw failures.find((failure) => !isCertain(failure)) ?? failures[0];
-}
-
-/** Whether what failed this way has changed nothing. */
-function isCertain(failure: unknown): failure is QuaysideError {
-  return (
-    failure instanceof QuaysideError && failure.code !== 'outcome-unknown' && failure.code !== 'internal'
-  );
 }
 
 function doneInPart(cause: QuaysideError): QuaysideError {

@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { afterEach, describe, it } from 'node:test';
 import type { User } from '../../src/access/user.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
 import type { SessionServer } from '../../src/session/server.ts';
 import { holdCounts } from '../support/held-counts.ts';
 import { holdInserts } from '../support/held-inserts.ts';
@@ -174,6 +175,30 @@ function sessionSuite(driver: SessionDriver): void {
       assert.ok(Math.max(...calls) <= 1000, `${calls}`);
       assert.deepEqual(await node.sizes('a'), { ready: count - 600, scheduled: 0, reserved: 0 });
     });
+
+    for (const { code, returns } of [
+      { code: 'storage-unavailable', returns: true },
+      { code: 'outcome-unknown', returns: false },
+    ] as const) {
+      it(`whose client settles what the engine answers with ${code}: it ${returns ? 'returns at once, as a failed try' : 'is left to its lease'}`, async () => {
+        await start();
+        await node.insert('a', 'x');
+        const consumer = await (await login()).consume('a', { window: 1 });
+        const taken = await consumer.next();
+        const { storage } = node.engine.engine;
+        const settle = storage.settle.bind(storage);
+        storage.settle = (items, time) =>
+          items.some(({ action }) => action.kind === 'finish')
+            ? Promise.reject(new QuaysideError(code, 'Settling failed.'))
+            : settle(items, time);
+        taken.accept();
+        assert.equal(await consumer.ended, code);
+        await until(() => node.server.counts.subscriptions === 0);
+        storage.settle = settle;
+        if (returns) await until(async () => (await node.sizes('a')).reserved === 0);
+        assert.deepEqual(await left('a'), returns ? [['x', 1]] : []);
+      });
+    }
 
     it('stops reading while 4 MiB of what its client sent are pending, also if that is in headers', async () => {
       await start();
