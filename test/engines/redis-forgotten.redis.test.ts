@@ -154,3 +154,27 @@ it('the configured dead-letter queue stays', async () => {
     assert.deepEqual(await one.storage.queues('plain'), ['dead']);
   });
 });
+
+it('counters that another node adds to a queue just after it was dropped do not stay for ever; those of a queue do', async () => {
+  await withNodes(2, async (nodes, _clock, prefix) => {
+    const [one, two] = nodes;
+    assert.ok(one && two);
+    const { port } = await standalone();
+    const left = (queue: QueueKey): number =>
+      Number(redisCli('-p', String(port), 'TTL', new Keys(prefix).queue(queue).stats));
+    const [gone, kept] = [named('gone'), named('kept')];
+    for (const queue of [gone, kept]) {
+      await one.storage.insert(queue, newElements('a'));
+      await one.storage.take(queue, POP);
+    }
+    assert.equal(await one.storage.drop(gone), true);
+    for (const queue of [gone, kept]) two.stats.add(queue, '', { put: 1, get: 1 });
+    await two.stats.flush();
+    assert.ok(left(gone) > 0);
+    assert.equal(left(kept), -1);
+    await one.storage.insert(gone, newElements('b'));
+    two.stats.add(gone, '', { put: 1 });
+    await two.stats.flush();
+    assert.equal(left(gone), -1, 'the queue is there again');
+  });
+});

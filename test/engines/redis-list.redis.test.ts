@@ -257,6 +257,44 @@ for (const { name, url } of servers) {
       assert.deepEqual(bodyTexts((await pop(queue)).deliveries), ['a', 'b']);
     });
 
+    it('makes no queue known by a look for the key of a request', async () => {
+      const queue = freshQueue();
+      const request = { key: ':user:k', fingerprint: 'f' };
+      const repeats: number[] = [];
+      const onRepeat = (index: number): unknown => repeats.push(index);
+      assert.deepEqual(await storage.insert(queue, [], { request, onRepeat }), []);
+      assert.ok(!(await storage.queues('plain')).includes(queue.name));
+      await storage.insert(queue, newElements('a'), { request });
+      await storage.insert(queue, [], { request, onRepeat });
+      assert.deepEqual(repeats, [0]);
+    });
+
+    it('forgets the keys of elements and requests with a queue that is dropped, and remembers later ones', async () => {
+      const queue = freshQueue();
+      const elements = [
+        newElement({ body: 'a', dedupKey: 'a', fingerprint: 'one' }),
+        newElement({ body: 'b', dedupKey: 'b', fingerprint: 'one' }),
+      ];
+      const others = elements.map((element) => ({ ...element, fingerprint: 'two' }));
+      const request = { key: ':user:k', fingerprint: 'f' };
+      await storage.insert(queue, elements);
+      await storage.insert(queue, newElements('c'), { request });
+      await pop(queue);
+      assert.equal(await storage.drop(queue), true);
+      assert.ok(!(await storage.queues('plain')).includes(queue.name));
+      const one = await storage.insert(queue, others.slice(0, 1));
+      const many = await storage.insert(queue, others);
+      assert.deepEqual(many.slice(0, 1), one, 'what was stored since is a repeat');
+      const repeats: number[] = [];
+      const asked = await storage.insert(queue, newElements('c'), {
+        request,
+        onRepeat: (index) => repeats.push(index),
+      });
+      assert.deepEqual([asked.length, repeats], [1, []]);
+      assert.deepEqual(bodyTexts((await pop(queue)).deliveries), ['a', 'b', 'c']);
+      assert.deepEqual(await storage.insert(queue, others.toReversed()), many.toReversed());
+    });
+
     it('counts, pages and purges', async () => {
       const queue = freshQueue();
       await storage.insert(queue, newElements('a', 'b', 'c', 'd', 'e'));

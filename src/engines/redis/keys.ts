@@ -50,6 +50,11 @@ export class Keys {
     return `${this.#prefix}:{${queueText(queue)}}:k:${key}`;
   }
 
+  /** Exists for a while after a queue of the `list` variant was dropped: its dedup keys from before it are void. */
+  listDropped(queue: QueueKey): string {
+    return `${this.#prefix}:{${queueText(queue)}}:d`;
+  }
+
   /** Names of the known queues of a namespace, by when they were last used. */
   names(ns: string): string {
     return `${this.#prefix}:queues:${escaped(ns).replace(OWN_WORDS, '%$1')}`;

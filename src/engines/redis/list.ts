@@ -88,7 +88,11 @@ export class ListStorage implements Storage {
   ): Promise<ElementId[]> {
     if (request === null) return this.#insert(queue, elements, options);
     if (elements.length > 0) return this.#insert(queue, withRequestKeys(elements, request), options);
-    if (await isRequestSeen(this, queue, request)) options.onRepeat?.(0, true);
+    const probing = {
+      insert: (of: QueueKey, probes: readonly NewElement[], given: InsertOptions = {}) =>
+        this.#insert(of, probes, { ...options, ...given }, false),
+    };
+    if (await isRequestSeen(probing, queue, request)) options.onRepeat?.(0, true);
     return [];
   }
 
@@ -96,6 +100,7 @@ export class ListStorage implements Storage {
     queue: QueueKey,
     elements: readonly NewElement[],
     { signal = null, onRepeat = null, leftMs }: InsertOptions,
+    creates = true,
   ): Promise<ElementId[]> {
     if (elements.length === 0) return [];
     const windowMs = this.#dedupWindowMs;
@@ -112,7 +117,7 @@ export class ListStorage implements Storage {
     });
     const call = { items, windowMs, onRepeat };
     const deadlineAt = this.#batchers.deadline(leftMs);
-    const options = { join: 'lpush', stores: true, creates: true, signal, items: items.length, bytes };
+    const options = { join: 'lpush', stores: true, creates, signal, items: items.length, bytes };
     return this.#batchers.call(queue, LPUSH, call, { ...options, deadlineAt });
   }
 

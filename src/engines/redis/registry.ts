@@ -72,6 +72,7 @@ export class Registry {
   readonly #executor: Executor;
   readonly #keys: Keys;
   readonly #settings: Settings;
+  readonly #dedupWindowMs: number;
   /** By queue: when it was made known, or noted as used and found known. */
   readonly #declared = new Map<string, number>();
   /** By queue: when a use was noted last. */
@@ -87,10 +88,11 @@ export class Registry {
   /** What the clock showed last. */
   #seenAt = Number.NEGATIVE_INFINITY;
 
-  constructor({ executor, keys, settings }: Pick<RedisContext, 'executor' | 'keys' | 'settings'>) {
-    this.#executor = executor;
-    this.#keys = keys;
-    this.#settings = settings;
+  constructor(context: Pick<RedisContext, 'executor' | 'keys' | 'settings' | 'dedupWindowMs'>) {
+    this.#executor = context.executor;
+    this.#keys = context.keys;
+    this.#settings = context.settings;
+    this.#dedupWindowMs = context.dedupWindowMs;
   }
 
   /** The time by which entries are compared; with `queue`, that of the server which has it. */
@@ -188,7 +190,7 @@ export class Registry {
 
   /** Deletes what is stored of a queue, unless it is not empty. @throws ExecutionError */
   forget(queue: QueueKey): Promise<boolean> {
-    return this.#delete(queue, 'forget');
+    return this.#delete(queue, 'forget', []);
   }
 
   /**
@@ -201,15 +203,17 @@ export class Registry {
     const score = await this.#executor.read(key, 'ZSCORE', [key, name]);
     const usedAt = score === null ? null : Number(asString(score));
     if (usedAt !== null) await this.unname(ns, { name, usedAt }, -DROP_MARK_MS);
-    if (!(await this.#delete(queue, 'drop'))) return false;
+    const isKeyed = usedAt !== null && this.#settings.variant === 'list' && this.#dedupWindowMs > 0;
+    if (!(await this.#delete(queue, 'drop', isKeyed ? [this.#keys.listDropped(queue)] : []))) return false;
     this.forgetWritten(queue);
     if (usedAt !== null) await this.unname(ns, { name, usedAt: usedAt - DROP_MARK_MS }, null);
     return true;
   }
 
-  async #delete(queue: QueueKey, by: 'forget' | 'drop'): Promise<boolean> {
+  async #delete(queue: QueueKey, by: 'forget' | 'drop', more: readonly string[]): Promise<boolean> {
     const { hash, order, stats } = this.#keys.queue(queue);
-    return (await this.#executor.call(by, [hash, order, stats, this.#keys.list(queue)], [])) === 1;
+    const keys = [hash, order, stats, this.#keys.list(queue), ...more] as const;
+    return (await this.#executor.call(by, keys, [this.#dedupWindowMs])) === 1;
   }
 
   /** Makes a queue unknown, or keeps its name for this much longer, unless it was used since. @throws ExecutionError */

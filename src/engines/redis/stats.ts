@@ -27,7 +27,8 @@ export class RedisCounters implements CounterStore {
             if (counters[name] !== 0) args.push(`${name}:${group}`, counters[name]);
           }
         }
-        return executor.call('count', [keys.queue(queue).stats], args, options);
+        const { stats, hash } = keys.queue(queue);
+        return executor.call('count', [stats, hash, keys.list(queue)], args, options);
       }),
     );
   }

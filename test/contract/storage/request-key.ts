@@ -64,6 +64,12 @@ export function requestKeyContract({
       assert.deepEqual(await on.pop(queue), []);
     });
 
+    it('makes no queue known by a call without elements, which only looks', async () => {
+      const queue = on.queue();
+      assert.deepEqual(await insert(on.storage, queue, [], requestOf('k')), { ids: [], repeats: [] });
+      assert.ok(!(await on.storage.queues(queue.ns)).includes(queue.name));
+    });
+
     it('returns the same ids whatever timing and groups the elements have', async () => {
       const queue = on.queue('stream');
       const elements = [

@@ -10,7 +10,8 @@
 -- removed. Returns 1, or 0 if the queue was used since.
 -- forget: keys: those of a queue (queue.lua), and others of its slot. Deletes an empty queue; returns 0 if it is not empty, or
 -- was declared with options.
--- drop: the same keys. Deletes a queue that holds no delivery and no outbox entry, whatever else it remembers.
+-- drop: the same keys. Deletes a queue that holds no delivery and no outbox entry, whatever else it remembers. With a list
+-- variant's queue one key more, which makes its dedup keys void (list.lua); argument: for how long they are kept, ms.
 
 register('_moments', function(keys, args)
   return spreadCall('ZADD', keys[1], args)
@@ -37,12 +38,13 @@ end)
 
 -- Deliveries, elements of streams and outbox entries keep a queue from being dropped. All other members of z are dedup keys,
 -- sessions and the like, which go with it.
-register('_drop', function(keys)
+register('_drop', function(keys, args)
   if db('EXISTS', keys[4]) == 1 then return 0 end
   for prefix in string.gmatch('wlabp', '.') do
     if #membersBetween(keys[2], '[' .. prefix, '(' .. prefix .. LAST, 1) > 0 then return 0 end
   end
-  db('UNLINK', unpack(keys))
+  db('UNLINK', keys[1], keys[2], keys[3], keys[4])
+  if keys[5] then db('SET', keys[5], '', 'PX', args[1]) end
   return 1
 end)
 
@@ -93,7 +95,12 @@ register('_delete', function(keys, args)
   return 1
 end)
 
--- Counters for people to read: a hash, <counter>:<group> -> count. Arguments: fields and what to add to each.
+-- Counters for people to read: a hash, <counter>:<group> -> count, and what else exists of its queue: h and its list. Arguments:
+-- fields and what to add to each.
+
+-- Counters are kept for so long after the last count if nothing is there of their queue: its engine is another one, or it was
+-- deleted just before another node counted.
+local GONE_MS = 30 * 24 * 3600 * 1000
 
 -- As `MAX_COUNTED_GROUPS` in `engine/stats.ts`, in addition to the plain group.
 local MAX_COUNTED = 1000
@@ -135,5 +142,6 @@ register('_count', function(keys, args)
     isNew = isNew or count == tonumber(args[i + 1])
   end
   if isNew and db('HLEN', keys[1]) > MAX_COUNTED then forgetLeast(keys[1]) end
+  if db('EXISTS', keys[2], keys[3]) == 0 then db('PEXPIRE', keys[1], GONE_MS) else db('PERSIST', keys[1]) end
   return #args / 2
 end)

@@ -1,6 +1,6 @@
 -- The list variant: the elements of a queue are a list, the next one at its right end. A call has the form of session.lua's,
--- but no session: it is sent once. Its keys are the list, then those of dedup keys in the order of their elements. An item is
--- maturity(6) tries(4) id(22), then the content.
+-- but no session: it is sent once. Its keys are the list, one that exists if the queue was dropped (functions.lua), then those of
+-- dedup keys in the order of their elements. An item is maturity(6) tries(4) id(22), then the content.
 --
 -- lpush <window> <count> <sizes>, then per element: <1 if it has a dedup key, else ''> <id and fingerprint> <item>; sizes: how
 -- many elements each of the calls has that were joined; returns, as elements, what each key holds: id and fingerprint of the
@@ -17,10 +17,26 @@
 local ITEMS_AT_ONCE = 16
 local ID_LENGTH = 22
 
+-- Whether a key was stored before its queue was dropped. Both expire as long after they were stored.
+local function isVoid(q, key)
+  local dropped = db('PEXPIRETIME', q.dropped)
+  return dropped > 0 and db('PEXPIRETIME', key) <= dropped
+end
+
+-- What a key holds, or nil.
+local function valueOf(q, key)
+  local value = db('GET', key)
+  return value and not isVoid(q, key) and value or nil
+end
+
 local function pushOnce(q, window, item, identity)
   local key = q.dedupKeys[q.nextKey]
   q.nextKey = q.nextKey + 1
   local earlier = window ~= '0' and db('SET', key, identity, 'PX', window, 'NX', 'GET')
+  if earlier and isVoid(q, key) then
+    db('SET', key, identity, 'PX', window)
+    earlier = nil
+  end
   if not earlier then db('LPUSH', q.list, item) end
   return earlier or identity
 end
@@ -33,7 +49,7 @@ local function findMismatch(q, args, from, upTo)
     if args[i] ~= '' then
       local key, identity = q.dedupKeys[nextKey], args[i + 1]
       nextKey = nextKey + 1
-      known[key] = known[key] or db('GET', key) or identity
+      known[key] = known[key] or valueOf(q, key) or identity
       local first, fingerprint = sub(known[key], ID_LENGTH + 1), sub(identity, ID_LENGTH + 1)
       if first ~= '' and fingerprint ~= '' and first ~= fingerprint then return known[key], i end
     end

@@ -175,7 +175,10 @@ end
 local function runList(keys, args)
   local rejection = begin(args)
   if rejection then return rejection end
-  call.home = { tag = '', list = keys[1], dedupKeys = keys, nextKey = 2, gone = {}, added = {}, stored = {}, deleted = {} }
+  call.home = {
+    tag = '', list = keys[1], dropped = keys[2], dedupKeys = keys, nextKey = 3,
+    gone = {}, added = {}, stored = {}, deleted = {},
+  }
   return replyOf(runVerbs(call.home, args))
 end
 
