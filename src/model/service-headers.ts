@@ -32,6 +32,12 @@ export const ORIGIN_ID = 'x-ks-origin-id';
 /** Names the queue that a dead letter left. */
 export const FROM_QUEUE = 'x-dl-from-queue';
 
+/**
+ * Names the queue of an element that a bulk move has in a queue of its own, on its way to another engine. If it expires there, that
+ * queue is what {@link FROM_QUEUE} names.
+ */
+export const MOVED_FROM = 'x-ks-moved-from';
+
 /** When a dead letter was moved, ISO 8601, and why. */
 export const DEAD_LETTER_AT = 'x-dl-at';
 export const DEAD_LETTER_REASON = 'x-dl-reason';
@@ -53,6 +59,7 @@ export const SERVICE_HEADERS: ReadonlySet<string> = new Set([
   COPY_COUNT,
   EXCHANGE_NAME,
   EXCHANGE_ERROR,
+  MOVED_FROM,
   ...DEAD_LETTER_HEADERS,
 ]);
 

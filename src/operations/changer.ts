@@ -14,8 +14,8 @@ import {
 import { QuaysideError } from '../model/errors.ts';
 import { checkHeaders, headerOf } from '../model/headers.ts';
 import { checkName } from '../model/names.ts';
-import { FROM_QUEUE, MOVE_HEADERS, SERVICE_HEADERS } from '../model/service-headers.ts';
-import { textOfBytes } from '../util/byte-text.ts';
+import { FROM_QUEUE, MOVE_HEADERS, MOVED_FROM, SERVICE_HEADERS } from '../model/service-headers.ts';
+import { bytesOfText, textOfBytes } from '../util/byte-text.ts';
 import { quote } from '../util/quote.ts';
 import type { ElementChange, OperationRequest, Route } from './request.ts';
 
@@ -83,12 +83,17 @@ interface ChangerOptions {
 /** Elements on their way to another engine that are looked at in one go. */
 const AT_ONCE = 250;
 /** The first part of the name of a queue for elements on their way to another engine; the operation's id follows. */
-const TRANSIT_QUEUE = '__operation__';
+export const TRANSIT_QUEUE = '__operation__';
 
 const NONE: ReadonlySet<ElementId> = new Set();
 const NOTHING: Changes = { changed: 0, failed: 0, error: null };
+/** Removes what says of an element that it is on its way. */
+const ARRIVED: readonly (string | null)[] = [MOVED_FROM, null];
 /** Removes what says of an element that it is a dead letter. */
-const NOT_DEAD: readonly (string | null)[] = [...MOVE_HEADERS].flatMap((name) => [name, null]);
+const NOT_DEAD: readonly (string | null)[] = [
+  ...[...MOVE_HEADERS].flatMap((name) => [name, null]),
+  ...ARRIVED,
+];
 
 /**
  * Does what an operation does to a batch of elements. Each element is changed in one atomic step of the engine, which does
@@ -157,7 +162,7 @@ export class ElementChanger {
         const to = transit ?? target;
         if (to === null) return 'This action has no target.';
         const problem = transit === null || target === null ? null : unfit(delivery, target);
-        return problem ?? waiting(this.#moveTo(to), to);
+        return problem ?? waiting(this.#moveTo(to, transit === null ? KEEP : this.#onItsWay()), to);
       }
     }
   }
@@ -186,6 +191,10 @@ export class ElementChanger {
     return { kind: 'move', to: to.key, groups: this.#groupsIn(to), tries, headers };
   }
 
+  #onItsWay(): Pick<MoveAction, 'tries' | 'headers'> {
+    return { tries: null, headers: [MOVED_FROM, bytesOfText(this.#options.route.source.key.name)] };
+  }
+
   #groupsIn(to: Queue): readonly GroupName[] {
     const { source, group } = this.#options.route;
     return to.namespace === source.namespace ? [group] : to.namespace.defaultGroups;
@@ -194,8 +203,11 @@ export class ElementChanger {
   /** The queue that a dead letter left; a text says why there is none. */
   #returnOf({ id, headers }: ScannedDelivery): Queue | string {
     const { namespace } = this.#options.route.source;
-    const from = headerOf(headers, FROM_QUEUE);
-    if (from === null) return `Element ${id} has no header ${FROM_QUEUE}.`;
+    const left = headerOf(headers, FROM_QUEUE);
+    if (left === null) return `Element ${id} has no header ${FROM_QUEUE}.`;
+    const from = left.startsWith(TRANSIT_QUEUE) ? headerOf(headers, MOVED_FROM) : left;
+    if (from === null)
+      return `Element ${id} was on its way to another engine and has no header ${MOVED_FROM}.`;
     let found = this.#returns.get(from);
     if (found === undefined) {
       try {
@@ -309,7 +321,7 @@ export class ElementChanger {
       body,
       contentType,
       contentEncoding,
-      headers,
+      headers: this.transit === null ? headers : changedHeaders(headers, { headers: ARRIVED }),
       matureAt: isNow ? null : asGiven(matureAt, namespace),
       delayMs: 0,
       tries,
@@ -368,7 +380,7 @@ export class ElementChanger {
     const { source, group, target } = this.#options.route;
     if (transit === null || target === null) return;
     const { storage } = transit.namespace;
-    const back: MoveAction = { kind: 'move', to: source.key, groups: [group], ...KEEP };
+    const back: MoveAction = { kind: 'move', to: source.key, groups: [group], tries: null, headers: ARRIVED };
     for (
       let found = await waitingIn(transit, group);
       found.length > 0;
@@ -441,7 +453,7 @@ function unfit({ id, state, expiresAt }: ScannedDelivery, { namespace }: Queue):
   return expiresAt !== null && !namespace.hasExpiry ? lacks('a time to live') : null;
 }
 
-function changedHeaders(own: ElementHeaders, { headers }: ElementChange): string[] {
+function changedHeaders(own: ElementHeaders, { headers }: Pick<ElementChange, 'headers'>): string[] {
   const changed: string[] = [];
   const names = new Set(headers.filter((_, at) => at % 2 === 0));
   for (let at = 0; at + 1 < own.length; at += 2) {

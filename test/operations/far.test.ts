@@ -11,6 +11,7 @@ import { FakeClock } from '../support/clock.ts';
 import { OPERATOR, OperationNode } from './node.ts';
 
 const COUNT = 300;
+const MORTAL = plain('mortal', { deadLetter: { maxTries: 3, queue: 'dead' } });
 const BODIES = Array.from({ length: COUNT }, (_, i) => String(i)).sort();
 
 describe('A bulk move to another engine', () => {
@@ -65,6 +66,7 @@ describe('A bulk move to another engine', () => {
         ...(maxElements !== undefined && { maxElements }),
       },
       { policy: plain('small'), engine: near.engine, maxElements: 100 },
+      { policy: MORTAL, engine: near.engine },
     ];
     node = await new OperationNode(namespaces, near.clock, sandbox).start();
   }
@@ -73,7 +75,7 @@ describe('A bulk move to another engine', () => {
     isAway = false;
     losesReplies = false;
     failures = 0;
-    near = await MEMORY_SQLITE.open({ namespaces: [plain('N'), plain('small')] });
+    near = await MEMORY_SQLITE.open({ namespaces: [plain('N'), plain('small'), MORTAL] });
     far = await MEMORY_SQLITE.open({ namespaces: [plain('far')] });
   });
   afterEach(async () => {
@@ -84,11 +86,11 @@ describe('A bulk move to another engine', () => {
   });
 
   /** The queues for elements on their way, and what they hold. */
-  async function inTransit(): Promise<number> {
-    const names = await node.broker.namespace('N').queueNames();
+  async function inTransit(ns = 'N'): Promise<number> {
+    const names = await node.broker.namespace(ns).queueNames();
     const held = names
       .filter((name) => name.startsWith('__operation__'))
-      .map(async (name) => (await node.elements('N', name)).length);
+      .map(async (name) => (await node.elements(ns, name)).length);
     return (await Promise.all(held)).reduce((sum, count) => sum + count, 0);
   }
 
@@ -161,6 +163,30 @@ describe('A bulk move to another engine', () => {
     assert.deepEqual([...left, ...moved].sort(), BODIES);
     assert.equal(record.changed, moved.length);
     assert.equal(await inTransit(), 0);
+  });
+
+  it('has dead letters of what expired on its way, which a redrive returns to the source', async () => {
+    await startNode();
+    const expiresAt = near.clock.now() + 20_000;
+    const headers = ['x-a', 'b'];
+    await node.insert('mortal', 'from/ä', { body: 'a', headers, expiresAt }, { body: 'b', headers });
+    isAway = true;
+    const move = { ...request, source: { ns: 'mortal', queue: 'from/ä' } };
+    const id = await node.create(move);
+    while ((await inTransit('mortal')) === 0) await turn();
+    await passTime(20_000);
+    while ((await node.bodies('mortal', 'dead')).length === 0) await passTime(1_000);
+    isAway = false;
+    const moved = await node.ended(id, both);
+    assert.equal(moved.state, 'done');
+    assert.deepEqual(await node.bodies('far', 'to'), ['b']);
+    assert.deepEqual((await node.elements('far', 'to'))[0]?.headers, headers);
+    const redriven = await node.run({ action: 'redrive', source: { ns: 'mortal', queue: 'dead' } }, both);
+    assert.deepEqual([redriven.changed, redriven.failed], [1, 0]);
+    const [back, ...others] = await node.elements('mortal', 'from/ä');
+    assert.deepEqual([Buffer.from(back?.body ?? '').toString(), others.length], ['a', 0]);
+    assert.deepEqual(back?.headers.slice(0, 3), [...headers, 'x-ks-origin-id']);
+    assert.equal(back?.headers.length, 4);
   });
 
   it('fails if its target is full, says so, and returns what was on its way', async () => {
