@@ -18,6 +18,7 @@ import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { quote } from '../util/quote.ts';
 import { repeat } from '../util/repeat.ts';
 import type { Service } from '../util/service.ts';
+import { TRANSIT_QUEUE } from './changer.ts';
 import {
   type Action,
   type OperationRequest,
@@ -41,6 +42,7 @@ import {
   type StoredOperation,
   toOperation,
   toProgress,
+  ZERO,
 } from './stored.ts';
 
 interface BulkOperationsOptions {
@@ -83,6 +85,8 @@ const MAX_KEPT = 100;
 const LOOK_MS = 2_000;
 /** A node that has not written for so long is gone: it writes every second, and a call to an engine takes up to 5 s. */
 const SILENT_MS = 7_000;
+/** By then a node that can run an operation has continued it: a cancelled one that still has none is ended by a node that cannot. */
+const ABANDONED_MS = 30_000;
 /** How long a cancel waits for the page in progress. */
 const CANCEL_MS = 5_000;
 /** Pages that wait for those of other operations on the same engine: each operation has one. */
@@ -572,21 +576,38 @@ export class BulkOperations implements Service {
     const { broker, clock } = this.#options;
     const { definitions, operation } = found;
     const namespace = broker.namespaces().find(({ name }) => name === operation.request.source.ns);
-    if (namespace === undefined || !namespace.isDefinedIn(definitions)) return;
+    const isHere = namespace?.isDefinedIn(definitions) === true;
+    if (!isHere && !operation.isCancelled) return;
     const stored = await definitions.get('operation-progress', id);
     const before = stored === null ? null : { progress: toProgress(stored.value), version: stored.version };
     const version = stored?.version ?? null;
     const seen = this.#seen.get(id);
     const since = seen === undefined || seen.version !== version ? clock.monotonic() : seen.since;
     this.#seen.set(id, { version, since });
-    const isSilent = clock.monotonic() - since >= SILENT_MS;
-    const isAlone = isStart && !namespace.isShared;
-    if (!isSilent && !isAlone && before?.progress.node !== null) return;
+    const silentMs = clock.monotonic() - since;
+    const isAbandoned = operation.isCancelled && silentMs >= ABANDONED_MS;
+    if (!isHere && !isAbandoned) return;
+    const isAlone = isStart && namespace?.isShared === false;
+    if (silentMs < SILENT_MS && !isAlone && before?.progress.node !== null) return;
     // It may have ended since.
     const latest = await this.#caches.of(definitions).read(id);
     if (latest === null || toOperation(latest.value).end !== null) return;
-    this.#seen.delete(id);
-    this.#run(id, { ...found, operation: toOperation(latest.value) }, before);
+    if (isHere) this.#run(id, { ...found, operation: toOperation(latest.value) }, before);
+    if (this.#runs.has(id)) this.#seen.delete(id);
+    else if (isAbandoned && this.#stopping === null) await this.#abandon(id, found, before?.progress ?? null);
+  }
+
+  /** Ends a cancelled operation that no node can run. */
+  async #abandon(id: string, found: KnownOperation, progress: OperationProgress | null): Promise<void> {
+    const { counters = ZERO, samples = [], pending = null } = progress ?? {};
+    const { action, source } = found.operation.request;
+    const onTheirWay =
+      action === 'move' && pending !== null
+        ? ` Elements that were on their way are in queue ${quote(TRANSIT_QUEUE + id)} of namespace ${quote(source.ns)}, if it has any.`
+        : '';
+    const error = `No node has the namespaces that it needs.${onTheirWay}`;
+    const at = this.#options.clock.now();
+    await this.#storeEnd(id, found, { state: 'cancelled', at, counters, samples, error, isThrown: false });
   }
 }
 

@@ -327,7 +327,7 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations of nodes that die',
     edits: edit(
       'operations/operations.ts',
-      'if (!isSilent && !isAlone && before?.progress.node !== null) return;',
+      'if (silentMs < SILENT_MS && !isAlone && before?.progress.node !== null) return;',
       'if (!isAlone) return;',
     ),
   },
@@ -336,8 +336,8 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations that are taken over',
     edits: edit(
       'operations/operations.ts',
-      'const isSilent = clock.monotonic() - since >= SILENT_MS;',
-      'const isSilent = true;',
+      'const silentMs = clock.monotonic() - since;',
+      'const silentMs = SILENT_MS;',
     ),
   },
   {

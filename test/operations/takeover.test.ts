@@ -169,6 +169,41 @@ describe('A node that continues a bulk operation of another one', () => {
 });
 
 describe('A bulk operation whose target no node serves', () => {
+  it('ends when it is cancelled, and says where its elements are', async () => {
+    const [policy, target, other] = [plain('N'), plain('M'), plain('other')];
+    const opened = await MEMORY_SQLITE.open({ namespaces: [policy, target, other] });
+    const sandbox = patientSandbox();
+    const engine = betweenProcesses(opened.engine);
+    const all = [policy, target, other].map((one) => ({ policy: one, engine }));
+    const starter = await new OperationNode(all, opened.clock, sandbox, 1).start();
+    await starter.insertMany('N', 'from', COUNT);
+    const source = { ns: 'N', queue: 'from' };
+    const request = { source, to: { ns: 'M', queue: 'to' }, action: 'move', rate: 1 };
+    const ids = [await starter.create(request), await starter.create(request)];
+    await opened.passTime(100);
+    while ((await starter.elements('M', 'to')).length < 2) await turn();
+    await starter.stop();
+    for (const [i, served] of [policy, other].entries()) {
+      const id = ids[i] ?? '';
+      const node = await new OperationNode(
+        [{ policy: served, engine }],
+        opened.clock,
+        sandbox,
+        2 + i,
+      ).start();
+      const cancelling = node.operations.cancel(id, OPERATOR);
+      const record = await node.ended(id, opened, 250);
+      await cancelling;
+      assert.equal(record.state, 'cancelled');
+      assert.match(record.error ?? '', /^No node has the namespaces that it needs\./);
+      assert.equal(record.changed, 1);
+      await node.stop();
+    }
+    assert.equal((await opened.engine.storage.counts({ ns: 'N', name: 'from' })).ready, COUNT - 2);
+    await sandbox.stop();
+    await opened.close();
+  });
+
   it('is logged once by each node, however often it is looked at', async () => {
     const [policy, target] = [plain('N'), plain('M')];
     const opened = await MEMORY_SQLITE.open({ namespaces: [policy, target] });
