@@ -4,6 +4,7 @@ import type { Engine } from '../../src/engine/engine.ts';
 import type { DeliveryRef, Storage } from '../../src/engine/storage.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import type { QueueKey } from '../../src/model/names.ts';
+import { systemClock } from '../../src/util/clock.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
@@ -216,7 +217,7 @@ describe('The log of a node whose Redis is away', () => {
     };
     const log = { info: note, warn: note };
     const url = `redis://node:old@127.0.0.1:${server.port}`;
-    const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, log });
+    const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock: systemClock, log });
     await engine.start();
     said.splice(0);
 

@@ -4,6 +4,7 @@ import type { Engine } from '../../src/engine/engine.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { QueueKey } from '../../src/model/names.ts';
+import { systemClock } from '../../src/util/clock.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock, SuspendedClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
@@ -34,7 +35,7 @@ describe('calls of the Redis engine on a bad network', () => {
     server = await startRedis();
     proxy = await TcpProxy.start(server.port);
     prefix = freshPrefix();
-    const common = { namespaces: NAMESPACES, clock: null, prefix };
+    const common = { namespaces: NAMESPACES, clock: null, prefix, ownClock: systemClock };
     far = redisEngine({ ...common, url: `redis://127.0.0.1:${proxy.port}` });
     near = redisEngine({ ...common, url: server.url });
     await Promise.all([far.start(), near.start()]);
@@ -263,7 +264,7 @@ describe('a Redis server that is full or unfit', () => {
     const proxy = await TcpProxy.start(server.port);
     const cli = (...args: string[]): string => redisCli('-p', String(server.port), ...args);
     const url = `redis://127.0.0.1:${proxy.port}`;
-    const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null });
+    const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock: systemClock });
     await engine.start();
     const caught = proxy.catch(/_put\r\n/, 'deaf');
     const put = assert.rejects(engine.definitions.put('queue', 'q', 1, 'any'), isCode('outcome-unknown'));

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { QueueKey } from '../../src/model/names.ts';
+import { systemClock } from '../../src/util/clock.ts';
 import { plain } from '../support/broker.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
@@ -52,7 +53,7 @@ describe('A database of Redis that cannot be selected', () => {
         if (JSON.stringify(downs).includes('cannot be selected')) isDown();
       },
     };
-    const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, log });
+    const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock: systemClock, log });
     await engine.start();
     cli('ACL', 'SETUSER', 'other', '-select');
     cli('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
@@ -70,7 +71,11 @@ describe('A database of Redis that cannot be selected', () => {
 
   it('is any but 0 on a cluster, though nobody said that it is one', async () => {
     const url = await sharedCluster();
-    const engine = redisEngine({ url: `${url}/3`, namespaces: NAMESPACES, clock: null });
+    const engine = redisEngine({
+      url: url.includes('?') ? url.replace('?', '/3?') : `${url}/3`,
+      namespaces: NAMESPACES,
+      clock: null,
+    });
     await assert.rejects(engine.start(), /database 3.*cluster/);
   });
 });

@@ -4,6 +4,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Engine } from '../../src/engine/engine.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
+import { systemClock } from '../../src/util/clock.ts';
 import { plain } from '../support/broker.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import { type RedisServer, startRedis } from '../support/redis-servers.ts';
@@ -30,7 +31,7 @@ describe('A lease on Redis that runs out', () => {
   const engines: Engine[] = [];
 
   const open = async (url = server.url): Promise<Engine> => {
-    const engine = redisEngine({ url, namespaces: [JOBS], clock: null, prefix });
+    const engine = redisEngine({ url, namespaces: [JOBS], clock: null, prefix, ownClock: systemClock });
     engines.push(engine);
     await engine.start();
     return engine;

@@ -5,6 +5,7 @@ import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import type { QueueKey } from '../../src/model/names.ts';
+import { systemClock } from '../../src/util/clock.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
@@ -54,7 +55,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     prefix = freshPrefix();
     keys = new Keys(prefix);
     clock = new FakeClock();
-    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix });
+    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix, ownClock: systemClock });
     await engine.start();
   });
 
@@ -115,7 +116,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     await engine.stop();
     proxy.reset();
     assert.equal(fields(SOURCE, 'p'), 1);
-    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix });
+    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix, ownClock: systemClock });
     await engine.start();
     await move('b', 'c');
     await relayed();
@@ -129,7 +130,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     await engine.stop();
     await moving;
     proxy.reset();
-    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix });
+    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix, ownClock: systemClock });
     await engine.start();
     assert.equal((await engine.storage.counts(TARGET)).ready, 0);
     clock.advance(2 * MINUTE);
@@ -150,7 +151,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     for (const key of cli('KEYS', `${prefix}:*`).split('\n')) {
       assert.equal(cli('MIGRATE', hostname, port, key, '0', '5000', 'COPY'), 'OK');
     }
-    engine = redisEngine({ url: single, namespaces: [plain('plain')], clock, prefix });
+    engine = redisEngine({ url: single, namespaces: [plain('plain')], clock, prefix, ownClock: systemClock });
     await engine.start();
     clock.advance(2 * MINUTE);
     await engine.storage.sweep();
@@ -170,7 +171,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     await engine.stop();
     await moving;
     proxy.reset();
-    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix });
+    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix, ownClock: systemClock });
     await engine.start();
     const last = names.at(-1) ?? TARGET;
     await until(async () => {
@@ -268,7 +269,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     await server.restart();
     await serving();
     clock = new FakeClock();
-    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix });
+    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix, ownClock: systemClock });
     await engine.start();
   }
 

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
+import { systemClock } from '../../src/util/clock.ts';
 import { plain } from '../support/broker.ts';
 import { bodyTexts, newElement } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
@@ -16,7 +17,12 @@ const POP = { group: '', count: 9, leaseMs: null };
 describe('the Redis engine with Sentinel', () => {
   it('follows the master, and finds what was answered before the old one died', async () => {
     const watched = await startSentinel();
-    const engine = redisEngine({ url: watched.url, namespaces: NAMESPACES, clock: null });
+    const engine = redisEngine({
+      url: watched.url,
+      namespaces: NAMESPACES,
+      clock: null,
+      ownClock: systemClock,
+    });
     await engine.start();
     await inserted(engine, 'before');
     const { master, replica } = watched;
@@ -34,7 +40,12 @@ describe('the Redis engine with Sentinel', () => {
 
   it('answers outcome-unknown while no replica has the change, and takes back what such a pop took', async () => {
     const watched = await startSentinel();
-    const engine = redisEngine({ url: watched.url, namespaces: NAMESPACES, clock: null });
+    const engine = redisEngine({
+      url: watched.url,
+      namespaces: NAMESPACES,
+      clock: null,
+      ownClock: systemClock,
+    });
     await engine.start();
     await inserted(engine, 'a', 'b');
     watched.replica.freeze();
@@ -48,7 +59,7 @@ describe('the Redis engine with Sentinel', () => {
   it('does not start where the Sentinels know no such master, and names it', async () => {
     const watched = await startSentinel();
     const url = watched.url.replace('sentinel=watched', 'sentinel=mistyped');
-    const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null });
+    const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock: systemClock });
     await assert.rejects(engine.start(), /knows no master "mistyped"/);
     await watched.stop();
   });

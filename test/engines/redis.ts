@@ -7,7 +7,13 @@ import { type Clock, systemClock } from '../../src/util/clock.ts';
 import type { DurableTestEngine, EngineUnderTest, OpenTestEngine, TestEngine } from '../engines.ts';
 import { FakeClock, patient } from '../support/clock.ts';
 import { type RedisServer, startRedis } from '../support/redis-servers.ts';
-import { RUN_SERVERS, startSharedCluster, startSharedSentinel, urlOfShared } from '../support/run-servers.ts';
+import {
+  RUN_SERVERS,
+  startSharedCluster,
+  startSharedSentinel,
+  urlOfShared,
+  withParameter,
+} from '../support/run-servers.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 
 const DAY_MS = 24 * 3600 * 1000;
@@ -18,7 +24,7 @@ export interface RedisSetUp extends OpenTestEngine {
   /** Null: the server's own clock. */
   readonly clock: FakeClock | null;
   readonly prefix?: string;
-  /** What the engine measures its own waiting with. */
+  /** What the engine measures its own waiting with. Not given: a clock that is patient with a busy machine. */
   readonly ownClock?: Clock;
   readonly settings?: Readonly<Record<string, unknown>>;
   readonly log?: EngineLog;
@@ -34,7 +40,7 @@ export function redisEngine(setUp: RedisSetUp): Engine {
     url,
     dataDir: '',
     namespaces,
-    clock: setUp.ownClock ?? systemClock,
+    clock: setUp.ownClock ?? patient(systemClock),
     dedupWindowMs: dedupWindowMs ?? DAY_MS,
     settings: {
       prefix: setUp.prefix ?? freshPrefix(),
@@ -75,7 +81,7 @@ async function openOn(
   settings: Readonly<Record<string, unknown>> = {},
 ): Promise<TestEngine> {
   const clock = new FakeClock();
-  const engine = redisEngine({ ...options, url, clock, settings, ownClock: patient(systemClock) });
+  const engine = redisEngine({ ...options, url, clock, settings });
   await engine.start();
   return {
     engine,
@@ -95,8 +101,19 @@ export function standalone(): Promise<RedisServer> {
 }
 
 export const sharedRedis = urlOfShared(RUN_SERVERS.redis, async () => (await standalone()).url);
-export const sharedCluster = urlOfShared(RUN_SERVERS.cluster, async () => (await startSharedCluster()).url);
-const sharedSentinel = urlOfShared(RUN_SERVERS.sentinel, async () => (await startSharedSentinel()).url);
+const clusterUrl = urlOfShared(RUN_SERVERS.cluster, async () => (await startSharedCluster()).url);
+const sentinelUrl = urlOfShared(RUN_SERVERS.sentinel, async () => (await startSharedSentinel()).url);
+export const sharedCluster = async (): Promise<string> => ignoringReplicas(await clusterUrl());
+const sharedSentinel = async (): Promise<string> => ignoringReplicas(await sentinelUrl());
+
+/**
+ * Waits for no replica: a busy machine may hold one up for longer than a write waits for it, which leaves the outcome of that
+ * write unknown. The suites that kill masters have servers of their own and wait for replicas, and so does the contract in
+ * `npm run test:long`.
+ */
+function ignoringReplicas(url: string): string {
+  return process.env.CONTRACT === 'whole' ? url : withParameter(url, 'wait', '0');
+}
 
 export const REDIS: EngineUnderTest = {
   name: 'redis',
@@ -122,7 +139,7 @@ type Durable = OpenTestEngine & { readonly clock: FakeClock; readonly prefix: st
 async function openBehindProxy(options: Durable): Promise<DurableTestEngine> {
   const { clock } = options;
   const proxy = await TcpProxy.start(Number(new URL(await sharedRedis()).port));
-  const engine = redisEngine({ ...options, url: `redis://127.0.0.1:${proxy.port}` });
+  const engine = redisEngine({ ...options, url: `redis://127.0.0.1:${proxy.port}`, ownClock: systemClock });
   await engine.start();
   const end = async (): Promise<void> => {
     await engine.stop();
@@ -148,22 +165,16 @@ async function openBehindProxy(options: Durable): Promise<DurableTestEngine> {
   };
 }
 
-/**
- * A busy machine may hold up a replica for longer than a write waits for it, which leaves the outcome of that write unknown. The
- * suites that kill masters wait for replicas, and so does the contract in `npm run test:long`.
- */
-const WITH_REPLICAS = process.env.CONTRACT === 'whole' ? {} : { wait: 0 };
-
 export const REDIS_CLUSTER: EngineUnderTest = {
   name: 'redis, cluster with replicas',
   type: 'redis',
-  open: async (options) => openOn(await sharedCluster(), options, WITH_REPLICAS),
+  open: async (options) => openOn(await sharedCluster(), options),
   openDurable: null,
 };
 
 export const REDIS_SENTINEL: EngineUnderTest = {
   name: 'redis, found by Sentinels',
   type: 'redis',
-  open: async (options) => openOn(await sharedSentinel(), options, WITH_REPLICAS),
+  open: async (options) => openOn(await sharedSentinel(), options),
   openDurable: null,
 };
