@@ -46,12 +46,23 @@ export class AmqpNode extends SessionNode<AmqpServer> {
     return { path: '/amqp', webSocket: AMQP_WEB_SOCKET };
   }
 
-  /** Lets the node's clock run with that of the machine, by which clients send their heart-beats, until it stops. */
-  runClock(): void {
+  /**
+   * Lets the node's clock run with that of the machine, by which clients send their heart-beats, until it stops.
+   * @param unheardMs how far it runs without a frame of a client, whom a busy machine may hold up; not given: without limit
+   */
+  runClock(unheardMs = Infinity): void {
+    clearInterval(this.#timer);
     let last = performance.now();
+    let heard = this.server.counts.frames;
+    let leftMs = unheardMs;
     this.#timer = setInterval(() => {
       const now = performance.now();
-      this.clock.advance(now - last);
+      const { frames } = this.server.counts;
+      if (frames > heard) leftMs = unheardMs;
+      heard = frames;
+      const passedMs = Math.min(now - last, leftMs);
+      leftMs -= passedMs;
+      this.clock.advance(passedMs);
       last = now;
     }, 10);
   }
