@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
 import type { Page, Route } from 'playwright-core';
+import { until } from '../support/until.ts';
 import { ADMIN, type OpenedConsole, READER } from './opened.ts';
-import { setHidden } from './refreshing.ts';
+import { setHidden, stopTime } from './refreshing.ts';
 
 /** What the console does while the server cannot be reached, and with sessions that other tabs have ended or replaced. */
 export function connection(opened: () => OpenedConsole): void {
@@ -320,9 +321,25 @@ export function connection(opened: () => OpenedConsole): void {
     await page.clock.install();
     await page.reload();
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
-    const followed = page.waitForRequest('**/events?*');
-    await page.clock.fastForward('10:00');
-    await followed;
+    await untilFollowed(page, () => page.clock.fastForward('10:00'));
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+  });
+
+  it('reconnects after the computer has slept, though a response corrects the time before that is noticed', async () => {
+    const page = await opened().page('#/queues');
+    await page.clock.install();
+    await page.reload();
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    let slept = await stopTime(page);
+    await untilFollowed(page, async () => {
+      slept += 600_000;
+      // No timer of the page is due before the response is there.
+      await page.clock.setSystemTime(slept);
+      const asked = page.waitForRequest('**/queues?*');
+      await page.getByRole('button', { name: 'Sort again' }).click();
+      await (await (await asked).response())?.finished();
+      await page.clock.runFor(2_000);
+    });
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
   });
 
@@ -331,10 +348,8 @@ export function connection(opened: () => OpenedConsole): void {
     await page.clock.install();
     await page.reload();
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
-    const followed = page.waitForRequest('**/events?*');
-    // In the time of the page; the server, whose time it is not, sends nothing in it.
-    await page.clock.runFor('01:00');
-    await followed;
+    // In the time of the page, in which the server, whose time it is not, sends next to nothing.
+    await untilFollowed(page, () => page.clock.runFor('01:00'));
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
   });
 
@@ -343,6 +358,18 @@ export function connection(opened: () => OpenedConsole): void {
     if (route.request().postData()?.includes('"dryRun":true') === true) return route.continue();
     await route.fetch();
     await route.abort();
+  }
+
+  /** What the server sends in between shows that the connection is there: then none is opened, and time passes once more. */
+  async function untilFollowed(page: Page, passTime: () => Promise<void>): Promise<void> {
+    let isFollowed = false;
+    page.on('request', (request) => {
+      if (new URL(request.url()).pathname === '/events') isFollowed = true;
+    });
+    await until(async () => {
+      await passTime();
+      return isFollowed;
+    });
   }
 
   async function endSessions(): Promise<void> {

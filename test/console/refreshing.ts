@@ -105,6 +105,24 @@ export function refreshing(opened: () => OpenedConsole): void {
   });
 }
 
+/**
+ * From here on the time of a page with a clock of the test passes only as the test says, however long the machine takes.
+ * @returns the time of the page
+ */
+export async function stopTime(page: Page): Promise<number> {
+  let at = 0;
+  // It passes until it stops: on a busy machine it may have passed the moment at which it was to stop.
+  for (let lead = 1_000; ; lead *= 2) {
+    at = Number(await page.evaluate('Date.now()')) + lead;
+    try {
+      await page.clock.pauseAt(at);
+      return at;
+    } catch (error) {
+      if (!String(error).includes('to the past')) throw error;
+    }
+  }
+}
+
 /** As the browser tells a page in a tab that is not shown. */
 export async function setHidden(page: Page, isHidden: boolean): Promise<void> {
   await page.evaluate(

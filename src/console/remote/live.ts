@@ -2,7 +2,7 @@ import { computed, effect, signal } from '@preact/signals';
 import { BASE } from '../api.ts';
 import { refresh } from '../preferences.ts';
 import { hasEnded, onUserChange, resume, session } from '../session.ts';
-import { after, every, nextFrame, now } from '../timers.ts';
+import { after, browserNow, every, nextFrame, now } from '../timers.ts';
 import { addSample, type DepthSample, isAtRest } from './series.ts';
 
 export interface QueueNamed {
@@ -201,7 +201,7 @@ function showSoon(): void {
 function note(kind: PictureKind, pictures: readonly Record<string, unknown>[]): void {
   const map = (arriving ?? MAPS)[kind];
   const at = now();
-  heardAt = at;
+  heardAt = browserNow();
   for (const one of pictures) {
     const key = keyIn(kind, one);
     if (one.gone === true) {
@@ -255,10 +255,10 @@ function listen(): () => void {
     source.addEventListener(kind, ({ data }) => note(kind, JSON.parse(data as string)));
   }
   source.addEventListener('alive', () => {
-    heardAt = now();
+    heardAt = browserNow();
   });
   source.addEventListener('complete', () => {
-    heardAt = now();
+    heardAt = browserNow();
     if (arriving !== null) {
       for (const kind of KINDS) replace(MAPS[kind], arriving[kind]);
       arriving = null;
@@ -308,7 +308,8 @@ const MIN_KEEP_MS = 1_000;
  * dropped it, and the browser may not notice for minutes.
  */
 const SILENCE_MS = 45_000;
-let heardAt = now();
+/** By the clock of the browser. */
+let heardAt = browserNow();
 
 /**
  * Follows the server until the page is closed.
@@ -336,7 +337,8 @@ export function follow(isAtOnce: boolean): void {
   effect(() => {
     if (connection.value !== 'live') return undefined;
     return every(1_000, () => {
-      if (now() - heardAt > SILENCE_MS) attempt.value += 1;
+      // A clock that was set back would hide the silence.
+      if (Math.abs(browserNow() - heardAt) > SILENCE_MS) attempt.value += 1;
     });
   });
   effect(() => {
