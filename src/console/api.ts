@@ -115,6 +115,7 @@ async function send(where: string, request: ApiRequest): Promise<Response> {
   const sent = new Headers({ ...headers, ...ownHeaders() });
   if (json !== undefined) sent.set('content-type', 'application/json');
   const noteDate = timeRequest();
+  const ownToken = csrfToken;
   const response = await fetch(url, {
     method,
     headers: sent,
@@ -132,12 +133,17 @@ async function send(where: string, request: ApiRequest): Promise<Response> {
   });
   noteDate(response.headers.get('date'));
   if (response.ok) return response;
-  throw apiError(response.status, response.statusText, await response.text().catch(() => ''));
+  const text = await response.text().catch(() => '');
+  // Of a session before this one: that it has ended says nothing of this one.
+  throw apiError(response.status, response.statusText, text, csrfToken === ownToken);
 }
 
-/** The error of a response that is no success. */
-export function apiError(status: number, statusText: string, text: string): ApiError {
-  if (status === 401) rejected.value += 1;
+/**
+ * The error of a response that is no success.
+ * @param isOfSession whether the request was sent in the session of now
+ */
+export function apiError(status: number, statusText: string, text: string, isOfSession = true): ApiError {
+  if (status === 401 && isOfSession) rejected.value += 1;
   try {
     const { code, message, error, detail, title, ...details } = JSON.parse(text) as Record<string, unknown>;
     const said = [message, detail, title, error].find((one) => typeof one === 'string');

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
-import type { Page, Route } from 'playwright-core';
+import type { Locator, Page, Route } from 'playwright-core';
 import { until } from '../support/until.ts';
 import { ADMIN, type OpenedConsole, READER } from './opened.ts';
 import { setHidden, stopTime } from './refreshing.ts';
@@ -55,7 +55,9 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('link', { name: 'Users' }).click();
     const alert = page.getByRole('alert').filter({ hasText: 'This page could not be loaded' });
     await alert.waitFor();
+    const failedAgain = page.waitForResponse('**/assets/users-*.js');
     await page.getByRole('button', { name: 'Try again' }).click();
+    await failedAgain;
     await alert.waitFor();
     await page.unrouteAll();
     await page.getByRole('heading', { name: 'Rights of admin' }).waitFor();
@@ -63,7 +65,7 @@ export function connection(opened: () => OpenedConsole): void {
 
   it('acts with the session that another tab has begun', async () => {
     await opened().insert('N', 'two-tabs', '1');
-    const page = await pausedPage('#/q/N/two-tabs');
+    const page = await pausedQueue('two-tabs');
     await page.context().request.post(`${opened().server.url}/console/session`, { data: ADMIN });
     opened().forgetSignIns();
     await page.getByRole('button', { name: 'Pause', exact: true }).click();
@@ -74,7 +76,7 @@ export function connection(opened: () => OpenedConsole): void {
 
   it('changes nothing as another user who has signed in in another tab, and says so', async () => {
     await opened().insert('N', 'two-users', '1');
-    const page = await pausedPage('#/q/N/two-users');
+    const page = await pausedQueue('two-users');
     await page.context().request.post(`${opened().server.url}/console/session`, { data: READER });
     opened().forgetSignIns();
     await page.getByRole('button', { name: 'Pause', exact: true }).click();
@@ -112,8 +114,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Insert' }).click();
     await page.getByLabel('Body').fill('"long in the making"');
     await endSessions();
-    await page.getByRole('dialog').getByRole('button', { name: 'Insert' }).click();
-    await page.getByText('Your session has ended').waitFor();
+    await pressWithoutSession(page, page.getByRole('dialog').getByRole('button', { name: 'Insert' }));
     assert.deepEqual(await opened().violations(page), []);
     await page.keyboard.press('Escape');
     await page.keyboard.press('Escape');
@@ -131,12 +132,32 @@ export function connection(opened: () => OpenedConsole): void {
   it('takes the session that another tab has begun since its own ended', async () => {
     const page = await opened().page('#/q/N/none', { isFailing: true });
     await endSessions();
-    await page.getByRole('button', { name: 'Pause', exact: true }).click();
-    await page.getByText('Your session has ended').waitFor();
+    await pressWithoutSession(page, page.getByRole('button', { name: 'Pause', exact: true }));
     await page.context().request.post(`${opened().server.url}/console/session`, { data: ADMIN });
     await page.evaluate(`document.dispatchEvent(new Event('visibilitychange'))`);
     await page.getByRole('button', { name: 'Sign in' }).waitFor({ state: 'detached' });
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+  });
+
+  it('does not take the end of the session before for that of the session of now', async () => {
+    await opened().insert('N', 'late-answer', '1');
+    const page = await opened().page('#/q/N/late-answer', { isFailing: true });
+    await page.getByText('All 1 that match').waitFor();
+    const { promise: mayAnswer, resolve: answer } = Promise.withResolvers<void>();
+    const late = { status: 401, json: { code: 'unauthorized', message: 'This came late.' } };
+    await page.route('**/elements?*', (route) => mayAnswer.then(() => route.fulfill(late)), { times: 1 });
+    const asked = page.waitForRequest('**/elements?*');
+    await page.getByRole('button', { name: 'Reload' }).click();
+    await asked;
+    await endSessions();
+    await pressWithoutSession(page, page.getByRole('button', { name: 'Pause', exact: true }));
+    await page.getByLabel('Password').fill(ADMIN.password);
+    await page.getByRole('button', { name: 'Sign in' }).click();
+    await page.getByRole('button', { name: 'Sign in' }).waitFor({ state: 'detached' });
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    answer();
+    await page.getByText('This came late.').waitFor();
+    assert.equal(await page.getByRole('button', { name: 'Sign in' }).count(), 0);
   });
 
   it('shows another user who signs in nothing of what was typed', async () => {
@@ -145,7 +166,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Insert' }).click();
     await page.getByLabel('Body').fill('"not yours"');
     await endSessions();
-    await page.getByRole('dialog').getByRole('button', { name: 'Insert' }).click();
+    await pressWithoutSession(page, page.getByRole('dialog').getByRole('button', { name: 'Insert' }));
     await page.getByLabel('User', { exact: true }).fill(READER.user);
     await page.getByLabel('Password').fill(READER.password);
     await page.getByRole('button', { name: 'Sign in' }).click();
@@ -240,6 +261,8 @@ export function connection(opened: () => OpenedConsole): void {
   it('says how many queues were paused if some could not be, and keeps those selected', async () => {
     for (const queue of ['some-a', 'some-b', 'some-c']) await opened().insert('N', queue, '1');
     const page = await opened().page('#/queues?filter=some-', { isFailing: true });
+    // A list that is read before the server has counted all of them is read again when the page follows the server.
+    await page.locator('table.rows tbody tr').nth(2).waitFor();
     await page.getByLabel('Select all that are listed').check();
     await page.route('**/q/N/some-b/pause', (route) =>
       route.fulfill({ status: 503, json: { code: 'storage-unavailable', message: 'The engine is away.' } }),
@@ -257,7 +280,7 @@ export function connection(opened: () => OpenedConsole): void {
   it('imports with the session that another tab has begun', async () => {
     await opened().insert('N', 'two-imports', '1');
     const lines = Buffer.from(await (await opened().request('GET', '/q/N/two-imports/export')).arrayBuffer());
-    const page = await pausedPage('#/q/N/two-imports-copy');
+    const page = await pausedQueue('two-imports-copy');
     await page.context().request.post(`${opened().server.url}/console/session`, { data: ADMIN });
     opened().forgetSignIns();
     await page.getByRole('button', { name: 'More of two-imports-copy' }).click();
@@ -285,6 +308,8 @@ export function connection(opened: () => OpenedConsole): void {
 
   it('shows all of a full picture whose stream broke in the middle and continued', async () => {
     const page = await opened().page('#/operations');
+    // Else the page of before the reload may take a part.
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
     const queue = (name: string): string => {
       const stats = { put: 1, get: 0, reserve: 0, commit: 0, rollback: 0, deadletter: 0 };
       const sizes = { size: 1, schedSize: 0, resvSize: 0, totalSize: 1, next_mature_t: null, paused: false };
@@ -312,8 +337,7 @@ export function connection(opened: () => OpenedConsole): void {
     });
     await page.reload();
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
-    for (let uses = 0; uses < 2; uses += 1)
-      await page.waitForRequest('**/console/session', { timeout: 15_000 });
+    for (let uses = 0; uses < 2; uses += 1) await page.waitForRequest('**/console/session');
   });
 
   it('reconnects to the server after the computer has slept', async () => {
@@ -372,6 +396,19 @@ export function connection(opened: () => OpenedConsole): void {
     });
   }
 
+  /**
+   * Presses a button whose request is answered that the session has ended. The page may have learned that by a request of its own before,
+   * and then nobody could click on what is behind the form.
+   */
+  async function pressWithoutSession(page: Page, button: Locator): Promise<void> {
+    const answered = page.waitForResponse(
+      (response) => response.status() === 401 && response.request().method() !== 'GET',
+    );
+    await button.dispatchEvent('click');
+    await answered;
+    await page.getByText('Your session has ended').waitFor();
+  }
+
   async function endSessions(): Promise<void> {
     await opened().request('DELETE', `/console/sessions?user=${ADMIN.user}`);
     opened().forgetSignIns();
@@ -383,6 +420,15 @@ export function connection(opened: () => OpenedConsole): void {
     await page.evaluate(`localStorage.setItem('quayside.refresh', '"paused"')`);
     await page.reload();
     await page.getByRole('button', { name: 'Refresh: Paused' }).waitFor();
+    return page;
+  }
+
+  /** That has read all that it shows: a request of the session before would be answered that it has ended. */
+  async function pausedQueue(queue: string): Promise<Page> {
+    const page = await pausedPage(`#/q/N/${queue}`);
+    await page.locator('.facts').getByText('sqlite').waitFor();
+    await page.locator('.charts .plot').first().waitFor();
+    await page.getByText(/that match$|^The queue is empty$/).waitFor();
     return page;
   }
 }
