@@ -1,5 +1,5 @@
 import { signal } from '@preact/signals';
-import { useEffect } from 'preact/hooks';
+import { useLayoutEffect } from 'preact/hooks';
 import { DESTINATIONS } from './destinations.ts';
 import { go, href } from './route.ts';
 import { after } from './timers.ts';
@@ -12,7 +12,8 @@ const PAUSE_MS = 1_500;
 
 /** The keys that work on every page. */
 export function Keys() {
-  useEffect(() => {
+  // Before the browser paints the page: a key that is pressed as soon as it is seen counts.
+  useLayoutEffect(() => {
     let isGoing = false;
     let forget = (): void => {};
     const onKey = (event: KeyboardEvent): void => {

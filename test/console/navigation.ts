@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { it } from 'node:test';
 import { until } from '../support/until.ts';
 import { type OpenedConsole, READER } from './opened.ts';
+import { stopTime } from './refreshing.ts';
 
 /** How people get from page to page, and what a page says to those who may not do everything. */
 export function navigation(opened: () => OpenedConsole): void {
@@ -31,6 +32,17 @@ export function navigation(opened: () => OpenedConsole): void {
     await page.locator('table.rows tbody a').first().waitFor();
     assert.equal(await page.evaluate('scrollY'), 0);
     assert.equal(await page.evaluate('document.activeElement.id'), 'page');
+  });
+
+  it('counts a key that is pressed as soon as a page is there', async () => {
+    const page = await opened().page('#/users');
+    await page.clock.install();
+    // No frame is drawn and no time passes in which the page could do something later.
+    await stopTime(page);
+    await page.reload();
+    await page.locator('#page h1').waitFor();
+    await page.keyboard.press('/');
+    await page.getByLabel('Find a queue').and(page.locator(':focus')).waitFor();
   });
 
   it('says that a page of a queue does not exist', async () => {
