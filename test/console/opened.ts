@@ -69,16 +69,19 @@ export class OpenedConsole {
       readonly height?: number;
       /** Where a proxy serves the server. It is signed in there by the form. */
       readonly behind?: string;
+      /** The time zone of the browser. */
+      readonly timezoneId?: string;
       /** Whether requests of the page are made to fail: the browser complains of each. */
       readonly isFailing?: boolean;
     } = {},
   ): Promise<Page> {
-    const { who = ADMIN, width = 1280, height = 900, theme = 'light', behind, isFailing = false } = options;
+    const { who = ADMIN, width = 1280, height = 900, theme = 'light', behind, timezoneId, isFailing = false } = options;
     const storageState = behind === undefined ? this.#signedIn.get(who.user) : undefined;
     const context = await this.#browser.newContext({
       viewport: { width, height },
       colorScheme: theme,
       ...(storageState !== undefined && { storageState }),
+      ...(timezoneId !== undefined && { timezoneId }),
     });
     // Longer than the browser's own: a busy machine must not fail a test. Nothing is measured with it.
     context.setDefaultTimeout(60_000);
