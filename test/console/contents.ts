@@ -75,10 +75,11 @@ export function contents(opened: () => OpenedConsole): void {
     for (const [type, body] of bodies) await opened().insert('N', 'said', body, { 'content-type': type });
     const page = await opened().page('#/q/N/said');
     for (const [text, found] of [
+      // Never the same number twice in turn: the text would be there before the search.
       ['SAID "GO', 1],
       ['"go"', 3],
-      ['zürich', 2],
       ['"said":"nothing', 1],
+      ['zürich', 2],
       ['{ "said" : "nothing"', 1],
       // No number of a byte either; a part of an id would be found.
       ['"0"', 0],
@@ -145,14 +146,16 @@ export function contents(opened: () => OpenedConsole): void {
       }),
     });
     const page = await opened().page('#/x/long-names', { width: 320 });
-    for (const where of [
-      'x/long-names',
-      'x/long-names/edit',
-      'exchanges',
-      `q/jobs/${long}`,
-      `q/jobs/${long}/try`,
-    ]) {
+    for (const [where, what] of [
+      ['x/long-names', page.getByLabel('Destinations')],
+      ['x/long-names/edit', page.getByLabel('Selector of destination 1')],
+      ['exchanges', page.getByRole('heading', { name: 'Exchanges', level: 1 })],
+      [`q/jobs/${long}`, page.locator('table.rows tbody a').first()],
+      [`q/jobs/${long}/try`, page.locator('.snippet').first()],
+    ] as const) {
       await page.goto(`${opened().server.url}/console/#/${where}`);
+      // Until then it may be the page before.
+      await what.waitFor();
       await page.locator('#page .card').first().waitFor();
       const overflow = await page.evaluate('document.documentElement.scrollWidth - innerWidth');
       assert.ok(Number(overflow) <= 0, `${where} is ${overflow} px too wide`);

@@ -26,8 +26,11 @@ export function navigation(opened: () => OpenedConsole): void {
   it('begins a new page at its top, and with the focus in it', async () => {
     const page = await opened().page('#/', { height: 400 });
     const link = page.getByRole('region', { name: 'Namespaces' }).getByRole('link', { name: 'jobs' });
-    await link.scrollIntoViewIfNeeded();
-    assert.ok(Number(await page.evaluate('scrollY')) > 0);
+    // Far enough down when the charts above it are drawn.
+    await until(async () => {
+      await link.scrollIntoViewIfNeeded();
+      return Number(await page.evaluate('scrollY')) > 0;
+    });
     await link.press('Enter');
     await page.locator('table.rows tbody a').first().waitFor();
     assert.equal(await page.evaluate('scrollY'), 0);
