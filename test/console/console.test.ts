@@ -5,7 +5,7 @@ import { until } from '../support/until.ts';
 import { complaints } from './complaints.ts';
 import { connection } from './connection.ts';
 import { contents } from './contents.ts';
-import { exchangePages } from './exchange-pages.ts';
+import { exchangePages, fillEditor } from './exchange-pages.ts';
 import { navigation } from './navigation.ts';
 import { OpenedConsole, READER } from './opened.ts';
 import { queuePages } from './queue-pages.ts';
@@ -257,13 +257,11 @@ describe('The console in a browser', () => {
     }
     await page.getByLabel('From queue').fill('bought');
     await page.getByLabel('To queue').fill('expensive');
-    await page.getByLabel('Selector').fill('env => env.msg.payload.amount >');
+    await fillEditor(page.getByLabel('Selector'), 'env => env.msg.payload.amount >');
     await page.getByRole('button', { name: 'Dry run' }).click();
     await page.getByRole('alert').filter({ hasText: 'line 1' }).waitFor();
-    // The editor redraws itself with the mark, and restores its own selection while a text is being replaced.
     await page.locator('.cm-problem-line').waitFor();
-    await page.getByLabel('Selector').fill('env => env.msg.payload.amount > 100');
-    assert.equal(await page.getByLabel('Selector').innerText(), 'env => env.msg.payload.amount > 100');
+    await fillEditor(page.getByLabel('Selector'), 'env => env.msg.payload.amount > 100');
     await page.getByRole('button', { name: 'Dry run' }).click();
     const rows = page.getByLabel('Dry run', { exact: true }).locator('tr');
     await rows.nth(0).getByText('not to').waitFor();
@@ -468,6 +466,8 @@ describe('The console in a browser', () => {
 
   it('shows what it needs for the overview in 40 KiB', async () => {
     const page = await opened.page();
+    // The files of the charts come last.
+    await page.locator('.plot svg').nth(1).waitFor();
     const sizes = (await page.evaluate(
       `performance.getEntriesByType('resource').filter(({ name }) => name.includes('/console/assets/')).map(({ encodedBodySize }) => encodedBodySize)`,
     )) as number[];

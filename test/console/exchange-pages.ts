@@ -1,7 +1,16 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
+import type { Locator } from 'playwright-core';
 import { until } from '../support/until.ts';
 import type { OpenedConsole } from './opened.ts';
+
+/** An editor that redraws itself while its text is being replaced restores its selection, and the new text is added to the old. */
+export async function fillEditor(editor: Locator, text: string): Promise<void> {
+  await until(async () => {
+    await editor.fill(text);
+    return (await editor.innerText()) === text;
+  });
+}
 
 /** The pages of exchanges: their editor, what a change does differently, and cycles in words. */
 export function exchangePages(opened: () => OpenedConsole): void {
@@ -12,13 +21,12 @@ export function exchangePages(opened: () => OpenedConsole): void {
     // Letters that go to other pages where nothing is typed.
     await page.keyboard.type('gq/?');
     assert.match(page.url(), /#\/x-new$/);
-    // The editor redraws itself with the mark, and restores its own selection while a text is being replaced.
     const marked = page.locator('.cm-problem-line');
     await marked.filter({ hasText: 'gq/?' }).waitFor();
-    await editor.fill('env =>\n  env.msg.payload.amount >');
+    await fillEditor(editor, 'env =>\n  env.msg.payload.amount >');
     await page.getByRole('status').filter({ hasText: 'Line 2' }).waitFor();
     await marked.filter({ hasText: /env\.msg\.payload\.amount >$/ }).waitFor();
-    await editor.fill('env => env.msg.payload.tenant === "acme"');
+    await fillEditor(editor, 'env => env.msg.payload.tenant === "acme"');
     await page.getByText('empty: every element goes there').waitFor();
     await marked.waitFor({ state: 'detached' });
     const colours = (): Promise<number> =>
@@ -38,11 +46,11 @@ export function exchangePages(opened: () => OpenedConsole): void {
     for (const amount of [5, 50, 500]) await opened().insert('N', 'sized', JSON.stringify({ amount }));
     const page = await opened().page('#/x/by-size/edit');
     const editor = page.getByLabel('Selector of destination 1');
-    await editor.fill('env => env.msg.payload.amount >');
+    await fillEditor(editor, 'env => env.msg.payload.amount >');
     await page.getByRole('button', { name: 'Save the change …' }).click();
     await page.getByRole('alert').filter({ hasText: 'line 1' }).waitFor();
     await page.locator('.cm-problem-line').waitFor();
-    await editor.fill('env => env.msg.payload.amount > 10');
+    await fillEditor(editor, 'env => env.msg.payload.amount > 10');
     await page.getByRole('button', { name: 'Save the change …' }).click();
     const dialog = page.getByRole('dialog', { name: 'Change by-size' });
     await dialog.getByText('1 would go elsewhere, and 2 would go as before').waitFor();

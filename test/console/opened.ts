@@ -75,7 +75,15 @@ export class OpenedConsole {
       readonly isFailing?: boolean;
     } = {},
   ): Promise<Page> {
-    const { who = ADMIN, width = 1280, height = 900, theme = 'light', behind, timezoneId, isFailing = false } = options;
+    const {
+      who = ADMIN,
+      width = 1280,
+      height = 900,
+      theme = 'light',
+      behind,
+      timezoneId,
+      isFailing = false,
+    } = options;
     const storageState = behind === undefined ? this.#signedIn.get(who.user) : undefined;
     const context = await this.#browser.newContext({
       viewport: { width, height },
@@ -115,7 +123,8 @@ export class OpenedConsole {
   }
 
   async signIn(page: Page, { user, password } = ADMIN): Promise<void> {
-    await page.getByLabel('User').fill(user);
+    // Exact: the page of the user before, which a sign-out leaves for a moment, has a button of this name.
+    await page.getByLabel('User', { exact: true }).fill(user);
     await page.getByLabel('Password').fill(password);
     await page.getByRole('button', { name: 'Sign in' }).click();
     await page.locator('#page h1').waitFor();
