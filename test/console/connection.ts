@@ -111,6 +111,8 @@ export function connection(opened: () => OpenedConsole): void {
   it('keeps what was typed when the session ends, for the same user', async () => {
     await opened().insert('N', 'unsaved', '1');
     const page = await opened().page('#/q/N/unsaved', { isFailing: true });
+    // A list that could not be read since the session ended is read again after it, and shows at once what is new.
+    await page.getByText('All 1 that match').waitFor();
     await page.getByRole('button', { name: 'Insert' }).click();
     await page.getByLabel('Body').fill('"long in the making"');
     await endSessions();
