@@ -5,6 +5,7 @@ import type { SuiteContext, TestContext } from 'node:test';
 import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core';
 import { needDebian } from '../support/python.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
+import { SlowMachine } from './slow-machine.ts';
 
 export const ADMIN = { user: 'admin', password: 'secret' };
 /** May look at what is in `jobs`, and change nothing. */
@@ -36,15 +37,20 @@ const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
 
 /** A real server with the console built from the sources, and a browser. */
 export class OpenedConsole {
-  readonly server: ServerInProcess;
+  /** Where pages and programs reach the server. */
+  readonly server: { readonly url: string };
+  readonly #server: ServerInProcess;
+  readonly #slow: SlowMachine | null;
   readonly #browser: Browser;
   readonly #contexts: BrowserContext[] = [];
   /** Cookies of users who have signed in: a sign-in takes a fifth of a second of processor time. */
   readonly #signedIn = new Map<string, Awaited<ReturnType<BrowserContext['storageState']>>>();
   readonly #complaints: string[] = [];
 
-  private constructor(server: ServerInProcess, browser: Browser) {
-    this.server = server;
+  private constructor(server: ServerInProcess, browser: Browser, slow: SlowMachine | null) {
+    this.server = slow ?? server;
+    this.#server = server;
+    this.#slow = slow;
     this.#browser = browser;
   }
 
@@ -56,7 +62,9 @@ export class OpenedConsole {
       ServerInProcess.start({ config: configOf(namespaces) }),
       chromium.launch({ executablePath: CHROMIUM, args: process.getuid?.() === 0 ? ['--no-sandbox'] : [] }),
     ]);
-    return new OpenedConsole(server, browser);
+    const seed = process.env.CONSOLE_SLOW;
+    const slow = seed === undefined ? null : await SlowMachine.start(Number(seed), server.url);
+    return new OpenedConsole(server, browser, slow);
   }
 
   /** A page in a session of its own, signed in. What the browser complains about fails the test that calls {@link check}. */
@@ -99,6 +107,7 @@ export class OpenedConsole {
         console.error('The security policy forbids', violatedDirective, blockedURI, sourceFile))`,
     );
     const page = await context.newPage();
+    await this.#slow?.slowDown(page);
     page.on('pageerror', (error) => this.#complaints.push(error.message));
     page.on('dialog', (dialog) => {
       this.#complaints.push(`a page showed: ${dialog.message()}`);
@@ -154,7 +163,8 @@ export class OpenedConsole {
 
   async close(): Promise<void> {
     await this.#browser.close();
-    await this.server.dispose();
+    this.#slow?.close();
+    await this.#server.dispose();
   }
 
   /** A request of a program. */
