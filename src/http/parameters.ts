@@ -222,6 +222,9 @@ export class QueryReader<Q extends object> {
   readonly parameters: Parameters<Q>;
   readonly #byName: ReadonlyMap<string, QueryParameter<unknown>>;
   readonly #fallbacks: Readonly<Q>;
+  /** The query that was read last, and its values: a consumer sends the same one each time. */
+  #lastSearch = '';
+  #lastValues: Readonly<Q>;
 
   constructor(parameters: Parameters<Q>) {
     this.parameters = parameters;
@@ -230,6 +233,7 @@ export class QueryReader<Q extends object> {
     this.#fallbacks = Object.freeze(
       Object.fromEntries(entries.map(([name, { fallback }]) => [name, fallback])),
     ) as Q;
+    this.#lastValues = this.#fallbacks;
   }
 
   /**
@@ -238,6 +242,14 @@ export class QueryReader<Q extends object> {
    */
   read(search: string): Readonly<Q> {
     if (search === '') return this.#fallbacks;
+    if (search !== this.#lastSearch) {
+      this.#lastValues = this.#parse(search);
+      this.#lastSearch = search;
+    }
+    return this.#lastValues;
+  }
+
+  #parse(search: string): Readonly<Q> {
     const values: Record<string, unknown> = { ...this.#fallbacks };
     let given = '';
     for (let from = 0; from <= search.length; ) {

@@ -21,9 +21,9 @@ export function pushElementHeaders(headers: string[], delivery: Delivery): void 
   headers.push('content-length', String(body.byteLength));
   if (contentEncoding !== null) headers.push('content-encoding', contentEncoding);
   headers.push('x-ks-id', delivery.id, 'x-ks-tries', String(delivery.tries));
-  headers.push('x-ks-mature', new Date(delivery.matureAt).toISOString());
+  headers.push('x-ks-mature', isoTime(delivery.matureAt));
   if (lease !== null) {
-    headers.push('x-ks-lease', lease.token, 'x-ks-lease-until', new Date(lease.until).toISOString());
+    headers.push('x-ks-lease', lease.token, 'x-ks-lease-until', isoTime(lease.until));
   }
   for (let at = 0; at + 1 < own.length; at += 2) {
     const name = own[at] as string;
