@@ -1,4 +1,3 @@
-import type { ServerResponse } from 'node:http';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { ConsoleSession } from '../access/console-sessions.ts';
 import { checkRight, loginLost, type Right, type User } from '../access/user.ts';
@@ -13,6 +12,7 @@ import { errorHeaders, errorResponse } from './errors.ts';
 import type { Front } from './front.ts';
 import { clientAddress, isForwardedSecure, type RequestHead, UNREAD } from './head.ts';
 import type { HttpRequest } from './request.ts';
+import type { HttpResponse } from './response.ts';
 import type { Route, RouteMatch } from './route.ts';
 import { linkInsert } from './traced-request.ts';
 import { pushElementHeaders } from './written-elements.ts';
@@ -32,7 +32,7 @@ export const UNMATCHED = 'unmatched';
 export class HttpCall {
   readonly front: Front;
   readonly request: HttpRequest;
-  readonly response: ServerResponse;
+  readonly response: HttpResponse;
   /** The target without its query, as it came. */
   path = '';
   /** What follows the `?`. */
@@ -61,7 +61,7 @@ export class HttpCall {
   readonly #startedAt: number;
   #peer: string | null = null;
 
-  constructor(front: Front, request: HttpRequest, response: ServerResponse) {
+  constructor(front: Front, request: HttpRequest, response: HttpResponse) {
     this.front = front;
     this.#startedAt = front.parts.clock.monotonic();
     this.request = request;
@@ -309,9 +309,10 @@ export class HttpCall {
     socket.setTimeout(this.front.parts.options.requestTimeoutMs);
   }
 
-  /** The headers that every response has, to be added to. */
+  /** Gives the response the lines of its route, and returns the headers that it has in addition, to be added to. */
   #headers(elementHeaders?: readonly string[]): string[] {
-    const headers = (this.route?.responseHeaders ?? this.front.inertHeaders).slice();
+    this.response.constantLines = this.route?.responseLines ?? this.front.inertLines;
+    const headers: string[] = [];
     if (this.front.isClosing) headers.push('connection', 'close');
     if (this.origin !== null)
       headers.push(...corsHeaders(this.origin, this.front.exposedHeaders, elementHeaders));

@@ -16,14 +16,14 @@ import { checkCsrfToken, checkPage, exposedHeaders, respondToPreflight, useSessi
 import { checkAccess, HttpCall, UNMATCHED } from './call.ts';
 import { routeNotFound, unauthorized } from './errors.ts';
 import { rareHeader, readHead } from './head.ts';
-import { ServerResponse as Response } from './node-http.ts';
 import { NodeLists } from './node-lists.ts';
 import type { HttpParts } from './options.ts';
 import { type HttpRequest, rejectIfLonger, wholeBody } from './request.ts';
-import { INERT, METHODS, type Method, type Route, type RouteMatch } from './route.ts';
+import { HttpResponse } from './response.ts';
+import { INERT, linesOf, METHODS, type Method, type Route, type RouteMatch } from './route.ts';
 import { traceRequest, withinSpan } from './traced-request.ts';
 
-const HSTS = ['strict-transport-security', 'max-age=31536000'] as const;
+const HSTS = linesOf(['strict-transport-security', 'max-age=31536000']);
 
 /** Listings of one user that wait for the one before them; further ones are rejected. */
 const MAX_WAITING_LISTINGS = 16;
@@ -84,8 +84,8 @@ export class Front {
   readonly nodeLists: NodeLists;
   /** Calls that wait for elements. */
   readonly waitingCalls = new Set<WaitingCall>();
-  /** The headers of responses that are no route's. */
-  readonly inertHeaders: readonly string[];
+  /** The header lines of responses that are no route's. */
+  readonly inertLines: string;
   /** The names of those that pages of allowed origins may read. */
   readonly exposedHeaders: string;
   readonly #listings = new ConcurrencyLimit({
@@ -153,16 +153,12 @@ export class Front {
     this.parts = parts;
     this.nodeLists = new NodeLists(parts);
     this.#connections = connectionLimit('HTTP', parts.options.maxSockets);
-    const secured = (headers: readonly string[]) =>
-      parts.options.tls === null ? headers : [...headers, ...HSTS];
-    const routes = table.map((route) => ({
-      ...route,
-      responseHeaders: secured(route.responseHeaders),
-    }));
+    const secured = (lines: string) => (parts.options.tls === null ? lines : lines + HSTS);
+    const routes = table.map((route) => ({ ...route, responseLines: secured(route.responseLines) }));
     this.router = new Router(routes);
     const operations = [...routes.map(({ id }) => id), UNMATCHED];
     this.requestTimes = new Map(operations.map((id) => [id, new Histogram(REQUEST_TIME_BUCKETS_S)]));
-    this.inertHeaders = secured(INERT);
+    this.inertLines = secured(linesOf(INERT));
     this.exposedHeaders = exposedHeaders(routes);
     this.#origins = new Set(parts.options.allowedOrigins.map((origin) => origin.toLowerCase()));
     this.#foreignPages = new LineLimit(parts.clock, (network, leftOut) => {
@@ -247,7 +243,7 @@ export class Front {
   }
 
   /** Answers a request, now or later. Never throws. */
-  readonly handle = (request: HttpRequest, response: ServerResponse): void => {
+  readonly handle = (request: HttpRequest, response: HttpResponse): void => {
     const call = new HttpCall(this, request, response);
     if (this.parts.options.logsAccess) this.#logAccess(call);
     const { tracer } = this.parts;
@@ -322,7 +318,7 @@ export class Front {
       socket.destroy();
       return;
     }
-    const response = new Response(request);
+    const response = new HttpResponse(request);
     response.assignSocket(socket);
     response.shouldKeepAlive = false;
     response.once('finish', () => socket.destroySoon());

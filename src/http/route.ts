@@ -92,8 +92,8 @@ export interface Route {
   readonly responses: readonly ResponseNote[];
   /** In addition to those that every route may answer with; see `problemsOf` in `routes/table.ts`. */
   readonly problems: readonly ErrorCode[];
-  /** Flat pairs that each response of the route begins with, errors included: pages need a policy of their own. */
-  readonly responseHeaders: readonly string[];
+  /** Header lines that each response of the route begins with, errors included: pages need a policy of their own. */
+  readonly responseLines: string;
   /** Answers the call, now or later. What it throws, or its promise rejects with, is answered as an error. */
   handle(call: HttpCall, query: object): Promise<void> | void;
 }
@@ -116,6 +116,7 @@ interface RouteDefinition<Q extends object> {
   readonly headers?: readonly HeaderNote[];
   readonly responses: readonly ResponseNote[];
   readonly problems?: readonly ErrorCode[];
+  /** Flat pairs of names and values. Not given: {@link INERT}. */
   readonly responseHeaders?: readonly string[];
   handle(call: HttpCall, query: Readonly<Q>): Promise<void> | void;
 }
@@ -150,9 +151,16 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
     request,
     headers,
     problems,
-    responseHeaders,
+    responseLines: linesOf(responseHeaders),
     query: new QueryReader<Q>(query ?? ({} as Parameters<Q>)),
   };
+}
+
+/** Flat pairs of names and values as lines of a head. */
+export function linesOf(headers: readonly string[]): string {
+  let lines = '';
+  for (let at = 0; at + 1 < headers.length; at += 2) lines += `${headers[at]}: ${headers[at + 1]}\r\n`;
+  return lines;
 }
 
 export interface RouteMatch {

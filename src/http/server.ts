@@ -23,7 +23,8 @@ import { Front } from './front.ts';
 import { createServer } from './node-http.ts';
 import type { HttpOptions, HttpParts } from './options.ts';
 import { HttpRequest, isReadInChunks, isUnreadable, markUnreadable } from './request.ts';
-import { METHODS, type Route } from './route.ts';
+import { HttpResponse } from './response.ts';
+import { linesOf, METHODS, type Route } from './route.ts';
 import { routeTable } from './routes/table.ts';
 
 /** Request line and headers together: room for the names and element headers that the limits allow. */
@@ -35,7 +36,9 @@ const TIMEOUT_CHECK_MS = 1_000;
 export class HttpServer implements Service {
   readonly #parts: HttpParts;
   readonly #front: Front;
-  readonly #server: Server<typeof HttpRequest> | TlsServer<typeof HttpRequest>;
+  readonly #server:
+    | Server<typeof HttpRequest, typeof HttpResponse>
+    | TlsServer<typeof HttpRequest, typeof HttpResponse>;
   readonly #sockets = new Set<Socket>();
   /** With TLS: connections without a request yet, those in a handshake included, by their peer. */
   readonly #unused = new Map<string, Socket>();
@@ -91,15 +94,15 @@ export class HttpServer implements Service {
     for (const call of this.#front.waitingCalls) call.renewUser(renew);
   }
 
-  #listenTo(server: Server<typeof HttpRequest>): void {
+  #listenTo(server: Server<typeof HttpRequest, typeof HttpResponse>): void {
     const front = this.#front;
     const { handle } = front;
     server.on('request', handle);
     // With these two, Node leaves it to us when to say `100 Continue` and what to say of other expectations.
     server.on('checkContinue', handle);
     server.on('checkExpectation', handle);
-    server.on('clientError', (error, socket) => respondToUnreadable(error, socket, front.inertHeaders));
-    server.on('connect', (_request, socket) => refuseTunnel(socket, front.inertHeaders));
+    server.on('clientError', (error, socket) => respondToUnreadable(error, socket, front.inertLines));
+    server.on('connect', (_request, socket) => refuseTunnel(socket, front.inertLines));
     server.on('upgrade', (request, socket, head) => front.upgrade(request, socket as Socket, head));
     server.on('drop', () => this.#excess.note());
     server.on('connection', (socket) => {
@@ -110,7 +113,7 @@ export class HttpServer implements Service {
   }
 
   /** A handshake brings bytes, so these do not tell whether a request has begun. */
-  #watchUnused(server: Server<typeof HttpRequest>): void {
+  #watchUnused(server: Server<typeof HttpRequest, typeof HttpResponse>): void {
     server.on('connection', (socket) => {
       const peer = peerOf(socket);
       this.#unused.set(peer, socket);
@@ -149,9 +152,10 @@ export class HttpServer implements Service {
 function makeServer(
   options: HttpOptions,
   isUpgrade: (request: HttpRequest) => boolean,
-): Server<typeof HttpRequest> | TlsServer<typeof HttpRequest> {
-  const settings: ServerOptions<typeof HttpRequest> = {
+): Server<typeof HttpRequest, typeof HttpResponse> | TlsServer<typeof HttpRequest, typeof HttpResponse> {
+  const settings: ServerOptions<typeof HttpRequest, typeof HttpResponse> = {
     IncomingMessage: HttpRequest,
+    ServerResponse: HttpResponse,
     shouldUpgradeCallback: isUpgrade,
     // A header that is missing is answered by us, with a body that says so.
     requireHostHeader: false,
@@ -197,7 +201,7 @@ interface ParserError extends Error {
 }
 
 /** Answers bytes that are no request, or one that did not come to its end in time. */
-function respondToUnreadable(thrown: Error, socket: Duplex, headers: readonly string[]): void {
+function respondToUnreadable(thrown: Error, socket: Duplex, lines: string): void {
   const error = thrown as ParserError;
   // Its reader has a limit of its own.
   if (error.code === TIMED_OUT && isReadInChunks(socket)) return;
@@ -206,26 +210,26 @@ function respondToUnreadable(thrown: Error, socket: Duplex, headers: readonly st
   if (!isOfHttp) socket.destroy();
   else if (!isUnreadable(socket)) {
     markUnreadable(socket);
-    endInTurn(socket, refusal(error), headers);
+    endInTurn(socket, refusal(error), lines);
   }
 }
 
 /** Responds after the requests in front, which are carried out: one that was stored must not be answered as if it was wrong. */
-function endInTurn(socket: Duplex, error: QuaysideError, headers: readonly string[]): void {
+function endInTurn(socket: Duplex, error: QuaysideError, lines: string): void {
   // Node's own field for the response that is first in the row of this connection, null between responses.
   const { _httpMessage: first } = socket as Duplex & { _httpMessage?: ServerResponse | null };
-  if (first?.req.complete) first.once('finish', () => endInTurn(socket, error, headers));
+  if (first?.req.complete) first.once('finish', () => endInTurn(socket, error, lines));
   // If it is the one that could not be read, and nothing of its response was written, this is its response.
-  else if (socket.writable && !first?.headersSent) endWith(socket, error, headers);
+  else if (socket.writable && !first?.headersSent) endWith(socket, error, lines);
   else socket.destroy();
 }
 
 /** CONNECT asks for a tunnel, and Node passes on the bare connection. */
-function refuseTunnel(socket: Duplex, headers: readonly string[]): void {
+function refuseTunnel(socket: Duplex, lines: string): void {
   // Node has let go of this socket, and with it of its errors.
   socket.on('error', () => socket.destroy());
   markUnreadable(socket);
-  endInTurn(socket, unknownMethod('CONNECT'), headers);
+  endInTurn(socket, unknownMethod('CONNECT'), lines);
 }
 
 function refusal({ code, reason, rawPacket, bytesParsed = 0 }: ParserError): QuaysideError {
@@ -285,15 +289,11 @@ function unknownMethod(method: string): QuaysideError {
   );
 }
 
-function endWith(socket: Duplex, error: QuaysideError, headers: readonly string[]): void {
+function endWith(socket: Duplex, error: QuaysideError, lines: string): void {
   const { status, reason, contentType, body } = errorResponse(error, null);
-  const lines = [`HTTP/1.1 ${status} ${reason}`, `Date: ${new Date().toUTCString()}`];
-  for (let at = 0; at + 1 < headers.length; at += 2) lines.push(`${headers[at]}: ${headers[at + 1]}`);
-  if (error.code === 'method-not-allowed') lines.push(`allow: ${METHODS.join(', ')}`);
-  lines.push(
-    `content-type: ${contentType}`,
-    `content-length: ${Buffer.byteLength(body)}`,
-    'connection: close',
-  );
-  socket.end(`${lines.join('\r\n')}\r\n\r\n${body}`, () => socket.destroy());
+  const headers = ['content-type', contentType, 'content-length', String(Buffer.byteLength(body))];
+  if (error.code === 'method-not-allowed') headers.push('allow', METHODS.join(', '));
+  headers.push('date', new Date().toUTCString(), 'connection', 'close');
+  const head = `HTTP/1.1 ${status} ${reason}\r\n${lines}${linesOf(headers)}\r\n`;
+  socket.end(head + body, () => socket.destroy());
 }
