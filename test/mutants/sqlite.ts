@@ -18,7 +18,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'all dead letters of leases that ended are moved in one step',
     suite: 'sqlite dead letters',
-    edits: [inWorker('settle.ts', 'if (store.deadLetterBytes >= MAX_DEAD_LETTER_BYTES) break;', '')],
+    edits: [inWorker('settle.ts', 'if (store.copiedBytes >= MAX_COPIED_BYTES) break;', '')],
   },
   {
     name: 'a sweep whose reply is late forgets the queues that gained elements',

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
+import type { SettleAction } from '../../src/engine/storage.ts';
 import { QUEUE, withFolder } from '../engines/sqlite-folder.ts';
 import { newElement } from '../support/elements.ts';
 
@@ -76,4 +77,33 @@ describe('large elements of SQLite that become dead letters by themselves', () =
       assert.equal(await readyIn(engine), LETTERS);
     });
   });
+});
+
+describe('large elements of SQLite that one call moves', () => {
+  const ACTIONS: readonly SettleAction[] = [
+    { kind: 'dead-letter', countTry: true, reason: null },
+    { kind: 'release', delayMs: 0, countTry: true },
+    { kind: 'move', to: DEAD, groups: [''], tries: null, headers: [] },
+  ];
+
+  for (const action of ACTIONS) {
+    it(`are moved in several steps, so that other calls do not wait for all of them: ${action.kind}`, async () => {
+      await withFolder(async (folder) => {
+        const engine = await folder.started();
+        const { storage } = engine;
+        const ids = await storage.insert(QUEUE, large({ tries: 1 }));
+        if (action.kind !== 'move') await storage.take(QUEUE, { group: '', count: LETTERS, leaseMs: 1000 });
+        const from = action.kind === 'move' ? 'waiting' : 'reserved';
+        const settling = storage.settle([
+          ...ids.map((id) => ({ queue: QUEUE, id, group: '', from, token: null, action }) as const),
+          { queue: QUEUE, id: ids[0] ?? '', group: '', from, token: null, action: { kind: 'finish' } },
+        ]);
+        assert.ok((await readyIn(engine)) <= A_STEP);
+        const outcome = action.kind === 'move' ? 'done' : 'dead-lettered';
+        const outcomes = (await settling).map((each) => each.outcome);
+        assert.deepEqual(outcomes, [...ids.map(() => outcome), 'not-found']);
+        assert.equal(await readyIn(engine), LETTERS);
+      });
+    });
+  }
 });

@@ -139,6 +139,7 @@ export class WorkerClient {
   readonly #time: SteadyTime;
   readonly #log: EngineLog;
   readonly #data: Omit<WorkerData, 'now'>;
+  readonly #clock: Clock;
   readonly #deadlines: DeadlineQueue;
   readonly #waiting: Batch[] = [];
   readonly #inFlight: Batch[] = [];
@@ -165,6 +166,7 @@ export class WorkerClient {
     data: Omit<WorkerData, 'now'>,
   ) {
     this.#startWorker = startWorker;
+    this.#clock = clock;
     this.#deadlines = new DeadlineQueue(clock);
     this.#time = time;
     this.#log = log;
@@ -239,6 +241,16 @@ export class WorkerClient {
       this.#planFlush();
     }
     return call.result.promise;
+  }
+
+  /** The deadline of a call that takes several of the worker. */
+  deadline(leftMs?: number): number {
+    return this.#deadlines.next(leftMs);
+  }
+
+  /** The time until a deadline, as {@link call} takes it. */
+  left(deadlineAt: number): number {
+    return Math.max(0, deadlineAt - this.#clock.monotonic());
   }
 
   /** The same without bodies, for what needs no other form. */

@@ -22,6 +22,7 @@ import {
   type Usage,
 } from '../../engine/storage.ts';
 import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../../model/element.ts';
+import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { holderTexts, ownerNumber, readHolder } from '../../model/owner.ts';
 import { cutText } from '../../util/cut-text.ts';
@@ -149,6 +150,31 @@ export class SqliteStorage implements Storage {
   }
 
   settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
+    const deadlineAt = this.#client.deadline(leftMs);
+    return this.#settle(items, deadlineAt).then((results) =>
+      results.length === items.length ? results : this.#settleRest(items, results, deadlineAt),
+    );
+  }
+
+  /** Settles the items that the worker left when it had copied enough for one step. */
+  async #settleRest(
+    items: readonly SettleItem[],
+    results: SettleResult[],
+    deadlineAt: number,
+  ): Promise<SettleResult[]> {
+    try {
+      while (results.length < items.length) {
+        results.push(...(await this.#settle(items.slice(results.length), deadlineAt)));
+      }
+      return results;
+    } catch (cause) {
+      if (!results.some(({ outcome }) => outcome === 'done' || outcome === 'dead-lettered')) throw cause;
+      throw new QuaysideError('outcome-unknown', 'Only some of the items were settled for sure.', { cause });
+    }
+  }
+
+  /** Returns the results of the first items, as many as the worker settled in one step. */
+  #settle(items: readonly SettleItem[], deadlineAt: number): Promise<SettleResult[]> {
     return this.#client.call(
       'settle',
       (bodies) => {
@@ -172,9 +198,9 @@ export class SqliteStorage implements Storage {
         }
         return [needs, fields, details];
       },
-      (results) => items.map((_, index) => readSettled(results, index * 2)),
+      (results) => Array.from({ length: results.length / 2 }, (_, index) => readSettled(results, index * 2)),
       null,
-      leftMs,
+      this.#client.left(deadlineAt),
     );
   }
 

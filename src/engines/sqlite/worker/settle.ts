@@ -33,10 +33,10 @@ import { isTokenOf, storedToken, TakeTokens } from './tokens.ts';
 type Kind = SettleFields[6];
 
 /**
- * What the engine itself copies to dead-letter queues in one step, about: 40 ms. A consumer that is gone may have held a thousand
+ * What one step copies to dead-letter queues, or by moves to others, about: 40 ms. A consumer that is gone may have held a thousand
  * elements of a megabyte, whose copies took 8 s in one step, while which every call failed.
  */
-export const MAX_DEAD_LETTER_BYTES = 4 * 1024 * 1024;
+export const MAX_COPIED_BYTES = 4 * 1024 * 1024;
 
 /** How an item names a delivery: by its element and state, its token and, without a token, the user; 0: the service itself. */
 interface Reference {
@@ -48,7 +48,7 @@ interface Reference {
 
 /**
  * Applies one action to each delivery. What an item inserts stands in the call's transaction, so it happens wholly or not
- * at all.
+ * at all. Once {@link MAX_COPIED_BYTES} were copied, the other items are left: there is no result for them.
  * @throws QuaysideError `too-many-groups`
  */
 export function settle(
@@ -64,8 +64,11 @@ export function settle(
   let queue: Queue | null = null;
   /** The items before it were looked at for a range. */
   let rangesFrom = 0;
+  const copiedBefore = store.copiedBytes;
   // By position: tuples would take a tenth of a commit.
   for (let at = 0; at < items.length; at += 7) {
+    // Another call of the transaction may have copied that much: then this one copies one element, so that it does not starve.
+    if (store.copiedBytes >= MAX_COPIED_BYTES && store.copiedBytes > copiedBefore) break;
     const name = items[at] as SettleFields[0];
     if (name !== null) queue = store.queues.find(name);
     if (queue !== null && at >= rangesFrom) {
@@ -300,7 +303,7 @@ export function endLeases(store: Store): void {
   const { rows, queues, now } = store;
   if (!rows.mayLeaseHaveEnded(now)) return;
   for (const row of rows.endedLeases(now)) {
-    if (store.deadLetterBytes >= MAX_DEAD_LETTER_BYTES) break;
+    if (store.copiedBytes >= MAX_COPIED_BYTES) break;
     const subscription = queues.subscriptionById(row.subscription);
     // One that came before it may have set the element aside as damaged, with the deliveries of all groups.
     if (subscription === null || rows.bySeq(row.seq) === null) continue;
@@ -408,7 +411,7 @@ function toDeadLetterQueue(
   const facts = { dueAt: now, tries: 0, expiresAt: null, reason };
   insertAll(store, target, [{ ...content, more, ...facts, groups, extra: null }]);
   rows.remove(subscription, [row]);
-  store.deadLetterBytes += content.body.byteLength;
+  store.copiedBytes += content.body.byteLength;
   records.countOne(queue, group, 'deadletter');
   records.countOne(target, PLAIN_GROUP, 'put');
   if (groups !== '') for (const one of groups.split(',')) records.countOne(target, one, 'put');
@@ -437,6 +440,7 @@ function move(
   const facts = { dueAt, tries: tries ?? row.tries, expiresAt, reason: null };
   store.rows.remove(subscription, [row]);
   insertAll(store, target, [{ ...content, more, ...facts, groups, extra: null }]);
+  store.copiedBytes += content.body.byteLength;
   store.affected(target);
   return 'done';
 }

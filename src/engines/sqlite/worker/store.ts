@@ -40,8 +40,8 @@ export class Store {
   now = 0;
   received: PackedBodies = { small: new Uint8Array(0), large: [] };
   reply = new BodyWriter();
-  /** Bytes of bodies that this transaction has copied to dead-letter queues. */
-  deadLetterBytes = 0;
+  /** Bytes of bodies that this transaction has copied to other queues, dead-letter queues among them. */
+  copiedBytes = 0;
   /** Whether something that has no reply yet may be durable: after a failure nobody knows whether it is. */
   mayBeDurable = false;
   /** Queues that gained eligible elements by themselves since the last `sweep` returned. */
@@ -94,7 +94,7 @@ export class Store {
       this.ids.beginEpoch(nextEpoch(this.db));
     }
     this.#setSync(needsSync && this.#isDurable);
-    this.deadLetterBytes = 0;
+    this.copiedBytes = 0;
     this.#reach('begin');
     this.#begin.run();
     if (this.#isMarked) this.#changes = this.#totalChanges();

@@ -2,7 +2,7 @@ import type { DatabaseSync } from 'node:sqlite';
 import type { SweepResult } from '../../../engine/storage.ts';
 import { heldIn, type Queue, type Queues, USE_NOTED_MS } from './queues.ts';
 import { prepareAll, type Statements } from './schema.ts';
-import { endLeases, expire, MAX_DEAD_LETTER_BYTES } from './settle.ts';
+import { endLeases, expire, MAX_COPIED_BYTES } from './settle.ts';
 import type { Store } from './store.ts';
 
 /** Elements that expired or passed their retention, and dedup keys past their window, that one call removes. */
@@ -61,7 +61,7 @@ export class Upkeep {
     const expired = rows.expired(now, ROWS_A_CALL);
     let isStepOver = false;
     for (const row of expired) {
-      isStepOver = store.deadLetterBytes >= MAX_DEAD_LETTER_BYTES;
+      isStepOver = store.copiedBytes >= MAX_COPIED_BYTES;
       if (isStepOver) break;
       const subscription = queues.subscriptionById(row.subscription);
       if (subscription !== null && rows.bySeq(row.seq) !== null) expire(store, subscription, row);

@@ -12,7 +12,7 @@ import {
   type UndoneDelivery,
 } from '../protocol.ts';
 import { elementOf, isWholeContent, isWholeDelivery, type ReadyRow, type ScannedRow } from './rows.ts';
-import { expire, MAX_DEAD_LETTER_BYTES, setAsideDamaged } from './settle.ts';
+import { expire, MAX_COPIED_BYTES, setAsideDamaged } from './settle.ts';
 import type { Store } from './store.ts';
 import { TakeTokens } from './tokens.ts';
 
@@ -56,7 +56,7 @@ export function take(
   let lost: Fields | null = null;
   let left = count;
   let expired = 0;
-  const deadLetterBytes = store.deadLetterBytes + MAX_DEAD_LETTER_BYTES;
+  const copiedBytes = store.copiedBytes + MAX_COPIED_BYTES;
   for (let isLast = false; left > 0 && !isLast; ) {
     const limit = Math.min(left, pageSize(reply.byteLength - from, count - left));
     const page =
@@ -69,7 +69,7 @@ export function take(
     for (const row of page) {
       if (left === 0) break;
       const { seq, dueAt, tries, expiresAt, reason, type, more, body } = row;
-      const isStepOver = expired === MAX_EXPIRED || store.deadLetterBytes >= deadLetterBytes;
+      const isStepOver = expired === MAX_EXPIRED || store.copiedBytes >= copiedBytes;
       if (isStepOver || reply.byteLength - from >= MAX_REPLY_BYTES) {
         isLast = true;
         break;
