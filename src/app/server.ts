@@ -64,6 +64,9 @@ interface ServerParts {
   readonly errorAt?: ErrorAt;
 }
 
+/** A stop during the start waits for so many at most: each file of SQLite has a thread, and hundreds of them take longer than a stop may. */
+const ENGINES_AT_ONCE = 16;
+
 /** A server that is not started yet. Nothing is opened, bound or read before `start`. */
 export function createServer(config: Config, parts: ServerParts): Server {
   return new Server(config, {
@@ -355,7 +358,10 @@ export class Server implements Service {
 
   async #startEngines(): Promise<EngineSet> {
     const engines = await loadEngines(this.#config, this.#parts);
-    await this.#startParts(...engines.all().map(({ service }) => service));
+    const services = engines.all().map(({ service }) => service);
+    for (let from = 0; from < services.length; from += ENGINES_AT_ONCE) {
+      await this.#startParts(...services.slice(from, from + ENGINES_AT_ONCE));
+    }
     for (const { engine } of engines.all()) {
       this.#readiness.watch(maskUrl(engine.url), engine);
       void engine.failed.then((error) => this.#fail(error));

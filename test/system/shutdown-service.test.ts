@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
+import { readdirSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { type AddressInfo, connect, createServer as createTcpServer } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -19,6 +20,7 @@ const SILENT = {
   error: () => {},
   isLevelEnabled: () => false,
 };
+const ENV = { QUAYSIDE_HTTP__PORT: '0', QUAYSIDE_HTTP__USERS: '{"test1": "test1"}' };
 const PARTS = { log: SILENT, version: '0.0.0' };
 
 describe('A server as a part of another program', () => {
@@ -29,8 +31,7 @@ describe('A server as a part of another program', () => {
   before(async () => {
     folder = await mkdtemp(join(tmpdir(), 'quayside-service-'));
     const env = {
-      QUAYSIDE_HTTP__PORT: '0',
-      QUAYSIDE_HTTP__USERS: '{"test1": "test1"}',
+      ...ENV,
       QUAYSIDE_NAMESPACES:
         '{"N": {"url": "sqlite:N.db"}, "M": {"url": "sqlite:N.db"}, "O": {"url": "sqlite::memory:"}}',
     };
@@ -92,6 +93,20 @@ describe('A server as a part of another program', () => {
       await starting;
     }
     await make().start();
+  });
+
+  it('stopped during its start opens no more of its many files', async () => {
+    const names = Array.from({ length: 60 }, (_, i) => `many${i}`);
+    const namespaces = Object.fromEntries(names.map((name) => [name, { url: `sqlite:many/${name}.db` }]));
+    const env = { ...ENV, QUAYSIDE_NAMESPACES: JSON.stringify(namespaces) };
+    const server = make((await loadConfig({ file: null, env, cwd: folder })).config);
+    const starting = server.start().catch(() => {});
+    const files = (): string[] =>
+      readdirSync(folder, { recursive: true, encoding: 'utf8' }).filter((name) => /many\d+\.db$/.test(name));
+    await until(() => files().length > 0);
+    await server.stop();
+    await starting;
+    assert.ok(files().length <= 32, `${files().length} were opened`);
   });
 
   it('ends at once the calls that wait on HTTP if another front end cannot listen', async () => {
