@@ -377,7 +377,13 @@ let loading: Promise<WasmModule> | null = null;
 
 /** The VM's code, read and compiled (off the main thread) once per process, at its first use. */
 export function loadWasm(): Promise<WasmModule> {
-  loading ??= readFile(new URL(import.meta.resolve('quickjs-wasi/quickjs.wasm'))).then(compile);
+  loading ??= readFile(new URL(import.meta.resolve('quickjs-wasi/quickjs.wasm')))
+    .then(compile)
+    .catch((error: unknown) => {
+      // A process that had no file descriptor left may have some the next time.
+      loading = null;
+      throw error;
+    });
   return loading;
 }
 

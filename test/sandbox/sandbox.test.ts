@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { after, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { LIMITS } from '../../src/model/limits.ts';
@@ -485,6 +487,13 @@ describe('A sandbox', () => {
       ]);
       assert.equal(error.details.parameter, 'dst[1].selector');
       assert.deepEqual(error.details.extra, { line: 2, column: 8 });
+    });
+
+    it('checks them once there are file descriptors again, if there were none at the first', () => {
+      const program = fileURLToPath(new URL('first-start-without-files.ts', import.meta.url));
+      const limited = `ulimit -n 100; exec "$0" "$1"`;
+      const outcomes = execFileSync('sh', ['-c', limited, process.execPath, program], { encoding: 'utf8' });
+      assert.deepEqual(JSON.parse(outcomes), ['internal', 'works']);
     });
 
     it('lets the VM compile them too, for what only it refuses', async () => {
