@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict';
-import { afterEach, before, beforeEach, describe, it } from 'node:test';
+import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
+import pg from 'pg';
 import type { Engine } from '../../src/engine/engine.ts';
 import { bodyTexts, newElement } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
-import { clockAt, freshSchema, runSql, sharedServer } from './postgres.ts';
+import { clockAt, freshSchema, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
 
 const QUEUE = { ns: 'stream', name: 'q' };
@@ -11,13 +12,18 @@ const MINUTE_MS = 60_000;
 
 describe('A group of a stream on PostgreSQL that holds nothing', () => {
   let server: PostgresServer;
+  /** Sets the clock hundreds of times, for which sessions of their own would cost more than what is tested. */
+  let control: pg.Client;
   let schema: string;
   let nodes: [Engine, Engine];
   let now: number;
 
   before(async () => {
     server = await sharedServer();
+    control = new pg.Client({ connectionString: server.url() });
+    await control.connect();
   });
+  after(() => control.end());
   beforeEach(async () => {
     schema = freshSchema();
     now = Date.UTC(2026, 0, 1);
@@ -26,7 +32,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
   });
   afterEach(async () => {
     await Promise.all(nodes.map((node) => node.stop()));
-    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+    await control.query(`DROP SCHEMA ${schema} CASCADE`);
   });
 
   /** Both nodes keep house each minute, as their sweepers have them do. */
@@ -42,7 +48,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     }
   };
   const showTime = async (): Promise<void> => {
-    await runSql(server, clockAt(schema, now));
+    await control.query(clockAt(schema, now));
     await Promise.all(nodes.map((node) => node.ping()));
   };
   const insert = (node: Engine, body: string): Promise<unknown> =>
@@ -52,8 +58,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     return bodyTexts(deliveries);
   };
   const groups = async (): Promise<string[]> => {
-    const { rows } = await runSql(
-      server,
+    const { rows } = await control.query(
       `SELECT grp FROM ${schema}.subscription WHERE grp <> '' ORDER BY grp`,
     );
     return rows.map(({ grp }) => String(grp));
@@ -68,8 +73,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     // A round that comes a moment early waits for the next minute: some more than the fifteen are due.
     await passMinutes(10);
     assert.deepEqual(await groups(), ['g1']);
-    const { rows } = await runSql(
-      server,
+    const { rows } = await control.query(
       `SELECT 1 FROM ${schema}.counter WHERE subscription > 0 AND subscription NOT IN (SELECT id FROM ${schema}.subscription)`,
     );
     assert.equal(rows.length, 0);

@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
-import { afterEach, before, beforeEach, describe, it } from 'node:test';
+import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
 import pg from 'pg';
 import type { Engine } from '../../src/engine/engine.ts';
 import type { CancelTimer } from '../../src/util/clock.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { rollback } from '../support/settle.ts';
-import { CountingClock, clockAt, freshSchema, runSql, sharedServer } from './postgres.ts';
+import { CountingClock, clockAt, freshSchema, sharedServer } from './postgres.ts';
 import { NODE_NAMESPACES, openNode } from './postgres-node.ts';
 
 const QUEUE = { ns: 'plain', name: 'q' };
@@ -36,13 +36,18 @@ class DropClock extends CountingClock {
 
 describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
   let server: PostgresServer;
+  /** Sets the clock hundreds of times, for which sessions of their own would cost more than what is tested. */
+  let control: pg.Client;
   let schema: string;
   let nodes: [Engine, Engine, ...Engine[]];
   let now: number;
 
   before(async () => {
     server = await sharedServer();
+    control = new pg.Client({ connectionString: server.url() });
+    await control.connect();
   });
+  after(() => control.end());
   beforeEach(async () => {
     schema = freshSchema();
     now = Date.UTC(2026, 0, 1);
@@ -51,13 +56,13 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
   });
   afterEach(async () => {
     await Promise.all(nodes.map((node) => node.stop()));
-    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+    await control.query(`DROP SCHEMA ${schema} CASCADE`);
   });
 
   /** The database's clock is set forward; nodes see it at their next call. */
   const setForward = async (ms: number): Promise<void> => {
     now += ms;
-    await runSql(server, clockAt(schema, now));
+    await control.query(clockAt(schema, now));
   };
   const pass = async (ms: number): Promise<void> => {
     await setForward(ms);
@@ -71,7 +76,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
       await sweep();
     }
   };
-  const rows = async (sql: string): Promise<unknown[]> => (await runSql(server, sql)).rows;
+  const rows = async (sql: string): Promise<unknown[]> => (await control.query(sql)).rows;
   const registered = () => rows(`SELECT id FROM ${schema}.subscription WHERE name = 'q'`);
   const insert = ({ storage }: Engine, body: string) => storage.insert(QUEUE, newElements(body));
   const pop = async ({ storage }: Engine) => bodyTexts((await storage.take(QUEUE, POP)).deliveries);
