@@ -4,8 +4,9 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Engine } from '../../src/engine/engine.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
-import { systemClock } from '../../src/util/clock.ts';
+import { type Clock, systemClock } from '../../src/util/clock.ts';
 import { plain } from '../support/broker.ts';
+import { patient } from '../support/clock.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import { type RedisServer, startRedis } from '../support/redis-servers.ts';
 import { commit } from '../support/settle.ts';
@@ -30,8 +31,8 @@ describe('A lease on Redis that runs out', () => {
   let prefix: string;
   const engines: Engine[] = [];
 
-  const open = async (url = server.url): Promise<Engine> => {
-    const engine = redisEngine({ url, namespaces: [JOBS], clock: null, prefix, ownClock: systemClock });
+  const open = async (url = server.url, ownClock: Clock = systemClock): Promise<Engine> => {
+    const engine = redisEngine({ url, namespaces: [JOBS], clock: null, prefix, ownClock });
     engines.push(engine);
     await engine.start();
     return engine;
@@ -102,7 +103,8 @@ describe('A lease on Redis that runs out', () => {
   it('while one node is cut off counts a try if another can reach the server', async () => {
     const proxy = await TcpProxy.start(server.port);
     const cut = await open(`redis://127.0.0.1:${proxy.port}`);
-    const whole = await open();
+    // A node that stood still for seconds would take that for an outage.
+    const whole = await open(server.url, patient(systemClock));
     await whole.storage.insert(QUEUE, newElements('held'));
     await take(whole, LEASE_MS);
     proxy.state = 'dark';

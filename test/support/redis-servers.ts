@@ -43,6 +43,8 @@ export interface RedisSentinel {
 const HOST = '127.0.0.1';
 /** Another program that takes Redis's place in all suites: `npm run test:valkey` names Valkey's. */
 const PROGRAM = process.env.TEST_REDIS_SERVER ?? 'redis-server';
+/** A busy machine may hold a server up for seconds. */
+const ANSWER_MS = 10_000;
 const READY_MS = 60_000;
 const MOST_TRIES = 3;
 const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
@@ -261,7 +263,7 @@ class OwnServer implements RedisServer {
       const socket = connect(this.port, HOST);
       let answer = '';
       socket.setEncoding('utf8');
-      socket.setTimeout(1_000, () => socket.destroy(new Error('no answer')));
+      socket.setTimeout(ANSWER_MS, () => socket.destroy(new Error('no answer')));
       socket.once('connect', () => socket.end(`${command.join(' ')}\r\n`));
       socket.on('data', (data: string) => {
         answer += data;
