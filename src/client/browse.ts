@@ -50,6 +50,7 @@ interface BrowsedRecord {
   readonly tries: number;
   readonly reason: string | null;
   readonly contentType: string | null;
+  readonly contentEncoding: string | null;
   readonly headers: Readonly<Record<string, string>>;
   readonly holder: { tid: string | null; user: string | null; since: string; until: string } | null;
   readonly text?: string;

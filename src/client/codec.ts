@@ -68,7 +68,8 @@ export const JSON_DATA: DataCodec = {
     if (text === null) return bytes;
     if (contentType !== null && JSON_TYPE.test(contentType)) {
       try {
-        return JSON.parse(text);
+        // It counts a byte order mark, which some programs write, as white space.
+        return JSON.parse(text.trimStart());
       } catch (cause) {
         throw invalid(
           `The body ${quoted(text)} is not JSON, although its content type is ${quoted(contentType)}.`,

@@ -8,6 +8,8 @@ export interface Element<T> {
   readonly data: T;
   readonly body: Uint8Array;
   readonly contentType: string;
+  /** How the body is encoded, such as `gzip`; null: not. It is not decoded. */
+  readonly contentEncoding: string | null;
   /** Element headers by their names in lower case. */
   readonly headers: Readonly<Record<string, string>>;
   /** Failed tries so far. */
@@ -21,6 +23,7 @@ interface ReceivedElement {
   readonly tries: number;
   readonly mature: string;
   readonly contentType: string | null;
+  readonly contentEncoding: string | null;
   readonly headers: Readonly<Record<string, string>>;
   readonly text?: string;
   readonly base64?: string;
@@ -33,6 +36,7 @@ export class ReceivedBase<T> implements Element<T> {
   // `declare`: a browser loads no code for these members but that of the constructor.
   declare readonly id: string;
   declare readonly contentType: string;
+  declare readonly contentEncoding: string | null;
   declare readonly headers: Readonly<Record<string, string>>;
   declare readonly tries: number;
   declare readonly mature: Date;
@@ -44,6 +48,7 @@ export class ReceivedBase<T> implements Element<T> {
     this.#decoded = decoded;
     this.id = received.id;
     this.contentType = received.contentType ?? 'application/octet-stream';
+    this.contentEncoding = received.contentEncoding;
     this.headers = received.headers;
     this.tries = received.tries;
     this.mature = new Date(received.mature);

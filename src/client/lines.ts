@@ -8,6 +8,7 @@ export interface TakenLine {
   readonly tries: number;
   readonly mature: string;
   readonly contentType: string | null;
+  readonly contentEncoding: string | null;
   readonly headers: Readonly<Record<string, string>>;
   readonly text?: string;
   readonly base64?: string;

@@ -43,11 +43,13 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
   readonly #wire: QueueWire;
   readonly #receipt: Receipt;
   #state: 'held' | 'settling' | 'settled' | 'lost' = 'held';
+  /** Of a settlement that failed with an unknown outcome: if it is repeated, the first one may have been applied. */
+  #unknown: string | undefined;
   /** By the clock of this process, which may differ from the server's. */
   #endsAt: number;
   /** Made when somebody asks for the signal: most reservations are settled without. */
   #controller: AbortController | null = null;
-  #cancelTimer: CancelTimer | null = null;
+  #cancelTimer: CancelTimer | undefined;
 
   constructor(line: TakenLine, decoded: Decoded, { wire, group, leaseMs, serverTime }: LeaseContext) {
     super(line, decoded);
@@ -74,7 +76,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
   get signal(): AbortSignal {
     if (this.#controller === null) {
       this.#controller = new AbortController();
-      if (this.isHeld) this.#armTimer();
+      this.#armTimer();
     }
     return this.#controller.signal;
   }
@@ -109,7 +111,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     }
     this.leaseUntil = new Date(until);
     this.#endsAt = localEnd(this.leaseUntil, leaseMs, serverTime);
-    if (this.#controller !== null && this.isHeld) this.#armTimer();
+    this.#armTimer();
     return this.leaseUntil;
   }
 
@@ -125,11 +127,12 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
       await this.rollback();
     } catch (error) {
       // Somebody else has it, which is what the rollback was for.
-      if (!(error instanceof LeaseLostError)) throw error;
+      if (this.isHeld) throw error;
     }
   }
 
   async #settle(settlement: Settlement, options: CallOptions | undefined): Promise<void> {
+    const { action } = settlement;
     if (this.#state !== 'held') throw this.#overError();
     this.#state = 'settling';
     try {
@@ -139,20 +142,26 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
       );
       const isDone = outcome === 'done' || outcome === 'dead-lettered';
       // What its first attempt may have caused. A caller that gave an element back does not know where it is; after a commit, or a burial, it is gone.
-      const isKept = settlement.action === 'rollback' || settlement.action === 'release';
+      const isKept = action === 'rollback' || action === 'release';
       const isOfFirst = isKept ? outcome !== 'token-required' : outcome === 'not-found';
-      if (!isDone && !(isRepeat && isOfFirst)) throw this.#lose(outcome);
+      if (!isDone && !(isOfFirst && (isRepeat || action === this.#unknown))) throw this.#lose(outcome);
       this.#state = 'settled';
       this.#cancelTimer?.();
     } catch (error) {
       // The same settlement, or another one, may be tried again.
-      if (this.#state === 'settling') this.#state = 'held';
+      if (this.#state === 'settling') {
+        this.#state = 'held';
+        // An `AbortSignal` may have any reason.
+        if ((error as QuaysideError | null)?.outcome !== 'nothing-changed') this.#unknown = action;
+      }
       throw error;
     }
   }
 
+  /** For the signal, if somebody has asked for it. */
   #armTimer(): void {
     this.#cancelTimer?.();
+    if (this.#controller === null || !this.isHeld) return;
     this.#cancelTimer = after(this.leaseLeftMs, () => {
       // A commit in flight may still succeed: the server takes it as long as nobody else reserved the element.
       if (this.isHeld) this.#controller?.abort(this.#lostError());
@@ -174,10 +183,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
 
   #overError(): QuaysideError {
     if (this.#state === 'lost') return this.#lostError();
-    return new QuaysideError(
-      'already-settled',
-      `Element ${this.id} is settled already. Settle a reservation once.`,
-    );
+    return new QuaysideError('already-settled', `Element ${this.id} is already settled.`);
   }
 }
 

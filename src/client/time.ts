@@ -71,16 +71,12 @@ type Schedule = (run: () => void) => void;
 export const nextTurn: Schedule =
   (globalThis as { setImmediate?: Schedule }).setImmediate ?? ((run) => void setTimeout(run));
 
-/** From 0 up to, not including, 1. */
+/** From 0 up to, not including, 1; for delays, which anybody may guess. */
 export function random(): number {
-  return (randomBits(1)[0] ?? 0) / 2 ** 32;
+  return Math.random();
 }
 
 /** 128 random bits as digits. */
 export function randomName(): string {
-  return randomBits(4).join('-');
-}
-
-function randomBits(words: number): Uint32Array {
-  return crypto.getRandomValues(new Uint32Array(words));
+  return crypto.getRandomValues(new Uint32Array(4)).join('-');
 }

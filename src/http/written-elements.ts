@@ -180,7 +180,7 @@ export type ShownBody = 'none' | 'preview' | 'full';
 /** A delivery as a page of a browse shows it. */
 export function browsedElement(delivery: SearchPage['matches'][number], shown: ShownBody): string {
   const { id, state, matureAt, insertedAt, expiresAt, tries, reason, bytes, contentType } = delivery;
-  const { headers, holder, lease } = delivery;
+  const { contentEncoding, headers, holder, lease } = delivery;
   const held =
     holder === null || lease === null
       ? 'null'
@@ -195,7 +195,8 @@ export function browsedElement(delivery: SearchPage['matches'][number], shown: S
   return (
     `{"id":${JSON.stringify(id)},"state":"${state}","mature":"${isoTime(matureAt)}",` +
     `"insertedAt":"${isoTime(insertedAt)}","expiresAt":${expiresAt === null ? 'null' : `"${isoTime(expiresAt)}"`},"tries":${tries},"reason":${JSON.stringify(reason)},"bytes":${bytes},` +
-    `"contentType":${jsonOfBytes(contentType)},"headers":${jsonOfHeaders(headers)},"holder":${held},` +
+    `"contentType":${jsonOfBytes(contentType)},"contentEncoding":${jsonOfBytes(contentEncoding)},` +
+    `"headers":${jsonOfHeaders(headers)},"holder":${held},` +
     `${shown === 'none' ? '' : `${bodyMember({ ...delivery, body }, false)},`}"truncated":${isCut}}`
   );
 }

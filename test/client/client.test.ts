@@ -637,6 +637,57 @@ describe('The client', () => {
     assert.equal(requests, 2);
   });
 
+  it('has done a commit that is called again after an unknown outcome, if the element is gone', async () => {
+    const line = {
+      id: '1',
+      tries: 0,
+      mature: new Date(0).toISOString(),
+      contentType: 'application/json',
+      contentEncoding: null,
+      headers: {},
+      text: '1',
+      lease: 'token',
+      leaseUntil: new Date(0).toISOString(),
+    };
+    const gone = { results: [{ outcome: 'not-found' }] };
+    for (const again of ['commit', 'rollback'] as const) {
+      const replies = [Response.json(line), null, Response.json(gone)];
+      await using client = new Quayside({
+        url: 'http://x',
+        auth: AUTH,
+        retry: false,
+        fetch: async () => {
+          const reply = replies.shift();
+          if (reply) return reply;
+          throw new TypeError('fetch failed', { cause: new Error('other side closed') });
+        },
+      });
+      const job = await client.queue('N/gone').reserve();
+      await assert.rejects(async () => job?.commit(), { name: 'ConnectionError', outcome: 'unknown' });
+      if (again === 'commit') await job?.commit();
+      else await assert.rejects(async () => job?.rollback(), LeaseLostError);
+    }
+  });
+
+  it('shows the content encoding of an element, and reads JSON behind a byte order mark', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/encoded');
+    await watched.client.request('PUT', '/q/N/encoded', {
+      body: '\ufeff{"a":1}',
+      contentType: 'application/json',
+    });
+    const line = JSON.stringify({ text: 'x', contentEncoding: 'aes128gcm' });
+    const contentType = 'application/x-ndjson';
+    await watched.client.request('POST', '/q/N/encoded/elements', { body: `${line}\n`, contentType });
+    const browsed = await allOf(queue.browse());
+    assert.deepEqual(
+      browsed.map(({ contentEncoding }) => contentEncoding),
+      [null, 'aes128gcm'],
+    );
+    assert.deepEqual((await queue.pop())?.data, { a: 1 });
+    assert.equal((await queue.reserve())?.contentEncoding, 'aes128gcm');
+  });
+
   it('iterates over elements, and rolls back what the loop leaves', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/iterated');

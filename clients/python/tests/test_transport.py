@@ -16,7 +16,16 @@ from collections.abc import Callable
 from typing import Any
 
 import quayside.aio
-from quayside import ConnectionError, Quayside, QuaysideError, Retry, TimeoutError, ValidationError
+from quayside import (
+    ConnectionError,
+    LeaseLostError,
+    Quayside,
+    QuaysideError,
+    Retry,
+    StoppedError,
+    TimeoutError,
+    ValidationError,
+)
 from quayside.protocol import authorization_of
 from quayside.transport import is_readable
 
@@ -244,6 +253,101 @@ class Transports(unittest.TestCase):
         ):
             self.assertIsNone(result)
             self.assertEqual(len(requests), 3)
+
+    def test_a_commit_that_is_called_again_after_an_unknown_outcome_is_done_if_the_element_is_gone(self) -> None:
+        gone = answer(b'{"results": [{"id": "1", "outcome": "not-found"}]}')
+
+        def commit(queue: Any, again: str) -> None:
+            job = queue.reserve()
+            with self.assertRaises(ConnectionError):
+                job.commit()
+            getattr(job, again)()
+
+        async def commit_aio(queue: Any, again: str) -> None:
+            job = await queue.reserve()
+            with self.assertRaises(ConnectionError):
+                await job.commit()
+            await getattr(job, again)()
+
+        for again, expected in (("commit", type(None)), ("rollback", LeaseLostError)):
+            for result, requests in (
+                run_blocking(lambda queue: commit(queue, again), answer(TAKEN), None, None, None, gone),
+                run_aio(lambda queue: commit_aio(queue, again), answer(TAKEN), None, None, None, gone),
+            ):
+                self.assertIsInstance(result, expected)
+                self.assertEqual(len(requests), 5)
+
+    def test_close_waits_for_an_insert_of_another_thread_and_rejects_later_calls(self) -> None:
+        class NotNow(Exception):
+            pass
+
+        def auth() -> str:
+            if threading.current_thread() is threading.main_thread():
+                raise NotNow
+            begun.set()
+            may_continue.wait()
+            return "Bearer x"
+
+        begun, may_continue = threading.Event(), threading.Event()
+        ids: list[str] = []
+        with CannedServer(answer(IDS)) as server:
+            client = Quayside(server.url, auth=auth, retry=RETRY)
+            queue = client.queue("N/q")
+            inserting = threading.Thread(target=lambda: ids.append(queue.insert("a")))
+            inserting.start()
+            begun.wait()
+            closing = threading.Thread(target=client.close)
+            closing.start()
+            while True:
+                try:
+                    queue.insert("b")
+                except NotNow:
+                    continue
+                except StoppedError:
+                    break
+            may_continue.set()
+            closing.join()
+            self.assertEqual(ids, ["1"])
+            inserting.join()
+
+    def test_close_of_asyncio_waits_for_an_insert_that_was_not_sent_yet(self) -> None:
+        async def run(url: str) -> str:
+            client = quayside.aio.Quayside(url, retry=RETRY)
+            inserting = asyncio.ensure_future(client.queue("N/q").insert("a"))
+            await asyncio.sleep(0)
+            await client.close()
+            with self.assertRaises(StoppedError):
+                await client.queue("N/q").insert("b")
+            return await inserting
+
+        with CannedServer(answer(IDS)) as server:
+            self.assertEqual(asyncio.run(run(server.url)), "1")
+
+    def test_the_timeout_of_an_insert_of_asyncio_covers_its_wait_for_other_requests(self) -> None:
+        async def run(url: str) -> QuaysideError:
+            queue = quayside.aio.Quayside(url, timeout=0.02).queue("N/q")
+            stuck = []
+            for _ in range(2):
+                stuck.append(asyncio.ensure_future(queue.insert("a", timeout=60)))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            with self.assertRaises(TimeoutError) as raised:
+                await queue.insert("b")
+            for one in stuck:
+                one.cancel()
+            return raised.exception
+
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            error = asyncio.run(run(f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        self.assertEqual((error.code, error.outcome), ("timeout", "nothing-changed"))
+
+    def test_an_insert_of_asyncio_may_take_longer_than_calls_of_its_client(self) -> None:
+        async def run(url: str) -> str:
+            async with quayside.aio.Quayside(url, timeout=0.0, retry=RETRY) as client:
+                return await client.queue("N/q").insert("a", timeout=30)
+
+        with CannedServer(None, answer(IDS)) as server:
+            self.assertEqual(asyncio.run(run(server.url)), "1")
 
     def test_what_is_not_from_quayside_is_an_error(self) -> None:
         for result, _ in run_both(lambda queue: queue.insert("a"), GATEWAY, GATEWAY, GATEWAY):

@@ -40,6 +40,7 @@ const BrowsedElement = namedObject('BrowsedElement', {
   reason: orNull(Type.String({ description: 'The reason of the last failed try.' })),
   bytes: Type.Integer({ minimum: 0, description: 'The length of the body.' }),
   contentType: orNull(Type.String()),
+  contentEncoding: orNull(Type.String()),
   headers: Type.Record(Type.String()),
   holder: orNull(
     Type.Object({

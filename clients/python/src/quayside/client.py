@@ -7,6 +7,8 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
@@ -16,7 +18,7 @@ from . import protocol, responses
 from .codec import Codec, DefaultCodec
 from .errors import LeaseLostError, QuaysideError
 from .models import BrowsedElement, Content, Element, QueueStatus, Receipt, SelectorFailure, State
-from .protocol import REPLY_SECONDS, Attempts, IdempotencyKey, Request, Response, Retry, Settlement
+from .protocol import REPLY_SECONDS, Action, Attempts, IdempotencyKey, Request, Response, Retry, Settlement
 from .transport import Transport
 
 T = TypeVar("T")
@@ -63,7 +65,15 @@ class Quayside:
         return Queue(self, name, codec if codec is not None else DefaultCodec())
 
     def close(self) -> None:
+        """Waits for inserts and settlements of other threads, and rejects all calls that begin later."""
         self._transport.close()
+
+    def check_open(self) -> None:
+        self._transport.check_open()
+
+    def during(self) -> AbstractContextManager[None]:
+        """A call that `close` waits for."""
+        return self._transport.during()
 
     def __enter__(self) -> Quayside:
         return self
@@ -236,13 +246,16 @@ class Queue(Generic[T]):
         self, settlements: Sequence[Settlement], timeout: float | None
     ) -> list[datetime | QuaysideError | None]:
         """Settles reservations of this queue in one request. One result does not affect another."""
-        response = self._client.send(protocol.settle_request(self._path, settlements), timeout)
+        with self._client.during():
+            response = self._client.send(protocol.settle_request(self._path, settlements), timeout)
         return responses.settle_results(settlements, response)
 
     def _send_lines(self, lines: Sequence[bytes], key: IdempotencyKey, timeout: float | None) -> list[str]:
         kind = protocol.key_kind(key)
         request = protocol.insert_request(self._path, lines, kind, protocol.request_key(kind))
-        ids: list[str] = responses.document(self._client.send(request, timeout), "ids")["ids"]
+        self._client.check_open()
+        with self._client.during():
+            ids: list[str] = responses.document(self._client.send(request, timeout), "ids")["ids"]
         return ids
 
     def _reservation(self, record: Mapping[str, Any], group: str | None) -> Reservation[T]:
@@ -255,6 +268,7 @@ class Queue(Generic[T]):
         self, count: int, *, wait: float, group: str | None, lease: float, consumer: str
     ) -> list[Reservation[T]]:
         """One request that is not repeated; a worker decides itself when to try again."""
+        self._client.check_open()
         request = protocol.take_request(
             self._path, count=count, wait=wait, reserve=True, group=group, lease=lease, consumer=consumer
         )
@@ -281,6 +295,7 @@ class Queue(Generic[T]):
             protocol.milliseconds("wait", wait)
         until = None if wait is None else time.monotonic() + wait
         while True:
+            self._client.check_open()
             remaining = protocol.POLL_SECONDS if until is None else max(until - time.monotonic(), 0.0)
             request = protocol.take_request(
                 self._path,
@@ -311,6 +326,8 @@ class Reservation(Element[T]):
         self.lost = threading.Event()
         #: Whether it was committed, rolled back, released or buried, or is being so.
         self.settled = False
+        #: Of a settlement that failed with an unknown outcome: if it is repeated, the first one may have been applied.
+        self._unknown: Action | None = None
 
     def commit(self, *, timeout: float | None = None) -> None:
         """Finishes the element."""
@@ -370,13 +387,16 @@ class Reservation(Element[T]):
         if self.settled:
             raise responses.already_settled(self.id)
         self.settled = True
+        settlement = replace(settlement, is_repeat=settlement.action == self._unknown)
         try:
             self._apply(settlement, timeout)
         except LeaseLostError:
             raise
-        except BaseException:
+        except BaseException as error:
             # The same settlement, or another one, may be tried again: also after what a function for credentials raised, or an interrupt.
             self.settled = False
+            if responses.may_be_done(error):
+                self._unknown = settlement.action
             raise
 
     def _apply(self, settlement: Settlement, timeout: float | None) -> datetime | None:

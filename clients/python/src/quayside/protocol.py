@@ -111,6 +111,8 @@ class Settlement:
     delay: float | None = None
     lease: float | None = None
     reason: str | None = None
+    #: Whether an earlier call with this action may have been applied.
+    is_repeat: bool = False
 
     def __post_init__(self) -> None:
         if self.delay is not None:

@@ -125,7 +125,8 @@ def settle_results(
     """The result of each, in the order of the argument."""
     results: list[datetime | QuaysideError | None] = [None] * len(settlements)
     for index, result in zip(settle_order(settlements), document(response, "results")["results"]):
-        results[index] = settled(settlements[index], result, response.after_unknown)
+        settlement = settlements[index]
+        results[index] = settled(settlement, result, response.after_unknown or settlement.is_repeat)
     return results
 
 
@@ -147,8 +148,13 @@ def settled(
     )
 
 
+def may_be_done(error: BaseException) -> bool:
+    """Whether a call that raised this may have been applied all the same, such as one that was interrupted."""
+    return not isinstance(error, QuaysideError) or error.outcome == "unknown"
+
+
 def already_settled(element_id: str) -> QuaysideError:
-    return QuaysideError("already-settled", f"Element {element_id} is settled already. Settle a reservation once.")
+    return QuaysideError("already-settled", f"Element {element_id} is already settled.")
 
 
 def status_of(record: Mapping[str, Any]) -> QueueStatus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import http.client
 import io
@@ -13,7 +14,7 @@ import ssl
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .errors import ConnectionError, Outcome, QuaysideError, StoppedError, TimeoutError
@@ -30,7 +31,29 @@ class Transport:
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
         self._is_closed = False
+        self._is_closing = False
+        #: The threads of the calls that `close` waits for.
+        self._calls: list[int] = []
+        self._calls_changed = threading.Condition()
         TRANSPORTS.add(self)
+
+    def check_open(self) -> None:
+        """Raises if the client is closed, or is being closed."""
+        if self._is_closing:
+            raise closed_error()
+
+    @contextlib.contextmanager
+    def during(self) -> Iterator[None]:
+        """A call that `close` waits for."""
+        thread = threading.get_ident()
+        with self._calls_changed:
+            self._calls.append(thread)
+        try:
+            yield
+        finally:
+            with self._calls_changed:
+                self._calls.remove(thread)
+                self._calls_changed.notify_all()
 
     def send(self, request: Request, timeout: float) -> Response:
         """Sends a request once. `timeout` is for all of it, however slowly the response arrives."""
@@ -62,6 +85,11 @@ class Transport:
         return Response(reply.status, {name.lower(): value for name, value in reply.getheaders()}, body)
 
     def close(self) -> None:
+        own = threading.get_ident()
+        with self._calls_changed:
+            self._is_closing = True
+            # A handler of a signal, which closes the client in the middle of a call of its own thread, would wait for itself.
+            self._calls_changed.wait_for(lambda: all(thread == own for thread in self._calls))
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -72,7 +100,7 @@ class Transport:
         while True:
             with self._lock:
                 if self._is_closed:
-                    raise StoppedError("stopped", "The client is closed.")
+                    raise closed_error()
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
                 break
@@ -90,8 +118,10 @@ class Transport:
 
     def leave_to_parent(self) -> None:
         """In the child of a fork: two processes on one connection would read each other's responses."""
-        # A thread that exists in the parent alone may hold the lock.
+        # A thread that exists in the parent alone may hold the lock, or be in the middle of a call.
         self._lock = threading.Lock()
+        self._calls_changed = threading.Condition()
+        self._calls = []
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
@@ -119,6 +149,10 @@ class Transport:
         if isinstance(error, builtins.TimeoutError):
             return TimeoutError("timeout", message, outcome=outcome)
         return ConnectionError("connection-failed", message, outcome=outcome)
+
+
+def closed_error() -> StoppedError:
+    return StoppedError("stopped", "The client is closed.")
 
 
 #: All that a child of this process must not use as they are.

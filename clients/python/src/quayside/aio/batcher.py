@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from ..errors import Outcome, TimeoutError
 
 I = TypeVar("I")
 R = TypeVar("R")
@@ -17,28 +21,46 @@ MAX_BYTES = 900_000
 MAX_IN_FLIGHT = 2
 
 
+@dataclass(eq=False)
+class Entry(Generic[I, R]):
+    """A call that waits, or whose request is in flight."""
+
+    item: I
+    size: int
+    result: asyncio.Future[R]
+    deadline: float
+    is_sent: bool = False
+
+
 class Batcher(Generic[I, R]):
     """Sends the items that wait when a request may start.
 
     `send` returns the result of each item, in order. A result that is an exception is raised in its own call only;
     what `send` raises, in all of them. The first call is not delayed: items gather while requests are in flight.
+    A request may take as long as the most patient of its calls; the others end before, and leave it in flight.
     """
 
-    def __init__(self, send: Callable[[Sequence[I]], Awaitable[Sequence[R | Exception]]]) -> None:
+    def __init__(self, send: Callable[[Sequence[I], float], Awaitable[Sequence[R | Exception]]]) -> None:
         self._send = send
-        self._waiting: list[tuple[I, int, asyncio.Future[R]]] = []
+        self._waiting: list[Entry[I, R]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_scheduled = False
 
-    async def submit(self, item: I, size: int) -> R:
+    async def submit(self, item: I, size: int, timeout: float) -> R:
+        """`timeout` is for all of it: until the request may start, and until it is answered."""
         loop = asyncio.get_running_loop()
-        result: asyncio.Future[R] = loop.create_future()
-        self._waiting.append((item, size, result))
+        entry: Entry[I, R] = Entry(item, size, loop.create_future(), time.monotonic() + timeout)
+        self._waiting.append(entry)
         if not self._is_scheduled:
             # Not at once: callers of the same turn of the loop share the request.
             self._is_scheduled = True
             loop.call_soon(self._start)
-        return await result
+        try:
+            return await asyncio.wait_for(entry.result, timeout)
+        except asyncio.TimeoutError:
+            message = f"The call was not answered within {timeout:g} s."
+            outcome: Outcome = "unknown" if entry.is_sent else "nothing-changed"
+            raise TimeoutError("timeout", message, outcome=outcome) from None
 
     def _start(self) -> None:
         self._is_scheduled = False
@@ -52,33 +74,34 @@ class Batcher(Generic[I, R]):
         self._tasks.discard(task)
         self._start()
 
-    def _next(self) -> list[tuple[I, int, asyncio.Future[R]]]:
-        batch: list[tuple[I, int, asyncio.Future[R]]] = []
+    def _next(self) -> list[Entry[I, R]]:
+        batch: list[Entry[I, R]] = []
         seen = 0
         total = 0
         for entry in self._waiting:
-            _, size, future = entry
-            # A call that was cancelled while it waited is not sent any more.
-            if not future.done():
-                total += size
+            # A call that was cancelled while it waited, or whose time is over, is not sent any more.
+            if not entry.result.done():
+                total += entry.size
                 if len(batch) == MAX_ITEMS or (batch and total > MAX_BYTES):
                     break
+                entry.is_sent = True
                 batch.append(entry)
             seen += 1
         del self._waiting[:seen]
         return batch
 
-    async def _flush(self, batch: list[tuple[I, int, asyncio.Future[R]]]) -> None:
+    async def _flush(self, batch: list[Entry[I, R]]) -> None:
         results: Sequence[R | Exception]
+        timeout = max(entry.deadline for entry in batch) - time.monotonic()
         try:
-            results = await self._send([item for item, _, _ in batch])
+            results = await self._send([entry.item for entry in batch], timeout)
         except Exception as error:
             results = [error] * len(batch)
-        for (_, _, future), result in zip(batch, results):
-            if future.done():
-                # Its caller was cancelled.
+        for entry, result in zip(batch, results):
+            if entry.result.done():
+                # Its caller was cancelled, or waits no longer.
                 continue
             if isinstance(result, Exception):
-                future.set_exception(result)
+                entry.result.set_exception(result)
             else:
-                future.set_result(result)
+                entry.result.set_result(result)

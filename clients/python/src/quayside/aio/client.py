@@ -7,6 +7,8 @@ import logging
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
@@ -14,9 +16,9 @@ from urllib.parse import quote
 
 from .. import protocol, responses
 from ..codec import Codec, DefaultCodec
-from ..errors import LeaseLostError, QuaysideError, TimeoutError
+from ..errors import LeaseLostError, QuaysideError
 from ..models import BrowsedElement, Content, Element, QueueStatus, Receipt, SelectorFailure, State
-from ..protocol import REPLY_SECONDS, Attempts, IdempotencyKey, Request, Response, Retry, Settlement
+from ..protocol import REPLY_SECONDS, Action, Attempts, IdempotencyKey, Request, Response, Retry, Settlement
 from .batcher import Batcher
 from .transport import Transport
 
@@ -57,7 +59,19 @@ class Quayside:
         return Queue(self, name, codec if codec is not None else DefaultCodec())
 
     async def close(self) -> None:
+        """Waits for inserts and settlements, and rejects all calls that begin later."""
         await self._transport.close()
+
+    def check_open(self) -> None:
+        self._transport.check_open()
+
+    def during(self) -> AbstractContextManager[None]:
+        """A call that `close` waits for."""
+        return self._transport.during()
+
+    def seconds_of(self, timeout: float | None) -> float:
+        """How long a call may take."""
+        return self._timeout if timeout is None else timeout
 
     async def __aenter__(self) -> Quayside:
         return self
@@ -94,13 +108,11 @@ class Queue(Generic[T]):
         self._path = protocol.queue_path(name)
         #: A request has a key, or its lines have keys.
         self._inserts: dict[protocol.KeyKind, Batcher[bytes, str]] = {
-            "own": Batcher(lambda lines: self._insert_lines(lines, "own")),
-            "random": Batcher(lambda lines: self._insert_lines(lines, "random")),
-            "none": Batcher(lambda lines: self._insert_lines(lines, "none")),
+            "own": Batcher(lambda lines, timeout: self._insert_lines(lines, "own", timeout)),
+            "random": Batcher(lambda lines, timeout: self._insert_lines(lines, "random", timeout)),
+            "none": Batcher(lambda lines, timeout: self._insert_lines(lines, "none", timeout)),
         }
-        self._settlements: Batcher[Settlement, datetime | None] = Batcher(
-            lambda settlements: self.settle(settlements, None)
-        )
+        self._settlements: Batcher[Settlement, datetime | None] = Batcher(self.settle)
 
     async def insert(
         self,
@@ -120,7 +132,9 @@ class Queue(Generic[T]):
             self._codec, data, delay=delay, at=at, ttl=ttl, headers=headers, groups=groups, key=key
         )
         batcher = self._inserts[protocol.key_kind(idempotency_key)]
-        return await within(timeout, batcher.submit(line, len(line)))
+        self._client.check_open()
+        with self._client.during():
+            return await batcher.submit(line, len(line), self._client.seconds_of(timeout))
 
     async def insert_many(
         self,
@@ -145,7 +159,9 @@ class Queue(Generic[T]):
         if not lines:
             return []
         kind = protocol.key_kind(idempotency_key)
-        return await self._send_lines(lines, kind, protocol.request_key(kind), timeout)
+        self._client.check_open()
+        with self._client.during():
+            return await self._send_lines(lines, kind, protocol.request_key(kind), timeout)
 
     async def pop(
         self,
@@ -242,16 +258,19 @@ class Queue(Generic[T]):
         self, settlements: Sequence[Settlement], timeout: float | None
     ) -> list[datetime | None | Exception]:
         """Settles reservations of this queue in one request. One result does not affect another."""
-        response = await self._client.send(protocol.settle_request(self._path, settlements), timeout)
+        with self._client.during():
+            response = await self._client.send(protocol.settle_request(self._path, settlements), timeout)
         return [*responses.settle_results(settlements, response)]
 
     async def settle_gathered(self, settlement: Settlement, timeout: float | None) -> datetime | None:
-        return await within(timeout, self._settlements.submit(settlement, 200))
+        with self._client.during():
+            return await self._settlements.submit(settlement, 200, self._client.seconds_of(timeout))
 
     async def take_once(
         self, count: int, *, wait: float, group: str | None, lease: float, consumer: str
     ) -> list[Reservation[T]]:
         """One request that is not repeated; a worker decides itself when to try again."""
+        self._client.check_open()
         request = protocol.take_request(
             self._path, count=count, wait=wait, reserve=True, group=group, lease=lease, consumer=consumer
         )
@@ -276,26 +295,26 @@ class Queue(Generic[T]):
         return ids
 
     async def _insert_lines(
-        self, lines: Sequence[bytes], kind: protocol.KeyKind
+        self, lines: Sequence[bytes], kind: protocol.KeyKind, timeout: float
     ) -> list[str | Exception]:
         """Inserts elements of several callers. One that is rejected does not fail the others."""
         if not lines:
             return []
         try:
             # Each request has a key of its own: one key with other lines would be a mistake.
-            return [*await self._send_lines(lines, kind, protocol.request_key(kind), None)]
+            return [*await self._send_lines(lines, kind, protocol.request_key(kind), timeout)]
         except Exception as error:
             if isinstance(error, QuaysideError) and error.outcome == "nothing-changed":
                 if error.line is not None:
                     at = error.line - 1
-                    results = await self._insert_lines([*lines[:at], *lines[at + 1 :]], kind)
+                    results = await self._insert_lines([*lines[:at], *lines[at + 1 :]], kind, timeout)
                     return [*results[:at], responses.of_one(error), *results[at:]]
                 # Some of the lines are the cause, and nobody says which.
                 if len(lines) > 1 and (error.code == "too-many-groups" or error.status == 413):
                     half = len(lines) // 2
                     return [
-                        *await self._insert_lines(lines[:half], kind),
-                        *await self._insert_lines(lines[half:], kind),
+                        *await self._insert_lines(lines[:half], kind, timeout),
+                        *await self._insert_lines(lines[half:], kind, timeout),
                     ]
             return [error] * len(lines)
 
@@ -314,6 +333,7 @@ class Queue(Generic[T]):
             protocol.milliseconds("wait", wait)
         until = None if wait is None else time.monotonic() + wait
         while True:
+            self._client.check_open()
             remaining = protocol.POLL_SECONDS if until is None else max(until - time.monotonic(), 0.0)
             request = protocol.take_request(
                 self._path,
@@ -344,6 +364,8 @@ class Reservation(Element[T]):
         self.lost = asyncio.Event()
         #: Whether it was committed, rolled back, released or buried, or is being so.
         self.settled = False
+        #: Of a settlement that failed with an unknown outcome: if it is repeated, the first one may have been applied.
+        self._unknown: Action | None = None
 
     async def commit(self, *, timeout: float | None = None) -> None:
         """Finishes the element."""
@@ -404,22 +426,14 @@ class Reservation(Element[T]):
         if self.settled:
             raise responses.already_settled(self.id)
         self.settled = True
+        settlement = replace(settlement, is_repeat=settlement.action == self._unknown)
         try:
             await self._queue.settle_gathered(settlement, timeout)
         except LeaseLostError:
             raise
-        except BaseException:
+        except BaseException as error:
             # The same settlement, or another one, may be tried again: also if this one was cancelled.
             self.settled = False
+            if responses.may_be_done(error):
+                self._unknown = settlement.action
             raise
-
-
-async def within(timeout: float | None, call: Awaitable[R]) -> R:
-    """Waits for a call that shares its request with others, and leaves that request in flight after the timeout."""
-    if timeout is None:
-        return await call
-    try:
-        return await asyncio.wait_for(call, timeout)
-    except asyncio.TimeoutError:
-        message = f"The call was not answered within {timeout} s."
-        raise TimeoutError("timeout", message, outcome="unknown") from None

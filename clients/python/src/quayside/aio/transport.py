@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from ..errors import ConnectionError, Outcome, QuaysideError, StoppedError, TimeoutError
+from ..errors import ConnectionError, Outcome, QuaysideError, TimeoutError
 from ..protocol import Request, Response, Server, head_of
+from ..transport import closed_error
 
 
 class Reader(asyncio.StreamReader):
@@ -54,6 +56,28 @@ class Transport:
             self._tls = tls if tls is not None else ssl.create_default_context()
         self._idle: list[Connection] = []
         self._is_closed = False
+        self._is_closing = False
+        #: How many calls `close` waits for.
+        self._calls = 0
+        self._calls_ended = asyncio.Event()
+        self._calls_ended.set()
+
+    def check_open(self) -> None:
+        """Raises if the client is closed, or is being closed."""
+        if self._is_closing:
+            raise closed_error()
+
+    @contextlib.contextmanager
+    def during(self) -> Iterator[None]:
+        """A call that `close` waits for."""
+        self._calls += 1
+        self._calls_ended.clear()
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if self._calls == 0:
+                self._calls_ended.set()
 
     async def send(self, request: Request, timeout: float) -> Response:
         """Sends a request once. Raises what the function for credentials raises, as it is."""
@@ -97,6 +121,8 @@ class Transport:
         return ConnectionError("connection-failed", message, outcome=outcome)
 
     async def close(self) -> None:
+        self._is_closing = True
+        await self._calls_ended.wait()
         self._is_closed = True
         idle, self._idle = self._idle, []
         for _, writer in idle:
@@ -110,7 +136,7 @@ class Transport:
 
     async def _connect(self) -> Connection:
         if self._is_closed:
-            raise StoppedError("stopped", "The client is closed.")
+            raise closed_error()
         while self._idle:
             connection = self._idle.pop()
             reader, writer = connection
