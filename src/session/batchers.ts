@@ -2,6 +2,7 @@ import { isSettled, refusalOf } from '../broker/meter.ts';
 import type { Queue, SettleAction, SettleItem, SettleOutcome } from '../broker/queue.ts';
 import type { NewElement } from '../model/element.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
+import { LIMITS } from '../model/limits.ts';
 import type { ClientSession } from './client-session.ts';
 import { type Outstanding, returnOutstanding } from './push-consumer.ts';
 import { isCertain, MAX_SETTLED, settleInSteps } from './settle-steps.ts';
@@ -13,12 +14,18 @@ interface InsertBatch<Ticket> {
   /** Of each element; null: the client wants no confirmation. */
   readonly tickets: (Ticket | null)[];
   bytes: number;
+  /** Of its elements, one for each of their groups. */
+  deliveries: number;
 }
 
 /** Why an insert stored nothing although a part of its elements could be stored. */
 const PARTIAL: ReadonlySet<ErrorCode> = new Set(['queue-full', 'namespace-full', 'too-many-groups']);
 
-/** Gathers the elements that one turn of the event loop brought, so that each queue gets one insert. */
+/** Bodies are copied if they retain this many times their bytes, and more than a little: both bound what waits for a stalled engine. */
+const MAX_OVERHEAD = 4;
+const LITTLE_BYTES = 4096;
+
+/** Gathers the elements that one turn of the event loop brought, so that each queue gets one insert; more if that is more than one may be. */
 export class InsertBatcher<Ticket> {
   readonly #session: ClientSession<Ticket>;
   readonly #batches = new Map<Queue, InsertBatch<Ticket>>();
@@ -35,12 +42,18 @@ export class InsertBatcher<Ticket> {
    */
   add(queue: Queue, element: NewElement, ticket: Ticket | null, bytes: number): void {
     let batch = this.#batches.get(queue);
+    const deliveries = element.groups.length;
+    if (batch !== undefined && batch.deliveries + deliveries > LIMITS.insertDeliveries) {
+      this.#insert(queue, batch);
+      batch = undefined;
+    }
     if (batch === undefined) {
-      batch = { elements: [], tickets: [], bytes: 0 };
+      batch = { elements: [], tickets: [], bytes: 0, deliveries: 0 };
       this.#batches.set(queue, batch);
     }
     batch.elements.push(element);
     batch.bytes += bytes;
+    batch.deliveries += deliveries;
     batch.tickets.push(ticket);
   }
 
@@ -58,18 +71,19 @@ export class InsertBatcher<Ticket> {
 
   #insert(queue: Queue, { elements, tickets, bytes }: InsertBatch<Ticket>): void {
     const { work } = this.#session;
+    const count = elements.length;
     const { promise: sent, resolve } = Promise.withResolvers<void>();
     let isSent = false;
     const onSent = (): void => {
       isSent = true;
       resolve();
     };
-    work.begin(elements.length, bytes);
-    this.#store(queue, elements, tickets, onSent)
+    work.begin(count, bytes);
+    this.#store(queue, withOwnBodies(elements), tickets, onSent)
       .catch((error: unknown) => this.#session.fail(error))
       .finally(() => {
         resolve();
-        work.end(elements.length, bytes);
+        work.end(count, bytes);
       });
     // It waits for the turn of its user, or for what is read to know whether its queue is full.
     if (isSent) return;
@@ -106,6 +120,28 @@ export class InsertBatcher<Ticket> {
     this.#session.inserted(tickets);
     return true;
   }
+}
+
+/** The elements, with their bodies in memory of their own if that in which they were read is much larger. */
+function withOwnBodies(elements: readonly NewElement[]): readonly NewElement[] {
+  let bytes = 0;
+  let retained = 0;
+  let last: ArrayBufferLike | null = null;
+  for (const { body } of elements) {
+    bytes += body.byteLength;
+    // Bodies that were read together follow each other.
+    if (body.buffer !== last) retained += body.buffer.byteLength;
+    last = body.buffer;
+  }
+  if (retained <= MAX_OVERHEAD * bytes + LITTLE_BYTES) return elements;
+  const own = Buffer.allocUnsafeSlow(bytes);
+  let at = 0;
+  return elements.map((element) => {
+    const from = at;
+    own.set(element.body, from);
+    at += element.body.byteLength;
+    return { ...element, body: own.subarray(from, at) };
+  });
 }
 
 /** The elements of several frames, and where those of each frame end. */

@@ -5,6 +5,7 @@ import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
+import { ownString } from '../util/own-bytes.ts';
 import { InsertBatcher, SettleBatcher } from './batchers.ts';
 import type { RightHolder, SessionConsumer } from './consumer.ts';
 import { PageTurns } from './queue-browser.ts';
@@ -555,7 +556,7 @@ class Destinations {
     if (right === 'browse') return { namespace, queue: namespace.visit(name) };
     const destination = { namespace, queue: namespace.queue(name) };
     if (this.#found.size >= REMEMBERED) this.#found.clear();
-    this.#found.set(text, destination);
+    this.#found.set(ownString(text), destination);
     return destination;
   }
 

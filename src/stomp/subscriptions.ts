@@ -7,6 +7,7 @@ import { Outstanding, PushConsumer, type PushConsumerOptions } from '../session/
 import { QueueBrowser } from '../session/queue-browser.ts';
 import { UNOBSERVED } from '../session/socket-writer.ts';
 import { groupOf, milliseconds, sentValue, whole } from '../session/values.ts';
+import { ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { type Frame, type HeadRules, headerLine, headerOf, malformed } from './codec.ts';
 import { SessionLimitError } from './errors.ts';
@@ -41,9 +42,10 @@ export class Subscriptions {
   subscribe({ headers }: Frame): void {
     const session = this.#session;
     const get = (name: string): string | null => headerOf(headers, name);
-    const destination = needed('SUBSCRIBE', 'destination', get('destination'));
+    const destination = ownString(needed('SUBSCRIBE', 'destination', get('destination')));
     // Before 1.1 a subscription was known by its destination, unless the client gave an id.
-    const id = session.version === '1.0' ? get('id') : needed('SUBSCRIBE', 'id', get('id'));
+    const name = session.version === '1.0' ? get('id') : needed('SUBSCRIBE', 'id', get('id'));
+    const id = name === null ? null : ownString(name);
     let browses = false;
     for (let at = 0; at + 1 < headers.length; at += 2) {
       const name = headers[at] as string;

@@ -35,7 +35,7 @@ export class Transactions {
         `This session has ${STOMP_LIMITS.transactions} open transactions, the most that are allowed.`,
       );
     }
-    this.#open.set(id, new Transaction(this, user));
+    this.#open.set(ownString(id), new Transaction(this, user));
   }
 
   /** @throws QuaysideError `malformed-request` */
