@@ -2,6 +2,7 @@ import {
   type Definition,
   type DefinitionKind,
   type Definitions,
+  isDefinitionConflict,
   type JsonValue,
   queueDefinitionKey,
   queueOfDefinition,
@@ -29,7 +30,14 @@ import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import type { Ask, MessagePart, Questions } from './questions.ts';
 import type { Capabilities } from './queue.ts';
 import { Queue } from './queue.ts';
-import { type OwnOptions, parseOptions, QueueOptionsTable, showOptions } from './queue-options.ts';
+import {
+  type OwnOptions,
+  otherOptions,
+  parseOptions,
+  QueueOptionsTable,
+  showOptions,
+  versionOfOptions,
+} from './queue-options.ts';
 import type { Sweeper } from './sweeper.ts';
 import { MANY, type WaitQueue } from './wait-queue.ts';
 
@@ -456,19 +464,35 @@ export class Namespace {
    * if another write comes in between, the node that finds the newer definition gives that to the engine, so that both end with
    * the same; see `applyOptions`. A definition is deleted only when the engine has forgotten what it said: as long as it
    * is there, a node that starts gives it to the engine.
+   * @param versions of the options that may be replaced; null: any
+   * @throws QuaysideError `precondition-failed`; `definition-conflict` if another write came in between
    */
-  async writeOptions(queue: QueueKey, options: OwnOptions | null): Promise<void> {
+  async writeOptions(
+    queue: QueueKey,
+    options: OwnOptions | null,
+    versions: ReadonlySet<string> | null,
+  ): Promise<void> {
     const key = queueDefinitionKey(queue);
+    const stored =
+      versions === null && options !== null ? null : await this.definitions.get('queue-options', key);
+    const own = stored === null ? null : this.#readOptions(queue.name, stored);
+    if (versions !== null && !versions.has(versionOfOptions(own))) throw otherOptions(queue);
     let definition: Definition | null = null;
     if (options !== null) {
       const value = showOptions(options);
-      definition = { key, value, version: await this.definitions.put('queue-options', key, value, 'any') };
+      const expected = versions === null ? 'any' : (stored?.version ?? null);
+      definition = { key, value, version: await this.definitions.put('queue-options', key, value, expected) };
       await this.migration?.definitions.put('queue-options', key, value, 'any');
     } else {
-      const isThere = (await this.definitions.get('queue-options', key)) !== null;
-      if (!isThere && !this.#known.has(queue.name)) return;
+      if (stored === null && !this.#known.has(queue.name)) return;
       await this.storage.declare([queue], null);
-      await this.definitions.delete('queue-options', key, 'any');
+      try {
+        await this.definitions.delete('queue-options', key, stored?.version ?? 'any');
+      } catch (error) {
+        // The engine has forgotten what the other write has given it.
+        if (isDefinitionConflict(error)) await this.applyOptions(queue, null);
+        throw error;
+      }
       await this.migration?.definitions.delete('queue-options', key, 'any');
     }
     const newest = await this.applyOptions(queue, definition);

@@ -3,8 +3,10 @@ import type { QueueRule } from '../engine/queue-policy.ts';
 import type { DeadLetterPolicy, QueueOptions, RetryDelay } from '../engine/storage.ts';
 import type { NewElement } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { textFingerprint } from '../model/fingerprint.ts';
 import { LIMITS } from '../model/limits.ts';
 import { atMember, membersOf, nameMember, wholeMember, wrongMember } from '../model/members.ts';
+import type { QueueKey } from '../model/names.ts';
 import { DEAD_LETTER_QUEUE } from '../model/service-headers.ts';
 import { bySpecificity, ruleFor } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
@@ -42,6 +44,8 @@ export interface OptionsRecord {
   readonly pattern: string | null;
   readonly effective: Required<ShownOptions>;
   readonly sources: Readonly<Record<OptionName, OptionSource>>;
+  /** Changes with what is stored; see `versionOfOptions`. */
+  readonly version: string;
 }
 
 /** The names of the options, in the configuration file as well as in JSON. */
@@ -128,6 +132,7 @@ export class QueueOptionsTable {
       sources: Object.fromEntries(
         NAMES.map((option) => [option, sourceOf(option)]),
       ) as OptionsRecord['sources'],
+      version: versionOfOptions(this.#stored.get(name) ?? null),
     };
   }
 }
@@ -238,6 +243,19 @@ export function showOptions(options: OwnOptions): ShownOptions & JsonValue {
     ...(ttlMs !== undefined && { ttl: ttlMs && ttlMs / 1000 }),
     ...(maxElements !== undefined && { maxElements }),
   };
+}
+
+/** A short name of what is stored: the same for the same options, on every node. @param stored null: nothing is */
+export function versionOfOptions(stored: OwnOptions | null): string {
+  return textFingerprint(JSON.stringify(showOptions(stored ?? {})));
+}
+
+/** The rejection of a change of options that are not those that its user saw. */
+export function otherOptions({ name }: QueueKey): QuaysideError {
+  return new QuaysideError(
+    'precondition-failed',
+    `The stored options of queue ${quote(name)} have another version than If-Match names. Read them again, and look at the difference.`,
+  );
 }
 
 function showRetryDelay({ firstMs, factor, maxMs, jitter }: RetryDelay): ShownRetryDelay & JsonValue {

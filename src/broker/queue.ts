@@ -1,4 +1,5 @@
 import { CALL_TIMEOUT_MS } from '../engine/calls.ts';
+import { retryConflicts } from '../engine/definitions.ts';
 import { SCAN_BYTES } from '../engine/scan-cursor.ts';
 import type { ReadySignal } from '../engine/signaller.ts';
 import { COUNTER_NAMES, type Counters, countPuts, zeroCounters } from '../engine/stats.ts';
@@ -571,11 +572,12 @@ export class Queue {
   /**
    * Stores options of the queue in place of those that it had, for all nodes; null: it has none of its own any more. They hold
    * for what is in it, too, but for a time to live, which an element is given when it is inserted.
-   * @throws QuaysideError `invalid-parameter`, `not-supported`
+   * @param versions of the options that may be replaced, as `optionsRecord` has them; null: any
+   * @throws QuaysideError `invalid-parameter`, `not-supported`, `precondition-failed`
    */
-  async storeOptions(options: OwnOptions | null): Promise<void> {
+  async storeOptions(options: OwnOptions | null, versions: ReadonlySet<string> | null = null): Promise<void> {
     if (options !== null) checkOptions(this.namespace, this.key.name, options);
-    await this.namespace.writeOptions(this.key, options);
+    await retryConflicts(() => this.namespace.writeOptions(this.key, options, versions));
   }
 
   /** Its options as clients see them. */

@@ -115,7 +115,7 @@ export class OpenedConsole {
     });
     page.on('console', (message) => {
       // Before the sign-in there is no session (401); a selector with a mistake is rejected (400), and the page says so.
-      const isExpected = /status of 40[01]\b/.test(message.text()) || message.type() !== 'error';
+      const isExpected = /status of 4(?:0[01]|12)\b/.test(message.text()) || message.type() !== 'error';
       // An element may be gone, and its page says so.
       const isOfElement =
         /status of 404\b/.test(message.text()) && message.location().url.includes('/elements/');

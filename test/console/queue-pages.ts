@@ -50,6 +50,18 @@ export function queuePages(opened: () => OpenedConsole): void {
     assert.equal(await look.getByRole('button', { name: 'Change …' }).count(), 0);
   });
 
+  it('does not overwrite options of a queue that somebody else has stored since the page was opened', async () => {
+    await opened().insert('jobs', 'shared', '1');
+    const page = await opened().page('#/q/jobs/shared/options');
+    await page.getByRole('button', { name: 'Change …' }).click();
+    await page.getByLabel('Dead letter of this queue').selectOption('none');
+    await opened().request('PUT', '/q/jobs/shared/options', { body: JSON.stringify({ ttl: 60 }) });
+    await page.getByRole('button', { name: 'Store the options of shared' }).click();
+    await page.getByRole('alert').filter({ hasText: 'another version' }).waitFor();
+    const response = await opened().request('GET', '/q/jobs/shared/options');
+    assert.deepEqual(((await response.json()) as { stored: object }).stored, { ttl: 60 });
+  });
+
   it('sends no request for a queue whose name browsers take for a step in a path: it would take an element', async () => {
     await insertRaw(opened().server.url, '/q/N/.', '1');
     const others = ['status', 'elements', 'options', 'history', 'paused'];

@@ -99,6 +99,32 @@ describe('Options of a queue', () => {
     assert.deepEqual((await shown(client, 'N', 'mails-2')).stored, {});
   });
 
+  it('are changed with If-Match only if they are those that its user saw', async () => {
+    const client = harness().client();
+    const path = '/q/N/seen/options';
+    const change = (method: string, version: string, body?: object): Promise<Answer> =>
+      client.request(method, path, {
+        headers: { 'if-match': version },
+        ...(body !== undefined && { body: JSON.stringify(body) }),
+      });
+    const none = await client.options('N', 'seen');
+    const seen = headerOf(none, 'etag') ?? '';
+    assert.equal(seen, `"${jsonOf<{ version: string }>(none).version}"`);
+    const stored = await change('PUT', seen, { ttl: 60 });
+    assert.equal(stored.status, 200);
+    for (const late of [await change('PUT', seen, { ttl: 30 }), await change('DELETE', seen)]) {
+      assert.equal(late.status, 412);
+      assert.equal(jsonOf<{ code: string }>(late).code, 'precondition-failed');
+    }
+    assert.deepEqual((await shown(client, 'N', 'seen')).stored, { ttl: 60 });
+    const together = await Promise.all(
+      [10, 20, 30].map((ttl) => change('PUT', headerOf(stored, 'etag') ?? '', { ttl })),
+    );
+    assert.deepEqual(together.map(({ status }) => status).sort(), [200, 412, 412]);
+    assert.equal((await change('DELETE', '*')).status, 204);
+    assert.equal(headerOf(await client.options('N', 'seen'), 'etag'), seen);
+  });
+
   for (const [body, parameter] of WRONG) {
     it(`are not stored if they are wrong: ${JSON.stringify(body)}`, async () => {
       const client = harness().client();

@@ -202,7 +202,7 @@ function OptionsForm({
       return [[form.name, mode === 'none' ? null : readFields(form, data)]];
     });
     try {
-      await storeOptions(of, Object.fromEntries(stored) as OptionsOfQueue);
+      await storeOptions(of, Object.fromEntries(stored) as OptionsOfQueue, record.version);
       say(`The options of ${named(of.queue)} are stored`);
       onDone();
     } catch (reason) {

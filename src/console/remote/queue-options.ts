@@ -24,6 +24,8 @@ export interface OptionsReading {
   readonly pattern: string | null;
   readonly effective: Required<OptionsOfQueue>;
   readonly sources: Readonly<Record<OptionKey, 'stored' | 'pattern' | 'namespace'>>;
+  /** Changes with what is stored. */
+  readonly version: string;
 }
 
 function optionsPath({ ns, queue }: QueueNamed): string {
@@ -34,8 +36,13 @@ export function readOptions(of: QueueNamed, signal: AbortSignal): Promise<Option
   return get<OptionsReading>(optionsPath(of), { signal });
 }
 
-/** Stores options in place of those that the queue had; without any, the configuration's hold again. */
-export async function storeOptions(of: QueueNamed, options: OptionsOfQueue): Promise<void> {
-  if (Object.keys(options).length === 0) await call(optionsPath(of), { method: 'DELETE' });
-  else await call(optionsPath(of), { method: 'PUT', json: options });
+/**
+ * Stores options in place of those that the queue had; without any, the configuration's hold again.
+ * @param version of the options that the user saw
+ * @throws ApiError `precondition-failed` if somebody has changed them since
+ */
+export async function storeOptions(of: QueueNamed, options: OptionsOfQueue, version: string): Promise<void> {
+  const headers = { 'if-match': `"${version}"` };
+  if (Object.keys(options).length === 0) await call(optionsPath(of), { method: 'DELETE', headers });
+  else await call(optionsPath(of), { method: 'PUT', headers, json: options });
 }

@@ -4,6 +4,8 @@ import { LIMITS } from '../../model/limits.ts';
 import { checkName } from '../../model/names.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
+import type { HttpCall } from '../call.ts';
+import { entityTag, readVersions } from '../head.ts';
 import { group } from '../parameters.ts';
 import { readJson } from '../request.ts';
 import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
@@ -162,11 +164,29 @@ const QueueOptionsRecord = namedObject('QueueOptionsRecord', {
     ttl: Source,
     maxElements: Source,
   }),
+  version: Type.String({ description: 'Changes with what is stored; for `If-Match`.' }),
 });
 
 const PATH = '/q/:namespace/:queue/options';
 
-const shown = json('What is stored, what holds, and where each option comes from.', QueueOptionsRecord);
+const shown = json('What is stored, what holds, and where each option comes from.', QueueOptionsRecord, {
+  headers: [{ name: 'etag', description: 'The `version` of the record, in quotes.' }],
+});
+
+const IF_MATCH = {
+  name: 'if-match',
+  description: 'The options are changed only if what is stored has one of these versions.',
+};
+
+function answerOptions(call: HttpCall): void {
+  const record = call.queue.optionsRecord();
+  call.value(record, ['etag', entityTag(record.version)]);
+}
+
+/** The versions that a request may replace; null: any. */
+function replaceable({ head: { ifMatch } }: HttpCall): ReadonlySet<string> | null {
+  return ifMatch === null ? null : readVersions(ifMatch);
+}
 
 /** What a queue is, how it is controlled, who waits for it, and the options that it has over those of the configuration (docs/guides/policies.md). */
 export const queueRoutes: readonly Route[] = [
@@ -244,9 +264,7 @@ export const queueRoutes: readonly Route[] = [
     summary: 'Read the options of the queue, and the source of each',
     access: 'read',
     responses: [shown],
-    handle(call) {
-      call.value(call.queue.optionsRecord());
-    },
+    handle: answerOptions,
   }),
   route({
     id: 'setQueueOptions',
@@ -258,12 +276,20 @@ export const queueRoutes: readonly Route[] = [
     isAudited: true,
     body: 'json',
     request: QueueOptionsSchema,
+    headers: [IF_MATCH],
     responses: [shown],
-    problems: ['invalid-parameter', 'invalid-name', 'invalid-body', 'body-too-large', 'not-supported'],
+    problems: [
+      'invalid-parameter',
+      'invalid-name',
+      'invalid-body',
+      'body-too-large',
+      'not-supported',
+      'precondition-failed',
+    ],
     handle: (call) =>
       readJson(call, MAX_BYTES, async (payload) => {
-        await call.queue.storeOptions(parseOptions(payload));
-        call.value(call.queue.optionsRecord());
+        await call.queue.storeOptions(parseOptions(payload), replaceable(call));
+        answerOptions(call);
       }),
   }),
   route({
@@ -273,9 +299,11 @@ export const queueRoutes: readonly Route[] = [
     summary: 'Delete the stored options of the queue; those of the configuration apply again',
     access: 'manage',
     isAudited: true,
+    headers: [IF_MATCH],
     responses: [{ status: 204, description: 'Deleted; idempotent.', contentType: null }],
+    problems: ['precondition-failed'],
     async handle(call) {
-      await call.queue.storeOptions(null);
+      await call.queue.storeOptions(null, replaceable(call));
       call.empty(204);
     },
   }),
