@@ -62,6 +62,15 @@ export function queuePages(opened: () => OpenedConsole): void {
     assert.deepEqual(((await response.json()) as { stored: object }).stored, { ttl: 60 });
   });
 
+  it('names the group that an element waits for, also if the stream has many', async () => {
+    const all = Array.from({ length: 12 }, (_, i) => `g${String(i).padStart(2, '0')}`);
+    await opened().request('PUT', `/q/events/crowded?groups=${all.join(',')}`, { body: '1' });
+    const put = await opened().request('PUT', '/q/events/crowded?groups=g11', { body: '2' });
+    const { id } = (await put.json()) as { id: string };
+    const page = await opened().page(`#/q/events/crowded/e/${id}?group=g00`);
+    await page.getByLabel('Groups that it waits for').getByRole('link', { name: 'g11' }).waitFor();
+  });
+
   it('sends no request for a queue whose name browsers take for a step in a path: it would take an element', async () => {
     await insertRaw(opened().server.url, '/q/N/.', '1');
     const others = ['status', 'elements', 'options', 'history', 'paused'];

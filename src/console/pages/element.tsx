@@ -208,7 +208,8 @@ function endOfState(element: KnownElement | null): number | null {
 /** An element that one group of a stream has finished may still wait for others. */
 function OtherGroups({ of, id, group }: OfDelivery) {
   const waiting = useResource(`${keyOf(of)} ${id}`, (signal) => groupsWith(of, id, signal));
-  if (waiting.value === null || waiting.value.length === 0) return null;
+  if (waiting.value === null || waiting.value.groups.length === 0) return null;
+  const { groups, areAll } = waiting.value;
   return (
     <section class="card why-card" aria-label="Groups that it waits for">
       <Icon name="ok" />
@@ -216,13 +217,13 @@ function OtherGroups({ of, id, group }: OfDelivery) {
         <h2>{group === null ? 'The first group' : `Group ${group}`} has finished it, or never had it</h2>
         <p>
           It waits for{' '}
-          {waiting.value.map((one, i) => (
+          {groups.map((one, i) => (
             <span key={one}>
               {i > 0 && ', '}
               <a href={elementHref(of, id, one)}>{one}</a>
             </span>
           ))}
-          .
+          {!areAll && ', and perhaps for groups that were not looked at'}.
         </p>
       </div>
     </section>

@@ -3,8 +3,10 @@ import { listedElement } from './elements.ts';
 import type { QueueNamed } from './live.ts';
 import { queueStatus } from './queue-status.ts';
 
-/** Groups of a stream that are looked at. */
+/** Groups of a stream that are looked at together. */
 const MAX_GROUPS = 10;
+/** Of those in which an element may wait. */
+const MAX_LOOKED = 200;
 
 interface LookedGroups {
   readonly groups: readonly (string | null)[];
@@ -21,13 +23,16 @@ export async function groupsOf(of: QueueNamed, signal: AbortSignal): Promise<Loo
   return { groups: all.slice(0, MAX_GROUPS), areAll: all.length <= MAX_GROUPS };
 }
 
-/** The groups of a stream that an element waits for. */
-export async function groupsWith(
-  of: QueueNamed,
-  id: string,
-  signal: AbortSignal,
-): Promise<readonly string[]> {
-  const groups = (await groupsOf(of, signal)).groups.filter((group) => group !== null);
-  const found = await Promise.all(groups.map((group) => listedElement(of, id, group, signal)));
-  return groups.filter((_, i) => found[i] !== null);
+/** The groups of a stream that an element waits for, of the first {@link MAX_LOOKED}. */
+export async function groupsWith(of: QueueNamed, id: string, signal: AbortSignal): Promise<LookedGroups> {
+  if (!may('read', of.ns)) return { groups: [], areAll: true };
+  const all = Object.keys((await queueStatus(of, signal)).groups ?? {});
+  const looked = all.slice(0, MAX_LOOKED);
+  const groups: string[] = [];
+  for (let from = 0; from < looked.length; from += MAX_GROUPS) {
+    const some = looked.slice(from, from + MAX_GROUPS);
+    const found = await Promise.all(some.map((group) => listedElement(of, id, group, signal)));
+    groups.push(...some.filter((_, i) => found[i] !== null));
+  }
+  return { groups, areAll: looked.length === all.length };
 }

@@ -112,7 +112,9 @@ class Queue(Generic[T]):
             "random": Batcher(lambda lines, timeout: self._insert_lines(lines, "random", timeout)),
             "none": Batcher(lambda lines, timeout: self._insert_lines(lines, "none", timeout)),
         }
-        self._settlements: Batcher[Settlement, datetime | None] = Batcher(self.settle)
+        self._settlements: Batcher[Settlement, datetime | None] = Batcher(
+            lambda settlements, timeout: self.settle(settlements, timeout)
+        )
 
     async def insert(
         self,
