@@ -3,7 +3,7 @@ import type { Delivery, NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
-import { ORIGIN_ID } from '../model/service-headers.ts';
+import { EXCHANGE_NAME, HOP_COUNT, ORIGIN_ID } from '../model/service-headers.ts';
 import { groupsOf, milliseconds, moment, sentValue, textOf, whole } from '../session/values.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { CODE } from './core/codes.ts';
@@ -46,6 +46,9 @@ const FIELD_AT = {
   contentEncoding: placeOf('content-encoding'),
   absoluteExpiryTime: placeOf('absolute-expiry-time'),
 } as const;
+
+/** Dead letters, also if they were moved back, copies of exchanges, and what no destination of an exchange accepted: none expires. */
+const WITHOUT_EXPIRY: ReadonlySet<string> = new Set([ORIGIN_ID, HOP_COUNT, EXCHANGE_NAME]);
 
 function placeOf(field: PropertyField): number {
   return PROPERTY_FIELDS.indexOf(field);
@@ -466,8 +469,8 @@ interface Sorted {
   readonly properties: readonly Sent[];
   /** Of the body; null: data. */
   readonly form: string | null;
-  /** Of a dead letter, or of one that was moved back. */
-  readonly isDeadLetter: boolean;
+  /** It has one of the headers of `WITHOUT_EXPIRY`. */
+  readonly neverExpires: boolean;
 }
 
 const NO_HEADERS: Sorted = {
@@ -475,7 +478,7 @@ const NO_HEADERS: Sorted = {
   fields: [],
   properties: [],
   form: null,
-  isDeadLetter: false,
+  neverExpires: false,
 };
 
 /** One for all: nothing is written between two turns. */
@@ -529,7 +532,7 @@ function writeAnnotations({ id, matureAt }: Delivery, group: string | null, more
 /** Returns the values that do not fit their fields. */
 function writeProperties(
   { contentType, contentEncoding }: Delivery,
-  { fields, isDeadLetter }: Sorted,
+  { fields, neverExpires }: Sorted,
 ): Sent[] | null {
   let unfit: Sent[] | null = null;
   let count = fields.length;
@@ -541,8 +544,8 @@ function writeProperties(
     let text = sent?.text ?? null;
     if (at === FIELD_AT.contentType) text = contentType;
     else if (at === FIELD_AT.contentEncoding) text = contentEncoding;
-    // Clients discard what has expired, and a dead letter does not expire any more.
-    const isPast = isDeadLetter && at === FIELD_AT.absoluteExpiryTime;
+    // Clients discard what has expired, and what does not expire keeps the moment of its original.
+    const isPast = neverExpires && at === FIELD_AT.absoluteExpiryTime;
     if (text !== null && !isPast && writeField(at, sent?.type ?? 'string', text)) continue;
     writer.null();
     const name = PROPERTY_FIELDS[at] ?? '';
@@ -637,12 +640,12 @@ function sort(headers: readonly string[]): Sorted {
   const properties: Sent[] = [];
   let form: string | null = null;
   const spelt = spellings(headers);
-  let isDeadLetter = false;
+  let neverExpires = false;
   for (let i = 0; i + 1 < headers.length; i += 2) {
     const header = headers[i] as string;
     const text = headers[i + 1] as string;
     if (header === BODY_HEADER) form = text;
-    if (header === ORIGIN_ID) isDeadLetter = true;
+    if (WITHOUT_EXPIRY.has(header)) neverExpires = true;
     if (header === BODY_HEADER || header === TYPES_HEADER) continue;
     const { name, type } = spelt?.get(header) ?? { name: header, type: 'string' };
     const at = HEADER_FIELDS.get(name);
@@ -659,7 +662,7 @@ function sort(headers: readonly string[]): Sorted {
       if (!name.startsWith(OWN_PREFIX) || !isIn(properties, property.name)) properties.push(property);
     }
   }
-  return { annotations, fields, properties, form, isDeadLetter };
+  return { annotations, fields, properties, form, neverExpires };
 }
 
 function isIn(properties: readonly Sent[], name: string): boolean {

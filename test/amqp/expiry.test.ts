@@ -90,6 +90,21 @@ describe('a message with a time to live', () => {
       assert.equal(back.message.absolute_expiry_time, undefined);
     });
 
+    it('does not tell the receiver of a copy of an exchange that it has expired: copies do not', async () => {
+      node = await AmqpNode.start({ engine: MEMORY_SQLITE });
+      const client = await node.client();
+      const past = String(node.clock.now() - 2000);
+      for (const mark of ['x-hop-count', 'x-exchange-name']) {
+        await node.insert('c', {
+          body: Buffer.from('x'),
+          headers: ['absolute-expiry-time', past, mark, '1'],
+        });
+        const { message } = await (await client.receiver('N/c', { snd_settle_mode: 1 }, 1)).next();
+        assert.equal(message.absolute_expiry_time, undefined);
+        assert.equal(message.application_properties?.['absolute-expiry-time'], past);
+      }
+    });
+
     it('that is rejected tells the dead-letter queue why', async () => {
       node = await AmqpNode.start({ engine: MEMORY_SQLITE });
       const client = await node.client();
