@@ -17,6 +17,8 @@ export interface Consumed {
   readonly consumed: ReadonlyMap<number, readonly string[]>;
   /** Commits by id that were answered as done. */
   readonly commits: ReadonlyMap<string, number>;
+  /** Pops that failed with an unknown outcome, as on a machine that is busy for seconds: each may have taken an element. */
+  readonly unknownPops: number;
 }
 
 /**
@@ -27,6 +29,10 @@ export function popAll(nodes: Nodes, queue: string, source = queue): Promise<Con
   return run(nodes, source, async (client, load) => {
     const answer = await tried(() => client.get('N', queue, { to: 500 }));
     if (answer?.status === 200) load.consume(headerOf(answer, 'x-ks-id') ?? '', Number(answer.body));
+    else if (answer?.status === 503 && jsonOf<{ code: string }>(answer).code === 'outcome-unknown')
+      load.unknownPops += 1;
+    else if (load.mayBeDone)
+      load.isEmptied = (await sizeOf(client, source)) + (await sizeOf(client, queue)) === 0;
   });
 }
 
@@ -37,18 +43,25 @@ export function popAll(nodes: Nodes, queue: string, source = queue): Promise<Con
 export async function assertOnce(
   nodes: Nodes,
   queue: string,
-  { inserted, consumed, commits }: Consumed,
+  { inserted, consumed, commits, unknownPops }: Consumed,
 ): Promise<void> {
   assert.equal(inserted.size, ELEMENTS);
-  assert.deepEqual(new Set(consumed.keys()), inserted);
+  const came = new Set(consumed.keys());
+  assert.deepEqual([...came.difference(inserted)], []);
+  const missing = [...inserted.difference(came)];
+  assert.ok(
+    missing.length <= unknownPops,
+    `${missing} did not come, ${unknownPops} pops have an unknown outcome`,
+  );
   const copied = [...consumed].filter(([, ids]) => new Set(ids).size > 1);
   assert.deepEqual(copied, [], 'numbers that were stored as several elements');
   const repeated = [...commits].filter(([, times]) => times > 1);
   assert.deepEqual(repeated, [], 'ids that were committed several times');
-  await reached('nothing is left', async () => {
-    const { totalSize } = jsonOf<{ totalSize: number }>(await nodes.client(0).status('N', queue));
-    return totalSize === 0;
-  });
+  await reached('nothing is left', async () => (await sizeOf(nodes.client(0), queue)) === 0);
+}
+
+async function sizeOf(client: QueueClient, queue: string): Promise<number> {
+  return jsonOf<{ totalSize: number }>(await client.status('N', queue)).totalSize;
 }
 
 /** Resolves when so many commits are acknowledged. */
@@ -89,7 +102,10 @@ class Load {
   readonly consumed = new Map<number, string[]>();
   readonly commits = new Map<string, number>();
   #onCommit: () => void = () => {};
+  unknownPops = 0;
   isInserted = false;
+  /** Nothing is left, in which case what did not come was taken by pops of unknown outcome. */
+  isEmptied = false;
 
   consume(id: string, number: number): void {
     const ids = this.consumed.get(number);
@@ -113,7 +129,11 @@ class Load {
   }
 
   get isDone(): boolean {
-    return this.isInserted && this.consumed.size >= this.inserted.size;
+    return this.mayBeDone && (this.isEmptied || this.consumed.size >= this.inserted.size);
+  }
+
+  get mayBeDone(): boolean {
+    return this.isInserted && this.consumed.size + this.unknownPops >= this.inserted.size;
   }
 }
 
