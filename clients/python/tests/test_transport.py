@@ -269,7 +269,8 @@ class Transports(unittest.TestCase):
                 await job.commit()
             await getattr(job, again)()
 
-        for again, expected in (("commit", type(None)), ("rollback", LeaseLostError)):
+        cases: list[tuple[str, type]] = [("commit", type(None)), ("rollback", LeaseLostError)]
+        for again, expected in cases:
             for result, requests in (
                 run_blocking(lambda queue: commit(queue, again), answer(TAKEN), None, None, None, gone),
                 run_aio(lambda queue: commit_aio(queue, again), answer(TAKEN), None, None, None, gone),
