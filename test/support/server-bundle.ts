@@ -31,7 +31,7 @@ export interface Bundle {
 /**
  * Bundles the server of this tree, its threads included, in a new folder: from its 300 modules a start takes a third more
  * processor time, and a run starts several hundred. Each program by itself, with the packages that a start loads: with the modules
- * that programs share in files of their own, and with packages, a start takes another fourth more.
+ * that programs share in files of their own, and with packages, a start takes another fifth more.
  */
 export async function bundleServer(): Promise<Bundle> {
   const folder = mkdtempSync(join(tmpdir(), 'quayside-bundle-'));
