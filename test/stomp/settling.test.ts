@@ -4,6 +4,7 @@ import { RELEASE } from '../../src/broker/queue.ts';
 import { DELIVERY_STATES } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { purge } from '../support/settle.ts';
+import { until } from '../support/until.ts';
 import type { StompClient } from './client.ts';
 import { StompNode } from './node.ts';
 
@@ -154,8 +155,10 @@ describe('Settling over STOMP', () => {
       const { headers } = await client.expectError('storage-unavailable');
       storage.settle = settle;
       assert.equal(headers.get('receipt-id'), 'all');
-      assert.deepEqual(calls, [1000, 1000, 500]);
-      assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 500 });
+      // The end of the session may have returned the rest already, which is one more call.
+      assert.deepEqual(calls.slice(0, 3), [1000, 1000, 500]);
+      await until(async () => (await node.sizes('a')).ready === 500);
+      assert.deepEqual(await node.sizes('a'), { ready: 500, scheduled: 0, reserved: 0 });
     });
 
     it('that is refused among others: those take effect and are receipted, then comes the ERROR', async () => {
