@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
+import { UNOBSERVED } from '../../src/session/socket-writer.ts';
 import { EndpointDriver } from './endpoint.ts';
 import { KIND } from './raw-client.ts';
 import {
@@ -422,7 +423,7 @@ describe('The endpoint of a session, of what it sends', () => {
     assert.equal(driver.kinds.length, 4);
     assert.ok(driver.frames.every(({ length }) => length <= 512));
     assert.deepEqual(
-      driver.observers.map((observer) => observer !== null),
+      driver.observers.map((observer) => observer !== UNOBSERVED),
       [false, false, false, true],
     );
     const sizes = driver.frames.map((bytes) => bytes.length - 13 - (bytes[12] ?? 0));
