@@ -295,6 +295,25 @@ for (const { name, url } of servers) {
       assert.deepEqual(await storage.insert(queue, others.toReversed()), many.toReversed());
     });
 
+    it('distinguishes what was stored before a drop and after it, also within one millisecond', async () => {
+      const queue = freshQueue();
+      const elements = [newElement({ body: 'a', dedupKey: 'a', fingerprint: 'one' })];
+      const given = new Set<string>();
+      // Some of these calls share a millisecond.
+      for (let round = 0; round < 50; round++) {
+        const [first, again] = await Promise.all([
+          storage.insert(queue, elements),
+          storage.insert(queue, elements),
+        ]);
+        assert.deepEqual(again, first, 'a repeat of what was stored since the drop');
+        assert.deepEqual(await storage.insert(queue, elements), first);
+        given.add(String(first));
+        const [{ deliveries }, isDropped] = await Promise.all([pop(queue), storage.drop(queue)]);
+        assert.deepEqual([bodyTexts(deliveries), isDropped], [['a'], true]);
+      }
+      assert.equal(given.size, 50, 'a key from before a drop stores a new element');
+    });
+
     it('counts, pages and purges', async () => {
       const queue = freshQueue();
       await storage.insert(queue, newElements('a', 'b', 'c', 'd', 'e'));

@@ -44,7 +44,12 @@ register('_drop', function(keys, args)
     if #membersBetween(keys[2], '[' .. prefix, '(' .. prefix .. LAST, 1) > 0 then return 0 end
   end
   db('UNLINK', keys[1], keys[2], keys[3], keys[4])
-  if keys[5] then db('SET', keys[5], '', 'PX', args[1]) end
+  if keys[5] then
+    local last = db('PEXPIRETIME', keys[5])
+    db('SET', keys[5], '', 'PX', args[1])
+    -- Keys that were stored since a drop in the same millisecond expire by one later: list.lua.
+    if db('PEXPIRETIME', keys[5]) <= last then db('PEXPIREAT', keys[5], last + 1) end
+  end
   return 1
 end)
 

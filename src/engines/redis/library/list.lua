@@ -37,8 +37,11 @@ local function pushOnce(q, window, item, identity)
     db('SET', key, identity, 'PX', window)
     earlier = nil
   end
-  if not earlier then db('LPUSH', q.list, item) end
-  return earlier or identity
+  if earlier then return earlier end
+  -- Stored in the millisecond in which the queue was dropped, it would count as stored before that.
+  if window ~= '0' and isVoid(q, key) then db('PEXPIREAT', key, db('PEXPIRETIME', q.dropped) + 1) end
+  db('LPUSH', q.list, item)
+  return identity
 end
 
 -- What the first key of one call holds that was seen with other content, in this call or before, and its place among the
