@@ -46,7 +46,7 @@ function print(line: Line): Promise<void> {
 
 /**
  * Resolves when the system has the line. What a test that gets no processor time does not read stays in this process once the system's
- * buffer is full, and SIGKILL takes it along: without waiting, calls would be made and acknowledged that the test never hears of.
+ * buffer is full, and SIGKILL takes it along: without waiting, calls would be made and acknowledged that the test does not know.
  */
 function write(line: string): Promise<void> {
   return new Promise((resolve) => process.stdout.write(`${line}\n`, () => resolve()));

@@ -469,7 +469,7 @@ class Batcher {
       slot: this.slot,
       name: 'FCALL',
       args: (master, mayBeDone) => {
-        // The caller of one that expired was told that nothing was changed.
+        // One that expired was rejected, and nothing of it may happen any more.
         const isLess = !mayBeDone && dropExpired(batch);
         if (encoded === null || isLess) encoded = this.#encode(batch);
         const { keys, args } = encoded;
