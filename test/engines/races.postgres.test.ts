@@ -182,7 +182,9 @@ describe('A call on PostgreSQL that meets another node', () => {
   it('does not suffer from a call whose statement takes too long', async () => {
     const own = queue();
     const [slow = ''] = await engine.storage.insert(own, [newElement({ tries: 666 })]);
-    await other.query(`CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(9); RETURN OLD; END $$;
+    // A sequence counts also what is rolled back.
+    await other.query(`CREATE SEQUENCE slept;
+      CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM nextval('slept'), pg_sleep(9); RETURN OLD; END $$;
       CREATE TRIGGER sleeping BEFORE DELETE ON delivery FOR EACH ROW WHEN (OLD.tries = 666) EXECUTE FUNCTION sleep()`);
     const action = { kind: 'finish' } as const;
     const codes = await Promise.all([
@@ -194,6 +196,8 @@ describe('A call on PostgreSQL that meets another node', () => {
     ]);
     await other.query('DROP TRIGGER sleeping ON delivery');
     assert.deepEqual(codes, ['storage-unavailable', 'done', 'done']);
+    const { rows } = await other.query('SELECT last_value::int AS times FROM slept');
+    assert.deepEqual(rows, [{ times: 1 }], 'it is not repeated, while which the others would wait');
     assert.equal((await engine.storage.counts(own)).ready, 2);
   });
 
