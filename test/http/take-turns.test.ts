@@ -81,6 +81,28 @@ describe('Takes of large elements by several users', () => {
     assert.deepEqual(new Set(await statuses(taking)), new Set([200]));
   });
 
+  it('keep no turn for clients that disconnect before it', async () => {
+    const [first, last] = [queues.slice(0, -AT_ONCE), queues.slice(-AT_ONCE)];
+    const getAll = (from: readonly string[], options = {}) =>
+      from.map((queue) => flood.get('N', queue, { to: 0, ...options }));
+    const gone = new AbortController();
+    const taking = getAll(first);
+    await until(() => large() >= AT_ONCE);
+    const leaving = getAll(last, { signal: gone.signal });
+    await letServerRead();
+    gone.abort();
+    for (const one of leaving) await assert.rejects(one);
+    await letServerRead();
+    held.release();
+    assert.deepEqual(new Set(await statuses(taking)), new Set([200]));
+    held = holdTakes(harness().opened.engine.storage, (queue) => queues.includes(queue));
+    const later = getAll(last);
+    await letServerRead();
+    assert.equal(large(), AT_ONCE, 'all turns of the user are there again');
+    held.release();
+    assert.deepEqual(new Set(await statuses(later)), new Set([200]));
+  });
+
   it('leave to the engine what is left of their 4.5 s when their turn comes', async () => {
     const taking = await takeAll();
     await harness().passTime(3_000);

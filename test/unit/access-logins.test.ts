@@ -253,6 +253,16 @@ describe('Logins', () => {
     await assert.rejects(login('hashed', 'right', HERE), code('too-many-attempts'));
   });
 
+  it('from a network that fails again stay limited, however many networks fail in between', async () => {
+    const fail = (name: string, from: string) => assert.rejects(login(name, 'x', from), code('unauthorized'));
+    for (let i = 0; i < 29; i++) await fail(`name ${i}`, HERE);
+    for (let i = 0; i < 1_999; i++) await fail(`other ${i}`, `10.${i >> 8}.${i & 255}.1`);
+    await fail('name 29', HERE);
+    // One network more than are remembered.
+    await fail('another', '172.16.0.1');
+    await assert.rejects(login('hashed', 'right', HERE), code('too-many-attempts'));
+  });
+
   it('of a program with a stale password cost one hash, and keep out neither its own user nor another', async () => {
     for (let i = 0; i <= 20 * 60; i++) {
       clock.advance(50);
