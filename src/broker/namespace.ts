@@ -487,7 +487,8 @@ export class Namespace {
       if (stored === null && !this.#known.has(queue.name)) return;
       await this.storage.declare([queue], null);
       try {
-        await this.definitions.delete('queue-options', key, stored?.version ?? 'any');
+        // If there was none, one that is there now is another write's, and `applyOptions` gives it to the engine.
+        if (stored !== null) await this.definitions.delete('queue-options', key, stored.version);
       } catch (error) {
         // The engine has forgotten what the other write has given it.
         if (isDefinitionConflict(error)) await this.applyOptions(queue, null);

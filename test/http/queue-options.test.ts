@@ -125,6 +125,21 @@ describe('Options of a queue', () => {
     assert.equal(headerOf(await client.options('N', 'seen'), 'etag'), seen);
   });
 
+  it('that are stored while somebody deletes, with If-Match, that there are none stay', async () => {
+    const client = harness().client();
+    const path = '/q/N/raced/options';
+    await client.insert('N', 'raced', 'x');
+    const seen = headerOf(await client.options('N', 'raced'), 'etag') ?? '';
+    const headers = { 'if-match': seen };
+    const [deleted, stored] = await Promise.all([
+      client.request('DELETE', path, { headers }),
+      client.request('PUT', path, { headers, body: JSON.stringify({ ttl: 60 }) }),
+    ]);
+    assert.ok([204, 412].includes(deleted.status));
+    assert.equal(stored.status, 200);
+    assert.deepEqual((await shown(client, 'N', 'raced')).stored, { ttl: 60 });
+  });
+
   for (const [body, parameter] of WRONG) {
     it(`are not stored if they are wrong: ${JSON.stringify(body)}`, async () => {
       const client = harness().client();
