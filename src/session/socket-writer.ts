@@ -10,7 +10,10 @@ export interface WriteObserver {
   lost(): void;
 }
 
-/** Of a frame with an element, or a part of one, whose write nobody needs to know about. */
+/**
+ * Of a frame with an element, or a part of one, whose write nobody needs to know about; or of one that says that no more elements come,
+ * which would be wrong without those before it.
+ */
 export const UNOBSERVED: WriteObserver = { written: () => {}, lost: () => {} };
 
 /** A TCP or TLS socket, or a stream that runs over one. */
@@ -106,7 +109,8 @@ export class SocketWriter {
   }
 
   /**
-   * Drops all elements of which no byte was written, because their client ends the session: it would ignore them. Other frames stay.
+   * Drops all elements of which no byte was written, because the session ends: its client would ignore them, or could not settle them.
+   * Other frames stay.
    */
   dropElements(): void {
     const waiting = this.#chunks.splice(0).flatMap(({ frames }) => frames);

@@ -324,7 +324,7 @@ export class StompWriter extends SocketWriter {
     this.add(null, frame + this.#frameEnd);
   }
 
-  /** Adds a frame with a body. */
+  /** Adds a MESSAGE. */
   addMessage(head: string, body: Uint8Array, observer: WriteObserver): void {
     const bytes = body instanceof Buffer ? body : Buffer.from(body.buffer, body.byteOffset, body.byteLength);
     if (bytes.length < JOINED_BYTES)

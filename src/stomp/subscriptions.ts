@@ -244,6 +244,8 @@ export class Subscription extends PushConsumer<StompSession, string> {
   }
 }
 
+const NO_BODY = Buffer.alloc(0);
+
 /** A subscription that shows what is ready once, as ActiveMQ does: then comes a MESSAGE with `browser:end`. */
 class BrowsingSubscription extends QueueBrowser<StompSession> {
   readonly options: BrowsingOptions;
@@ -272,7 +274,7 @@ class BrowsingSubscription extends QueueBrowser<StompSession> {
   protected override onPause(isAtEnd: boolean): void {
     if (!isAtEnd || this.#hasEnded) return;
     this.#hasEnded = true;
-    this.session.writer.addFrame(this.#heads.browserEnd());
+    this.session.writer.addMessage(this.#heads.browserEnd(), NO_BODY, UNOBSERVED);
   }
 
   override fail(error: unknown): void {

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { holdScans } from '../support/held-takes.ts';
 import { until } from '../support/until.ts';
 import { type AmqpClient, type Ended, type Got, socketOf, type TestReceiver, textOf } from './client.ts';
 import { AmqpNode, stalled } from './node.ts';
@@ -124,6 +125,34 @@ describe('A link with the distribution mode copy', () => {
     held.resolve();
     await drained;
     assert.deepEqual(receiver.inbox.map(textOf), ['x']);
+  });
+
+  it('leaves a drain without an answer if the server stops before all that it shows was written', async () => {
+    await node.insert('filler', ...Array.from({ length: 400 }, () => ({ body: Buffer.alloc(60_000) })));
+    await node.insert('a', 'x', 'y', 'z');
+    // The first page has one element: how large they are is not known before.
+    const held = holdScans(node.engine.engine.storage, () => held.queues.length > 1);
+    const { counts } = node.server;
+    const receiver = await browse();
+    const filler = await client.receiver('N/filler', { snd_settle_mode: 1 });
+    let isDrained = false;
+    receiver.link.once('receiver_drained', () => {
+      isDrained = true;
+    });
+    receiver.link.add_credit(10);
+    receiver.link.drain_credit();
+    await until(() => held.queues.length === 2);
+    socketOf(client.connection).pause();
+    filler.link.add_credit(400);
+    await stalled(node, 1);
+    const before = counts.messages;
+    held.release();
+    await until(() => counts.messages === before + 2);
+    void node.server.stop();
+    await until(() => counts.links === 0);
+    socketOf(client.connection).resume();
+    await client.closed;
+    assert.deepEqual([receiver.inbox.map(textOf), isDrained], [['x'], false]);
   });
 
   it('answers a drain with less credit than elements', async () => {

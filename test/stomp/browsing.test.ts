@@ -111,6 +111,35 @@ describe('A SUBSCRIBE with browser:true', () => {
     assert.equal(most, 1);
   });
 
+  it('does not end with browser:end if the server stops before all that it shows was written', async () => {
+    await node.insert('filler', ...Array.from({ length: 400 }, () => ({ body: Buffer.alloc(60_000) })));
+    await node.insert('a', 'x', 'y', 'z');
+    // The first page has one element: how large they are is not known before.
+    const held = holdScans(node.engine.engine.storage, () => held.queues.length > 1);
+    const { counts } = node.server;
+    const client = await node.client();
+    client.send('SUBSCRIBE', { destination: '/q/N/a', id: 'browser', browser: 'true' });
+    await until(() => held.queues.length === 2);
+    client.socket.pause();
+    client.send('SUBSCRIBE', { destination: '/q/N/filler', id: 'filler' });
+    await stalled(node, 1);
+    const before = counts.messages;
+    held.release();
+    await until(() => counts.messages === before + 2);
+    void node.server.stop();
+    await until(() => counts.subscriptions === 0);
+    client.socket.resume();
+    const shown: string[] = [];
+    for (;;) {
+      const frame = await client.nextOrEnd();
+      if (frame === null) break;
+      if (frame.headers.get('subscription') === 'browser') {
+        shown.push(frame.headers.get('browser') ?? frame.body.toString());
+      }
+    }
+    assert.deepEqual(shown, ['x']);
+  });
+
   it('has the headers of what it shows, and an ACK of it is an error', async () => {
     const [id = ''] = await node.insert('a', {
       body: Buffer.from('x'),

@@ -229,7 +229,8 @@ export class SessionEndpoint {
       writer.boolean(link.drain);
       return 9;
     });
-    this.#connection.send(flow, null);
+    // The end of a drain says that the client has all that there was.
+    this.#connection.send(flow, link?.drain ? UNOBSERVED : null);
   }
 
   /**
