@@ -106,4 +106,19 @@ describe('large elements of SQLite that one call moves', () => {
       });
     });
   }
+
+  it('are all moved before the engine is stopped, if the call came before that', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      const ids = await engine.storage.insert(QUEUE, large({}));
+      const action = { kind: 'move', to: DEAD, groups: [''], tries: null, headers: [] } as const;
+      const item = { queue: QUEUE, group: '', from: 'waiting', token: null, action } as const;
+      const settling = engine.storage.settle(ids.map((id) => ({ ...item, id })));
+      const [results] = await Promise.all([settling, engine.stop()]);
+      assert.deepEqual(
+        results.map(({ outcome }) => outcome),
+        ids.map(() => 'done'),
+      );
+    });
+  });
 });

@@ -144,7 +144,7 @@ export class WorkerClient {
   readonly #waiting: Batch[] = [];
   readonly #inFlight: Batch[] = [];
   #inFlightBytes = 0;
-  /** Calls of `run` that are in flight. */
+  /** What `close` waits for beside calls that were made before it: calls of `run`, and of `inSteps`, that are in flight. */
   #unattended = 0;
   readonly #failed = Promise.withResolvers<Error>();
   readonly #exited = Promise.withResolvers<void>();
@@ -277,6 +277,16 @@ export class WorkerClient {
       .finally(() => {
         this.#unattended -= 1;
       });
+  }
+
+  /** What takes several calls, one after the other. They are all made, also if `close` is called in between. */
+  async inSteps<T>(steps: () => Promise<T>): Promise<T> {
+    this.#unattended += 1;
+    try {
+      return await steps();
+    } finally {
+      this.#unattended -= 1;
+    }
   }
 
   readonly #drop = (batch: Batch): void => {

@@ -152,7 +152,9 @@ export class SqliteStorage implements Storage {
   settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
     const deadlineAt = this.#client.deadline(leftMs);
     return this.#settle(items, deadlineAt).then((results) =>
-      results.length === items.length ? results : this.#settleRest(items, results, deadlineAt),
+      results.length === items.length
+        ? results
+        : this.#client.inSteps(() => this.#settleRest(items, results, deadlineAt)),
     );
   }
 
