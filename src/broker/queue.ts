@@ -544,6 +544,8 @@ export class Queue {
       hasDied ||= outcome === 'dead-lettered';
     }
     if (hasDied) this.namespace.elementsDied(this);
+    // An engine that copies many dead letters in steps releases the others between them, later than consumers were woken.
+    if (hasDied && released > 0) this.match(released);
     if (released > 0) this.namespace.announce(this.key, released);
   }
 
