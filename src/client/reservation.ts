@@ -151,8 +151,8 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
       // The same settlement, or another one, may be tried again.
       if (this.#state === 'settling') {
         this.#state = 'held';
-        // An `AbortSignal` may have any reason.
-        if ((error as QuaysideError | null)?.outcome !== 'nothing-changed') this.#unknown = action;
+        // Any other error may be of a call that was never sent, such as that of a function for credentials.
+        if ((error as QuaysideError | null)?.outcome === 'unknown') this.#unknown = action;
       }
       throw error;
     }

@@ -124,6 +124,19 @@ for (const engine of CLIENT_ENGINES) {
   });
 }
 
+const TAKEN = {
+  id: '1',
+  tries: 0,
+  mature: new Date(0).toISOString(),
+  contentType: 'application/json',
+  contentEncoding: null,
+  headers: {},
+  text: '1',
+  lease: 'token',
+  leaseUntil: new Date(0).toISOString(),
+};
+const GONE = { results: [{ outcome: 'not-found' }] };
+
 describe('The client', () => {
   let server: ServerInProcess;
   before(async () => {
@@ -638,20 +651,8 @@ describe('The client', () => {
   });
 
   it('has done a commit that is called again after an unknown outcome, if the element is gone', async () => {
-    const line = {
-      id: '1',
-      tries: 0,
-      mature: new Date(0).toISOString(),
-      contentType: 'application/json',
-      contentEncoding: null,
-      headers: {},
-      text: '1',
-      lease: 'token',
-      leaseUntil: new Date(0).toISOString(),
-    };
-    const gone = { results: [{ outcome: 'not-found' }] };
     for (const again of ['commit', 'rollback'] as const) {
-      const replies = [Response.json(line), null, Response.json(gone)];
+      const replies = [Response.json(TAKEN), null, Response.json(GONE)];
       await using client = new Quayside({
         url: 'http://x',
         auth: AUTH,
@@ -667,6 +668,24 @@ describe('The client', () => {
       if (again === 'commit') await job?.commit();
       else await assert.rejects(async () => job?.rollback(), LeaseLostError);
     }
+  });
+
+  it('has not done a commit whose first call was never sent, if the element is gone', async () => {
+    const replies = [Response.json(TAKEN), Response.json(GONE)];
+    let asked = 0;
+    await using client = new Quayside({
+      url: 'http://x',
+      auth: () => {
+        asked += 1;
+        if (asked === 2) throw new Error('no credentials now');
+        return 'Bearer x';
+      },
+      fetch: async () => replies.shift() ?? Response.error(),
+    });
+    const job = await client.queue('N/gone').reserve();
+    await assert.rejects(async () => job?.commit(), /no credentials now/);
+    await assert.rejects(async () => job?.commit({ signal: AbortSignal.abort() }), { name: 'AbortError' });
+    await assert.rejects(async () => job?.commit(), LeaseLostError);
   });
 
   it('shows the content encoding of an element, and reads JSON behind a byte order mark', async () => {

@@ -278,6 +278,42 @@ class Transports(unittest.TestCase):
                 self.assertIsInstance(result, expected)
                 self.assertEqual(len(requests), 5)
 
+    def test_a_commit_whose_first_call_was_never_sent_is_not_done_if_the_element_is_gone(self) -> None:
+        gone = answer(b'{"results": [{"id": "1", "outcome": "not-found"}]}')
+
+        asked = 0
+
+        class NoCredentials(Exception):
+            pass
+
+        def auth() -> str:
+            nonlocal asked
+            asked += 1
+            if asked == 2:
+                raise NoCredentials
+            return "Bearer x"
+
+        async def auth_aio() -> str:
+            return auth()
+
+        async def commit_aio(url: str) -> None:
+            async with quayside.aio.Quayside(url, auth=auth_aio, retry=RETRY) as client:
+                job: Any = await client.queue("N/q").reserve()
+                with self.assertRaises(NoCredentials):
+                    await job.commit()
+                with self.assertRaises(LeaseLostError):
+                    await job.commit()
+
+        with CannedServer(answer(TAKEN), gone) as server, Quayside(server.url, auth=auth, retry=RETRY) as client:
+            job: Any = client.queue("N/q").reserve()
+            with self.assertRaises(NoCredentials):
+                job.commit()
+            with self.assertRaises(LeaseLostError):
+                job.commit()
+        asked = 0
+        with CannedServer(answer(TAKEN), gone) as server:
+            asyncio.run(commit_aio(server.url))
+
     def test_close_waits_for_an_insert_of_another_thread_and_rejects_later_calls(self) -> None:
         class NotNow(Exception):
             pass

@@ -149,8 +149,11 @@ def settled(
 
 
 def may_be_done(error: BaseException) -> bool:
-    """Whether a call that raised this may have been applied all the same, such as one that was interrupted."""
-    return not isinstance(error, QuaysideError) or error.outcome == "unknown"
+    """
+    Whether a call that raised this was sent, and may have been applied all the same. Any other error may be of a call that was never
+    sent, such as that of a function for credentials.
+    """
+    return isinstance(error, QuaysideError) and error.outcome == "unknown"
 
 
 def already_settled(element_id: str) -> QuaysideError:
