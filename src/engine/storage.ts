@@ -15,8 +15,8 @@ import type { ReadySignal, Signaller } from './signaller.ts';
  * - **Durable before acknowledged.** A promise resolves after the change is as durable as the engine's mode
  *   promises (`docs/engines/README.md`).
  * - **All or nothing per call.** A rejected call had no effect, except with the error `outcome-unknown`, after which
- *   it was applied or not. A `settle` with several items may be applied in part if an engine's page says so. One caller's
- *   failure never affects another caller's call in the same batch.
+ *   it was applied or not. A `settle` with several items may be applied in part, or in steps between which other calls take
+ *   effect, if an engine's page says so. One caller's failure never affects another caller's call in the same batch.
  * - **Deadline.** Every call settles within 5 s, or in the {@link TimeLeft} that it is given, whatever the state of any batch.
  * - **Time is the engine's**, one clock for all nodes that share it. Moments are ms since 1970. `matureAt` and `expiresAt` of
  *   new elements are as clients give them, see `aheadMs`.
