@@ -192,6 +192,15 @@ describe('A namespace that moves to another engine', () => {
     const receipt = { id: held?.id ?? '', group: null, token: held?.lease?.token ?? null };
     await broker.namespace('A').queue('old').settle(receipt, { kind: 'release', delayMs: 0, countTry: true });
     assert.deepEqual(await node.bodies('A', 'own old'), ['z']);
+    // Before a start gives the new engine what is stored.
+    const [first] = await node.reserve('A', 'q', 1);
+    const receiptOfFirst = { id: first?.id ?? '', group: null, token: first?.lease?.token ?? null };
+    await broker
+      .namespace('A')
+      .queue('q')
+      .settle(receiptOfFirst, { kind: 'release', delayMs: 0, countTry: true });
+    assert.deepEqual(await node.bodies('A', 'own'), ['x']);
+    await node.insert('A', 'q', 'w');
     await node.stop();
     node = await newNode([{ policy: POLICY, engine: next }]).start();
     const namespace = node.broker.namespace('A');
@@ -206,7 +215,7 @@ describe('A namespace that moves to another engine', () => {
         await namespace.queue(name).settle(receipt, { kind: 'release', delayMs: 0, countTry: true });
       }
     }
-    assert.deepEqual(await node.bodies('A', 'own'), ['x']);
+    assert.deepEqual(await node.bodies('A', 'own'), ['x', 'w']);
     assert.deepEqual(await node.bodies('A', 'dead'), ['y']);
   });
 
