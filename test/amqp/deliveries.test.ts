@@ -531,6 +531,16 @@ describe('The endpoint of a session, of what it sends', () => {
     assert.deepEqual([driver.dispositions, driver.sender.unsettledCount], [[[0, 0x24, true]], 0]);
   });
 
+  it('passes over what a disposition names again, also if later deliveries have taken its places', () => {
+    const driver = receiving(100).sendMessages(3).receive(disposition(0, 2)).forget();
+    driver.sendMessages(16).receive(disposition(0, 3));
+    assert.deepEqual(
+      driver.dispositions.map(([id]) => id),
+      [0, 1, 2, 3],
+    );
+    assert.equal(driver.sender.unsettledCount, 15);
+  });
+
   it('drops what waits of a link that ends, and sends what is behind it', () => {
     const driver = receiving(10).receive(attachReceiver({ name: 'm', handle: 1 }), window(0, 1));
     driver

@@ -77,11 +77,19 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'an old disposition settles the delivery that took its place',
     suite: 'AMQP deliveries',
-    edits: edit(
-      'core/session.ts',
-      'if ((id - this.#oldestId) >>> 0 >= (this.#nextDeliveryId - this.#oldestId) >>> 0) return undefined;',
-      '',
-    ),
+    // Each of the two keeps it from that.
+    edits: [
+      ...edit(
+        'core/session.ts',
+        'if ((id - this.#oldestId) >>> 0 >= (this.#nextDeliveryId - this.#oldestId) >>> 0) return undefined;',
+        '',
+      ),
+      ...edit(
+        'core/session.ts',
+        'const from = serialDifference(oldest, first) > 0 ? oldest : first;',
+        'const from = first;',
+      ),
+    ],
   },
   {
     name: 'a disposition of a delivery that was sent settled finds an older one',
