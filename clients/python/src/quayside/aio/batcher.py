@@ -29,6 +29,7 @@ class Entry(Generic[I, R]):
     size: int
     result: asyncio.Future[R]
     deadline: float
+    on_sent: Callable[[], None]
     is_sent: bool = False
 
 
@@ -46,10 +47,10 @@ class Batcher(Generic[I, R]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_scheduled = False
 
-    async def submit(self, item: I, size: int, timeout: float) -> R:
-        """`timeout` is for all of it: until the request may start, and until it is answered."""
+    async def submit(self, item: I, size: int, timeout: float, on_sent: Callable[[], None] = lambda: None) -> R:
+        """`timeout` is for all of it: until the request may start, when `on_sent` is called, and until it is answered."""
         loop = asyncio.get_running_loop()
-        entry: Entry[I, R] = Entry(item, size, loop.create_future(), time.monotonic() + timeout)
+        entry: Entry[I, R] = Entry(item, size, loop.create_future(), time.monotonic() + timeout, on_sent)
         self._waiting.append(entry)
         if not self._is_scheduled:
             # Not at once: callers of the same turn of the loop share the request.
@@ -85,6 +86,7 @@ class Batcher(Generic[I, R]):
                 if len(batch) == MAX_ITEMS or (batch and total > MAX_BYTES):
                     break
                 entry.is_sent = True
+                entry.on_sent()
                 batch.append(entry)
             seen += 1
         del self._waiting[:seen]

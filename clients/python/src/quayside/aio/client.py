@@ -264,9 +264,11 @@ class Queue(Generic[T]):
             response = await self._client.send(protocol.settle_request(self._path, settlements), timeout)
         return [*responses.settle_results(settlements, response)]
 
-    async def settle_gathered(self, settlement: Settlement, timeout: float | None) -> datetime | None:
+    async def settle_gathered(
+        self, settlement: Settlement, timeout: float | None, on_sent: Callable[[], None] = lambda: None
+    ) -> datetime | None:
         with self._client.during():
-            return await self._settlements.submit(settlement, 200, self._client.seconds_of(timeout))
+            return await self._settlements.submit(settlement, 200, self._client.seconds_of(timeout), on_sent)
 
     async def take_once(
         self, count: int, *, wait: float, group: str | None, lease: float, consumer: str
@@ -429,13 +431,19 @@ class Reservation(Element[T]):
             raise responses.already_settled(self.id)
         self.settled = True
         settlement = replace(settlement, is_repeat=settlement.action == self._unknown)
+        is_sent = False
+
+        def on_sent() -> None:
+            nonlocal is_sent
+            is_sent = True
+
         try:
-            await self._queue.settle_gathered(settlement, timeout)
+            await self._queue.settle_gathered(settlement, timeout, on_sent)
         except LeaseLostError:
             raise
         except BaseException as error:
-            # The same settlement, or another one, may be tried again: also if this one was cancelled.
+            # The same settlement, or another one, may be tried again: also if this one was cancelled, when its request may go on.
             self.settled = False
-            if responses.may_be_done(error):
+            if responses.may_be_done(error) or (is_sent and isinstance(error, asyncio.CancelledError)):
                 self._unknown = settlement.action
             raise
