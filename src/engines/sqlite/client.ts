@@ -144,7 +144,7 @@ export class WorkerClient {
   readonly #waiting: Batch[] = [];
   readonly #inFlight: Batch[] = [];
   #inFlightBytes = 0;
-  /** What `close` waits for beside calls that were made before it: calls of `run`, and of `inSteps`, that are in flight. */
+  /** Calls of `run` and `inSteps` that are in flight, for which `close` waits in addition to the calls that were made before it. */
   #unattended = 0;
   readonly #failed = Promise.withResolvers<Error>();
   readonly #exited = Promise.withResolvers<void>();

@@ -29,7 +29,6 @@ class Entry(Generic[I, R]):
     size: int
     result: asyncio.Future[R]
     deadline: float
-    on_sent: Callable[[], None]
     is_sent: bool = False
 
 
@@ -47,10 +46,13 @@ class Batcher(Generic[I, R]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_scheduled = False
 
-    async def submit(self, item: I, size: int, timeout: float, on_sent: Callable[[], None] = lambda: None) -> R:
-        """`timeout` is for all of it: until the request may start, when `on_sent` is called, and until it is answered."""
+    async def submit(self, item: I, size: int, timeout: float, on_abandoned: Callable[[], None] = lambda: None) -> R:
+        """`timeout` is for all of it: until the request may start, and until it is answered.
+
+        `on_abandoned` is called if the call is cancelled when its request is in flight, which may still be applied.
+        """
         loop = asyncio.get_running_loop()
-        entry: Entry[I, R] = Entry(item, size, loop.create_future(), time.monotonic() + timeout, on_sent)
+        entry: Entry[I, R] = Entry(item, size, loop.create_future(), time.monotonic() + timeout)
         self._waiting.append(entry)
         if not self._is_scheduled:
             # Not at once: callers of the same turn of the loop share the request.
@@ -58,6 +60,10 @@ class Batcher(Generic[I, R]):
             loop.call_soon(self._start)
         try:
             return await asyncio.wait_for(entry.result, timeout)
+        except asyncio.CancelledError:
+            if entry.is_sent:
+                on_abandoned()
+            raise
         except asyncio.TimeoutError:
             message = f"The call was not answered within {timeout:g} s."
             outcome: Outcome = "unknown" if entry.is_sent else "nothing-changed"
@@ -86,7 +92,6 @@ class Batcher(Generic[I, R]):
                 if len(batch) == MAX_ITEMS or (batch and total > MAX_BYTES):
                     break
                 entry.is_sent = True
-                entry.on_sent()
                 batch.append(entry)
             seen += 1
         del self._waiting[:seen]

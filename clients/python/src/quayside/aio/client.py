@@ -265,10 +265,10 @@ class Queue(Generic[T]):
         return [*responses.settle_results(settlements, response)]
 
     async def settle_gathered(
-        self, settlement: Settlement, timeout: float | None, on_sent: Callable[[], None] = lambda: None
+        self, settlement: Settlement, timeout: float | None, on_abandoned: Callable[[], None] = lambda: None
     ) -> datetime | None:
         with self._client.during():
-            return await self._settlements.submit(settlement, 200, self._client.seconds_of(timeout), on_sent)
+            return await self._settlements.submit(settlement, 200, self._client.seconds_of(timeout), on_abandoned)
 
     async def take_once(
         self, count: int, *, wait: float, group: str | None, lease: float, consumer: str
@@ -431,19 +431,17 @@ class Reservation(Element[T]):
             raise responses.already_settled(self.id)
         self.settled = True
         settlement = replace(settlement, is_repeat=settlement.action == self._unknown)
-        is_sent = False
 
-        def on_sent() -> None:
-            nonlocal is_sent
-            is_sent = True
+        def may_be_done() -> None:
+            self._unknown = settlement.action
 
         try:
-            await self._queue.settle_gathered(settlement, timeout, on_sent)
+            await self._queue.settle_gathered(settlement, timeout, may_be_done)
         except LeaseLostError:
             raise
         except BaseException as error:
-            # The same settlement, or another one, may be tried again: also if this one was cancelled, when its request may go on.
+            # The same settlement, or another one, may be tried again: also if this one was cancelled.
             self.settled = False
-            if responses.may_be_done(error) or (is_sent and isinstance(error, asyncio.CancelledError)):
-                self._unknown = settlement.action
+            if responses.may_be_done(error):
+                may_be_done()
             raise
