@@ -4,12 +4,15 @@
  * time is what decides how long `npm test` takes on few cores. On a busy machine it comes out larger, up to one and a half
  * times as large was seen: compare two states in turn, not with figures of another hour.
  *
+ * The output of a file that failed stands above its line.
+ *
  * A file of `test/groups/` stands for the files of its folder, which run singly here: each then loads its modules itself,
  * about half a second that it does not need in `npm test`. Named as an argument, a file of `test/groups/` runs as it does there.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { globSync, readdirSync, readFileSync } from 'node:fs';
+import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { globalSetup, globalTeardown } from '../test/support/run-servers.ts';
 
@@ -60,8 +63,10 @@ function filesOfNpmTest(): string[] {
 async function run(file: string): Promise<Times> {
   const from = { processor: processorTime(), passed: performance.now() };
   const args = ['--import', './test/support/untracked-promises.ts', '--test-reporter=tap', file];
-  const test = spawn(process.execPath, args, { cwd: ROOT, stdio: 'ignore' });
-  const [code] = await once(test, 'exit');
+  const test = spawn(process.execPath, args, { cwd: ROOT, stdio: ['ignore', 'pipe', 'ignore'] });
+  const [output, [code]] = await Promise.all([text(test.stdout), once(test, 'exit')]);
+  // A failure that does not repeat can only be found in what this run said of it.
+  if (code !== 0) console.log(output);
   return {
     file,
     processor: processorTime() - from.processor,
