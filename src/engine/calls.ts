@@ -63,11 +63,11 @@ export class DeadlineQueue {
   }
 
   /** The deadline of a call that is made now. */
-  next(withinMs = CALL_TIMEOUT_MS): number {
+  deadline(withinMs = CALL_TIMEOUT_MS): number {
     return this.#clock.monotonic() + withinMs;
   }
 
-  /** `call.deadlineAt` comes from `next`. */
+  /** `call.deadlineAt` comes from `deadline`. */
   add(call: Expiring): void {
     const { deadlineAt } = call;
     let previous = this.#last;
@@ -84,7 +84,7 @@ export class DeadlineQueue {
 
   /** Calls a function when the time is over. Returns a function that ends the wait. */
   start(onExpired: () => void): () => void {
-    const wait = new Wait(this.next(), onExpired);
+    const wait = new Wait(this.deadline(), onExpired);
     this.add(wait);
     return () => this.remove(wait);
   }

@@ -357,7 +357,7 @@ export interface MoveAction {
  * - `done`: as requested.
  * - `dead-lettered`: the element moved to the dead-letter queue.
  * - `not-found`: no such element in this queue, or not for this group.
- * - `not-reserved` (from `reserved`): it is there, but waiting.
+ * - `not-reserved` (from `reserved`, or for `extend`): it is there, but waiting.
  * - `reserved` (from `waiting`): it is there, but reserved.
  * - `lease-lost`: the token is of an older reservation, or (all but `finish`) of one that ran out.
  * - `token-required`: no token was given, and the reservation belongs to another user.

@@ -18,7 +18,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'all dead letters of leases that ended are moved in one step',
     suite: 'sqlite dead letters',
-    edits: [inWorker('settle.ts', 'if (store.copiedBytes >= MAX_COPIED_BYTES) break;', '')],
+    edits: [inWorker('settle.ts', 'if (!store.mayCopyMore(copiedBytes)) break;', '')],
   },
   {
     name: 'a sweep whose reply is late forgets the queues that gained elements',
@@ -112,8 +112,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'sweep.ts',
-        'if (queue.options !== null || heldIn(queue) > 0) return false;',
-        'if (queue.options !== null || heldIn(queue) < 0) return false;',
+        'if (queue.options !== null || deliveriesIn(queue) > 0) return false;',
+        'if (queue.options !== null || deliveriesIn(queue) < 0) return false;',
       ),
     ],
   },
@@ -154,8 +154,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'take.ts',
-        "typeof holders === 'string' ? holders : holders.slice(place)",
-        "typeof holders === 'string' ? holders : (holders[place] ?? '')",
+        "typeof holders === 'string' ? holders : holders.slice(takenBefore)",
+        "typeof holders === 'string' ? holders : (holders[takenBefore] ?? '')",
       ),
     ],
   },
@@ -387,13 +387,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a pop is acknowledged before its fsync',
     suite: 'sqlite power loss',
-    edits: [
-      inWorker(
-        'batch.ts',
-        "if (operation === 'take') return leaseMs === null;",
-        "if (operation === 'take') return leaseMs === 0;",
-      ),
-    ],
+    edits: [inWorker('batch.ts', 'return leaseMs === null;', 'return leaseMs === 0;')],
   },
   {
     name: 'a commit is acknowledged before its fsync',
@@ -412,31 +406,25 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'batch.ts',
-        'return !READS.has(operation);',
-        "return !READS.has(operation) && operation !== 'undoTake';",
+        'return !READS.has(call[0]);',
+        "return !READS.has(call[0]) && call[0] !== 'undoTake';",
       ),
     ],
   },
   {
     name: 'a reservation waits for an fsync',
     suite: 'sqlite power loss',
-    edits: [
-      inWorker(
-        'batch.ts',
-        "if (operation === 'take') return leaseMs === null;",
-        "if (operation === 'take') return leaseMs !== 0;",
-      ),
-    ],
+    edits: [inWorker('batch.ts', 'return leaseMs === null;', 'return leaseMs !== 0;')],
   },
   {
     name: 'the length of the log is looked at for large bodies alone',
     suite: 'sqlite log',
-    edits: [inWorker('store.ts', 'this.#transactionsUntilLook -= 1;', '')],
+    edits: [inWorker('store.ts', 'this.#transactionsUntilQuery -= 1;', '')],
   },
   {
     name: 'large bodies let the log grow unseen',
     suite: 'sqlite log',
-    edits: [inWorker('store.ts', 'this.#bytesUntilLook -= bytes;', '')],
+    edits: [inWorker('store.ts', 'this.#bytesUntilQuery -= bytes;', '')],
   },
   {
     name: 'transactions without an fsync do not say so in the log',

@@ -19,7 +19,7 @@ describe('A queue of deadlines', () => {
   const deadlines = new DeadlineQueue(clock);
   const expired: string[] = [];
 
-  const add = (name: string, deadlineAt = deadlines.next()): Expiring => {
+  const add = (name: string, deadlineAt = deadlines.deadline()): Expiring => {
     const call = new Call(deadlineAt, () => expired.push(name));
     deadlines.add(call);
     return call;
@@ -41,7 +41,7 @@ describe('A queue of deadlines', () => {
   });
 
   it('expires a call that waited elsewhere when the time is over that it had then, before those that were made after it', () => {
-    const early = deadlines.next();
+    const early = deadlines.deadline();
     clock.advance(1_000);
     add('last');
     add('second', early + 500);

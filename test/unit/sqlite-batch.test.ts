@@ -103,6 +103,28 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(store.queues.find(QUEUE)?.subscriptions.get('')?.ready, 21);
   });
 
+  it('copies about 4 MiB of expired elements to dead-letter queues, however many takes find some', () => {
+    const { store, run } = openStore();
+    const names = ['first', 'second'].map((name) => nameOf({ ns: 'N', name }));
+    run([['declare', names, JSON.stringify({ deadLetter: { queue: 'dead', maxTries: 3 } })]]);
+    const expired = { type: null, more: null, dueAt: 1, tries: 0, expiresAt: 1, reason: null };
+    store.begin(true);
+    for (const name of names) {
+      const subscription = store.queues.subscription(store.queues.use(name, 1), '');
+      const elements = Array.from({ length: 8 }, () => ({ ...expired, body: new Uint8Array(1024 * 1024) }));
+      store.rows.addPlain(subscription, store.ids.draw(8), elements, 1);
+    }
+    store.commit();
+    const takes = names.map((name): Call => ['take', name, '', 1, null, null, 0, '', null]);
+    const count: Call = ['counts', nameOf({ ns: 'N', name: 'dead' }), null];
+    const copied = (): unknown => {
+      const [result] = run([...takes, count]);
+      return (result?.results[2] as { readonly ready: number } | undefined)?.ready;
+    };
+    // The second take copies one, so that it does not starve.
+    assert.deepEqual([copied(), copied(), copied(), copied()], [5, 10, 14, 16]);
+  });
+
   it('reads no body for a scan, and few for a take, that its reply does not take', (t) => {
     const { store, run } = openStore();
     const { queues, rows, ids } = store;

@@ -112,9 +112,9 @@ describe('the counts of a stream in the SQLite engine', () => {
     // Half of those that the test began with count once for each group.
     assert.equal(first.ready, many + 50 + 50 * GROUPS.length);
     finish(many, 'a');
-    assert.equal(store.upkeep.sweep(store).nextAt, store.now);
+    assert.equal(store.sweeper.sweep(store).nextAt, store.now);
     assert.equal(rowsRead, many + ELEMENTS);
-    assert.notEqual(store.upkeep.sweep(store).nextAt, store.now);
+    assert.notEqual(store.sweeper.sweep(store).nextAt, store.now);
     assert.equal(count().ready, ELEMENTS / 10 + many);
     assert.equal(rowsRead, many + ELEMENTS);
   });

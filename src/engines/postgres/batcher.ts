@@ -321,7 +321,7 @@ export class Batcher {
     size: CallSize = ONE_ROW,
     leftMs?: number,
   ): Promise<R> {
-    const deadlineAt = this.#deadlines.next(leftMs);
+    const deadlineAt = this.#deadlines.deadline(leftMs);
     const items = [{ operation, item, queues: queue === null ? [] : [queue] }];
     return this.#call(items, { size, deadlineAt, isSingle: true }) as Promise<R>;
   }
@@ -329,7 +329,7 @@ export class Batcher {
   /** Runs several items. Results are in their order. @throws as `submit` */
   submitAll<I, R>(items: readonly Item<I, R>[], size: CallSize, leftMs?: number): Promise<R[]> {
     if (items.length === 0) return Promise.resolve([]);
-    const options = { size, deadlineAt: this.#deadlines.next(leftMs), isSingle: false };
+    const options = { size, deadlineAt: this.#deadlines.deadline(leftMs), isSingle: false };
     return this.#call(items as readonly Item<unknown, unknown>[], options) as Promise<R[]>;
   }
 

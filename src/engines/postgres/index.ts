@@ -3,7 +3,7 @@
 // which takes rows as columns and returns results by their number: `insert.ts`, `take.ts`, `settle.ts`, `scan.ts`, and `queues.ts`
 // for the rest; `sql.ts` has what statements share, `statement.ts` their parameters. `expire.ts` expires leases and elements
 // before a batch. `registry.ts` knows queues and computes ids, `watermark.ts` where reads begin, `content.ts` how elements are
-// stored. `schema.ts` has the tables. `link.ts` keeps a connection (`connection.ts`) open, and has the auxiliary one, on which
+// stored. `settings.ts` checks what is configured, `schema.ts` has the tables. `link.ts` keeps a connection (`connection.ts`) open, and has the auxiliary one, on which
 // all else runs: `housekeeping.ts`, and the other ports.
 
 import { BufferedStats } from '../../engine/buffered-stats.ts';

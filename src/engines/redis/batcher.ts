@@ -181,7 +181,7 @@ export class Batchers {
 
   /** The deadline of a call that is made now, and has so much of its time left. */
   deadline(leftMs?: number): number {
-    return this.#deadlines.next(leftMs);
+    return this.#deadlines.deadline(leftMs);
   }
 
   add(call: PendingCall): void {

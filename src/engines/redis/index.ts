@@ -8,7 +8,8 @@
 //   list.ts         the `list` variant, another Storage
 //   definitions, stats, channels: the other ports
 //   settings, policies, keys, encoding: what the URL and the namespaces say; names of keys; elements and ids as bytes
-// A take: RedisStorage.take → Batchers.call → Batcher.flush → Executor.execute → Master.execute → `take` in library/take.lua
+//   library.ts      joins library/*.lua to the text that servers load; context.ts: what all of these use
+// A take: RedisStorage.take → Batchers.call → Executor.execute → Master.execute → RedisConnection.send → `take` in library/take.lua
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
 import {

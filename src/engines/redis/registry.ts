@@ -1,5 +1,5 @@
 import { CALL_TIMEOUT_MS } from '../../engine/calls.ts';
-import type { Definitions } from '../../engine/definitions.ts';
+import { type Definitions, queueDefinitionKey } from '../../engine/definitions.ts';
 import type { NamespacePolicy } from '../../engine/engine.ts';
 import type { SweepResult, Usage } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
@@ -523,8 +523,7 @@ export class Sweeper {
 
   /** A definition that pauses nothing is deleted. One that changes at this moment is a use, which is noted before. */
   async #isConfigured({ ns, name }: QueueKey): Promise<boolean> {
-    // As the broker writes it (`broker/namespace.ts`).
-    const key = JSON.stringify([ns, name]);
+    const key = queueDefinitionKey({ ns, name });
     if ((await this.#definitions.get('queue-options', key)) !== null) return true;
     const definition = await this.#definitions.get('queue', key);
     if (definition === null) return false;

@@ -224,7 +224,7 @@ export class WorkerClient {
     onLate: ((result: T) => void) | null = null,
     leftMs?: number,
   ): Promise<T> {
-    const deadlineAt = this.#deadlines.next(leftMs);
+    const deadlineAt = this.#deadlines.deadline(leftMs);
     let batch = this.#waiting.at(-1);
     if (batch === undefined || batch.isFull) {
       batch = new Batch(this.#drop);
@@ -243,17 +243,7 @@ export class WorkerClient {
     return call.result.promise;
   }
 
-  /** The deadline of a call that takes several of the worker. */
-  deadline(leftMs?: number): number {
-    return this.#deadlines.next(leftMs);
-  }
-
-  /** The time until a deadline, as {@link call} takes it. */
-  left(deadlineAt: number): number {
-    return Math.max(0, deadlineAt - this.#clock.monotonic());
-  }
-
-  /** The same without bodies, for what needs no other form. */
+  /** {@link call} without bodies, for what needs no other form. */
   ask<O extends Operation>(
     operation: O,
     ...args: Parameters<Operations[O]>
@@ -263,6 +253,16 @@ export class WorkerClient {
       () => args,
       (result) => result,
     );
+  }
+
+  /** The deadline of a call that takes several of the worker. */
+  deadline(leftMs?: number): number {
+    return this.#deadlines.deadline(leftMs);
+  }
+
+  /** The time until a deadline, as {@link call} takes it. */
+  left(deadlineAt: number): number {
+    return Math.max(0, deadlineAt - this.#clock.monotonic());
   }
 
   /** Calls an operation that nobody waits for: it has no deadline, and `failure` is logged if it is rejected. */
@@ -303,7 +303,7 @@ export class WorkerClient {
     return this.#backup.promise;
   }
 
-  /** Rejects if the worker does not reply to a call that needs nothing of the file. */
+  /** Rejects if the worker does not commit a transaction in which nothing is done. */
   ping(): Promise<void> {
     return this.ask('ping');
   }

@@ -124,8 +124,11 @@ export type ElementFields = [
   extra: string | null,
 ];
 
+export const ELEMENT_FIELDS: ElementFields['length'] = 8;
+
 /** A new element that a settlement inserts. */
 export type InsertedFields = [queue: QueueName, ...ElementFields];
+export const INSERTED_FIELDS: InsertedFields['length'] = 9;
 
 /** The rarer facts of a new element, null if it has none of them. */
 export interface Extra {
@@ -156,6 +159,7 @@ export type TakenFields = [
   ...BodyFields,
   token: string | null,
 ];
+export const TAKEN_FIELDS: TakenFields['length'] = 8;
 /** `lost`: index, expiry and reason of popped deliveries that have one of them: only an undone take needs these. */
 export type Taken = [
   nextDueAt: number | null,
@@ -178,11 +182,12 @@ export type ScannedFields = [
   more: string | null,
   offset: number | null,
   bytes: number,
-  /** The delivery's own, if it has another one than its element. */
+  /** The delivery's own id, if it has another one than its element. */
   own: string | null,
   reservedAt: number | null,
   holder: string | null,
 ];
+export const SCANNED_FIELDS: ScannedFields['length'] = 15;
 export type Scanned = [next: string | null, deliveries: Fields];
 
 /** Whether a settle may take space on the disk, and whether it is acknowledged only after an fsync. */
@@ -200,6 +205,7 @@ export type SettleFields = [
   owner: number,
   kind: SettleAction['kind'],
 ];
+export const SETTLE_FIELDS: SettleFields['length'] = 7;
 
 /**
  * The rest of an action, null if it has none:
@@ -241,6 +247,9 @@ export type ToWorker =
   | { readonly kind: 'close' };
 
 export type Call = readonly [operation: Operation, ...args: unknown[]];
+
+/** A call of one operation. */
+export type CallOf<O extends Operation> = readonly [operation: O, ...args: Parameters<Operations[O]>];
 
 /** The results of a batch's calls, in their order, and the bodies that they name. */
 export interface Reply {

@@ -2,6 +2,7 @@ import { QuaysideError } from '../../../model/errors.ts';
 import {
   BodyWriter,
   type Call,
+  type CallOf,
   type Operation,
   type Operations,
   type PackedBodies,
@@ -11,7 +12,7 @@ import {
 } from '../protocol.ts';
 import { isFatal, isFull, isUnreadable, messageOf, rejectionOf, StoreLost } from './errors.ts';
 import { insert } from './insert.ts';
-import { counts, heldIn } from './queues.ts';
+import { counts, deliveriesIn } from './queues.ts';
 import { endLeases, settle } from './settle.ts';
 import type { Store } from './store.ts';
 import { scan, take, undoTake } from './take.ts';
@@ -35,13 +36,13 @@ const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
   undoTake,
   scan,
   purge: ({ rows, now }, name, states) => rows.purge(name, states, now),
-  drop: ({ queues, upkeep }, name) => upkeep.drop(queues.find(name)),
+  drop: ({ queues }, name) => queues.drop(queues.find(name)),
   counts,
-  usage: ({ queues, upkeep }, ns) => {
-    const elements = queues.in(ns).reduce((sum, queue) => sum + heldIn(queue), 0);
-    return { elements, bytes: upkeep.bytesInUse() };
+  usage: (store, ns) => {
+    const elements = store.queues.in(ns).reduce((sum, queue) => sum + deliveriesIn(queue), 0);
+    return { elements, bytes: store.bytesInUse() };
   },
-  sweep: (store) => store.upkeep.sweep(store),
+  sweep: (store) => store.sweeper.sweep(store),
   definitionGet: ({ records }, kind, key) => records.definition(kind, key),
   definitionList: ({ records }, kind) => records.definitions(kind),
   definitionPut: ({ records, ids }, kind, key, value, expected) => {
@@ -149,7 +150,7 @@ function runCalls(store: Store, { batch, result, from, to }: Part): void {
     try {
       result.results[index] = run(store, ...args);
     } catch (error) {
-      // Thrown by an operation that has not changed anything: its call is rejected, and no other.
+      // Thrown by an operation that has stored nothing (it may have evicted empty groups): its call is rejected, and no other.
       if (!(error instanceof QuaysideError)) throw error;
       reject(result, index, rejectionOf(error, false));
     }
@@ -164,25 +165,32 @@ function reject(result: BatchResult, index: number, rejection: Rejection): void 
 
 /** What is rejected while the disk is nearly full. */
 function takesSpace(call: Call | undefined): boolean {
-  const [operation, needs] = call ?? [];
-  return operation === 'insert' || (operation === 'settle' && (Number(needs) & SETTLE_NEEDS.space) !== 0);
+  if (call === undefined) return false;
+  return isOf(call, 'settle') ? (call[1] & SETTLE_NEEDS.space) !== 0 : isOf(call, 'insert');
 }
 
 /**
- * Whether the call must be on the disk before its reply. What moves only leases need not: a power loss that takes it back
- * ends them early. What is read needs nothing.
+ * Whether the call must be on the disk before its reply. A reservation need not: a power loss that takes it back ends its lease
+ * early, and what the take did in passing, dead letters of expired elements among it, is done again. What is read needs nothing.
  */
-function isSynced([operation, needs, , , , leaseMs]: Call): boolean {
-  if (operation === 'take') return leaseMs === null;
-  if (operation === 'settle') return (Number(needs) & SETTLE_NEEDS.sync) !== 0;
-  return !READS.has(operation);
+function needsFsync(call: Call): boolean {
+  if (isOf(call, 'take')) {
+    const [, , , , , leaseMs] = call;
+    return leaseMs === null;
+  }
+  if (isOf(call, 'settle')) return (call[1] & SETTLE_NEEDS.sync) !== 0;
+  return !READS.has(call[0]);
+}
+
+function isOf<O extends Operation>(call: Call, operation: O): call is CallOf<O> {
+  return call[0] === operation;
 }
 
 function needsSync(store: Store, { batch, from, to }: Part): boolean {
   if (store.rows.mayLeaseHaveEnded(batch.now)) return true;
   for (let index = from; index < to; index++) {
     const call = batch.calls[index];
-    if (call !== undefined && isSynced(call)) return true;
+    if (call !== undefined && needsFsync(call)) return true;
   }
   return false;
 }

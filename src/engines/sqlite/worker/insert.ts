@@ -1,6 +1,8 @@
+import { PLAIN_GROUP } from '../../../model/element.ts';
 import { isSameContent } from '../../../model/fingerprint.ts';
 import {
   bodyAt,
+  ELEMENT_FIELDS,
   type ElementFields,
   type Extra,
   type Fields,
@@ -28,7 +30,7 @@ export function insert(
 ): [repeats: number[] | null, ids: string[]] {
   const { ids, queues, records, received, now } = store;
   const elements: Incoming[] = [];
-  for (let at = 0; at < fields.length; at += 8) elements.push(elementAt(fields, at, received));
+  for (let at = 0; at < fields.length; at += ELEMENT_FIELDS) elements.push(elementAt(fields, at, received));
   const repeat = request === null ? null : repeatOf(store, name, elements, request);
   if (repeat !== null) return repeat;
   if (request !== null && elements.length === 0) return [null, []];
@@ -68,7 +70,7 @@ export function insertAll(
     );
   }
   const first = ids.draw(elements.length);
-  rows.addPlain(queues.subscription(queue, ''), first, elements, now);
+  rows.addPlain(queues.subscription(queue, PLAIN_GROUP), first, elements, now);
   return elements.map((_, index) => first + index);
 }
 
@@ -150,7 +152,7 @@ export function elementAt(fields: Fields, at: number, bodies: PackedBodies): Inc
 
 /** Stores one element, or finds the one that its dedup key already stored. Returns its number. */
 function insertOne(
-  { ids, queues, rows, records, upkeep, now }: Store,
+  { ids, queues, rows, records, sweeper, now }: Store,
   queue: Queue,
   element: Incoming,
   onRepeat?: (seen: Seen) => void,
@@ -163,7 +165,7 @@ function insertOne(
   }
   const seq = ids.next();
   if (element.groups === '') {
-    rows.addPlain(queues.subscription(queue, ''), seq, [element], now);
+    rows.addPlain(queues.subscription(queue, PLAIN_GROUP), seq, [element], now);
   } else {
     const groups = element.groups.split(',');
     rows.addElement(queue, seq, groups.length, element, now);
@@ -171,7 +173,7 @@ function insertOne(
     for (const group of groups) {
       rows.addShared(queues.subscription(queue, group), ids.next(), seq, element, now);
     }
-    upkeep.added(queue, now);
+    sweeper.added(queue, now);
   }
   if (key !== undefined) records.remember(queue, key, { seq, fingerprint }, now);
   return seq;

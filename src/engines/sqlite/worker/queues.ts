@@ -3,7 +3,7 @@ import { tooManyGroups } from '../../../engine/calls.ts';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
 import { limitedCount, NamespacePolicies, type QueueDefaults } from '../../../engine/queue-policy.ts';
 import { type GroupCounts, NO_COUNTS, type QueueCounts, type QueueOptions } from '../../../engine/storage.ts';
-import type { DeliveryState, GroupName } from '../../../model/element.ts';
+import { type DeliveryState, type GroupName, PLAIN_GROUP } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import { keyOf, nameOf, type QueueName } from '../protocol.ts';
 import { prepareAll, type Statements } from './schema.ts';
@@ -89,6 +89,9 @@ const SQL = {
   addSubscription: 'INSERT INTO subscription (queue, grp) VALUES (?, ?) RETURNING id',
   removeQueue: 'DELETE FROM queue WHERE id = ?',
   removeSubscription: 'DELETE FROM subscription WHERE id = ?',
+  removeKeys: 'DELETE FROM dedup WHERE queue = ?',
+  removeStats: 'DELETE FROM stats WHERE queue = ?',
+  hasDamaged: 'SELECT 1 FROM damaged WHERE queue = ? LIMIT 1',
   noteUse: 'UPDATE queue SET used_at = ? WHERE id = ?',
   setOptions: 'UPDATE queue SET options = ? WHERE id = ?',
   save: 'UPDATE subscription SET counted_at = ?, ready = ?, scheduled = ?, reserved = ? WHERE id = ?',
@@ -180,8 +183,23 @@ export class Queues {
     return this.#subscriptions.get(id) ?? null;
   }
 
-  /** Removes a queue that holds nothing. */
+  /** Removes a queue that holds nothing, whatever else is known of it. Returns false if it has to stay. */
+  drop(queue: Queue | null): boolean {
+    if (queue === null) return true;
+    if (deliveriesIn(queue) > 0 || this.hasDamaged(queue)) return false;
+    this.remove(queue);
+    return true;
+  }
+
+  /** Whether elements of the queue were set aside as damaged. */
+  hasDamaged(queue: Queue): boolean {
+    return this.#sql.hasDamaged.get(queue.id) !== undefined;
+  }
+
+  /** Removes a queue that holds nothing, with its idempotency keys and counters. */
   remove(queue: Queue): void {
+    this.#sql.removeKeys.run(queue.id);
+    this.#sql.removeStats.run(queue.id);
     for (const subscription of queue.subscriptions.values()) this.#removeSubscription(subscription);
     this.#sql.removeQueue.run(queue.id);
     this.#byName.delete(nameOf(queue.key));
@@ -223,7 +241,7 @@ export class Queues {
     const empty: Subscription[] = [];
     for (const subscription of subscriptions.values()) {
       const { group } = subscription;
-      if (heldBy(subscription) > 0 || groups.has(group) || limit.defaults.has(group)) continue;
+      if (deliveriesOf(subscription) > 0 || groups.has(group) || limit.defaults.has(group)) continue;
       if (empty.push(subscription) === EVICTED_A_CALL) break;
     }
     if (empty.length < excess) throw tooManyGroups(key.name, limit.most);
@@ -284,16 +302,16 @@ export class Queues {
   }
 }
 
-/** Deliveries, in whatever state. */
-function heldBy({ ready, scheduled, reserved }: Subscription): number {
+/** Deliveries of a group, in whatever state. */
+function deliveriesOf({ ready, scheduled, reserved }: Subscription): number {
   return ready + scheduled + reserved;
 }
 
-/** Deliveries of all groups. */
-export function heldIn({ subscriptions }: Queue): number {
-  let held = 0;
-  for (const subscription of subscriptions.values()) held += heldBy(subscription);
-  return held;
+/** Deliveries of all groups, in whatever state. */
+export function deliveriesIn({ subscriptions }: Queue): number {
+  let deliveries = 0;
+  for (const subscription of subscriptions.values()) deliveries += deliveriesOf(subscription);
+  return deliveries;
 }
 
 type Counts = { -readonly [K in keyof GroupCounts]: GroupCounts[K] };
@@ -303,15 +321,16 @@ export function counts(store: Store, name: QueueName, group: string | null): Que
   const queue = store.queues.find(name);
   const groups = new Map<GroupName, GroupCounts>();
   if (queue === null || group !== null) {
-    const subscription = queue?.subscriptions.get(group ?? '');
+    const subscription = queue?.subscriptions.get(group ?? PLAIN_GROUP);
     return { ...(subscription === undefined ? NO_COUNTS : countsOf(store, subscription)), groups };
   }
-  for (const [name, subscription] of queue.subscriptions) {
+  for (const subscription of queue.subscriptions.values()) {
     const of = countsOf(store, subscription);
-    if (name === '' || heldBy(subscription) > 0) groups.set(name, of);
+    if (subscription.group === PLAIN_GROUP || deliveriesOf(subscription) > 0)
+      groups.set(subscription.group, of);
   }
   const total = elementCounts(store, queue, [...groups.values()]);
-  groups.delete('');
+  groups.delete(PLAIN_GROUP);
   return { ...total, groups };
 }
 

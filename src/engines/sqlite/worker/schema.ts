@@ -14,7 +14,8 @@ import type { DatabaseSync, StatementSync } from 'node:sqlite';
  *   leaves alone.
  * - The content of a small element with one plain delivery is in that delivery's row: 22 % less time an insert, 17 %
  *   less a pop (ADR 9). All other content is in `element`, and `delivery.element` names it.
- * - `element.groups` is 0 on a plain queue, else the number of groups it was inserted for.
+ * - `element.groups` is 0 on a plain queue. On a stream it is the number of groups that the element was inserted for; of one that an
+ *   undone pop brought back, 1, or more if several groups have it.
  * - `damaged` holds elements whose checksum did not fit, for a person to look at.
  */
 const SCHEMA = `

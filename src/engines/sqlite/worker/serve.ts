@@ -131,7 +131,7 @@ class StoreServer {
   #checkpoint(bytes: number): void {
     const store = this.#store;
     try {
-      store.checkpoint(store.upkeep.takeReturned() ? 0 : CHECKPOINT_PAGES, bytes);
+      store.checkpoint(store.sweeper.takeReturned() ? 0 : CHECKPOINT_PAGES, bytes);
     } catch (error) {
       if (!isFull(error)) throw error;
       store.space?.giveUpBallast();

@@ -7,9 +7,11 @@ import { bytesOfText } from '../../../util/byte-text.ts';
 import {
   type Fields,
   fromMore,
+  INSERTED_FIELDS,
   type InsertedFields,
   nameOf,
   type QueueName,
+  SETTLE_FIELDS,
   type SettleDetails,
   type SettleFields,
   toMore,
@@ -32,12 +34,6 @@ import { isTokenOf, storedToken, TakeTokens } from './tokens.ts';
 
 type Kind = SettleFields[6];
 
-/**
- * What one step copies to dead-letter queues, or by moves to others, about: 40 ms. A consumer that is gone may have held a thousand
- * elements of a megabyte, whose copies took 8 s in one step, while which every call failed.
- */
-export const MAX_COPIED_BYTES = 4 * 1024 * 1024;
-
 /** How an item names a delivery: by its element and state, its token and, without a token, the user; 0: the service itself. */
 interface Reference {
   readonly element: number;
@@ -48,7 +44,7 @@ interface Reference {
 
 /**
  * Applies one action to each delivery. What an item inserts stands in the call's transaction, so it happens wholly or not
- * at all. Once {@link MAX_COPIED_BYTES} were copied, the other items are left: there is no result for them.
+ * at all. Once the transaction has copied enough, the other items are left: there is no result for them.
  * @throws QuaysideError `too-many-groups`
  */
 export function settle(
@@ -66,19 +62,17 @@ export function settle(
   let rangesFrom = 0;
   const copiedBefore = store.copiedBytes;
   // By position: tuples would take a tenth of a commit.
-  for (let at = 0; at < items.length; at += 7) {
-    // Another call of the transaction may have copied that much: then this one copies one element, so that it does not starve.
-    if (store.copiedBytes >= MAX_COPIED_BYTES && store.copiedBytes > copiedBefore) break;
+  let at = 0;
+  while (at < items.length && store.mayCopyMore(copiedBefore)) {
     const name = items[at] as SettleFields[0];
     if (name !== null) queue = store.queues.find(name);
     if (queue !== null && at >= rangesFrom) {
       rangesFrom = endOfRange(store, items, at);
       if (finishRange(store, queue, items, at, rangesFrom)) {
-        for (; at < rangesFrom; at += 7) {
-          readInserts(store, details?.[at / 7] ?? [], inserted);
+        for (; at < rangesFrom; at += SETTLE_FIELDS) {
+          readInserts(store, details?.[at / SETTLE_FIELDS] ?? [], inserted);
           results.push('done', null);
         }
-        at -= 7;
         continue;
       }
     }
@@ -86,7 +80,7 @@ export function settle(
     const group = items[at + 2] as SettleFields[2];
     const isWaiting = items[at + 3] === 1;
     const kind = items[at + 6] as Kind;
-    const rest = details?.[at / 7] ?? [];
+    const rest = details?.[at / SETTLE_FIELDS] ?? [];
     let outcome: SettleOutcome = 'not-found';
     if (queue !== null && element !== null) {
       store.queues.noteUse(queue, store.now);
@@ -100,6 +94,7 @@ export function settle(
     }
     if (outcome === 'done' && kind === 'finish') readInserts(store, rest, inserted);
     results.push(outcome, outcome === 'done' && kind === 'extend' ? store.now + Number(rest[0]) : null);
+    at += SETTLE_FIELDS;
   }
   for (const [to, elements] of inserted) insertAll(store, store.queues.use(to, store.now), elements);
   return results;
@@ -113,12 +108,12 @@ function endOfRange({ ids }: Store, items: Fields, from: number): number {
   const group = items[from + 2];
   const token = items[from + 4] as SettleFields[4];
   const first = ids.parse(items[from + 1] as SettleFields[1]);
-  let at = from + 7;
+  let at = from + SETTLE_FIELDS;
   if (at === items.length || first === null || token === null || group === null) return at;
   if (!isCommit(items, from)) return at;
   const tokens = TakeTokens.from(token, first);
-  for (; at < items.length; at += 7) {
-    const element = first + (at - from) / 7;
+  for (; at < items.length; at += SETTLE_FIELDS) {
+    const element = first + (at - from) / SETTLE_FIELDS;
     if (items[at] !== null || items[at + 2] !== group || !isCommit(items, at)) break;
     if (ids.parse(items[at + 1] as SettleFields[1]) !== element) break;
     if (!tokens.fits(String(items[at + 4]), element)) break;
@@ -135,7 +130,7 @@ function isCommit(items: Fields, at: number): boolean {
  * false, and changes nothing, if they have to be settled one by one.
  */
 function finishRange(store: Store, queue: Queue, items: Fields, from: number, to: number): boolean {
-  const count = (to - from) / 7;
+  const count = (to - from) / SETTLE_FIELDS;
   if (count < SHORTEST_RANGE) return false;
   const [, id, group, , token] = items.slice(from, from + 5) as string[];
   const first = store.ids.parse(id ?? '');
@@ -155,11 +150,11 @@ function makeRoom({ queues }: Store, items: Fields, details: readonly SettleDeta
     else elements.push({ groups });
   };
   for (const [index, rest] of details.entries()) {
-    const kind = items[index * 7 + 6] as Kind;
+    const kind = items[index * SETTLE_FIELDS + 6] as Kind;
     if (rest === null) continue;
     if (kind === 'move') add(rest[0] as QueueName, rest[1] as string);
     if (kind !== 'finish') continue;
-    for (const [queue, , , , , , , groups] of tuplesOf<InsertedFields>(rest, 9)) {
+    for (const [queue, , , , , , , groups] of tuplesOf<InsertedFields>(rest, INSERTED_FIELDS)) {
       add(queue, groups);
     }
   }
@@ -167,7 +162,7 @@ function makeRoom({ queues }: Store, items: Fields, details: readonly SettleDeta
 }
 
 function readInserts({ received }: Store, inserts: Fields, byQueue: Map<QueueName, Incoming[]>): void {
-  for (let at = 0; at < inserts.length; at += 9) {
+  for (let at = 0; at < inserts.length; at += INSERTED_FIELDS) {
     const to = inserts[at] as InsertedFields[0];
     const element = elementAt(inserts, at + 1, received);
     const elements = byQueue.get(to);
@@ -203,7 +198,7 @@ function settleOne(
     return 'done';
   const row = find(store, subscription, element, kind);
   if (row === null) return 'not-found';
-  return rejectionOf(row, reference, kind, store.now) ?? apply(store, subscription, row, kind, rest);
+  return outcomeIfNotAllowed(row, reference, kind, store.now) ?? apply(store, subscription, row, kind, rest);
 }
 
 /** The delivery, with its content if that is copied. */
@@ -212,8 +207,8 @@ function find({ rows }: Store, subscription: Subscription, element: number, kind
   return isCopied ? rows.findWhole(subscription, element) : rows.find(subscription, element);
 }
 
-/** Why the caller may not settle the delivery; null: it may. A commit also succeeds if the lease ended and nobody has reserved since. */
-function rejectionOf(
+/** Null: the caller may settle the delivery. A commit also succeeds if the lease ended and nobody has reserved since. */
+function outcomeIfNotAllowed(
   row: DeliveryRow,
   { element, isWaiting, token, owner }: Reference,
   kind: Kind,
@@ -222,8 +217,8 @@ function rejectionOf(
   if (isWaiting && row.leaseUntil !== null) return 'reserved';
   if (isWaiting) return kind === 'extend' ? 'not-reserved' : null;
   const isCommit = kind === 'finish';
-  const isHeld = isCommit ? row.leaseUntil !== null || row.token !== null : (row.leaseUntil ?? 0) > now;
-  if (!isHeld) return token === null ? 'not-reserved' : 'lease-lost';
+  const isReserved = isCommit ? row.leaseUntil !== null || row.token !== null : (row.leaseUntil ?? 0) > now;
+  if (!isReserved) return token === null ? 'not-reserved' : 'lease-lost';
   if (token !== null) return isTokenOf(token, element, row.token) ? null : 'lease-lost';
   const isOfAnother = owner !== 0 && row.owner !== null && row.owner !== 0 && row.owner !== owner;
   return isOfAnother ? 'token-required' : null;
@@ -284,13 +279,13 @@ function release(
 }
 
 function wait(
-  { rows, upkeep, now }: Store,
+  { rows, sweeper, now }: Store,
   subscription: Subscription,
   row: DeliveryRow,
   facts: Pick<DeliveryRow, 'dueAt' | 'tries' | 'token' | 'reason'>,
 ): 'done' {
   rows.wait(subscription, row, facts, now);
-  upkeep.releasedInto(subscription.queue);
+  sweeper.releasedInto(subscription.queue);
   return 'done';
 }
 
@@ -300,10 +295,10 @@ function wait(
  * much for one step is left to the next.
  */
 export function endLeases(store: Store): void {
-  const { rows, queues, now } = store;
+  const { rows, queues, now, copiedBytes } = store;
   if (!rows.mayLeaseHaveEnded(now)) return;
   for (const row of rows.endedLeases(now)) {
-    if (store.copiedBytes >= MAX_COPIED_BYTES) break;
+    if (!store.mayCopyMore(copiedBytes)) break;
     const subscription = queues.subscriptionById(row.subscription);
     // One that came before it may have set the element aside as damaged, with the deliveries of all groups.
     if (subscription === null || rows.bySeq(row.seq) === null) continue;

@@ -8,14 +8,20 @@ import { type Queue, Queues } from './queues.ts';
 import { Records } from './records.ts';
 import { Rows } from './rows.ts';
 import type { Space } from './space.ts';
-import { Upkeep } from './sweep.ts';
+import { Sweeper } from './sweep.ts';
 
 /** Moments of a transaction, and of what follows it, at which the disk can fail. */
 export type TransactionPoint = 'begin' | 'commit' | 'committed' | 'checkpoint';
 
-/** The log grows by so many transactions, or by about so many bytes, before its length is looked at. */
-const TRANSACTIONS_A_LOOK = 8;
-const BYTES_A_LOOK = 1024 * 1024;
+/** The log grows by so many transactions, or by about so many bytes, before its length is queried. */
+const TRANSACTIONS_A_LOG_QUERY = 8;
+const BYTES_A_LOG_QUERY = 1024 * 1024;
+
+/**
+ * What one transaction copies to other queues, dead-letter queues among them, about: 40 ms. A consumer that is gone may have held
+ * a thousand elements of a megabyte, whose copies took 8 s in one transaction, while which every call failed.
+ */
+const MAX_COPIED_BYTES = 4 * 1024 * 1024;
 
 interface Surroundings {
   /** Null for a store in memory. */
@@ -33,7 +39,7 @@ export class Store {
   readonly queues: Queues;
   readonly rows: Rows;
   readonly records: Records;
-  readonly upkeep: Upkeep;
+  readonly sweeper: Sweeper;
   readonly space: Space | null;
   readonly warn: Warn;
   /** Of the batch that runs: its moment, the bodies that it came with, and those of its results. */
@@ -57,10 +63,13 @@ export class Store {
   readonly #countChanges: StatementSync;
   /** What it returned when the transaction began. */
   #changes = 0;
+  readonly #pages: StatementSync;
+  readonly #freePages: StatementSync;
+  readonly #pageBytes: number;
   readonly #logPages: StatementSync;
-  /** Transactions, and bytes of bodies, until the next look at the length of the log. */
-  #transactionsUntilLook = TRANSACTIONS_A_LOOK;
-  #bytesUntilLook = BYTES_A_LOOK;
+  /** Transactions, and bytes of bodies, until the length of the log is queried next. */
+  #transactionsUntilQuery = TRANSACTIONS_A_LOG_QUERY;
+  #bytesUntilQuery = BYTES_A_LOG_QUERY;
   readonly #checkpoint: StatementSync;
 
   constructor(
@@ -78,11 +87,14 @@ export class Store {
     this.queues = new Queues(db, options.policies);
     this.rows = new Rows(db, this.queues);
     this.records = new Records(db, this.queues, options.dedupWindowMs);
-    this.upkeep = new Upkeep(db, this.queues);
+    this.sweeper = new Sweeper(db, this.queues);
     this.#begin = db.prepare('BEGIN IMMEDIATE');
     this.#commit = db.prepare('COMMIT');
     this.#markUnsynced = db.prepare('UPDATE unsynced SET transactions = transactions + 1');
     this.#countChanges = db.prepare('SELECT total_changes() AS n');
+    this.#pages = db.prepare('PRAGMA page_count');
+    this.#freePages = db.prepare('PRAGMA freelist_count');
+    this.#pageBytes = Number(db.prepare('PRAGMA page_size').get()?.page_size);
     this.#logPages = db.prepare('PRAGMA wal_checkpoint(NOOP)');
     this.#checkpoint = db.prepare('PRAGMA wal_checkpoint(PASSIVE)');
   }
@@ -137,9 +149,29 @@ export class Store {
     this.#reported = [];
   }
 
+  /**
+   * Whether a step that began when so many bytes were copied may copy another element. Each may copy one, however much others of
+   * the transaction have copied, so that none starves.
+   */
+  mayCopyMore(copiedBefore: number): boolean {
+    return this.copiedBytes < MAX_COPIED_BYTES || this.copiedBytes === copiedBefore;
+  }
+
   /** A queue gained eligible elements without a call that says so to its caller. */
   affected({ key }: Queue): void {
     this.#affected.set(nameOf(key), key);
+  }
+
+  /** Pages of the file, and those of them that hold nothing. */
+  pageCounts(): { readonly all: number; readonly free: number } {
+    const all = Number(this.#pages.get()?.page_count);
+    return { all, free: Number(this.#freePages.get()?.freelist_count) };
+  }
+
+  /** What the pages take that hold something. */
+  bytesInUse(): number {
+    const { all, free } = this.pageCounts();
+    return (all - free) * this.#pageBytes;
   }
 
   takeAffected(): QueueKey[] {
@@ -154,18 +186,18 @@ export class Store {
    * then starts the log again. Asked for explicitly because SQLite's automatic checkpoints swallow their errors: a
    * failed fsync must end the engine (`errors.ts`), not be tried again.
    *
-   * The length of the log is not asked for after each transaction: SQLite compiles a PRAGMA again for each execution, which takes
+   * The length of the log is not queried after each transaction: SQLite compiles a PRAGMA again for each execution, which takes
    * 16 to 19 µs.
    * @param bytes of the bodies that the transaction may have stored
    * @throws the error of a failed checkpoint
    */
   checkpoint(pages: number, bytes: number): void {
     this.#reach('checkpoint');
-    this.#transactionsUntilLook -= 1;
-    this.#bytesUntilLook -= bytes;
-    if (pages > 0 && this.#transactionsUntilLook > 0 && this.#bytesUntilLook > 0) return;
-    this.#transactionsUntilLook = TRANSACTIONS_A_LOOK;
-    this.#bytesUntilLook = BYTES_A_LOOK;
+    this.#transactionsUntilQuery -= 1;
+    this.#bytesUntilQuery -= bytes;
+    if (pages > 0 && this.#transactionsUntilQuery > 0 && this.#bytesUntilQuery > 0) return;
+    this.#transactionsUntilQuery = TRANSACTIONS_A_LOG_QUERY;
+    this.#bytesUntilQuery = BYTES_A_LOG_QUERY;
     const row = this.#logPages.get();
     // -1 if the database has no log, as one in memory.
     if (Number(row?.log) - Number(row?.checkpointed) > pages) this.#checkpoint.get();

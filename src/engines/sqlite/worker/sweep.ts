@@ -1,8 +1,9 @@
 import type { DatabaseSync } from 'node:sqlite';
+import { queueDefinitionKey } from '../../../engine/definitions.ts';
 import type { SweepResult } from '../../../engine/storage.ts';
-import { heldIn, type Queue, type Queues, USE_NOTED_MS } from './queues.ts';
+import { deliveriesIn, type Queue, type Queues, USE_NOTED_MS } from './queues.ts';
 import { prepareAll, type Statements } from './schema.ts';
-import { endLeases, expire, MAX_COPIED_BYTES } from './settle.ts';
+import { endLeases, expire } from './settle.ts';
 import type { Store } from './store.ts';
 
 /** Elements that expired or passed their retention, and dedup keys past their window, that one call removes. */
@@ -27,41 +28,34 @@ const SQL = {
   insertedAfter: `SELECT inserted_at AS at FROM element INDEXED BY element_age
        WHERE queue = ? AND groups > 0 AND inserted_at > ? ORDER BY inserted_at LIMIT 1`,
   hasKeys: 'SELECT 1 FROM dedup WHERE queue = ? LIMIT 1',
-  hasDamaged: 'SELECT 1 FROM damaged WHERE queue = ? LIMIT 1',
-  removeStats: 'DELETE FROM stats WHERE queue = ?',
-  removeKeys: 'DELETE FROM dedup WHERE queue = ?',
-  pages: 'PRAGMA page_count',
-  freePages: 'PRAGMA freelist_count',
   vacuum: `PRAGMA incremental_vacuum(${PAGES_A_CALL})`,
 } as const;
 
 /**
- * Housekeeping, in bounded steps, and what it has of its own: the retention of streams, unused queues, and free pages.
+ * Sweeps in bounded steps, and what they have of their own: the retention of streams, unused queues, and free pages.
  *
  * `Queue.oldestAt` says whether a queue may have an element that is past its retention, so that looking costs nothing
  * until something is due.
  */
-export class Upkeep {
+export class Sweeper {
   readonly #sql: Statements<typeof SQL>;
   readonly #queues: Queues;
-  readonly #pageBytes: number;
   #forgetAt = Number.NEGATIVE_INFINITY;
   #arePagesReturned = false;
 
   constructor(db: DatabaseSync, queues: Queues) {
     this.#sql = prepareAll(db, SQL);
     this.#queues = queues;
-    this.#pageBytes = Number(db.prepare('PRAGMA page_size').get()?.page_size);
   }
 
-  /** One step of it. */
   sweep(store: Store): SweepResult {
     const { now, rows, queues, records } = store;
     endLeases(store);
     const expired = rows.expired(now, ROWS_A_CALL);
+    const copiedBefore = store.copiedBytes;
     let isStepOver = false;
     for (const row of expired) {
-      isStepOver = store.copiedBytes >= MAX_COPIED_BYTES;
+      isStepOver = !store.mayCopyMore(copiedBefore);
       if (isStepOver) break;
       const subscription = queues.subscriptionById(row.subscription);
       if (subscription !== null && rows.bySeq(row.seq) !== null) expire(store, subscription, row);
@@ -70,7 +64,7 @@ export class Upkeep {
     for (const element of old) this.#dropWaiting(store, element);
     const areKeysLeft = records.forgetKeys(now, ROWS_A_CALL);
     this.#forgetUnused(store);
-    const arePagesLeft = this.#returnPages(store.space?.isTight ?? false);
+    const arePagesLeft = this.#returnPages(store);
     const isMore =
       isStepOver ||
       expired.length === ROWS_A_CALL ||
@@ -144,48 +138,28 @@ export class Upkeep {
     for (const queue of [...queues.all()]) {
       if (now - queue.usedAt < FORGOTTEN_MS || !this.#isForgettable(store, queue)) continue;
       if (left-- === 0) return;
-      store.records.deleteDefinition('queue', definitionKey(queue), 'any');
-      this.#remove(queue);
+      store.records.deleteDefinition('queue', queueDefinitionKey(queue.key), 'any');
+      queues.remove(queue);
     }
     this.#forgetAt = now + REST_MS;
   }
 
-  /** Forgets a queue that holds nothing, whatever else is known of it. What was set aside as damaged keeps it. */
-  drop(queue: Queue | null): boolean {
-    if (queue === null) return true;
-    if (heldIn(queue) > 0 || this.#sql.hasDamaged.get(queue.id) !== undefined) return false;
-    this.#remove(queue);
-    return true;
-  }
-
-  #remove(queue: Queue): void {
-    this.#sql.removeKeys.run(queue.id);
-    this.#sql.removeStats.run(queue.id);
-    this.#queues.remove(queue);
-  }
-
-  #isForgettable({ records }: Store, queue: Queue): boolean {
-    if (queue.options !== null || heldIn(queue) > 0) return false;
-    if (records.definition('queue', definitionKey(queue))?.[1].includes('"paused":true')) return false;
-    const isNeeded = this.#sql.hasKeys.get(queue.id) ?? this.#sql.hasDamaged.get(queue.id);
-    return isNeeded === undefined;
+  #isForgettable({ records, queues }: Store, queue: Queue): boolean {
+    if (queue.options !== null || deliveriesIn(queue) > 0) return false;
+    const [, value = 'null'] = records.definition('queue', queueDefinitionKey(queue.key)) ?? [];
+    if ((JSON.parse(value) as { readonly paused?: unknown } | null)?.paused === true) return false;
+    return this.#sql.hasKeys.get(queue.id) === undefined && !queues.hasDamaged(queue);
   }
 
   /**
    * Shrinks the file a little (`auto_vacuum = INCREMENTAL`) if a quarter of it is free. Returns whether more is to be done.
-   * @param isTight on a full disk: down to the last free page
+   * On a full disk it shrinks down to the last free page.
    */
-  #returnPages(isTight: boolean): boolean {
-    if (!this.#isWorthWhile(isTight)) return false;
+  #returnPages(store: Store): boolean {
+    if (!isShrinkable(store)) return false;
     this.#sql.vacuum.all();
     this.#arePagesReturned = true;
-    return this.#isWorthWhile(isTight);
-  }
-
-  #isWorthWhile(isTight: boolean): boolean {
-    const free = Number(this.#sql.freePages.get()?.freelist_count);
-    if (isTight) return free > 0;
-    return free > PAGES_KEPT && free * 4 > Number(this.#sql.pages.get()?.page_count);
+    return isShrinkable(store);
   }
 
   /** Whether pages were returned since the last call: the file shrinks only at the next checkpoint. */
@@ -194,17 +168,11 @@ export class Upkeep {
     this.#arePagesReturned = false;
     return areReturned;
   }
-
-  /** What the pages take that hold something. */
-  bytesInUse(): number {
-    return (
-      (Number(this.#sql.pages.get()?.page_count) - Number(this.#sql.freePages.get()?.freelist_count)) *
-      this.#pageBytes
-    );
-  }
 }
 
-/** As the broker writes it (`broker/namespace.ts`). */
-function definitionKey({ key: { ns, name } }: Queue): string {
-  return JSON.stringify([ns, name]);
+/** Whether enough of the file is free to shrink it. */
+function isShrinkable(store: Store): boolean {
+  const { all, free } = store.pageCounts();
+  if (store.space?.isTight) return free > 0;
+  return free > PAGES_KEPT && free * 4 > all;
 }

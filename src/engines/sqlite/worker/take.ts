@@ -12,7 +12,7 @@ import {
   type UndoneDelivery,
 } from '../protocol.ts';
 import { elementOf, isWholeContent, isWholeDelivery, type ReadyRow, type ScannedRow } from './rows.ts';
-import { expire, MAX_COPIED_BYTES, setAsideDamaged } from './settle.ts';
+import { expire, setAsideDamaged } from './settle.ts';
 import type { Store } from './store.ts';
 import { TakeTokens } from './tokens.ts';
 
@@ -56,7 +56,7 @@ export function take(
   let lost: Fields | null = null;
   let left = count;
   let expired = 0;
-  const copiedBytes = store.copiedBytes + MAX_COPIED_BYTES;
+  const copiedBefore = store.copiedBytes;
   for (let isLast = false; left > 0 && !isLast; ) {
     const limit = Math.min(left, pageSize(reply.byteLength - from, count - left));
     const page =
@@ -65,11 +65,11 @@ export function take(
         : rows.named(subscription, elements, now, ['ready'], true);
     isLast = page.length < limit || ids !== null;
     const taken: ReadyRow[] = [];
-    const place = count - left;
+    const takenBefore = count - left;
     for (const row of page) {
       if (left === 0) break;
       const { seq, dueAt, tries, expiresAt, reason, type, more, body } = row;
-      const isStepOver = expired === MAX_EXPIRED || store.copiedBytes >= copiedBytes;
+      const isStepOver = expired === MAX_EXPIRED || !store.mayCopyMore(copiedBefore);
       if (isStepOver || reply.byteLength - from >= MAX_REPLY_BYTES) {
         isLast = true;
         break;
@@ -105,7 +105,7 @@ export function take(
     if (until === null) rows.remove(subscription, taken);
     // Those who wait for elements ask again and again, which must write nothing.
     else if (tokens !== null && taken.length > 0) {
-      const places = typeof holders === 'string' ? holders : holders.slice(place);
+      const places = typeof holders === 'string' ? holders : holders.slice(takenBefore);
       rows.reserve(subscription, taken, { until, owner, at: now, token: tokens.stored, holders: places });
     }
   }
@@ -123,7 +123,7 @@ function pageSize(bytes: number, bodies: number): number {
  * is made again. Its age for the retention starts again with its row: the pop forgot it.
  */
 export function undoTake(
-  { queues, ids, rows, upkeep, received, now }: Store,
+  { queues, ids, rows, sweeper, received, now }: Store,
   name: QueueName,
   deliveries: readonly UndoneDelivery[],
 ): void {
@@ -144,7 +144,7 @@ export function undoTake(
     let seq = element + 1;
     while (rows.bySeq(seq) !== null) seq++;
     rows.addShared(subscription, seq, element, row, now);
-    upkeep.releasedInto(queue);
+    sweeper.releasedInto(queue);
   }
 }
 

@@ -18,7 +18,7 @@ for (const [value, digit] of [...DIGITS].entries()) {
 const LENGTH = 22;
 /** The last 32 bits begin at a digit's boundary. */
 const PREFIX = 16;
-/** Ends what is stored for the tokens of a take. Earlier states of the program stored the token itself, which has no such end. */
+/** Ends what is stored for the tokens of a take. A file of version 0.1.0 may hold tokens as they are, which have no such end. */
 const END = '+';
 
 /** The tokens of one take. */
