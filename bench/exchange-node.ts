@@ -88,7 +88,7 @@ export class ExchangeNode {
 
   /** Elements of which the last destination has its copy. Asked often: a whole record would cost a sixth of a core. */
   #forwarded(id: string): number {
-    const exchange = this.exchanges.overview().find((one) => one.id === id);
+    const exchange = this.exchanges.overview().find((one) => one.key === id);
     return exchange?.counters.destinations.at(-1)?.matched ?? 0;
   }
 }

@@ -203,7 +203,7 @@ function whole(exchange: ExchangeOverview, ids: ShownIds): Picture {
   };
   return {
     ...exchangePicture(exchange, ids, shown),
-    key: `whole ${exchange.id}`,
+    key: `whole ${exchange.key}`,
     isFor: (viewer) => viewer.maySee(src.ns) && dst.every(({ ns }) => viewer.maySee(ns)),
   };
 }
@@ -216,7 +216,7 @@ function part(exchange: ExchangeOverview, ids: ShownIds): Picture {
   const picture = exchangePicture(exchange, ids, shown);
   return {
     ...picture,
-    key: `part ${exchange.id}`,
+    key: `part ${exchange.key}`,
     // The namespaces decide whose picture it is.
     state: picture.state + JSON.stringify(dst.map(({ ns, queue }) => [ns, queue])),
     isFor: (viewer) => viewer.maySee(src.ns) && !dst.every(({ ns }) => viewer.maySee(ns)),
@@ -264,11 +264,11 @@ class ShownIds {
     this.#all = all;
   }
 
-  of({ id: key }: ExchangeOverview, viewer: EventViewer): string {
+  of({ key }: ExchangeOverview, viewer: EventViewer): string {
     let ids = this.#ofViewer.get(viewer);
     if (ids === undefined) {
       const visible = this.#all.filter(({ declaration }) => viewer.maySee(declaration.src.ns));
-      ids = new Map([...idsOf(visible.map((one) => one.id))].map(([id, own]) => [own, id]));
+      ids = new Map([...idsOf(visible.map((one) => one.key))].map(([id, own]) => [own, id]));
       this.#ofViewer.set(viewer, ids);
     }
     return ids.get(key) ?? key;

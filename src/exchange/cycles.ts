@@ -1,24 +1,24 @@
-import type { Caller, Declaration, QueueName } from './declaration.ts';
+import type { Caller, Declaration, DeclaredQueue } from './declaration.ts';
 
 /** A declared exchange, as an edge from its source to its destinations. */
 export interface Edge {
-  readonly id: string;
+  readonly key: string;
   readonly declaration: Declaration;
 }
 
-/** Loops through an exchange, each as the ids of exchanges. */
+/** Loops through an exchange, each as the ids of exchanges, for users. */
 export type LoopIds = readonly (readonly string[])[];
 
 /** Loops that are named of one exchange, at most. */
 export const MAX_LOOPS = 10;
-/** Exchange ids of a loop that are named, at most; the loop is cut there. */
+/** Exchanges of a loop that are named, at most; the loop is cut there. */
 export const MAX_LOOP_LENGTH = 16;
 /** Steps of one search for loops: a list of a thousand exchanges makes as many searches. */
 const MAX_STEPS = 4_000;
 
 /** The same as {@link Edge}, with queues and exchanges numbered. */
-interface Numbered {
-  readonly id: string;
+interface NumberedEdge {
+  readonly key: string;
   readonly source: number;
   /** Each once. */
   readonly destinations: readonly number[];
@@ -32,9 +32,9 @@ interface Numbered {
  * these queues.
  */
 export class ExchangeGraph {
-  readonly #byId = new Map<string, Numbered>();
+  readonly #byKey = new Map<string, NumberedEdge>();
   /** Per queue, the exchanges that copy to it, in the order of their declaration. */
-  readonly #into: Numbered[][] = [];
+  readonly #into: NumberedEdge[][] = [];
   /** What `returning` found: each batch of an exchange needs it. */
   readonly #returning = new Map<string, readonly boolean[] | null>();
   readonly #component: Int32Array;
@@ -44,7 +44,7 @@ export class ExchangeGraph {
     this.#maxSteps = maxSteps;
     const numbers = new Map<string, Map<string, number>>();
     const successors: number[][] = [];
-    const numberOf = ({ ns, queue }: QueueName): number => {
+    const numberOf = ({ ns, queue }: DeclaredQueue): number => {
       const own = numbers.get(ns) ?? new Map<string, number>();
       if (own.size === 0) numbers.set(ns, own);
       let number = own.get(queue);
@@ -56,12 +56,12 @@ export class ExchangeGraph {
       }
       return number;
     };
-    for (const { id, declaration } of edges) {
+    for (const { key, declaration } of edges) {
       const source = numberOf(declaration.src);
       const declared = declaration.dst.map(numberOf);
       const destinations = [...new Set(declared)];
-      const edge = { id, source, destinations, declared };
-      this.#byId.set(id, edge);
+      const edge = { key, source, destinations, declared };
+      this.#byKey.set(key, edge);
       for (const destination of destinations) {
         successors[source]?.push(destination);
         this.#into[destination]?.push(edge);
@@ -71,15 +71,15 @@ export class ExchangeGraph {
   }
 
   /**
-   * The loops that an exchange is part of, each as the exchange ids that an element would pass, beginning and ending
-   * with `id`. Selectors may break a loop, so it is named and not rejected. Named is a shortest loop for each
+   * The loops that an exchange is part of, each as the keys of the exchanges that an element would pass, beginning and ending
+   * with `key`. Selectors may break a loop, so it is named and not rejected. Named is a shortest loop for each
    * destination that an element can come back from, the shortest ones first, up to `MAX_LOOPS`.
    *
-   * One of more than `MAX_LOOP_LENGTH` exchanges is cut after so many ids, and so does not end with `id`. If the
-   * search ends before it found any, there is one, cut after the first id.
+   * One of more than `MAX_LOOP_LENGTH` exchanges is cut after so many keys, and so does not end with `key`. If the
+   * search ends before it found any, there is one, cut after the first key.
    */
-  loopsThrough(id: string): LoopIds {
-    const edge = this.#byId.get(id);
+  loopsThrough(key: string): readonly (readonly string[])[] {
+    const edge = this.#byKey.get(key);
     return edge === undefined ? [] : this.#search(edge);
   }
 
@@ -91,34 +91,34 @@ export class ExchangeGraph {
   }
 
   /** Per declared destination of an exchange, whether its source can be reached from it. Null: from none. */
-  returning(id: string): readonly boolean[] | null {
-    const known = this.#returning.get(id);
+  returning(key: string): readonly boolean[] | null {
+    const known = this.#returning.get(key);
     if (known !== undefined) return known;
-    const { source, declared } = this.#byId.get(id) ?? { source: -1, declared: [] };
+    const { source, declared } = this.#byKey.get(key) ?? { source: -1, declared: [] };
     const each = declared.map((queue) => this.#component[queue] === this.#component[source]);
     const returning = each.includes(true) ? each : null;
-    this.#returning.set(id, returning);
+    this.#returning.set(key, returning);
     return returning;
   }
 
   /** Goes from the source against the direction of the exchanges, until it has reached enough destinations. */
-  #search(edge: Numbered): LoopIds {
-    const { id, source } = edge;
+  #search(edge: NumberedEdge): string[][] {
+    const { key, source } = edge;
     const component = this.#component[source];
     const wanted = new Set(edge.destinations.filter((queue) => this.#component[queue] === component));
     if (wanted.size === 0) return [];
-    const loops: string[][] = wanted.has(source) ? [[id, id]] : [];
+    const loops: string[][] = wanted.has(source) ? [[key, key]] : [];
     /** Per queue, the exchange that leads on from it, and where to. */
     const back = new Map<number, Step | null>([[source, null]]);
     let steps = 0;
     for (const queue of back.keys()) {
       for (const via of this.#into[queue] ?? []) {
         steps += 1;
-        if (steps > this.#maxSteps) return loops.length > 0 ? loops : [[id]];
+        if (steps > this.#maxSteps) return loops.length > 0 ? loops : [[key]];
         const from = via.source;
         if (this.#component[from] !== component || back.has(from)) continue;
-        back.set(from, { via: via.id, to: queue });
-        if (wanted.has(from)) loops.push(loopOf(id, from, back));
+        back.set(from, { via: via.key, to: queue });
+        if (wanted.has(from)) loops.push(loopOf(key, from, back));
         if (loops.length === Math.min(wanted.size, MAX_LOOPS)) return loops;
       }
     }
@@ -131,13 +131,13 @@ interface Step {
   readonly to: number;
 }
 
-function loopOf(id: string, destination: number, back: ReadonlyMap<number, Step | null>): string[] {
-  const loop = [id];
+function loopOf(key: string, destination: number, back: ReadonlyMap<number, Step | null>): string[] {
+  const loop = [key];
   for (let step = back.get(destination); step; step = back.get(step.to)) {
     if (loop.length === MAX_LOOP_LENGTH) return loop;
     loop.push(step.via);
   }
-  loop.push(id);
+  loop.push(key);
   return loop;
 }
 

@@ -15,22 +15,22 @@ import type { ExchangeContext } from './exchange.ts';
 
 /** An exchange as it was declared (spec 4.2, Create payload). */
 export interface Declaration {
-  readonly src: QueueName;
-  readonly dst: readonly Destination[];
+  readonly src: DeclaredQueue;
+  readonly dst: readonly DeclaredDestination[];
   /** As given: the record shows it unchanged, `{}` when nothing was given. */
-  readonly consumer: ConsumerOptions;
+  readonly consumer: ExchangeConsumerOptions;
 }
 
-export interface QueueName {
+export interface DeclaredQueue {
   readonly ns: string;
   readonly queue: string;
 }
 
-interface Destination extends QueueName {
+interface DeclaredDestination extends DeclaredQueue {
   readonly selector?: string;
 }
 
-interface ConsumerOptions {
+interface ExchangeConsumerOptions {
   /** Concurrent loops, 1 to 16. */
   readonly parallel?: number;
   /** Elements in flight at once, 1 to 65,536. */
@@ -67,7 +67,7 @@ export function parseDeclaration(payload: unknown, within = ''): Declaration {
   };
 }
 
-function parseDestination(value: unknown, path: string): Destination {
+function parseDestination(value: unknown, path: string): DeclaredDestination {
   const members = membersOf(value, path, ['ns', 'queue', 'selector']);
   const { selector } = members;
   const name = queueName(members, path);
@@ -76,7 +76,7 @@ function parseDestination(value: unknown, path: string): Destination {
   return { ...name, selector };
 }
 
-function parseConsumer(value: unknown, path: string): ConsumerOptions {
+function parseConsumer(value: unknown, path: string): ExchangeConsumerOptions {
   const { parallel, wsize, reserve } = membersOf(value, path, ['parallel', 'wsize', 'reserve']);
   return {
     ...(parallel !== undefined && { parallel: wholeMember(`${path}.parallel`, parallel, 1, MAX_PARALLEL) }),
@@ -85,7 +85,7 @@ function parseConsumer(value: unknown, path: string): ConsumerOptions {
   };
 }
 
-function queueName({ ns, queue }: Members, path: string): QueueName {
+function queueName({ ns, queue }: Members, path: string): DeclaredQueue {
   return { ns: nameMember(`${path}.ns`, ns), queue: nameMember(`${path}.queue`, queue) };
 }
 

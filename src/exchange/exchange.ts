@@ -21,9 +21,9 @@ import {
   CONSUMER_DEFAULTS,
   cannotReserve,
   type Declaration,
+  type DeclaredQueue,
   idOf,
   mustRunSelectors,
-  type QueueName,
   versionOf,
 } from './declaration.ts';
 import type { InFlightLimit } from './in-flight-limit.ts';
@@ -70,8 +70,8 @@ export interface ExchangeSetup {
 interface ExchangeHooks {
   /** Per destination, whether elements can come back from it by declared exchanges. Null: from none. */
   readonly returning: () => readonly boolean[] | null;
-  /** Its selectors overrun their limits: it is to be stopped. */
-  readonly onStrikes: (error: string) => void;
+  /** Called to have the exchange stopped: its selectors overrun their limits. */
+  readonly onRepeatedOverruns: (error: string) => void;
 }
 
 /**
@@ -82,7 +82,8 @@ interface ExchangeHooks {
  * which one is required.
  */
 export class Exchange {
-  readonly id: string;
+  /** Under which it is stored, see `scopedKey`. */
+  readonly key: string;
   readonly declaration: Declaration;
   readonly owner: string;
   /** Identifies this node's consumer of the exchange in the record. */
@@ -104,26 +105,26 @@ export class Exchange {
    * cannot be
    */
   constructor(
-    id: string,
+    key: string,
     { declaration, owner, before }: ExchangeSetup,
     context: NodeContext,
     hooks: ExchangeHooks,
   ) {
     const { inFlightLimit, lineLimit, clock, random, log } = context;
-    this.id = id;
+    this.key = key;
     this.declaration = declaration;
     this.owner = owner;
     // What the one before took is stored first, so that a loop keeps the order of its source.
     this.#changes = before === null ? Promise.resolve() : before.stop();
-    this.cid = `${idOf(id)}-${Math.floor(random() * 2 ** 48).toString(36)}`;
+    this.cid = `${idOf(key)}-${Math.floor(random() * 2 ** 48).toString(36)}`;
     this.hindrance = hindranceOf(declaration, context);
     if (this.hindrance !== null) {
-      log.warn({ exchange: id, hindrance: this.hindrance }, 'an exchange does not run on this node');
+      log.warn({ exchange: key, hindrance: this.hindrance }, 'an exchange does not run on this node');
     }
     this.counters =
       before === null ? zeroExchangeCounters(declaration.dst.length) : continued(before, declaration);
     this.sightings = new Sightings(clock);
-    const route = routeOf(id, declaration, context);
+    const route = routeOf(key, declaration, context);
     const reserves = mustReserve(declaration, context.broker.namespace(declaration.src.ns), route);
     const selectors = declaration.dst.map(({ selector }) => selector ?? null);
     // Before its first element, which would wait for the thread.
@@ -232,7 +233,7 @@ function hindranceOf({ dst }: Declaration, context: ExchangeContext): string | n
  * Whether elements are reserved; else they are popped. If everything is in one engine that can reserve, it
  * always is: its finish and its copies are one step.
  */
-function mustReserve({ consumer }: Declaration, source: Namespace, route: Route): boolean {
+function mustReserve({ consumer }: Declaration, source: Namespace, route: ExchangeRoute): boolean {
   const reserve = consumer.reserve ?? CONSUMER_DEFAULTS.reserve;
   if (!source.capabilities.reserve) {
     if (reserve) throw cannotReserve(source);
@@ -247,18 +248,18 @@ function mustReserve({ consumer }: Declaration, source: Namespace, route: Route)
  * restart once the namespace is full; the queues for unroutable elements belong to the service, as dead-letter queues do.
  */
 function routeOf(
-  id: string,
+  key: string,
   { src, dst }: Declaration,
   { broker, maxHops, maxCopies }: ExchangeContext,
-): Route {
+): ExchangeRoute {
   const source = broker.namespace(src.ns);
   return {
-    id,
-    name: idOf(id),
+    key,
+    id: idOf(key),
     source: source.visit(src.queue),
     destinations: dst.map(({ ns, queue }, i) => {
       const namespace = broker.namespace(ns);
-      const isSame = (other: QueueName): boolean => other.ns === ns && other.queue === queue;
+      const isSame = (other: DeclaredQueue): boolean => other.ns === ns && other.queue === queue;
       return { namespace, queue: namespace.visit(queue), place: dst.slice(0, i).filter(isSame).length };
     }),
     noRoute: source.visit(NO_ROUTE),
@@ -439,15 +440,15 @@ class Loop {
       resolve(null);
     };
     this.#undecided.add(giveUp);
-    const decided = Promise.race([forwarder.decide(batch, () => isReturned), stopped]).finally(() =>
+    const decision = Promise.race([forwarder.decide(batch, () => isReturned), stopped]).finally(() =>
       this.#undecided.delete(giveUp),
     );
     // #settle handles a failure; until it does, this keeps the failure from being reported as unhandled.
-    decided.catch(() => {});
+    decision.catch(() => {});
     const before = this.#sent;
     const { promise: sent, resolve: markSent } = Promise.withResolvers<void>();
     this.#sent = sent;
-    const settled = this.#settle(batch, before, decided, markSent);
+    const settled = this.#settle(batch, before, decision, markSent);
     this.#open.add(settled);
     void settled.finally(() => {
       this.#open.delete(settled);
@@ -459,19 +460,19 @@ class Loop {
   async #settle(
     batch: readonly Delivery[],
     before: Promise<void>,
-    decided: Promise<Decided | null>,
+    decision: Promise<StoreBatch | null>,
     markSent: () => void,
   ): Promise<void> {
     try {
       await before;
-      const store = this.#state === 'stopping' ? null : await decided;
-      if (store === null) {
+      const storeBatch = this.#state === 'stopping' ? null : await decision;
+      if (storeBatch === null) {
         this.#options.source.returnAllUndelivered(batch);
         return;
       }
-      const storing = store();
+      const stored = storeBatch();
       markSent();
-      if (await storing) this.#backoff.reset();
+      if (await stored) this.#backoff.reset();
       else this.#backoff.noteFailure();
     } catch {
       // Unforeseen: all of it is returned at once; the loop continues, more slowly.
@@ -512,10 +513,9 @@ class Loop {
 }
 
 /** The queues that an exchange works with, resolved once. */
-interface Route {
+interface ExchangeRoute {
+  readonly key: string;
   readonly id: string;
-  /** The id that users know. */
-  readonly name: string;
   readonly source: Queue;
   readonly destinations: readonly {
     readonly namespace: Namespace;
@@ -531,7 +531,7 @@ interface Route {
 
 interface ForwarderOptions {
   readonly lineLimit: LineLimit;
-  readonly route: Route;
+  readonly route: ExchangeRoute;
   /** The user in whose turn it stores. */
   readonly owner: string;
   /** Whether elements are reserved; else they were popped, and are finished. */
@@ -544,8 +544,8 @@ interface ForwarderOptions {
   readonly sightings: Sightings;
   /** Per destination, whether elements can come back from it by declared exchanges. Null: from none. */
   readonly returning: () => readonly boolean[] | null;
-  /** Three different elements in a row overran the sandbox's limits, and not for their payloads. */
-  readonly onStrikes: (error: string) => void;
+  /** Called when `MAX_OVERRUNS_IN_A_ROW` elements overran the sandbox's limits, and not for their payloads. */
+  readonly onRepeatedOverruns: (error: string) => void;
 }
 
 /** A copy and where it goes; `destination` is null for an unroutable element. */
@@ -562,16 +562,16 @@ interface Plan {
 }
 
 /**
- * Stores what was decided and settles the sources. Its calls to the source's engine are made before it returns, so that batches
- * keep their order. Resolves with false if the loop is to slow down.
+ * What `Forwarder.decide` returns: stores the copies of a batch and settles its sources. Its calls to the source's engine are
+ * made before it returns, so that batches keep their order. Resolves with false if the loop is to slow down.
  */
-type Decided = () => Promise<boolean>;
+type StoreBatch = () => Promise<boolean>;
 
 /** Whether a copy goes to another engine than that of its source. */
 type IsRemote = (copy: Copy) => boolean;
 
 type Unroutable = 'no-route' | 'too-many-hops';
-type Overrun = Extract<SelectorAnswer, { outcome: 'overrun' }>;
+type OverrunAnswer = Extract<SelectorAnswer, { outcome: 'overrun' }>;
 
 /** An element that cannot be forwarded now becomes ready again after this long. */
 const REQUEUE_MS = 5_000;
@@ -602,7 +602,7 @@ class Forwarder {
    * Runs the selectors. May run while an earlier batch is still being stored. Null if the batch was returned in the meantime: what
    * selectors did with it counts for nothing.
    */
-  async decide(batch: readonly Delivery[], isReturned: () => boolean): Promise<Decided | null> {
+  async decide(batch: readonly Delivery[], isReturned: () => boolean): Promise<StoreBatch | null> {
     const { route, program, counters, clock } = this.#options;
     const plans: Plan[] = [];
     const asked: Delivery[] = [];
@@ -640,9 +640,9 @@ class Forwarder {
   }
 
   /** Whether an element has failed for good. */
-  #gaveUp({ id }: Delivery, { error, inPayload }: Overrun): boolean {
-    const { isLast, isStrike } = this.#overruns.failed(id, inPayload);
-    if (isStrike) this.#options.onStrikes(error);
+  #gaveUp({ id }: Delivery, { error, inPayload }: OverrunAnswer): boolean {
+    const { isLast, mustStop } = this.#overruns.failed(id, inPayload);
+    if (mustStop) this.#options.onRepeatedOverruns(error);
     return isLast;
   }
 
@@ -668,7 +668,7 @@ class Forwarder {
     if (back.length > 0 && copiesBack > route.maxCopies) return this.#unroutable(delivery, 'too-many-hops');
     const own: Copy[] = [];
     for (const { destination, verdict } of accepted) {
-      const { queue } = route.destinations[destination] as Route['destinations'][number];
+      const { queue } = route.destinations[destination] as ExchangeRoute['destinations'][number];
       const history = { hops, copies: returning?.[destination] ? copiesBack : copies };
       const element = copyOf(delivery, verdict, history, queue.namespace.defaultGroups);
       own.push({ queue, element, destination });
@@ -685,20 +685,20 @@ class Forwarder {
       own.failed += 1;
       errors.add(destination, error, clock.now(), place);
       if (!this.#isLogged(`selector of destination ${destination}`)) return;
-      log.warn({ exchange: route.id, destination, error }, 'a selector failed');
+      log.warn({ exchange: route.key, destination, error }, 'a selector failed');
     }
   }
 
   /** Of each cause, one line a minute is logged: any user who may insert can make a selector fail. */
   #isLogged(cause: string): boolean {
     const { route, lineLimit } = this.#options;
-    return lineLimit.admit(`${route.id}: ${cause}`);
+    return lineLimit.admit(`${route.key}: ${cause}`);
   }
 
   #unroutable(delivery: Delivery, why: Unroutable, error: string | null = null): Plan {
     const { route } = this.#options;
     const queue = why === 'no-route' ? route.noRoute : route.tooManyHops;
-    const element = unroutable(delivery, route.name, queue.namespace.defaultGroups, error);
+    const element = unroutable(delivery, route.id, queue.namespace.defaultGroups, error);
     return { delivery, copies: [{ queue, element, destination: null }], unroutable: why };
   }
 
@@ -766,11 +766,11 @@ class Forwarder {
         if (items.length === 0) return;
         if (this.#isLogged(`copies for queue ${queue.key.name} of ${queue.key.ns}`)) {
           log.warn(
-            { err: error, exchange: route.id, queue: queue.key },
+            { err: error, exchange: route.key, queue: queue.key },
             'a destination did not store copies',
           );
         }
-        this.#noteFailure(items, error);
+        this.#countFailed(items, error);
         for (const { plan } of items) failed.add(plan);
       }),
     );
@@ -806,9 +806,9 @@ class Forwarder {
       for (const { items, error: cause } of failures) {
         if (items.length === 0) continue;
         if (this.#isLogged('step of its source')) {
-          log.warn({ err: cause, exchange: route.id }, 'elements could not be forwarded; they are requeued');
+          log.warn({ err: cause, exchange: route.key }, 'elements could not be forwarded; they are requeued');
         }
-        this.#noteFailure(items.flatMap(inserts), cause);
+        this.#countFailed(items.flatMap(inserts), cause);
       }
       await this.#requeue(
         failed.map(({ delivery }) => delivery),
@@ -830,7 +830,7 @@ class Forwarder {
   }
 
   /** Counts each copy that was not stored; the record shows the last error of a destination, each destination once. */
-  #noteFailure(copies: readonly Copy[], error: unknown): void {
+  #countFailed(copies: readonly Copy[], error: unknown): void {
     const { errors, clock, counters } = this.#options;
     const known = error instanceof QuaysideError ? error : null;
     const message = known === null ? 'internal' : `${known.code}: ${known.message}`;
@@ -847,7 +847,7 @@ class Forwarder {
   #dedupKey({ delivery }: Plan, { destination }: Copy): string {
     const { route } = this.#options;
     const place = destination === null ? -1 : (route.destinations[destination]?.place ?? 0);
-    return JSON.stringify(['exchange', route.id, place, route.source.key.ns, delivery.id]);
+    return JSON.stringify(['exchange', route.key, place, route.source.key.ns, delivery.id]);
   }
 
   /**
@@ -893,10 +893,10 @@ async function storeWhatFits<T>(
   }
 }
 
-/** Overruns after which an element is given up. */
-const MAX_OF_ELEMENT = 3;
-/** Different elements in a row that overran for their selectors before the exchange is stopped. */
-const STRIKES = 3;
+/** Overruns after which an element is unroutable. */
+const MAX_OVERRUNS_OF_ELEMENT = 3;
+/** Different elements in a row that overrun because of their selectors before the exchange is stopped. */
+const MAX_OVERRUNS_IN_A_ROW = 3;
 /** Elements remembered; of more, those that overran longest ago start at zero again. */
 const MAX_ELEMENTS = 10_000;
 
@@ -917,19 +917,19 @@ class Overruns {
   }
 
   /**
-   * An element overran: whether that was its last try, and whether it completes the strikes against the selectors.
-   * @param inPayload its payload is to blame, and not a selector
+   * An element overran: whether that was its last try, and whether the exchange is to be stopped now.
+   * @param inPayload the time was spent on its payload, so it does not count against the selectors
    */
-  failed(id: ElementId, inPayload: boolean): { readonly isLast: boolean; readonly isStrike: boolean } {
+  failed(id: ElementId, inPayload: boolean): { readonly isLast: boolean; readonly mustStop: boolean } {
     const count = (this.#byElement.get(id) ?? 0) + 1;
-    const isLast = count >= MAX_OF_ELEMENT;
+    const isLast = count >= MAX_OVERRUNS_OF_ELEMENT;
     if (isLast) this.#byElement.delete(id);
     else putLast(this.#byElement, id, count, MAX_ELEMENTS);
-    if (inPayload || this.#inARow.has(id)) return { isLast, isStrike: false };
+    if (inPayload || this.#inARow.has(id)) return { isLast, mustStop: false };
     this.#inARow.add(id);
-    const isStrike = this.#inARow.size === STRIKES;
+    const mustStop = this.#inARow.size === MAX_OVERRUNS_IN_A_ROW;
     // If the stop cannot be stored, the next ones in a row request it again.
-    if (isStrike) this.#inARow.clear();
-    return { isLast, isStrike };
+    if (mustStop) this.#inARow.clear();
+    return { isLast, mustStop };
   }
 }

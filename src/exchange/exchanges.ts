@@ -37,7 +37,7 @@ import { InFlightLimit } from './in-flight-limit.ts';
 import { type ExchangeOverview, type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
 
 interface ExchangesOptions extends ExchangeContext {
-  /** Exchanges of the configuration file, by id, already checked (`check`). */
+  /** Exchanges of the configuration file, already checked (`check`), by id, which is their key, too. */
   readonly configured: ReadonlyMap<string, Declaration>;
   /** Finds the users whose exchanges may run. */
   readonly owners: FindOwner;
@@ -65,29 +65,30 @@ const NEVER_CHANGED: ExchangeState = { stopped: null, lastError: null };
 /**
  * All exchanges of this node. Their declarations, and whether they are stopped, are definitions in the engine of the source's
  * namespace. Changes of one exchange are made one at a time, and nothing waits for an engine that it does not need.
- * What every method takes as id is a key of `visible` and `keyOf`.
+ * Users name an exchange by its id. The methods take its key, under which it is stored and which `keyOf` finds for an id:
+ * see `scopedKey`. `create` alone takes an id, since it chooses the key.
  */
 export class Exchanges implements Service {
   readonly #options: ExchangesOptions;
   readonly #registry: ExchangeRegistry;
   readonly #changes = new KeyMutex();
   readonly #checks = createCheckLimit();
-  /** Stops for which an owner is missing: no request repeats them. */
-  readonly #stops: Retries;
-  /** Those whose selectors overran their limits, while their stop is being stored. */
-  readonly #struckOut = new Set<string>();
+  /** Stops of exchanges that lost their owner. They are retried here, since no client is there to repeat a failed one. */
+  readonly #unownedStops: Retries;
+  /** Keys of exchanges that overran their limits, while their stop is being stored. */
+  readonly #beingStopped = new Set<string>();
   #stopping: Promise<void> | null = null;
 
   constructor(options: ExchangesOptions) {
     this.#options = options;
     const { clock, log } = options;
-    this.#stops = new Retries({
+    this.#unownedStops = new Retries({
       clock,
       delayMs: STOP_AGAIN_MS,
       failed: (exchange, err) =>
         log.warn({ err, exchange }, 'an exchange whose owner may not run it could not be stopped yet'),
     });
-    this.#registry = new ExchangeRegistry(options, (id, error) => this.#strikeOut(id, error));
+    this.#registry = new ExchangeRegistry(options, (key, error) => this.#stopForOverruns(key, error));
   }
 
   async start(): Promise<void> {
@@ -96,19 +97,19 @@ export class Exchanges implements Service {
       // Another node may stop it at the same moment.
       await retryConflicts(() => this.#storeConfigured(id, declaration));
     }
-    await stopUnowned(this.#registry.stores(), this.#options);
+    await storeStopsOfUnowned(this.#registry.stores(), this.#options);
     await this.reload();
   }
 
   stop(): Promise<void> {
-    this.#stopping ??= this.#stop();
+    this.#stopping ??= this.#close();
     return this.#stopping;
   }
 
-  async #stop(): Promise<void> {
-    this.#stops.stop();
+  async #close(): Promise<void> {
+    this.#unownedStops.stop();
     await Promise.all([this.#registry.close(), this.#changes.idle()]);
-    await this.#registry.stop();
+    await this.#registry.dropAll();
   }
 
   /** The exchanges that the caller may see: ids, sorted, and keys. */
@@ -128,16 +129,16 @@ export class Exchanges implements Service {
   }
 
   /** Whether this node runs the exchange, or would if it were not stopped. */
-  has(id: string): boolean {
-    return this.#registry.get(id) !== null;
+  has(key: string): boolean {
+    return this.#registry.get(key) !== null;
   }
 
-  /** Whether the configuration file declares an exchange of this id. */
-  isConfigured(id: string): boolean {
-    return this.#options.configured.has(id);
+  /** Whether the configuration file declares the exchange. */
+  isConfigured(key: string): boolean {
+    return this.#options.configured.has(key);
   }
 
-  /** What is cheap to read of each, for frequent use. Sorted by id. */
+  /** What is cheap to read of each, for frequent use. Sorted by key. */
   overview(): ExchangeOverview[] {
     return this.#registry.overview();
   }
@@ -148,19 +149,19 @@ export class Exchanges implements Service {
   }
 
   /** @throws QuaysideError `exchange-not-found` */
-  record(id: string, caller: Caller = NODE, graph: ExchangeGraph = this.graph(caller)): ExchangeRecord {
-    const { exchange, state } = this.#registry.mustGet(id);
-    return exchangeRecord(exchange, state, loopsIn(graph, id), caller);
+  record(key: string, caller: Caller = NODE, graph: ExchangeGraph = this.graph(caller)): ExchangeRecord {
+    const { exchange, state } = this.#registry.mustGet(key);
+    return exchangeRecord(exchange, state, loopsIn(graph, key), caller);
   }
 
   /**
    * The declaration of an exchange, which this node then runs: another may have made it just now.
    * @throws QuaysideError as `delete`
    */
-  async declarationOf(id: string): Promise<Declaration> {
-    const registered = this.#registry.get(id);
+  async declarationOf(key: string): Promise<Declaration> {
+    const registered = this.#registry.get(key);
     if (registered !== null) return registered.exchange.declaration;
-    const [{ definition }] = await this.#registry.find(id);
+    const [{ definition }] = await this.#registry.find(key);
     return toStored(definition.value).declaration;
   }
 
@@ -184,39 +185,40 @@ export class Exchanges implements Service {
    * @throws QuaysideError `precondition-failed` if there is no such exchange, or it has another version; what `check`
    * throws; and as `create`
    */
-  async change(id: string, change: DeclarationChange, check: CheckChange): Promise<LoopIds> {
+  async change(key: string, change: DeclarationChange, check: CheckChange): Promise<LoopIds> {
     const { declaration, caller, versions } = change;
     await this.#checkInTurn(declaration, caller);
     await this.#changes
-      .run(id, () =>
-        this.#update(id, (stored, definitions) => {
+      .run(key, () =>
+        this.#update(key, (stored, definitions) => {
           check(stored.declaration);
-          if (versions !== null && !versions.has(versionOf(stored.declaration))) throw otherVersion(idOf(id));
+          if (versions !== null && !versions.has(versionOf(stored.declaration)))
+            throw otherVersion(idOf(key));
           if (versionOf(stored.declaration) === versionOf(declaration)) return stored;
           if (this.#storeOf(declaration) !== definitions) throw cannotMove(declaration);
           checkQueueLimits(declaration, this.#options);
           const { ns } = declaration.src;
-          if (stored.declaration.src.ns !== ns) this.#registry.checkLimit(id, ns);
+          if (stored.declaration.src.ns !== ns) this.#registry.checkLimit(key, ns);
           return { ...stored, declaration, owner: caller.name };
         }),
       )
       .catch((error: unknown) => {
         const isGone = error instanceof QuaysideError && error.code === 'exchange-not-found';
-        throw isGone ? otherVersion(idOf(id)) : error;
+        throw isGone ? otherVersion(idOf(key)) : error;
       });
-    this.#logSelectors({ id, declaration, user: caller.name });
-    return loopsIn(this.graph(caller), id);
+    this.#logSelectors({ key, declaration, user: caller.name });
+    return loopsIn(this.graph(caller), key);
   }
 
-  /** Idempotent; resolves when the wish is stored, the loops end on their own. @throws as `delete` */
-  stopExchange(id: string, check?: CheckChange): Promise<void> {
-    return this.#changes.run(id, () => this.#set(id, { stopped: true }, check));
+  /** Idempotent. Resolves when the stop is stored; the loops may still be ending. @throws as `delete` */
+  stopExchange(key: string, check?: CheckChange): Promise<void> {
+    return this.#changes.run(key, () => this.#set(key, { stopped: true }, check));
   }
 
   /** Idempotent. If its owner may not run it any more, the caller becomes the owner. @throws as `delete` */
-  startExchange(id: string, check: CheckChange = () => {}, caller: Caller = NODE): Promise<void> {
-    return this.#changes.run(id, () =>
-      this.#update(id, (stored) => {
+  startExchange(key: string, check: CheckChange = () => {}, caller: Caller = NODE): Promise<void> {
+    return this.#changes.run(key, () =>
+      this.#update(key, (stored) => {
         check(stored.declaration);
         const owner = lostOwner(stored, this.#options.owners) === null ? stored.owner : caller.name;
         return { ...stored, owner, stopped: false, lastError: null };
@@ -229,41 +231,45 @@ export class Exchanges implements Service {
    * Never rejects; what could not be stopped is logged, and tried again.
    */
   async stopUnowned(): Promise<void> {
-    const unowned = this.#registry.keys().filter((id) => {
-      const { exchange, state } = this.#registry.mustGet(id);
+    const unowned = this.#registry.keys().filter((key) => {
+      const { exchange, state } = this.#registry.mustGet(key);
       return state.stopped !== true && lostOwner(exchange, this.#options.owners) !== null;
     });
-    await Promise.all(unowned.map((id) => this.#stops.do(id, () => this.#stopUnowned(id))));
+    await Promise.all(unowned.map((key) => this.#unownedStops.do(key, () => this.#stopIfUnowned(key))));
   }
 
-  /** It may have been changed by now: deleted, or started by a user who became its owner; or its owner is a user again. */
-  async #stopUnowned(id: string): Promise<void> {
-    const stop = (stored: StoredExchange): StoredExchange => {
+  /**
+   * Checks again whether the owner is missing: while a stop waited or was retried, the exchange may have been deleted, or
+   * started by a user who became its owner, or its owner may have been added again.
+   */
+  async #stopIfUnowned(key: string): Promise<void> {
+    const stopIfUnowned = (stored: StoredExchange): StoredExchange => {
       const lastError = stored.stopped === true ? null : lostOwner(stored, this.#options.owners);
       return lastError === null ? stored : { ...stored, stopped: true, lastError };
     };
     try {
-      await this.#changes.run(id, () => this.#update(id, stop));
+      await this.#changes.run(key, () => this.#update(key, stopIfUnowned));
     } catch (error) {
       if (!(error instanceof QuaysideError && error.code === 'exchange-not-found')) throw error;
     }
   }
 
   /**
-   * Stops and forgets an exchange, also one that is stored and cannot run on this node; its queues stay. What other
-   * engines define under the id goes as well, lest it come to light, unless `check` throws for it.
-   * @throws QuaysideError `exchange-not-found`; `storage-unavailable` and `outcome-unknown` also where this node
+   * Deletes an exchange, also one that is stored and cannot run on this node; its queues stay. If other engines define an
+   * exchange under the same key, those definitions are deleted, too: they would take its place. One for which `check` throws
+   * is kept.
+   * @throws QuaysideError `exchange-not-found`; `storage-unavailable` and `outcome-unknown` also if this node
    * does not run it and an engine that may define it failed
    */
-  delete(id: string, check: CheckChange = () => {}): Promise<void> {
-    return this.#changes.run(id, async () => {
-      const [shown, ...hidden] = await this.#registry.find(id);
-      check(toStored(shown.definition.value).declaration);
-      const going = hidden.filter(({ definition }) => passes(check, definition));
-      // The one that counts goes last: should an engine fail, the exchange is still there to be deleted.
-      for (const { definitions } of [...going, shown]) {
-        await definitions.delete('exchange', id, 'any');
-        this.#registry.deleted(definitions, id);
+  delete(key: string, check: CheckChange = () => {}): Promise<void> {
+    return this.#changes.run(key, async () => {
+      const [effective, ...hidden] = await this.#registry.find(key);
+      check(toStored(effective.definition.value).declaration);
+      const alsoDeleted = hidden.filter(({ definition }) => passes(check, definition));
+      // The effective one is deleted last: if an engine fails before it, the exchange can still be deleted.
+      for (const { definitions } of [...alsoDeleted, effective]) {
+        await definitions.delete('exchange', key, 'any');
+        this.#registry.deleted(definitions, key);
       }
     });
   }
@@ -281,10 +287,15 @@ export class Exchanges implements Service {
    * Tries an exchange, or a declaration that is not one yet, with a sample. Nothing is stored or changed.
    * @throws QuaysideError `exchange-not-found`, `overloaded`, and as `check`
    */
-  dryRun(id: string, sample: Sample, given: Declaration | null, request: CheckRequest = {}): Promise<DryRun> {
+  dryRun(
+    key: string,
+    sample: Sample,
+    given: Declaration | null,
+    request: CheckRequest = {},
+  ): Promise<DryRun> {
     const { caller = NODE } = request;
     const run = async (): Promise<DryRun> => {
-      const tried = given ?? this.#registry.mustGet(id).exchange.declaration;
+      const tried = given ?? this.#registry.mustGet(key).exchange.declaration;
       if (given === null) mustRunSelectors(tried.dst, this.#options);
       else await this.check(given, request);
       return dryRun(tried, sample, this.#options, caller);
@@ -306,47 +317,48 @@ export class Exchanges implements Service {
 
   /**
    * Queries the stores, though this node may run it: another may have deleted it, or been first, just now.
+   * @param wanted the key to store it under, unless a hidden exchange has it
    * @returns the key under which it is stored
    */
-  async #create(key: string, declaration: Declaration, caller: Caller): Promise<string> {
-    let id = key;
+  async #create(wanted: string, declaration: Declaration, caller: Caller): Promise<string> {
+    let key = wanted;
     return retryConflicts(async () => {
-      let [found] = await this.#registry.known(id);
+      let [found] = await this.#registry.known(key);
       const isHidden = found !== undefined && !mayKnow(caller, found.definition);
-      if (found !== undefined && isHidden && id === key && !declares(found.definition, declaration)) {
-        id = scopedKey(key, declaration.src.ns);
-        [found] = await this.#registry.known(id);
+      if (found !== undefined && isHidden && key === wanted && !declares(found.definition, declaration)) {
+        key = scopedKey(wanted, declaration.src.ns);
+        [found] = await this.#registry.known(key);
       }
-      if (found !== undefined && declares(found.definition, declaration)) return id;
-      if (found !== undefined) throw exists(idOf(id));
+      if (found !== undefined && declares(found.definition, declaration)) return key;
+      if (found !== undefined) throw exists(idOf(key));
       try {
-        await this.#storeNew(id, declaration, caller.name);
+        await this.#storeNew(key, declaration, caller.name);
       } catch (error) {
-        // The next look finds what was first.
-        if (isDefinitionConflict(error)) await this.#registry.read(this.#storeOf(declaration), id);
+        // Another node was first; the next attempt finds what it stored.
+        if (isDefinitionConflict(error)) await this.#registry.read(this.#storeOf(declaration), key);
         throw error;
       }
-      this.#logSelectors({ id, declaration, user: caller.name });
-      return id;
+      this.#logSelectors({ key, declaration, user: caller.name });
+      return key;
     });
   }
 
-  async #storeNew(id: string, declaration: Declaration, owner: string): Promise<void> {
+  async #storeNew(key: string, declaration: Declaration, owner: string): Promise<void> {
     checkQueueLimits(declaration, this.#options);
     // Before it is stored: what cannot run here is rejected, and then nothing of it may be left.
-    const created = this.#registry.createNew(id, { declaration, owner });
+    const created = this.#registry.createNew(key, { declaration, owner });
     try {
       const definitions = this.#storeOf(declaration);
       const value = toValue({ declaration, owner, ...NEVER_CHANGED });
-      const version = await definitions.put('exchange', id, value, null);
-      this.#registry.wrote(definitions, { key: id, value, version }, created);
+      const version = await definitions.put('exchange', key, value, null);
+      this.#registry.wrote(definitions, { key, value, version }, created);
     } finally {
       this.#registry.discard(created);
     }
   }
 
-  #set(id: string, change: Partial<ExchangeState>, check: CheckChange = () => {}): Promise<void> {
-    return this.#update(id, (stored) => {
+  #set(key: string, change: Partial<ExchangeState>, check: CheckChange = () => {}): Promise<void> {
+    return this.#update(key, (stored) => {
       check(stored.declaration);
       return { ...stored, ...change };
     });
@@ -354,24 +366,24 @@ export class Exchanges implements Service {
 
   /** Stores what `update` makes of the definition that counts. */
   #update(
-    id: string,
+    key: string,
     update: (stored: StoredExchange, definitions: Definitions) => StoredExchange,
   ): Promise<void> {
     return retryConflicts(async () => {
-      const [{ definitions, definition }] = await this.#registry.find(id);
+      const [{ definitions, definition }] = await this.#registry.find(key);
       const value = toValue(update(toStored(definition.value), definitions));
-      const version = await definitions.put('exchange', id, value, definition.version);
-      this.#registry.wrote(definitions, { key: id, value, version });
+      const version = await definitions.put('exchange', key, value, definition.version);
+      this.#registry.wrote(definitions, { key, value, version });
     });
   }
 
-  /** The file wins over what any engine stores under this id, and owns it, but does not start what was stopped. */
-  async #storeConfigured(id: string, declaration: Declaration): Promise<void> {
+  /** The file wins over what any engine stores under this key, and owns it, but does not start what was stopped. */
+  async #storeConfigured(key: string, declaration: Declaration): Promise<void> {
     const home = this.#storeOf(declaration);
     const stored = await Promise.all(
       this.#registry.stores().map(async (definitions) => ({
         definitions,
-        definition: await definitions.get('exchange', id),
+        definition: await definitions.get('exchange', key),
       })),
     );
     const own = stored.find(({ definitions }) => definitions === home)?.definition ?? null;
@@ -380,47 +392,47 @@ export class Exchanges implements Service {
     );
     if (others.length > 0) {
       const { log } = this.#options;
-      log.warn({ exchange: id }, 'the configuration file replaces a stored exchange of this id');
+      log.warn({ exchange: key }, 'the configuration file replaces a stored exchange of this id');
     }
     if (own === null || !declares(own, declaration) || toStored(own.value).owner !== NODE.name) {
       const before = own ?? others[0]?.definition;
       const { stopped, lastError } = before === undefined ? NEVER_CHANGED : toStored(before.value);
       const value = toValue({ declaration, owner: NODE.name, stopped, lastError });
-      await home.put('exchange', id, value, own?.version ?? null);
+      await home.put('exchange', key, value, own?.version ?? null);
     }
     for (const { definitions, definition } of others) {
       // An engine that shares its store with another has the other's new one there.
-      if (definitions !== home) await unlessChanged(definitions.delete('exchange', id, definition.version));
+      if (definitions !== home) await unlessChanged(definitions.delete('exchange', key, definition.version));
     }
   }
 
-  #strikeOut(id: string, lastError: string): void {
-    if (this.#struckOut.has(id)) return;
-    this.#struckOut.add(id);
+  #stopForOverruns(key: string, lastError: string): void {
+    if (this.#beingStopped.has(key)) return;
+    this.#beingStopped.add(key);
     this.#options.log.warn(
-      { exchange: id, lastError },
+      { exchange: key, lastError },
       'an exchange was stopped: its selector overruns its limits',
     );
-    void this.#stopWith(id, lastError);
+    void this.#storeStop(key, lastError);
   }
 
-  async #stopWith(id: string, lastError: string): Promise<void> {
+  async #storeStop(key: string, lastError: string): Promise<void> {
     try {
-      await this.#changes.run(id, () => this.#set(id, { stopped: true, lastError }));
+      await this.#changes.run(key, () => this.#set(key, { stopped: true, lastError }));
     } catch (error) {
-      this.#options.log.warn({ err: error, exchange: id }, 'an exchange could not be stopped');
+      this.#options.log.warn({ err: error, exchange: key }, 'an exchange could not be stopped');
     } finally {
-      this.#struckOut.delete(id);
+      this.#beingStopped.delete(key);
     }
   }
 
   /** Logs the hash of each selector that an exchange runs from now on. */
-  #logSelectors({ id, declaration, user }: { id: string; declaration: Declaration; user: string }): void {
+  #logSelectors({ key, declaration, user }: { key: string; declaration: Declaration; user: string }): void {
     for (const [destination, { selector }] of declaration.dst.entries()) {
       if (selector === undefined) continue;
       const sha256 = createHash('sha256').update(selector).digest('hex');
       this.#options.log.info(
-        { event: 'selector', user, exchange: id, destination, sha256 },
+        { event: 'selector', user, exchange: key, destination, sha256 },
         'a selector was stored',
       );
     }
@@ -508,7 +520,7 @@ interface Registered {
  */
 class ExchangeRegistry {
   readonly #context: NodeContext;
-  readonly #onStrikes: (key: string, error: string) => void;
+  readonly #onRepeatedOverruns: (key: string, error: string) => void;
   /** In the order of the configuration. */
   readonly #caches: DefinitionsCaches;
   readonly #registered = new Map<string, Registered>();
@@ -519,13 +531,13 @@ class ExchangeRegistry {
   #graph: ExchangeGraph | null = null;
   #closed = false;
 
-  constructor(context: ExchangeContext, onStrikes: (key: string, error: string) => void) {
+  constructor(context: ExchangeContext, onRepeatedOverruns: (key: string, error: string) => void) {
     const { clock, random, log } = context;
     const lineLimit = new LineLimit(clock, (cause, leftOut) =>
       log.warn({ cause, leftOut }, 'exchanges failed further in the same way; their lines were left out'),
     );
     this.#context = { ...context, inFlightLimit: new InFlightLimit(MAX_BYTES_IN_FLIGHT), lineLimit };
-    this.#onStrikes = onStrikes;
+    this.#onRepeatedOverruns = onRepeatedOverruns;
     this.#caches = new DefinitionsCaches({
       stores: this.stores(),
       kind: 'exchange',
@@ -551,8 +563,8 @@ class ExchangeRegistry {
     await this.#caches.idle();
   }
 
-  /** Drops all. Resolves when no loop runs any more. */
-  async stop(): Promise<void> {
+  /** Resolves when no loop runs any more. */
+  async dropAll(): Promise<void> {
     for (const key of this.keys()) this.#drop(key);
     await Promise.all(this.#stopping);
     this.#context.lineLimit.flush();
@@ -576,11 +588,11 @@ class ExchangeRegistry {
 
   /** Sorted by key. */
   overview(): ExchangeOverview[] {
-    return this.keys().map((id) => {
-      const { exchange, state } = this.mustGet(id);
+    return this.keys().map((key) => {
+      const { exchange, state } = this.mustGet(key);
       const { declaration, counters, hindrance } = exchange;
       const lastError = hindrance ?? state.lastError;
-      return { id, declaration, counters, lastError, stopped: state.stopped === true || hindrance !== null };
+      return { key, declaration, counters, lastError, stopped: state.stopped === true || hindrance !== null };
     });
   }
 
@@ -618,7 +630,7 @@ class ExchangeRegistry {
   checkLimit(key: string, ns: string): void {
     const { maxExchanges } = this.#context.broker.namespace(ns);
     const all = [...this.#created, ...[...this.#registered.values()].map(({ exchange }) => exchange)];
-    const own = new Set(all.filter((one) => one.declaration.src.ns === ns).map((one) => one.id));
+    const own = new Set(all.filter((one) => one.declaration.src.ns === ns).map((one) => one.key));
     if (own.size < maxExchanges) return;
     throw new QuaysideError(
       'too-many-exchanges',
@@ -641,7 +653,7 @@ class ExchangeRegistry {
   /** Stops an exchange that was created, unless it was registered. */
   discard(exchange: Exchange): void {
     this.#created.delete(exchange);
-    if (this.get(exchange.id)?.exchange !== exchange) this.#stop(exchange);
+    if (this.get(exchange.key)?.exchange !== exchange) this.#stopLoops(exchange);
   }
 
   /** The stores of these namespaces, in the order of the configuration. */
@@ -764,7 +776,7 @@ class ExchangeRegistry {
     }
     const was = registered.state.stopped === true;
     registered.state = { stopped, lastError };
-    if (stopped === true && !was) this.#stop(registered.exchange);
+    if (stopped === true && !was) this.#stopLoops(registered.exchange);
     else if (stopped !== true && was) registered.exchange.start();
   }
 
@@ -774,12 +786,12 @@ class ExchangeRegistry {
         this.#graph ??= new ExchangeGraph(this.#edges());
         return this.#graph.returning(key);
       },
-      onStrikes: (error) => this.#onStrikes(key, error),
+      onRepeatedOverruns: (error) => this.#onRepeatedOverruns(key, error),
     });
   }
 
   #edges(): Edge[] {
-    return [...this.#registered].map(([id, { exchange }]) => ({ id, declaration: exchange.declaration }));
+    return [...this.#registered].map(([key, { exchange }]) => ({ key, declaration: exchange.declaration }));
   }
 
   /** Stops and forgets an exchange. */
@@ -788,10 +800,10 @@ class ExchangeRegistry {
     if (registered === null) return;
     this.#registered.delete(key);
     this.#graph = null;
-    this.#stop(registered.exchange);
+    this.#stopLoops(registered.exchange);
   }
 
-  #stop(exchange: Exchange): void {
+  #stopLoops(exchange: Exchange): void {
     const stopping = exchange.stop();
     this.#stopping.add(stopping);
     void stopping.finally(() => this.#stopping.delete(stopping));
@@ -864,7 +876,7 @@ function lostOwner(
  * Stops the stored exchanges whose owner may not run them any more, with the reason as `lastError`. For users who were
  * removed while the server was stopped, so before any exchange runs.
  */
-async function stopUnowned(
+async function storeStopsOfUnowned(
   stores: readonly Definitions[],
   { owners, log }: { readonly owners: FindOwner; readonly log: BrokerLog },
 ): Promise<void> {

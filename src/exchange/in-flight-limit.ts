@@ -1,7 +1,7 @@
 /** The part of the limit that every user may have in flight, whatever others have. */
 const GUARANTEED = 1 / 4;
 
-interface Waiting {
+interface WaitingBatch {
   readonly owner: string;
   readonly bytes: number;
   readonly enter: () => void;
@@ -21,7 +21,7 @@ export class InFlightLimit {
   readonly #byOwner = new Map<string, number>();
   #all = 0;
   #hasLarge = false;
-  readonly #waiting: Waiting[] = [];
+  readonly #waiting: WaitingBatch[] = [];
 
   constructor(bytes: number) {
     this.#bytes = bytes;

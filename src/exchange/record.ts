@@ -1,5 +1,5 @@
 import type { Delivery } from '../model/element.ts';
-import type { Place } from '../sandbox/protocol.ts';
+import type { SourcePosition } from '../sandbox/protocol.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
 import type { Clock } from '../util/clock.ts';
 import type { LoopIds } from './cycles.ts';
@@ -44,7 +44,8 @@ export interface ExchangeRecord {
 
 /** An exchange of this node at a glance. */
 export interface ExchangeOverview {
-  readonly id: string;
+  /** Under which it is stored, see `scopedKey`. */
+  readonly key: string;
   readonly declaration: Declaration;
   /** Also if this node may not run it. */
   readonly stopped: boolean;
@@ -190,7 +191,7 @@ export class DestinationErrors {
   #errors: { readonly error: DestinationError; readonly isThrown: boolean }[] = [];
 
   /** @param place of an error that the selector threw, null if it is not known; not given: the destination did not store a copy */
-  add(destination: number, message: string, at: number, place?: Place | null): void {
+  add(destination: number, message: string, at: number, place?: SourcePosition | null): void {
     const known = this.#errors.find(
       ({ error }) => error.destination === destination && error.message === message,
     );
@@ -224,13 +225,13 @@ interface LastSeen {
   readonly last_no_route: Sighting | null;
 }
 
-type Seen = Pick<Delivery, 'id' | 'contentType' | 'contentEncoding'> & { readonly at: number };
+type SightedElement = Pick<Delivery, 'id' | 'contentType' | 'contentEncoding'> & { readonly at: number };
 
 /** Remembers how selectors saw elements lately: an unexpected content type explains why none accepts. */
 export class Sightings {
   readonly #clock: Clock;
-  #last: Seen | null = null;
-  #lastNoRoute: Seen | null = null;
+  #last: SightedElement | null = null;
+  #lastNoRoute: SightedElement | null = null;
 
   constructor(clock: Clock) {
     this.#clock = clock;
@@ -260,12 +261,12 @@ export class Sightings {
   }
 
   /** Without the body, which is not to be kept alive. */
-  #seen({ id, contentType, contentEncoding }: Delivery): Seen {
+  #seen({ id, contentType, contentEncoding }: Delivery): SightedElement {
     return { id, contentType, contentEncoding, at: this.#clock.now() };
   }
 }
 
-function sightingOf({ id, at, contentType, contentEncoding }: Seen): Sighting {
+function sightingOf({ id, at, contentType, contentEncoding }: SightedElement): Sighting {
   return {
     id,
     at: new Date(at).toISOString(),

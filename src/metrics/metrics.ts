@@ -454,7 +454,7 @@ function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family[] {
     counter(
       'quayside_exchange_strays_total',
       'Elements that were forwarded to no destination: no_route, too_many_hops, or put_back for a later try.',
-      shown.flatMap(straySamples),
+      shown.flatMap(unforwardedSamples),
     ),
     counter(
       'quayside_exchange_selector_seconds_total',
@@ -484,7 +484,7 @@ function destinationSamples(exchange: ExchangeOverview): MetricSample[] {
   );
 }
 
-function straySamples(exchange: ExchangeOverview): MetricSample[] {
+function unforwardedSamples(exchange: ExchangeOverview): MetricSample[] {
   const { noRoute, tooManyHops, requeued } = exchange.counters.totals;
   return Object.entries({ no_route: noRoute, too_many_hops: tooManyHops, put_back: requeued }).map(
     ([outcome, value]) => sample(exchange, { outcome }, value),
@@ -493,13 +493,13 @@ function straySamples(exchange: ExchangeOverview): MetricSample[] {
 
 /** @param namespaces that it is about in addition to the source's */
 function sample(
-  { id, declaration }: ExchangeOverview,
+  { key, declaration }: ExchangeOverview,
   more: MetricSample['labels'],
   value: number,
   namespaces: readonly string[] = [],
 ): MetricSample {
   // Two namespaces may have exchanges of one id.
-  const labels = { exchange: idOf(id), namespace: declaration.src.ns, ...more };
+  const labels = { exchange: idOf(key), namespace: declaration.src.ns, ...more };
   return { labels, value, namespaces: [declaration.src.ns, ...namespaces] };
 }
 

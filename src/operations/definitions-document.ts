@@ -70,7 +70,7 @@ const NOT_STORED: DocumentQueue = { paused: false, options: null };
 
 /** What is defined now, as far as this node knows, sorted by name. */
 export function presentDefinitions({ broker, exchanges }: DefinitionsContext): DefinitionsDocument {
-  const own = exchanges.overview().filter(({ id }) => !exchanges.isConfigured(id));
+  const own = exchanges.overview().filter(({ key }) => !exchanges.isConfigured(key));
   const queues: Record<string, Record<string, DocumentQueue>> = {};
   for (const namespace of broker.namespaces()) {
     const names = new Set([...namespace.pausedNames, ...namespace.options.names()]);
@@ -85,7 +85,7 @@ export function presentDefinitions({ broker, exchanges }: DefinitionsContext): D
   }
   return {
     exchanges: Object.fromEntries(
-      own.map(({ id, declaration, stopped }) => [id, { ...ordered(declaration), stopped }]),
+      own.map(({ key, declaration, stopped }) => [key, { ...ordered(declaration), stopped }]),
     ),
     queues,
   };

@@ -251,11 +251,11 @@ export class BulkOperations implements Service {
   #mustBeUnused(ns: string, caller: Pick<OperationCaller, 'maySee'>): void {
     const inUse = (what: string, hint: string): QuaysideError =>
       new QuaysideError('definition-conflict', `Namespace ${quote(ns)} cannot be moved: ${what}. ${hint}`);
-    for (const { id, declaration } of this.#options.exchanges.overview()) {
+    for (const { key, declaration } of this.#options.exchanges.overview()) {
       if (![declaration.src, ...declaration.dst].some((place) => place.ns === ns)) continue;
       const isShown = caller.maySee(declaration.src.ns);
       throw inUse(
-        `${isShown ? `exchange ${quote(idOf(id))}` : 'an exchange that you may not see'} names it`,
+        `${isShown ? `exchange ${quote(idOf(key))}` : 'an exchange that you may not see'} names it`,
         'Delete the exchange, and create it again when the move is done.',
       );
     }
@@ -280,7 +280,7 @@ export class BulkOperations implements Service {
     return (await this.views(filter, caller)).map((recordFor) => recordFor(caller));
   }
 
-  /** The same, each as its record for whoever reads it. */
+  /** The same, each as a function that returns its record as a caller may see it. */
   async views(filter: OperationFilter, caller: OperationCaller): Promise<OperationView[]> {
     const found = [...this.#all()].filter(({ operation }) => isListed(operation, filter, caller));
     const byId = new Map(found.map((one) => [one.id, one]));

@@ -37,13 +37,13 @@ type Job =
       readonly allowanceMs: number;
     };
 
-interface Waiting extends QueuedRequest {
+interface WaitingRequest extends QueuedRequest {
   readonly job: Job;
   readonly resolve: (answer: WorkerAnswer) => void;
   readonly reject: (error: Error) => void;
 }
 
-interface Sent extends Waiting {
+interface SentRequest extends WaitingRequest {
   readonly seq: number;
   readonly limitMs: number;
 }
@@ -60,8 +60,8 @@ export class Dispatcher {
   readonly #limits: SandboxLimits;
   readonly #watchdog: Watchdog;
   readonly #ending = new Set<Promise<void>>();
-  readonly #waiting = new RequestQueue<Waiting>();
-  #sent: Sent[] = [];
+  readonly #waiting = new RequestQueue<WaitingRequest>();
+  #sent: SentRequest[] = [];
   /** Programs that the present worker knows. */
   readonly #known = new Set<number>();
   /** Programs whose last call was quick. */
@@ -141,14 +141,14 @@ export class Dispatcher {
    * While a request runs, only a quick one is sent ahead, of another payer if there is one: whatever comes then waits
    * for the one that runs, and no longer.
    */
-  #next(): Waiting | null {
+  #next(): WaitingRequest | null {
     if (this.#sent.length === 0) return this.#waiting.next();
     const isQuick = ({ program }: QueuedRequest): boolean => this.#quick.has(program);
     const isOthers = ({ payer }: QueuedRequest): boolean => this.#sent.every((sent) => sent.payer !== payer);
     return this.#waiting.next((one) => isQuick(one) && isOthers(one)) ?? this.#waiting.next(isQuick);
   }
 
-  #send(worker: WorkerHandle, waiting: Waiting): void {
+  #send(worker: WorkerHandle, waiting: WaitingRequest): void {
     this.#seq += 1;
     const seq = this.#seq;
     const { job } = waiting;
@@ -185,7 +185,7 @@ export class Dispatcher {
     else this.#feed();
   }
 
-  #charge(sent: Sent, ms: number): void {
+  #charge(sent: SentRequest, ms: number): void {
     this.#waiting.charge(sent, ms);
     if (sent.job.kind === 'call' && ms < QUICK_MS) this.#quick.add(sent.program);
     else this.#quick.delete(sent.program);
@@ -239,7 +239,7 @@ export class Dispatcher {
     for (const { reject } of all) reject(error);
   }
 
-  #pulse(): { head: Sent | null; steps: number } {
+  #pulse(): { head: SentRequest | null; steps: number } {
     const { finished, steps } = this.#worker?.pulse ?? { finished: 0, steps: 0 };
     // What the worker has finished is on its way here, even if this thread was too busy to receive it.
     return { head: this.#sent.find(({ seq }) => seq > finished) ?? null, steps };
@@ -397,7 +397,7 @@ export interface QueuedRequest {
 }
 
 /** Time that a key has used, ms, and its last request of that. */
-interface Usage {
+interface KeyUsage {
   used: number;
   readonly last: number;
 }
@@ -409,7 +409,7 @@ interface Usage {
  */
 class FairQueue<K, V> {
   readonly #waiting = new Map<K, V>();
-  readonly #usage = new Map<K, Usage>();
+  readonly #usage = new Map<K, KeyUsage>();
   /** No key that waits has used less. */
   #least = 0;
 
@@ -472,7 +472,7 @@ class FairQueue<K, V> {
   }
 }
 
-const NOT_USED: Usage = { used: 0, last: 0 };
+const NOT_USED: KeyUsage = { used: 0, last: 0 };
 /** Keys with nothing waiting that are remembered before those that no longer matter are dropped. */
 const MAX_IDLE_KEYS = 1000;
 

@@ -1,10 +1,10 @@
-import type { Extra, Place } from './protocol.ts';
+import type { SourcePosition, VerdictExtra } from './protocol.ts';
 
 // In the VM's own library: what it throws when its heap is full.
 declare const InternalError: ErrorConstructor;
 
 /** What the worker gives the VM. Strings begin with one character that says what they are. */
-export interface Host {
+export interface GuestHost {
   /** Element `at`'s body as it stands: `=` and text, bytes, or `!` and why there is none to be had. */
   payload(at: number): string | Uint8Array;
   /**
@@ -36,7 +36,12 @@ interface GuestLimits {
 }
 
 /** What the guest calls: the methods of its host, by name. */
-export const CALLBACKS = ['payload', 'seal', 'converting', 'log'] as const satisfies readonly (keyof Host)[];
+export const CALLBACKS = [
+  'payload',
+  'seal',
+  'converting',
+  'log',
+] as const satisfies readonly (keyof GuestHost)[];
 
 /** A script whose value makes the guest, once, of the host's callbacks: see {@link CALLBACKS}. */
 export function guestScript(limits: GuestLimits): string {
@@ -70,7 +75,7 @@ type Selector = (env: object) => unknown;
  * gives or throws is looked at in here, under the deadline: a getter, a `toString` or a proxy trap of its
  * making never runs anywhere else. It answers with text of its own writing only.
  */
-function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): Guest {
+function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Guest {
   const { parse, stringify } = JSON;
   const { freeze, getOwnPropertyDescriptor, hasOwn, keys, setPrototypeOf } = Object;
   const { apply, defineProperty, deleteProperty, ownKeys, preventExtensions, set: setOn } = Reflect;
@@ -318,7 +323,7 @@ function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): Guest {
   };
 
   /** What a selector gave, as a code, or as an extra where it overrides something. @throws TypeError */
-  function reduce(given: unknown, at: number): string | Extra {
+  function reduce(given: unknown, at: number): string | VerdictExtra {
     if (!given) return '0';
     if (typeof given === 'function') throw new TypeError('the selector gave a function; was a call meant?');
     if (typeof given !== 'object') return '1';
@@ -350,7 +355,7 @@ function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): Guest {
   }
 
   /** The innermost place in the selector that an error's stack names, as a position in its script. */
-  function placeOf(thrown: unknown): Place | null {
+  function placeOf(thrown: unknown): SourcePosition | null {
     try {
       const { stack } = thrown as { stack?: unknown };
       const found = typeof stack === 'string' ? /selector:(\d+):(\d+)/.exec(stack) : null;
@@ -379,7 +384,7 @@ function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): Guest {
         }
       : null;
     const elements: Element[] = parse(input);
-    const extras: Extra[] = [];
+    const extras: VerdictExtra[] = [];
     const stopAt = now() + softMs;
     let codes = '';
     let count = 0;
@@ -392,7 +397,7 @@ function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): Guest {
       for (const { step, isPure } of program) {
         const at = codes.length;
         position = at;
-        let answer: string | Extra = '1';
+        let answer: string | VerdictExtra = '1';
         if (typeof step === 'string') answer = [at, step, null, null, null, null];
         else if (step !== null) {
           try {

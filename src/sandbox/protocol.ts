@@ -69,11 +69,11 @@ export interface PackedElements {
   /** JSON: `[[id, tries, mature in seconds, payload kind, {header: value}], …]`. */
   readonly input: string;
   /** Null until some selector of the program has touched a payload. */
-  readonly bodies: PackedBodies | null;
+  readonly bodies: SelectorBodies | null;
 }
 
 /** Bodies end to end; body i begins where body i-1 ends. */
-interface PackedBodies {
+interface SelectorBodies {
   readonly bytes: Uint8Array<ArrayBuffer>;
   readonly ends: readonly number[];
   readonly kinds: readonly PayloadKind[];
@@ -99,7 +99,7 @@ export interface Called {
   /** One {@link VERDICT_CODES} character per element and destination, elements first. */
   readonly codes: string;
   /** For the codes that need more, by position in `codes`, ascending. */
-  readonly extras: readonly Extra[];
+  readonly extras: readonly VerdictExtra[];
   /** What selectors wrote, by position in `codes`, ascending; holds from there to the element's last. */
   readonly changes: readonly Change[];
   /** Changed bodies, end to end. */
@@ -117,17 +117,17 @@ export const VERDICT_CODES = { no: '0', yes: '1', override: '2', error: '3' } as
  * Position, error text, maturity (unix seconds), delay (seconds), tries, and where the selector failed: what is not
  * given is null.
  */
-export type Extra = readonly [
+export type VerdictExtra = readonly [
   at: number,
   error: string | null,
   mature: number | null,
   delay: number | null,
   tries: number | null,
-  place: Place | null,
+  place: SourcePosition | null,
 ];
 
 /** Line and column, from 1. The guest gives those of the script, the worker those of the selector. */
-export type Place = readonly [line: number, column: number];
+export type SourcePosition = readonly [line: number, column: number];
 
 /** Headers are null where they did not change; so is `end`, of the body in `Called.bodies`. */
 type Change = readonly [at: number, headers: readonly string[] | null, end: number | null];

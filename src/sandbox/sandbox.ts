@@ -7,15 +7,15 @@ import { Dispatcher } from './dispatcher.ts';
 import { bodyAllowanceMs, DEFAULT_LIMITS, type SandboxLimits, type SourceProblem } from './limits.ts';
 import {
   type Called,
-  type Extra,
   type LogLine,
   type OverrunCause,
   PAYLOAD_KINDS,
   type PackedElements,
   type PayloadKind,
-  type Place,
   type ProgramSources,
+  type SourcePosition,
   VERDICT_CODES,
+  type VerdictExtra,
 } from './protocol.ts';
 
 /**
@@ -106,7 +106,7 @@ export interface SelectorVerdict {
    */
   readonly error: string | null;
   /** The place in the selector that it names; null if there is none. */
-  readonly place: Place | null;
+  readonly place: SourcePosition | null;
   /** Ms since 1970; null where the selector named none. */
   readonly matureAt: number | null;
   /** Null where the selector named none, or a maturity. */
@@ -439,7 +439,7 @@ interface Written {
   readonly body: Uint8Array | null;
 }
 
-function readVerdict(code: string | undefined, extra: Extra, written: Written): SelectorVerdict {
+function readVerdict(code: string | undefined, extra: VerdictExtra, written: Written): SelectorVerdict {
   const accepted = code === VERDICT_CODES.yes || code === VERDICT_CODES.override;
   const [, error, mature, delay, tries, place] = extra;
   return {
@@ -453,7 +453,7 @@ function readVerdict(code: string | undefined, extra: Extra, written: Written): 
   };
 }
 
-const NO_EXTRA: Extra = [0, null, null, null, null, null];
+const NO_EXTRA: VerdictExtra = [0, null, null, null, null, null];
 
 /**
  * How a selector sees a body: `application/json`, `text/json` and `…+json` as a parsed value, `text/*` as text,

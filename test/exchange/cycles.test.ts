@@ -6,8 +6,8 @@ import { declare } from './node.ts';
 
 const ALL = { name: 'all', maySee: () => true, maySeeBodies: () => true };
 
-function edge(id: string, src: string, ...dst: readonly string[]): Edge {
-  return { id, declaration: declare(src, dst) };
+function edge(key: string, src: string, ...dst: readonly string[]): Edge {
+  return { key, declaration: declare(src, dst) };
 }
 
 /** `size` exchanges, each to the source of the next, the last to that of the first. */
@@ -47,10 +47,10 @@ function lengths(edges: readonly Edge[], { declaration: { src, dst } }: Edge): n
 }
 
 function mustBeLoop(loop: readonly string[], edges: readonly Edge[]): void {
-  const declared = new Map(edges.map(({ id, declaration }) => [id, declaration]));
+  const declared = new Map(edges.map(({ key, declaration }) => [key, declaration]));
   assert.equal(loop[0], loop.at(-1));
-  for (const [i, id] of loop.slice(1).entries()) {
-    const [before, after] = [declared.get(loop[i] ?? ''), declared.get(id)];
+  for (const [i, key] of loop.slice(1).entries()) {
+    const [before, after] = [declared.get(loop[i] ?? ''), declared.get(key)];
     assert.ok(before !== undefined && after !== undefined);
     assert.ok(before.dst.map(nameOf).includes(nameOf(after.src)), loop.join('>'));
   }
@@ -68,7 +68,7 @@ describe('The loops through an exchange', () => {
       fc.property(graphs, (edges) => {
         const graph = new ExchangeGraph(edges);
         for (const one of edges) {
-          const loops = graph.loopsThrough(one.id);
+          const loops = graph.loopsThrough(one.key);
           for (const loop of loops) mustBeLoop(loop, edges);
           assert.deepEqual(
             loops.map((loop) => loop.length - 1),
@@ -101,7 +101,7 @@ describe('The loops through an exchange', () => {
     assert.deepEqual(cut, whole?.slice(0, -1));
   });
 
-  it('are one of a single id where a bounded search finds no way back', () => {
+  it('are one of a single key where a bounded search finds no way back', () => {
     const edges = [...ring(50), edge('out', 'N/q0', 'N/nowhere')];
     const graph = new ExchangeGraph(edges, 10);
     assert.deepEqual(graph.loopsThrough('x0'), [['x0']]);
@@ -125,11 +125,11 @@ describe('The destinations of an exchange that lead back', () => {
     fc.assert(
       fc.property(graphs, (edges) => {
         const graph = new ExchangeGraph(edges);
-        for (const { id, declaration } of edges) {
+        for (const { key, declaration } of edges) {
           const back = declaration.dst.map(
             (queue) => distance(edges, nameOf(queue), nameOf(declaration.src)) !== null,
           );
-          assert.deepEqual(graph.returning(id), back.includes(true) ? back : null);
+          assert.deepEqual(graph.returning(key), back.includes(true) ? back : null);
         }
       }),
     );

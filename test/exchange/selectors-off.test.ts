@@ -38,7 +38,7 @@ describe('a stored exchange with a selector on a node with selectors: off', () =
     assert.deepEqual(pending_tids, {});
     assert.equal(await node.total('N', 'from'), 1);
     assert.deepEqual(
-      node.exchanges.overview().map((overview) => [overview.id, overview.stopped]),
+      node.exchanges.overview().map((overview) => [overview.key, overview.stopped]),
       [
         ['plain', false],
         ['x', true],

@@ -75,7 +75,7 @@ describe('While another user has many slow exchanges in the same namespace', () 
     const done = () =>
       harness()
         .exchanges.overview()
-        .filter(({ id }) => id !== honest.id)
+        .filter(({ key }) => key !== honest.id)
         .reduce((sum, { counters }) => sum + (counters.destinations[0]?.matched ?? 0), 0);
     await until(() => done() > 0);
     const before = done();

@@ -307,8 +307,8 @@ describe('A namespace that moves to another engine', () => {
     const destination = { ns: 'A', queue: 'q' };
     const declaration = { src: { ns: 'other', queue: 'q' }, dst: [destination], consumer: {} };
     const counters = zeroExchangeCounters(1);
-    const id = scopedKey('copy', 'other');
-    node.exchanges = [{ id, declaration, stopped: false, lastError: null, counters }];
+    const key = scopedKey('copy', 'other');
+    node.exchanges = [{ key, declaration, stopped: false, lastError: null, counters }];
     const code = 'definition-conflict';
     await assert.rejects(node.create(MIGRATE), { code, message: /: exchange "copy" names it\./ });
     const caller = { ...OPERATOR, maySee: (ns: string) => ns !== 'other' };

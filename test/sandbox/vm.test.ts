@@ -4,10 +4,10 @@ import { loadWasm } from '../../src/sandbox/dispatcher.ts';
 import { DEFAULT_LIMITS } from '../../src/sandbox/limits.ts';
 import { callSize, packElements } from '../../src/sandbox/sandbox.ts';
 import {
-  Call,
   Deadline,
   makeImage,
   readAnswer,
+  SelectorCall,
   SelectorVm,
   VmCache,
 } from '../../src/sandbox/thread/selector-thread.ts';
@@ -32,7 +32,7 @@ function ask(vm: SelectorVm, inputs: Parameters<typeof packElements>[0]): string
   return vm.ask(
     packed.input,
     unhurried.callMs,
-    new Call(packed, { destinations: 1, selectors: 1 }, unhurried, deadline),
+    new SelectorCall(packed, { destinations: 1, selectors: 1 }, unhurried, deadline),
   );
 }
 
@@ -56,7 +56,7 @@ describe('a selector VM', () => {
   it('stops early rather than use up its time, and says how far it came', async () => {
     const vm = await makeVm('env => { for (let i = 0; i < 1e4; i += 1); return true }');
     const packed = packElements(Array(50).fill(element()), 0, 50, false);
-    const call = new Call(packed, { destinations: 1, selectors: 1 }, DEFAULT_LIMITS, deadline);
+    const call = new SelectorCall(packed, { destinations: 1, selectors: 1 }, DEFAULT_LIMITS, deadline);
     deadline.start(unhurried.callMs);
     const { count, codes } = readAnswer(vm.ask(packed.input, -1, call), 50, 1, call);
     assert.deepEqual([count, codes], [1, '1']);
@@ -95,7 +95,7 @@ describe('the elements of one call', () => {
 });
 
 describe('reading what a VM answered', () => {
-  const call = new Call(
+  const call = new SelectorCall(
     packElements([], 0, 0, false),
     { destinations: 2, selectors: 2 },
     DEFAULT_LIMITS,

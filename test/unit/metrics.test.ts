@@ -17,7 +17,7 @@ import { newElement } from '../support/elements.ts';
 const POLICY = plain('N');
 
 const EXCHANGE: ExchangeOverview = {
-  id: 'x1',
+  key: 'x1',
   declaration: { src: { ns: 'N', queue: 'src' }, dst: [{ ns: 'N', queue: 'to' }], consumer: {} },
   stopped: true,
   lastError: null,

@@ -243,9 +243,9 @@ export const exchangeRoutes: readonly Route[] = [
     problems: idProblems,
     async handle(call) {
       const { exchanges } = call.front.parts;
-      const id = await keyIn(call);
-      mustSee(call.user, id, await exchanges.declarationOf(id));
-      const record = exchanges.record(id, call.user);
+      const key = await keyIn(call);
+      mustSee(call.user, key, await exchanges.declarationOf(key));
+      const record = exchanges.record(key, call.user);
       const { version } = record;
       call.text(200, JSON.stringify(record), version === undefined ? [] : ['etag', entityTag(version)]);
     },
@@ -329,10 +329,10 @@ export const exchangeRoutes: readonly Route[] = [
       problems: [...idProblems, 'forbidden'],
       async handle(call) {
         const { exchanges } = call.front.parts;
-        const id = await keyIn(call);
-        const check = (declaration: Declaration): void => mustControl(call.user, id, declaration);
-        if (verb === 'stop') await exchanges.stopExchange(id, check);
-        else await exchanges.startExchange(id, check, call.user);
+        const key = await keyIn(call);
+        const check = (declaration: Declaration): void => mustControl(call.user, key, declaration);
+        if (verb === 'stop') await exchanges.stopExchange(key, check);
+        else await exchanges.startExchange(key, check, call.user);
         call.empty(201);
       },
     }),
@@ -347,9 +347,9 @@ export const exchangeRoutes: readonly Route[] = [
     responses: [{ status: 201, description: 'Deleted.', contentType: null, headers: [CONFIGURED_NOTE] }],
     problems: [...idProblems, 'forbidden'],
     async handle(call) {
-      const id = await keyIn(call);
-      await call.front.parts.exchanges.delete(id, (declaration) => mustControl(call.user, id, declaration));
-      call.empty(201, configuredNote(call, id));
+      const key = await keyIn(call);
+      await call.front.parts.exchanges.delete(key, (declaration) => mustControl(call.user, key, declaration));
+      call.empty(201, configuredNote(call, key));
     },
   }),
   route({
@@ -376,10 +376,10 @@ export const exchangeRoutes: readonly Route[] = [
         const { sample, declaration: given } = parseSample(payload, call.front.parts.clock.now());
         const declaration = given === undefined ? null : parseDeclaration(given, TRIED);
         const { exchanges } = call.front.parts;
-        const id = await keyIn(call);
-        if (declaration === null) mustControl(call.user, id, await exchanges.declarationOf(id));
+        const key = await keyIn(call);
+        if (declaration === null) mustControl(call.user, key, await exchanges.declarationOf(key));
         else mustRule(call.user, declaration, TRIED);
-        call.value(await exchanges.dryRun(id, sample, declaration, { caller: call.user, within: TRIED }));
+        call.value(await exchanges.dryRun(key, sample, declaration, { caller: call.user, within: TRIED }));
       });
     },
   }),
@@ -405,13 +405,13 @@ function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>, wi
 }
 
 /** An exchange whose source the user may not see is answered as unknown. */
-function mustSee(user: User, id: string, { src }: Declaration): void {
-  if (!user.maySee(src.ns)) throw notFound(id);
+function mustSee(user: User, key: string, { src }: Declaration): void {
+  if (!user.maySee(src.ns)) throw notFound(key);
 }
 
 /** For an exchange that exists: names of namespaces that the user may not see must not show. */
-function mustControl(user: User, id: string, declaration: Declaration): void {
-  mustSee(user, id, declaration);
+function mustControl(user: User, key: string, declaration: Declaration): void {
+  mustSee(user, key, declaration);
   const isHidden = declaration.dst.some(({ ns }) => !user.maySee(ns));
   if (isHidden) {
     throw new QuaysideError('forbidden', 'This needs the right write in the namespace of each destination.');
@@ -420,8 +420,8 @@ function mustControl(user: User, id: string, declaration: Declaration): void {
 }
 
 /** What is changed or deleted by a request, and declared in the configuration file, is there again after a restart. */
-function configuredNote(call: HttpCall, id: string): string[] {
-  if (!call.front.parts.exchanges.isConfigured(id)) return [];
+function configuredNote(call: HttpCall, key: string): string[] {
+  if (!call.front.parts.exchanges.isConfigured(key)) return [];
   return [CONFIGURED_NOTE.name, 'the configuration file declares this exchange; a restart brings that back'];
 }
 

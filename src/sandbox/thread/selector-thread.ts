@@ -11,19 +11,19 @@ import { LIMITS } from '../../model/limits.ts';
 import { SERVICE_HEADERS } from '../../model/service-headers.ts';
 import { messageOf } from '../../util/message-of.ts';
 import type { WasmModule } from '../dispatcher.ts';
-import { CALLBACKS, guestScript, type Host } from '../guest.ts';
+import { CALLBACKS, type GuestHost, guestScript } from '../guest.ts';
 import { bodyAllowanceMs, QUICK_TEXT, type SandboxLimits, type SourceProblem } from '../limits.ts';
 import {
   type Called,
-  type Extra,
   type LogLine,
   type Overrun,
   PAYLOAD_KINDS,
   type PackedElements,
   type PayloadKind,
-  type Place,
   type ProgramSources,
   PULSE,
+  type SourcePosition,
+  type VerdictExtra,
   type VmImage,
   type WorkerAnswer,
   type WorkerRequest,
@@ -108,7 +108,7 @@ export class SelectorThread {
     }
   }
 
-  #overrun(vm: SelectorVm, thrown: unknown, call: Call | null = null): Overrun {
+  #overrun(vm: SelectorVm, thrown: unknown, call: SelectorCall | null = null): Overrun {
     const overrun = vm.overrun(thrown);
     if (call === null) return overrun;
     return { ...overrun, inPayload: call.isPayloadToBlame, logs: call.logs };
@@ -123,7 +123,7 @@ export class SelectorThread {
     program.steps ??= this.#readSteps(program.sources);
     const { steps } = program;
     const vm = kept ?? (await this.#newVm());
-    const call = new Call(
+    const call = new SelectorCall(
       elements,
       { destinations: steps.length, selectors: program.selectors },
       this.#limits,
@@ -152,7 +152,7 @@ export class SelectorThread {
   #ask(
     vm: SelectorVm,
     steps: readonly ProgramStep[],
-    call: Call,
+    call: SelectorCall,
     elements: PackedElements,
     logs: boolean,
   ): WorkerAnswer {
@@ -239,7 +239,7 @@ export class VmCache {
  * The worker's side of one call: hands bodies in when a selector touches them, takes what selectors wrote
  * out, and checks it as an insert would. Nothing in here throws: what a selector did wrong goes back as text.
  */
-export class Call implements Host {
+export class SelectorCall implements GuestHost {
   /** In the order of the destinations asked, so ascending. */
   readonly changes: Called['changes'][number][] = [];
   readonly logs: LogLine[] = [];
@@ -393,7 +393,7 @@ function readHeaders(json: string): readonly string[] | string {
 /** How a body is shown to selectors (docs: decisions, "Exchanges"): the reading is lossless or refused. */
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
-/** Text or bytes for the VM, or why there is none: see `Host.payload`. */
+/** Text or bytes for the VM, or why there is none: see `GuestHost.payload`. */
 function showBody(body: Uint8Array, kind: PayloadKind): string | Uint8Array {
   switch (kind) {
     case PAYLOAD_KINDS.bytes:
@@ -445,7 +445,7 @@ const NO_BODIES = new Uint8Array(0);
  * selector ever break out of the VM's language into the VM's memory, this is the wall behind it.
  * @throws Error where it is not as the guest writes it
  */
-export function readAnswer(json: string, elements: number, destinations: number, call: Call): Called {
+export function readAnswer(json: string, elements: number, destinations: number, call: SelectorCall): Called {
   const answer: unknown = JSON.parse(json);
   if (!Array.isArray(answer) || answer.length !== 3) throw malformed('answer');
   const [count, codes, extras] = answer;
@@ -465,7 +465,7 @@ export function readAnswer(json: string, elements: number, destinations: number,
   };
 }
 
-function readExtra(extra: unknown, codes: string): Extra {
+function readExtra(extra: unknown, codes: string): VerdictExtra {
   if (!Array.isArray(extra)) throw malformed('extra');
   const [at, error, mature, delay, tries, place] = extra;
   if (codes[at] === '3' ? typeof error !== 'string' : codes[at] !== '2') throw malformed('extra');
@@ -476,7 +476,7 @@ function readExtra(extra: unknown, codes: string): Extra {
 }
 
 /** The guest names a line of the script, of which the first is ours. */
-function readPlace(place: unknown): Place | null {
+function readPlace(place: unknown): SourcePosition | null {
   if (place === null) return null;
   if (!Array.isArray(place) || place.length !== 2 || !place.every(Number.isSafeInteger)) {
     throw malformed('place');
@@ -581,7 +581,7 @@ export class SelectorVm {
   readonly #ask: JSValueHandle;
   readonly #deadline: Deadline;
   readonly #memory: LinearMemory | null;
-  #host: Host | null = null;
+  #host: GuestHost | null = null;
   /** What went wrong on our side while the VM ran; its call does not count. */
   #fault: Error | null = null;
   /** The last value given to the VM by a callback. The library takes its own hold on it and leaves us ours. */
@@ -671,7 +671,7 @@ export class SelectorVm {
    * @param logs whether console output is wanted
    * @throws whatever ended the call before its time: see {@link overrun}
    */
-  ask(input: string, softMs: number, host: Host, logs = false): string {
+  ask(input: string, softMs: number, host: GuestHost, logs = false): string {
     this.#host = host;
     const text = this.#vm.newString(input);
     const soft = this.#vm.newNumber(softMs);
