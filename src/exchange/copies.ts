@@ -6,11 +6,11 @@ import { bytesOfText } from '../util/byte-text.ts';
 
 // What an element becomes on its way through an exchange, for the loop and for dry runs.
 
-/** Where elements go that no destination accepted, and those that went round too often: in the source's namespace. */
+/** The queues, in the source's namespace, for elements that no destination accepted, and for those with too many hops. */
 export const NO_ROUTE = '__no_route__';
 export const TOO_MANY_HOPS = '__too_many_hops__';
 
-/** What an element carries of the way that it came. */
+/** What the headers of an element say about the exchanges that it passed. */
 export interface History {
   /** How many exchanges it has passed. */
   readonly hops: number;
@@ -18,7 +18,7 @@ export interface History {
   readonly copies: number;
 }
 
-/** A header that is no count was written by a client, and counts as none. */
+/** A header that is not a count was written by a client, and is ignored. */
 export function historyOf({ headers }: Pick<ElementContent, 'headers'>): History {
   let [hops, copies] = [0, 1];
   for (let i = 0; i < headers.length; i += 2) {
@@ -33,8 +33,8 @@ export function historyOf({ headers }: Pick<ElementContent, 'headers'>): History
 }
 
 /**
- * What the destination can store. A copy that is due later needs a maturity; if the destination keeps none, that is a fault of
- * the selector and counts as no, since trying again would not help.
+ * What the destination can store. A copy that is due later needs a maturity; if the destination does not support one, that is an
+ * error of the selector and counts as a rejection, since another try would fail, too.
  */
 export function keepable(
   verdict: SelectorVerdict,

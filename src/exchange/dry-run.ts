@@ -5,8 +5,7 @@ import { checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { memberPath, membersOf, wholeMember, wrongMember } from '../model/members.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
-import type { LogLine } from '../sandbox/protocol.ts';
-import type { SelectorSandbox, SelectorVerdict } from '../sandbox/sandbox.ts';
+import type { DestinationLogLine, SelectorSandbox, SelectorVerdict } from '../sandbox/sandbox.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
 import type { Clock } from '../util/clock.ts';
 import { copyOf, historyOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './copies.ts';
@@ -109,8 +108,8 @@ export async function dryRun(
   }
 }
 
-function linesOf(logs: readonly LogLine[], destination: number): string[] {
-  return logs.filter(([at]) => at === destination).map(([, text]) => text);
+function linesOf(logs: readonly DestinationLogLine[], destination: number): string[] {
+  return logs.filter(([own]) => own === destination).map(([, text]) => text);
 }
 
 function verdictRecord(

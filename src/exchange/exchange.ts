@@ -114,7 +114,7 @@ export class Exchange {
     this.key = key;
     this.declaration = declaration;
     this.owner = owner;
-    // What the one before took is stored first, so that a loop keeps the order of its source.
+    // The elements that the replaced exchange has taken are stored first, so that a loop keeps the order of its source.
     this.#changes = before === null ? Promise.resolve() : before.stop();
     this.cid = `${idOf(key)}-${Math.floor(random() * 2 ** 48).toString(36)}`;
     this.hindrance = hindranceOf(declaration, context);
@@ -127,7 +127,7 @@ export class Exchange {
     const route = routeOf(key, declaration, context);
     const reserves = mustReserve(declaration, context.broker.namespace(declaration.src.ns), route);
     const selectors = declaration.dst.map(({ selector }) => selector ?? null);
-    // Before its first element, which would wait for the thread.
+    // Started before the first element, which would wait for the thread.
     const runsSelectors = this.hindrance === null && selectors.some((selector) => selector !== null);
     if (runsSelectors) void context.sandbox.start();
     this.#program = context.sandbox.open(selectors, { payer: owner });
@@ -204,7 +204,7 @@ export class Exchange {
   }
 }
 
-/** The counters of before, each destination's with the first of the same queue that none has yet. */
+/** The counters of the replaced exchange. Each destination continues those of the first one with the same queue that is not taken. */
 function continued({ declaration, counters }: Exchange, { dst }: Declaration): ExchangeCounters {
   const left = new Set(declaration.dst.keys());
   const before = dst.map(({ ns, queue, selector }) => {
@@ -279,9 +279,9 @@ interface LoopOptions {
   readonly reserves: boolean;
   /** Elements in flight at once. */
   readonly window: number;
-  /** How often each element is copied, at most. */
+  /** Copies of each element, at most. */
   readonly copies: number;
-  /** Bounds the bytes of all exchanges, in the name of their owner. */
+  /** Bounds the bytes in flight of all exchanges, by owner. */
   readonly inFlightLimit: InFlightLimit;
   readonly owner: string;
 }
@@ -308,15 +308,15 @@ class Loop {
   #waitingSince: number | null = null;
   /** Elements taken and not settled, and since when, ms. */
   readonly #inFlight = new Map<ElementId, number>();
-  /** What an element weighed lately. */
+  /** The moving average of the bytes of an element. */
   #bytesEach = USUAL_BYTES;
   /** Resolves when every batch taken so far was sent to be stored. */
   #sent: Promise<void> = Promise.resolve();
   /** Batches that are not settled yet. */
   readonly #open = new Set<Promise<void>>();
-  /** Batches that are not decided yet: each ends its wait, to be returned. */
+  /** Of each batch that is not decided yet, a function that returns it undelivered. */
   readonly #undecided = new Set<() => void>();
-  /** Ends the wait for a batch, with what came. */
+  /** Ends the wait for a batch, with the elements that were delivered. */
   #endWait: ((batch: Delivery[]) => void) | null = null;
   /** Between batches after a failed one. */
   readonly #backoff: Backoff;
@@ -532,7 +532,7 @@ interface ExchangeRoute {
 interface ForwarderOptions {
   readonly lineLimit: LineLimit;
   readonly route: ExchangeRoute;
-  /** The user in whose turn it stores. */
+  /** The user whose turn among users its writes use. */
   readonly owner: string;
   /** Whether elements are reserved; else they were popped, and are finished. */
   readonly reserves: boolean;
@@ -843,7 +843,7 @@ class Forwarder {
     }
   }
 
-  /** A queue has seen it whatever the place of the destination in the declaration, which may have changed since the last try. */
+  /** Does not depend on the position of the destination in the declaration, which may have changed since the last try. */
   #dedupKey({ delivery }: Plan, { destination }: Copy): string {
     const { route } = this.#options;
     const place = destination === null ? -1 : (route.destinations[destination]?.place ?? 0);
@@ -902,7 +902,7 @@ const MAX_ELEMENTS = 10_000;
 
 /** Counts the elements of an exchange that use more of the sandbox than they may, on this node. */
 class Overruns {
-  /** By element, the one that overran last at the end. */
+  /** By element; the one that overran last is the last one. */
   readonly #byElement = new Map<ElementId, number>();
   readonly #inARow = new Set<ElementId>();
 

@@ -179,8 +179,8 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Changes the declaration of an exchange; what it counted, and whether it is stopped, stays. Its new owner is who
-   * changed it. Returns the loops as `create` does.
+   * Changes the declaration of an exchange; its counters, and whether it is stopped, stay. The caller becomes its
+   * owner. Returns the loops as `create` does.
    * @param check throws if the caller may not change the present declaration
    * @throws QuaysideError `precondition-failed` if there is no such exchange, or it has another version; what `check`
    * throws; and as `create`
@@ -276,7 +276,7 @@ export class Exchanges implements Service {
 
   /**
    * Makes this node do what the definitions say, after reading those of all namespaces, or of the given ones. The
-   * engines are read concurrently; what one returns counts, though another fails.
+   * engines are read concurrently; what one returns is applied, though another fails.
    * @throws QuaysideError `storage-unavailable`, `outcome-unknown` if an engine failed
    */
   reload(isWanted?: (namespace: string) => boolean): Promise<void> {
@@ -401,7 +401,7 @@ export class Exchanges implements Service {
       await home.put('exchange', key, value, own?.version ?? null);
     }
     for (const { definitions, definition } of others) {
-      // An engine that shares its store with another has the other's new one there.
+      // Two engines may share a store: then the new definition was stored there, and this delete has no effect on it.
       if (definitions !== home) await unlessChanged(definitions.delete('exchange', key, definition.version));
     }
   }
@@ -551,12 +551,12 @@ class ExchangeRegistry {
     });
   }
 
-  /** Follows changes from now on. What there was before comes with `reload`. */
+  /** Follows changes from now on; `reload` reads what was stored before. */
   start(): void {
     this.#caches.start();
   }
 
-  /** Follows, creates and changes nothing any more. Resolves when nothing is being read. */
+  /** From now on nothing is followed, created or changed. Resolves when nothing is being read. */
   async close(): Promise<void> {
     this.#closed = true;
     this.#caches.stop();
@@ -672,7 +672,7 @@ class ExchangeRegistry {
     }
   }
 
-  /** What the stores that are known to define an exchange say now, the one that counts first. */
+  /** Reads the definitions of an exchange from the stores that are known to have one; the effective one is first. */
   async known(key: string): Promise<Found[]> {
     const found: Found[] = [];
     for (const definitions of this.#storesOf(key)) {
@@ -683,8 +683,7 @@ class ExchangeRegistry {
   }
 
   /**
-   * As `known`; if none is known to define it, what all stores say, read concurrently: another node may have created
-   * it just now.
+   * As `known`. If no store is known to define it, reads all stores concurrently: another node may have created it just now.
    * @throws QuaysideError `exchange-not-found`; `storage-unavailable`, `outcome-unknown` if a store that failed
    * may define it
    */
@@ -719,7 +718,7 @@ class ExchangeRegistry {
     this.#follow(definitions, key, null);
   }
 
-  /** The stores that are known to define an exchange, the one that counts first. */
+  /** The stores that are known to define an exchange; that of the effective definition is first. */
   #storesOf(key: string): Definitions[] {
     return [...this.#caches].flatMap(([definitions, cache]) =>
       cache.get(key) === null ? [] : [definitions],
@@ -739,7 +738,7 @@ class ExchangeRegistry {
     if (definition === null) {
       this.#drop(key);
       if (first === undefined) return;
-      // What was hidden counts now, once it was read again: it may have changed, or be gone.
+      // The hidden definition becomes effective when it was read again: it may have changed, or been deleted.
       this.#caches.of(first).note(key, null);
       this.#caches.of(first).readSoon(key);
       return;

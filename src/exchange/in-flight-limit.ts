@@ -17,7 +17,7 @@ export class InFlightLimit {
   readonly #bytes: number;
   /** Of a larger batch there is one at a time. */
   readonly #maxCounted: number;
-  /** By owner; those who have none are not there. */
+  /** By owner; without those who have none. */
   readonly #byOwner = new Map<string, number>();
   #all = 0;
   #hasLarge = false;
@@ -28,7 +28,7 @@ export class InFlightLimit {
     this.#maxCounted = bytes * GUARANTEED;
   }
 
-  /** Resolves when there is room, in order for each owner; `leave` gives it back. */
+  /** Resolves when there is capacity, in order for each owner; `leave` returns it. */
   async enter(owner: string, bytes: number): Promise<void> {
     const isBehind = this.#waiting.length > 0 && this.#waiting.some((waiting) => waiting.owner === owner);
     if (!isBehind && this.#admits(owner, bytes)) return;

@@ -6,7 +6,7 @@ import type { LoopIds } from './cycles.ts';
 import type { Caller, Declaration } from './declaration.ts';
 import type { Exchange } from './exchange.ts';
 
-/** The exchange record of the spec's 2.4; what follows `stopped` is ours. */
+/** The exchange record of the interface that clients rely on (spec 2.4); the fields after `stopped` are additions. */
 export interface ExchangeRecord {
   readonly src: { readonly q: string; readonly ns: string };
   /** `hidden`: in a namespace that the reader may not see. Then the names are empty, and so is all else about it. */

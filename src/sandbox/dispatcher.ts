@@ -6,8 +6,8 @@ import type { SandboxLimits } from './limits.ts';
 import {
   type Overrun,
   type PackedElements,
+  PROGRESS,
   type ProgramSources,
-  PULSE,
   type VmImage,
   type WorkerAnswer,
   type WorkerMessage,
@@ -20,10 +20,10 @@ import {
  * a busy main thread between them. More would only be lost with it.
  */
 const IN_FLIGHT = 2;
-/** Only what is usually quicker than this is sent ahead: another may need the place, and would wait for all of it. */
+/** Only a request that is usually quicker than this is sent while another runs: one of another user may come, and waits for it. */
 const QUICK_MS = 5;
 
-/** What is asked of the worker, and who pays for it. */
+/** A request to the worker, and whose share of its time it uses. */
 type Job =
   | { readonly kind: 'compile'; readonly payer: Payer; readonly sources: readonly string[] }
   | {
@@ -33,7 +33,7 @@ type Job =
       readonly sources: ProgramSources;
       readonly logs: boolean;
       readonly pack: () => PackedElements;
-      /** What the bodies in it add to the watchdog's patience, ms. */
+      /** What the bodies in it add to the watchdog's limit, ms. */
       readonly allowanceMs: number;
     };
 
@@ -49,12 +49,12 @@ interface SentRequest extends WaitingRequest {
 }
 
 /**
- * Feeds the one selector worker and replaces it when it stops answering.
+ * Sends requests to the one selector worker, and replaces it when it hangs or ends.
  *
- * States of the worker: none (not started yet, or stopped) -> starting -> ready -> lost, which is starting
- * again if anything waits. The request that was running when a ready worker was lost gets an overrun; the
- * one behind it, which had not begun, goes to the next worker. A worker lost before it was ready will not do
- * better the next time: everything that waits is rejected, and the next request tries again.
+ * States of the worker: none (not started yet, or stopped) -> starting -> ready -> ended, which is followed by starting
+ * if requests wait. If a ready worker ends, the request that was running gets an overrun; the one behind it, which had not
+ * started, is sent to the next worker. If a worker ends before it was ready, the next one would fail in the same way:
+ * all waiting requests are rejected, and the next request tries again.
  */
 export class Dispatcher {
   readonly #limits: SandboxLimits;
@@ -62,12 +62,12 @@ export class Dispatcher {
   readonly #ending = new Set<Promise<void>>();
   readonly #waiting = new RequestQueue<WaitingRequest>();
   #sent: SentRequest[] = [];
-  /** Programs that the present worker knows. */
+  /** Programs that the current worker knows. */
   readonly #known = new Set<number>();
   /** Programs whose last call was quick. */
   readonly #quick = new Set<number>();
   #worker: WorkerHandle | null = null;
-  /** The worker's successor, made when it seemed stuck and kept from then on: a start takes 150 ms. */
+  /** The worker's successor, started when the worker seems stuck, and kept from then on: a start takes 150 ms. */
   #spare: WorkerHandle | null = null;
   #image: VmImage | null = null;
   #seq = 0;
@@ -75,7 +75,7 @@ export class Dispatcher {
 
   constructor(clock: Clock, limits: SandboxLimits) {
     this.#limits = limits;
-    this.#watchdog = new Watchdog(clock, () => this.#pulse(), {
+    this.#watchdog = new Watchdog(clock, () => this.#progress(), {
       busyMs: async () => (await this.#worker?.busyMs()) ?? 0,
       onSuspect: () => {
         this.#spare ??= this.#start();
@@ -101,7 +101,7 @@ export class Dispatcher {
     return new Promise((resolve, reject) => {
       const program = job.kind === 'call' ? job.program : 0;
       this.#waiting.push({ job, payer: job.payer, program, resolve, reject });
-      this.#feed();
+      this.#sendNext();
     });
   }
 
@@ -112,20 +112,20 @@ export class Dispatcher {
   }
 
   stop(): Promise<void> {
-    this.#stopping ??= this.#end();
+    this.#stopping ??= this.#close();
     return this.#stopping;
   }
 
-  async #end(): Promise<void> {
+  async #close(): Promise<void> {
     this.#watchdog.stop();
     this.#rejectAll(stopped());
-    for (const worker of [this.#worker, this.#spare]) if (worker !== null) this.#letGo(worker);
+    for (const worker of [this.#worker, this.#spare]) if (worker !== null) this.#terminate(worker);
     this.#worker = null;
     this.#spare = null;
     await Promise.all(this.#ending);
   }
 
-  #feed(): void {
+  #sendNext(): void {
     if (this.#waiting.isEmpty) return;
     this.#worker ??= this.#start();
     if (!this.#worker.ready) return;
@@ -134,12 +134,12 @@ export class Dispatcher {
       if (next === null) break;
       this.#send(this.#worker, next);
     }
-    this.#watchdog.look();
+    this.#watchdog.check();
   }
 
   /**
-   * While a request runs, only a quick one is sent ahead, of another payer if there is one: whatever comes then waits
-   * for the one that runs, and no longer.
+   * While a request runs, only a quick one is sent behind it, of another payer if there is one. So a request that comes now
+   * waits for little more than the one that runs.
    */
   #next(): WaitingRequest | null {
     if (this.#sent.length === 0) return this.#waiting.next();
@@ -168,21 +168,21 @@ export class Dispatcher {
     const worker: WorkerHandle = new WorkerHandle(this.#limits, this.#image, {
       onReady: (image) => {
         this.#image = image;
-        this.#feed();
+        this.#sendNext();
       },
-      onMessage: ({ seq, ms, answer }) => this.#answered(seq, ms, answer),
-      onLost: (error) => this.#lost(worker, error),
+      onMessage: ({ seq, ms, answer }) => this.#onAnswer(seq, ms, answer),
+      onLost: (error) => this.#onLost(worker, error),
     });
     return worker;
   }
 
-  #answered(seq: number, ms: number, answer: WorkerAnswer): void {
+  #onAnswer(seq: number, ms: number, answer: WorkerAnswer): void {
     const head = this.#sent.shift();
     if (head?.seq !== seq) throw new Error('the selector worker answered out of order');
     this.#charge(head, ms);
     head.resolve(answer);
-    if (this.#waiting.isEmpty) this.#watchdog.look();
-    else this.#feed();
+    if (this.#waiting.isEmpty) this.#watchdog.check();
+    else this.#sendNext();
   }
 
   #charge(sent: SentRequest, ms: number): void {
@@ -191,10 +191,10 @@ export class Dispatcher {
     else this.#quick.delete(sent.program);
   }
 
-  #lost(worker: WorkerHandle, error: Error): void {
+  #onLost(worker: WorkerHandle, error: Error): void {
     if (worker === this.#spare) {
       this.#spare = null;
-      this.#letGo(worker);
+      this.#terminate(worker);
     } else if (worker.ready) {
       this.#replace({
         outcome: 'overrun',
@@ -205,16 +205,16 @@ export class Dispatcher {
     } else {
       this.#known.clear();
       this.#worker = null;
-      this.#letGo(worker);
+      this.#terminate(worker);
       this.#rejectAll(
         new QuaysideError('internal', 'The selector worker cannot be started.', { cause: error }),
       );
     }
   }
 
-  /** Takes the next worker before the old one is ended: that one may take its time to go. */
+  /** Uses the next worker before the old one is terminated, which may take some time. */
   #replace(overrun: Overrun): void {
-    const { head } = this.#pulse();
+    const { head } = this.#progress();
     if (head !== null) this.#charge(head, head.limitMs);
     const others = this.#sent.filter((sent) => sent !== head);
     this.#sent = [];
@@ -223,12 +223,12 @@ export class Dispatcher {
     this.#worker = this.#spare;
     this.#spare = null;
     this.#known.clear();
-    this.#feed();
-    if (old !== null) this.#letGo(old);
+    this.#sendNext();
+    if (old !== null) this.#terminate(old);
     head?.resolve(overrun);
   }
 
-  #letGo(worker: WorkerHandle): void {
+  #terminate(worker: WorkerHandle): void {
     const ended = worker.terminate().finally(() => this.#ending.delete(ended));
     this.#ending.add(ended);
   }
@@ -239,9 +239,9 @@ export class Dispatcher {
     for (const { reject } of all) reject(error);
   }
 
-  #pulse(): { head: SentRequest | null; steps: number } {
-    const { finished, steps } = this.#worker?.pulse ?? { finished: 0, steps: 0 };
-    // What the worker has finished is on its way here, even if this thread was too busy to receive it.
+  #progress(): { head: SentRequest | null; steps: number } {
+    const { finished, steps } = this.#worker?.progress ?? { finished: 0, steps: 0 };
+    // A request that the worker has finished is not running, even if this thread was too busy to receive its answer.
     return { head: this.#sent.find(({ seq }) => seq > finished) ?? null, steps };
   }
 }
@@ -258,13 +258,13 @@ interface WorkerEvents {
   /** Called once, before any message, when requests may be sent. The image serves later workers. */
   onReady(image: VmImage): void;
   onMessage(message: Extract<WorkerMessage, { kind: 'answer' }>): void;
-  /** Called once when it ends without having been asked to, or cannot start. */
+  /** Called once when it ends without `terminate`, or cannot start. */
   onLost(error: Error): void;
 }
 
-/** One selector worker thread, from its start to its end. Nothing comes from it after `terminate`. */
+/** One selector worker thread. It calls no event after `terminate`. */
 class WorkerHandle {
-  readonly #pulse = new Int32Array(new SharedArrayBuffer(PULSE.length * Int32Array.BYTES_PER_ELEMENT));
+  readonly #progress = new Int32Array(new SharedArrayBuffer(PROGRESS.length * Int32Array.BYTES_PER_ELEMENT));
   readonly #events: WorkerEvents;
   readonly #limits: SandboxLimits;
   readonly #image: VmImage | null;
@@ -286,23 +286,23 @@ class WorkerHandle {
     this.#worker?.postMessage(request, handedOver ? [request.elements.bodies.bytes.buffer] : []);
   }
 
-  /** `seq` of the last request it finished, and the number of steps so far: read without asking it. */
-  get pulse(): { readonly finished: number; readonly steps: number } {
+  /** `seq` of the last request it finished, and the number of steps so far: read from shared memory. */
+  get progress(): { readonly finished: number; readonly steps: number } {
     return {
-      finished: Atomics.load(this.#pulse, PULSE.finished),
-      steps: Atomics.load(this.#pulse, PULSE.steps),
+      finished: Atomics.load(this.#progress, PROGRESS.finished),
+      steps: Atomics.load(this.#progress, PROGRESS.steps),
     };
   }
 
-  /** Whether its VM reads or writes the payload of an element: also known of a thread that answers nothing. */
+  /** Whether its VM reads or writes the payload of an element; known also if the thread hangs. */
   get isInPayload(): boolean {
-    return Atomics.load(this.#pulse, PULSE.inPayload) === 1;
+    return Atomics.load(this.#progress, PROGRESS.inPayload) === 1;
   }
 
-  /** Processor time since its last step, ms; known of a thread that answers nothing, too. */
+  /** Processor time since its last step, ms; known also if the thread hangs. */
   async busyMs(): Promise<number> {
     if (this.#worker === null) return 0;
-    const before = Atomics.load(this.#pulse, PULSE.cpuMs);
+    const before = Atomics.load(this.#progress, PROGRESS.cpuMs);
     const { user, system } = await this.#worker.cpuUsage();
     return (user + system) / 1000 - before;
   }
@@ -320,7 +320,7 @@ class WorkerHandle {
     const setup: WorkerSetup = {
       wasm: module,
       limits: this.#limits,
-      pulse: this.#pulse.buffer as SharedArrayBuffer,
+      progress: this.#progress.buffer as SharedArrayBuffer,
       image: this.#image,
     };
     // Built files are JavaScript; in the working tree Node runs the TypeScript.
@@ -350,7 +350,7 @@ class WorkerHandle {
 
   #lost(error: Error): void {
     if (this.#terminated !== null) return;
-    // Whatever is left of it is not to be heard again.
+    // From now on its remaining messages and its exit are ignored.
     void this.terminate();
     this.#events.onLost(error);
   }
@@ -387,30 +387,33 @@ export function loadWasm(): Promise<WasmModule> {
   return loading;
 }
 
-/** Who pays for what the worker does: a user, or the node itself with an empty name. No user has an empty name. */
+/**
+ * The user whose share of the worker's time a request uses: the owner of an exchange, or the caller of a check. Empty: the node
+ * itself; no user has an empty name.
+ */
 export type Payer = string;
 
-/** What waits: who pays for it, and of which program it is. Checks are of program 0. */
+/** A request that waits, and its program; checks have program 0. */
 export interface QueuedRequest {
   readonly payer: Payer;
   readonly program: number;
 }
 
-/** Time that a key has used, ms, and its last request of that. */
+/** Processor time that all requests of a key have used, ms, and that of the last one. */
 interface KeyUsage {
   used: number;
   readonly last: number;
 }
 
 /**
- * Self-clocked fair queueing: next goes the key that will have used least, if its request takes as long as its last one
- * did. A key that had nothing waiting starts at what those who wait have used at least, so that nobody saves up time
- * for later; and of those that start level, the quick ones go first.
+ * Self-clocked fair queueing. Next is the key that will have used the least time if its request takes as long as its last one.
+ * A key that had no request waiting starts with the least that any waiting key has used, so that idle time gives no credit. Of
+ * keys that have used the same, the one with quick requests is next.
  */
 class FairQueue<K, V> {
   readonly #waiting = new Map<K, V>();
   readonly #usage = new Map<K, KeyUsage>();
-  /** No key that waits has used less. */
+  /** The least time that a waiting key has used. */
   #least = 0;
 
   get isEmpty(): boolean {
@@ -441,7 +444,7 @@ class FairQueue<K, V> {
     return false;
   }
 
-  /** The key whose turn it is among those that may go (null: all); of equal ones the first that came. */
+  /** The next key among those that may go (null: all); of equal ones the one that came first. */
   next(mayGo: ((key: K, value: V) => boolean) | null): [K, V] | null {
     let next: [K, V] | null = null;
     let nextEnd = Infinity;
@@ -477,15 +480,15 @@ const NOT_USED: KeyUsage = { used: 0, last: 0 };
 const MAX_IDLE_KEYS = 1000;
 
 /**
- * Requests that wait for the one worker, shared by time used: first among those who pay, and among the programs of
- * each in the same way. So what one user runs, however much and however slow, holds up a request of another by one
- * request, and a slow exchange holds up a quick one of the same user no more than that.
+ * Requests that wait for the one worker. Its time is shared fairly among payers, and among the programs of each payer. So
+ * however much one user runs, and however slow it is, it delays a request of another user by one request, and a slow exchange
+ * delays a quick one of the same user by no more than that.
  */
 export class RequestQueue<T extends QueuedRequest> {
   readonly #payers = new FairQueue<Payer, FairQueue<number, T[]>>();
   /** Kept while the payer has nothing waiting: it knows what each program used. */
   readonly #programs = new Map<Payer, FairQueue<number, T[]>>();
-  /** What had been sent and came back. */
+  /** Requests that had been sent to a worker that ended before it started them. */
   #first: T[] = [];
 
   get isEmpty(): boolean {
@@ -502,12 +505,12 @@ export class RequestQueue<T extends QueuedRequest> {
     if (this.#payers.get(payer) === undefined) this.#payers.add(payer, own);
   }
 
-  /** Before everything else: for what was its turn already. */
+  /** Before everything else: for requests whose turn it was already. */
   putFirst(item: T): void {
     this.#first.unshift(item);
   }
 
-  /** The request whose turn it is, of those that may go; null: any may. */
+  /** The next request, of those that may go; null: any may. */
   next(mayGo: ((request: QueuedRequest) => boolean) | null = null): T | null {
     if (this.#first.length > 0) {
       const first = mayGo === null ? 0 : this.#first.findIndex(mayGo);
@@ -524,13 +527,13 @@ export class RequestQueue<T extends QueuedRequest> {
     return item;
   }
 
-  /** A request took so long. */
+  /** Notes how long a request took. */
   charge({ payer, program }: QueuedRequest, ms: number): void {
     this.#payers.charge(payer, ms);
     this.#programs.get(payer)?.charge(program, ms);
   }
 
-  /** Everything that waits, which then waits no more. */
+  /** Removes and returns all. */
   clear(): T[] {
     const waiting = [...this.#payers.values].flatMap((programs) => [...programs.values].flat());
     const all = [...this.#first, ...waiting];
@@ -543,74 +546,74 @@ export class RequestQueue<T extends QueuedRequest> {
   }
 }
 
-/** How far the watched thread has come; any difference is a sign of life. */
-export interface Pulse {
-  /** The request that it should be busy with; null: none, and then there is nothing to watch. */
+/** How far the watched thread has come: it is not stuck while this changes. */
+export interface Progress {
+  /** The request that it should be running; null: none, and then there is nothing to watch. */
   readonly head: { readonly limitMs: number } | null;
   readonly steps: number;
 }
 
-/** What a watchdog asks and tells. */
+/** What a watchdog queries, and what it reports. */
 interface WatchdogEvents {
-  /** Processor time that the thread has used since its last sign of life, ms. May reject once it has ended. */
+  /** Processor time that the thread has used since its last progress, ms. May reject once it has ended. */
   busyMs(): Promise<number>;
-  /** Silent for two fifths of the limit: time to get a successor ready. Once for each silence. */
+  /** No progress for two fifths of the limit: time to start a successor. Called once for each standstill. */
   onSuspect(): void;
-  /** Silent for the whole limit, and busy with it. Looking has stopped. */
+  /** The thread is stuck. The watchdog has stopped. */
   onStuck(): void;
 }
 
-/** How often the pulse is felt, as a part of the limit. */
-const LOOKS = 10;
-/** Looks without a sign of life before a successor is made ready. */
-const SUSPECT_AFTER = 4;
-/** The part of the limit that the thread must have been running for; else it is the machine that is busy. */
-const BUSY = 0.4;
-/** How many times the limit a thread may be silent, running or not. */
-const PATIENCE = 4;
+/** How many times the progress is checked within the limit. */
+const CHECKS_PER_LIMIT = 10;
+/** Checks without progress before a successor is started. */
+const SUSPECT_AFTER_CHECKS = 4;
+/** The part of the limit that a stuck thread must have been running for; else it is the machine that is busy. */
+const MIN_BUSY_PART = 0.4;
+/** How many times the limit a thread may make no progress, running or not. */
+const MAX_LIMITS = 4;
 
 /**
- * Notices a thread that has shown no sign of life for longer than its request may take. It judges by what
- * the thread wrote to shared memory, not by messages: a main thread that was itself busy for a second finds
- * its thread's answers waiting and must not take them for silence. And a thread that the machine did not let
- * run is not stuck: under a load of six on two cores good selectors were seen to wait for 250 ms and more.
+ * Detects a thread that has made no progress for longer than its request may take. It reads what the thread wrote to shared
+ * memory, not its messages: if the main thread itself was busy for a second, the thread's answers are still in its event queue,
+ * and the thread is not stuck. Nor is a thread that the machine did not let run: under a load of six on two cores, harmless
+ * selectors had to wait for 250 ms and more.
  */
 export class Watchdog {
   readonly #clock: Clock;
-  readonly #feel: () => Pulse;
+  readonly #readProgress: () => Progress;
   readonly #events: WatchdogEvents;
-  #seen: Pulse = { head: null, steps: 0 };
+  #seen: Progress = { head: null, steps: 0 };
   #seenAt = 0;
   #suspected = false;
-  #judging = false;
+  #isConfirming = false;
   #cancel: CancelTimer | null = null;
 
-  constructor(clock: Clock, feel: () => Pulse, events: WatchdogEvents) {
+  constructor(clock: Clock, readProgress: () => Progress, events: WatchdogEvents) {
     this.#clock = clock;
-    this.#feel = feel;
+    this.#readProgress = readProgress;
     this.#events = events;
   }
 
-  /** To be called whenever the head changes: time counts from here, and looking goes on while there is one. */
-  look(): void {
-    const { head, silentMs } = this.#listen();
+  /** To be called whenever the head changes. The watchdog then checks regularly while there is a head. */
+  check(): void {
+    const { head, standstillMs } = this.#readStandstill();
     if (head === null) return;
-    if (silentMs >= head.limitMs * PATIENCE) {
+    if (standstillMs >= head.limitMs * MAX_LIMITS) {
       this.#giveUp();
       return;
     }
-    if (silentMs >= head.limitMs) void this.#judge(head.limitMs * BUSY);
-    if (!this.#suspected && silentMs >= (head.limitMs / LOOKS) * SUSPECT_AFTER) {
+    if (standstillMs >= head.limitMs) void this.#confirmStuck(head.limitMs * MIN_BUSY_PART);
+    if (!this.#suspected && standstillMs >= (head.limitMs / CHECKS_PER_LIMIT) * SUSPECT_AFTER_CHECKS) {
       this.#suspected = true;
       this.#events.onSuspect();
     }
-    this.#cancel ??= this.#clock.after(head.limitMs / LOOKS, () => {
+    this.#cancel ??= this.#clock.after(head.limitMs / CHECKS_PER_LIMIT, () => {
       this.#cancel = null;
-      this.look();
+      this.check();
     });
   }
 
-  /** Stops looking until the next {@link look}. */
+  /** Stops checking until the next {@link check}. */
   stop(): void {
     this.#cancel?.();
     this.#cancel = null;
@@ -618,26 +621,26 @@ export class Watchdog {
     this.#suspected = false;
   }
 
-  #listen(): { head: Pulse['head']; silentMs: number } {
+  #readStandstill(): { head: Progress['head']; standstillMs: number } {
     const now = this.#clock.monotonic();
-    const { head, steps } = this.#feel();
+    const { head, steps } = this.#readProgress();
     if (head !== this.#seen.head || steps !== this.#seen.steps) {
       this.#seen = { head, steps };
       this.#seenAt = now;
       this.#suspected = false;
     }
-    return { head, silentMs: now - this.#seenAt };
+    return { head, standstillMs: now - this.#seenAt };
   }
 
-  async #judge(atLeastMs: number): Promise<void> {
-    if (this.#judging) return;
-    this.#judging = true;
-    const silence = this.#seen;
-    // A thread that cannot be queried has just ended, which is handled elsewhere.
+  async #confirmStuck(atLeastMs: number): Promise<void> {
+    if (this.#isConfirming) return;
+    this.#isConfirming = true;
+    const standstill = this.#seen;
+    // The query fails if the thread has just ended, which `onLost` handles.
     const busyMs = await this.#events.busyMs().catch(() => 0);
-    this.#judging = false;
-    this.#listen();
-    if (busyMs >= atLeastMs && this.#seen === silence && silence.head !== null) this.#giveUp();
+    this.#isConfirming = false;
+    this.#readStandstill();
+    if (busyMs >= atLeastMs && this.#seen === standstill && standstill.head !== null) this.#giveUp();
   }
 
   #giveUp(): void {

@@ -3,19 +3,18 @@ import type { SourcePosition, VerdictExtra } from './protocol.ts';
 // In the VM's own library: what it throws when its heap is full.
 declare const InternalError: ErrorConstructor;
 
-/** What the worker gives the VM. Strings begin with one character that says what they are. */
+/** What the worker offers to the VM. The first character of a string says what it is. */
 export interface GuestHost {
-  /** Element `at`'s body as it stands: `=` and text, bytes, or `!` and why there is none to be had. */
+  /** The current body of element `at`: `=` and text, bytes, or `!` and why it cannot be read. */
   payload(at: number): string | Uint8Array;
   /**
-   * Stores what the destination at position `at` of the answer leaves behind: headers as a JSON array of
-   * names and values, and the payload (`=` and text, or bytes); null for what it did not change. Both or
-   * neither. Answers why not, or null.
+   * Stores what the selector at position `at` of the codes changed: headers as a JSON array of names and values, and the
+   * payload (`=` and text, or bytes); null for what it did not change. Stores both or neither. Returns an error, or null.
    */
   seal(at: number, headers: string | null, payload: string | Uint8Array | null): string | null;
   /**
-   * The VM begins or ends to read or write a payload as JSON. Time that this takes is the element's doing. Called for
-   * texts longer than `GuestLimits.quickText` only; `payload` begins the reading by itself.
+   * The VM starts or ends reading or writing a payload as JSON: this time does not count against the selectors. Called for
+   * texts longer than `GuestLimits.quickText` only; `payload` itself marks the start of reading.
    */
   converting(isOn: boolean): void;
   /** A line that a selector wrote to its console: `=` and text. */
@@ -23,7 +22,7 @@ export interface GuestHost {
 }
 
 interface GuestLimits {
-  /** Characters of JSON that are always converted in no time. */
+  /** JSON of at most this many characters is converted without being timed. */
   readonly quickText: number;
   /** Lines of console output in one call. */
   readonly logLines: number;
@@ -56,12 +55,12 @@ export function guestScript(limits: GuestLimits): string {
 /** What the worker calls. */
 interface Guest {
   /**
-   * Adds the next destination of the program: its selector, null for "always", or why it cannot be asked.
-   * One that `isPure` changes nothing, if it finds only data in the message.
+   * Adds the next destination of the program: its selector, null for "always", or why it cannot run.
+   * One that `isPure` changes nothing if the message has only data.
    */
   add(step: Selector | string | null, isPure: boolean): void;
   /**
-   * Asks every destination for each element of `PackedElements.input`, in order, until `softMs` have passed.
+   * Runs every selector for each element of `PackedElements.input`, in order, until `softMs` have passed.
    * Returns JSON: `[how many elements, codes, extras]` as in `Called`.
    * @param logs whether console output is wanted
    */
@@ -72,8 +71,8 @@ type Selector = (env: object) => unknown;
 
 /**
  * Runs inside the VM, after {@link harden}; the VM gets this function's text. Everything that a selector
- * gives or throws is looked at in here, under the deadline: a getter, a `toString` or a proxy trap of its
- * making never runs anywhere else. It answers with text of its own writing only.
+ * returns or throws is read in here, under the deadline: a getter, a `toString` or a proxy trap of a selector
+ * never runs anywhere else. It returns only strings that it wrote itself.
  */
 function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Guest {
   const { parse, stringify } = JSON;
@@ -88,14 +87,14 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
   type Element = [id: string, tries: number, mature: number, kind: number, headers: Headers];
   const program: { step: Selector | string | null; isPure: boolean }[] = [];
 
-  const asSecond = (name: string, value: unknown, most: number): number | null => {
+  const asSecond = (name: string, value: unknown, max: number): number | null => {
     if (value === undefined || value === null) return null;
     if (typeof value !== 'number' || isNotNumber(value))
       throw new TypeError(`${name} must be a number of seconds`);
-    return value < 0 ? 0 : value > most ? most : value;
+    return value < 0 ? 0 : value > max ? max : value;
   };
 
-  /** The element being asked: whose headers are written while a selector runs. */
+  /** The element whose selectors run: a write to headers is a write to its headers. */
   let current: Message | null = null;
   /** What selectors see of it: `env.msg`. */
   let view: Message | null = null;
@@ -131,7 +130,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     #isMixed = false;
     /** The payload was used since: it may refer to what selectors can change, be referred to from there, or change by itself. */
     #isLive = false;
-    /** The payload as the worker has it, where that is text. */
+    /** The payload as the worker has it, if that is text. */
     #text: string | null = null;
 
     constructor(at: number, element: Element) {
@@ -223,7 +222,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       message.#before ??= setPrototypeOf({ ...headers }, null);
     }
 
-    /** A text too large for the heap is the element's fault, not the selector's: an error, not an overrun. */
+    /** A text too large for the heap is an error of the element, not an overrun of the selector. */
     #parse(text: string): unknown {
       try {
         return parse(text);
@@ -258,7 +257,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       return stringify(flat);
     }
 
-    /** The payload as it must be stored; null where it is as it was. */
+    /** The payload as it must be stored; null if it did not change. */
     #written(): string | Uint8Array | null {
       const value = this.#payload;
       const kind = this.#element[3];
@@ -322,7 +321,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     preventExtensions: (message) => preventExtensions(expose(message)),
   };
 
-  /** What a selector gave, as a code, or as an extra where it overrides something. @throws TypeError */
+  /** The code of what a selector returned, or an extra if it overrides something. @throws TypeError */
   function reduce(given: unknown, at: number): string | VerdictExtra {
     if (!given) return '0';
     if (typeof given === 'function') throw new TypeError('the selector gave a function; was a call meant?');

@@ -2,39 +2,45 @@ import { QuaysideError } from '../model/errors.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 
 /**
- * What a selector may cost (reliability, section 1). All of it is a parameter, so that a test can make each
- * limit the one that is met first; the values below are the ones in use.
+ * What a selector may cost: see ADR 4. Each limit is a parameter, so that a test can make it the one that is met first. The
+ * values in use are `DEFAULT_LIMITS`.
  */
 export interface SandboxLimits {
   /** Heap of one VM, bytes. */
   readonly memoryBytes: number;
   /** Native stack of one VM, bytes. */
   readonly stackBytes: number;
-  /** Compiling the selectors of one exchange may take this long, ms of processor time. */
+  /**
+   * Processor time to make the selectors of one exchange ready, ms. A check has it twice: once for parsing them and starting a
+   * VM, and once for compiling them in it. The first call of an exchange has it once for all of this.
+   */
   readonly compileMs: number;
   /** One call into a VM, for up to `batch` elements, may take this long, ms of processor time. */
   readonly callMs: number;
-  /** A step that runs for this long without a sign of life loses its worker thread, ms of wall time. */
+  /**
+   * The worker thread is replaced after it made no progress for this long, ms of wall time, if it was running for at least 40 %
+   * of that; else the machine was busy with something else, and it is replaced after four times as long.
+   */
   readonly watchdogMs: number;
   /**
-   * What each mebibyte of body adds to the two budgets above, ms: reading it in and writing it out is the
+   * What each mebibyte of body adds to `callMs` and `watchdogMs`, ms: reading it in and writing it out is the
    * sandbox's own work. Measured 120 to 160 ms a mebibyte for a parse and a stringify inside the VM.
    */
   readonly bodyMsPerMiB: number;
-  /** The most that bodies can add to one call, ms. */
-  readonly bodyMsAtMost: number;
-  /** Elements asked in one call. */
+  /** What bodies can add to one call at most, ms. */
+  readonly maxBodyMs: number;
+  /** Elements in one call, at most. */
   readonly batch: number;
-  /** Bytes of bodies sent along with one call, where that is more than one element. */
+  /** Bytes of bodies in one call, at most; one element is sent however large it is. */
   readonly batchBodyBytes: number;
   /** The longest body that a selector may write, bytes. */
   readonly bodyBytes: number;
-  /** VMs kept alive; the least recently used goes first. An idle one holds about 1.5 MiB. */
+  /** VMs kept alive, at most; the least recently used is closed first. An idle one holds about 1.5 MiB. */
   readonly liveVms: number;
-  /** Linear memory of all VMs kept alive, bytes: WebAssembly memory grows and never shrinks. */
+  /** Linear memory of all VMs kept alive, bytes, at most: WebAssembly memory grows and never shrinks. */
   readonly liveBytes: number;
-  /** Elements in a row that overrun a limit before the rest of a batch is given back unasked. */
-  readonly strikes: number;
+  /** Elements in a row that overrun a limit before the rest of a batch is `unasked`. */
+  readonly maxOverrunsInARow: number;
 }
 
 export const DEFAULT_LIMITS: SandboxLimits = {
@@ -44,21 +50,21 @@ export const DEFAULT_LIMITS: SandboxLimits = {
   callMs: 50,
   watchdogMs: 250,
   bodyMsPerMiB: 400,
-  bodyMsAtMost: 1000,
+  maxBodyMs: 1000,
   batch: 100,
   batchBodyBytes: 64 * 1024,
   bodyBytes: 1024 * 1024,
   liveVms: 64,
   liveBytes: 256 * 1024 * 1024,
-  strikes: 3,
+  maxOverrunsInARow: 3,
 };
 
-/** Characters of JSON that are always converted in no time: the slowest kind takes 5 ms. */
+/** JSON of at most this many characters is converted without being timed: the slowest kind takes 5 ms. */
 export const QUICK_TEXT = 1024;
 
 /** What bodies of this size, written out by up to `writers` destinations, add to a budget, ms. */
 export function bodyAllowanceMs(limits: SandboxLimits, bytes: number, writers: number): number {
-  return Math.min(limits.bodyMsAtMost, (bytes / 2 ** 20) * limits.bodyMsPerMiB * (1 + writers));
+  return Math.min(limits.maxBodyMs, (bytes / 2 ** 20) * limits.bodyMsPerMiB * (1 + writers));
 }
 
 /** Why a selector cannot be used. Line and column count from 1, and are null if nothing points there. */

@@ -3,16 +3,16 @@ import type { WasmModule } from './dispatcher.ts';
 import type { SandboxLimits, SourceProblem } from './limits.ts';
 
 /**
- * What goes between the main thread and the selector worker. Texts and packed buffers rather than object
- * trees: cloning a tree of a hundred elements costs the main thread more than asking them costs the worker.
+ * The messages between the main thread and the selector worker. They hold strings and packed buffers rather than object
+ * trees: cloning a tree of a hundred elements costs the main thread more than running their selectors costs the worker.
  */
 
 /** What the worker is started with. */
 export interface WorkerSetup {
   readonly wasm: WasmModule;
   readonly limits: SandboxLimits;
-  /** Int32 slots: see {@link PULSE}. Shared, so that the watchdog need not wait for a message. */
-  readonly pulse: SharedArrayBuffer;
+  /** Int32 slots: see {@link PROGRESS}. Shared, so that the watchdog need not wait for a message. */
+  readonly progress: SharedArrayBuffer;
   /** What an earlier worker made; null for the first one. */
   readonly image: VmImage | null;
 }
@@ -28,11 +28,11 @@ export interface VmImage {
   readonly ask: number;
 }
 
-/** Slots of `WorkerSetup.pulse`. */
-export const PULSE = {
+/** Slots of `WorkerSetup.progress`. */
+export const PROGRESS = {
   /** `seq` of the last request that the worker finished. */
   finished: 0,
-  /** Grows with every step: a request begun, a VM built, its selectors compiled. */
+  /** Grows with every step: a request started, a VM started, its selectors compiled. */
   steps: 1,
   /** Processor time of the worker's thread when it made its last step, ms. */
   cpuMs: 2,
@@ -41,7 +41,7 @@ export const PULSE = {
   length: 4,
 } as const;
 
-/** How a body is shown to a selector, by its content type and encoding. */
+/** What the payload of an element is in a selector, by its content type and encoding. */
 export const PAYLOAD_KINDS = { json: 0, utf8: 1, latin1: 2, bytes: 3 } as const;
 export type PayloadKind = (typeof PAYLOAD_KINDS)[keyof typeof PAYLOAD_KINDS];
 
@@ -49,9 +49,9 @@ export type PayloadKind = (typeof PAYLOAD_KINDS)[keyof typeof PAYLOAD_KINDS];
 export type ProgramSources = readonly (string | null)[];
 
 export type WorkerRequest =
-  /** Tries to compile selectors in a VM of their own; nothing of it stays. */
+  /** Compiles selectors in a VM of their own, which is then closed. */
   | { readonly kind: 'compile'; readonly seq: number; readonly sources: readonly string[] }
-  /** Asks a program for some elements. `sources` comes with the first call of a program to this worker. */
+  /** Runs the selectors of a program for some elements. `sources` is sent with the first call of a program to this worker. */
   | {
       readonly kind: 'call';
       readonly seq: number;
@@ -61,14 +61,14 @@ export type WorkerRequest =
       readonly logs: boolean;
       readonly elements: PackedElements;
     }
-  /** Forgets a program and its VM. Has no answer. */
+  /** Forgets a program and closes its VM. There is no answer. */
   | { readonly kind: 'close'; readonly program: number };
 
 export interface PackedElements {
   readonly count: number;
   /** JSON: `[[id, tries, mature in seconds, payload kind, {header: value}], …]`. */
   readonly input: string;
-  /** Null until some selector of the program has touched a payload. */
+  /** Null until some selector of the program has used a payload. */
   readonly bodies: SelectorBodies | null;
 }
 
@@ -94,7 +94,7 @@ interface Compiled {
 
 export interface Called {
   readonly outcome: 'called';
-  /** How many elements were asked: the call stops early rather than use up its budget. */
+  /** For how many elements the selectors ran: the call stops early rather than use up its budget. */
   readonly count: number;
   /** One {@link VERDICT_CODES} character per element and destination, elements first. */
   readonly codes: string;
@@ -108,7 +108,7 @@ export interface Called {
   readonly logs: readonly LogLine[];
 }
 
-/** What a selector wrote to `console`, by its position in `Called.codes`. */
+/** What a selector wrote to `console`. `at` is its position in `Called.codes`, which counts on from element to element. */
 export type LogLine = readonly [at: number, text: string];
 
 export const VERDICT_CODES = { no: '0', yes: '1', override: '2', error: '3' } as const;
@@ -129,10 +129,10 @@ export type VerdictExtra = readonly [
 /** Line and column, from 1. The guest gives those of the script, the worker those of the selector. */
 export type SourcePosition = readonly [line: number, column: number];
 
-/** Headers are null where they did not change; so is `end`, of the body in `Called.bodies`. */
+/** Headers are null if they did not change; so is `end`, of the body in `Called.bodies`. */
 type Change = readonly [at: number, headers: readonly string[] | null, end: number | null];
 
-/** A selector touched a payload that was not sent along: call again with bodies. Nothing else happened. */
+/** A selector used a payload, and the call had no bodies: it is to be repeated with them. Nothing else happened. */
 interface NeedsBodies {
   readonly outcome: 'needs-bodies';
 }
@@ -142,7 +142,7 @@ export interface Overrun {
   readonly outcome: 'overrun';
   readonly cause: OverrunCause;
   readonly error: string;
-  /** The time went into reading or writing the payload of an element, which is no fault of the selector. */
+  /** The time was spent on reading or writing the payload of an element, so it does not count against the selector. */
   readonly inPayload: boolean;
   /** As in `Called`, up to where the call was ended. */
   readonly logs?: readonly LogLine[];

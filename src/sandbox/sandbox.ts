@@ -7,7 +7,6 @@ import { Dispatcher } from './dispatcher.ts';
 import { bodyAllowanceMs, DEFAULT_LIMITS, type SandboxLimits, type SourceProblem } from './limits.ts';
 import {
   type Called,
-  type LogLine,
   type OverrunCause,
   PAYLOAD_KINDS,
   type PackedElements,
@@ -19,54 +18,54 @@ import {
 } from './protocol.ts';
 
 /**
- * Asks the selectors of exchanges, in a place that they cannot leave, harm or keep busy for others
- * (reliability, section 1). The thread behind it starts with `start`, or when the first selector is checked or asked.
+ * Runs the selectors of exchanges so that they cannot escape, harm the server, or keep others from running: see ADR 4. Its
+ * thread starts with `start`, or when the first selector is checked or run.
  */
 export interface SelectorSandbox extends Service {
   /**
-   * Checks selectors before their exchange is made: syntax, size, nothing that could not run, and that the
+   * Checks selectors before their exchange is created: syntax, size, no construct that cannot run here, and that the
    * VM compiles them within its time.
-   * @param payer whose time it takes
+   * @param payer whose share of the worker's time it uses
    * @throws QuaysideError `invalid-body`; `details.parameter` is the selector's `path`, `details.extra` has
-   * `line` and `column` (from 1) where there is a place to point at. `shutting-down` after `stop`.
+   * `line` and `column` (from 1) if the error has a position. `shutting-down` after `stop`.
    */
   check(selectors: readonly SelectorSource[], payer: Payer): Promise<void>;
 
   /**
-   * Makes the destinations of one exchange ready to be asked, in their order: a selector's source, or null
-   * for a destination that always takes. Costs no thread and no VM until the first `select`. A selector that
-   * cannot be compiled any more is an error of its destination, at each element.
+   * Opens the program of an exchange. Per destination, in their order: a selector's source, or null for a destination that
+   * accepts every element. Needs no thread and no VM until the first `select`. If a selector that was stored earlier does not
+   * compile any more, its destination fails for each element.
    */
   open(selectors: readonly (string | null)[], options?: ProgramOptions): SelectorProgram;
 }
 
 export interface ProgramOptions {
-  /** Whose time it takes; the node's own if not given. */
+  /** Whose share of the worker's time it uses; the node's own if not given. */
   readonly payer?: Payer;
-  /** Whether answers tell what selectors wrote to their console; false if not given. */
+  /** Whether answers contain what selectors wrote to their console; false if not given. */
   readonly logs?: boolean;
 }
 
 interface SelectorSource {
   readonly source: string;
-  /** Where it stood in what the client sent: `dst[0].selector`. */
+  /** The path of its field in the request: `dst[0].selector`. */
   readonly path: string;
 }
 
-/** The selectors of one exchange. Its VM is nobody else's. */
+/** The selectors of one exchange. No other program uses its VM. */
 export interface SelectorProgram {
   /**
-   * Asks all destinations for each element. Answers in the order of the elements. Batches of any size are
-   * cut to what fits into one call; calls may overlap, and those of other programs come in between.
-   * @throws QuaysideError `shutting-down` after `stop`, `internal` where the thread cannot be started
+   * Runs the selectors of all destinations for each element. Returns the answers in the order of the elements. Batches of any
+   * size are divided into calls; calls may overlap, and those of other programs may run in between.
+   * @throws QuaysideError `shutting-down` after `stop`, `internal` if the thread cannot be started
    */
   select(elements: readonly SelectorInput[]): Promise<SelectorAnswer[]>;
   /**
-   * The same for elements whose bodies were not read, and are empty. Null if a selector wants bodies, now or in an
-   * earlier call: `select` is to be called with them.
+   * The same for elements whose bodies were not read, and are empty. Returns null if a selector needs bodies, now or in an
+   * earlier call: then call `select` with them.
    */
   selectWithoutBodies(elements: readonly SelectorInput[]): Promise<SelectorAnswer[] | null>;
-  /** Lets go of the VM. A `select` after it opens it again. */
+  /** Closes the VM. A later `select` opens it again. */
   close(): void;
 }
 
@@ -76,46 +75,51 @@ export type SelectorInput = Pick<
   'id' | 'tries' | 'matureAt' | 'headers' | 'body' | 'contentType' | 'contentEncoding'
 >;
 
+/** What a selector wrote to `console`, with the index of its destination. */
+export type DestinationLogLine = readonly [destination: number, text: string];
+
 /**
- * What became of one element.
- * - `asked`: one verdict per destination.
+ * The result for one element.
+ * - `asked`: the selectors ran; there is one verdict per destination.
  * - `overrun`: one of the selectors used more time or memory than it may, or the payload took too long to be read for
  *   them (`inPayload`). No destination has a verdict.
- * - `unasked`: three elements before it overran, one after the other, or the program was closed. It goes back without blame.
+ * - `unasked`: the selectors did not run, since `maxOverrunsInARow` elements before it overran, or the program was closed. It
+ *   is to be returned undelivered, without counting a try.
  */
 export type SelectorAnswer =
   | {
       readonly outcome: 'asked';
       readonly verdicts: readonly SelectorVerdict[];
-      readonly logs: readonly LogLine[];
+      readonly logs: readonly DestinationLogLine[];
     }
   | {
       readonly outcome: 'overrun';
       readonly cause: OverrunCause;
       readonly error: string;
       readonly inPayload: boolean;
-      readonly logs?: readonly LogLine[];
+      /** Until the overrun. */
+      readonly logs?: readonly DestinationLogLine[];
     }
   | { readonly outcome: 'unasked' };
 
 export interface SelectorVerdict {
-  /** Whether this destination takes the element. */
+  /** Whether this destination accepts the element. */
   readonly accepted: boolean;
   /**
-   * What the selector threw, at most 200 characters, and its place: `accepted` is then false and its changes are undone.
+   * What the selector threw, at most 200 characters, and its position: `accepted` is then false and its changes are undone.
    */
   readonly error: string | null;
-  /** The place in the selector that it names; null if there is none. */
+  /** The position in the selector where it was thrown; null if it is not known. */
   readonly place: SourcePosition | null;
-  /** Ms since 1970; null where the selector named none. */
+  /** Ms since 1970; null if the selector set none. */
   readonly matureAt: number | null;
-  /** Null where the selector named none, or a maturity. */
+  /** Null if the selector set none, or a maturity. */
   readonly delayMs: number | null;
-  /** Null where the selector named none. */
+  /** Null if the selector set none. */
   readonly tries: number | null;
-  /** What this destination would store, checked as at an insert, its hop aside; null: as the element has them. */
+  /** The headers of this destination's copy, checked as at an insert, without those that the exchange adds; null: unchanged. */
   readonly headers: ElementHeaders | null;
-  /** The same for the body. */
+  /** The body of this destination's copy; null: unchanged. */
   readonly body: Uint8Array | null;
 }
 
@@ -124,7 +128,7 @@ interface SandboxOptions {
   readonly limits?: Partial<SandboxLimits>;
 }
 
-/** The sandbox of `reliability.md` section 1: QuickJS, compiled to WebAssembly, in one worker thread. */
+/** A sandbox of QuickJS, compiled to WebAssembly, in one worker thread. */
 export function makeSandbox(options: SandboxOptions = {}): SelectorSandbox {
   return new WorkerSandbox(options.clock ?? systemClock, { ...DEFAULT_LIMITS, ...options.limits });
 }
@@ -139,7 +143,7 @@ class WorkerSandbox implements SelectorSandbox {
     this.#dispatcher = new Dispatcher(clock, limits);
   }
 
-  /** Returns at once, also if the thread runs: what is asked before it is ready waits for it. */
+  /** Returns at once, also if the thread runs: requests before it is ready wait for it. */
   async start(): Promise<void> {
     this.#dispatcher.start();
   }
@@ -181,7 +185,7 @@ function invalidSelector(path: string, problem: SourceProblem): QuaysideError {
   });
 }
 
-/** A program whose destinations all take everything. */
+/** A program whose destinations all accept every element. */
 class OpenProgram implements SelectorProgram {
   readonly #destinations: number;
 
@@ -209,8 +213,8 @@ class WorkerProgram implements SelectorProgram {
   readonly #logs: boolean;
   readonly #selectors: number;
   /**
-   * Whether bodies are sent along: not before a selector has asked for one. Most look at headers only, and a
-   * selector keeps nothing between calls, so that a call can be made once more with the bodies.
+   * Whether calls contain bodies: not before a selector has used one. Most selectors read headers only, and a
+   * selector keeps nothing between calls, so that a call can be repeated with the bodies.
    */
   #withBodies = false;
   /** How often it was closed. */
@@ -233,8 +237,8 @@ class WorkerProgram implements SelectorProgram {
   }
 
   /**
-   * A call that overran says nothing about its elements: they are asked again one by one, which finds the
-   * culprit and answers the others (reliability 1.4).
+   * A call of several elements that overran does not show which of them was the cause, so it is repeated with one element at
+   * a time. That finds the one that overruns, and verdicts for the others.
    */
   async select(elements: readonly SelectorInput[]): Promise<SelectorAnswer[]> {
     return (await this.#select(elements, true)) ?? [];
@@ -249,7 +253,7 @@ class WorkerProgram implements SelectorProgram {
     try {
       return await this.#answersFor(elements, hasBodies, closes);
     } finally {
-      // A call that waited when the program was closed gave it to the worker once more.
+      // A call that waited when the program was closed has opened it in the worker again.
       if (this.#closes !== closes) this.#dispatcher.close(this.#key);
     }
   }
@@ -261,12 +265,12 @@ class WorkerProgram implements SelectorProgram {
   ): Promise<SelectorAnswer[] | null> {
     const answers: SelectorAnswer[] = [];
     let oneByOneUntil = 0;
-    let strikes = 0;
+    let overrunsInARow = 0;
     while (answers.length < elements.length) {
       const from = answers.length;
       if (this.#withBodies && !hasBodies) return null;
-      // A call after the close would give the worker the program once more, and nobody would take it away again.
-      if (this.#closes !== closes || strikes >= this.#limits.strikes) {
+      // A call after the close would open the program in the worker again, and nothing would close it.
+      if (this.#closes !== closes || overrunsInARow >= this.#limits.maxOverrunsInARow) {
         answers.push({ outcome: 'unasked' });
         continue;
       }
@@ -274,7 +278,7 @@ class WorkerProgram implements SelectorProgram {
       const answer = await this.#call(elements, from, count);
       if (answer.outcome === 'called') {
         answers.push(...readVerdicts(answer, this.#sources.length));
-        strikes = 0;
+        overrunsInARow = 0;
       } else if (answer.outcome === 'needs-bodies') {
         this.#withBodies = true;
       } else if (answer.outcome !== 'overrun') {
@@ -282,8 +286,9 @@ class WorkerProgram implements SelectorProgram {
       } else if (count > 1) {
         oneByOneUntil = from + count;
       } else {
+        // In a call of one element, the positions of log lines are its destinations.
         answers.push(answer);
-        strikes += 1;
+        overrunsInARow += 1;
       }
     }
     return answers;
@@ -316,21 +321,21 @@ function unexpected(outcome: string): Error {
 
 // What the host sends to the worker, and how it reads the reply.
 
-/** How many elements from `from` on go into one call. */
+/** How many elements, from index `from` on, one call has. */
 export function callSize(
   elements: readonly SelectorInput[],
   from: number,
   limits: Pick<SandboxLimits, 'batch' | 'batchBodyBytes'>,
   withBodies: boolean,
 ): number {
-  const most = Math.min(elements.length - from, limits.batch);
-  if (!withBodies) return most;
+  const maxCount = Math.min(elements.length - from, limits.batch);
+  if (!withBodies) return maxCount;
   let bytes = 0;
-  for (let count = 0; count < most; count += 1) {
+  for (let count = 0; count < maxCount; count += 1) {
     bytes += (elements[from + count] as SelectorInput).body.length;
     if (bytes > limits.batchBodyBytes && count > 0) return count;
   }
-  return most;
+  return maxCount;
 }
 
 export function packElements(
@@ -391,7 +396,7 @@ function allAccept(destinations: number): SelectorAnswer {
   return { outcome: 'asked', verdicts: new Array<SelectorVerdict>(destinations).fill(YES), logs: NO_LOGS };
 }
 
-/** What the worker answered, as one answer per element. Most verdicts are one of two objects. */
+/** Converts the worker's answer to one per element. To save allocations, most verdicts are one of two objects. */
 function readVerdicts(called: Called, destinations: number): SelectorAnswer[] {
   const answers: SelectorAnswer[] = [];
   const extras = called.extras.values();
@@ -424,10 +429,10 @@ function readVerdicts(called: Called, destinations: number): SelectorAnswer[] {
   return answers;
 }
 
-const NO_LOGS: readonly LogLine[] = [];
+const NO_LOGS: readonly DestinationLogLine[] = [];
 
-/** The lines of one element, by destination. */
-function logsOf({ logs }: Called, element: number, destinations: number): readonly LogLine[] {
+/** The lines of one element. */
+function logsOf({ logs }: Called, element: number, destinations: number): readonly DestinationLogLine[] {
   const first = element * destinations;
   return logs
     .filter(([at]) => at >= first && at < first + destinations)
@@ -456,9 +461,9 @@ function readVerdict(code: string | undefined, extra: VerdictExtra, written: Wri
 const NO_EXTRA: VerdictExtra = [0, null, null, null, null, null];
 
 /**
- * How a selector sees a body: `application/json`, `text/json` and `…+json` as a parsed value, `text/*` as text,
- * anything else as bytes. Text is UTF-8 unless its charset is Latin-1 or ASCII; another charset, and any
- * content encoding, leaves bytes: to read them is not the sandbox's to guess.
+ * What the payload is in a selector: `application/json`, `text/json` and `…+json` a parsed value, `text/*` a string,
+ * anything else bytes. Text is UTF-8 unless its charset is Latin-1 or ASCII. With another charset or any
+ * content encoding the payload is bytes: the sandbox does not decode what it might decode wrongly.
  */
 function payloadKind(contentType: string | null, contentEncoding: string | null): PayloadKind {
   if (contentType === null || (contentEncoding !== null && contentEncoding !== 'identity')) {
@@ -467,7 +472,7 @@ function payloadKind(contentType: string | null, contentEncoding: string | null)
   const known = seen.get(contentType);
   if (known !== undefined) return known;
   const kind = readKind(contentType);
-  // Producers use a handful of content types; strangers may use any number.
+  // Bounded, since clients may send any number of content types.
   if (seen.size < 256) seen.set(contentType, kind);
   return kind;
 }

@@ -1,15 +1,15 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
-import { type Pulse, Watchdog } from '../../src/sandbox/dispatcher.ts';
+import { type Progress, Watchdog } from '../../src/sandbox/dispatcher.ts';
 import { FakeClock } from '../support/clock.ts';
 
 /** A watchdog on a thread that a test plays. */
 function watched() {
   const clock = new FakeClock();
   const heard: string[] = [];
-  const thread = { pulse: { head: null, steps: 0 } as Pulse, busyMs: 0 };
-  const watchdog = new Watchdog(clock, () => thread.pulse, {
+  const thread = { progress: { head: null, steps: 0 } as Progress, busyMs: 0 };
+  const watchdog = new Watchdog(clock, () => thread.progress, {
     busyMs: async () => thread.busyMs,
     onSuspect: () => heard.push('suspect'),
     onStuck: () => heard.push('stuck'),
@@ -29,9 +29,9 @@ const head = { limitMs: 100 };
 describe('the watchdog of the selector worker', () => {
   it('reports a thread that runs and shows nothing for its limit, after a first suspicion', async () => {
     const { clock, heard, thread, watchdog, pass } = watched();
-    thread.pulse = { head, steps: 0 };
+    thread.progress = { head, steps: 0 };
     thread.busyMs = 90;
-    watchdog.look();
+    watchdog.check();
     await pass(30);
     assert.deepEqual(heard, []);
     await pass(10);
@@ -46,11 +46,11 @@ describe('the watchdog of the selector worker', () => {
   it('counts again from every sign of life and every new head', async () => {
     const { heard, thread, watchdog, pass } = watched();
     thread.busyMs = 1000;
-    thread.pulse = { head, steps: 0 };
-    watchdog.look();
+    thread.progress = { head, steps: 0 };
+    watchdog.check();
     for (let step = 1; step < 5; step += 1) {
       await pass(90);
-      thread.pulse = step % 2 === 0 ? { head, steps: step } : { head: { limitMs: 100 }, steps: step - 1 };
+      thread.progress = step % 2 === 0 ? { head, steps: step } : { head: { limitMs: 100 }, steps: step - 1 };
     }
     assert.equal(heard.includes('stuck'), false);
     await pass(120);
@@ -59,9 +59,9 @@ describe('the watchdog of the selector worker', () => {
 
   it('waits for a thread that the machine does not let run, but not for ever', async () => {
     const { heard, thread, watchdog, pass } = watched();
-    thread.pulse = { head, steps: 0 };
+    thread.progress = { head, steps: 0 };
     thread.busyMs = 39;
-    watchdog.look();
+    watchdog.check();
     await pass(390);
     assert.deepEqual(heard, ['suspect']);
     await pass(20);
@@ -70,11 +70,11 @@ describe('the watchdog of the selector worker', () => {
 
   it('lets a thread off that answers while it is being judged', async () => {
     const { clock, heard, thread, watchdog } = watched();
-    thread.pulse = { head, steps: 0 };
+    thread.progress = { head, steps: 0 };
     thread.busyMs = 100;
-    watchdog.look();
+    watchdog.check();
     clock.advance(100);
-    thread.pulse = { head, steps: 1 };
+    thread.progress = { head, steps: 1 };
     await turn();
     assert.deepEqual(heard, ['suspect']);
     watchdog.stop();
@@ -88,7 +88,7 @@ describe('the watchdog of the selector worker', () => {
       onSuspect: () => {},
       onStuck: () => heard.push('stuck'),
     });
-    watchdog.look();
+    watchdog.check();
     clock.advance(150);
     await turn();
     assert.deepEqual(heard, []);
@@ -97,17 +97,17 @@ describe('the watchdog of the selector worker', () => {
 
   it('has no timer while there is nothing to watch', async () => {
     const { clock, thread, watchdog, pass } = watched();
-    watchdog.look();
+    watchdog.check();
     assert.equal(clock.pending, 0);
-    thread.pulse = { head, steps: 0 };
-    watchdog.look();
-    watchdog.look();
+    thread.progress = { head, steps: 0 };
+    watchdog.check();
+    watchdog.check();
     assert.equal(clock.pending, 1);
-    thread.pulse = { head: null, steps: 1 };
+    thread.progress = { head: null, steps: 1 };
     await pass(20);
     assert.equal(clock.pending, 0);
-    thread.pulse = { head, steps: 1 };
-    watchdog.look();
+    thread.progress = { head, steps: 1 };
+    watchdog.check();
     watchdog.stop();
     assert.equal(clock.pending, 0);
   });

@@ -20,8 +20,8 @@ import {
   PAYLOAD_KINDS,
   type PackedElements,
   type PayloadKind,
+  PROGRESS,
   type ProgramSources,
-  PULSE,
   type SourcePosition,
   type VerdictExtra,
   type VmImage,
@@ -44,14 +44,14 @@ interface Program {
 /**
  * What the selector worker does with a request. One VM per program, that is per exchange, not per selector:
  * the destinations of an element share `env.state`, headers and payload as live objects, which no copy
- * between VMs could keep, and they come from one declaration by one author, so there is nobody to guard from.
+ * between VMs could keep, and they come from one declaration by one author, so they need no protection from each other.
  * It is also cheaper: the payload is parsed once for all destinations (50 µs a KiB), a VM takes 2 ms and
  * 1.5 MiB, a call 60 µs. Exchanges never share a VM; elements are kept apart by `harden`.
  */
 export class SelectorThread {
   readonly #wasm: WasmModule;
   readonly #limits: SandboxLimits;
-  readonly #pulse: Int32Array;
+  readonly #progress: Int32Array;
   readonly #image: VmImage;
   readonly #deadline = new Deadline();
   readonly #programs = new Map<number, Program>();
@@ -60,7 +60,7 @@ export class SelectorThread {
   constructor(setup: WorkerSetup, image: VmImage) {
     this.#wasm = setup.wasm;
     this.#limits = setup.limits;
-    this.#pulse = new Int32Array(setup.pulse);
+    this.#progress = new Int32Array(setup.progress);
     this.#image = image;
     this.#vms = new VmCache(setup.limits);
   }
@@ -75,11 +75,11 @@ export class SelectorThread {
     }
     const answer =
       request.kind === 'compile' ? await this.#compile(request.sources) : await this.#call(request);
-    Atomics.store(this.#pulse, PULSE.finished, request.seq);
+    Atomics.store(this.#progress, PROGRESS.finished, request.seq);
     return { answer, ms: cpuMs() - startedMs };
   }
 
-  /** Parses and compiles. Of what cannot be interrupted, the watchdog ends this thread. */
+  /** Parses and compiles. If something hangs that cannot be interrupted, the watchdog replaces this thread. */
   async #compile(sources: readonly string[]): Promise<WorkerAnswer> {
     this.#deadline.start(this.#limits.compileMs);
     const steps = sources.map((source) => this.#read(source));
@@ -128,7 +128,7 @@ export class SelectorThread {
       { destinations: steps.length, selectors: program.selectors },
       this.#limits,
       this.#deadline,
-      (isOn) => Atomics.store(this.#pulse, PULSE.inPayload, isOn ? 1 : 0),
+      (isOn) => Atomics.store(this.#progress, PROGRESS.inPayload, isOn ? 1 : 0),
     );
     try {
       if (kept === null) {
@@ -145,7 +145,7 @@ export class SelectorThread {
       vm.dispose();
       return overrun;
     } finally {
-      Atomics.store(this.#pulse, PULSE.inPayload, 0);
+      Atomics.store(this.#progress, PROGRESS.inPayload, 0);
     }
   }
 
@@ -158,13 +158,13 @@ export class SelectorThread {
   ): WorkerAnswer {
     this.#deadline.start(this.#limits.callMs);
     const json = vm.ask(elements.input, this.#limits.callMs / 2, call, logs);
-    // A built-in that is never interrupted may come back, late, as if nothing had been.
+    // A built-in that cannot be interrupted may have returned too late.
     if (this.#deadline.passed) return this.#overrun(vm, null, call);
     if (call.needsBodies) return { outcome: 'needs-bodies' };
     return readAnswer(json, elements.count, steps.length, call);
   }
 
-  /** A stored selector was checked when it was stored. Should it not parse any more, its destination says so. */
+  /** A selector was checked when it was stored. If it does not parse any more, that is the error of its destination. */
   #readSteps(sources: ProgramSources): ProgramStep[] {
     return sources.map((source) => {
       if (source === null) return null;
@@ -179,11 +179,11 @@ export class SelectorThread {
     return vm;
   }
 
-  /** A sign of life for the watchdog: what follows has a limit of its own. Returns the thread's processor time, ms. */
+  /** Shows the watchdog progress: what follows has a limit of its own. Returns the thread's processor time, ms. */
   #step(): number {
     const ms = cpuMs();
-    Atomics.store(this.#pulse, PULSE.cpuMs, Math.floor(ms));
-    Atomics.add(this.#pulse, PULSE.steps, 1);
+    Atomics.store(this.#progress, PROGRESS.cpuMs, Math.floor(ms));
+    Atomics.add(this.#progress, PROGRESS.steps, 1);
     return ms;
   }
 }
@@ -198,8 +198,8 @@ function cpuMs(): number {
 }
 
 /**
- * The VMs kept alive between calls, the least recently used first to go: by number, and by linear memory,
- * which a VM never gives back (one that met a large payload once may hold twenty times what it began with).
+ * The VMs kept alive between calls. If there are too many, or if they have too much linear memory, the least recently used are
+ * closed. A VM never shrinks: one that had a large payload once may hold twenty times as much as at its start.
  */
 export class VmCache {
   readonly #limits: Pick<SandboxLimits, 'liveVms' | 'liveBytes'>;
@@ -211,7 +211,7 @@ export class VmCache {
     this.#limits = limits;
   }
 
-  /** Takes a program's VM out, to be put back after use. */
+  /** Removes a program's VM, for use; `put` it afterwards. */
   take(program: number): SelectorVm | null {
     const kept = this.#vms.get(program);
     if (kept === undefined) return null;
@@ -236,14 +236,14 @@ export class VmCache {
 }
 
 /**
- * The worker's side of one call: hands bodies in when a selector touches them, takes what selectors wrote
- * out, and checks it as an insert would. Nothing in here throws: what a selector did wrong goes back as text.
+ * The worker's side of one call: passes bodies to the VM when a selector uses them, takes what selectors wrote, and checks it as
+ * an insert would. Nothing in here throws: an error of a selector is returned as a string.
  */
 export class SelectorCall implements GuestHost {
-  /** In the order of the destinations asked, so ascending. */
+  /** In the order in which the selectors ran, so ascending. */
   readonly changes: Called['changes'][number][] = [];
   readonly logs: LogLine[] = [];
-  /** Whether a body was wanted that did not come along. */
+  /** Whether a body was used that the call did not contain. */
   needsBodies = false;
   readonly #elements: PackedElements;
   readonly #destinations: number;
@@ -261,7 +261,7 @@ export class SelectorCall implements GuestHost {
   #convertingSince: number | null = null;
   #convertedMs = 0;
 
-  /** @param onConverting called when the VM begins or ends to read or write a payload as JSON */
+  /** @param onConverting called when the VM starts or ends reading or writing a payload as JSON */
   constructor(
     elements: PackedElements,
     program: { readonly destinations: number; readonly selectors: number },
@@ -288,7 +288,7 @@ export class SelectorCall implements GuestHost {
     const isWatched = kind === PAYLOAD_KINDS.json && body.length > QUICK_TEXT;
     if (isWatched) this.converting(true);
     const shown = showBody(body, kind);
-    // The guest ends what it goes on to parse; a text may be shorter than its body was.
+    // For longer JSON the guest calls `converting(false)` when it has parsed it; the text may be shorter than the body.
     if (isWatched && (typeof shown !== 'string' || shown[0] !== '=' || shown.length - 1 <= QUICK_TEXT)) {
       this.converting(false);
     }
@@ -307,8 +307,8 @@ export class SelectorCall implements GuestHost {
   }
 
   /**
-   * Whether payloads, not selectors, used up the time of this call: one is being converted still, or that took longer
-   * than bodies of their size are given, and than half of what any call is given.
+   * Whether payloads, not selectors, used up the time of this call: one is still being converted, or converting them took
+   * longer than what their sizes add to the limit, and longer than half of `callMs`.
    */
   get isPayloadToBlame(): boolean {
     if (this.#convertingSince !== null) return true;
@@ -331,7 +331,7 @@ export class SelectorCall implements GuestHost {
     return null;
   }
 
-  /** All written bodies end to end, in a buffer of their own that can be handed over. */
+  /** All written bodies end to end, in a buffer of their own that can be transferred. */
   joinBodies(): Uint8Array<ArrayBuffer> {
     const joined = new Uint8Array(this.#writtenBytes);
     let end = 0;
@@ -342,10 +342,10 @@ export class SelectorCall implements GuestHost {
     return joined;
   }
 
-  /** The bytes of what a selector left; null where they are what is stored already; a text says what is wrong. */
+  /** The bytes of the payload after a selector; null if they did not change; a string is an error. */
   #changedBody(element: number, payload: string | Uint8Array): Uint8Array | string | null {
     const kind = this.#kind(element);
-    // Written without being read: the kind and the body to compare with come with the bodies.
+    // Written without being read: the kind, and the body to compare with, are in a call with bodies.
     if (kind === undefined) {
       this.needsBodies = true;
       return null;
@@ -372,7 +372,7 @@ export class SelectorCall implements GuestHost {
     if (this.#shown.has(element)) return;
     this.#shown.add(element);
     const wanted = bodyAllowanceMs(this.#limits, bytes, this.#writers);
-    const granted = Math.min(wanted, this.#limits.bodyMsAtMost - this.#grantedMs);
+    const granted = Math.min(wanted, this.#limits.maxBodyMs - this.#grantedMs);
     this.#grantedMs += granted;
     this.#deadline.grant(granted);
   }
@@ -390,10 +390,10 @@ function readHeaders(json: string): readonly string[] | string {
   }
 }
 
-/** How a body is shown to selectors (docs: decisions, "Exchanges"): the reading is lossless or refused. */
+/** Rejects bytes that are not UTF-8 rather than replace them: a body that a selector did not change must stay as it is. */
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
-/** Text or bytes for the VM, or why there is none: see `GuestHost.payload`. */
+/** The body as `GuestHost.payload` returns it. */
 function showBody(body: Uint8Array, kind: PayloadKind): string | Uint8Array {
   switch (kind) {
     case PAYLOAD_KINDS.bytes:
@@ -414,20 +414,20 @@ function showBody(body: Uint8Array, kind: PayloadKind): string | Uint8Array {
 }
 
 /**
- * JSON goes into the VM as this engine writes it: the VM's own writing of an unchanged value is then the
- * same text, and one comparison tells that nothing was changed. The stored bytes stay as the producer sent them.
+ * JSON is passed to the VM as this engine serialises it: the VM then serialises an unchanged value to the same string, and one
+ * comparison shows that nothing was changed. The stored bytes stay as the producer sent them.
  */
 function showJson(body: Uint8Array): string {
   try {
     const text = utf8.decode(body);
     return `=${JSON.stringify(JSON.parse(text.charCodeAt(0) === 0xfeff ? text.slice(1) : text))}`;
   } catch (error) {
-    // Writing what is nested deeper than the stack throws; reading it does not.
+    // Serialising a value that is nested deeper than the stack throws; parsing it does not.
     return error instanceof RangeError ? '!the payload is nested too deeply' : '!the payload is not JSON';
   }
 }
 
-/** The bytes of a payload that a selector left behind, as its kind is stored; a text says why there are none. */
+/** The bytes to store for a payload that a selector wrote, by its kind; a string is an error. */
 function writeBody(payload: string | Uint8Array, kind: PayloadKind): Uint8Array | string {
   if (typeof payload !== 'string') return payload;
   const text = payload.slice(1);
@@ -441,9 +441,9 @@ function writeBody(payload: string | Uint8Array, kind: PayloadKind): Uint8Array 
 const NO_BODIES = new Uint8Array(0);
 
 /**
- * Reads what the guest answered. Its shape is checked to the last value although the guest is ours: should a
- * selector ever break out of the VM's language into the VM's memory, this is the wall behind it.
- * @throws Error where it is not as the guest writes it
+ * Reads the guest's answer. Every value of it is checked although the guest is our code: if a selector could ever write to the
+ * VM's memory, it could forge the answer.
+ * @throws Error if it is not as the guest writes it
  */
 export function readAnswer(json: string, elements: number, destinations: number, call: SelectorCall): Called {
   const answer: unknown = JSON.parse(json);
@@ -475,7 +475,7 @@ function readExtra(extra: unknown, codes: string): VerdictExtra {
   return [at, error === null ? null : error.slice(0, 200), mature, delay, tries, readPlace(place)];
 }
 
-/** The guest names a line of the script, of which the first is ours. */
+/** The guest returns a line of the script, whose first line is not the selector's. */
 function readPlace(place: unknown): SourcePosition | null {
   if (place === null) return null;
   if (!Array.isArray(place) || place.length !== 2 || !place.every(Number.isSafeInteger)) {
@@ -490,9 +490,9 @@ function malformed(part: string): Error {
 }
 
 /**
- * How long the running step may still take. It counts the thread's processor time, so that a busy machine
- * does not make a good selector look bad: the watchdog on the main thread bounds the wall time. The wall
- * clock is looked at first, since it costs a third of the other and runs at least as fast.
+ * How long the running step may still take. It counts the thread's processor time, so that a harmless selector does not overrun
+ * on a busy machine; the watchdog on the main thread bounds the wall time. The wall clock is read first, since that costs a
+ * third of reading the processor time, of which no more can have passed.
  */
 export class Deadline {
   #budgetMs = 0;
@@ -534,10 +534,10 @@ export class Deadline {
   }
 }
 
-/** A destination as the VM needs it: a script, null for "always", or why it can never be asked. */
+/** A destination as the VM needs it: a script, null for "always", or why its selector cannot run. */
 type ProgramStep = SelectorScript | { readonly broken: string } | null;
 
-/** What the VM's own error says when its heap is full. */
+/** The message of the VM's own error when its heap is full. */
 const OUT_OF_MEMORY = 'out of memory';
 const TOO_LONG: Overrun = {
   outcome: 'overrun',
@@ -574,7 +574,7 @@ export async function makeImage(wasm: WasmModule, limits: SandboxLimits): Promis
 
 type Three = readonly [JSValueHandle, JSValueHandle, JSValueHandle];
 
-/** One VM with the selectors of one exchange. After anything was thrown out of it, it is to be disposed. */
+/** One VM with the selectors of one exchange. After a method threw, it is to be disposed. */
 export class SelectorVm {
   readonly #vm: QuickJS;
   readonly #add: JSValueHandle;
@@ -582,9 +582,9 @@ export class SelectorVm {
   readonly #deadline: Deadline;
   readonly #memory: LinearMemory | null;
   #host: GuestHost | null = null;
-  /** What went wrong on our side while the VM ran; its call does not count. */
-  #fault: Error | null = null;
-  /** The last value given to the VM by a callback. The library takes its own hold on it and leaves us ours. */
+  /** What a callback threw while the VM ran; `ask` throws it. */
+  #callbackError: Error | null = null;
+  /** The last value that a callback returned to the VM. The library copies the handle, and this one is still to be disposed. */
   #given: JSValueHandle;
 
   static async restore(
@@ -635,7 +635,7 @@ export class SelectorVm {
     return this.#memory?.buffer.byteLength ?? 0;
   }
 
-  /** Adds the destinations. A script that the VM refuses becomes an error of its destination. */
+  /** Adds the destinations. If the VM rejects a script, that is the error of its destination. */
   load(steps: readonly ProgramStep[]): void {
     for (const step of steps) {
       if (step === null) this.#addStep(this.#vm.null);
@@ -648,7 +648,7 @@ export class SelectorVm {
   }
 
   /**
-   * Compiles a script and gives its value to `use`. Returns what the compiler found wrong, null if nothing.
+   * Compiles a script and passes its value to `use`. Returns the compiler's error, or null.
    * No code of the script's author runs: the script's value is a function.
    */
   compile(script: string, use: (selector: JSValueHandle) => void): SourceProblem | null {
@@ -667,9 +667,9 @@ export class SelectorVm {
   }
 
   /**
-   * Calls the guest's `ask`. Returns JSON of the guest's own writing.
+   * Calls the guest's `ask`. Returns JSON that the guest itself wrote.
    * @param logs whether console output is wanted
-   * @throws whatever ended the call before its time: see {@link overrun}
+   * @throws what ended the call early: see {@link overrun}
    */
   ask(input: string, softMs: number, host: GuestHost, logs = false): string {
     this.#host = host;
@@ -681,7 +681,7 @@ export class SelectorVm {
     for (const handle of [text, soft, answer, this.#given]) handle.dispose();
     this.#given = this.#vm.null;
     this.#host = null;
-    if (this.#fault !== null) throw this.#fault;
+    if (this.#callbackError !== null) throw this.#callbackError;
     return json;
   }
 
@@ -689,14 +689,14 @@ export class SelectorVm {
     this.#vm.dispose();
   }
 
-  /** What ended a step, from what it threw. */
+  /** Why a step ended, from what it threw. */
   overrun(thrown: unknown): Overrun {
     if (this.#deadline.passed) return TOO_LONG;
     const message = messageOf(thrown);
     // The second is the library's, for its own part of the heap; the third is an error too large to be read.
     if (message === OUT_OF_MEMORY || message === 'wasm_malloc failed' || message.startsWith('<null>'))
       return TOO_MUCH;
-    // A trap of the WebAssembly code, its machine stack at an end, or an answer that makes no sense.
+    // A trap of the WebAssembly code, an overflow of its machine stack, or a malformed answer.
     return {
       outcome: 'overrun',
       cause: 'crash',
@@ -727,7 +727,7 @@ export class SelectorVm {
     return refusal === null ? this.#vm.null : this.#vm.newString(refusal);
   }
 
-  /** An error of the host's must not be thrown into the VM: its stack would show our paths to a selector. */
+  /** An error of the host must not be thrown into the VM: its stack would show paths of the server to a selector. */
   #guard(callback: (...args: JSValueHandle[]) => JSValueHandle): (...args: JSValueHandle[]) => JSValueHandle {
     return (...args) => {
       this.#given.dispose();
@@ -736,7 +736,7 @@ export class SelectorVm {
         this.#given = callback(...args);
         return this.#given;
       } catch (error) {
-        this.#fault ??= error instanceof Error ? error : new Error(String(error));
+        this.#callbackError ??= error instanceof Error ? error : new Error(String(error));
         return this.#vm.null;
       }
     };
@@ -744,8 +744,8 @@ export class SelectorVm {
 }
 
 /**
- * A string of the guest's. With no memory left for a copy the library answers `<null>`, and no string that
- * the guest hands over begins like that.
+ * A string from the guest. If there is no memory for a copy, the library returns `<null>`, and no string of the guest begins
+ * like that.
  */
 function readText(handle: JSValueHandle): string {
   const text = handle.toString();
@@ -771,7 +771,7 @@ function options(
     timezoneOffset: 0,
     wasi: (memory) => {
       onMemory(memory);
-      // The default writes what a failing VM says to this process's own output.
+      // The default writes the messages of a failing VM to the output of this process.
       return { fd_write: () => 8 };
     },
   };

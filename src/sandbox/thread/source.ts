@@ -21,7 +21,7 @@ export class SelectorError extends Error {
   }
 }
 
-/** What stands before the selector, in front of its first line: scripts are strict, always. */
+/** The line before the selector's first one: scripts are always strict. */
 const OPEN = '"use strict";(\n';
 const CLOSE = '\n)';
 const OPEN_BARE = '"use strict";(function (env) { return (\n';
@@ -62,7 +62,7 @@ function unavailable(): never {
 
 /**
  * Reads a selector: a function expression (`env => …`, `function (env) { … }`) or a bare expression over
- * `env`, strict mode, at most 8 KiB (decisions, "Exchanges"). Returns the script for the VM.
+ * `env`, in strict mode, of at most 8 KiB (docs/guides/exchanges.md). Returns the script for the VM.
  * It rejects what cannot be run: a syntax error, more than one expression, async code, `import`.
  * @throws SelectorError
  */
