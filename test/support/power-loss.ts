@@ -22,9 +22,12 @@ export function losePower(folder: string): void {
 
 function takeBack(file: string, records: Buffer): void {
   const starts: number[] = [];
-  for (let at = 0; at + RECORD_BYTES <= records.length; ) {
+  let end = 0;
+  for (let at = 0; at + RECORD_BYTES <= records.length; at = end) {
+    end = at + RECORD_BYTES + Number(records.readBigInt64LE(at + 16));
+    // The kill tore this record, so the write before which it is stored was never made.
+    if (end > records.length) break;
     starts.push(at);
-    at += RECORD_BYTES + Number(records.readBigInt64LE(at + 16));
   }
   const descriptor = openSync(file, 'r+');
   for (const at of starts.reverse()) {
