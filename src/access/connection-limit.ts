@@ -10,13 +10,13 @@ const GUARANTEED_SHARE = 0.01;
  * user who has no connection gets one, whatever another has.
  */
 export function connectionLimit(protocol: string, maxSockets: number): UserLimit {
-  const most = Math.ceil(SHARE * maxSockets);
+  const maxLoggedIn = Math.ceil(SHARE * maxSockets);
   return new UserLimit(
-    { total: most, perUser: most, guaranteed: GUARANTEED_SHARE * maxSockets },
+    { total: maxLoggedIn, perUser: maxLoggedIn, guaranteed: GUARANTEED_SHARE * maxSockets },
     () =>
       new QuaysideError(
         'overloaded',
-        `Too many ${protocol} connections: users may have ${most} of the ${maxSockets}. Close some, or raise maxSockets.`,
+        `Too many ${protocol} connections: users may have ${maxLoggedIn} of the ${maxSockets}. Close some, or raise maxSockets.`,
         { retryAfterMs: 1000 },
       ),
   );

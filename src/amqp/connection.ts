@@ -15,10 +15,10 @@ import { AMQP_LIMITS } from './limits.ts';
 import {
   IncomingLink,
   openLink,
+  type PendingInsertReply,
+  type PendingSettleReply,
   parseAddress,
-  type SentTicket,
   type SessionLink,
-  type SettleTicket,
 } from './links.ts';
 import type { AmqpParts } from './options.ts';
 
@@ -46,7 +46,10 @@ export class AmqpServer extends SessionServer {
 }
 
 /** The session of one AMQP client: its login, its links, and the endpoint that speaks the protocol. */
-export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> implements ConnectionHost {
+export class AmqpConnection
+  extends ClientSession<PendingInsertReply, PendingSettleReply>
+  implements ConnectionHost
+{
   readonly input = new FrameSplitter(AMQP_LIMITS.loginBytes);
   readonly writer: SocketWriter;
   readonly links = new Set<SessionLink>();
@@ -110,7 +113,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     if (!this.links.has(link)) return;
     // Every link would end for the same reason; what the client holds returns with the session, without a failed try.
     if (error.code === 'shutting-down') {
-      this.end(error);
+      this.endByServer(error);
       return;
     }
     link.stop(true);
@@ -140,24 +143,24 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     this.#endpoint.flush();
   }
 
-  inserted(tickets: readonly (SentTicket | null)[]): void {
-    for (const ticket of tickets) ticket?.link.accept(ticket);
+  inserted(replies: readonly (PendingInsertReply | null)[]): void {
+    for (const reply of replies) reply?.link.accept(reply);
   }
 
-  notInserted(tickets: readonly (SentTicket | null)[], thrown: unknown): boolean {
+  notInserted(replies: readonly (PendingInsertReply | null)[], thrown: unknown): boolean {
     // Once for all: it is logged.
     const error = this.publicError(thrown);
-    for (const ticket of tickets) ticket?.link.refuse(ticket, error);
+    for (const reply of replies) reply?.link.refuse(reply, error);
     return true;
   }
 
-  settled(ticket: SettleTicket | null): void {
-    if (ticket === null || ticket.delivery === null) return;
-    ticket.link.endpoint.session.settleSent(ticket.delivery);
+  settled(reply: PendingSettleReply | null): void {
+    if (reply === null || reply.delivery === null) return;
+    reply.link.endpoint.session.settleSent(reply.delivery);
   }
 
-  notSettled(tickets: readonly (SettleTicket | null)[], error: unknown): void {
-    for (const ticket of tickets) ticket?.link.fail(error);
+  notSettled(replies: readonly (PendingSettleReply | null)[], error: unknown): void {
+    for (const reply of replies) reply?.link.fail(error);
   }
 
   // What the protocol endpoint calls.
@@ -207,7 +210,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   }
 
   onClose(): void {
-    this.leave(() => this.#endpoint.close(null));
+    this.endByClient(() => this.#endpoint.close(null));
   }
 
   protected override get queuedBytes(): number {
@@ -231,7 +234,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     return this.links;
   }
 
-  protected override release(countTries: boolean): void {
+  protected override releaseHeld(countTries: boolean): void {
     for (const link of [...this.links]) this.guard(() => link.stop(countTries));
   }
 

@@ -51,8 +51,8 @@ export function openLink(connection: AmqpConnection, endpoint: Endpoint): Sessio
 /** Credit is replenished when this part of it was used and settled. */
 const REPLENISHED = AMQP_LIMITS.credit / 4;
 
-/** A message of a client, on its way to the engine. */
-export interface SentTicket {
+/** The reply to a message of a client, pending until the engine has stored it. */
+export interface PendingInsertReply {
   readonly link: IncomingLink;
   readonly deliveryId: number;
   /** It came settled: there is no outcome to send. */
@@ -109,22 +109,22 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
   }
 
   onMessage(deliveryId: number, payload: Buffer, isSettled: boolean): void {
-    const ticket = { link: this, deliveryId, isSettled };
+    const reply = { link: this, deliveryId, isSettled };
     try {
-      this.#insert(payload, ticket);
+      this.#insert(payload, reply);
     } catch (error) {
-      this.refuse(ticket, this.#connection.publicError(error));
+      this.refuse(reply, this.#connection.publicError(error));
     }
   }
 
   /** The engine has it. */
-  accept({ deliveryId, isSettled }: SentTicket): void {
+  accept({ deliveryId, isSettled }: PendingInsertReply): void {
     if (!isSettled) this.endpoint.session.settleReceived(deliveryId, 'accepted');
     this.#replenish(1);
   }
 
   /** It was not stored, or that is unknown. */
-  refuse({ deliveryId, isSettled }: SentTicket, error: QuaysideError): void {
+  refuse({ deliveryId, isSettled }: PendingInsertReply, error: QuaysideError): void {
     const { session } = this.endpoint;
     const { message } = AMQP_ERRORS[error.code];
     if (message === 'detach' || isSettled) {
@@ -137,7 +137,7 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
     this.#replenish(1);
   }
 
-  #insert(bytes: Buffer, ticket: SentTicket): void {
+  #insert(bytes: Buffer, reply: PendingInsertReply): void {
     const connection = this.#connection;
     // The right is checked before the message is read, if its queue is known by then.
     const known = this.#address === null ? null : connection.destinations.find(this.#address, 'write');
@@ -149,7 +149,7 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
     const expiresAt = sent.ttlMs === null ? sent.expiresAt : momentIn(sent.ttlMs, namespace, queue.key);
     const element = { ...sent, expiresAt, groups: queue.groups(sent.groups), dedupKey: null };
     needsFor(namespace, element);
-    connection.inserts.add(queue, element, ticket, bytes.length);
+    connection.inserts.add(queue, element, reply, bytes.length);
   }
 
   /** The queue that a message names. */
@@ -182,8 +182,8 @@ function checkTarget(address: string): void {
   );
 }
 
-/** A delivery that a client gave an outcome. */
-export interface SettleTicket {
+/** The reply to an outcome that a client gave a delivery, pending until the engine has settled it. */
+export interface PendingSettleReply {
   readonly link: OutgoingLink;
   /** Null: the client has settled it. */
   readonly delivery: SentDelivery | null;
@@ -195,7 +195,7 @@ export interface SettleTicket {
  */
 export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> implements SenderHandler {
   readonly endpoint: SenderEndpoint;
-  readonly #settledTicket: SettleTicket = { link: this, delivery: null };
+  readonly #settledReply: PendingSettleReply = { link: this, delivery: null };
   #isDraining = false;
 
   /** @throws QuaysideError if the source, or the right to read there, is not what it must be */
@@ -212,8 +212,8 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     this.session.failLink(this, error);
   }
 
-  protected override release(countTries: boolean): Promise<unknown> {
-    const released = super.release(countTries);
+  protected override onStop(countTries: boolean): Promise<unknown> {
+    const released = super.onStop(countTries);
     this.session.removeLink(this);
     return released;
   }
@@ -244,7 +244,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     this.#isDraining = false;
     this.endDrain();
     // The client took credit back: what comes for it now would be too much.
-    if (this.asked > this.free) this.leave();
+    if (this.asked > this.free) this.leaveWaitQueue();
   }
 
   onDisposition(delivery: SentDelivery, state: DeliveryState, isSettled: boolean): void {
@@ -253,9 +253,9 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     const action = this.#actionFor(state, isSettled, one.tries);
     if (action === null) return;
     const settled = [one];
-    this.settle(settled);
-    const ticket = isSettled ? this.#settledTicket : { link: this, delivery };
-    this.session.settles.add(this.queue, settled, action, ticket, 0);
+    this.forget(settled);
+    const reply = isSettled ? this.#settledReply : { link: this, delivery };
+    this.session.settles.add(this.queue, settled, action, reply, 0);
   }
 
   protected override get free(): number {
@@ -357,9 +357,9 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
     this.session.failLink(this, error);
   }
 
-  protected override release(): Promise<unknown> {
+  protected override onStop(): Promise<unknown> {
     this.session.removeLink(this);
-    return super.release();
+    return super.onStop();
   }
 
   onDetach(): void {
@@ -392,7 +392,7 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
   }
 
   /** As of a link that consumes, a drain does not end because the client's window is closed. */
-  protected override onPause(isAtEnd: boolean): void {
+  protected override onIdle(isAtEnd: boolean): void {
     const { endpoint } = this;
     if (endpoint.isDraining && (isAtEnd || endpoint.isUsedUp)) endpoint.drained();
   }

@@ -7,6 +7,7 @@ import type { Delivery } from '../model/element.ts';
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
 import type { Span } from '../tracing/tracer.ts';
 import { quote } from '../util/quote.ts';
+import { JOINED_BYTES } from '../util/sockets.ts';
 import { cookieHeaders, corsHeaders } from './browser.ts';
 import { errorHeaders, errorResponse } from './errors.ts';
 import type { Front } from './front.ts';
@@ -16,9 +17,6 @@ import type { HttpResponse } from './response.ts';
 import type { Route, RouteMatch } from './route.ts';
 import { linkInsert } from './traced-request.ts';
 import { pushElementHeaders } from './written-elements.ts';
-
-/** Up to this size a body is joined with its head into one write, which costs less than two. */
-const JOINED_BYTES = 4_096;
 
 /** Characters, or bytes, of a long response that are made and written at once. */
 const PIECE_LENGTH = 65_536;

@@ -9,7 +9,7 @@ interface HttpError {
   readonly status: number;
   /** `Retry-After` if the error itself has none: for what passes by itself. */
   readonly retryAfterMs?: number;
-  /** Where the spec or the decisions name one other than the standard's. */
+  /** Set if the spec or docs/ name another reason phrase than the standard. */
   readonly reason?: string;
   /** The answer that the spec shows, byte for byte; all others are problem details (RFC 9457). */
   readonly shown?: SpecResponse;

@@ -588,7 +588,7 @@ class Router {
     return found === null ? null : { route: found.store as Route, params: found.params };
   }
 
-  /** The methods that a path takes, for `Allow`; none where there is no such path. */
+  /** The methods that a path takes, for `Allow`; none if there is no such path. */
   allowed(path: string): Method[] {
     return METHODS.filter((method) => this.#finder.find(method, path) !== null);
   }

@@ -215,8 +215,8 @@ const MIN_EDITED_NAME = 4;
 
 /**
  * Reads the query strings of one route, prepared once. A mistake that would otherwise go unnoticed is rejected: a
- * known parameter that comes twice, is not well encoded or has a wrong value, and a name that differs from a
- * known one by a slip. Other unknown ones are ignored.
+ * known parameter that comes twice, is not well encoded or has a wrong value, and a name that is probably a known
+ * one misspelt. Other unknown ones are ignored.
  */
 export class QueryReader<Q extends object> {
   readonly parameters: Parameters<Q>;
@@ -281,13 +281,13 @@ export class QueryReader<Q extends object> {
           throw invalidParameter(name, `The value of ${name}, ${sent}, is not percent-encoded UTF-8.`);
         }
         values[name] = parameter.read(name, value);
-      } else if (name !== '') this.#rejectSlip(name);
+      } else if (name !== '') this.#rejectMisspelt(name);
       from = end + 1;
     }
     return values as Q;
   }
 
-  #rejectSlip(name: string): void {
+  #rejectMisspelt(name: string): void {
     const meant = nearestName(name, this.#byName.keys(), MIN_EDITED_NAME);
     if (meant === null) return;
     throw invalidParameter(name, `Unknown parameter ${quote(name)}. Did you mean "${meant}"?`);

@@ -7,12 +7,13 @@ import type { ClientSession } from './client-session.ts';
 import { type Outstanding, returnOutstanding } from './push-consumer.ts';
 import { isCertain, MAX_SETTLED, settleInSteps } from './settle-steps.ts';
 
-// What the frames of one turn of the event loop ask of the engine. A ticket is what a protocol confirms: a receipt, a delivery.
+// What the frames of one turn of the event loop ask of the engine, with the pending reply to each frame: what its protocol confirms
+// when the engine has executed it, such as a receipt or a delivery.
 
-interface InsertBatch<Ticket> {
+interface InsertBatch<Reply> {
   readonly elements: NewElement[];
   /** Of each element; null: the client wants no confirmation. */
-  readonly tickets: (Ticket | null)[];
+  readonly replies: (Reply | null)[];
   bytes: number;
   /** Of its elements, one for each of their groups. */
   deliveries: number;
@@ -26,21 +27,21 @@ const MAX_OVERHEAD = 4;
 const LITTLE_BYTES = 4096;
 
 /** Gathers the elements that one turn of the event loop brought, so that each queue gets one insert; more if that is more than one may be. */
-export class InsertBatcher<Ticket> {
-  readonly #session: ClientSession<Ticket>;
-  readonly #batches = new Map<Queue, InsertBatch<Ticket>>();
+export class InsertBatcher<Reply> {
+  readonly #session: ClientSession<Reply>;
+  readonly #batches = new Map<Queue, InsertBatch<Reply>>();
   /** Each resolves when an insert has been given to its engine, or has failed. */
   readonly #unsent = new Set<Promise<void>>();
 
-  constructor(session: ClientSession<Ticket>) {
+  constructor(session: ClientSession<Reply>) {
     this.#session = session;
   }
 
   /**
-   * @param ticket null if the client wants no confirmation
+   * @param reply null if the client wants no confirmation
    * @param bytes of the frames that brought it: what their headers say is kept as well until the element is stored
    */
-  add(queue: Queue, element: NewElement, ticket: Ticket | null, bytes: number): void {
+  add(queue: Queue, element: NewElement, reply: Reply | null, bytes: number): void {
     let batch = this.#batches.get(queue);
     const deliveries = element.groups.length;
     if (batch !== undefined && batch.deliveries + deliveries > LIMITS.insertDeliveries) {
@@ -48,13 +49,13 @@ export class InsertBatcher<Ticket> {
       batch = undefined;
     }
     if (batch === undefined) {
-      batch = { elements: [], tickets: [], bytes: 0, deliveries: 0 };
+      batch = { elements: [], replies: [], bytes: 0, deliveries: 0 };
       this.#batches.set(queue, batch);
     }
     batch.elements.push(element);
     batch.bytes += bytes;
     batch.deliveries += deliveries;
-    batch.tickets.push(ticket);
+    batch.replies.push(reply);
   }
 
   /** Inserts what was gathered. To be called at the end of each turn. */
@@ -69,7 +70,7 @@ export class InsertBatcher<Ticket> {
     return this.#unsent.size === 0 ? null : Promise.all(this.#unsent);
   }
 
-  #insert(queue: Queue, { elements, tickets, bytes }: InsertBatch<Ticket>): void {
+  #insert(queue: Queue, { elements, replies, bytes }: InsertBatch<Reply>): void {
     const { work } = this.#session;
     const count = elements.length;
     const { promise: sent, resolve } = Promise.withResolvers<void>();
@@ -79,7 +80,7 @@ export class InsertBatcher<Ticket> {
       resolve();
     };
     work.begin(count, bytes);
-    this.#store(queue, withOwnBodies(elements), tickets, onSent)
+    this.#store(queue, withOwnBodies(elements), replies, onSent)
       .catch((error: unknown) => this.#session.fail(error))
       .finally(() => {
         resolve();
@@ -99,7 +100,7 @@ export class InsertBatcher<Ticket> {
   async #store(
     queue: Queue,
     elements: readonly NewElement[],
-    tickets: readonly (Ticket | null)[],
+    replies: readonly (Reply | null)[],
     onSent: (() => void) | null = null,
   ): Promise<boolean> {
     try {
@@ -107,17 +108,17 @@ export class InsertBatcher<Ticket> {
     } catch (error) {
       const code = error instanceof QuaysideError ? error.code : null;
       if (code === null || !PARTIAL.has(code) || elements.length === 1) {
-        const mayContinue = this.#session.notInserted(tickets, error);
+        const mayContinue = this.#session.notInserted(replies, error);
         // Only a group is something of the element; what is full has no room for the next one either.
         return mayContinue && code === 'too-many-groups';
       }
       const half = elements.length >> 1;
-      const isDone = await this.#store(queue, elements.slice(0, half), tickets.slice(0, half));
-      if (isDone) return this.#store(queue, elements.slice(half), tickets.slice(half));
-      this.#session.notInserted(tickets.slice(half), error);
+      const isDone = await this.#store(queue, elements.slice(0, half), replies.slice(0, half));
+      if (isDone) return this.#store(queue, elements.slice(half), replies.slice(half));
+      this.#session.notInserted(replies.slice(half), error);
       return false;
     }
-    this.#session.inserted(tickets);
+    this.#session.inserted(replies);
     return true;
   }
 }
@@ -145,22 +146,22 @@ function withOwnBodies(elements: readonly NewElement[]): readonly NewElement[] {
 }
 
 /** The elements of several frames, and where those of each frame end. */
-interface SettleBatch<Ticket> {
+interface SettleBatch<Reply> {
   readonly outstanding: Outstanding[];
   readonly items: SettleItem[];
-  /** Those next to each other with the same ticket are one. */
-  readonly frames: { end: number; readonly ticket: Ticket | null }[];
+  /** Those next to each other with the same reply are one. */
+  readonly frames: { end: number; readonly reply: Reply | null }[];
   bytes: number;
 }
 
 /** Gathers the settlements of one turn of the event loop, so that each queue gets one call for each kind. */
-export class SettleBatcher<Ticket> {
-  readonly #session: ClientSession<unknown, Ticket>;
+export class SettleBatcher<Reply> {
+  readonly #session: ClientSession<unknown, Reply>;
   /** A call of their own: they need no space, and so succeed if a dead letter cannot be stored. */
-  readonly #commits = new Map<Queue, SettleBatch<Ticket>>();
-  readonly #returns = new Map<Queue, SettleBatch<Ticket>>();
+  readonly #commits = new Map<Queue, SettleBatch<Reply>>();
+  readonly #returns = new Map<Queue, SettleBatch<Reply>>();
 
-  constructor(session: ClientSession<unknown, Ticket>) {
+  constructor(session: ClientSession<unknown, Reply>) {
     this.#session = session;
   }
 
@@ -172,7 +173,7 @@ export class SettleBatcher<Ticket> {
     queue: Queue,
     settled: readonly Outstanding[],
     action: SettleAction,
-    ticket: Ticket | null,
+    reply: Reply | null,
     bytes: number,
   ): void {
     const batches = action.kind === 'finish' ? this.#commits : this.#returns;
@@ -187,9 +188,9 @@ export class SettleBatcher<Ticket> {
     }
     batch.bytes += bytes;
     const last = batch.frames.at(-1);
-    // Each of two frames with one receipt id is confirmed. A ticket that is an object, or none, may stand for many frames.
-    if (last?.ticket === ticket && typeof ticket === 'object') last.end = batch.items.length;
-    else batch.frames.push({ end: batch.items.length, ticket });
+    // Each of two frames with one receipt id is confirmed. A pending reply that is an object, or none, may stand for many frames.
+    if (last?.reply === reply && typeof reply === 'object') last.end = batch.items.length;
+    else batch.frames.push({ end: batch.items.length, reply });
   }
 
   /** Settles what was gathered. To be called at the end of each turn. */
@@ -205,7 +206,7 @@ export class SettleBatcher<Ticket> {
    * A frame took effect if each of its elements was settled. What is certainly not settled because a call failed returns to the queue:
    * the client cannot settle it again.
    */
-  async #settle(queue: Queue, { outstanding, items, frames, bytes }: SettleBatch<Ticket>): Promise<void> {
+  async #settle(queue: Queue, { outstanding, items, frames, bytes }: SettleBatch<Reply>): Promise<void> {
     const session = this.#session;
     const { work } = session;
     const count = items.length;
@@ -219,8 +220,8 @@ export class SettleBatcher<Ticket> {
       settled += 1;
       const frame = frames[ended];
       if (frame === undefined || settled < frame.end) return;
-      if (error !== null) session.notSettled([frame.ticket], error);
-      else session.settled(frame.ticket);
+      if (error !== null) session.notSettled([frame.reply], error);
+      else session.settled(frame.reply);
       ended += 1;
       error = null;
     };
@@ -230,7 +231,7 @@ export class SettleBatcher<Ticket> {
       await settleInSteps(queue, items, note, session.inserts.allSent());
     } catch (failure) {
       session.notSettled(
-        frames.slice(ended).map(({ ticket }) => ticket),
+        frames.slice(ended).map(({ reply }) => reply),
         failure,
       );
       // After that: consumers of this session would be sent it again.

@@ -34,11 +34,14 @@ export const LOGIN_BYTES = 4096;
  */
 const MAX_OUTPUT_BYTES = 1024 * 1024;
 /**
- * Frames (transfers) and bytes of a client that may be pending in the engine before its session pauses reading. One turn executes no
- * more frames: a message of WebSocket may have forty thousand.
+ * A session pauses reading while this many items, or bytes, of its client are pending in the engine. An item is an element that is
+ * inserted or settled, a page of a browser, or a reply that waits for others. One frame may add many: a cumulative ACK settles up
+ * to 65,536 elements.
  */
-const MAX_FRAMES = 4096;
-const MAX_BYTES = 4 * 1024 * 1024;
+const MAX_PENDING_ITEMS = 4096;
+const MAX_PENDING_BYTES = 4 * 1024 * 1024;
+/** Frames that are executed before other clients have their turn: one message of WebSocket may have forty thousand. */
+const MAX_TURN_FRAMES = 4096;
 /** How long the end of a session waits for what was asked of the engine before. */
 export const FINISH_MS = 2_000;
 /** How long a client has to read the last frame and close, before the connection is cut. */
@@ -55,7 +58,7 @@ type WriteClose = (isDone: boolean) => void;
  *
  * States, and what moves it:
  * - `new`: the user is unknown. At most `LOGIN_BYTES` are read. Left by `login`, or an error.
- * - `open`: consumers come and go. Left by `leave` and `fail`, and by the end of the stream.
+ * - `open`: consumers come and go. Left by `endByClient` and `fail`, and by the end of the stream.
  * - `finishing`: consumers are stopped, and what the client held returns to its queues. What was asked of the
  *   engine before is waited for and confirmed; then comes the closing frame, and the connection closes. If some of that
  *   fails, and it was the client who ended the session, the frame is that of the error. What the client still sends is
@@ -63,11 +66,12 @@ type WriteClose = (isDone: boolean) => void;
  * - `gone`: the connection is lost or closed. Reached from every state, and final.
  *
  * A protocol implements: `writer`; `input` and `readFrame`, which take bytes and execute whole frames; `fail`, by
- * `failWith`; and what its tickets confirm (`inserted`, `notInserted`, `settled`, `notSettled`). It
- * calls `expectWithin` for the login's deadline, `login`, `startHeartBeat`, `planFill` and `leave`. A frame only adds
- * to `inserts` and `settles`: the engine is asked at the end of the turn.
+ * `failWith`; and the pending replies (`inserted`, `notInserted`, `settled`, `notSettled`): an `InsertReply` or `SettleReply`
+ * is what the protocol needs to confirm a frame once the engine has executed it. It calls `expectWithin` for the login's
+ * deadline, `login`, `startHeartBeat`, `planFill` and `endByClient`. A frame only adds to `inserts` and `settles`: the
+ * engine is asked at the end of the turn.
  */
-export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unknown> {
+export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown> {
   /** Resolves when the connection is closed and the engine has answered everything that the session asked. */
   readonly done: Promise<void>;
   /** Names the connection in the log. */
@@ -79,8 +83,8 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
   readonly work = new PendingWork(() => this.#workChanged());
   /** Of its consumers that browse. */
   readonly pageTurns = new PageTurns();
-  readonly inserts = new InsertBatcher<InsertTicket>(this);
-  readonly settles = new SettleBatcher<SettleTicket>(this);
+  readonly inserts = new InsertBatcher<InsertReply>(this);
+  readonly settles = new SettleBatcher<SettleReply>(this);
   /** All that have not stopped. */
   readonly consumers = new Set<SessionConsumer>();
   abstract readonly writer: SocketWriter;
@@ -109,7 +113,7 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
   /** Of a session that is `finishing`; null: it has no closing frame. */
   #writeClose: WriteClose | null = null;
   /** The client ended the session, nothing that it asked for before has failed, and the closing frame is not written. */
-  #isLeaving = false;
+  #isClientEnding = false;
 
   /** @param parse reads the destinations, or addresses, of the protocol */
   constructor(
@@ -146,13 +150,13 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
   /** Ends the session with an error, by `failWith`. Harmless if it ends already. */
   abstract fail(thrown: unknown): void;
 
-  abstract inserted(tickets: readonly (InsertTicket | null)[]): void;
+  abstract inserted(replies: readonly (InsertReply | null)[]): void;
   /** @returns whether elements that came after these may still be stored */
-  abstract notInserted(tickets: readonly (InsertTicket | null)[], error: unknown): boolean;
-  /** All elements of that ticket's frame were settled; null: it wants no confirmation. */
-  abstract settled(ticket: SettleTicket | null): void;
+  abstract notInserted(replies: readonly (InsertReply | null)[], error: unknown): boolean;
+  /** All elements of one frame were settled. @param reply null: it wants no confirmation */
+  abstract settled(reply: SettleReply | null): void;
   /** Of each of these frames at least one element was not settled. */
-  abstract notSettled(tickets: readonly (SettleTicket | null)[], error: unknown): void;
+  abstract notSettled(replies: readonly (SettleReply | null)[], error: unknown): void;
 
   get clock(): Clock {
     return this.#parts.clock;
@@ -226,8 +230,8 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     }
   }
 
-  /** Ends the session because the server wants it. */
-  end(reason: QuaysideError): void {
+  /** The server ends the session, with an error. */
+  endByServer(reason: QuaysideError): void {
     if (!this.isEnding) this.fail(reason);
   }
 
@@ -368,13 +372,13 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
    * @param writeClose writes the closing frame
    */
   protected failWith(thrown: unknown, writeClose: (error: QuaysideError) => void): void {
-    if (this.isEnding && !this.#isLeaving) return;
+    if (this.isEnding && !this.#isClientEnding) return;
     const error = this.publicError(thrown);
     const isStop = error.code === 'shutting-down';
     if (!isStop) this.counts.errors += 1;
     const writeError = (): void => writeClose(error);
-    if (this.#isLeaving) {
-      this.#isLeaving = false;
+    if (this.#isClientEnding) {
+      this.#isClientEnding = false;
       this.#writeClose = writeError;
     } else this.finish(writeError, !isStop);
   }
@@ -383,9 +387,9 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
    * The client ends the session: as `finish`. If something that it asked for before fails, the closing frame would confirm
    * what is not done: then that of the first error is written instead.
    */
-  protected leave(writeClose: WriteClose | null): void {
+  protected endByClient(writeClose: WriteClose | null): void {
     if (this.isEnding) return;
-    this.#isLeaving = true;
+    this.#isClientEnding = true;
     this.finish(writeClose, true);
   }
 
@@ -403,13 +407,13 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     this.#heartBeat?.stop();
     // What still comes is discarded, so that the end of the stream is seen.
     this.socket.resume();
-    this.guard(() => this.release(countTries));
+    this.guard(() => this.releaseHeld(countTries));
     this.guard(() => this.writer.dropElements());
     let isClosing = false;
     const close = (): void => {
       if (isClosing || this.#state === 'gone') return;
       isClosing = true;
-      this.#isLeaving = false;
+      this.#isClientEnding = false;
       this.guard(() => this.#writeClose?.(this.work.isIdle));
       this.close();
     };
@@ -418,7 +422,7 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
   }
 
   /** Stops all consumers, and whatever else the session holds. */
-  protected release(countTries: boolean): void {
+  protected releaseHeld(countTries: boolean): void {
     for (const consumer of [...this.consumers]) void consumer.stop(countTries);
   }
 
@@ -472,7 +476,7 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     this.#isAdvancing = true;
     try {
       for (let frames = 1; this.#pauses === 0 && !this.isEnding && this.readFrame(); frames++) {
-        if (frames === MAX_FRAMES) this.waitATurn();
+        if (frames === MAX_TURN_FRAMES) this.waitATurn();
       }
     } catch (error) {
       this.fail(error);
@@ -483,7 +487,7 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
     this.#workChanged();
     // One turn of the event loop may bring two megabytes, so this does not wait until bytes have been written.
     this.#outputChanged();
-    if (this.#hasPeerEnded && this.#pauses === 0) this.leave(null);
+    if (this.#hasPeerEnded && this.#pauses === 0) this.endByClient(null);
   }
 
   #workChanged(): void {
@@ -502,14 +506,14 @@ export abstract class ClientSession<InsertTicket = unknown, SettleTicket = unkno
 
   #onClose(): void {
     this.#state = 'gone';
-    this.#isLeaving = false;
+    this.#isClientEnding = false;
     this.#cancelDeadline();
     this.#heartBeat?.stop();
     this.guard(() => this.writer.close());
     if (this.#user !== null) this.counts.sessions -= 1;
     this.#logins.exit(this.#loginName);
     this.guard(() => this.endTurn());
-    this.guard(() => this.release(true));
+    this.guard(() => this.releaseHeld(true));
     this.work.whenIdle(() => this.#closed.resolve());
   }
 }
@@ -656,7 +660,7 @@ class HeartBeat {
 /** What a session has asked of the engine and has no result for yet. */
 class PendingWork {
   readonly #onChange: () => void;
-  #frames = 0;
+  #items = 0;
   #bytes = 0;
   #onIdle: (() => void)[] = [];
 
@@ -666,20 +670,22 @@ class PendingWork {
   }
 
   get isFull(): boolean {
-    return this.#frames >= MAX_FRAMES || this.#bytes >= MAX_BYTES;
+    return this.#items >= MAX_PENDING_ITEMS || this.#bytes >= MAX_PENDING_BYTES;
   }
 
   get isIdle(): boolean {
-    return this.#frames === 0;
+    return this.#items === 0;
   }
 
-  begin(frames: number, bytes: number): void {
-    this.#frames += frames;
+  /** To be called when the engine is asked. @param items see {@link MAX_PENDING_ITEMS} */
+  begin(items: number, bytes: number): void {
+    this.#items += items;
     this.#bytes += bytes;
   }
 
-  end(frames: number, bytes: number): void {
-    this.#frames -= frames;
+  /** The result is known: to be called with the numbers that were given to `begin`. */
+  end(items: number, bytes: number): void {
+    this.#items -= items;
     this.#bytes -= bytes;
     if (this.isIdle) {
       const waiting = this.#onIdle;

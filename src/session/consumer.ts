@@ -63,7 +63,7 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
   /** How many elements the client may be sent now; 0 or less: none. */
   protected abstract get free(): number;
   /** Ends what it does, and returns what it holds. Called once. @returns as `stop` */
-  protected abstract release(countTries: boolean): Promise<unknown>;
+  protected abstract onStop(countTries: boolean): Promise<unknown>;
 
   get isStopped(): boolean {
     return this.#isStopped;
@@ -79,7 +79,7 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
     this.#isStopped = true;
     this.session.counts.subscriptions -= 1;
     this.session.consumers.delete(this);
-    return this.release(countTries);
+    return this.onStop(countTries);
   }
 
   protected describeAs(

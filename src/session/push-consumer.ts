@@ -37,7 +37,7 @@ const LEASE_CHECKS = 4;
  * capacity, sends what it gets, and knows what is outstanding.
  *
  * The protocol says how many elements the client may hold (`setWindow`, `free`, `minTake`), writes them (`send`,
- * which calls `track`), and calls `settle` with what the client has settled. `start` begins; `fill` is to be called
+ * which calls `track`), and calls `forget` with what the client has settled. `start` begins; `fill` is to be called
  * when places became free; `stop` ends it.
  *
  * It extends the leases of its outstanding elements for as long as it lives, unless the client chose their length. A
@@ -135,7 +135,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
 
   /** Sends what there is, and calls `then` when there is nothing more, or no free place. It does not wait for more. */
   drain(then: () => void): void {
-    this.leave();
+    this.leaveWaitQueue();
     this.#onDrained = then;
     this.fill();
   }
@@ -144,17 +144,17 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   endDrain(): void {
     if (this.#onDrained === null) return;
     this.#onDrained = null;
-    this.leave();
+    this.leaveWaitQueue();
   }
 
-  /** Leaves the wait queue until `fill` is called. */
-  leave(): void {
+  /** Leaves the wait queue of its queue until `fill` is called. */
+  leaveWaitQueue(): void {
     if (this.#consumer !== null) this.queue.leave(this.#consumer);
     this.#consumer = null;
   }
 
   /** Forgets elements that the client has settled; what the engine does with them is up to the caller. */
-  settle(settled: readonly Outstanding<Key>[]): void {
+  forget(settled: readonly Outstanding<Key>[]): void {
     for (const one of settled) {
       // A transaction may end with an element that was sent again since, by STOMP 1.1 under the same key.
       if (this.outstanding.get(one.key) !== one) continue;
@@ -164,15 +164,15 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   }
 
   /** Leaves the wait queue for good and returns what is outstanding. */
-  protected override async release(countTries: boolean): Promise<unknown> {
+  protected override async onStop(countTries: boolean): Promise<unknown> {
     this.session.counts.window -= this.#window;
     this.#window = 0;
-    this.session.guard(() => this.leave());
+    this.session.guard(() => this.leaveWaitQueue());
     this.#cancelRetry?.();
     this.#cancelTopUp?.();
     this.#cancelLeaseCheck?.();
     const left = [...this.outstanding.values()];
-    this.settle(left);
+    this.forget(left);
     return left.length === 0 ? null : returnOutstanding(this.queue, left, countTries, this.session);
   }
 

@@ -29,8 +29,8 @@ export abstract class QueueBrowser<
 
   /** Writes an element, of which nobody observes the write: it is in its queue. @returns how many bytes it was, about */
   protected abstract show(delivery: Delivery): number;
-  /** All elements that there are were shown, or none of them can be now: `free` is 0. */
-  protected abstract onPause(isAtEnd: boolean): void;
+  /** It reads no further page for now: all elements that there are were shown, or `free` is 0. */
+  protected abstract onIdle(isAtEnd: boolean): void;
 
   /** Shows more, as far as the client has room. */
   override fill(): void {
@@ -38,11 +38,11 @@ export abstract class QueueBrowser<
     const { pageTurns, writer, isFull } = this.session;
     if (this.#isAtEnd || this.free <= 0) {
       pageTurns.skip(this);
-      this.onPause(this.#isAtEnd);
+      this.onIdle(this.#isAtEnd);
       return;
     }
     if (!pageTurns.isNext(this) || writer.capacity <= 0 || isFull) return;
-    pageTurns.begin(this);
+    pageTurns.startPage(this);
     void this.#read(Math.min(this.free, MAX_TAKE, this.fitting), this.maxBytes);
   }
 
@@ -57,8 +57,8 @@ export abstract class QueueBrowser<
     this.fill();
   }
 
-  protected override release(): Promise<unknown> {
-    this.session.pageTurns.leave(this);
+  protected override onStop(): Promise<unknown> {
+    this.session.pageTurns.remove(this);
     return Promise.resolve(null);
   }
 
@@ -78,7 +78,7 @@ export abstract class QueueBrowser<
       if (!this.isStopped) session.guard(() => this.fail(error));
     } finally {
       session.work.end(1, 0);
-      session.guard(() => session.pageTurns.end());
+      session.guard(() => session.pageTurns.finishPage());
     }
   }
 
@@ -120,13 +120,13 @@ export class PageTurns {
   }
 
   /** The browser that is next reads a page. */
-  begin(browser: QueueBrowser): void {
+  startPage(browser: QueueBrowser): void {
     this.#waiting.delete(browser);
     this.#isReading = true;
   }
 
-  /** The page was dealt with. */
-  end(): void {
+  /** The page was sent, as far as it can be. */
+  finishPage(): void {
     this.#isReading = false;
     this.#callNext();
   }
@@ -137,7 +137,7 @@ export class PageTurns {
   }
 
   /** The browser has stopped. */
-  leave(browser: QueueBrowser): void {
+  remove(browser: QueueBrowser): void {
     this.#waiting.delete(browser);
   }
 

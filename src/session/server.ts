@@ -168,7 +168,7 @@ export class SessionServer implements Service {
     return addressOf(this.#server, this.#protocol);
   }
 
-  /** Resolves when it listens; rejects where the address cannot be had. */
+  /** Resolves when it listens; rejects if the address cannot be had. */
   start(): Promise<void> {
     const { options, log } = this.#parts;
     const { host, port } = options;
@@ -184,7 +184,7 @@ export class SessionServer implements Service {
     return this.#stopping;
   }
 
-  /** Uses another certificate for connections from now on. @throws Error where it cannot be read */
+  /** Uses another certificate for connections from now on. @throws Error if it cannot be read */
   reloadTls(tls: TlsMaterial): void {
     this.#tls?.setSecureContext(this.#contextOptions(tls));
   }
@@ -202,11 +202,11 @@ export class SessionServer implements Service {
   /** @throws QuaysideError if no further client is taken now */
   checkCapacity(): void {
     if (this.#stopping !== null) throw shuttingDown();
-    const { maxSockets } = this.#parts.options;
-    if (this.#sockets.size < maxSockets) return;
+    if (!this.#hasMaxSockets) return;
+    // The client is sent this error, so it is not logged as an excess connection is.
     throw new QuaysideError(
       'overloaded',
-      `${this.#protocol} has ${maxSockets} connections, the most that are allowed.`,
+      `${this.#protocol} has ${this.#parts.options.maxSockets} connections, the most that are allowed.`,
     );
   }
 
@@ -215,6 +215,11 @@ export class SessionServer implements Service {
     this.#sockets.add(socket);
     socket.on('close', () => this.#sockets.delete(socket));
     this.#begin(socket, address);
+  }
+
+  /** Counted here, because the listener knows nothing of connections that `accept` added. */
+  get #hasMaxSockets(): boolean {
+    return this.#sockets.size >= this.#parts.options.maxSockets;
   }
 
   #contextOptions({ cert, key, clientCa }: TlsMaterial): SecureContextOptions {
@@ -226,8 +231,7 @@ export class SessionServer implements Service {
   }
 
   #connected(socket: Socket): void {
-    // The listener counts its own connections alone.
-    if (this.#sockets.size >= this.#parts.options.maxSockets) {
+    if (this.#hasMaxSockets) {
       this.#excess.note();
       socket.destroy();
       return;
@@ -313,7 +317,7 @@ export class SessionServer implements Service {
       this.#server.close(() => resolve());
     });
     const ended = [...this.#sessions].map(({ done }) => done);
-    for (const session of this.#sessions) session.end(shuttingDown());
+    for (const session of this.#sessions) session.endByServer(shuttingDown());
     await Promise.race([Promise.all(ended), late.promise]);
     // Whatever is open still was never a session: a TLS handshake that has not ended.
     for (const socket of this.#sockets) socket.destroy();

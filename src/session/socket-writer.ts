@@ -1,5 +1,6 @@
 import type { Duplex } from 'node:stream';
 import type { CancelTimer, Clock } from '../util/clock.ts';
+import { JOINED_BYTES } from '../util/sockets.ts';
 import type { SessionCounts } from './server.ts';
 
 /** Learns, once, what became of bytes that were given to a {@link SocketWriter}. */
@@ -39,8 +40,6 @@ export interface WriterOptions {
  * saw, so that small writes keep small what a lost connection leaves open.
  */
 const CHUNK_BYTES = 16 * 1024;
-/** Buffers from this size on are written from where they are; smaller ones are joined with what surrounds them. */
-export const JOINED_BYTES = 4096;
 /** Consumers send more while fewer bytes than this wait. With 1,000 slow readers it is 64 MB. */
 const CAPACITY_BYTES = 64 * 1024;
 

@@ -34,7 +34,7 @@ export type Version = (typeof VERSIONS)[number];
 
 /** How the head of a frame is written in one version. */
 export interface HeadRules {
-  /** Whether a line may end in CR LF as well as in LF. Where not, CR is a character like any other. */
+  /** Whether a line may end in CR LF as well as in LF. If not, CR is a character like any other. */
   readonly crlf: boolean;
   /** What stands for each character that cannot stand for itself; empty: nothing is escaped. */
   readonly escapes: ReadonlyMap<string, string>;
@@ -146,7 +146,7 @@ export class FrameParser {
     this.#limits = limits;
   }
 
-  /** The receipt that the frame under way asks for, as far as that is known: for an error's answer. */
+  /** The receipt that the frame which is being read asks for, if that is known yet: an ERROR names it. */
   get receipt(): string | null {
     return this.#state === 'body' ? headerOf(this.#head.headers, 'receipt') : null;
   }
@@ -278,7 +278,7 @@ export class FrameParser {
     return null;
   }
 
-  /** The rest of the input belongs to a body that goes on in the next chunk. */
+  /** The rest of the input belongs to a body that continues in the next chunk. */
   #keep(end: number): void {
     const piece = this.#input.subarray(this.#at, end);
     if (this.#body !== null) this.#body.append(piece);
@@ -287,7 +287,7 @@ export class FrameParser {
     this.#at = 0;
   }
 
-  /** Ends the frame: its body ends before `end`, where the NUL stands. */
+  /** Ends the frame: its body ends before `end`, at which the NUL is. */
   #frame(end: number): Frame {
     const { command, headers } = this.#head;
     let body = end === this.#at ? NOTHING : this.#input.subarray(this.#at, end);
@@ -302,7 +302,7 @@ export class FrameParser {
   }
 }
 
-/** Where the line at `at` ends as far as it came; long enough for a message. */
+/** The end of the line that begins at `at`, as far as it was received; at most 100 bytes, enough for an error message. */
 function shownEnd(input: Buffer, at: number): number {
   const end = input.subarray(at, at + 100).findIndex((byte) => byte === LF || byte === CR);
   return end < 0 ? at + 100 : at + end;
@@ -317,17 +317,17 @@ interface Head {
  * Reads a frame's command and headers out of the text before the blank line, one character for each byte.
  * @throws QuaysideError `malformed-request`, `headers-too-large`
  */
-function parseHead(text: string, rules: HeadRules, mostHeaders: number): Head {
+function parseHead(text: string, rules: HeadRules, maxHeaders: number): Head {
   const commandEnd = lineEnd(text, 0);
   const command = line(text, 0, commandEnd, rules);
   if (!COMMAND.test(command)) throw noCommand(command);
   const headers: string[] = [];
   for (let from = commandEnd + 1; from <= text.length; ) {
     const end = lineEnd(text, from);
-    if (headers.length >= 2 * mostHeaders) {
+    if (headers.length >= 2 * maxHeaders) {
       throw new QuaysideError(
         'headers-too-large',
-        `The ${command} frame has more headers than the ${mostHeaders} that are allowed.`,
+        `The ${command} frame has more headers than the ${maxHeaders} that are allowed.`,
       );
     }
     addHeader(headers, line(text, from, end, rules), rules);

@@ -12,7 +12,7 @@ import { textOfBytes } from '../util/byte-text.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { type Frame, headerOf, VERSIONS, type Version } from './codec.ts';
-import { HeaderSlips, needed, OWN_HEADERS } from './headers.ts';
+import { HeaderSpelling, needed, OWN_HEADERS } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
 import type { StompSession } from './session.ts';
 import type { Subscription } from './subscriptions.ts';
@@ -68,7 +68,7 @@ function transactionIn(frame: Frame): string {
 }
 
 /** Of the headers that are not passed on; a client that forwards a MESSAGE sends those of MESSAGE as well. */
-const SEND_SLIPS = new HeaderSlips(
+const SEND_SPELLING = new HeaderSpelling(
   ['x-ks-groups', 'x-ks-ttl', 'x-next-t', 'x-delta-t', 'x-tries'],
   OWN_HEADERS,
 );
@@ -87,7 +87,7 @@ function send(session: StompSession, { headers, body, bytes }: Frame): void {
     session.inserts.add(destination.queue, element, receipt, bytes);
     return;
   }
-  session.transactions.find(transaction).send(destination.queue, element);
+  session.transactions.find(transaction).addSend(destination.queue, element);
   session.confirm(receipt);
 }
 
@@ -129,7 +129,7 @@ function elementHeaders(headers: Frame['headers']): string[] | null {
   for (let at = 0; at + 1 < headers.length; at += 2) {
     const name = headers[at] as string;
     if (OWN_HEADERS.has(name)) continue;
-    if (CHECKED.test(name)) SEND_SLIPS.check(name);
+    if (CHECKED.test(name)) SEND_SPELLING.check(name);
     const kept = elementHeaderName(name);
     if (kept === null || (own !== null && headerOf(own, kept) !== null)) continue;
     own ??= [];
@@ -149,13 +149,13 @@ function elementHeaderName(name: string): string | null {
 }
 
 /** A misspelt group or delay would settle otherwise than the client means. */
-const SETTLE_SLIPS = new HeaderSlips(['x-ks-group', 'x-ks-reason', 'x-next-t', 'x-delta-t']);
+const SETTLE_SPELLING = new HeaderSpelling(['x-ks-group', 'x-ks-reason', 'x-next-t', 'x-delta-t']);
 
 /** ACK commits, NACK rolls back, to come again after a delay; now or when its transaction is committed. */
 function settle(session: StompSession, { command, headers, bytes }: Frame): void {
   for (let at = 0; at < headers.length; at += 2) {
     const name = headers[at] as string;
-    if (CHECKED.test(name)) SETTLE_SLIPS.check(name);
+    if (CHECKED.test(name)) SETTLE_SPELLING.check(name);
   }
   const { subscription, settled } = find(session, command, headers);
   const nextAt = command === 'ACK' ? null : moment('x-next-t', headerOf(headers, 'x-next-t'));
@@ -163,11 +163,11 @@ function settle(session: StompSession, { command, headers, bytes }: Frame): void
   const receipt = headerOf(headers, 'receipt');
   const transaction = headerOf(headers, 'transaction');
   if (transaction !== null) {
-    session.transactions.find(transaction).settle(subscription, settled, action, nextAt);
+    session.transactions.find(transaction).addSettlement(subscription, settled, action, nextAt);
     session.confirm(receipt);
     return;
   }
-  subscription.settle(settled);
+  subscription.forget(settled);
   session.planFill(subscription);
   session.settles.add(subscription.queue, settled, action, receipt, bytes);
 }

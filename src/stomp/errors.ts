@@ -104,6 +104,6 @@ export function errorFrame(rules: HeadRules, error: QuaysideError, subject: Erro
   return frameText(rules, 'ERROR', headers, body);
 }
 
-// A parameter may be a stranger's header name, and STOMP 1.0 has no escapes.
+// A parameter may be a header name as the client wrote it, and STOMP 1.0 has no escapes.
 // biome-ignore lint/suspicious/noControlCharactersInRegex: keeping them off a header line is the purpose
 const CONTROL = /[\u0000-\u001f]/g;

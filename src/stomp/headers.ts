@@ -33,7 +33,7 @@ const MIN_LENGTH = 4;
 const EXTENSION = /^x-/i;
 
 /** Finds headers of one command that are probably misspelt: ignored, they would have no effect. */
-export class HeaderSlips {
+export class HeaderSpelling {
   readonly #exact: ReadonlySet<string>;
   /** `x-` names without their prefix, with the header that each stands for. */
   readonly #bare: ReadonlyMap<string, string>;
@@ -43,7 +43,7 @@ export class HeaderSlips {
    * @param known `x-` headers that the command reads; only names that begin with `x-` are compared with these, since
    * clients choose other names for headers of their own
    * @param ignored headers that it passes over on purpose
-   * @param plain headers without `x-` of which a slip would do harm
+   * @param plain headers without `x-` that do harm if they are misspelt
    */
   constructor(known: readonly string[], ignored: Iterable<string> = [], plain: readonly string[] = []) {
     this.#exact = new Set([...known, ...ignored, ...plain]);

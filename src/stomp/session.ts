@@ -7,13 +7,13 @@ import { returnOutstanding } from '../session/push-consumer.ts';
 import { type Arrival, SessionServer } from '../session/server.ts';
 import {
   type ClientSocket,
-  JOINED_BYTES,
   SocketWriter,
   type WriteObserver,
   type WriterOptions,
 } from '../session/socket-writer.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 import { quoteBytes } from '../util/quote.ts';
+import { JOINED_BYTES } from '../util/sockets.ts';
 import {
   type Frame,
   FrameParser,
@@ -44,7 +44,7 @@ export class StompServer extends SessionServer {
   }
 }
 
-/** The session of one STOMP client: executes its frames. A ticket is the id of the receipt that a frame asks for. */
+/** The session of one STOMP client: executes its frames. A pending reply is the id of the receipt that a frame asks for. */
 export class StompSession extends ClientSession<string, string> {
   /** Its rules are those of what is sent, too. */
   readonly input: FrameParser;
@@ -88,7 +88,7 @@ export class StompSession extends ClientSession<string, string> {
 
   /** DISCONNECT. Its receipt says that everything before it is done. */
   disconnect(receipt: string | null): void {
-    this.leave((isDone) => {
+    this.endByClient((isDone) => {
       if (isDone) this.confirm(receipt);
       else this.writer.addFrame(errorFrame(this.input.rules, NO_OUTCOME, { receipt }));
     });
@@ -163,8 +163,8 @@ export class StompSession extends ClientSession<string, string> {
     return true;
   }
 
-  protected override release(countTries: boolean): void {
-    super.release(countTries);
+  protected override releaseHeld(countTries: boolean): void {
+    super.releaseHeld(countTries);
     this.transactions.clear();
   }
 
@@ -241,7 +241,7 @@ export class StompSession extends ClientSession<string, string> {
 
 /** What CONNECT asks for. */
 interface ConnectRequest extends Credentials {
-  /** The highest version that both sides know; null where there is none. */
+  /** The highest version that both sides know; null if there is none. */
   readonly version: Version | null;
   /** How often the client can send something, and how often it wants to get something, ms; 0: not. */
   readonly canSendMs: number;

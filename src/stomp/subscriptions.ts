@@ -11,7 +11,7 @@ import { ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { type Frame, type HeadRules, headerLine, headerOf, malformed } from './codec.ts';
 import { SessionLimitError } from './errors.ts';
-import { HeaderSlips, needed, OWN_HEADERS, unknown } from './headers.ts';
+import { HeaderSpelling, needed, OWN_HEADERS, unknown } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
 import type { StompSession } from './session.ts';
 
@@ -20,7 +20,11 @@ export const ACK_MODES = ['auto', 'client', 'client-individual'] as const;
 type AckMode = (typeof ACK_MODES)[number];
 
 /** A misspelt `ack` would pop what the client means to reserve, and a misspelt `browser` what it means to look at. */
-const SLIPS = new HeaderSlips(['x-wsize', 'x-parallel', 'x-ks-group', 'x-lease'], [], ['ack', 'browser']);
+const SPELLING = new HeaderSpelling(
+  ['x-wsize', 'x-parallel', 'x-ks-group', 'x-lease'],
+  [],
+  ['ack', 'browser'],
+);
 /** A client that means to browse must not consume: `browser:true` as ActiveMQ and Apollo read it, `activemq.browser:true` as ActiveMQ does too. */
 const BROWSER = /^(?:.*[.-])?browser$/i;
 const NO = /^\s*(?:0|false|no|off)\s*$/i;
@@ -38,7 +42,7 @@ export class Subscriptions {
     this.#session = session;
   }
 
-  /** SUBSCRIBE: a consumer that goes on until UNSUBSCRIBE or the end of the session. */
+  /** SUBSCRIBE: a consumer that continues until UNSUBSCRIBE or the end of the session. */
   subscribe({ headers }: Frame): void {
     const session = this.#session;
     const get = (name: string): string | null => headerOf(headers, name);
@@ -50,7 +54,7 @@ export class Subscriptions {
     for (let at = 0; at + 1 < headers.length; at += 2) {
       const name = headers[at] as string;
       if (BROWSER.test(name)) browses ||= !NO.test(headers[at + 1] as string);
-      else SLIPS.check(name);
+      else SPELLING.check(name);
     }
     const selector = get('selector');
     if (selector) {
@@ -209,8 +213,8 @@ export class Subscription extends PushConsumer<StompSession, string> {
     return selected;
   }
 
-  override settle(settled: readonly Outstanding<string>[]): void {
-    super.settle(settled);
+  override forget(settled: readonly Outstanding<string>[]): void {
+    super.forget(settled);
     for (const one of settled) if (this.#byElement.get(one.id) === one) this.#byElement.delete(one.id);
   }
 
@@ -229,7 +233,7 @@ export class Subscription extends PushConsumer<StompSession, string> {
     const key = acksByHeader ? this.#sent.toString(36) : delivery.id;
     // If its lease expired and it is sent again, the client holds it by the new delivery only.
     const older = this.#byElement.get(delivery.id);
-    if (older !== undefined) this.settle([older]);
+    if (older !== undefined) this.forget([older]);
     const tracked = this.track(key, delivery);
     const isReserved = tracked instanceof Outstanding;
     if (isReserved) this.#byElement.set(delivery.id, tracked);
@@ -271,7 +275,7 @@ class BrowsingSubscription extends QueueBrowser<StompSession> {
     return head.length + delivery.body.byteLength;
   }
 
-  protected override onPause(isAtEnd: boolean): void {
+  protected override onIdle(isAtEnd: boolean): void {
     if (!isAtEnd || this.#hasEnded) return;
     this.#hasEnded = true;
     this.session.writer.addMessage(this.#heads.browserEnd(), NO_BODY, UNOBSERVED);
@@ -301,7 +305,7 @@ class MessageHeads {
     this.#groupLine = group === null ? '' : headerLine(rules, 'x-ks-group', group);
   }
 
-  /** A MESSAGE up to its body. @param ack what ACK will name it by, or null where none is due */
+  /** A MESSAGE up to its body. @param ack what ACK will name it by, or null if none is due */
   of(
     { id, contentType, contentEncoding, body, tries, matureAt, headers }: Delivery,
     ack: string | null,

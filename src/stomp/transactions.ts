@@ -116,16 +116,16 @@ export class Transaction {
     this.#user = user;
   }
 
-  /** @throws QuaysideError `overloaded` */
-  send(queue: Queue, element: NewElement): void {
+  /** Adds a SEND. @throws QuaysideError `overloaded` */
+  addSend(queue: Queue, element: NewElement): void {
     let bytes = element.body.byteLength;
     for (const text of element.headers) bytes += text.length;
     this.#grow(1, bytes);
     this.#sends.add({ queue, element: ownElement(element, queue) });
   }
 
-  /** @throws QuaysideError `overloaded` */
-  settle(
+  /** Adds an ACK or NACK of these elements. @throws QuaysideError `overloaded` */
+  addSettlement(
     subscription: Subscription,
     settled: readonly Outstanding<string>[],
     action: SettleAction,
@@ -157,11 +157,11 @@ export class Transaction {
    * Puts everything into effect. What it settles is not outstanding any more from now on. If it settles nothing, the engine is
    * asked to store the rest in this turn.
    * @param sent resolves when the engine has what was sent before, which is waited for before anything is acknowledged; null: it has
-   * @throws QuaysideError what settling and storing do, where nothing took effect; else `outcome-unknown`
+   * @throws QuaysideError what settling and storing do, if nothing took effect; else `outcome-unknown`
    */
   async commit(sent: Promise<unknown> | null): Promise<void> {
     for (const one of this.#settlements) {
-      one.subscription.settle([one.outstanding]);
+      one.subscription.forget([one.outstanding]);
       this.#left.add(one);
     }
     try {
@@ -233,7 +233,7 @@ export class Transaction {
         finish: one.outstanding,
         inserts: one === anchor ? sends : [],
       }));
-      await this.#settle(together, queue.transfer(moves, this.#user));
+      await this.#noteResults(together, queue.transfer(moves, this.#user));
     }
     // A namespace that began to move to another engine since the last step shares the old one with no queue any more.
     await this.#store([...this.#sends]);
@@ -247,12 +247,12 @@ export class Transaction {
         const delayMs = delayUntil(nextAt, queue.namespace, queue.key);
         return queue.item(outstanding, { ...action, delayMs });
       });
-      await this.#settle(settlements, queue.settleAll(items));
+      await this.#noteResults(settlements, queue.settleAll(items));
     }
   }
 
-  /** Waits for a call that settles these. @throws what it does, or how the first was refused */
-  async #settle(
+  /** Waits for a call that settles these, and notes which of them it settled. @throws what it does, or how the first was refused */
+  async #noteResults(
     settlements: readonly Settlement[],
     settling: Promise<readonly SettleResult[]>,
   ): Promise<void> {

@@ -42,6 +42,12 @@ export function addressOf(server: Server, protocol: string): AddressInfo {
   return address;
 }
 
+/**
+ * A buffer of up to this size is copied into one write with the bytes around it, because a second write costs more than the copy.
+ * Larger ones are written from where they are.
+ */
+export const JOINED_BYTES = 4096;
+
 /** Names a connection among those of one listener: the same for a raw socket and the TLS connection within it. */
 export function peerOf({ remoteAddress, remotePort }: Socket): string {
   return `${remoteAddress} ${remotePort}`;

@@ -62,7 +62,7 @@ describe('credit of a client that receives', () => {
     }
   });
 
-  it('waits in the queue’s line while there is nothing', async () => {
+  it('waits in the wait queue of its queue while the queue is empty', async () => {
     const receiver = await client.receiver('N/a', {}, 3);
     await until(() => node.queue('a').consumers().length === 1);
     await node.insert('a', 'x');

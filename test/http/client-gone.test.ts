@@ -86,7 +86,7 @@ describe('A client that goes away while it waits', () => {
     });
   }
 
-  it('the next in the line gets the element instead', async () => {
+  it('the next consumer in the wait queue gets the element instead', async () => {
     const queue = harness().queue();
     const gone = await blockedGet(harness(), queue);
     await harness().waiting(1);

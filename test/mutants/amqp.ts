@@ -37,12 +37,12 @@ export const AMQP: readonly Mutant[] = [
     suite: 'model through AMQP',
     edits: edit(
       'links.ts',
-      'const released = super.release(countTries);',
+      'const released = super.onStop(countTries);',
       'const released = Promise.resolve(countTries);',
     ),
   },
   {
-    name: 'credit that is drained still waits in the line',
+    name: 'a consumer whose credit is drained stays in the wait queue',
     suite: 'model through AMQP',
     edits: edit('links.ts', '      this.endpoint.drained();\n', ''),
   },

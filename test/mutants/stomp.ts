@@ -22,7 +22,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a misspelt header of SEND is passed on, and has no effect',
     suite: 'STOMP slips',
-    edits: edit('commands.ts', 'if (CHECKED.test(name)) SEND_SLIPS.check(name);', ''),
+    edits: edit('commands.ts', 'if (CHECKED.test(name)) SEND_SPELLING.check(name);', ''),
   },
   {
     name: 'every client may say where it connects from',
@@ -148,7 +148,7 @@ export const STOMP: readonly Mutant[] = [
     edits: shared(
       'batchers.ts',
       'await queue.insert(elements, { user: this.#session.owner, onSent });\n    } catch',
-      'this.#session.inserted(tickets);\n      await queue.insert(elements, { user: this.#session.owner, onSent });\n      return true;\n    } catch',
+      'this.#session.inserted(replies);\n      await queue.insert(elements, { user: this.#session.owner, onSent });\n      return true;\n    } catch',
     ),
   },
   {
@@ -156,7 +156,7 @@ export const STOMP: readonly Mutant[] = [
     suite: 'STOMP disconnects',
     edits: shared(
       'client-session.ts',
-      'if (this.isEnding && !this.#isLeaving) return;',
+      'if (this.isEnding && !this.#isClientEnding) return;',
       'if (this.isEnding) return;',
     ),
   },
@@ -168,6 +168,6 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'frames with one receipt id are confirmed once',
     suite: 'STOMP settling',
-    edits: shared('batchers.ts', " && typeof ticket === 'object'", ''),
+    edits: shared('batchers.ts', " && typeof reply === 'object'", ''),
   },
 ];

@@ -275,7 +275,7 @@ function sessionSuite(driver: SessionDriver): void {
         assert.equal((await node.sizes('a')).ready, 31);
       });
 
-      it('hands what it waited for to the next in the line', async () => {
+      it('leaves what it waited for to the next consumer in the wait queue', async () => {
         await start();
         const first = await login();
         await first.consume('a', { window: 1 });

@@ -29,7 +29,8 @@ const Payload = {
 const Place = orNull(Type.Integer({ minimum: 1 }));
 const Queue = { q: Type.String(), ns: Type.String() };
 
-const Sighting = Type.Object({
+/** An element that the exchange has seen. */
+const SeenElement = Type.Object({
   id: Type.String(),
   at: Moment,
   ...Payload,
@@ -74,8 +75,8 @@ const record = {
   ),
   lastError: orNull(Type.String()),
   saw: Type.Object({
-    last: orNull(Sighting),
-    last_no_route: orNull(Sighting),
+    last: orNull(SeenElement),
+    last_no_route: orNull(SeenElement),
   }),
   loops: Type.Array(Type.Array(Type.String(), { minItems: 1, maxItems: MAX_LOOP_LENGTH + 1 }), {
     maxItems: MAX_LOOPS,
