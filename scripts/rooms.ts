@@ -1,7 +1,7 @@
 /**
- * `node scripts/rooms.ts [--words] [--cuts]`: prints the size of each room of `src`: lines, files, exports, exports that one other
- * file uses, import cycles, and words of `docs/glossary.md`'s old dialect. `--words` prints where each word stands,
- * `--cuts` which file uses which exports of another alone.
+ * `node scripts/rooms.ts [--words] [--cuts]`: prints the size of each folder of `src`: lines, files, exports, exports that one other
+ * file uses, import cycles, and how often `WORDS` occur, which are no longer used: the code and its pages have the words of
+ * `docs/glossary.md` instead. `--words` prints where each word occurs, `--cuts` which file uses which exports of another alone.
  *
  * An export with one user is a cut through one subject: the two files may belong together.
  */

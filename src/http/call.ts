@@ -95,7 +95,7 @@ export class HttpCall {
   }
 
   /**
-   * For a call that may last, such as one whose body takes minutes to come: the user is who that is by now.
+   * Reads the rights of the user again, for a call that lasts, such as one whose body takes minutes to arrive.
    * @throws QuaysideError `unauthorized`, `forbidden`, `namespace-not-found` if the user is gone, or may not do it any more
    */
   renewUser(): void {
