@@ -60,7 +60,7 @@ function withoutZone(address: string): string {
 }
 
 /**
- * The block of addresses that one party may be taken to own: /24 of IPv4, /64 of IPv6 (reliability, S4).
+ * The block of addresses that one party may be taken to own: /24 of IPv4, /64 of IPv6 (docs/adr/0008-failed-logins.md).
  * What is no address (a socket's path) is its own block.
  */
 export function addressBlock(address: string): string {

@@ -21,7 +21,7 @@ import type { Authenticator, User } from './user.ts';
 interface AuthenticatorOptions {
   readonly accounts: ReadonlyMap<string, Account>;
   readonly clock: Clock;
-  /** For what an operator should know of logins (reliability, S19). */
+  /** For what an operator should know of logins (docs/operate/log-events.md, "Logins and rights"). */
   readonly log: Pick<FrontEndLog, 'debug' | 'warn'>;
   /** Which names logged in from which networks lately; none if it is not given. */
   readonly known?: KnownPairs;
@@ -80,7 +80,7 @@ interface Wrong {
   repeats: number;
 }
 
-/** Users with passwords from the configuration (reliability, S1 to S5). */
+/** Users with passwords from the configuration (docs/operate/security.md). */
 export class PasswordAuthenticator implements Authenticator {
   readonly counts: LoginCounts = { accepted: 0, failed: 0, limited: 0 };
   readonly #clock: Clock;
@@ -390,7 +390,7 @@ function unauthorized(): QuaysideError {
   return new QuaysideError('unauthorized', 'The user name, the password or the token is wrong.');
 }
 
-/** A longer `Authorization` header is refused before anything is decoded (reliability, S5). */
+/** A longer `Authorization` header is rejected before anything is decoded. */
 const HEADER_BYTES = 1024;
 
 interface BasicCredentials {
@@ -467,7 +467,7 @@ const NETWORK = { maxNames: 30, windowMs: 5 * 60_000, maxNetworks: 2_000 };
 const NAME = { burst: 100, refillMs: 1_000 };
 
 /**
- * How often passwords may be guessed (reliability, S4). Each limit leaves a way in for the user itself:
+ * How often passwords may be guessed (docs/adr/0008-failed-logins.md). Each limit leaves a way in for the user itself:
  * - (name, network) has a limit of its own: failures elsewhere, or of other names, do not count.
  * - A pair that was right lately is not subject to what anybody can use up, the limits of its name and of its
  *   network. Its own limit slows it down before it rejects.

@@ -1,7 +1,7 @@
 import { argon2, hash, randomBytes, timingSafeEqual } from 'node:crypto';
 import { promisify } from 'node:util';
 
-/** Longer passwords are refused, never cut (reliability, S5). */
+/** Longer passwords are rejected, never cut: cut, two passwords could be one. */
 export const PASSWORD_BYTES = 256;
 
 const SALT_BYTES = 16;
@@ -50,8 +50,8 @@ export function decoyHash(cost: Argon2Cost): Argon2Hash {
 
 /**
  * Whether the candidate is the stored password; null stands for a user that does not exist. Every case
- * derives one argon2id hash, the decoy's where there is none, and compares in constant time, so that the
- * time taken says nothing about who exists (reliability, S3).
+ * derives one argon2id hash, the decoy's if there is none, and compares in constant time, so that the
+ * time taken says nothing about who exists.
  */
 export async function passwordMatches(
   candidate: Buffer,
@@ -85,7 +85,7 @@ function digest(bytes: Buffer): Buffer {
 
 /**
  * The PHC string form of an argon2id hash: `$argon2id$v=19$m=19456,t=2,p=1$<salt>$<hash>`, both parts in
- * base64 without padding (reliability, S1).
+ * base64 without padding.
  */
 interface Argon2Cost {
   readonly memoryKiB: number;

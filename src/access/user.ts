@@ -1,7 +1,7 @@
 import { missingRight, namespaceNotFound, QuaysideError } from '../model/errors.ts';
 
 /**
- * What a user may do in a namespace (decisions, "Requests in general").
+ * What a user may do in a namespace (docs/operate/security.md, "Users and rights").
  * - `read`: get, reserve, commit, rollback, extend, status
  * - `write`: insert
  * - `manage`: pause, resume, remove, consumers, cancel

@@ -302,7 +302,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     return settings.deadLetter !== null && settings.deadLetter.queue !== key.name;
   }
 
-  /** What becomes of an element with this outcome (decisions, "AMQP 1.0"). Null: it has none yet. */
+  /** What becomes of an element with this outcome (docs/protocols/amqp.md, "Receiving"). Null: it has none yet. */
   #actionFor(state: DeliveryState, isSettled: boolean, tries: number): SettleAction | null {
     switch (state.kind) {
       case DESCRIBED.accepted:
@@ -330,7 +330,7 @@ function failed(delayMs: number): ReleaseAction {
   return { kind: 'release', delayMs, isDefaultDelay: true, countTry: true };
 }
 
-/** How long a rejected element stays away, ms (decisions, "AMQP 1.0"). */
+/** How long a rejected element stays away, ms (docs/protocols/amqp.md, "Receiving"). */
 export function delayAfter(tries: number): number {
   const { c2, c1, c0 } = REJECT_DELAY;
   return Math.min(LIMITS.delayMs, (tries * tries * c2 + tries * c1 + c0) * 1000);

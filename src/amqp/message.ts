@@ -311,7 +311,7 @@ type SentElement = Omit<NewElement, 'groups' | 'dedupKey' | 'expiresAt'> & {
 };
 
 /**
- * An encoded message as an element (decisions, "AMQP 1.0"; docs/protocols/amqp.md, "Messages").
+ * An encoded message as an element (docs/protocols/amqp.md, "Messages").
  * @throws QuaysideError `malformed-request`, `not-supported`, `invalid-header`, `invalid-parameter`
  */
 export function elementOf(bytes: Buffer): SentElement {

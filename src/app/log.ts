@@ -28,7 +28,7 @@ interface LogOptions {
   readonly format: 'auto' | 'json' | 'text';
 }
 
-/** Lines on standard error, secrets masked (reliability, S12 and S19). */
+/** Lines on standard error, secrets masked (docs/operate/log-events.md). */
 export function createLog({ level, format }: LogOptions): Log {
   // Node makes a pipe at standard error one that does not block when it is first asked for its stream. A write that
   // blocked would hold a thread that the end of the process waits for.

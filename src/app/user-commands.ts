@@ -203,7 +203,7 @@ function reloadHint({ config }: LoadedConfig): string {
     : `The server takes it on SIGHUP: kill -HUP ${pid}`;
 }
 
-/** From this length on a password is accepted without a remark (reliability, S5). */
+/** From this length on a password is accepted without a warning. */
 const GOOD_LENGTH = 15;
 
 /** A terminal or a pipe to read a password from, and where to ask. */

@@ -12,7 +12,7 @@ import { type RequestHead, rareHeader } from './head.ts';
 import { METHODS, type Route } from './route.ts';
 
 /**
- * Rejects what a browser sends on behalf of a page of another site (decisions, "Requests in general").
+ * Rejects what a browser sends on behalf of a page of another site (docs/protocols/http.md, "Requests").
  *
  * A browser adds remembered Basic credentials by itself, and a GET pops: an image tag on a foreign page
  * would empty a queue. Programs send none of these headers and pass. A page of an allowed origin names it in

@@ -466,7 +466,7 @@ export class Front {
     socket.once('close', () => this.#connections.exit(user));
   }
 
-  /** Logs who changed what (reliability, S19), once it is done. */
+  /** Logs who changed what, once it is done (docs/operate/log-events.md). */
   #audit(call: HttpCall, handling: Promise<void> | void): void {
     // The client may have disconnected by the time that it is done.
     call.keepAddress();

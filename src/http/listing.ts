@@ -70,7 +70,7 @@ export function itemsAfter(sorted: readonly string[], after: string): readonly s
   return first === -1 ? [] : sorted.slice(first);
 }
 
-/** How a listing is asked for (decisions, "Listings and status"). @throws QuaysideError `invalid-parameter` */
+/** How a listing is asked for (docs/protocols/http.md, `listNamespaces`). @throws QuaysideError `invalid-parameter` */
 export function listingForm({ array, tree }: { array: boolean; tree: boolean }): 'plain' | 'array' | 'tree' {
   if (array && tree) throw invalidParameter('tree', 'array and tree are both set. Set one of them.');
   if (array) return 'array';

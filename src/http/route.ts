@@ -48,7 +48,7 @@ export interface ResponseNote {
 
 /**
  * The headers of every response of a route that names no others. They make it harmless in a browser, whatever a producer
- * stored (decisions; reliability, S10).
+ * stored: an element may be a page with a script.
  */
 export const INERT: readonly string[] = [
   'cache-control',

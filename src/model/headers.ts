@@ -25,8 +25,7 @@ const NONE: ReadonlySet<string> = new Set();
 
 /**
  * Checks element headers, flat pairs without the `x-ks-hdr-` prefix: names are lower-case tokens, values
- * survive an HTTP answer unchanged, at most 64 pairs and 8 KiB of names and values (decisions, "Elements";
- * reliability F17, F18). Repeated names are the front end's to join. Answers what it was given.
+ * survive an HTTP answer unchanged, at most 64 pairs and 8 KiB of names and values. Repeated names are the front end's to join. Answers what it was given.
  * @param exempt names that the limits are not for, since the service writes them; each as long as a name may be, and
  * with spaces at its ends as a name may have
  * @param prefix that the names had on the wire, for the error
@@ -68,7 +67,7 @@ export function checkHeaders(
 
 /**
  * Checks a `content-type` or `content-encoding` that is to be stored: it survives an HTTP answer unchanged and
- * has at most 255 characters (decisions, "Elements"). The front end has written it as bytes, one character for each.
+ * has at most 255 characters. The front end has written it as bytes, one character for each.
  * An empty one is returned as null.
  * @throws QuaysideError `invalid-header` naming the header
  */

@@ -1,5 +1,5 @@
 /**
- * Bounds on what one request may bring (reliability, S18). They are not options: an engine's tables and a
+ * Bounds on what one request may bring (docs/operate/limits.md). They are not options: an engine's tables and a
  * peer's header buffers are sized for them. What an operator may want to change is in `config`.
  */
 export const LIMITS = {
@@ -32,7 +32,7 @@ export const LIMITS = {
   takeQueues: 100,
   /** Weight of a queue in a fair take from several. */
   takeWeight: 1000,
-  /** Bytes of a selector, in UTF-8 (reliability 1.7). */
+  /** Bytes of a selector, in UTF-8. */
   selectorBytes: 8192,
   /** Bytes of the reason of a failed try. */
   reasonBytes: 1024,

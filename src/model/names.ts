@@ -17,7 +17,7 @@ const encoder = new TextEncoder();
 
 /**
  * Checks a queue, namespace, exchange or tid name after percent-decoding: 1 to 255 bytes of UTF-8,
- * no control characters (decisions, "Requests in general").
+ * no control characters.
  * @param parameter by which the client gave it; not given: the same as the kind
  * @throws QuaysideError `invalid-name`
  */

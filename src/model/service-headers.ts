@@ -64,7 +64,7 @@ export const SERVICE_HEADERS: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * The headers of an element that is moved to a dead-letter queue (decisions, "Dead letter"). Those of an earlier
+ * The headers of an element that is moved to a dead-letter queue (docs/concepts.md, "Rules"). Those of an earlier
  * move, if it was moved back and failed again, are replaced; the first id stays.
  */
 export function deadLetterHeaders(headers: ElementHeaders, facts: DeadLetterFacts): ElementHeaders {

@@ -27,7 +27,7 @@ export const STOMP_WEB_SOCKET = { subprotocols: ['v12.stomp', 'v11.stomp', 'v10.
 export type StompParts = SessionParts<StompOptions>;
 
 /**
- * Bounds on what one client may make this server keep (reliability, S18). `docs/protocols/stomp.md` lists the
+ * Bounds on what one client may make this server keep, so that none uses up its memory. `docs/protocols/stomp.md` lists the
  * same numbers, and a test compares them.
  */
 export const STOMP_LIMITS = {

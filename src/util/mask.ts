@@ -1,6 +1,6 @@
 /**
- * Hides secrets in whatever is shown: records, logs, `--print-config` (reliability, S12).
- * Where a text is ambiguous, more is hidden than needed, never less.
+ * Hides secrets in whatever is shown: records, logs, `--print-config`.
+ * If a text is ambiguous, more is hidden than needed, never less.
  */
 export const MASK = '***';
 

@@ -7,8 +7,8 @@ export interface UserLimits {
 }
 
 /**
- * Counts what users have that lasts, such as blocked calls or connections, and rejects more than the limits allow
- * (reliability, S18). Whatever others have, a user who has none may have one, and all that is guaranteed. The user null is the
+ * Counts what users have that lasts, such as blocked calls or connections, and rejects more than the limits allow.
+ * Whatever others have, a user who has none may have one, and all that is guaranteed. The user null is the
  * node itself, which is not counted.
  */
 export class UserLimit {

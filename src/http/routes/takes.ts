@@ -441,7 +441,7 @@ class Take implements Sink {
       return;
     }
     const { extra } = reason.details;
-    // A call that gave no tid has one all the same (decisions, "Get and reserve"); which is rarely used. One that waits in
+    // A call that gave no tid is given one, by which another request can cancel it; few clients use that, so it is made here. One that waits in
     // several queues brings its own. The path of a call need not name a namespace.
     const tid = extra?.tid ?? this.#queue?.namespace.makeTid();
     this.#call.fail(reason.with({ extra: { ...extra, tid } }));
