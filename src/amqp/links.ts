@@ -18,7 +18,7 @@ import type { AmqpConnection } from './connection.ts';
 import { DESCRIBED } from './core/codes.ts';
 import { TRANSFER_HEAD_BYTES } from './core/frames.ts';
 import {
-  type DeliveryState,
+  type AmqpDeliveryState,
   type Endpoint,
   ReceiverEndpoint,
   type ReceiverHandler,
@@ -247,7 +247,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     if (this.asked > this.free) this.leaveWaitQueue();
   }
 
-  onDisposition(delivery: SentDelivery, state: DeliveryState, isSettled: boolean): void {
+  onDisposition(delivery: SentDelivery, state: AmqpDeliveryState, isSettled: boolean): void {
     const one = this.outstanding.get(delivery);
     if (one === undefined) return;
     const action = this.#actionFor(state, isSettled, one.tries);
@@ -303,7 +303,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
   }
 
   /** What becomes of an element with this outcome (docs/protocols/amqp.md, "Receiving"). Null: it has none yet. */
-  #actionFor(state: DeliveryState, isSettled: boolean, tries: number): SettleAction | null {
+  #actionFor(state: AmqpDeliveryState, isSettled: boolean, tries: number): SettleAction | null {
     switch (state.kind) {
       case DESCRIBED.accepted:
         return FINISH;
@@ -371,7 +371,7 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
     this.lookAgain();
   }
 
-  onDisposition(delivery: SentDelivery, _state: DeliveryState, isSettled: boolean): void {
+  onDisposition(delivery: SentDelivery, _state: AmqpDeliveryState, isSettled: boolean): void {
     if (!isSettled) this.endpoint.session.settleSent(delivery);
   }
 
@@ -416,7 +416,7 @@ function messageTooLarge({ request }: Endpoint, bytes: number, id: ElementId): Q
 const GROUP_FILTER = 'x-ks-group';
 
 /** What the source of a link asks for. */
-interface SourceRequest extends Address {
+interface SourceRequest extends QueueAddress {
   /** As the client wrote it. */
   readonly address: string;
   /** It looks at copies, and takes nothing (`distribution-mode` `copy`). */
@@ -474,7 +474,7 @@ function notSupported(parameter: string, message: string): QuaysideError {
 }
 
 /** What an address names, and what its options ask for. */
-interface Address {
+interface QueueAddress {
   readonly ns: string;
   readonly name: string;
   /** Streams only: the group to read as; null if none is given. */
@@ -493,7 +493,7 @@ const AUTHORITY = /^amqps?:\/\/[^/?#]*/i;
  * and perhaps with `?group=…&lease=…` behind it. Each may be the path of an `amqp:` or `amqps:` URL.
  * @throws QuaysideError `invalid-name`, `invalid-parameter`
  */
-export function parseAddress(text: string): Address {
+export function parseAddress(text: string): QueueAddress {
   const [, ns, name, options] = FORM.exec(withoutAuthority(text)) ?? [];
   if (ns === undefined || name === undefined) {
     throw invalid(

@@ -455,7 +455,7 @@ function shownUser(value: SimpleValue): SimpleValue {
 }
 
 /** A header as it leaves: its name as AMQP has it, its bytes, and the type that it had when it came. */
-interface Sent {
+interface SentHeader {
   readonly name: string;
   readonly text: string;
   readonly type: SimpleType;
@@ -463,10 +463,10 @@ interface Sent {
 
 /** Headers, sorted by the section that they go to. */
 interface Sorted {
-  readonly annotations: readonly Sent[];
+  readonly annotations: readonly SentHeader[];
   /** By their places; the content type and encoding are none of them. */
-  readonly fields: readonly (Sent | undefined)[];
-  readonly properties: readonly Sent[];
+  readonly fields: readonly (SentHeader | undefined)[];
+  readonly properties: readonly SentHeader[];
   /** Of the body; null: data. */
   readonly form: string | null;
   /** It has one of the headers of `WITHOUT_EXPIRY`. */
@@ -512,7 +512,11 @@ function writeHeader(tries: number): void {
   }
 }
 
-function writeAnnotations({ id, matureAt }: Delivery, group: string | null, more: readonly Sent[]): void {
+function writeAnnotations(
+  { id, matureAt }: Delivery,
+  group: string | null,
+  more: readonly SentHeader[],
+): void {
   const start = writer.begin(0x72, 'map');
   writer.symbol(ID_ANNOTATION);
   writer.string(id);
@@ -533,8 +537,8 @@ function writeAnnotations({ id, matureAt }: Delivery, group: string | null, more
 function writeProperties(
   { contentType, contentEncoding }: Delivery,
   { fields, neverExpires }: Sorted,
-): Sent[] | null {
-  let unfit: Sent[] | null = null;
+): SentHeader[] | null {
+  let unfit: SentHeader[] | null = null;
   let count = fields.length;
   if (contentType !== null) count = Math.max(count, FIELD_AT.contentType + 1);
   if (contentEncoding !== null) count = Math.max(count, FIELD_AT.contentEncoding + 1);
@@ -556,7 +560,10 @@ function writeProperties(
 }
 
 /** A value that does not fit its field becomes an application property of the same name. */
-function writeApplicationProperties(properties: readonly Sent[], unfit: readonly Sent[] | null): void {
+function writeApplicationProperties(
+  properties: readonly SentHeader[],
+  unfit: readonly SentHeader[] | null,
+): void {
   const start = writer.begin(0x74, 'map');
   let count = properties.length;
   for (const sent of properties) writeProperty(sent);
@@ -595,12 +602,12 @@ function writeField(at: number, type: SimpleType, text: string): boolean {
   }
 }
 
-function writeProperty(sent: Sent): void {
+function writeProperty(sent: SentHeader): void {
   writer.string(sent.name);
   writeValue(sent);
 }
 
-function writeValue({ type, text }: Sent): void {
+function writeValue({ type, text }: SentHeader): void {
   if (type === 'string' || !writeSimple(writer, type, text)) writer.string(sentValue(text));
 }
 
@@ -635,9 +642,9 @@ function writeBody(form: string | null, body: Uint8Array): Uint8Array | null {
 }
 
 function sort(headers: readonly string[]): Sorted {
-  const annotations: Sent[] = [];
-  const fields: (Sent | undefined)[] = [];
-  const properties: Sent[] = [];
+  const annotations: SentHeader[] = [];
+  const fields: (SentHeader | undefined)[] = [];
+  const properties: SentHeader[] = [];
   let form: string | null = null;
   const spelt = spellings(headers);
   let neverExpires = false;
@@ -665,7 +672,7 @@ function sort(headers: readonly string[]): Sorted {
   return { annotations, fields, properties, form, neverExpires };
 }
 
-function isIn(properties: readonly Sent[], name: string): boolean {
+function isIn(properties: readonly SentHeader[], name: string): boolean {
   return properties.some((sent) => sent.name === name);
 }
 

@@ -142,18 +142,18 @@ export class ValueReader {
   }
 }
 
-type Read = (reader: ValueReader) => SimpleValue;
+type ReadValue = (reader: ValueReader) => SimpleValue;
 type ReadText = (bytes: Buffer, from: number, to: number) => string;
 
-const constant = (type: SimpleType, text: string): Read => {
+const constant = (type: SimpleType, text: string): ReadValue => {
   const value = { type, text };
   return () => value;
 };
 const fixed =
-  (type: SimpleType, width: number, text: ReadText): Read =>
+  (type: SimpleType, width: number, text: ReadText): ReadValue =>
   (reader) => ({ type, text: reader.text(width, text) });
 const variable =
-  (type: SimpleType, width: 1 | 4, text: ReadText): Read =>
+  (type: SimpleType, width: 1 | 4, text: ReadText): ReadValue =>
   (reader) => ({ type, text: reader.text(reader.unsigned(width), text) });
 
 const u8: ReadText = (bytes, from) => String(bytes.readUInt8(from));
@@ -163,7 +163,7 @@ const base64: ReadText = (bytes, from, to) => bytes.toString('base64', from, to)
 const latin1: ReadText = (bytes, from, to) => bytes.toString('latin1', from, to);
 const signed64: ReadText = (bytes, from) => String(bytes.readBigInt64BE(from));
 
-const SIMPLE: Readonly<Record<number, Read>> = {
+const SIMPLE: Readonly<Record<number, ReadValue>> = {
   64: constant('null', ''),
   65: constant('boolean', 'true'),
   66: constant('boolean', 'false'),

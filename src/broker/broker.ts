@@ -12,7 +12,7 @@ import { checkMigration, Migration, MigrationTargetMissing } from './migration.t
 import { Namespace, type Shared } from './namespace.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import { Questions } from './questions.ts';
-import { Sweeper } from './sweeper.ts';
+import { LeaseSweeper } from './sweeper.ts';
 
 interface BrokerOptions {
   readonly namespaces: readonly NamespaceSetup[];
@@ -54,7 +54,7 @@ export class Broker implements Service {
   readonly questions: Questions;
   readonly #waitingLimit: UserLimit;
   readonly #namespaces = new Map<string, Namespace>();
-  readonly #sweepers = new Map<Storage, Sweeper>();
+  readonly #sweepers = new Map<Storage, LeaseSweeper>();
   readonly #shared: Shared;
   readonly #self: NodeInfo;
   #tids = 0;
@@ -228,10 +228,10 @@ export class Broker implements Service {
     );
   }
 
-  #sweeperFor(storage: Storage, parts: Shared): Sweeper {
+  #sweeperFor(storage: Storage, parts: Shared): LeaseSweeper {
     let sweeper = this.#sweepers.get(storage);
     if (sweeper === undefined) {
-      sweeper = new Sweeper(storage, parts, (queues) => this.#wake(queues));
+      sweeper = new LeaseSweeper(storage, parts, (queues) => this.#wake(queues));
       this.#sweepers.set(storage, sweeper);
     }
     return sweeper;

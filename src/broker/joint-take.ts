@@ -54,7 +54,7 @@ export interface JointSink {
 }
 
 /** One queue, and the consumer that stands for the call there; null if the call does not wait. */
-interface Place {
+interface JointPlace {
   readonly source: TakeSource;
   readonly group: GroupName;
   readonly waitQueue: WaitQueue | null;
@@ -90,7 +90,7 @@ export class JointTake implements Claim {
   readonly #sink: JointSink;
   readonly #since: number;
   readonly #tid: string;
-  #places: readonly Place[] = [];
+  #places: readonly JointPlace[] = [];
   #state: 'looking' | 'waiting' | 'over' = 'looking';
   #portions: Portion[] = [];
   #taken = 0;
@@ -187,7 +187,7 @@ export class JointTake implements Claim {
   }
 
   /** A call that waits is visible in each of its queues from the beginning, and notified of what becomes eligible there. */
-  #stand(source: TakeSource, group: GroupName): Place {
+  #stand(source: TakeSource, group: GroupName): JointPlace {
     const { count, maxBytes, timeoutMs, owner, from } = this.#request;
     const { queue, leaseMs } = source;
     if (timeoutMs === 0) return { source, group, waitQueue: null, consumer: null, isMissed: false };
@@ -227,7 +227,7 @@ export class JointTake implements Claim {
   }
 
   /** Those that have elements now. */
-  async #readyOf(places: readonly Place[]): Promise<readonly Place[]> {
+  async #readyOf(places: readonly JointPlace[]): Promise<readonly JointPlace[]> {
     const isReady = await Promise.all(
       places.map(async (place) => {
         if (this.#failed.has(storageOf(place))) return true;
@@ -247,7 +247,7 @@ export class JointTake implements Claim {
     return places.filter((_, index) => isReady[index] === true);
   }
 
-  #noteFailure(place: Place, failure: QuaysideError): void {
+  #noteFailure(place: JointPlace, failure: QuaysideError): void {
     this.#failure ??= failure;
     this.#failed.add(storageOf(place));
     place.isMissed = true;
@@ -259,7 +259,7 @@ export class JointTake implements Claim {
   }
 
   /** Resolves when the look is over. */
-  async #lookAt(place: Place): Promise<void> {
+  async #lookAt(place: JointPlace): Promise<void> {
     const { source, group } = place;
     const { queue, leaseMs } = source;
     if (this.#failed.has(storageOf(place))) {
@@ -382,13 +382,13 @@ export class JointTake implements Claim {
     let next = Number.POSITIVE_INFINITY;
     for (const [index, counts] of all.entries()) {
       if (counts?.nextMatureAt == null) continue;
-      next = Math.min(next, this.#delayUntil(counts.nextMatureAt, this.#places[index] as Place));
+      next = Math.min(next, this.#delayUntil(counts.nextMatureAt, this.#places[index] as JointPlace));
     }
     return Math.max(MIN_COUNT_INTERVAL_MS, Math.min(next, MAX_COUNT_INTERVAL_MS));
   }
 
   /** How far away a moment of the engine's clock is. */
-  #delayUntil(at: number, { source: { queue } }: Place): number {
+  #delayUntil(at: number, { source: { queue } }: JointPlace): number {
     return toLocal(at, queue.namespace, queue.key) - this.#clock.now();
   }
 
@@ -401,7 +401,7 @@ export class JointTake implements Claim {
   }
 
   /** By weight: the queue with the largest of `random ** (1 / weight)` comes first. */
-  #inOrder(): readonly Place[] {
+  #inOrder(): readonly JointPlace[] {
     if (this.#request.order === 'strict' || this.#places.length === 1) return this.#places;
     const { random } = this.#namespace;
     return this.#places
@@ -471,12 +471,12 @@ export class JointTake implements Claim {
   }
 }
 
-function storageOf({ source: { queue } }: Place): Storage {
+function storageOf({ source: { queue } }: JointPlace): Storage {
   return queue.namespace.storage;
 }
 
 /** A queue that is paused has nothing to give. */
-async function countsOf({ source: { queue }, group, waitQueue }: Place): Promise<GroupCounts> {
+async function countsOf({ source: { queue }, group, waitQueue }: JointPlace): Promise<GroupCounts> {
   if (queue.paused) return NO_COUNTS;
   return waitQueue === null ? queue.namespace.storage.counts(queue.key, group) : waitQueue.counts();
 }

@@ -19,7 +19,7 @@ export const OPERATIONS = [
   'resume',
   'cancel',
 ] as const;
-export type Operation = (typeof OPERATIONS)[number];
+export type MeteredOperation = (typeof OPERATIONS)[number];
 
 type Outcome = 'ok' | ErrorCode;
 
@@ -46,7 +46,7 @@ const SETTLE_ERRORS = [
  * The errors that each operation may end with. Their counters are there from 0, so that a rate over the first one is right;
  * an error that is not listed here is counted from its first occurrence.
  */
-const ERRORS: Readonly<Record<Operation, readonly ErrorCode[]>> = {
+const ERRORS: Readonly<Record<MeteredOperation, readonly ErrorCode[]>> = {
   insert: [
     ...ENGINE_ERRORS,
     'storage-full',
@@ -67,12 +67,12 @@ const ERRORS: Readonly<Record<Operation, readonly ErrorCode[]>> = {
 };
 
 /** What a take is: a reserve for so long, or a get. */
-export function takeOperation(leaseMs: number | null): Operation {
+export function takeOperation(leaseMs: number | null): MeteredOperation {
   return leaseMs === null ? 'get' : 'reserve';
 }
 
 /** What a settlement is, as metrics name it: with the action `dead-letter` it is a rollback. */
-function settleOperation(item: SettleItem | undefined): Operation {
+function settleOperation(item: SettleItem | undefined): MeteredOperation {
   if (item === undefined || item.action.kind === 'finish')
     return item?.from === 'waiting' ? 'remove' : 'commit';
   return item.action.kind === 'extend' ? 'extend' : 'rollback';
@@ -82,7 +82,7 @@ function settleOperation(item: SettleItem | undefined): Operation {
 export const STORAGE_TIME_BUCKETS_S = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5] as const;
 
 /** What became of one kind of operation. */
-interface Counts {
+interface OperationCounts {
   ok: number;
   readonly errors: Map<ErrorCode, number>;
   readonly storage: Histogram;
@@ -95,22 +95,22 @@ interface Counts {
 export class Meter {
   readonly #clock: Pick<Clock, 'monotonic'>;
   readonly #counts = Object.fromEntries(OPERATIONS.map((name) => [name, noCounts(name)])) as Record<
-    Operation,
-    Counts
+    MeteredOperation,
+    OperationCounts
   >;
 
   constructor(clock: Pick<Clock, 'monotonic'>) {
     this.#clock = clock;
   }
 
-  count(operation: Operation, outcome: Outcome, times = 1): void {
+  count(operation: MeteredOperation, outcome: Outcome, times = 1): void {
     const counts = this.#counts[operation];
     if (outcome === 'ok') counts.ok += times;
     else counts.errors.set(outcome, (counts.errors.get(outcome) ?? 0) + times);
   }
 
   /** Counts an operation that ended in an error. */
-  countError(operation: Operation, error: unknown): void {
+  countError(operation: MeteredOperation, error: unknown): void {
     this.count(operation, error instanceof QuaysideError ? error.code : 'internal');
   }
 
@@ -118,10 +118,10 @@ export class Meter {
    * Waits for a storage verb, and then does `done`, if given, with what it answered. The verb's time and, for a failure,
    * its outcome are counted. One promise, not an async function: this is on every request's path.
    */
-  observe<T>(operation: Operation, verb: Promise<T>): Promise<T>;
-  observe<T, R>(operation: Operation, verb: Promise<T>, done: (answer: T) => R): Promise<R>;
+  observe<T>(operation: MeteredOperation, verb: Promise<T>): Promise<T>;
+  observe<T, R>(operation: MeteredOperation, verb: Promise<T>, done: (answer: T) => R): Promise<R>;
   observe<T>(
-    operation: Operation,
+    operation: MeteredOperation,
     verb: Promise<T>,
     done: (answer: T) => unknown = (answer) => answer,
   ): Promise<unknown> {
@@ -163,11 +163,11 @@ export class Meter {
   }
 
   /** The time of a storage operation that was called at `startedAt`, of `monotonic`, and has returned. */
-  observeSince(operation: Operation, startedAt: number): void {
+  observeSince(operation: MeteredOperation, startedAt: number): void {
     this.#counts[operation].storage.observe((this.#clock.monotonic() - startedAt) / 1000);
   }
 
-  operations(): ReadonlyMap<Operation, ReadonlyMap<Outcome, number>> {
+  operations(): ReadonlyMap<MeteredOperation, ReadonlyMap<Outcome, number>> {
     return new Map(
       OPERATIONS.map((operation) => {
         const { ok, errors } = this.#counts[operation];
@@ -176,12 +176,12 @@ export class Meter {
     );
   }
 
-  storageTimes(): ReadonlyMap<Operation, Histogram> {
+  storageTimes(): ReadonlyMap<MeteredOperation, Histogram> {
     return new Map(OPERATIONS.map((operation) => [operation, this.#counts[operation].storage]));
   }
 }
 
-function noCounts(operation: Operation): Counts {
+function noCounts(operation: MeteredOperation): OperationCounts {
   return {
     ok: 0,
     errors: new Map(ERRORS[operation].map((code) => [code, 0])),
@@ -190,12 +190,12 @@ function noCounts(operation: Operation): Counts {
 }
 
 /** The outcomes of settling that did what was requested. */
-type Settled = 'done' | 'dead-lettered';
+type SettledOutcome = 'done' | 'dead-lettered';
 
 /** Those that changed nothing. */
-export type Refused = Exclude<SettleOutcome, Settled>;
+export type RejectedOutcome = Exclude<SettleOutcome, SettledOutcome>;
 
-export function isSettled(outcome: SettleOutcome): outcome is Settled {
+export function isSettled(outcome: SettleOutcome): outcome is SettledOutcome {
   return outcome === 'done' || outcome === 'dead-lettered';
 }
 
@@ -206,18 +206,18 @@ const REFUSAL_CODES = {
   'not-reserved': 'not-reserved',
   'not-found': 'element-not-found',
   reserved: 'element-reserved',
-} as const satisfies Record<Refused, ErrorCode>;
+} as const satisfies Record<RejectedOutcome, ErrorCode>;
 
 /** The error of a rejected settlement. `group`: where the element was looked for; null on a plain queue. */
 export function refusalOf(
-  outcome: Refused,
+  outcome: RejectedOutcome,
   { id, group }: { readonly id: ElementId; readonly group: GroupName | null },
   { name }: QueueKey,
 ): QuaysideError {
   return new QuaysideError(REFUSAL_CODES[outcome], sentence(outcome, id, group, name));
 }
 
-function sentence(outcome: Refused, id: ElementId, group: GroupName | null, queue: string): string {
+function sentence(outcome: RejectedOutcome, id: ElementId, group: GroupName | null, queue: string): string {
   switch (outcome) {
     case 'lease-lost':
       return `The reservation of ${id} has ended, or the token is of an older one; reserve the element again.`;

@@ -38,7 +38,7 @@ import {
   showOptions,
   versionOfOptions,
 } from './queue-options.ts';
-import type { Sweeper } from './sweeper.ts';
+import type { LeaseSweeper } from './sweeper.ts';
 import { MANY, type WaitQueue } from './wait-queue.ts';
 
 /** What all namespaces of a broker share. */
@@ -110,7 +110,7 @@ export class Namespace {
   /** The names of the queues that are paused. */
   readonly pausedNames: ReadonlySet<string>;
   /** Ends the leases of its queues. */
-  sweeper: Sweeper;
+  sweeper: LeaseSweeper;
   /** Handles of known queues. */
   readonly #queues = new Map<string, Queue>();
   /** The consumers that wait on this node, by queue and group. */
@@ -131,7 +131,7 @@ export class Namespace {
   #isDeclared = false;
   #endRereads: (() => void) | null = null;
 
-  constructor(setup: NamespaceSetup, shared: Shared, sweeper: Sweeper) {
+  constructor(setup: NamespaceSetup, shared: Shared, sweeper: LeaseSweeper) {
     const { policy, storage, signaller } = setup;
     this.setup = setup;
     this.pausedNames = this.#paused;
@@ -204,7 +204,7 @@ export class Namespace {
   }
 
   /** From now on its elements are in two engines, and what is inserted goes to the new one. */
-  join(migration: Migration, sweeper: Sweeper): void {
+  join(migration: Migration, sweeper: LeaseSweeper): void {
     this.migration = migration;
     this.storage = migration.storage;
     this.stats = this.activity.watched(migration.stats);

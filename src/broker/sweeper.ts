@@ -18,7 +18,7 @@ const DEAD_LETTER_MS = 100;
  * Ends leases on time, for all queues of one engine, whether or not anybody waits there: dead letters and
  * sizes depend on it. One timer, armed for the earliest lease end that this node knows.
  */
-export class Sweeper {
+export class LeaseSweeper {
   readonly #storage: Storage;
   readonly #clock: Clock;
   readonly #clocks: { readonly storage: Storage; readonly clock: Clock };

@@ -16,7 +16,7 @@ import { MULTIPART, NDJSON } from './written-elements.ts';
 // What reads the elements of a body: lines of JSON or parts of `multipart/mixed` of an insert of many, and the lines of an export.
 
 /** An element, and where it stood: the number of its line or part, from 1. */
-interface Sent {
+interface NumberedElement {
   readonly number: number;
   readonly element: GivenElement;
 }
@@ -28,9 +28,9 @@ interface ImportedElement {
 
 /** The elements of a body. */
 export interface SentElements {
-  readonly place: Place;
+  readonly place: LineOrPart;
   /** Reads one after the other. Throws what is wrong with the next one, which it names. */
-  readonly elements: Iterable<Sent>;
+  readonly elements: Iterable<NumberedElement>;
 }
 
 /**
@@ -59,13 +59,17 @@ export function elementsReader(head: RequestHead, bodyLimit: number): (body: Buf
   return (body) => ({ place: 'part', elements: readSentParts(body, boundary, bodyLimit) });
 }
 
-function* readLines(body: Buffer, bodyLimit: number): Generator<Sent, void, undefined> {
+function* readLines(body: Buffer, bodyLimit: number): Generator<NumberedElement, void, undefined> {
   for (const { number, line } of linesOf(body, maxLineBytes(bodyLimit))) {
     yield { number, element: readAt('line', number, () => limited(readLineElement(line), bodyLimit)) };
   }
 }
 
-function* readSentParts(body: Buffer, boundary: string, bodyLimit: number): Generator<Sent, void, undefined> {
+function* readSentParts(
+  body: Buffer,
+  boundary: string,
+  bodyLimit: number,
+): Generator<NumberedElement, void, undefined> {
   const parts = readParts(body, boundary);
   for (let number = 1; ; number += 1) {
     const element = readAt('part', number, () => {
@@ -280,10 +284,10 @@ export interface GivenElement extends ElementContent {
 }
 
 /** How the elements of a body stand in it. */
-type Place = 'line' | 'part';
+type LineOrPart = 'line' | 'part';
 
 /** The same error, which says where it was. */
-export function errorIn(place: Place, number: number, thrown: unknown): unknown {
+export function errorIn(place: LineOrPart, number: number, thrown: unknown): unknown {
   if (!(thrown instanceof QuaysideError)) return thrown;
   const where = place === 'line' ? 'Line' : 'Part';
   const extra = { ...thrown.details.extra, [place]: number };
@@ -291,7 +295,7 @@ export function errorIn(place: Place, number: number, thrown: unknown): unknown 
 }
 
 /** What `read` returns, or throws with the place. */
-export function readAt<T>(place: Place, number: number, read: () => T): T {
+export function readAt<T>(place: LineOrPart, number: number, read: () => T): T {
   try {
     return read();
   } catch (error) {

@@ -17,7 +17,7 @@ import { checkName } from '../model/names.ts';
 import { FROM_QUEUE, MOVE_HEADERS, MOVED_FROM, SERVICE_HEADERS } from '../model/service-headers.ts';
 import { bytesOfText, textOfBytes } from '../util/byte-text.ts';
 import { quote } from '../util/quote.ts';
-import type { ElementChange, OperationRequest, Route } from './request.ts';
+import type { ElementChange, OperationQueues, OperationRequest } from './request.ts';
 
 /** Bodies that are read at once, about; a larger one alone. */
 const MAX_BODY_BYTES = 4 * 1_048_576;
@@ -63,7 +63,7 @@ interface Changes {
 }
 
 /** Elements that are changed, and whether some of them may have been changed before. */
-interface Batch {
+interface ChangeBatch {
   readonly deliveries: readonly ScannedDelivery[];
   /** The node that changed them died, or its call failed: elements that are gone were changed then. */
   readonly isRepeated: boolean;
@@ -73,7 +73,7 @@ interface ChangerOptions {
   /** Of the operation. */
   readonly id: string;
   readonly request: OperationRequest;
-  readonly route: Route;
+  readonly route: OperationQueues;
   /** Of `delay`: the maturity that it gives, by the engine's clock. */
   readonly dueAt: number;
   /** Whether another node, or an earlier start, changed elements before. */
@@ -123,7 +123,7 @@ export class ElementChanger {
   }
 
   /** @throws QuaysideError as the engines do; then a part of the batch may have been changed */
-  async change(batch: Batch): Promise<Changes> {
+  async change(batch: ChangeBatch): Promise<Changes> {
     if (batch.deliveries.length === 0) return NOTHING;
     if (this.#options.request.action === 'copy') return this.#copy(batch);
     const planned = batch.deliveries.map((delivery) => this.#plan(delivery));
@@ -277,7 +277,7 @@ export class ElementChanger {
     announce(queue, count);
   }
 
-  async #copy({ deliveries, isRepeated }: Batch): Promise<Changes> {
+  async #copy({ deliveries, isRepeated }: ChangeBatch): Promise<Changes> {
     const { source, group, target } = this.#options.route;
     if (target === null) return NOTHING;
     let [changed, failed] = [0, 0];

@@ -21,9 +21,9 @@ import type { Service } from '../util/service.ts';
 import { TRANSIT_QUEUE } from './changer.ts';
 import {
   type Action,
+  type OperationQueues,
   type OperationRequest,
   type OperatorRights,
-  type Route,
   routeOf,
   statesOf,
 } from './request.ts';
@@ -327,7 +327,7 @@ export class BulkOperations implements Service {
   /** @throws QuaysideError as `Searches.open` */
   async #checkSelector(
     { where: { selector } }: OperationRequest,
-    { source }: Route,
+    { source }: OperationQueues,
     { payer, hidesBodies }: { readonly payer: string; readonly hidesBodies: boolean },
   ): Promise<void> {
     if (selector === null) return;
@@ -485,7 +485,7 @@ export class BulkOperations implements Service {
       );
       return;
     }
-    let route: Route;
+    let route: OperationQueues;
     try {
       route = routeOf(operation.request, broker);
     } catch (error) {
@@ -648,7 +648,7 @@ function isListed(
   return state === null || state === (end?.state ?? 'running');
 }
 
-async function estimateOf(request: OperationRequest, { source, group }: Route): Promise<number> {
+async function estimateOf(request: OperationRequest, { source, group }: OperationQueues): Promise<number> {
   if (request.where.ids !== null) return request.where.ids.length;
   const { isStream, storage } = source.namespace;
   const counts = await storage.counts(source.key, isStream ? group : undefined);

@@ -280,7 +280,7 @@ export function statesOf({ action, where: { state } }: OperationRequest): Delive
 }
 
 /** The queues of a request on this node. */
-export interface Route {
+export interface OperationQueues {
   readonly source: Queue;
   readonly group: GroupName;
   /** Of `move` and `copy`; null with all else. */
@@ -291,7 +291,7 @@ export interface Route {
  * The queues that a request names, and whether their engines can do what it asks for.
  * @throws QuaysideError `namespace-not-found`, `invalid-parameter`, `not-supported`
  */
-export function routeOf(request: OperationRequest, broker: Broker): Route {
+export function routeOf(request: OperationRequest, broker: Broker): OperationQueues {
   const { source, to, where, action, dryRun } = request;
   const namespace = broker.namespace(source.ns);
   if (where.group !== null && !namespace.isStream) {

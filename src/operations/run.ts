@@ -12,7 +12,13 @@ import type { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { Pause } from '../util/pause.ts';
 import { quote } from '../util/quote.ts';
 import { ElementChanger } from './changer.ts';
-import { type OperationRequest, type OperatorRights, type Route, rightsFor, statesOf } from './request.ts';
+import {
+  type OperationQueues,
+  type OperationRequest,
+  type OperatorRights,
+  rightsFor,
+  statesOf,
+} from './request.ts';
 import type { ElementSearch, Searches } from './search.ts';
 import {
   BOUND_MS,
@@ -32,7 +38,7 @@ import {
 interface RunOptions {
   readonly id: string;
   readonly operation: StoredOperation;
-  readonly route: Route;
+  readonly route: OperationQueues;
   /** Of the source's namespace. */
   readonly definitions: Definitions;
   /** This node. */
@@ -513,7 +519,7 @@ function sampleOf({
 
 interface PagesOptions {
   readonly request: OperationRequest;
-  readonly route: Route;
+  readonly route: OperationQueues;
   readonly searches: Searches;
   /** The user who requested it: whose share of the selector thread it uses. */
   readonly by: string;

@@ -6,7 +6,7 @@ import { quoteBytes } from '../util/quote.ts';
  * One frame. Header names and values are bytes, one character for each (see `util/byte-text.ts`), free of
  * escapes, as flat pairs in the order in which they came: name, value, name, value, …
  */
-export interface Frame {
+export interface StompFrame {
   readonly command: string;
   readonly headers: readonly string[];
   /** A view of the memory that was read; to be copied if it is kept for long. */
@@ -135,7 +135,7 @@ export class FrameParser {
   #searched = 0;
   /** All bytes of the head so far, or-ed: tells whether it is ASCII. */
   #bits = 0;
-  #head: Head = { command: '', headers: [] };
+  #head: FrameHead = { command: '', headers: [] };
   #headBytes = 0;
   /** As the frame says; null: up to the first NUL. */
   #bodyLength: number | null = null;
@@ -158,7 +158,7 @@ export class FrameParser {
   }
 
   /** The next whole frame, or null. @throws QuaysideError `malformed-request`, `headers-too-large`, `body-too-large` */
-  next(): Frame | null {
+  next(): StompFrame | null {
     if (this.#state === 'between' && !this.#skipLineEnds()) return null;
     if (this.#state === 'head' && !this.#readHead()) return null;
     return this.#readBody();
@@ -252,11 +252,11 @@ export class FrameParser {
     );
   }
 
-  #readBody(): Frame | null {
+  #readBody(): StompFrame | null {
     return this.#bodyLength === null ? this.#readUpToNul() : this.#readCounted(this.#bodyLength);
   }
 
-  #readCounted(length: number): Frame | null {
+  #readCounted(length: number): StompFrame | null {
     const missing = length + 1 - (this.#body?.length ?? 0);
     const end = this.#at + missing;
     if (this.#input.length < end) {
@@ -269,7 +269,7 @@ export class FrameParser {
     return this.#frame(end - 1);
   }
 
-  #readUpToNul(): Frame | null {
+  #readUpToNul(): StompFrame | null {
     const nulAt = this.#input.indexOf(NUL, this.#at);
     const end = nulAt < 0 ? this.#input.length : nulAt;
     this.#checkBodyLength((this.#body?.length ?? 0) + end - this.#at);
@@ -288,7 +288,7 @@ export class FrameParser {
   }
 
   /** Ends the frame: its body ends before `end`, at which the NUL is. */
-  #frame(end: number): Frame {
+  #frame(end: number): StompFrame {
     const { command, headers } = this.#head;
     let body = end === this.#at ? NOTHING : this.#input.subarray(this.#at, end);
     if (this.#body !== null) {
@@ -308,7 +308,7 @@ function shownEnd(input: Buffer, at: number): number {
   return end < 0 ? at + 100 : at + end;
 }
 
-interface Head {
+interface FrameHead {
   readonly command: string;
   readonly headers: readonly string[];
 }
@@ -317,7 +317,7 @@ interface Head {
  * Reads a frame's command and headers out of the text before the blank line, one character for each byte.
  * @throws QuaysideError `malformed-request`, `headers-too-large`
  */
-function parseHead(text: string, rules: HeadRules, maxHeaders: number): Head {
+function parseHead(text: string, rules: HeadRules, maxHeaders: number): FrameHead {
   const commandEnd = lineEnd(text, 0);
   const command = line(text, 0, commandEnd, rules);
   if (!COMMAND.test(command)) throw noCommand(command);

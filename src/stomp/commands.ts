@@ -11,17 +11,17 @@ import { groupsOf, milliseconds, moment, textOf, whole } from '../session/values
 import { textOfBytes } from '../util/byte-text.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
-import { type Frame, headerOf, VERSIONS, type Version } from './codec.ts';
+import { headerOf, type StompFrame, VERSIONS, type Version } from './codec.ts';
 import { HeaderSpelling, needed, OWN_HEADERS } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
 import type { StompSession } from './session.ts';
-import type { Subscription } from './subscriptions.ts';
+import type { StompSubscription } from './subscriptions.ts';
 
 /** What a logged-in client may send. @throws QuaysideError what is answered with ERROR */
-type Command = (session: StompSession, frame: Frame) => void;
+type StompCommand = (session: StompSession, frame: StompFrame) => void;
 
 /** Every command but CONNECT and STOMP; `docs/protocols/stomp.md` lists the same. */
-export const COMMANDS: Readonly<Record<string, { readonly since: Version; readonly run: Command }>> = {
+export const COMMANDS: Readonly<Record<string, { readonly since: Version; readonly run: StompCommand }>> = {
   SEND: { since: '1.0', run: send },
   SUBSCRIBE: { since: '1.0', run: (session, frame) => session.subscriptions.subscribe(frame) },
   UNSUBSCRIBE: { since: '1.0', run: (session, frame) => session.subscriptions.unsubscribe(frame) },
@@ -37,7 +37,7 @@ export const COMMANDS: Readonly<Record<string, { readonly since: Version; readon
 };
 
 /** The commands of each version, by name. */
-export const COMMANDS_OF: ReadonlyMap<Version, ReadonlyMap<string, Command>> = new Map(
+export const COMMANDS_OF: ReadonlyMap<Version, ReadonlyMap<string, StompCommand>> = new Map(
   VERSIONS.map((version) => [
     version,
     new Map(
@@ -46,24 +46,24 @@ export const COMMANDS_OF: ReadonlyMap<Version, ReadonlyMap<string, Command>> = n
   ]),
 );
 
-function begin(session: StompSession, frame: Frame): void {
+function begin(session: StompSession, frame: StompFrame): void {
   session.transactions.begin(transactionIn(frame), session.owner);
   session.confirm(headerOf(frame.headers, 'receipt'));
 }
 
-function commit(session: StompSession, frame: Frame): void {
+function commit(session: StompSession, frame: StompFrame): void {
   const transaction = session.transactions.end(transactionIn(frame));
   // The user may have lost the right since the SENDs.
   for (const ns of transaction.targets) session.destinations.check('write', ns);
   void session.commit(transaction, headerOf(frame.headers, 'receipt'));
 }
 
-function abort(session: StompSession, frame: Frame): void {
+function abort(session: StompSession, frame: StompFrame): void {
   session.transactions.end(transactionIn(frame)).abort();
   session.confirm(headerOf(frame.headers, 'receipt'));
 }
 
-function transactionIn(frame: Frame): string {
+function transactionIn(frame: StompFrame): string {
   return needed(frame.command, 'transaction', headerOf(frame.headers, 'transaction'));
 }
 
@@ -76,7 +76,7 @@ const SEND_SPELLING = new HeaderSpelling(
 const CHECKED = /^x-(?!ks-hdr-)/i;
 
 /** SEND: one element into one queue, now or when its transaction is committed. */
-function send(session: StompSession, { headers, body, bytes }: Frame): void {
+function send(session: StompSession, { headers, body, bytes }: StompFrame): void {
   const own = elementHeaders(headers);
   const name = needed('SEND', 'destination', headerOf(headers, 'destination'));
   const destination = session.destinations.find(name, 'write');
@@ -92,7 +92,7 @@ function send(session: StompSession, { headers, body, bytes }: Frame): void {
 }
 
 function elementOf(
-  headers: Frame['headers'],
+  headers: StompFrame['headers'],
   own: readonly string[] | null,
   body: Buffer,
   destination: Destination,
@@ -117,14 +117,14 @@ function elementOf(
 }
 
 /** A length needs no clock that sender and server agree on, so it goes before a moment. `expires:0` is never. */
-function expiryOf(headers: Frame['headers'], { namespace, queue }: Destination): number | null {
+function expiryOf(headers: StompFrame['headers'], { namespace, queue }: Destination): number | null {
   const ttlMs = milliseconds('x-ks-ttl', headerOf(headers, 'x-ks-ttl'), 1, null);
   const expiresAt = moment('expires', headerOf(headers, 'expires')) || null;
   return ttlMs === null ? expiresAt : momentIn(ttlMs, namespace, queue.key);
 }
 
 /** What is passed on: flat pairs, names in lower case and without prefix, of repeated ones the first; null if there are none. */
-function elementHeaders(headers: Frame['headers']): string[] | null {
+function elementHeaders(headers: StompFrame['headers']): string[] | null {
   let own: string[] | null = null;
   for (let at = 0; at + 1 < headers.length; at += 2) {
     const name = headers[at] as string;
@@ -152,7 +152,7 @@ function elementHeaderName(name: string): string | null {
 const SETTLE_SPELLING = new HeaderSpelling(['x-ks-group', 'x-ks-reason', 'x-next-t', 'x-delta-t']);
 
 /** ACK commits, NACK rolls back, to come again after a delay; now or when its transaction is committed. */
-function settle(session: StompSession, { command, headers, bytes }: Frame): void {
+function settle(session: StompSession, { command, headers, bytes }: StompFrame): void {
   for (let at = 0; at < headers.length; at += 2) {
     const name = headers[at] as string;
     if (CHECKED.test(name)) SETTLE_SPELLING.check(name);
@@ -176,8 +176,8 @@ function settle(session: StompSession, { command, headers, bytes }: Frame): void
 function find(
   session: StompSession,
   command: string,
-  headers: Frame['headers'],
-): { subscription: Subscription; settled: Outstanding<string>[] } {
+  headers: StompFrame['headers'],
+): { subscription: StompSubscription; settled: Outstanding<string>[] } {
   const name = session.version === '1.2' ? 'id' : 'message-id';
   const id = needed(command, name, headerOf(headers, name));
   // In 1.2 the number of the subscription stands before it.
@@ -198,9 +198,9 @@ function find(
 function candidates(
   session: StompSession,
   command: string,
-  headers: Frame['headers'],
+  headers: StompFrame['headers'],
   id: string,
-): Iterable<Subscription> {
+): Iterable<StompSubscription> {
   const { version, subscriptions } = session;
   const given = headerOf(headers, 'subscription');
   // In 1.0 the message's id may be all that there is.
@@ -213,13 +213,13 @@ function candidates(
 }
 
 /** A group that is given must be the one of the reserve (spec 4.3); not given, that one is meant. */
-function fits(group: string | null, subscription: Subscription): boolean {
+function fits(group: string | null, subscription: StompSubscription): boolean {
   return group === null || textOfBytes(group) === subscription.group;
 }
 
 /** @param nextAt a moment of the engine's clock, as everywhere; null: a delay counts */
 function releaseOf(
-  { namespace, queue }: Subscription,
+  { namespace, queue }: StompSubscription,
   headers: readonly string[],
   nextAt: number | null,
 ): ReleaseAction {

@@ -15,12 +15,12 @@ import { textOfBytes } from '../util/byte-text.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { JOINED_BYTES } from '../util/sockets.ts';
 import {
-  type Frame,
   FrameParser,
   frameText,
   headerOf,
   malformed,
   RULES,
+  type StompFrame,
   trimmed,
   VERSIONS,
   type Version,
@@ -168,7 +168,7 @@ export class StompSession extends ClientSession<string, string> {
     this.transactions.clear();
   }
 
-  #nextFrame(): Frame | null {
+  #nextFrame(): StompFrame | null {
     try {
       return this.input.next();
     } catch (error) {
@@ -177,7 +177,7 @@ export class StompSession extends ClientSession<string, string> {
     }
   }
 
-  #connect(frame: Frame): void {
+  #connect(frame: StompFrame): void {
     if (frame.command !== 'CONNECT' && frame.command !== 'STOMP') {
       throw malformed(`The first frame is ${quoteBytes(frame.command)}. Allowed: CONNECT, STOMP.`);
     }
@@ -226,7 +226,7 @@ export class StompSession extends ClientSession<string, string> {
     );
   }
 
-  #execute(frame: Frame): void {
+  #execute(frame: StompFrame): void {
     const commands = COMMANDS_OF.get(this.version);
     const command = commands?.get(frame.command);
     if (command === undefined) {
@@ -251,7 +251,7 @@ interface ConnectRequest extends Credentials {
 const BEATS = /^([0-9]{1,15}),([0-9]{1,15})$/;
 
 /** @throws QuaysideError `malformed-request` */
-function readConnect({ headers }: Frame): ConnectRequest {
+function readConnect({ headers }: StompFrame): ConnectRequest {
   const accepted = headerOf(headers, 'accept-version');
   const version = accepted === null ? '1.0' : highestCommon(accepted);
   const wanted = headerOf(headers, 'heart-beat') ?? '0,0';

@@ -9,7 +9,7 @@ import { UNOBSERVED } from '../session/socket-writer.ts';
 import { groupOf, milliseconds, sentValue, whole } from '../session/values.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
-import { type Frame, type HeadRules, headerLine, headerOf, malformed } from './codec.ts';
+import { type HeadRules, headerLine, headerOf, malformed, type StompFrame } from './codec.ts';
 import { SessionLimitError } from './errors.ts';
 import { HeaderSpelling, needed, OWN_HEADERS, unknown } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
@@ -33,9 +33,9 @@ const NO = /^\s*(?:0|false|no|off)\s*$/i;
 export class Subscriptions {
   readonly #session: StompSession;
   /** By the id that the client gave it; in 1.0 that may be its destination. */
-  readonly #byId = new Map<string, Subscription | BrowsingSubscription>();
+  readonly #byId = new Map<string, StompSubscription | BrowsingSubscription>();
   /** Those that do not browse, by the number that `ack` headers begin with. */
-  readonly #byNumber = new Map<string, Subscription>();
+  readonly #byNumber = new Map<string, StompSubscription>();
   #numbers = 0;
 
   constructor(session: StompSession) {
@@ -43,7 +43,7 @@ export class Subscriptions {
   }
 
   /** SUBSCRIBE: a consumer that continues until UNSUBSCRIBE or the end of the session. */
-  subscribe({ headers }: Frame): void {
+  subscribe({ headers }: StompFrame): void {
     const session = this.#session;
     const get = (name: string): string | null => headerOf(headers, name);
     const destination = ownString(needed('SUBSCRIBE', 'destination', get('destination')));
@@ -80,7 +80,7 @@ export class Subscriptions {
     } else {
       const options = { ...common, mode, isPop: mode === 'auto', window, leaseMs };
       this.#numbers += 1;
-      const subscription = new Subscription(session, this.#numbers.toString(36), options);
+      const subscription = new StompSubscription(session, this.#numbers.toString(36), options);
       this.#byId.set(key, subscription);
       this.#byNumber.set(subscription.number, subscription);
       subscription.start();
@@ -89,7 +89,7 @@ export class Subscriptions {
   }
 
   /** UNSUBSCRIBE: what the client holds returns to the queue, and then comes its receipt. */
-  unsubscribe({ headers }: Frame): void {
+  unsubscribe({ headers }: StompFrame): void {
     const session = this.#session;
     const id = headerOf(headers, 'id');
     const key = session.version === '1.0' ? (id ?? headerOf(headers, 'destination')) : id;
@@ -99,17 +99,17 @@ export class Subscriptions {
   }
 
   /** Undefined also for one that browses. */
-  find(key: string): Subscription | undefined {
+  find(key: string): StompSubscription | undefined {
     const found = this.#byId.get(key);
-    return found instanceof Subscription ? found : undefined;
+    return found instanceof StompSubscription ? found : undefined;
   }
 
-  numbered(number: string): Subscription | undefined {
+  numbered(number: string): StompSubscription | undefined {
     return this.#byNumber.get(number);
   }
 
   /** All that do not browse. */
-  consuming(): Iterable<Subscription> {
+  consuming(): Iterable<StompSubscription> {
     return this.#byNumber.values();
   }
 
@@ -120,7 +120,7 @@ export class Subscriptions {
       throw malformed(unknown('subscription', key, this.#byId.keys()), 'id');
     }
     this.#byId.delete(key);
-    if (subscription instanceof Subscription) this.#byNumber.delete(subscription.number);
+    if (subscription instanceof StompSubscription) this.#byNumber.delete(subscription.number);
     return subscription.stop(true);
   }
 
@@ -181,7 +181,7 @@ interface SubscriptionOptions extends PushConsumerOptions, SubscriptionName {
 interface BrowsingOptions extends ConsumerOptions, SubscriptionName {}
 
 /** A consumer from its SUBSCRIBE until UNSUBSCRIBE or the end of its session. */
-export class Subscription extends PushConsumer<StompSession, string> {
+export class StompSubscription extends PushConsumer<StompSession, string> {
   readonly options: SubscriptionOptions;
   /** Names it in `ack` headers; unique in the session. */
   readonly number: string;

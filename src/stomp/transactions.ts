@@ -1,5 +1,5 @@
 import { delayUntil } from '../broker/engine-time.ts';
-import { isSettled, type Refused, refusalOf } from '../broker/meter.ts';
+import { isSettled, type RejectedOutcome, refusalOf } from '../broker/meter.ts';
 import type { Queue, SettleAction, SettleResult } from '../broker/queue.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -11,7 +11,7 @@ import { malformed } from './codec.ts';
 import { SessionLimitError } from './errors.ts';
 import { unknown } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
-import type { Subscription } from './subscriptions.ts';
+import type { StompSubscription } from './subscriptions.ts';
 
 /** The open transactions of one session, with bounds on what they hold together. */
 export class Transactions {
@@ -83,7 +83,7 @@ interface Send {
 
 /** An ACK (a finish) or NACK (a release) of one element. */
 interface Settlement {
-  readonly subscription: Subscription;
+  readonly subscription: StompSubscription;
   readonly outstanding: Outstanding<string>;
   readonly action: SettleAction;
   /** The moment to which a NACK delays it; null: the delay of its action counts from COMMIT on. */
@@ -126,7 +126,7 @@ export class Transaction {
 
   /** Adds an ACK or NACK of these elements. @throws QuaysideError `overloaded` */
   addSettlement(
-    subscription: Subscription,
+    subscription: StompSubscription,
     settled: readonly Outstanding<string>[],
     action: SettleAction,
     nextAt: number | null,
@@ -313,6 +313,6 @@ function byQueue(settlements: readonly Settlement[]): Map<Queue, Settlement[]> {
   return Map.groupBy(settlements, ({ subscription }) => subscription.queue);
 }
 
-function refused(outcome: Refused, { outstanding, subscription }: Settlement): QuaysideError {
+function refused(outcome: RejectedOutcome, { outstanding, subscription }: Settlement): QuaysideError {
   return refusalOf(outcome, { id: outstanding.id, group: null }, subscription.queue.key);
 }

@@ -3,7 +3,7 @@ import { it } from 'node:test';
 import { ConnectionEndpoint, type ConnectionHost } from '../../src/amqp/core/connection.ts';
 import { TRANSFER_HEAD_BYTES } from '../../src/amqp/core/frames.ts';
 import {
-  type DeliveryState,
+  type AmqpDeliveryState,
   type Endpoint,
   ReceiverEndpoint,
   type SenderEndpoint,
@@ -156,7 +156,7 @@ export class EndpointDriver implements ConnectionHost {
     link.accept(
       {
         onFlow: () => {},
-        onDisposition: ({ id }: SentDelivery, { kind }: DeliveryState, isSettled: boolean) =>
+        onDisposition: ({ id }: SentDelivery, { kind }: AmqpDeliveryState, isSettled: boolean) =>
           this.dispositions.push([id, kind, isSettled]),
         onDetach,
       },

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { ABSENT, Fields } from '../../src/amqp/core/fields.ts';
+import { ABSENT, FieldReader } from '../../src/amqp/core/fields.ts';
 import { ProtocolError } from '../../src/amqp/core/protocol-error.ts';
 import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
 import {
@@ -25,21 +25,24 @@ import {
 } from './wire.ts';
 
 /** Fields that are entered, of bytes that have more behind them which would do as a value. */
-function entered(given: Buffer): Fields {
-  const fields = new Fields(AMQP_LIMITS);
+function entered(given: Buffer): FieldReader {
+  const fields = new FieldReader(AMQP_LIMITS);
   fields.enter(Buffer.concat([given, uint(0), uint(0)]), 0, given.length);
   return fields;
 }
 
-function of(...values: Wire[]): Fields {
+function of(...values: Wire[]): FieldReader {
   return entered(described(0x10, list8(...values)));
 }
 
 /** What is said to a list, whether its buffer ends with it or continues. */
-function refusals(given: Buffer, read: (fields: Fields) => void = (fields) => fields.finish()): Set<string> {
+function refusals(
+  given: Buffer,
+  read: (fields: FieldReader) => void = (fields) => fields.finish(),
+): Set<string> {
   return new Set(
     [Buffer.alloc(0), bytes(uint32(0), uint32(0))].map((behind) => {
-      const fields = new Fields(AMQP_LIMITS);
+      const fields = new FieldReader(AMQP_LIMITS);
       try {
         fields.enter(Buffer.concat([given, behind]), 0, given.length);
         read(fields);
@@ -54,7 +57,7 @@ function refusals(given: Buffer, read: (fields: Fields) => void = (fields) => fi
 
 describe('The fields of a list', () => {
   it('are entered by a number or a symbol, in every form of a list', () => {
-    const fields = new Fields(AMQP_LIMITS);
+    const fields = new FieldReader(AMQP_LIMITS);
     const enter = (given: Buffer): number | string => fields.enter(given, 0, given.length);
     assert.equal(enter(described(0x10, list8(uint(1)))), 0x10);
     assert.equal(fields.uint('a'), 1);
@@ -129,7 +132,7 @@ describe('The fields of a list', () => {
 
   it('may be lists of their own', () => {
     const outer = of(described(0x28, list8(uint(5))), uint(6));
-    const inner = new Fields(AMQP_LIMITS);
+    const inner = new FieldReader(AMQP_LIMITS);
     assert.equal(inner.enterField(outer), 0x28);
     assert.equal(inner.uint('a'), 5);
     inner.finish();
@@ -187,7 +190,7 @@ describe('The fields of a list', () => {
     });
   }
 
-  const cut: Readonly<Record<string, [Wire, (fields: Fields) => unknown]>> = {
+  const cut: Readonly<Record<string, [Wire, (fields: FieldReader) => unknown]>> = {
     'an uint of one byte': [bytes(0x52), (fields) => fields.uint('x')],
     'an uint of four bytes': [bytes(0x70, 0, 0, 0), (fields) => fields.uint('x')],
     'an ushort': [bytes(0x60, 0), (fields) => fields.ushort('x')],
@@ -203,9 +206,9 @@ describe('The fields of a list', () => {
 
   it('do not take what is behind their list for one of them', () => {
     for (const read of [
-      (fields: Fields) => fields.uint('x'),
-      (fields: Fields) => fields.isAbsent,
-      (fields: Fields) => fields.oneOf('x', 0x43),
+      (fields: FieldReader) => fields.uint('x'),
+      (fields: FieldReader) => fields.isAbsent,
+      (fields: FieldReader) => fields.oneOf('x', 0x43),
     ]) {
       const given = bytes(0, smallUlong(1), 0xc0, 1, 1);
       assert.deepEqual(refusals(given, read), new Set(['A list has fewer fields than its count.']));

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import type { Operation } from '../../src/broker/meter.ts';
+import type { MeteredOperation } from '../../src/broker/meter.ts';
 import { NODE } from '../../src/exchange/declaration.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { SelectorProgram, SelectorSandbox } from '../../src/sandbox/sandbox.ts';
@@ -295,7 +295,7 @@ describe('an exchange', () => {
 
   it('counts for the broker as a consumer that reserves and commits; its stop is no error of a get', async () => {
     const { src, a, id } = names();
-    const counted = (operation: Operation) =>
+    const counted = (operation: MeteredOperation) =>
       new Map(node.broker.namespace('N').meter.operations().get(operation));
     const takes = () => node.broker.namespace('N').meter.storageTimes().get('reserve')?.count ?? 0;
     const [reserves, commits, asked] = [counted('reserve'), counted('commit'), takes()];

@@ -4,22 +4,22 @@ import fc from 'fast-check';
 import { QuaysideError } from '../../src/model/errors.ts';
 import {
   CONNECT_RULES,
-  type Frame,
   type FrameLimits,
   FrameParser,
   frameText,
   type HeadRules,
   RULES,
+  type StompFrame,
   VERSIONS,
 } from '../../src/stomp/codec.ts';
 import { sampleBodies } from '../support/bodies.ts';
 
 const LIMITS: FrameLimits = { headBytes: 1000, headers: 10, bodyBytes: 2_000_000 };
 
-function parse(rules: HeadRules, ...chunks: readonly (string | Buffer)[]): Frame[] {
+function parse(rules: HeadRules, ...chunks: readonly (string | Buffer)[]): StompFrame[] {
   const parser = new FrameParser(LIMITS);
   parser.rules = rules;
-  const frames: Frame[] = [];
+  const frames: StompFrame[] = [];
   for (const chunk of chunks) {
     parser.push(typeof chunk === 'string' ? Buffer.from(chunk) : chunk);
     for (let frame = parser.next(); frame !== null; frame = parser.next()) frames.push(frame);
@@ -27,7 +27,7 @@ function parse(rules: HeadRules, ...chunks: readonly (string | Buffer)[]): Frame
   return frames;
 }
 
-function one(rules: HeadRules, ...chunks: readonly (string | Buffer)[]): Frame {
+function one(rules: HeadRules, ...chunks: readonly (string | Buffer)[]): StompFrame {
   const [frame, ...more] = parse(rules, ...chunks);
   assert.ok(frame !== undefined && more.length === 0);
   return frame;

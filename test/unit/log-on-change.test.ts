@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { Sweeper } from '../../src/broker/sweeper.ts';
+import { LeaseSweeper } from '../../src/broker/sweeper.ts';
 import { BufferedStats } from '../../src/engine/buffered-stats.ts';
 import { unavailable } from '../../src/engine/calls.ts';
 import type { Storage } from '../../src/engine/storage.ts';
@@ -55,7 +55,7 @@ describe('While an engine is away', () => {
   it('the sweeper says so once, and once that it is back', async () => {
     const world = new AwayWorld();
     const storage = { sweep: () => world.call({ affected: [], nextAt: null }) } as unknown as Storage;
-    const sweeper = new Sweeper(storage, { ...world, random: () => 0.5 }, () => {});
+    const sweeper = new LeaseSweeper(storage, { ...world, random: () => 0.5 }, () => {});
     await sweeper.sweep();
     assert.ok((await world.goThrough()) > 10);
     await sweeper.stop();

@@ -4,7 +4,7 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { QueueCounts } from '../../src/engine/storage.ts';
 import { nameOf } from '../../src/engines/sqlite/protocol.ts';
 import { openDatabase } from '../../src/engines/sqlite/worker/open.ts';
-import { counts, type Queue, type Subscription } from '../../src/engines/sqlite/worker/queues.ts';
+import { counts, type Subscription, type WorkerQueue } from '../../src/engines/sqlite/worker/queues.ts';
 import type { DeliveryRow } from '../../src/engines/sqlite/worker/rows.ts';
 import { Store } from '../../src/engines/sqlite/worker/store.ts';
 import { seededRandom } from '../support/random.ts';
@@ -16,7 +16,7 @@ const CONTENT = { type: null, more: null, body: new Uint8Array(1) };
 
 describe('the counts of a stream in the SQLite engine', () => {
   let store: Store;
-  let queue: Queue;
+  let queue: WorkerQueue;
   let elements: number[];
   /** Rows that statements returned one by one, as those do that read all elements. */
   let rowsRead = 0;

@@ -5,13 +5,13 @@ import { ownBytes } from '../../util/own-bytes.ts';
 import { quote } from '../../util/quote.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import { CODE, DESCRIBED, descriptorNumber, PERFORMATIVE } from './codes.ts';
-import { ABSENT, Fields } from './fields.ts';
+import { ABSENT, FieldReader } from './fields.ts';
 import { FRAME_TYPE, frame, frameWithError, HEADER_BYTES, writeError, writer } from './frames.ts';
 import {
+  type AmqpDeliveryState,
   ATTACH_BYTES,
   type AttachRequest,
   CAPABILITIES,
-  type DeliveryState,
   type Endpoint,
   ReceiverEndpoint,
   type ReceiverHandler,
@@ -70,7 +70,7 @@ export interface ConnectionHost {
   onClose(): void;
 }
 
-interface ConnectionOptions {
+interface EndpointOptions {
   readonly containerId: string;
   /** 0: the client may be silent. */
   readonly idleTimeoutMs: number;
@@ -98,12 +98,12 @@ export class ConnectionEndpoint {
   effort = 0;
   #isPeerOpen = false;
   #isCloseSent = false;
-  readonly #options: ConnectionOptions;
-  readonly #fields = new Fields(AMQP_LIMITS);
+  readonly #options: EndpointOptions;
+  readonly #fields = new FieldReader(AMQP_LIMITS);
   /** In a described list that is one of those fields, and in one that is a field of that. */
-  readonly #inner = new Fields(AMQP_LIMITS);
-  readonly #innermost = new Fields(AMQP_LIMITS);
-  readonly #state: DeliveryState = {
+  readonly #inner = new FieldReader(AMQP_LIMITS);
+  readonly #innermost = new FieldReader(AMQP_LIMITS);
+  readonly #state: AmqpDeliveryState = {
     kind: 0,
     reason: null,
     isFailed: false,
@@ -121,7 +121,7 @@ export class ConnectionEndpoint {
   /** Bytes that all deliveries that have begun and not ended retain at most. */
   #begunCost = 0;
 
-  constructor(host: ConnectionHost, options: ConnectionOptions) {
+  constructor(host: ConnectionHost, options: EndpointOptions) {
     this.host = host;
     this.#options = options;
   }
@@ -660,7 +660,7 @@ export class ConnectionEndpoint {
   }
 
   /** Reads the error that `outer` is at into the state. @param reader a free one */
-  #readError(outer: Fields, reader: Fields): void {
+  #readError(outer: FieldReader, reader: FieldReader): void {
     if (descriptorNumber(reader.enterField(outer)) !== DESCRIBED.error) {
       throw decodeError('An error is of another type.');
     }

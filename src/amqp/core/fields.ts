@@ -11,7 +11,7 @@ export const NOTHING: Buffer = Buffer.alloc(0);
  * Reads the fields of one described list in their order. It holds positions only, and decodes nothing but the fields
  * that are asked for; one reader serves all frames. Each call takes the next field.
  */
-export class Fields {
+export class FieldReader {
   readonly #checker: ValueChecker;
   #bytes: Buffer = NOTHING;
   #end = 0;
@@ -56,7 +56,7 @@ export class Fields {
    * As `enter`, for a field of a list that another reader is in. The field must not be null. It is checked to its end,
    * so this reader need not `finish`.
    */
-  enterField(outer: Fields): number | string {
+  enterField(outer: FieldReader): number | string {
     const from = outer.at;
     const to = outer.skip();
     return this.enter(outer.#bytes, from, to);

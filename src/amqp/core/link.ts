@@ -35,7 +35,7 @@ export interface AttachRequest {
 export const SETTLE_MODE = { unsettled: 0, settled: 1, mixed: 2 } as const;
 
 /** The outcome or state that a client gave a delivery. One object serves all; it is valid during the call. */
-export interface DeliveryState {
+export interface AmqpDeliveryState {
   /** The number of its descriptor; 0: none was given. */
   kind: number;
   /** The error of `rejected`: its condition and description, cut to what is kept of a reason. */
@@ -62,7 +62,7 @@ export interface ReceiverHandler extends EndpointHandler {
 export interface SenderHandler extends EndpointHandler {
   onFlow(): void;
   /** Each disposition of the client that names the delivery, until it is settled. */
-  onDisposition(delivery: SentDelivery, state: DeliveryState, isSettled: boolean): void;
+  onDisposition(delivery: SentDelivery, state: AmqpDeliveryState, isSettled: boolean): void;
 }
 
 /** A source (messaging, 3.5.3) or target (3.5.4) as this server answers it. */

@@ -7,7 +7,7 @@ import { quote, quoteBytes } from '../../util/quote.ts';
 import { AMQP_ERRORS } from '../errors.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import { CODE, descriptorNumber, SASL } from './codes.ts';
-import { Fields } from './fields.ts';
+import { FieldReader } from './fields.ts';
 import { FRAME_TYPE, frame, writer } from './frames.ts';
 import { decodeError, framingError, hex, ProtocolError, unauthorized } from './protocol-error.ts';
 
@@ -141,7 +141,7 @@ export class SaslLogin {
     if (bytes[start + 5] !== FRAME_TYPE.sasl) {
       throw framingError(`Frame type ${bytes[start + 5]} came before the login. Allowed: 1 (SASL).`);
     }
-    const fields = new Fields(AMQP_LIMITS);
+    const fields = new FieldReader(AMQP_LIMITS);
     const type = descriptorNumber(fields.enter(bytes, offset, end));
     const isChallenged = this.#challenged !== null;
     if (type !== (isChallenged ? SASL.response : SASL.init)) {

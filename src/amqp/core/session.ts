@@ -13,7 +13,7 @@ import {
   writer,
   writeTransferHead,
 } from './frames.ts';
-import type { DeliveryState, Endpoint, SenderEndpoint } from './link.ts';
+import type { AmqpDeliveryState, Endpoint, SenderEndpoint } from './link.ts';
 import { type AmqpError, invalidField, ProtocolError } from './protocol-error.ts';
 
 /** The part of a flow that is about a link. */
@@ -336,7 +336,7 @@ export class SessionEndpoint {
    * A disposition of the client about what was sent to it. What is settled already is passed over.
    * @returns how many deliveries it went over behind the first
    */
-  disposition(first: number, last: number, state: DeliveryState, isSettled: boolean): number {
+  disposition(first: number, last: number, state: AmqpDeliveryState, isSettled: boolean): number {
     const oldest = this.#oldestId;
     if (serialDifference(last, oldest) < 0) return 0;
     const from = serialDifference(oldest, first) > 0 ? oldest : first;

@@ -23,7 +23,7 @@ import {
   type Prepared,
   RETRY,
 } from './operations.ts';
-import type { GroupUse, Queue, Registry } from './registry.ts';
+import type { GroupUse, RegisteredQueue, Registry } from './registry.ts';
 import { int4Array, type Query, type Row, type Statement } from './statement.ts';
 
 const ONE_ROW: CallSize = { bytes: 0, rows: 1 };
@@ -51,7 +51,7 @@ type AnyOperation = Operation<any, any>;
 interface Entry {
   readonly call: Call;
   readonly item: unknown;
-  readonly queues: readonly Queue[];
+  readonly queues: readonly RegisteredQueue[];
   operation: AnyOperation;
   result: unknown;
 }
@@ -142,7 +142,7 @@ class Call extends Expiring {
 class Group {
   readonly operation: AnyOperation;
   readonly entries: Entry[] = [];
-  readonly streams = new Set<Queue>();
+  readonly streams = new Set<RegisteredQueue>();
   readonly #byKey = new Map<string, unknown>();
 
   constructor(operation: AnyOperation) {
@@ -175,7 +175,7 @@ class Batch {
   readonly calls: readonly Call[];
   readonly #groups: Group[] = [];
   readonly #latestOf = new Map<AnyOperation, number>();
-  readonly #latestAbout = new Map<Queue, number>();
+  readonly #latestAbout = new Map<RegisteredQueue, number>();
   readonly #prepared: readonly Prepared<unknown>[];
   readonly #lock: Query | null;
 
@@ -245,7 +245,7 @@ class Batch {
     }
   }
 
-  #from(queues: readonly Queue[]): number {
+  #from(queues: readonly RegisteredQueue[]): number {
     let from = 0;
     for (const queue of queues) from = Math.max(from, this.#latestAbout.get(queue) ?? 0);
     return from;
@@ -317,7 +317,7 @@ export class Batcher {
   submit<I, R>(
     operation: Operation<I, R>,
     item: I,
-    queue: Queue | null,
+    queue: RegisteredQueue | null,
     size: CallSize = ONE_ROW,
     leftMs?: number,
   ): Promise<R> {
@@ -568,7 +568,7 @@ const SHARED = lockStatement('_shared');
  * statement may run at once, and one with several, among which there is no order, needs its streams for itself.
  * @param locked for each statement that locks elements, the streams that it may be about
  */
-function lockStreams(locked: readonly ReadonlySet<Queue>[]): Query | null {
+function lockStreams(locked: readonly ReadonlySet<RegisteredQueue>[]): Query | null {
   const ids = new Set<number>();
   for (const queues of locked) for (const { whole } of queues) ids.add(whole.id.readInt32BE(4));
   if (ids.size === 0) return null;

@@ -5,7 +5,7 @@ import { isSameContent } from '../../model/fingerprint.ts';
 import { encodeHead } from './content.ts';
 import type { Expirer } from './expire.ts';
 import type { Context, Operation, Prepared } from './operations.ts';
-import { type Queue, REGISTERED, type Registry, type Subscription } from './registry.ts';
+import { REGISTERED, type RegisteredQueue, type Registry, type Subscription } from './registry.ts';
 import {
   CAME_WAITING,
   CONTENT_BYTES,
@@ -26,7 +26,7 @@ export interface ElementKinds {
   readonly keyed: boolean;
 }
 
-export function kindsOf(queue: Queue, elements: readonly NewElement[]): ElementKinds {
+export function kindsOf(queue: RegisteredQueue, elements: readonly NewElement[]): ElementKinds {
   let keyed = false;
   for (const { dedupKey } of elements) keyed ||= dedupKey !== null;
   return { shared: queue.isStream, keyed };
@@ -34,7 +34,7 @@ export function kindsOf(queue: Queue, elements: readonly NewElement[]): ElementK
 
 /** A new element as statements take it. */
 interface NewRow {
-  readonly queue: Queue;
+  readonly queue: RegisteredQueue;
   readonly element: NewElement;
   readonly subscriptions: readonly Subscription[];
   readonly dueAt: number | null;
@@ -85,7 +85,11 @@ export class NewElements {
   }
 
   /** Adds an element, unless an earlier one has its key. Returns the place of the one that stands for it. */
-  add(queue: Queue, element: NewElement, settled = 0): { readonly at: number; readonly isFirst: boolean } {
+  add(
+    queue: RegisteredQueue,
+    element: NewElement,
+    settled = 0,
+  ): { readonly at: number; readonly isFirst: boolean } {
     const { dedupKey, groups, matureAt } = element;
     const key = dedupKey === null ? null : hash('sha256', dedupKey, 'buffer');
     const at = this.#rows.length;
@@ -122,7 +126,7 @@ export class NewElements {
     return this.#rows.map(({ settled }) => settled);
   }
 
-  #subscriptionsOf(queue: Queue, groups: NewElement['groups'], dueAt: number): Subscription[] {
+  #subscriptionsOf(queue: RegisteredQueue, groups: NewElement['groups'], dueAt: number): Subscription[] {
     const [first] = groups;
     const named = groups.length === 1 && first !== undefined ? groups : new Set(groups);
     const subscriptions: Subscription[] = [];
@@ -139,7 +143,7 @@ export class NewElements {
 }
 
 /** How a key is named: by its queue's id and PostgreSQL's text of its hash. */
-function keyName(queue: Queue, key: string): string {
+function keyName(queue: RegisteredQueue, key: string): string {
   return `${queue.whole.idText} ${key}`;
 }
 
@@ -211,7 +215,7 @@ function storingNew(shared: boolean, from: string): string[] {
 }
 
 interface InsertItem {
-  readonly queue: Queue;
+  readonly queue: RegisteredQueue;
   readonly elements: readonly NewElement[];
   readonly onRepeat: OnRepeat | null;
   /** It has a batch to itself, which is rolled back if a key came before with other content. */

@@ -4,7 +4,7 @@ import type { QueueKey } from '../../model/names.ts';
 import type { Clock } from '../../util/clock.ts';
 import type { Ids } from './content.ts';
 import type { Expirer } from './expire.ts';
-import type { GroupUse, Queue, Registry } from './registry.ts';
+import type { GroupUse, RegisteredQueue, Registry } from './registry.ts';
 import type { Parameter, Row, Statement } from './statement.ts';
 import type { Prober } from './watermark.ts';
 
@@ -45,7 +45,7 @@ export interface Prepared<R> {
 export interface Item<I, R> {
   readonly operation: Operation<I, R>;
   readonly item: I;
-  readonly queues: readonly Queue[];
+  readonly queues: readonly RegisteredQueue[];
 }
 
 /** What bounds a batch, and what a call stores. */

@@ -8,7 +8,7 @@ import {
 } from '../../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState, type GroupName } from '../../model/element.ts';
 import type { Context, Operation } from './operations.ts';
-import { type Queue, REGISTERED, type Subscription } from './registry.ts';
+import { REGISTERED, type RegisteredQueue, type Subscription } from './registry.ts';
 import {
   CONTENT_BYTES,
   clampTries,
@@ -38,7 +38,7 @@ export function queueOperations(context: Context) {
 }
 
 interface DeclareItem {
-  readonly queue: Queue;
+  readonly queue: RegisteredQueue;
   /** Undefined: what is stored stays; null: nothing is stored any more. */
   readonly options: QueueOptions | null | undefined;
 }
@@ -171,11 +171,11 @@ function purgeStatement(state: DeliveryState | 'waiting'): Statement {
   };
 }
 
-function purgeOperations(): (state: DeliveryState | 'waiting') => Operation<Queue, PurgeStep> {
+function purgeOperations(): (state: DeliveryState | 'waiting') => Operation<RegisteredQueue, PurgeStep> {
   const operations = new Map(
     (['waiting', ...DELIVERY_STATES] as const).map((state) => {
       const statement = purgeStatement(state);
-      const operation: Operation<Queue, PurgeStep> = {
+      const operation: Operation<RegisteredQueue, PurgeStep> = {
         statement,
         changes: true,
         locksElements: true,
@@ -188,7 +188,7 @@ function purgeOperations(): (state: DeliveryState | 'waiting') => Operation<Queu
       return [state, operation];
     }),
   );
-  return (state) => operations.get(state) as Operation<Queue, PurgeStep>;
+  return (state) => operations.get(state) as Operation<RegisteredQueue, PurgeStep>;
 }
 
 /** Where reads of a subscription begin. */
@@ -302,7 +302,7 @@ function countsOperation(context: Context): Operation<Subscription, GroupCounts>
 }
 
 /** Counts of a stream's elements, and of each of its groups. One stream a statement. */
-function streamCountsOperation(context: Context): Operation<Queue, QueueCounts> {
+function streamCountsOperation(context: Context): Operation<RegisteredQueue, QueueCounts> {
   return {
     statement: STREAM_COUNTS,
     changes: false,

@@ -35,7 +35,7 @@ function subscriptionId({ ns, name }: QueueKey, group: GroupName): Buffer {
 /** One consumer group of one queue, and what this node remembers about it. */
 export class Subscription {
   readonly id: Buffer;
-  readonly queue: Queue;
+  readonly queue: RegisteredQueue;
   readonly group: GroupName;
   readonly groupText: Buffer;
   readonly watermark = new Watermark();
@@ -45,7 +45,7 @@ export class Subscription {
   usedIn = 0;
   #idText: string | null = null;
 
-  constructor(queue: Queue, group: GroupName) {
+  constructor(queue: RegisteredQueue, group: GroupName) {
     this.id = subscriptionId(queue.key, group);
     this.queue = queue;
     this.group = group;
@@ -58,7 +58,7 @@ export class Subscription {
   }
 }
 
-export class Queue {
+export class RegisteredQueue {
   readonly key: QueueKey;
   /** Whether elements may have several groups. */
   readonly isStream: boolean;
@@ -115,7 +115,7 @@ const GROUPS: Statement = {
 
 /** Groups for which a call is going to store something. */
 export interface GroupUse {
-  readonly queue: Queue;
+  readonly queue: RegisteredQueue;
   readonly groups: readonly GroupName[];
 }
 
@@ -123,7 +123,7 @@ export interface GroupUse {
 export class Registry {
   readonly #clock: DatabaseClock;
   readonly #namespaces: NamespacePolicies;
-  readonly #queues = new Map<string, Map<string, Queue>>();
+  readonly #queues = new Map<string, Map<string, RegisteredQueue>>();
   /** Of the counts of all subscriptions together; housekeeping raises it. */
   readonly counted = new CounterWatermark();
   /** The parameters of `policyOf` in `sql.ts`. */
@@ -147,7 +147,7 @@ export class Registry {
     ];
   }
 
-  queue({ ns, name }: QueueKey): Queue {
+  queue({ ns, name }: QueueKey): RegisteredQueue {
     let inNamespace = this.#queues.get(ns);
     if (inNamespace === undefined) {
       inNamespace = new Map();
@@ -155,7 +155,7 @@ export class Registry {
     }
     let queue = inNamespace.get(name);
     if (queue === undefined) {
-      queue = new Queue({ ns, name }, this.#namespaces);
+      queue = new RegisteredQueue({ ns, name }, this.#namespaces);
       inNamespace.set(name, queue);
       this.#noteCreated();
     }
@@ -163,7 +163,7 @@ export class Registry {
     return queue;
   }
 
-  subscription(queue: Queue, group: GroupName): Subscription {
+  subscription(queue: RegisteredQueue, group: GroupName): Subscription {
     let subscription = queue.subscriptions.get(group);
     if (subscription === undefined) {
       subscription = new Subscription(queue, group);
@@ -218,13 +218,13 @@ export class Registry {
   async overLimit(
     connection: Connection,
     calls: readonly (readonly GroupUse[])[],
-  ): Promise<(Queue | null)[]> {
-    const unread = new Set<Queue>();
+  ): Promise<(RegisteredQueue | null)[]> {
+    const unread = new Set<RegisteredQueue>();
     for (const uses of calls) for (const use of uses) if (this.#isToBeRead(use)) unread.add(use.queue);
     if (unread.size > 0) await this.#readGroups(connection, [...unread]);
-    const coming = new Map<Queue, Set<GroupName>>();
+    const coming = new Map<RegisteredQueue, Set<GroupName>>();
     return calls.map((uses) => {
-      const added = new Map<Queue, Set<GroupName>>();
+      const added = new Map<RegisteredQueue, Set<GroupName>>();
       for (const use of uses) {
         const { queue } = use;
         const fresh = newGroups(use);
@@ -247,7 +247,7 @@ export class Registry {
     return newGroups(use).length > 0 && !(isFull && this.#clock.isWithin(queue.groupsReadAt, FULL_MS));
   }
 
-  async #readGroups(connection: Connection, queues: readonly Queue[]): Promise<void> {
+  async #readGroups(connection: Connection, queues: readonly RegisteredQueue[]): Promise<void> {
     const readAt = this.#clock.now;
     const found = queues.map(() => new Set<GroupName>());
     for (const row of await connection.query(GROUPS, [idArray(queues.map(({ whole }) => whole.id))])) {

@@ -3,7 +3,7 @@ import { ownerNumber } from '../../model/owner.ts';
 import { encodeChanges, encodeReason, parseToken, type Token } from './content.ts';
 import { type ElementKinds, kindsOf, NewElements, storing } from './insert.ts';
 import { type Context, type Item, type Operation, type Prepared, RETRY } from './operations.ts';
-import type { Queue, Subscription } from './registry.ts';
+import type { RegisteredQueue, Subscription } from './registry.ts';
 import {
   CONTENT_BYTES,
   copyMoved,
@@ -33,7 +33,7 @@ import {
 /** A settlement of one delivery as statements take it. */
 interface Ref {
   readonly item: SettleItem;
-  readonly queue: Queue;
+  readonly queue: RegisteredQueue;
   readonly subscription: Subscription;
   readonly seq: number;
   readonly isWaiting: boolean;
@@ -366,7 +366,7 @@ function groupsText(groups: readonly string[] | undefined): Buffer | null {
 
 /** An element with all its deliveries, which must all be waiting. */
 interface Removal {
-  readonly queue: Queue;
+  readonly queue: RegisteredQueue;
   readonly seq: number;
 }
 

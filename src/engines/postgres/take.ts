@@ -3,7 +3,7 @@ import type { Delivery } from '../../model/element.ts';
 import { holderTexts, ownerNumber, type Tids } from '../../model/owner.ts';
 import { decodeBody, decodeHead, drawToken, encodeHead, type Token, tokenText } from './content.ts';
 import { type Context, MAX_RETURNED_BYTES, type Operation, type Prepared } from './operations.ts';
-import { type Queue, REGISTERED, type Subscription } from './registry.ts';
+import { REGISTERED, type RegisteredQueue, type Subscription } from './registry.ts';
 import {
   CAME_WAITING,
   CONTENT_BYTES,
@@ -343,7 +343,7 @@ interface Restored {
 }
 
 interface UndoItem {
-  readonly queue: Queue;
+  readonly queue: RegisteredQueue;
   readonly deliveries: readonly Delivery[];
 }
 
@@ -387,7 +387,7 @@ function undoStatement(shared: boolean): Statement {
   };
 }
 
-export function undoOperations(context: Context): (queue: Queue) => Operation<UndoItem, void> {
+export function undoOperations(context: Context): (queue: RegisteredQueue) => Operation<UndoItem, void> {
   const operation = (shared: boolean): Operation<UndoItem, void> => {
     const statement = undoStatement(shared);
     const prepare = (items: readonly UndoItem[]) => {
@@ -415,7 +415,11 @@ export function undoOperations(context: Context): (queue: Queue) => Operation<Un
   return ({ isStream }) => (isStream ? stream : plain);
 }
 
-function restoredFrom({ ids, registry, expirer }: Context, queue: Queue, delivery: Popped): Restored {
+function restoredFrom(
+  { ids, registry, expirer }: Context,
+  queue: RegisteredQueue,
+  delivery: Popped,
+): Restored {
   const seq = ids.parse(delivery.id);
   if (seq === null)
     throw new Error(`undo of a take of an element that this engine never popped: ${delivery.id}`);

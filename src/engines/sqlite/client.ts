@@ -50,10 +50,10 @@ class PendingCall<T = unknown> extends Expiring {
   readonly result = Promise.withResolvers<T>();
   isSettled = false;
   readonly #deadlines: DeadlineQueue;
-  readonly #batch: Batch;
+  readonly #batch: OutgoingBatch;
   readonly #options: CallOptions<T>;
 
-  constructor(deadlines: DeadlineQueue, batch: Batch, options: CallOptions<T>) {
+  constructor(deadlines: DeadlineQueue, batch: OutgoingBatch, options: CallOptions<T>) {
     super();
     this.#deadlines = deadlines;
     this.#batch = batch;
@@ -92,17 +92,17 @@ class PendingCall<T = unknown> extends Expiring {
 }
 
 /** Calls that travel together. */
-class Batch {
+class OutgoingBatch {
   calls: Call[] = [];
   pending: PendingCall[] = [];
   readonly bodies = new BodyWriter();
   isSent = false;
   /** Calls that expired before it was sent. */
   #expired = 0;
-  readonly #drop: (batch: Batch) => void;
+  readonly #drop: (batch: OutgoingBatch) => void;
 
   /** @param drop called when none of its calls is to be sent any more */
-  constructor(drop: (batch: Batch) => void) {
+  constructor(drop: (batch: OutgoingBatch) => void) {
     this.#drop = drop;
   }
 
@@ -141,8 +141,8 @@ export class WorkerClient {
   readonly #data: Omit<WorkerData, 'now'>;
   readonly #clock: Clock;
   readonly #deadlines: DeadlineQueue;
-  readonly #waiting: Batch[] = [];
-  readonly #inFlight: Batch[] = [];
+  readonly #waiting: OutgoingBatch[] = [];
+  readonly #inFlight: OutgoingBatch[] = [];
   #inFlightBytes = 0;
   /** Calls of `run` and `inSteps` that are in flight, for which `close` waits in addition to the calls that were made before it. */
   #unattended = 0;
@@ -227,7 +227,7 @@ export class WorkerClient {
     const deadlineAt = this.#deadlines.deadline(leftMs);
     let batch = this.#waiting.at(-1);
     if (batch === undefined || batch.isFull) {
-      batch = new Batch(this.#drop);
+      batch = new OutgoingBatch(this.#drop);
       this.#waiting.push(batch);
     }
     const { calls, pending, bodies } = batch;
@@ -289,7 +289,7 @@ export class WorkerClient {
     }
   }
 
-  readonly #drop = (batch: Batch): void => {
+  readonly #drop = (batch: OutgoingBatch): void => {
     this.#waiting.splice(this.#waiting.indexOf(batch), 1);
   };
 

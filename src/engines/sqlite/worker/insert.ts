@@ -9,7 +9,7 @@ import {
   type PackedBodies,
   type QueueName,
 } from '../protocol.ts';
-import type { Queue } from './queues.ts';
+import type { WorkerQueue } from './queues.ts';
 import type { Seen } from './records.ts';
 import type { NewRow } from './rows.ts';
 import type { Store } from './store.ts';
@@ -59,7 +59,7 @@ export function insert(
 /** Stores elements in their order, the usual ones together. Returns their numbers. */
 export function insertAll(
   store: Store,
-  queue: Queue,
+  queue: WorkerQueue,
   elements: readonly Incoming[],
   onRepeat?: (index: number, element: Incoming, seen: Seen) => void,
 ): number[] {
@@ -153,7 +153,7 @@ export function elementAt(fields: Fields, at: number, bodies: PackedBodies): Inc
 /** Stores one element, or finds the one that its dedup key already stored. Returns its number. */
 function insertOne(
   { ids, queues, rows, records, sweeper, now }: Store,
-  queue: Queue,
+  queue: WorkerQueue,
   element: Incoming,
   onRepeat?: (seen: Seen) => void,
 ): number {

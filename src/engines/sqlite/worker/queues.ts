@@ -10,7 +10,7 @@ import { prepareAll, type Statements } from './schema.ts';
 import type { Store } from './store.ts';
 
 /** A queue, as kept in memory. */
-export interface Queue {
+export interface WorkerQueue {
   readonly id: number;
   readonly key: QueueKey;
   readonly subscriptions: Map<GroupName, Subscription>;
@@ -62,7 +62,7 @@ const EVICTED_A_CALL = 1000;
  */
 export interface Subscription {
   readonly id: number;
-  readonly queue: Queue;
+  readonly queue: WorkerQueue;
   readonly group: GroupName;
   countedAt: number;
   ready: number;
@@ -100,7 +100,7 @@ const SQL = {
 /** All queues and subscriptions, in memory. A name reaches SQL only as a bound value. */
 export class Queues {
   readonly #policies: NamespacePolicies;
-  readonly #byName = new Map<QueueName, Queue>();
+  readonly #byName = new Map<QueueName, WorkerQueue>();
   readonly #subscriptions = new Map<number, Subscription>();
   /** Those whose counts this transaction changed. */
   readonly #changed: Subscription[] = [];
@@ -117,9 +117,9 @@ export class Queues {
     this.#byName.clear();
     this.#subscriptions.clear();
     this.#changed.length = 0;
-    const byId = new Map<number, Queue>();
+    const byId = new Map<number, WorkerQueue>();
     for (const row of this.#sql.queues.all()) {
-      const { id, ns, name, usedAt, options } = row as unknown as QueueKey & Queue;
+      const { id, ns, name, usedAt, options } = row as unknown as QueueKey & WorkerQueue;
       byId.set(id, this.#put(id, { ns, name }, { options, usedAt, oldestAt: UNKNOWN }));
     }
     for (const row of this.#sql.subscriptions.all()) {
@@ -129,24 +129,24 @@ export class Queues {
     }
   }
 
-  all(): Iterable<Queue> {
+  all(): Iterable<WorkerQueue> {
     return this.#byName.values();
   }
 
   /** Null if the queue was never written. */
-  find(name: QueueName): Queue | null {
+  find(name: QueueName): WorkerQueue | null {
     return this.#byName.get(name) ?? null;
   }
 
   /** The queue of a name, created if it is new, and used now. */
-  use(name: QueueName, now: number): Queue {
+  use(name: QueueName, now: number): WorkerQueue {
     const queue = this.find(name) ?? this.#create(keyOf(name));
     this.noteUse(queue, now);
     return queue;
   }
 
   /** The queue is used now: it is not forgotten for a day. */
-  noteUse(queue: Queue, now: number): void {
+  noteUse(queue: WorkerQueue, now: number): void {
     if (now - queue.usedAt < USE_NOTED_MS && now >= queue.usedAt) return;
     queue.usedAt = now;
     this.#sql.noteUse.run(now, queue.id);
@@ -160,14 +160,14 @@ export class Queues {
     }
   }
 
-  #setOptions(queue: Queue, options: string | null): void {
+  #setOptions(queue: WorkerQueue, options: string | null): void {
     queue.options = options;
     queue.policy = this.#policyOf(queue.key, options);
     queue.oldestAt = UNKNOWN;
     this.#sql.setOptions.run(options, queue.id);
   }
 
-  subscription(queue: Queue, group: GroupName): Subscription {
+  subscription(queue: WorkerQueue, group: GroupName): Subscription {
     const known = queue.subscriptions.get(group);
     if (known !== undefined) return known;
     const id = Number(this.#sql.addSubscription.get(queue.id, group)?.id);
@@ -184,7 +184,7 @@ export class Queues {
   }
 
   /** Removes a queue that holds nothing, whatever else is known of it. Returns false if it has to stay. */
-  drop(queue: Queue | null): boolean {
+  drop(queue: WorkerQueue | null): boolean {
     if (queue === null) return true;
     if (deliveriesIn(queue) > 0 || this.hasDamaged(queue)) return false;
     this.remove(queue);
@@ -192,12 +192,12 @@ export class Queues {
   }
 
   /** Whether elements of the queue were set aside as damaged. */
-  hasDamaged(queue: Queue): boolean {
+  hasDamaged(queue: WorkerQueue): boolean {
     return this.#sql.hasDamaged.get(queue.id) !== undefined;
   }
 
   /** Removes a queue that holds nothing, with its idempotency keys and counters. */
-  remove(queue: Queue): void {
+  remove(queue: WorkerQueue): void {
     this.#sql.removeKeys.run(queue.id);
     this.#sql.removeStats.run(queue.id);
     for (const subscription of queue.subscriptions.values()) this.#removeSubscription(subscription);
@@ -212,7 +212,7 @@ export class Queues {
   }
 
   /** Those of a namespace. */
-  in(ns: string): Queue[] {
+  in(ns: string): WorkerQueue[] {
     return [...this.#byName.values()].filter(({ key }) => key.ns === ns);
   }
 
@@ -249,7 +249,7 @@ export class Queues {
   }
 
   /** Those of what comes to a dead-letter queue, joined by commas. */
-  defaultGroups({ key }: Queue): string {
+  defaultGroups({ key }: WorkerQueue): string {
     return this.#policies.defaultGroups(key.ns).join(',');
   }
 
@@ -270,19 +270,19 @@ export class Queues {
     this.#changed.length = 0;
   }
 
-  #create(key: QueueKey): Queue {
+  #create(key: QueueKey): WorkerQueue {
     const id = Number(this.#sql.addQueue.get(key.ns, key.name)?.id);
     return this.#put(id, key, { options: null, usedAt: 0, oldestAt: Number.POSITIVE_INFINITY });
   }
 
-  #put(id: number, key: QueueKey, facts: Pick<Queue, 'options' | 'usedAt' | 'oldestAt'>): Queue {
+  #put(id: number, key: QueueKey, facts: Pick<WorkerQueue, 'options' | 'usedAt' | 'oldestAt'>): WorkerQueue {
     const policy = this.#policyOf(key, facts.options);
-    const queue: Queue = { id, key, subscriptions: new Map(), policy, shared: null, ...facts };
+    const queue: WorkerQueue = { id, key, subscriptions: new Map(), policy, shared: null, ...facts };
     this.#byName.set(nameOf(key), queue);
     return queue;
   }
 
-  #putSubscription(queue: Queue, row: Omit<SubscriptionRow, 'queue'>): Subscription {
+  #putSubscription(queue: WorkerQueue, row: Omit<SubscriptionRow, 'queue'>): Subscription {
     const subscription: Subscription = {
       ...row,
       queue,
@@ -308,7 +308,7 @@ function deliveriesOf({ ready, scheduled, reserved }: Subscription): number {
 }
 
 /** Deliveries of all groups, in whatever state. */
-export function deliveriesIn({ subscriptions }: Queue): number {
+export function deliveriesIn({ subscriptions }: WorkerQueue): number {
   let deliveries = 0;
   for (const subscription of subscriptions.values()) deliveries += deliveriesOf(subscription);
   return deliveries;
@@ -344,7 +344,7 @@ function countsOf({ rows, now }: Store, subscription: Subscription): Counts {
  * Elements, each once. The sum over the groups counts an element of several groups several times, which is put right; a queue
  * without them, such as every plain one, costs no scan.
  */
-function elementCounts({ rows, now }: Store, queue: Queue, groups: readonly GroupCounts[]): Counts {
+function elementCounts({ rows, now }: Store, queue: WorkerQueue, groups: readonly GroupCounts[]): Counts {
   const total: Counts = { ...NO_COUNTS };
   for (const { ready, scheduled, reserved, nextMatureAt } of groups) {
     total.ready += ready;

@@ -3,7 +3,7 @@ import type { StoredDefinition } from '../../../engine/definitions.ts';
 import { COUNTER_NAMES, type CounterName, MAX_COUNTED_GROUPS } from '../../../engine/stats.ts';
 import type { GroupName } from '../../../model/element.ts';
 import { type Fields, type QueueName, type StoredCounters, tuplesOf } from '../protocol.ts';
-import type { Queue, Queues } from './queues.ts';
+import type { Queues, WorkerQueue } from './queues.ts';
 import { prepareAll, type Statements } from './schema.ts';
 
 const COLUMNS = COUNTER_NAMES.map((name) => `"${name}"`);
@@ -51,13 +51,13 @@ export class Records {
   }
 
   /** The element that this dedup key stored, within the window. */
-  seen(queue: Queue, key: string, now: number): Seen | null {
+  seen(queue: WorkerQueue, key: string, now: number): Seen | null {
     return (
       (this.#sql.findKey.get(queue.id, key, now - this.#windowMs) as unknown as Seen | undefined) ?? null
     );
   }
 
-  remember(queue: Queue, key: string, { seq, fingerprint }: Seen, now: number): void {
+  remember(queue: WorkerQueue, key: string, { seq, fingerprint }: Seen, now: number): void {
     this.#sql.putKey.run(queue.id, key, seq, now, fingerprint);
   }
 
@@ -90,7 +90,7 @@ export class Records {
 
   /** @param entries per entry: queue, group, one number per counter */
   addStats(entries: Fields, now: number): void {
-    const streams = new Set<Queue>();
+    const streams = new Set<WorkerQueue>();
     type Entry = [name: QueueName, group: string, ...counts: number[]];
     for (const [name, group, ...counts] of tuplesOf<Entry>(entries, 2 + COUNTER_NAMES.length)) {
       // Statistics of a namespace that is stored elsewhere, or of another collection, are all that is known of its queues.
@@ -103,7 +103,7 @@ export class Records {
   }
 
   /** Counts one of what the engine does itself: only it knows when an element is moved to a dead-letter queue. */
-  countOne(queue: Queue, group: GroupName, counter: CounterName): void {
+  countOne(queue: WorkerQueue, group: GroupName, counter: CounterName): void {
     const counts = COUNTER_NAMES.map((name) => (name === counter ? 1 : 0));
     this.#sql.addCounts.run(queue.id, group, ...counts);
   }

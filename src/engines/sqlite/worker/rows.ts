@@ -4,7 +4,7 @@ import type { ScanPlace } from '../../../engine/scan-cursor.ts';
 import type { PurgeStep } from '../../../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
 import type { QueueName } from '../protocol.ts';
-import type { Queue, Queues, StateCounts, Subscription } from './queues.ts';
+import type { Queues, StateCounts, Subscription, WorkerQueue } from './queues.ts';
 import { prepareAll, type Statements } from './schema.ts';
 
 /** An element's content as it is stored: the content type, and all rarer fields as one JSON text or null. */
@@ -295,7 +295,7 @@ export class Rows {
   }
 
   /** @param groups how many groups the element is for */
-  addElement(queue: Queue, seq: number, groups: number, content: StoredContent, now: number): void {
+  addElement(queue: WorkerQueue, seq: number, groups: number, content: StoredContent, now: number): void {
     const { type, more, body } = content;
     const crc = elementChecksum(seq, type, more, body);
     this.#sql.addElement.run(seq, queue.id, groups, now, type, more, crc, body);
@@ -585,7 +585,7 @@ export class Rows {
   }
 
   /** See {@link SharedCounts}. To be called when all subscriptions of the queue were counted at `now`. */
-  countShared(queue: Queue, now: number): StateCounts {
+  countShared(queue: WorkerQueue, now: number): StateCounts {
     this.#noteDue(queue, now);
     const beyond: StateCounts = queue.shared?.beyond ?? { ready: 0, scheduled: 0, reserved: 0 };
     for (const element of queue.shared?.changed ?? []) addBeyond(beyond, this.#statesOf(element, now), 1);
@@ -599,7 +599,7 @@ export class Rows {
   }
 
   /** Reads elements that were not read yet, as many as one count may. Returns up to which they are read. */
-  #readShared({ id, shared }: Queue, now: number, beyond: StateCounts): number {
+  #readShared({ id, shared }: WorkerQueue, now: number, beyond: StateCounts): number {
     let after = shared?.readTo ?? Number.MIN_SAFE_INTEGER;
     if (after === Number.POSITIVE_INFINITY) return after;
     let read = 0;
@@ -612,7 +612,7 @@ export class Rows {
   }
 
   /** Deliveries that became due since the last count change the states of their elements. */
-  #noteDue(queue: Queue, now: number): void {
+  #noteDue(queue: WorkerQueue, now: number): void {
     const { shared } = queue;
     if (shared === null || (now >= shared.countedAt && now < shared.holdsUntil)) return;
     if (now < shared.countedAt) queue.shared = null;

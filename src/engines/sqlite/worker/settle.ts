@@ -18,7 +18,7 @@ import {
   tuplesOf,
 } from '../protocol.ts';
 import { elementAt, type Incoming, insertAll } from './insert.ts';
-import type { Queue, Subscription } from './queues.ts';
+import type { Subscription, WorkerQueue } from './queues.ts';
 import {
   type DeliveryRow,
   type ElementRow,
@@ -57,7 +57,7 @@ export function settle(
   const results: Fields = [];
   /** What the items insert, by queue: together they take 2 µs less an item of an exchange, which has two copies, than one by one. */
   const inserted = new Map<QueueName, Incoming[]>();
-  let queue: Queue | null = null;
+  let queue: WorkerQueue | null = null;
   /** The items before it were looked at for a range. */
   let rangesFrom = 0;
   const copiedBefore = store.copiedBytes;
@@ -129,7 +129,7 @@ function isCommit(items: Fields, at: number): boolean {
  * Finishes together what a busy consumer acknowledges. 128 by their range take 0.8 µs each, one by one 2.3 µs. Returns
  * false, and changes nothing, if they have to be settled one by one.
  */
-function finishRange(store: Store, queue: Queue, items: Fields, from: number, to: number): boolean {
+function finishRange(store: Store, queue: WorkerQueue, items: Fields, from: number, to: number): boolean {
   const count = (to - from) / SETTLE_FIELDS;
   if (count < SHORTEST_RANGE) return false;
   const [, id, group, , token] = items.slice(from, from + 5) as string[];
@@ -172,7 +172,7 @@ function readInserts({ received }: Store, inserts: Fields, byQueue: Map<QueueNam
 }
 
 /** Finishes an element for all groups, if none has it reserved. */
-function removeWaiting({ rows, queues }: Store, queue: Queue, element: number): SettleOutcome {
+function removeWaiting({ rows, queues }: Store, queue: WorkerQueue, element: number): SettleOutcome {
   const found: [Subscription, DeliveryRow][] = [];
   for (const row of rows.ofElement(element)) {
     const subscription = queues.subscriptionById(row.subscription);
@@ -370,7 +370,7 @@ export function expire(store: Store, subscription: Subscription, row: DeliveryRo
 }
 
 /** Where failed elements of the queue go; null: they stay. Those of the dead-letter queue itself would only move to where they are. */
-function deadLetterQueue({ policy, key }: Queue): string | null {
+function deadLetterQueue({ policy, key }: WorkerQueue): string | null {
   const { deadLetter } = policy;
   return deadLetter === null || deadLetter.queue === key.name ? null : deadLetter.queue;
 }
@@ -462,7 +462,7 @@ export function setAsideDamaged(store: Store, seq: number): void {
   // On a plain queue both have one number.
   const first = group === PLAIN_GROUP && found.element !== null ? { ...found, element: seq } : found;
   const element = elementOf(first);
-  const affected = new Set<Queue>();
+  const affected = new Set<WorkerQueue>();
   let isKept = false;
   for (const row of isWholeDelivery(found) ? rows.ofElement(element) : [first]) {
     const subscription = queues.subscriptionById(row.subscription);

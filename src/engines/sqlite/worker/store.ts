@@ -4,7 +4,7 @@ import type { QueueKey } from '../../../model/names.ts';
 import { BodyWriter, nameOf, type PackedBodies, type QueueName } from '../protocol.ts';
 import type { Warn, WorkerData } from '../settings.ts';
 import { Ids, nextEpoch } from './ids.ts';
-import { type Queue, Queues } from './queues.ts';
+import { Queues, type WorkerQueue } from './queues.ts';
 import { Records } from './records.ts';
 import { Rows } from './rows.ts';
 import type { Space } from './space.ts';
@@ -158,7 +158,7 @@ export class Store {
   }
 
   /** A queue gained eligible elements without a call that says so to its caller. */
-  affected({ key }: Queue): void {
+  affected({ key }: WorkerQueue): void {
     this.#affected.set(nameOf(key), key);
   }
 

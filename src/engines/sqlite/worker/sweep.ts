@@ -1,7 +1,7 @@
 import type { DatabaseSync } from 'node:sqlite';
 import { queueDefinitionKey } from '../../../engine/definitions.ts';
 import type { SweepResult } from '../../../engine/storage.ts';
-import { deliveriesIn, type Queue, type Queues, USE_NOTED_MS } from './queues.ts';
+import { deliveriesIn, type Queues, USE_NOTED_MS, type WorkerQueue } from './queues.ts';
 import { prepareAll, type Statements } from './schema.ts';
 import { endLeases, expire } from './settle.ts';
 import type { Store } from './store.ts';
@@ -97,12 +97,12 @@ export class Sweeper {
   }
 
   /** A waiting element of that age is there now. */
-  added(queue: Queue, insertedAt: number): void {
+  added(queue: WorkerQueue, insertedAt: number): void {
     if (queue.policy.retentionMs !== null) queue.oldestAt = Math.min(queue.oldestAt, insertedAt);
   }
 
   /** A delivery waits again that may be older than all that waits. */
-  releasedInto(queue: Queue): void {
+  releasedInto(queue: WorkerQueue): void {
     this.added(queue, Number.MIN_SAFE_INTEGER);
   }
 
@@ -144,7 +144,7 @@ export class Sweeper {
     this.#forgetAt = now + REST_MS;
   }
 
-  #isForgettable({ records, queues }: Store, queue: Queue): boolean {
+  #isForgettable({ records, queues }: Store, queue: WorkerQueue): boolean {
     if (queue.options !== null || deliveriesIn(queue) > 0) return false;
     const [, value = 'null'] = records.definition('queue', queueDefinitionKey(queue.key)) ?? [];
     if ((JSON.parse(value) as { readonly paused?: unknown } | null)?.paused === true) return false;
