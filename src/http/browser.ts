@@ -172,7 +172,7 @@ export function useSession(call: HttpCall): boolean {
 
 /**
  * The console session that a request belongs to, or null. Only requests of the console's own pages do: `Sec-Fetch-Site` says
- * `same-origin`, or is missing, as browsers leave it out where they speak plain HTTP to another machine.
+ * `same-origin`, or is missing, as browsers leave it out if they use plain HTTP to another machine.
  */
 function findSession(call: HttpCall, sessions: ConsoleSessions): ConsoleSession | null {
   const { fetchSite, cookie } = call.head;
@@ -188,7 +188,7 @@ export function originOf({ address, request: { rawHeaders } }: HttpCall): Sessio
 }
 
 /**
- * Checks the CSRF token of a request with a session, where one is due. Reads need none: they change nothing, pages of other
+ * Checks the CSRF token of a request with a session, if it needs one. Reads need none: they change nothing, pages of other
  * origins cannot see what they are answered, and streams of events and downloads cannot send the header.
  * @throws QuaysideError `forbidden-origin`
  */

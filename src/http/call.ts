@@ -38,7 +38,7 @@ export class HttpCall {
   /** The allowed origin whose page sent it; null if none did. */
   origin: string | null = null;
   head: RequestHead = UNREAD;
-  /** Who sent it; null: nobody who is known. */
+  /** The user who sent it; null if it is not authenticated. */
   login: User | null = null;
   /** Null if none took the request. */
   route: Route | null = null;

@@ -92,7 +92,7 @@ export function httpError(code: ErrorCode): HttpError {
   return HTTP_ERRORS[code];
 }
 
-/** The error of a request that nobody who is known sent. */
+/** The error of a request that is not authenticated. */
 export function unauthorized(call: HttpCall): QuaysideError {
   return new QuaysideError(
     'unauthorized',

@@ -57,7 +57,7 @@ const EXPORTS = 8;
 /** Upper bounds in seconds. The last ones are for gets that wait. */
 const REQUEST_TIME_BUCKETS_S = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5, 10, 60];
 
-/** The characters of a request target, without `#`: everything else is percent-encoded by who follows the RFC. */
+/** The characters of a request target, without `#`: clients that follow the RFC percent-encode everything else. */
 const NOT_OF_A_TARGET = /[^\x21\x22\x24-\x7e]/;
 const ABSOLUTE_FORM = /^https?:\/\/[^/?]*/i;
 

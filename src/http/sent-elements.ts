@@ -15,7 +15,7 @@ import { MULTIPART, NDJSON } from './written-elements.ts';
 
 // What reads the elements of a body: lines of JSON or parts of `multipart/mixed` of an insert of many, and the lines of an export.
 
-/** An element, and where it stood: the number of its line or part, from 1. */
+/** An element, and the number of its line or part in the body, from 1. */
 interface NumberedElement {
   readonly number: number;
   readonly element: GivenElement;
@@ -283,10 +283,10 @@ export interface GivenElement extends ElementContent {
   readonly key: string | null;
 }
 
-/** How the elements of a body stand in it. */
+/** What holds one element in a body: a line of JSON, or a part of `multipart/mixed`. */
 type LineOrPart = 'line' | 'part';
 
-/** The same error, which says where it was. */
+/** The same error, with the number of the line or part in its message. */
 export function errorIn(place: LineOrPart, number: number, thrown: unknown): unknown {
   if (!(thrown instanceof QuaysideError)) return thrown;
   const where = place === 'line' ? 'Line' : 'Part';

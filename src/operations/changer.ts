@@ -73,7 +73,7 @@ interface ChangerOptions {
   /** Of the operation. */
   readonly id: string;
   readonly request: OperationRequest;
-  readonly route: OperationQueues;
+  readonly queues: OperationQueues;
   /** Of `delay`: the maturity that it gives, by the engine's clock. */
   readonly dueAt: number;
   /** Whether another node, or an earlier start, changed elements before. */
@@ -117,7 +117,7 @@ export class ElementChanger {
   constructor(options: ChangerOptions) {
     this.#options = options;
     this.#mayHaveArrived = options.isContinued;
-    const { source, target } = options.route;
+    const { source, target } = options.queues;
     const isNear = options.request.action !== 'move' || target === null || source.sharesEngineWith(target);
     this.transit = isNear ? null : source.namespace.visit(TRANSIT_QUEUE + options.id);
   }
@@ -136,8 +136,8 @@ export class ElementChanger {
 
   /** What becomes of one element; a text says why nothing can, null that it is as wanted already. */
   #plan(delivery: ScannedDelivery): PlannedChange | string | null {
-    const { request, route, dueAt } = this.#options;
-    const { source, group, target } = route;
+    const { request, queues, dueAt } = this.#options;
+    const { source, group, target } = queues;
     const waiting = (action: SettleAction, to: Queue | null = null): PlannedChange => ({
       delivery,
       to,
@@ -174,7 +174,7 @@ export class ElementChanger {
     waiting: (action: SettleAction, to: Queue) => PlannedChange,
   ): PlannedChange | string | null {
     if (change === null) return 'This action has nothing to set.';
-    const { source } = this.#options.route;
+    const { source } = this.#options.queues;
     try {
       const changed = checkHeaders(changedHeaders(headers, change), SERVICE_HEADERS);
       const isSame = (change.tries === null || change.tries === tries) && isSamePairs(changed, headers);
@@ -192,17 +192,17 @@ export class ElementChanger {
   }
 
   #onItsWay(): Pick<MoveAction, 'tries' | 'headers'> {
-    return { tries: null, headers: [MOVED_FROM, bytesOfText(this.#options.route.source.key.name)] };
+    return { tries: null, headers: [MOVED_FROM, bytesOfText(this.#options.queues.source.key.name)] };
   }
 
   #groupsIn(to: Queue): readonly GroupName[] {
-    const { source, group } = this.#options.route;
+    const { source, group } = this.#options.queues;
     return to.namespace === source.namespace ? [group] : to.namespace.defaultGroups;
   }
 
   /** The queue that a dead letter left; a text says why there is none. */
   #returnOf({ id, headers }: ScannedDelivery): Queue | string {
-    const { namespace } = this.#options.route.source;
+    const { namespace } = this.#options.queues.source;
     const left = headerOf(headers, FROM_QUEUE);
     if (left === null) return `Element ${id} has no header ${FROM_QUEUE}.`;
     const from = left.startsWith(TRANSIT_QUEUE) ? headerOf(headers, MOVED_FROM) : left;
@@ -226,7 +226,7 @@ export class ElementChanger {
   /** Returns how many were changed. */
   async #settle(plans: readonly PlannedChange[], isRepeated: boolean): Promise<number> {
     if (plans.length === 0) return 0;
-    const { source } = this.#options.route;
+    const { source } = this.#options.queues;
     const { storage } = source.namespace;
     const results = await this.#admit(plans, () => storage.settle(plans.map(({ item }) => item)));
     let changed = 0;
@@ -248,7 +248,7 @@ export class ElementChanger {
 
   /** Another namespace that gets elements must have capacity for them, and so must another queue that has a bound. */
   #admit<T>(plans: readonly PlannedChange[], settle: () => Promise<T>): Promise<T> {
-    const { source } = this.#options.route;
+    const { source } = this.#options.queues;
     let call = settle;
     const to = plans[0]?.to?.namespace;
     if (to !== undefined && to.capacity !== null && to !== source.namespace) {
@@ -269,8 +269,8 @@ export class ElementChanger {
 
   #noteArrived(queue: Queue, count: number): void {
     const { key, namespace } = queue;
-    const { route } = this.#options;
-    if (queue !== route.source && queue !== this.transit) {
+    const { queues } = this.#options;
+    if (queue !== queues.source && queue !== this.transit) {
       countPuts(namespace.stats, key, this.#groupsIn(queue), count);
     }
     namespace.noteStored(key);
@@ -278,7 +278,7 @@ export class ElementChanger {
   }
 
   async #copy({ deliveries, isRepeated }: ChangeBatch): Promise<Changes> {
-    const { source, group, target } = this.#options.route;
+    const { source, group, target } = this.#options.queues;
     if (target === null) return NOTHING;
     let [changed, failed] = [0, 0];
     let error: string | null = null;
@@ -316,7 +316,7 @@ export class ElementChanger {
   #copyOf(delivery: ScannedDelivery, target: Queue): NewElement {
     const { body, contentType, contentEncoding, headers, matureAt, expiresAt, tries, id } = delivery;
     const isNow = delivery.state === 'ready' && !target.namespace.capabilities.sched;
-    const { namespace } = this.#options.route.source;
+    const { namespace } = this.#options.queues.source;
     return {
       body,
       contentType,
@@ -337,7 +337,7 @@ export class ElementChanger {
    */
   async forward(): Promise<void> {
     const { transit } = this;
-    const { target } = this.#options.route;
+    const { target } = this.#options.queues;
     if (transit === null || target === null) return;
     const group = this.#groupsIn(transit)[0] ?? '';
     for (
@@ -377,7 +377,7 @@ export class ElementChanger {
    */
   async turnBack(): Promise<void> {
     const { transit } = this;
-    const { source, group, target } = this.#options.route;
+    const { source, group, target } = this.#options.queues;
     if (transit === null || target === null) return;
     const { storage } = transit.namespace;
     const back: MoveAction = { kind: 'move', to: source.key, groups: [group], tries: null, headers: ARRIVED };
@@ -410,8 +410,8 @@ export class ElementChanger {
 
   /** The key of an element's copy in another queue. */
   #keyOf(id: ElementId): string {
-    const { id: operation, route } = this.#options;
-    return JSON.stringify(['operation', operation, route.source.key.ns, id]);
+    const { id: operation, queues } = this.#options;
+    return JSON.stringify(['operation', operation, queues.source.key.ns, id]);
   }
 }
 

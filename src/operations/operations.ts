@@ -24,7 +24,7 @@ import {
   type OperationQueues,
   type OperationRequest,
   type OperatorRights,
-  routeOf,
+  queuesOf,
   statesOf,
 } from './request.ts';
 import { MigrationRun, OperationRun } from './run.ts';
@@ -185,17 +185,17 @@ export class BulkOperations implements Service {
   ): Promise<string> {
     const { broker } = this.#options;
     if (request.action === 'migrate') return this.#createMigration(request, caller);
-    const route = routeOf(request, broker);
-    const definitions = route.source.namespace.currentDefinitions;
+    const queues = queuesOf(request, broker);
+    const definitions = queues.source.namespace.currentDefinitions;
     // The target's name counts from here on, as with an insert.
     if (request.to !== null) broker.namespace(request.to.ns).queue(request.to.queue);
     const hidesBodies = !caller.maySeeBodies(request.source.ns);
-    await this.#checkSelector(request, route, { payer: caller.name, hidesBodies });
+    await this.#checkSelector(request, queues, { payer: caller.name, hidesBodies });
     const { id, operation } = await this.#begin(definitions, caller, async () => ({
       request,
       hidesBodies,
-      estimate: await estimateOf(request, route),
-      bound: Math.ceil(engineNow(route.source.namespace, route.source.key)) + BOUND_MS,
+      estimate: await estimateOf(request, queues),
+      bound: Math.ceil(engineNow(queues.source.namespace, queues.source.key)) + BOUND_MS,
     }));
     const fields = { event: 'operation', ...logged(id, operation), estimate: operation.estimate };
     this.#options.log.info(fields, 'a bulk operation starts');
@@ -485,9 +485,9 @@ export class BulkOperations implements Service {
       );
       return;
     }
-    let route: OperationQueues;
+    let queues: OperationQueues;
     try {
-      route = routeOf(operation.request, broker);
+      queues = queuesOf(operation.request, broker);
     } catch (error) {
       // Once for each: it is looked at again and again until it ends.
       if (!this.#unroutable.has(id))
@@ -495,11 +495,11 @@ export class BulkOperations implements Service {
       this.#unroutable.add(id);
       return;
     }
-    const { namespace, key } = route.source;
+    const { namespace, key } = queues.source;
     const run = new OperationRun({
       id,
       operation,
-      route,
+      queues,
       definitions,
       node: this.#node,
       before,

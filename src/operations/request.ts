@@ -291,7 +291,7 @@ export interface OperationQueues {
  * The queues that a request names, and whether their engines can do what it asks for.
  * @throws QuaysideError `namespace-not-found`, `invalid-parameter`, `not-supported`
  */
-export function routeOf(request: OperationRequest, broker: Broker): OperationQueues {
+export function queuesOf(request: OperationRequest, broker: Broker): OperationQueues {
   const { source, to, where, action, dryRun } = request;
   const namespace = broker.namespace(source.ns);
   if (where.group !== null && !namespace.isStream) {
@@ -301,7 +301,7 @@ export function routeOf(request: OperationRequest, broker: Broker): OperationQue
     );
   }
   const target = to === null ? null : broker.namespace(to.ns).visit(to.queue);
-  const route = {
+  const queues = {
     source: namespace.visit(source.queue),
     group: where.group ?? namespace.defaultGroup,
     target,
@@ -312,7 +312,7 @@ export function routeOf(request: OperationRequest, broker: Broker): OperationQue
   if (where.ids !== null && !namespace.storage.capabilities.remove)
     throw notSupported('where.ids', namespace);
   if (action !== 'count' && !dryRun) mustSupport(action, namespace);
-  return route;
+  return queues;
 }
 
 function mustSupport(action: Action, namespace: Namespace): void {

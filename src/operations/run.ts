@@ -38,7 +38,7 @@ import {
 interface RunOptions {
   readonly id: string;
   readonly operation: StoredOperation;
-  readonly route: OperationQueues;
+  readonly queues: OperationQueues;
   /** Of the source's namespace. */
   readonly definitions: Definitions;
   /** This node. */
@@ -132,11 +132,11 @@ export class OperationRun {
     this.#options = options;
     this.#backoff = new Backoff(options.random);
     this.#pause = new Pause(options.clock);
-    const { id, operation, route, before, searches, clock, node } = options;
+    const { id, operation, queues, before, searches, clock, node } = options;
     const { request, bound, by, hidesBodies } = operation;
     const dueAt = bound - BOUND_MS + (request.delayMs ?? 0);
-    this.#pages = new Pages({ request, route, searches, by, hidesBodies, bound, dueAt });
-    this.#changer = new ElementChanger({ id, request, route, dueAt, isContinued: before !== null });
+    this.#pages = new Pages({ request, queues, searches, by, hidesBodies, bound, dueAt });
+    this.#changer = new ElementChanger({ id, request, queues, dueAt, isContinued: before !== null });
     const begun: OperationProgress = {
       node,
       counters: ZERO,
@@ -519,7 +519,7 @@ function sampleOf({
 
 interface PagesOptions {
   readonly request: OperationRequest;
-  readonly route: OperationQueues;
+  readonly queues: OperationQueues;
   readonly searches: Searches;
   /** The user who requested it: whose share of the selector thread it uses. */
   readonly by: string;
@@ -580,10 +580,10 @@ class Pages {
 
   /** These elements, as they are now; without those that are gone, or were changed already. */
   async named(pending: readonly PendingElement[]): Promise<ScannedDelivery[]> {
-    const { request, route } = this.#options;
+    const { request, queues } = this.#options;
     const untils = new Map(pending);
-    const { deliveries } = await route.source.namespace.storage.scan(route.source.key, {
-      group: route.group,
+    const { deliveries } = await queues.source.namespace.storage.scan(queues.source.key, {
+      group: queues.group,
       states: request.action === 'release' ? ['reserved'] : WAITING_STATES,
       ids: [...untils.keys()],
       after: null,
@@ -605,14 +605,14 @@ class Pages {
   }
 
   async #searchOf(part: number): Promise<ElementSearch> {
-    const { request, route, searches, by, hidesBodies, bound } = this.#options;
+    const { request, queues, searches, by, hidesBodies, bound } = this.#options;
     const { group, ids, selector, olderThanMs } = request.where;
     let search = this.#searches.get(part);
     if (search === undefined) {
       const insertedBefore = bound + 1 - (olderThanMs ?? 0);
       const filter = { states: this.#parts[part] ?? [], group, ids, selector, insertedBefore };
       const options = { payer: by, path: SELECTOR_PATH, bodies: false, hidesBodies };
-      search = await searches.open(route.source, filter, options);
+      search = await searches.open(queues.source, filter, options);
       this.#searches.set(part, search);
     }
     return search;

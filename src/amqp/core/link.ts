@@ -3,7 +3,7 @@ import { DESCRIBED, PERFORMATIVE } from './codes.ts';
 import { NOTHING } from './fields.ts';
 import { FRAME_TYPE, frame, frameWithError, writeError, writer } from './frames.ts';
 import type { AmqpError } from './protocol-error.ts';
-import type { LinkFlow, SentDelivery, SessionEndpoint, Waiting } from './session.ts';
+import type { LinkFlow, QueuedFrame, SentDelivery, SessionEndpoint } from './session.ts';
 
 /** The source or target of an `attach`, as the client wrote it. */
 export interface Terminus {
@@ -290,7 +290,7 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
   /** Credit that is used by what waits there. */
   queued = 0;
   /** What came last of that. */
-  lastWaiting: Waiting | null = null;
+  lastWaiting: QueuedFrame | null = null;
   unsettledCount = 0;
 
   /** Answers the `attach` with what the client wrote. @param isSettled what is sent needs no outcome */

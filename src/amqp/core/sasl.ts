@@ -80,7 +80,7 @@ export class SaslLogin {
   }
 
   /**
-   * Takes a whole frame. Returns null if another one has to follow, else the user, who may take a while.
+   * Takes a whole frame. Returns null if another frame has to follow, else the check of the login.
    * @throws ProtocolError, and so does the promise
    */
   take(bytes: Buffer, start: number, end: number): Promise<User> | null {

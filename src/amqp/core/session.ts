@@ -52,7 +52,7 @@ export class SentDelivery {
 }
 
 /** A flow of a link that has to stay behind its messages. */
-interface DepartingFlow {
+interface QueuedFlow {
   readonly endpoint: SenderEndpoint;
   /** Whether the client's drain is done; else it asked for an echo. */
   isDrained: boolean;
@@ -61,7 +61,7 @@ interface DepartingFlow {
 }
 
 /** What waits for the client's window. */
-export type Waiting = SentDelivery | DepartingFlow;
+export type QueuedFrame = SentDelivery | QueuedFlow;
 
 /** Settlements that one disposition carries. */
 interface PendingSettlement {
@@ -124,7 +124,7 @@ export class SessionEndpoint {
   #ring: (SentDelivery | undefined)[] = Array<undefined>(INITIAL_RING).fill(undefined);
   /** Deliveries in the queue that have no id yet. */
   #unnumbered = 0;
-  readonly #queue = new Fifo<Waiting>();
+  readonly #queue = new Fifo<QueuedFrame>();
   #pending: PendingSettlement | null = null;
 
   constructor(
@@ -165,7 +165,7 @@ export class SessionEndpoint {
     return WINDOW - this.#unnumbered - ((this.#nextDeliveryId - this.#oldestId) >>> 0);
   }
 
-  /** Deliveries that may be sent now, and leave at once. */
+  /** Deliveries that may be sent now, and need not wait for the client's window. */
   get sendable(): number {
     return Math.min(this.available, this.#remoteWindow - this.#queue.length);
   }
@@ -192,20 +192,20 @@ export class SessionEndpoint {
     return this.#connection.peerFrameBytes;
   }
 
-  /** A frame behind the settlements that came before it. */
+  /** Sends a frame, after the settlements that were gathered before it. */
   write(frame: Buffer): void {
     this.#flushSettlements();
     this.#connection.send(frame, null);
   }
 
-  /** The client has ended it. */
+  /** The client has ended the session: confirms that, and drops what waits. */
   end(): void {
     this.write(frame(FRAME_TYPE.amqp, this.channel, PERFORMATIVE.end, () => 0));
     this.isOver = true;
     for (const waiting of this.#queue.clear()) this.#lose(waiting);
   }
 
-  /** What was gathered in this turn leaves. */
+  /** Sends what was gathered in this turn. */
   flush(): void {
     if (this.isOver) return;
     this.#flushSettlements();
@@ -283,7 +283,7 @@ export class SessionEndpoint {
     this.#connection.host.planFlush();
   }
 
-  /** A delivery of the client is over, and needs no word: it came settled, or its link ended. */
+  /** A delivery of the client is over and gets no disposition: it came settled, or its link ended. */
   forgetReceived(): void {
     this.#unsettledIn -= 1;
     if (!this.isOver) this.#connection.host.planFlush();
@@ -333,8 +333,8 @@ export class SessionEndpoint {
   }
 
   /**
-   * A disposition of the client about what was sent to it. What is settled already is passed over.
-   * @returns how many deliveries it went over behind the first
+   * A disposition of the client about what was sent to it. What is settled already is skipped.
+   * @returns how many deliveries after the first it covers
    */
   disposition(first: number, last: number, state: AmqpDeliveryState, isSettled: boolean): number {
     const oldest = this.#oldestId;
@@ -352,7 +352,7 @@ export class SessionEndpoint {
     return serialDifference(last, from);
   }
 
-  /** Tells the client that a delivery is settled which it did not settle itself. Harmless if it did. */
+  /** Settles a delivery, unless the client has settled it, and sends the client that disposition. */
   settleSent(delivery: SentDelivery): void {
     if (this.isOver || this.#unsettled(delivery.id) !== delivery) return;
     this.#forget(delivery);
@@ -378,14 +378,14 @@ export class SessionEndpoint {
     this.#connection.host.onRoom(this);
   }
 
-  #lose(waiting: Waiting): void {
+  #lose(waiting: QueuedFrame): void {
     if (!(waiting instanceof SentDelivery)) return;
     if (waiting.id === -1) this.#unnumbered -= 1;
     this.#connection.host.onQueued(waiting.at - waiting.bytes.length);
     waiting.observer.lost();
   }
 
-  #enqueue(waiting: Waiting): void {
+  #enqueue(waiting: QueuedFrame): void {
     this.#queue.push(waiting);
     if (waiting instanceof SentDelivery) this.#connection.host.onQueued(waiting.bytes.length - waiting.at);
     waiting.endpoint.lastWaiting = waiting;
@@ -401,7 +401,7 @@ export class SessionEndpoint {
     }
   }
 
-  #writeLinkFlow({ endpoint, isDrained, advance }: DepartingFlow): void {
+  #writeLinkFlow({ endpoint, isDrained, advance }: QueuedFlow): void {
     endpoint.queued -= advance;
     endpoint.deliveryCount = (endpoint.deliveryCount + advance) >>> 0;
     this.writeFlow({ ...endpoint.linkFlow(), drain: isDrained || endpoint.isDraining });

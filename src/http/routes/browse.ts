@@ -20,7 +20,7 @@ import {
   type ShownBody,
 } from '../written-elements.ts';
 
-/** Elements of a page, at most, and where none is asked for. */
+/** Elements of a page: at most, and by default. */
 const MAX_PAGE = 1_000;
 const USUAL_PAGE = 100;
 const MAX_CURSOR_LENGTH = 128;
