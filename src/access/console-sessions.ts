@@ -546,7 +546,7 @@ export class EndedSessions implements Service {
     });
   }
 
-  /** Deletes what says nothing any more. */
+  /** Deletes records that have no effect any more. */
   async #forgetOld(definitions: Definitions, cache: DefinitionsCache): Promise<void> {
     for (const user of cache.keys()) {
       const definition = cache.get(user);

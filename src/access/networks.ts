@@ -1,6 +1,6 @@
 import { BlockList, isIP } from 'node:net';
 
-/** Stands for peers of a Unix socket, which have no address; nginx writes it the same. */
+/** Stands for peers of a Unix socket, which have no address; nginx uses the same. */
 const UNIX_PEERS = 'unix:';
 
 /** An entry that is no network. The message names it and says what is allowed. */

@@ -88,7 +88,7 @@ export class PasswordAuthenticator implements Authenticator {
   readonly #known: KnownPairs;
   /**
    * Hashing a password fills one of libuv's four threads for tens of milliseconds; the rest of the process needs the
-   * others (reliability, S2). Clients that were right before are one key and all others another, so that strangers, however
+   * others. Clients that were right before are one key and all others another, so that clients that were not, however
    * many networks they come from, keep no user out who logged in lately.
    */
   readonly #hashes = new ConcurrencyLimit({

@@ -82,8 +82,9 @@ export class UsersFile {
         throw unusable(`user ${name} has no password`);
       const { password, rights = null, maskBodies = false, ...unknown } = user;
       // An unknown member may be a misspelt list of rights: without it, the user would have all.
-      const [stranger] = Object.keys(unknown);
-      if (stranger !== undefined) throw unusable(`user ${name} has an unknown member ${quote(stranger)}`);
+      const [unknownName] = Object.keys(unknown);
+      if (unknownName !== undefined)
+        throw unusable(`user ${name} has an unknown member ${quote(unknownName)}`);
       if (rights !== null && !isRightsByNamespace(rights)) {
         throw unusable(`the rights of user ${name} are no lists of rights by namespace`);
       }

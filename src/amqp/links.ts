@@ -399,7 +399,7 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
 }
 
 /**
- * A message that the client does not take ends the link (transport, 2.7.3), as with RabbitMQ: passed over, it would stay in the
+ * A message that the client does not take ends the link (transport, 2.7.3), as with RabbitMQ: if it were skipped, it would stay in the
  * queue and nobody would know why.
  * @returns null if the client takes it
  */

@@ -58,7 +58,7 @@ export class ValueReader {
     return read(this);
   }
 
-  /** As `simple`, of a value that may be described; its descriptor is passed over. */
+  /** As `simple`, of a value that may be described; its descriptor is skipped. */
   bare(): SimpleValue {
     if (this.#bytes[this.#at] === 0x00) {
       this.#at += 1;
@@ -126,7 +126,7 @@ export class ValueReader {
     return width === 1 ? (this.#bytes[from] ?? 0) : this.#bytes.readUInt32BE(from);
   }
 
-  /** Returns where the bytes are that are passed over. */
+  /** Skips that many bytes, and returns the position of the first. */
   #skip(length: number): number {
     const from = this.#at;
     if (from + length > this.#end) throw broken('a value ends behind its message');
@@ -292,7 +292,7 @@ const WRITE = {
   symbol: (writer, text) => isAscii(text) && done(void writer.symbol(text)),
 } satisfies Readonly<Record<string, Write>>;
 
-/** The simple types of AMQP (types, 1.6), which tell values apart that are kept as text. */
+/** The simple types of AMQP (types, 1.6), which distinguish values that are stored as text. */
 export type SimpleType = keyof typeof WRITE;
 
 /** Writes a value of a type from its text. @returns false, with nothing written, if the text is not of that type */

@@ -53,7 +53,7 @@ export interface JointSink {
   end(reason: QuaysideError): void;
 }
 
-/** One queue, and the consumer that stands for the call there; null if the call does not wait. */
+/** One queue, and the consumer of the call there; null if the call does not wait. */
 interface JointPlace {
   readonly source: TakeSource;
   readonly group: GroupName;
@@ -74,7 +74,7 @@ const MAX_COUNT_INTERVAL_MS = 5_000;
  * One blocked call that takes from several queues, of any namespaces and engines, or that waits for several elements at once.
  * It never takes more than it returns.
  *
- * In each queue one consumer stands for it, which listings show and a cancel ends. First it looks through the queues in its order,
+ * It has one consumer in each queue, which listings show and a cancel ends. First it looks through the queues in its order,
  * one after the other, without waiting, and fills up to `count`; it passes over those that the engines count as empty. If that brings too little:
  *
  * - `min` is 1: its consumers wait like any others, but only one of them takes at a time ({@link Claim}). The first element ends
@@ -135,7 +135,7 @@ export class JointTake implements Claim {
       this.#countError(error);
       throw error;
     }
-    this.#places = sources.map((source, index) => this.#stand(source, groups[index] as GroupName));
+    this.#places = sources.map((source, index) => this.#join(source, groups[index] as GroupName));
     if (timeoutMs !== null && timeoutMs > 0) {
       this.#cancelTimeout = namespace.clock.after(timeoutMs, () => this.#timeOut());
     }
@@ -187,7 +187,7 @@ export class JointTake implements Claim {
   }
 
   /** A call that waits is visible in each of its queues from the beginning, and notified of what becomes eligible there. */
-  #stand(source: TakeSource, group: GroupName): JointPlace {
+  #join(source: TakeSource, group: GroupName): JointPlace {
     const { count, maxBytes, timeoutMs, owner, from } = this.#request;
     const { queue, leaseMs } = source;
     if (timeoutMs === 0) return { source, group, waitQueue: null, consumer: null, isMissed: false };

@@ -268,7 +268,7 @@ function partsOf(message: object): Pick<MessagePart, 'at' | 'of' | 'text'>[] {
   });
 }
 
-/** What stands around the rows takes a part as well. */
+/** What surrounds the rows takes space as well. */
 function maxPartsOf(maxBytes: number): number {
   return Math.ceil(maxBytes / PART_BYTES) + 1;
 }

@@ -185,7 +185,7 @@ class NamespacePoll {
     const restMs = Math.max(startedAt + paceMs - now, REST_FACTOR * (now - startedAt));
     const pauseMs = hasFailed ? RETRY_MS : this.#isFilling ? 0 : restMs;
     this.#readyAt = now + pauseMs;
-    // The reading that ends now still counts as being under way.
+    // The reading that ends now still counts as in flight.
     queueMicrotask(() => {
       const isDue = hasFailed || this.#isFilling || !isLive || this.#namespace.activity.hasChanged;
       this.#arm(isDue ? pauseMs : Math.max(pauseMs, this.#nextDueIn(now)));

@@ -47,7 +47,7 @@ export class LeaseSweeper {
     });
     this.#onAffected = onAffected;
     this.#timer = new EarliestTimer(this.#clock, () => {
-      // A sweep under way may have looked before the moment that was waited for.
+      // A sweep in flight may have looked before the moment that was waited for.
       if (this.#sweeping !== null) void this.#sweeping.then(() => this.#wakeAt(this.#clock.now()));
       else void this.sweep();
     });

@@ -160,7 +160,7 @@ export function cookieHeaders(call: HttpCall, token: string): string[] {
 /**
  * Finds the session of the console that a request with a cookie belongs to. A browser adds Basic credentials that it remembers by
  * itself: the console means its own user, and nobody else if its session has ended.
- * @returns whether the session alone says who sends the request
+ * @returns whether the session is the only credential of the request
  */
 export function useSession(call: HttpCall): boolean {
   const { consoleSessions } = call.front.parts;

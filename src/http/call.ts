@@ -48,7 +48,7 @@ export class HttpCall {
   namespace!: Namespace;
   /** The queue of the path. Only of a route whose path has one. */
   queue!: Queue;
-  /** What the line of an audited route says in addition, once it is done. */
+  /** Further fields of the audit log line of this request. */
   audited: object | null = null;
   /** The console session whose cookie came with it; null if none did. */
   session: ConsoleSession | null = null;
@@ -323,7 +323,7 @@ export class HttpCall {
     this.request.discard();
     const error = this.front.errorOf(thrown, this);
     if (this.response.headersSent) {
-      // Half a response cannot be taken back; cutting it short tells the client that it is not whole.
+      // Half a response cannot be taken back; cutting it short shows the client that it is not whole.
       this.request.socket.destroy();
       return;
     }

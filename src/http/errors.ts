@@ -133,7 +133,7 @@ export function errorResponse(error: QuaysideError, accept: string | null): Erro
 
 export const PROBLEM_JSON = 'application/problem+json';
 
-/** The members of problem details. `type` is left out: what tells problems apart is `code`. */
+/** The members of problem details. `type` is left out: `code` distinguishes problems. */
 function problem(error: QuaysideError, status: number): object {
   const { parameter, extra: facts } = error.details;
   return {

@@ -570,7 +570,7 @@ function boundedParams(params: RouteMatch['params']): Record<string, string | nu
 /** Finds the row of the table that a method and a path name. */
 class Router {
   readonly #finder = findMyWay({
-    // A name that is too long gets a response that says so, from the name's own check.
+    // A name that is too long gets an error from the check of the name, which states the limit.
     maxParamLength: LIMITS.nameBytes * 100,
   });
 

@@ -212,7 +212,7 @@ export function clientAddress(peer: string, headers: ForwardedHeaders, trusted: 
 
 /**
  * Whether a trusted proxy says that its client speaks TLS, in `X-Forwarded-Proto` or `Forwarded`. The last entry is the
- * proxy's own; what stands before it may be invented.
+ * proxy's own; what precedes it may be invented.
  */
 export function isForwardedSecure(peer: string, rawHeaders: readonly string[], trusted: Networks): boolean {
   const proto = rareHeader(rawHeaders, 'x-forwarded-proto') ?? '';
@@ -251,7 +251,7 @@ function forNodes(header: string): string[] {
 }
 
 /**
- * Splits at the commas that stand outside quotes. A quote without an end quotes nothing: a client could hide with it
+ * Splits at the commas outside quotes. A quote without an end quotes nothing: a client could hide with it
  * what its proxy appends.
  */
 function splitElements(header: string): string[] {

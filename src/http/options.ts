@@ -50,7 +50,7 @@ export interface HttpOptions {
   readonly requestTimeoutMs: number;
   /** How long an idle connection is kept. */
   readonly keepAliveTimeoutMs: number;
-  /** How long `stop` waits for responses under way before it cuts their connections. */
+  /** How long `stop` waits for pending responses before it cuts their connections. */
   readonly drainMs: number;
 }
 
@@ -121,7 +121,7 @@ export interface BackupReport {
   readonly skipped: readonly { readonly url: string; readonly namespaces: readonly string[] }[];
 }
 
-/** Everything that the front end stands on. */
+/** Everything that the front end needs. */
 export interface HttpParts {
   readonly broker: Broker;
   readonly exchanges: Exchanges;

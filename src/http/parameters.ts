@@ -46,7 +46,7 @@ function millisecondsOf(seconds: string): number {
 interface NumberRange {
   readonly from: number;
   readonly to: number;
-  /** As the message says it. */
+  /** For the error message. */
   readonly unit: string;
 }
 
@@ -66,15 +66,15 @@ export function whole<T>(description: string, range: NumberRange, fallback: T): 
 }
 
 /** Seconds with or without a fraction, read as milliseconds; `fallback` (ms) if not given. */
-export function seconds<T>(description: string, mostMs: number, fallback: T): QueryParameter<number | T> {
+export function seconds<T>(description: string, maxMs: number, fallback: T): QueryParameter<number | T> {
   return {
     description,
-    schema: Type.Number({ minimum: 0, maximum: mostMs / 1000, ...shown(fallback) }),
+    schema: Type.Number({ minimum: 0, maximum: maxMs / 1000, ...shown(fallback) }),
     fallback,
     read(name, value) {
       const ms = millisecondsOf(value);
-      if (ms <= mostMs) return ms;
-      throw wrongValue(name, value, `seconds from 0 to ${mostMs / 1000}, fractions allowed`);
+      if (ms <= maxMs) return ms;
+      throw wrongValue(name, value, `seconds from 0 to ${maxMs / 1000}, fractions allowed`);
     },
   };
 }

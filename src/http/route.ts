@@ -63,7 +63,7 @@ export const INERT: readonly string[] = [
   'no-referrer',
 ];
 
-/** One row of the table that dispatch, checks, `/openapi.json` and the tests of the documents stand on. */
+/** One row of the table that dispatch, checks, `/openapi.json` and the tests of the documents use. */
 export interface Route {
   /** Unique; `operationId` in `/openapi.json`. */
   readonly id: string;
@@ -168,7 +168,7 @@ export interface RouteMatch {
   readonly params: Readonly<Record<string, string | undefined>>;
 }
 
-// The shapes of JSON responses stand with their routes, for `/openapi.json`. They are shown, not enforced: the types of the
+// The shapes of JSON responses are declared with their routes, for `/openapi.json`. They are shown, not enforced: the types of the
 // code enforce them. These are their common parts.
 
 /** A schema that `/openapi.json` has under this name, so that generated clients have a type of it. */

@@ -271,7 +271,7 @@ class LineSplitter {
 
 const EMPTY = Buffer.alloc(0);
 
-/** What one line or one part of an insert of many says of its element. Null: it does not say. */
+/** The fields of one element that a line or part of an insert of many gives. Null: not given. */
 export interface GivenElement extends ElementContent {
   /** A moment, in ms since 1970. */
   readonly matureAt: number | null;
@@ -490,7 +490,7 @@ const OPENING = new Set([0x7b, 0x5b]);
 const CLOSING = new Set([0x7d, 0x5d]);
 
 /**
- * The text of a member's value as it stands in the text of an object, which is known to be JSON and to have the member: the
+ * The text of a member's value as it is in the text of an object, which is known to be JSON and to have the member: the
  * last one if it has several, as `JSON.parse` has it. So what is stored keeps the digits of its numbers and the order of its members.
  */
 function memberSource(object: string, member: string): string {

@@ -157,7 +157,7 @@ function makeServer(
     IncomingMessage: HttpRequest,
     ServerResponse: HttpResponse,
     shouldUpgradeCallback: isUpgrade,
-    // A header that is missing is answered by us, with a body that says so.
+    // A missing `Host` is rejected by our code, whose response has a body with the error.
     requireHostHeader: false,
     insecureHTTPParser: false,
     maxHeaderSize: HEAD_BYTES,
@@ -226,7 +226,7 @@ function endInTurn(socket: Duplex, error: QuaysideError, lines: string): void {
 
 /** CONNECT asks for a tunnel, and Node passes on the bare connection. */
 function refuseTunnel(socket: Duplex, lines: string): void {
-  // Node has let go of this socket, and with it of its errors.
+  // Node has released this socket, and no longer handles its errors.
   socket.on('error', () => socket.destroy());
   markUnreadable(socket);
   endInTurn(socket, unknownMethod('CONNECT'), lines);

@@ -50,7 +50,7 @@ export interface ManyFormat {
   readonly isMultipart: boolean;
   /** Whether bodies of JSON types are values; for lines only. */
   readonly asJson: boolean;
-  /** Whether each element says which queue it is from. */
+  /** Whether each element names the queue that it is from. */
   readonly namesSource: boolean;
 }
 

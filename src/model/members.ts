@@ -15,10 +15,10 @@ export type Members = Readonly<Record<string, unknown>>;
  */
 export function membersOf(value: unknown, path: string, known: readonly string[] | null): Members {
   if (!isRecord(value)) throw wrongMember(path, value, 'a JSON object');
-  const stranger = known && Object.keys(value).find((name) => !known.includes(name));
-  if (known === null || stranger === undefined || stranger === null) return value;
-  const allowed = didYouMean(stranger, known) || ` Allowed: ${known.join(', ')}.`;
-  const at = memberPath(path, stranger);
+  const unknownName = known && Object.keys(value).find((name) => !known.includes(name));
+  if (known === null || unknownName === undefined || unknownName === null) return value;
+  const allowed = didYouMean(unknownName, known) || ` Allowed: ${known.join(', ')}.`;
+  const at = memberPath(path, unknownName);
   throw invalidParameter(at, `Unknown member ${at}.${allowed}`);
 }
 

@@ -26,7 +26,7 @@ export interface PushConsumerOptions extends ConsumerOptions {
 const HALVED_FROM = 64;
 /** A few free places are left to gather for this long, and then filled however few they are. */
 const TOP_UP_MS = 5;
-/** If too many consumers wait, one that had its place tries to come back after this long. */
+/** A consumer that was rejected because too many wait tries again after this long. */
 const RETRY_MS = 1000;
 /** Checks in each lease, so that every lease is extended while at least half of it is left. */
 const LEASE_CHECKS = 4;
@@ -36,7 +36,7 @@ const LEASE_CHECKS = 4;
  * or an AMQP link by which a client receives. It waits in the queue's wait queue while the window and the writer have
  * capacity, sends what it gets, and knows what is outstanding.
  *
- * The protocol says how many elements the client may hold (`setWindow`, `free`, `minTake`), writes them (`send`,
+ * A protocol decides how many elements the client may hold (`setWindow`, `free`, `minTake`), writes them (`send`,
  * which calls `track`), and calls `forget` with what the client has settled. `start` begins; `fill` is to be called
  * when places became free; `stop` ends it.
  *
@@ -368,7 +368,7 @@ class PoppedDelivery implements WriteObserver {
 }
 
 /**
- * Returns elements of a client that is gone or has let go of them: at once, or if a try counts and the queue has a retry delay,
+ * Returns elements that a client holds, because it is gone or has ended their consumer: at once, or if a try counts and the queue has a retry delay,
  * after that.
  * @param countTries whether it is a failed try of each that the client can have seen
  * @returns a promise that never rejects, since leases end by themselves: it resolves with null when the engine has them, or with

@@ -14,7 +14,7 @@ const STATES: readonly DeliveryState[] = ['ready'];
  * `browser:true`, or an AMQP link whose source has the distribution mode `copy`. It reads a page at a time, as the client has
  * room, and no page if it has none or another browser of the session reads one. At the end of the queue it stops until `lookAgain`.
  *
- * The protocol says how many elements the client takes (`free`), and writes them (`show`).
+ * A protocol implements `free`, the number of elements that the client takes now, and `show`, which writes one.
  */
 export abstract class QueueBrowser<
   Session extends ClientSession = ClientSession,

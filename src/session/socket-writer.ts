@@ -12,8 +12,8 @@ export interface WriteObserver {
 }
 
 /**
- * Of a frame with an element, or a part of one, whose write nobody needs to know about; or of one that says that no more elements come,
- * which would be wrong without those before it.
+ * Observes a frame that belongs to elements although nothing depends on its write: a part of an element, a browsed element, or the
+ * frame that ends a drain or a browse. Such a frame is dropped with the elements before it when the session ends.
  */
 export const UNOBSERVED: WriteObserver = { written: () => {}, lost: () => {} };
 

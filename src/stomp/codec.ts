@@ -36,7 +36,7 @@ export type Version = (typeof VERSIONS)[number];
 export interface HeadRules {
   /** Whether a line may end in CR LF as well as in LF. If not, CR is a character like any other. */
   readonly crlf: boolean;
-  /** What stands for each character that cannot stand for itself; empty: nothing is escaped. */
+  /** The escape sequence of each character that is escaped; empty: none is. */
   readonly escapes: ReadonlyMap<string, string>;
   /** Whether spaces around a header's value are padding; later versions forbid to take them away. */
   readonly trims: boolean;
@@ -133,7 +133,7 @@ export class FrameParser {
   #at = 0;
   /** How far behind `#at` the search for the blank line has come. */
   #searched = 0;
-  /** All bytes of the head so far, or-ed: tells whether it is ASCII. */
+  /** All bytes of the head so far, or-ed: above 0x7f if it is not ASCII. */
   #bits = 0;
   #head: FrameHead = { command: '', headers: [] };
   #headBytes = 0;
@@ -348,7 +348,7 @@ function shown(text: string): string {
   return /pass/i.test(text) ? 'of a password' : quoteBytes(text);
 }
 
-/** Also what tells other protocols apart, which would otherwise be waited for to end their first frame. */
+/** Rejects other protocols at once; otherwise the server would wait for the end of their first frame. */
 const COMMAND = /^[A-Z]{1,16}$/;
 
 function lineEnd(text: string, from: number): number {

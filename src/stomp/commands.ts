@@ -180,7 +180,7 @@ function find(
 ): { subscription: StompSubscription; settled: Outstanding<string>[] } {
   const name = session.version === '1.2' ? 'id' : 'message-id';
   const id = needed(command, name, headerOf(headers, name));
-  // In 1.2 the number of the subscription stands before it.
+  // In 1.2 the number of the subscription precedes it.
   const key = session.version === '1.2' ? id.slice(id.indexOf('-') + 1) : id;
   const group = headerOf(headers, 'x-ks-group');
   for (const subscription of candidates(session, command, headers, id)) {

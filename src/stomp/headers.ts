@@ -71,7 +71,7 @@ export class HeaderSpelling {
 /** How many of those that exist are named. */
 const MAX_LISTED = 8;
 
-/** Says that nothing has this id, and what does. */
+/** The error message for an id that does not exist; it lists those that do. */
 export function unknown(kind: string, id: string, existing: Iterable<string>): string {
   const ids = [...existing];
   const listed = ids.slice(0, MAX_LISTED).map(quoteBytes).join(', ');

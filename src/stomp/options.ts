@@ -20,7 +20,7 @@ export const STOMP_DEFAULTS: StompOptions = {
   wantBeatMs: 10_000,
 };
 
-/** STOMP over WebSocket. A name says no more than that it is STOMP: the version is agreed on by CONNECT. */
+/** STOMP over WebSocket. The names differ only in a version that means nothing here: CONNECT negotiates the version. */
 export const STOMP_WEB_SOCKET = { subprotocols: ['v12.stomp', 'v11.stomp', 'v10.stomp'], usesText: true };
 
 /** What the STOMP front end needs. */

@@ -86,7 +86,7 @@ export class StompSession extends ClientSession<string, string> {
     });
   }
 
-  /** DISCONNECT. Its receipt says that everything before it is done. */
+  /** DISCONNECT. Its receipt confirms everything before it. */
   disconnect(receipt: string | null): void {
     this.endByClient((isDone) => {
       if (isDone) this.confirm(receipt);

@@ -34,8 +34,8 @@ export const HTTP: readonly Mutant[] = [
     suite: 'HTTP exchanges',
     edits: edit(
       'model/members.ts',
-      'if (known === null || stranger === undefined',
-      'if (known !== undefined || stranger === undefined',
+      'if (known === null || unknownName === undefined',
+      'if (known !== undefined || unknownName === undefined',
     ),
   },
   {

@@ -407,7 +407,7 @@ export class ConnectionEndpoint {
       source,
       target,
       initialDeliveryCount,
-      // 0 and null alike stand for no limit (transport, 2.7.3).
+      // Both 0 and null mean no limit (transport, 2.7.3).
       maxMessageBytes: maxMessageBytes > 0 ? maxMessageBytes : Number.POSITIVE_INFINITY,
     };
   }

@@ -111,7 +111,7 @@ export class FieldReader {
     return this.at;
   }
 
-  /** Skips the rest, and checks that the list ends where its size says. Returns that position. */
+  /** Skips the rest, and checks that the list ends at the position that its size gives. Returns that position. */
   finish(): number {
     while (this.#left > 0) this.skip();
     if (this.at !== this.#end) throw decodeError('A list is longer than its fields.');
@@ -387,7 +387,7 @@ export class ValueChecker {
     const code = codeAt(bytes, next, last);
     next += 1;
     if (shapeOf[code] === 0) throw decodeError('An array is of no type.');
-    // Values of no width are as many as the count says, whatever the size: what ends this is that all are counted.
+    // Values of no width take no bytes, so the loop ends by the count, not by the size.
     for (let i = 0; i < count; i++) next = this.#content(bytes, next, last, code, depth + 1);
     if (next !== last) throw decodeError('An array is longer than its values.');
     return last;

@@ -154,7 +154,7 @@ export class SaslLogin {
     if (!isChallenged) fields.string('hostname');
     fields.finish();
     if (mechanism !== null && this.#mechanisms.includes(mechanism)) return { mechanism, response };
-    // Fails, and says why the certificate does not count.
+    // Throws an error with the reason why the certificate is not accepted.
     if (mechanism === EXTERNAL) this.#external(Buffer.alloc(0));
     const allowed = this.#mechanisms.join(', ');
     throw unauthorized(`SASL mechanism ${quoteBytes(mechanism ?? '')} is not served. Allowed: ${allowed}.`);

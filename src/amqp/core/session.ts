@@ -229,7 +229,7 @@ export class SessionEndpoint {
       writer.boolean(link.drain);
       return 9;
     });
-    // The end of a drain says that the client has all that there was.
+    // At the end of a drain the client takes the queue for empty, so this must not be sent without the elements before it.
     this.#connection.send(flow, link?.drain ? UNOBSERVED : null);
   }
 

@@ -203,7 +203,7 @@ export const browseRoutes: readonly Route[] = [
   }),
 ];
 
-/** A selector stands in a query parameter here, not in a body. */
+/** Here a selector is a query parameter, not a member of a body. */
 function inParameter(error: unknown): unknown {
   if (!(error instanceof QuaysideError) || error.code !== 'invalid-body') return error;
   return error.with({ code: 'invalid-parameter' });

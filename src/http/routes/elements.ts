@@ -463,7 +463,7 @@ function prefersRepresentation({ prefer }: RequestHead): boolean {
   return prefer !== null && REPRESENTATION.test(prefer);
 }
 
-/** What the query says for elements that do not say it themselves. */
+/** What the query gives for elements that do not give it themselves. */
 interface Defaults {
   readonly mature: number | null;
   readonly delay: number | null;

@@ -101,7 +101,7 @@ async function* linesOf(call: HttpCall, group: string | null): AsyncGenerator<st
 }
 
 /**
- * What was stored before a line that is wrong stays: the error says how much, and a repetition leaves it out. So the import is
+ * What was stored before a line that is wrong stays: the error has the number, and a repetition skips it. So the import is
  * logged although it failed.
  */
 async function importLines(call: HttpCall): Promise<void> {

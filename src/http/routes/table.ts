@@ -22,7 +22,7 @@ import { queueRoutes } from './queues.ts';
 import { takeRoutes } from './takes.ts';
 import { tokenRoutes } from './tokens.ts';
 
-/** Every route of this server: the one table that dispatch and the documents stand on. */
+/** Every route of this server: the one table that dispatch and the documents use. */
 export function routeTable({ options, version }: Pick<HttpParts, 'options' | 'version'>): readonly Route[] {
   const routes: readonly Route[] = [
     ...listingRoutes,

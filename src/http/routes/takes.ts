@@ -270,7 +270,7 @@ function readMany(call: HttpCall, start: (payload: unknown) => void): void {
   });
 }
 
-/** Options of the query and of the body. @throws QuaysideError `invalid-parameter` if one stands in both */
+/** Options of the query and of the body. @throws QuaysideError `invalid-parameter` if one is in both */
 function merged<O extends object>(query: Readonly<O>, body: Readonly<O>): O {
   const values: Record<string, unknown> = { ...query };
   for (const [name, value] of Object.entries(body)) {
