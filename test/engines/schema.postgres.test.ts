@@ -1,10 +1,14 @@
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
 import { WrongStore } from '../../src/engine/engine.ts';
 import { newElements } from '../support/elements.ts';
+import { blocksOf } from '../support/page-commands.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
+
+const PAGE = new URL('../../docs/engines/postgres.md', import.meta.url);
 
 describe('A PostgreSQL schema', () => {
   let server: PostgresServer;
@@ -51,5 +55,28 @@ describe('A PostgreSQL schema', () => {
       assert.equal(rows[0].value, version);
     }
     await runSql(server, `UPDATE ${schema}.meta SET value = '2' WHERE key = 'version'`);
+  });
+
+  it('as docs/engines/postgres.md sets it up is all that its user needs', async () => {
+    const [setup] = blocksOf(readFileSync(PAGE, 'utf8')).filter(({ language }) => language === 'sql');
+    assert.ok(setup !== undefined);
+    const address = new URL(server.url());
+    /** The database in which psql is after `\\connect`. */
+    const inQueues = { url: () => Object.assign(new URL(address), { pathname: '/queues' }).href };
+    const [before = '', after = ''] = setup.text.split('\\connect queues\n');
+    try {
+      // CREATE DATABASE cannot be one of several statements.
+      for (const statement of before.trimEnd().split('\n')) await runSql(server, statement);
+      await runSql(inQueues, after);
+      const [, password = ''] = /PASSWORD '([^']+)'/.exec(setup.text) ?? [];
+      const url = Object.assign(new URL(inQueues.url()), { username: 'quayside', password }).href;
+      const node = await openNode(server, { schema: 'quayside', url });
+      await node.storage.insert({ ns: 'plain', name: 'q' }, newElements('a'));
+      assert.equal((await node.storage.counts({ ns: 'plain', name: 'q' })).ready, 1);
+      await node.stop();
+    } finally {
+      await runSql(server, 'DROP DATABASE IF EXISTS queues WITH (FORCE)');
+      await runSql(server, 'DROP ROLE IF EXISTS quayside');
+    }
   });
 });

@@ -52,12 +52,34 @@ export class Shell {
 
 /** The blocks of a page. One in a list is indented, and comes without that; one marked `no-run` is left out. */
 export function blocksOf(markdown: string): Block[] {
-  return [...markdown.matchAll(/^( *)```(\w*)\n(.*?)^ *```$/gms)].map(
-    ([, indent = '', language = '', text = '']) => ({
+  return [...markdown.matchAll(/^( *)```(\w*)( no-run)?\n(.*?)^ *```$/gms)]
+    .filter(([, , , noRun]) => noRun === undefined)
+    .map(([, indent = '', language = '', , text = '']) => ({
       language,
       text: text.replaceAll(new RegExp(`^${indent}`, 'gm'), ''),
-    }),
-  );
+    }));
+}
+
+/**
+ * Blocks that no test runs, by page and languages: they install something, or signal the reader's own server.
+ * `test/unit/docs-commands.test.ts` checks what they name against the code.
+ */
+export const CHECKED_BLOCKS: readonly string[] = [
+  'engines/sqlite.md sh',
+  'get-started/first-worker.md sh',
+  'operate/alerts.md yaml',
+  'operate/kubernetes.md sh yaml',
+  'operate/run.md sh',
+  'reference/configuration.md sh',
+  'sdk/python.md sh',
+];
+
+/** Whether one of the keys, a page or a folder with languages, is about this block. */
+export function isListed(keys: readonly string[], page: string, language: string): boolean {
+  return keys.some((key) => {
+    const [where = '', ...languages] = key.split(' ');
+    return page.startsWith(where) && languages.includes(language);
+  });
 }
 
 /** Whole commands of a block: a line that a shell would ask to be continued is joined with the next. */

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -8,7 +8,14 @@ import { fileURLToPath } from 'node:url';
 import { Client } from '@stomp/stompjs';
 import { loadConfig } from '../../src/config/load.ts';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
-import { type Block, blocksOf, commandsOf, Shell } from '../support/page-commands.ts';
+import {
+  type Block,
+  blocksOf,
+  CHECKED_BLOCKS,
+  commandsOf,
+  isListed,
+  Shell,
+} from '../support/page-commands.ts';
 import { needDebian } from '../support/python.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
@@ -20,28 +27,19 @@ const COMMANDS = ['sh', 'bash', 'console'];
 /** Blocks of these are no program: what one prints, and settings of other programs. */
 const NO_PROGRAM = ['', 'text'];
 
-/** Blocks that another test runs, by page or folder and language. */
+/** Blocks that another test reads from the page and runs, by page or folder and languages. */
 const ELSEWHERE: Readonly<Record<string, string>> = {
   'get-started/first-worker.md js': 'test/client/docs.test.ts',
-  'get-started/first-worker.md sh': 'test/install/package.test.ts',
   'get-started/ sh yaml': 'test/ci/readme.test.ts',
   'migrate/ js python sh ts yaml': 'test/system/migrate.test.ts',
   'operate/backup.md sh': 'test/system/backup-servers.test.ts',
-  'operate/alerts.md yaml': 'test/system/prometheus.test.ts',
-  'operate/kubernetes.md sh yaml': 'test/install/helm.test.ts',
   'operate/proxies.md caddyfile haproxy nginx yaml': 'test/system/proxies.test.ts',
   'protocols/amqp.md js': 'test/amqp/documents.test.ts',
   'protocols/stomp.md stomp': 'test/stomp/documents.test.ts',
   'sdk/typescript.md ts': 'test/client/docs.test.ts',
   'sdk/python.md python': 'clients/python/tests/test_docs.py',
-  // They start, signal and kill the server of the first start; these tests do the same to servers of their own.
-  'engines/sqlite.md sh': 'test/system/sqlite-crash.test.ts',
   'operate/security.md sh': 'test/system/user-commands.test.ts',
-  'operate/run.md sh': 'test/system/users.test.ts',
-  'reference/configuration.md sh': 'test/system/config.test.ts',
-  // Needs the role of an administrator of PostgreSQL.
   'engines/postgres.md sql': 'test/engines/schema.postgres.test.ts',
-  'sdk/python.md sh': 'test/python/package.test.ts',
 };
 
 /** A hash as `hash-password` prints it, in the place of those that a page shortens. */
@@ -90,7 +88,7 @@ describe('The code blocks of docs', () => {
     await rm(folder, { recursive: true, force: true });
   });
 
-  it('are each run by a test', () => {
+  it('are each run by a test that reads the page, or checked against the code', () => {
     const own = ({ name }: Page, { language }: Block): boolean =>
       COMMANDS.includes(language) ||
       ['json', 'yaml'].includes(language) ||
@@ -102,7 +100,13 @@ describe('The code blocks of docs', () => {
         .map(({ language }) => `${page.name}: ${language}`),
     );
     assert.deepEqual(unknown, []);
-    for (const test of Object.values(ELSEWHERE)) assert.ok(existsSync(path.join(ROOT, test)), test);
+    const unread = Object.entries(ELSEWHERE).filter(([key, test]) => {
+      // A test names the page by its path, or its folder and then pages of it.
+      const [where = ''] = key.split(' ');
+      const source = readFileSync(path.join(ROOT, test), 'utf8').replaceAll('" / "', '/');
+      return !source.includes(`docs/${where}`);
+    });
+    assert.deepEqual(unread, []);
   });
 
   it('of YAML are configurations that the server takes', async () => {
@@ -283,8 +287,5 @@ function patternOf(text: string): RegExp {
 }
 
 function isElsewhere({ name }: Page, { language }: Block): boolean {
-  return Object.keys(ELSEWHERE).some((key) => {
-    const [where = '', ...languages] = key.split(' ');
-    return name.startsWith(where) && languages.includes(language);
-  });
+  return isListed(Object.keys(ELSEWHERE), name, language) || isListed(CHECKED_BLOCKS, name, language);
 }

@@ -1,4 +1,4 @@
-"""The examples of docs/sdk/python.md."""
+"""The examples of docs/sdk/python.md, and that of the package's README."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from typing import Any
 from quayside import Holder, Quayside, QueueStatus, Worker, aio
 
 PAGE = Path(__file__).parents[3] / "docs" / "sdk" / "python.md"
+README = Path(__file__).parents[1] / "README.md"
 
 
 class Examples(unittest.TestCase):
@@ -36,6 +37,17 @@ class Examples(unittest.TestCase):
         self.assertEqual(ran, 7)
         for line in ("{'order': 1} ", "working on {'order': 4}", "working on {'order': 8}", "0 0", "{'order': 3} 20"):
             self.assertIn(f"\n{line}", f"\n{printed.getvalue()}")
+
+    def test_the_readme_of_the_package_inserts_an_element(self) -> None:
+        (program,) = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+        # The address and the user of this server, in place of those of the page.
+        own = program.replace('"http://127.0.0.1:3444", auth=("user", "password")', "")
+        self.assertNotEqual(own, program)
+        with Quayside() as client:
+            orders = client.queue("N/orders")
+            before = orders.status().total
+            exec(compile(own, str(README), "exec"), {})
+            self.assertEqual(orders.status().total, before + 1)
 
     def test_the_page_has_the_options_of_a_worker_with_their_defaults(self) -> None:
         _, after = PAGE.read_text().split("| option of a worker | default | meaning |\n")
