@@ -141,7 +141,7 @@ function readElementHeader(head: RequestHead, lower: string, value: string): voi
   headers.push(short, value);
 }
 
-/** Node sees to what comes last. It takes any codings before that, and would hand over a body that is still coded. */
+/** Node checks the last transfer coding only. It accepts any codings before that, and would hand over a body that is still coded. */
 function isChunked(codings: string): boolean {
   if (!codings.includes(',')) return true;
   throw new QuaysideError(
@@ -195,9 +195,9 @@ interface ForwardedHeaders {
 }
 
 /**
- * The address that a request comes from: its peer, or what trusted proxies say of it. Each proxy appends who it got the
- * request from, so the list is read from its end, as long as those who wrote it are trusted; what stands before that
- * may be invented. A client can send the header that its proxy leaves alone: if both headers are sent and differ,
+ * The address that a request comes from: its peer, or what trusted proxies say of it. Each proxy appends the address
+ * that it got the request from, so the list is read from its end, as long as the proxies that wrote it are trusted; what
+ * precedes that may be invented. A client can send the header that its proxy leaves alone: if both headers are sent and differ,
  * neither is believed. Nor are headers longer than a chain of proxies makes: anonymous clients send them, too.
  */
 export function clientAddress(peer: string, headers: ForwardedHeaders, trusted: Networks): string {
@@ -230,7 +230,7 @@ function lastUntrusted(peer: string, nodes: readonly string[], trusted: Networks
   let known = peer;
   for (const node of nodes.toReversed()) {
     const address = addressOf(node);
-    // `unknown`, an obfuscated name, or rubbish: the proxy that wrote it is as far as is known.
+    // `unknown`, an obfuscated name, or no address at all: the proxy that wrote it is the last address that is known.
     if (address === null) return known;
     known = address;
     if (!trusted.has(address)) return known;

@@ -15,7 +15,7 @@ const MAX_REPLY_BYTES = 262_144;
 const LISTS_PER_USER = 4;
 const MAX_WAITING_LISTS = 16;
 
-/** For whom a list is made: what decides which rows are in it. */
+/** The user for whom a list is made, as far as it decides which rows are in it. */
 interface ListViewer {
   readonly name: string;
   readonly isAdministrator: boolean;
@@ -85,7 +85,7 @@ function viewerOf(user: User, only: string | null): ListViewer {
 
 /**
  * Rows of one kind of all nodes. Each node leaves out what the viewer may not see, so that it sends nothing else and its limit
- * is one of visible rows. The node that asks does so again: it knows the user, and has to trust nobody's rights.
+ * is one of visible rows. The node that asks does so again: it knows the user, and need not trust the rights that another node applied.
  */
 class NodeList<Row extends object> {
   readonly #broker: Broker;
@@ -113,7 +113,7 @@ class NodeList<Row extends object> {
     return this.readAs(viewerOf(user, only), limit, user);
   }
 
-  /** @param caller who asks for it: the lists of one user never keep another from theirs */
+  /** @param caller the user who asks for it: the lists of one user do not delay another's */
   readAs(viewer: ListViewer, limit: number, caller: User): Promise<ListOfNodes<Row>> {
     return this.#running.run(caller.name, () => this.#make(viewer, limit));
   }
@@ -131,7 +131,7 @@ class NodeList<Row extends object> {
         total += reply.total - reply.rows.length + visible.length;
         return visible;
       } catch {
-        // A node of another version may have other rows: the rest of the list is as good without it.
+        // A node of another version may have other rows: the rest of the list is valid without it.
         unreadable.push(node);
         return [];
       }
@@ -248,7 +248,7 @@ function viewerWith({ name, isAdministrator, isLimited = false, manages, sees }:
 }
 
 /**
- * Who waits on this node. For another node in the namespaces that both serve: a cancel reaches no others, and of those on SQLite
+ * The consumers that wait on this node. For another node in the namespaces that both serve: a cancel reaches no others, and of those on SQLite
  * each node has its own, though their names are the same.
  */
 function waitingFor(broker: Broker, viewer: ListViewer, from: string): QueuedConsumer[] {
@@ -322,7 +322,7 @@ interface AuditLine {
   readonly details: Readonly<Record<string, unknown>>;
 }
 
-/** The oldest ones make room: the log has them all. */
+/** The oldest lines are dropped; the log has all of them. */
 const MAX_LINES = 1_000;
 
 /** The last lines of this node's audit log, in memory. */

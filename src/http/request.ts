@@ -39,8 +39,8 @@ export function markUnreadable(socket: Duplex): void {
 }
 
 /**
- * Calls `run` when the client has ended its half of a connection, or nothing more of it can be read: for a call that waits, the
- * client is as good as gone. @returns a function that prevents it
+ * Calls `run` when the client has ended its half of a connection, or nothing more of it can be read: a call that waits
+ * then ends as if the client had disconnected. @returns a function that prevents it
  */
 export function onInputEnd(socket: Duplex, run: () => void): () => void {
   socket.on('end', run);
@@ -202,7 +202,7 @@ Object.defineProperty(HttpRequest.prototype, 'readableEnded', {
 });
 
 // Node asks each request for this one header, and would build an object of all of them to find it (ADR 3).
-// Nobody else may: what a request says is read from `rawHeaders`, by `readHead`.
+// All other code reads headers from `rawHeaders`, by `readHead`.
 Object.defineProperty(HttpRequest.prototype, 'headers', {
   get(this: HttpRequest): { readonly expect?: string } {
     const { rawHeaders } = this;
@@ -242,7 +242,7 @@ export function readBody(call: HttpCall, limit: number, take: (body: Buffer) => 
 
 /**
  * The same as a promise, for bodies that are read in a larger piece of work. Resolves to null if the client disconnects before
- * the end of the body: that work may hold what others wait for.
+ * the end of the body: that work may hold a turn that other requests wait for.
  * @throws QuaysideError `body-too-large`, and as `HttpCall.renewUser`
  */
 export async function wholeBody(call: HttpCall, limit: number): Promise<Buffer | null> {

@@ -34,8 +34,8 @@ export interface SentElements {
 }
 
 /**
- * What reads the body of a request as elements, by its content type. What is of one element only must not stand in the
- * head of the request: it would be lost.
+ * What reads the body of a request as elements, by its content type. What is of one element only must not be in the
+ * head of the request: it would have no effect.
  * @param bodyLimit of one element
  * @throws QuaysideError `invalid-header`
  */
@@ -624,7 +624,7 @@ function boundaryOf(contentType: string): string {
 }
 
 /**
- * The parts of a body, one after the other; their contents are views of it. What stands before the first boundary and behind the
+ * The parts of a body, one after the other; their contents are views of it. What precedes the first boundary and behind the
  * last one is left out, as RFC 2046 has it. Lines end with CRLF. A line that only begins with the boundary is an error:
  * readers differ about it.
  * @throws QuaysideError `invalid-body` when the iteration comes to it; the part that it is in is the next one

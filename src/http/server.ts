@@ -98,7 +98,7 @@ export class HttpServer implements Service {
     const front = this.#front;
     const { handle } = front;
     server.on('request', handle);
-    // With these two, Node leaves it to us when to say `100 Continue` and what to say of other expectations.
+    // With these two, our code decides when to send `100 Continue` and how to answer other expectations.
     server.on('checkContinue', handle);
     server.on('checkExpectation', handle);
     server.on('clientError', (error, socket) => respondToUnreadable(error, socket, front.inertLines));
@@ -186,14 +186,14 @@ function makeServer(
   return server;
 }
 
-// What Node's parser refuses never becomes a request. It is answered here, straight on the connection, which
+// What Node's parser rejects never becomes a request. It is answered here, directly on the connection, which
 // then ends: after a line that could not be read, it is unknown where the next request begins.
 
 const TIMED_OUT = 'ERR_HTTP_REQUEST_TIMEOUT';
 
 interface ParserError extends Error {
   readonly code?: string;
-  /** The parser's own words for what is wrong. */
+  /** The parser's message. */
   readonly reason?: string;
   readonly rawPacket?: Buffer;
   /** How far it came in the packet. */

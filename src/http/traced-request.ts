@@ -3,7 +3,7 @@ import { contextIn, parseTraceparent, type Span, TRACEPARENT, type Tracer } from
 import type { HttpCall } from './call.ts';
 import { rareHeader } from './head.ts';
 
-/** Routes whose spans nobody wants: probes and scrapes, which come every few seconds. */
+/** Routes without spans: probes and scrapes, which come every few seconds. */
 const UNTRACED: ReadonlySet<string> = new Set(['live', 'ready', 'metrics']);
 /** The `error.type` of a request whose client disconnected before the response. */
 const CLIENT_GONE = 'client-disconnected';

@@ -129,7 +129,7 @@ function contentMembers(content: ElementContent, asJson: boolean): string {
 }
 
 /**
- * A body as the member of a JSON object: `"json":…` if that is wanted and the content type says so, `"text":"…"` if its bytes
+ * A body as the member of a JSON object: `"json":…` if that is wanted and the content type is JSON, `"text":"…"` if its bytes
  * are UTF-8, else `"base64":"…"`. Never has a line feed.
  */
 function bodyMember(content: ElementContent, asJson: boolean): string {
@@ -139,7 +139,7 @@ function bodyMember(content: ElementContent, asJson: boolean): string {
   const text = bytes.toString('utf8');
   if (asJson && payloadName(contentType, contentEncoding) === 'json' && isJson(text)) {
     // The text itself, not what it was parsed to: numbers keep their digits, objects their repeated names. In JSON text
-    // the ends of lines can only stand between tokens.
+    // line ends can only be between tokens.
     return `"json":${text.replace(LINE_ENDS, ' ')}`;
   }
   return `"text":${JSON.stringify(text)}`;

@@ -41,7 +41,7 @@ export interface FaultPlan {
 
 /**
  * Two nodes on one engine, 8 producers and 8 consumers over both, a fault in the middle; then everything is
- * drained and the history checker decides. See reliability 2.3 and 2.5.
+ * drained and the history checker decides.
  */
 export async function runFault({ url, secondUrl, fault }: FaultPlan): Promise<FaultReport> {
   const seed = freshSeed();

@@ -1,5 +1,5 @@
 /**
- * Measures whether the time that a rejected login takes says if a user exists (reliability, S3): the real server, over
+ * Measures whether the time that a rejected login takes says if a user exists: the real server, over
  * HTTP, wrong passwords of users and names of nobody by turns. Each login comes from another network, as a proxy reports
  * it, so that no limit cuts in. `npm run test:login-timing`; `LOGIN_SAMPLES` sets how many of both together.
  */
@@ -12,7 +12,7 @@ const SAMPLES = Number(process.env.LOGIN_SAMPLES ?? 2_000);
 const WARM_UP = 100;
 /** So many that the limit on one name is not reached. */
 const USERS = 200;
-/** The bound of reliability.md, F21. */
+/** The largest difference that is accepted. */
 const MAX_DIFFERENCE = 0.05;
 
 const CASES = ['wrong password', 'unknown user'] as const;

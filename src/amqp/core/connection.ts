@@ -33,7 +33,7 @@ import {
 } from './protocol-error.ts';
 import { SessionEndpoint } from './session.ts';
 
-/** What a frame costs at least, in settled deliveries; one is 20 to 500 ns. */
+/** The least effort of a frame. The unit is one settled delivery, which takes 20 to 500 ns. */
 const FRAME_EFFORT = 8;
 /** The least `max-frame-size` that AMQP allows (transport, 2.7.1). */
 const MIN_FRAME_BYTES = 512;
@@ -54,11 +54,11 @@ const COORDINATOR: Terminus = {
 
 /** The user of a protocol connection. */
 export interface ConnectionHost {
-  /** Takes frames for the client; the message that an observer is for ends with its frame. */
+  /** Sends a frame to the client. @param observer of the message that ends with this frame; null: none does */
   readonly writer: { add(observer: WriteObserver | null, frame: Buffer): void };
   /** Calls `flush` at the end of this turn. */
   planFlush(): void;
-  /** The client opened the connection. @param idleTimeoutMs what the client wants to be sent something within; 0: nothing */
+  /** The client opened the connection. @param idleTimeoutMs the longest time in which the client wants to be sent nothing; 0: any */
   onOpen(idleTimeoutMs: number): void;
   /** A link: `accept` or `refuse` it. */
   onAttach(endpoint: Endpoint): void;
@@ -100,7 +100,7 @@ export class ConnectionEndpoint {
   #isCloseSent = false;
   readonly #options: EndpointOptions;
   readonly #fields = new FieldReader(AMQP_LIMITS);
-  /** In a described list that is one of those fields, and in one that is a field of that. */
+  /** Readers of described lists within `#fields`, and within those lists. */
   readonly #inner = new FieldReader(AMQP_LIMITS);
   readonly #innermost = new FieldReader(AMQP_LIMITS);
   readonly #state: AmqpDeliveryState = {
@@ -126,14 +126,14 @@ export class ConnectionEndpoint {
     this.#options = options;
   }
 
-  /** A frame for the client; the message that `observer` is for ends with it. */
+  /** Sends a frame to the client. @param observer of the message that ends with this frame; null: none does */
   send(frame: Buffer, observer: WriteObserver | null): void {
     // Nothing may follow a close (transport, 2.4.3).
     if (this.#isCloseSent) observer?.lost();
     else this.host.writer.add(observer, frame);
   }
 
-  /** What was gathered in this turn leaves. */
+  /** Sends what was gathered in this turn. */
   flush(): void {
     if (this.#isCloseSent) return;
     for (const session of this.#sessions) session?.flush();
@@ -145,7 +145,7 @@ export class ConnectionEndpoint {
     try {
       this.flush();
     } finally {
-      // What cannot be flushed may be why it closes.
+      // Flushing may fail again with the error for which it closes.
       if (!this.#isPeerOpen) this.#sendOpen();
       this.#isCloseSent = true;
       const write = (sent: AmqpError | null): Buffer =>
@@ -584,7 +584,7 @@ export class ConnectionEndpoint {
     handler.onMessage(begunId, payload ?? kept, isBegunSettled);
   }
 
-  /** The link has ended on this side, and this was on its way. */
+  /** The client sent this before it knew that the link has ended on this side. */
   #discarded(endpoint: ReceiverEndpoint, hasMore: boolean): void {
     if (hasMore) return;
     const { begunId, isBegunSettled, session } = endpoint;
@@ -667,7 +667,7 @@ export class ConnectionEndpoint {
     const condition = reader.symbol('condition');
     if (condition === null) throw invalidField('An error has no condition.');
     const parts = [condition, reader.string('description')].filter((part) => part !== null && part !== '');
-    // Once for all deliveries that the state is of: it may have 128 KiB, and be of 2048.
+    // Read once for all deliveries of the disposition: the text may have 128 KiB, and the deliveries may be 2048.
     this.#state.reason = parts.length === 0 ? null : cutText(parts.join(': '), LIMITS.reasonBytes);
     reader.oneOf('info', CODE.map8, CODE.map32);
   }

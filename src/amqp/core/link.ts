@@ -99,7 +99,7 @@ export const CAPABILITIES: readonly string[] = [...LINK_CAPABILITIES, 'ANONYMOUS
 
 const OUTCOMES = ['amqp:accepted:list', 'amqp:rejected:list', 'amqp:released:list', 'amqp:modified:list'];
 
-/** What the answer to an `attach` takes at most, in addition to its name, addresses and filter. */
+/** The largest size of the answer to an `attach`, in addition to its name, addresses and filter. */
 export const ATTACH_BYTES = 256;
 
 /** This server's end of a link (transport, 2.6). */
@@ -149,7 +149,7 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
     this.detach({ condition: 'amqp:link:stolen', description: 'Another link was attached under its name.' });
   }
 
-  /** Drops what it holds: it is over. Harmless when repeated. */
+  /** The link is over: drops what it holds. Harmless when repeated. */
   release(): void {
     this.handler = null;
   }
@@ -248,7 +248,7 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
   }
 
   /**
-   * Keeps a part of the begun delivery, up to one byte above the largest message: that shows whom it is for.
+   * Keeps a part of the begun delivery, up to one byte above the largest message, which shows its user that it is too large.
    * @returns by how much `begunCost` grew
    */
   keepPart(part: Buffer, maxBytes: number): number {
@@ -285,11 +285,11 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
   credit = 0;
   /** Whether the client wants the credit used up. */
   isDraining = false;
-  /** Of what was written (transport, 2.6.7). What waits in the session's queue is not in it. */
+  /** The delivery-count of what was written (transport, 2.6.7), without what waits in the session's queue. */
   deliveryCount = 0;
-  /** Credit that is used by what waits there. */
+  /** Credit that is used by what waits in the session's queue. */
   queued = 0;
-  /** What came last of that. */
+  /** The newest frame of this link in the session's queue. */
   lastWaiting: QueuedFrame | null = null;
   unsettledCount = 0;
 
@@ -308,7 +308,7 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
     });
   }
 
-  /** How many messages may be sent now, and leave at once. */
+  /** How many messages may be sent now, and need not wait for the session's window. */
   get sendable(): number {
     return Math.max(0, Math.min(this.credit, this.session.sendable));
   }
