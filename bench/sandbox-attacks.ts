@@ -24,7 +24,7 @@ async function askOn(): Promise<void> {
     const startedAt = performance.now();
     const answers = await neighbour.select(innocent);
     waits.push(performance.now() - startedAt);
-    if (!answers.every((answer) => answer.outcome === 'asked' && answer.verdicts[0]?.accepted)) {
+    if (!answers.every((answer) => answer.outcome === 'evaluated' && answer.verdicts[0]?.accepted)) {
       throw new Error('The neighbour was answered wrongly.');
     }
     await new Promise(setImmediate);

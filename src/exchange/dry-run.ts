@@ -87,7 +87,7 @@ export async function dryRun(
     const startedAt = clock.monotonic();
     const [answer] = await program.select([sample]);
     const selector_ms = Math.round((clock.monotonic() - startedAt) * 100) / 100;
-    if (answer?.outcome !== 'asked') {
+    if (answer?.outcome !== 'evaluated') {
       if (answer?.outcome !== 'overrun') {
         return { ...untouched, overrun: 'the selectors were not asked', selector_ms };
       }

@@ -605,36 +605,36 @@ class Forwarder {
   async decide(batch: readonly Delivery[], isReturned: () => boolean): Promise<StoreBatch | null> {
     const { route, program, counters, clock } = this.#options;
     const plans: Plan[] = [];
-    const asked: Delivery[] = [];
+    const toEvaluate: Delivery[] = [];
     const histories: History[] = [];
     for (const delivery of batch) {
       const history = historyOf(delivery);
       if (history.hops >= route.maxHops) plans.push(this.#unroutable(delivery, 'too-many-hops'));
       else {
-        asked.push(delivery);
+        toEvaluate.push(delivery);
         histories.push(history);
       }
     }
     const startedAt = clock.monotonic();
-    const answers = await program.select(asked);
+    const answers = await program.select(toEvaluate);
     if (isReturned()) return null;
     counters.totals.selectorMs += clock.monotonic() - startedAt;
     const requeued: Delivery[] = [];
-    const unasked: Delivery[] = [];
+    const notEvaluated: Delivery[] = [];
     const returning = this.#options.returning();
-    for (const [i, delivery] of asked.entries()) {
+    for (const [i, delivery] of toEvaluate.entries()) {
       const answer = answers[i];
-      if (answer?.outcome === 'asked') {
+      if (answer?.outcome === 'evaluated') {
         this.#overruns.passed(delivery.id);
         plans.push(this.#plan(delivery, histories[i] as History, answer.verdicts, returning));
       } else if (answer?.outcome === 'overrun') {
         if (this.#gaveUp(delivery, answer)) plans.push(this.#unroutable(delivery, 'no-route', answer.error));
         else requeued.push(delivery);
-      } else unasked.push(delivery);
+      } else notEvaluated.push(delivery);
     }
-    this.#options.sightings.add(plans, batch.length - asked.length);
+    this.#options.sightings.add(plans, batch.length - toEvaluate.length);
     return async () => {
-      if (unasked.length > 0) route.source.returnAllUndelivered(unasked);
+      if (notEvaluated.length > 0) route.source.returnAllUndelivered(notEvaluated);
       return this.#carryOut(plans, requeued);
     };
   }

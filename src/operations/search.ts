@@ -363,7 +363,7 @@ export class ElementSearch {
   }
 
   #accepts({ id }: ScannedDelivery, answer: SelectorAnswer | undefined, found: PageContents): boolean {
-    if (answer?.outcome === 'asked') {
+    if (answer?.outcome === 'evaluated') {
       const [verdict] = answer.verdicts;
       if (verdict === undefined) return false;
       const { accepted, error, place } = verdict;

@@ -64,7 +64,7 @@ interface Guest {
    * Returns JSON: `[how many elements, codes, extras]` as in `Called`.
    * @param logs whether console output is wanted
    */
-  ask(input: string, softMs: number, logs: boolean): string;
+  evaluate(input: string, softMs: number, logs: boolean): string;
 }
 
 type Selector = (env: object) => unknown;
@@ -302,7 +302,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
   };
   /**
    * `env.msg` is a view of a message: five properties cost 4 µs to make, the view a third of a microsecond, and few
-   * selectors ask which properties there are.
+   * selectors list its properties.
    */
   const exposing: ProxyHandler<Message> = {
     get: (message, name) => message[name as keyof Message],
@@ -372,7 +372,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     program.push({ step, isPure });
   }
 
-  function ask(input: string, softMs: number, logs: boolean): string {
+  function evaluate(input: string, softMs: number, logs: boolean): string {
     let position = 0;
     let lines = 0;
     sink.write = logs
@@ -421,7 +421,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     return stringify([count, codes, extras]);
   }
 
-  return { add, ask };
+  return { add, evaluate };
 }
 
 // In the VM's own library, not yet in the compiler's.

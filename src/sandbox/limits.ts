@@ -39,7 +39,7 @@ export interface SandboxLimits {
   readonly liveVms: number;
   /** Linear memory of all VMs kept alive, bytes, at most: WebAssembly memory grows and never shrinks. */
   readonly liveBytes: number;
-  /** Elements in a row that overrun a limit before the rest of a batch is `unasked`. */
+  /** Elements in a row that overrun a limit before the rest of a batch is `not-evaluated`. */
   readonly maxOverrunsInARow: number;
 }
 

@@ -23,9 +23,9 @@ export interface WorkerSetup {
  */
 export interface VmImage {
   readonly snapshot: Snapshot;
-  /** Where `Guest.add` and `Guest.ask` are in it. */
+  /** Where `Guest.add` and `Guest.evaluate` are in it. */
   readonly add: number;
-  readonly ask: number;
+  readonly evaluate: number;
 }
 
 /** Slots of `WorkerSetup.progress`. */

@@ -80,15 +80,15 @@ export type DestinationLogLine = readonly [destination: number, text: string];
 
 /**
  * The result for one element.
- * - `asked`: the selectors ran; there is one verdict per destination.
+ * - `evaluated`: the selectors ran; there is one verdict per destination.
  * - `overrun`: one of the selectors used more time or memory than it may, or the payload took too long to be read for
  *   them (`inPayload`). No destination has a verdict.
- * - `unasked`: the selectors did not run, since `maxOverrunsInARow` elements before it overran, or the program was closed. It
+ * - `not-evaluated`: the selectors did not run, since `maxOverrunsInARow` elements before it overran, or the program was closed. It
  *   is to be returned undelivered, without counting a try.
  */
 export type SelectorAnswer =
   | {
-      readonly outcome: 'asked';
+      readonly outcome: 'evaluated';
       readonly verdicts: readonly SelectorVerdict[];
       readonly logs: readonly DestinationLogLine[];
     }
@@ -100,7 +100,7 @@ export type SelectorAnswer =
       /** Until the overrun. */
       readonly logs?: readonly DestinationLogLine[];
     }
-  | { readonly outcome: 'unasked' };
+  | { readonly outcome: 'not-evaluated' };
 
 export interface SelectorVerdict {
   /** Whether this destination accepts the element. */
@@ -271,7 +271,7 @@ class WorkerProgram implements SelectorProgram {
       if (this.#withBodies && !hasBodies) return null;
       // A call after the close would open the program in the worker again, and nothing would close it.
       if (this.#closes !== closes || overrunsInARow >= this.#limits.maxOverrunsInARow) {
-        answers.push({ outcome: 'unasked' });
+        answers.push({ outcome: 'not-evaluated' });
         continue;
       }
       const count = from < oneByOneUntil ? 1 : callSize(elements, from, this.#limits, this.#withBodies);
@@ -393,7 +393,11 @@ const YES: SelectorVerdict = Object.freeze({ accepted: true, ...PLAIN });
 
 /** The answer for an element whose destinations have no selectors. */
 function allAccept(destinations: number): SelectorAnswer {
-  return { outcome: 'asked', verdicts: new Array<SelectorVerdict>(destinations).fill(YES), logs: NO_LOGS };
+  return {
+    outcome: 'evaluated',
+    verdicts: new Array<SelectorVerdict>(destinations).fill(YES),
+    logs: NO_LOGS,
+  };
 }
 
 /** Converts the worker's answer to one per element. To save allocations, most verdicts are one of two objects. */
@@ -424,7 +428,7 @@ function readVerdicts(called: Called, destinations: number): SelectorAnswer[] {
       else verdicts.push(readVerdict(called.codes[at], own ?? NO_EXTRA, written));
     }
     const logs = called.logs.length === 0 ? NO_LOGS : logsOf(called, element, destinations);
-    answers.push({ outcome: 'asked', verdicts, logs });
+    answers.push({ outcome: 'evaluated', verdicts, logs });
   }
   return answers;
 }

@@ -25,10 +25,10 @@ class HeldSandbox implements SelectorSandbox {
 
   open(_: unknown, options?: ProgramOptions) {
     this.payers.push(options?.payer);
-    const unasked: SelectorAnswer[] = [{ outcome: 'unasked' }];
+    const notEvaluated: SelectorAnswer[] = [{ outcome: 'not-evaluated' }];
     return {
-      select: () => new Promise<SelectorAnswer[]>((resolve) => this.#held.push(() => resolve(unasked))),
-      selectWithoutBodies: async () => unasked,
+      select: () => new Promise<SelectorAnswer[]>((resolve) => this.#held.push(() => resolve(notEvaluated))),
+      selectWithoutBodies: async () => notEvaluated,
       close: () => {},
     };
   }

@@ -12,7 +12,7 @@ const input = json({ n: 7 }, ['a', '1']);
 /** How an attack ended, as `Attack.ends` says it. */
 function endOf(answer: SelectorAnswer | undefined): string {
   if (answer?.outcome === 'overrun') return answer.cause;
-  if (answer?.outcome !== 'asked') return 'unasked';
+  if (answer?.outcome !== 'evaluated') return 'not-evaluated';
   const [verdict] = answer.verdicts;
   return verdict?.error === null ? `said ${verdict.accepted ? 'yes' : 'no'}` : 'error';
 }
@@ -26,7 +26,7 @@ async function assertRight(program: SelectorProgram): Promise<void> {
   for (let again = 0; answer?.outcome === 'overrun' && again < 5; again += 1) {
     [answer] = await program.select([input]);
   }
-  assert.equal(answer?.outcome, 'asked');
+  assert.equal(answer?.outcome, 'evaluated');
   const [first, second] = answer.verdicts;
   assert.equal(first?.accepted, true);
   assert.equal(second?.tries, 7);

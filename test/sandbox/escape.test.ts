@@ -174,7 +174,7 @@ describe('Selectors that try to leave the sandbox', () => {
         ]);
         const answers = await program.select([element(), element()]);
         for (const answer of [...answers, ...(await program.select([element()]))]) {
-          assert.equal(answer.outcome, 'asked');
+          assert.equal(answer.outcome, 'evaluated');
           assert.deepEqual(
             answer.verdicts.map(({ error }) => error),
             ['undefined', 'undefined'],
@@ -193,7 +193,7 @@ describe('Selectors that try to leave the sandbox', () => {
       }`,
       ]);
       for (const answer of await program.select([json({}), json({}), json({})])) {
-        assert.equal(answer.outcome === 'asked' && answer.verdicts[0]?.error, ',,,');
+        assert.equal(answer.outcome === 'evaluated' && answer.verdicts[0]?.error, ',,,');
       }
     });
 
@@ -208,7 +208,7 @@ describe('Selectors that try to leave the sandbox', () => {
       }`,
       ]);
       for (const answer of await program.select([element(), element()])) {
-        assert.equal(answer.outcome === 'asked' && answer.verdicts[0]?.error, 'undefined,undefined,,0');
+        assert.equal(answer.outcome === 'evaluated' && answer.verdicts[0]?.error, 'undefined,undefined,,0');
       }
     });
 
@@ -218,7 +218,7 @@ describe('Selectors that try to leave the sandbox', () => {
       const inputs = Array.from({ length: 50 }, () => element());
       const [, answers] = await Promise.all([write.select(inputs), read.select(inputs)]);
       for (const answer of answers)
-        assert.equal(answer.outcome === 'asked' && answer.verdicts[0]?.accepted, true);
+        assert.equal(answer.outcome === 'evaluated' && answer.verdicts[0]?.accepted, true);
     });
   });
 

@@ -19,7 +19,7 @@ function makeOne(context: TestContext, limits: Partial<SandboxLimits> = {}): Sel
 const end = (answer: SelectorAnswer): string =>
   answer.outcome === 'overrun'
     ? answer.cause
-    : answer.outcome === 'asked'
+    : answer.outcome === 'evaluated'
       ? String(answer.verdicts[0]?.accepted)
       : answer.outcome;
 const ends = (answers: readonly SelectorAnswer[]): string => answers.map(end).join(' ');
@@ -68,11 +68,11 @@ describe('a selector that takes too long', () => {
     );
   });
 
-  it('leaves the rest of the batch unasked after three in a row', async (context) => {
+  it('leaves the rest of the batch without evaluating it after three in a row', async (context) => {
     const program = makeOne(context, { watchdogMs: FOREVER }).open([LOOPS]);
     assert.equal(
       ends(await program.select([good, evil, evil, evil, good, evil, good])),
-      'true deadline deadline deadline unasked unasked unasked',
+      'true deadline deadline deadline not-evaluated not-evaluated not-evaluated',
     );
     assert.equal(ends(await program.select([good])), 'true');
   });
@@ -184,7 +184,7 @@ describe('the sandbox as a service', () => {
     const program = sandbox.open([null, null]);
     sandbox.open(['env => true']);
     const [answer] = await program.select([good]);
-    assert.equal(answer?.outcome === 'asked' && answer.verdicts.every(({ accepted }) => accepted), true);
+    assert.equal(answer?.outcome === 'evaluated' && answer.verdicts.every(({ accepted }) => accepted), true);
     assert.deepEqual(await sandbox.open(['env => true']).select([]), []);
     assert.equal(threads(), before);
     await sandbox.stop();

@@ -256,7 +256,7 @@ describe('A sandbox', () => {
       );
       const [answer] = await program.select([element()]);
       assert.deepEqual(answer, {
-        outcome: 'asked',
+        outcome: 'evaluated',
         verdicts: [YES],
         logs: [
           [0, '<b> 1'],
@@ -304,7 +304,7 @@ describe('A sandbox', () => {
       ];
       const answers = await sandbox.open(selectors).select([element(), element(), element()]);
       for (const answer of answers)
-        assert.deepEqual(answer, { outcome: 'asked', verdicts: [YES, YES], logs: [] });
+        assert.deepEqual(answer, { outcome: 'evaluated', verdicts: [YES, YES], logs: [] });
     });
 
     it('is nothing where it only looks', async () => {
@@ -416,7 +416,7 @@ describe('A sandbox', () => {
       program.close();
       const outcomes = (await selected).map(({ outcome }) => outcome);
       assert.equal(outcomes.length, 300);
-      assert.deepEqual(new Set(outcomes.slice(100)), new Set(['unasked']));
+      assert.deepEqual(new Set(outcomes.slice(100)), new Set(['not-evaluated']));
     });
 
     it('is not kept by the worker if the program is closed while a call waits', async (t) => {
@@ -450,8 +450,8 @@ describe('A sandbox', () => {
       );
       const answers = await program.select(inputs);
       for (const [n, answer] of answers.entries()) {
-        assert.equal(answer.outcome, 'asked');
-        const [first, second] = answer.outcome === 'asked' ? answer.verdicts : [];
+        assert.equal(answer.outcome, 'evaluated');
+        const [first, second] = answer.outcome === 'evaluated' ? answer.verdicts : [];
         assert.equal(first?.accepted, n % 2 === 0);
         assert.equal(textOf(second?.body), n % 3 === 0 && n !== 0 ? `${-n}` : null);
         assert.equal(second?.error, n % 5 === 0 ? `e${n}` : null);

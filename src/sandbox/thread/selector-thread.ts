@@ -136,7 +136,7 @@ export class SelectorThread {
         if (this.#deadline.passed) throw new Error('compiled too late');
         this.#step();
       }
-      const answer = this.#ask(vm, steps, call, elements, logs);
+      const answer = this.#evaluate(vm, steps, call, elements, logs);
       if (answer.outcome === 'overrun') vm.dispose();
       else this.#vms.put(key, vm);
       return answer;
@@ -149,7 +149,7 @@ export class SelectorThread {
     }
   }
 
-  #ask(
+  #evaluate(
     vm: SelectorVm,
     steps: readonly ProgramStep[],
     call: SelectorCall,
@@ -157,7 +157,7 @@ export class SelectorThread {
     logs: boolean,
   ): WorkerAnswer {
     this.#deadline.start(this.#limits.callMs);
-    const json = vm.ask(elements.input, this.#limits.callMs / 2, call, logs);
+    const json = vm.evaluate(elements.input, this.#limits.callMs / 2, call, logs);
     // A built-in that cannot be interrupted may have returned too late.
     if (this.#deadline.passed) return this.#overrun(vm, null, call);
     if (call.needsBodies) return { outcome: 'needs-bodies' };
@@ -565,11 +565,13 @@ export async function makeImage(wasm: WasmModule, limits: SandboxLimits): Promis
   const make = vm.evalCode(guestScript(GUEST_LIMITS));
   const host = CALLBACKS.map((name) => vm.newFunction(name, () => vm.null));
   const guest = vm.callFunction(make, vm.null, ...host);
-  const [add, ask] = [guest.getProp('add'), guest.getProp('ask')].map((handle) => vm.exportHandle(handle));
+  const [add, evaluate] = [guest.getProp('add'), guest.getProp('evaluate')].map((handle) =>
+    vm.exportHandle(handle),
+  );
   const snapshot = vm.snapshot();
   const memory = new Uint8Array(new SharedArrayBuffer(snapshot.memory.byteLength));
   memory.set(snapshot.memory);
-  return { snapshot: { ...snapshot, memory }, add: add as number, ask: ask as number };
+  return { snapshot: { ...snapshot, memory }, add: add as number, evaluate: evaluate as number };
 }
 
 type Three = readonly [JSValueHandle, JSValueHandle, JSValueHandle];
@@ -578,11 +580,11 @@ type Three = readonly [JSValueHandle, JSValueHandle, JSValueHandle];
 export class SelectorVm {
   readonly #vm: QuickJS;
   readonly #add: JSValueHandle;
-  readonly #ask: JSValueHandle;
+  readonly #evaluate: JSValueHandle;
   readonly #deadline: Deadline;
   readonly #memory: LinearMemory | null;
   #host: GuestHost | null = null;
-  /** What a callback threw while the VM ran; `ask` throws it. */
+  /** What a callback threw while the VM ran; `evaluate` throws it. */
   #callbackError: Error | null = null;
   /** The last value that a callback returned to the VM. The library copies the handle, and this one is still to be disposed. */
   #given: JSValueHandle;
@@ -609,7 +611,7 @@ export class SelectorVm {
   private constructor(vm: QuickJS, image: VmImage, deadline: Deadline, memory: LinearMemory | null) {
     this.#vm = vm;
     this.#add = vm.importHandle(image.add);
-    this.#ask = vm.importHandle(image.ask);
+    this.#evaluate = vm.importHandle(image.evaluate);
     this.#deadline = deadline;
     this.#memory = memory;
     this.#given = vm.null;
@@ -667,16 +669,16 @@ export class SelectorVm {
   }
 
   /**
-   * Calls the guest's `ask`. Returns JSON that the guest itself wrote.
+   * Calls the guest's `evaluate`. Returns JSON that the guest itself wrote.
    * @param logs whether console output is wanted
    * @throws what ended the call early: see {@link overrun}
    */
-  ask(input: string, softMs: number, host: GuestHost, logs = false): string {
+  evaluate(input: string, softMs: number, host: GuestHost, logs = false): string {
     this.#host = host;
     const text = this.#vm.newString(input);
     const soft = this.#vm.newNumber(softMs);
     const wantsLogs = logs ? this.#vm.true : this.#vm.false;
-    const answer = this.#vm.callFunction(this.#ask, this.#vm.null, text, soft, wantsLogs);
+    const answer = this.#vm.callFunction(this.#evaluate, this.#vm.null, text, soft, wantsLogs);
     const json = readText(answer);
     for (const handle of [text, soft, answer, this.#given]) handle.dispose();
     this.#given = this.#vm.null;
