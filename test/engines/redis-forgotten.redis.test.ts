@@ -10,7 +10,7 @@ import { bodyTexts, newElements } from '../support/elements.ts';
 import { redisCli } from '../support/redis-servers.ts';
 import { rollback } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
-import { freshPrefix, REDIS_LIST, redisEngine, sharedCluster, standalone } from './redis.ts';
+import { freshPrefix, QUEUE_CALL, REDIS_LIST, redisEngine, sharedCluster, standalone } from './redis.ts';
 
 const HOUR_MS = 3_600_000;
 const POP = { group: '', count: 10, leaseMs: null };
@@ -100,6 +100,40 @@ for (const step of ['forget', 'unname'] as const) {
       await sweeping;
       assert.deepEqual(await other.storage.queues('plain'), ['q']);
       assert.deepEqual(bodyTexts((await other.storage.take(named('q'), POP)).deliveries), ['a']);
+    } finally {
+      await Promise.all([slow.stop(), other.stop()]);
+      await proxy.stop();
+    }
+  });
+}
+
+for (const [what, isReplyLost] of [
+  ['is deleted by another node', false],
+  ['is deleted by another node, and the reply is lost', true],
+] as const) {
+  it(`a new queue is listed, if after its name was made known and before its first element is stored it ${what}`, async () => {
+    const { url } = await standalone();
+    const proxy = await TcpProxy.start(Number(new URL(url).port));
+    const [clock, prefix] = [new FakeClock(), freshPrefix()];
+    const [slow, other] = [`redis://127.0.0.1:${proxy.port}`, url].map((at) =>
+      redisEngine({ url: at, namespaces: NAMESPACES, clock, prefix }),
+    );
+    assert.ok(slow && other);
+    await Promise.all([slow.start(), other.start()]);
+    try {
+      const caught = proxy.catch(QUEUE_CALL, 'deaf');
+      const inserting = slow.storage.insert(named('fresh'), newElements('a'));
+      await caught;
+      assert.equal(await other.storage.drop(named('fresh')), true);
+      const lost = isReplyLost ? proxy.catch(QUEUE_CALL, 'mute') : null;
+      proxy.reset();
+      if (lost !== null) {
+        await lost;
+        proxy.reset();
+      }
+      await inserting;
+      assert.deepEqual(await other.storage.queues('plain'), ['fresh']);
+      assert.equal((await other.storage.usage('plain')).elements, 1);
     } finally {
       await Promise.all([slow.stop(), other.stop()]);
       await proxy.stop();

@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
+import { Batchers } from '../../src/engines/redis/batcher.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { systemClock } from '../../src/util/clock.ts';
@@ -209,6 +210,49 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.ok(Number(sent) < 4 * body.length, `${sent} bytes`);
     cli('DEL', keys.queue(TARGET).hash);
     await passGently(ownClock, Promise.all(moving));
+  });
+
+  it('brings elements that expire in time, although they arrive together with a sweep of a queue in which nothing expired any more', async (t) => {
+    const { storage } = engine;
+    await storage.insert(TARGET, [newElement({ expiresAt: clock.now() + 60 * MINUTE })]);
+    await storage.take(TARGET, POP);
+    clock.advance(2 * MINUTE);
+    await storage.insert(SOURCE, newElements('moved'));
+    const [reserved] = (await storage.take(SOURCE, { ...POP, leaseMs: MINUTE })).deliveries;
+    const finish = { id: reserved?.id ?? '', group: '', token: null };
+    const element = newElement({ expiresAt: clock.now() + MINUTE });
+    const calling = t.mock.method(Batchers.prototype, 'call');
+    const called = (verb: string) =>
+      until(() =>
+        calling.mock.calls.some(
+          ({ arguments: [queue, { name }] }) => queue.name === 'target' && name === verb,
+        ),
+      );
+    // What is called while the queue has a batch in flight goes together in the next one.
+    const caught = proxy.catch(/\r\ncounts\r\n/, 'deaf');
+    const counting = storage.counts(TARGET);
+    await caught;
+    const sweeping = storage.sweep();
+    await called('sweep');
+    const moving = transfer(storage, [{ from: SOURCE, finish, inserts: [{ queue: TARGET, element }] }]);
+    await called('apply');
+    proxy.reset();
+    await Promise.all([counting, sweeping, moving]);
+    assert.equal((await storage.counts(TARGET)).ready, 1);
+    clock.advance(MINUTE + 1);
+    assert.deepEqual((await storage.take(TARGET, POP)).deliveries, []);
+  });
+
+  it('leaves nothing at a source that lost its data before it learnt that its entries were applied', async () => {
+    const caught = proxy.catch(ACKNOWLEDGE, 'deaf');
+    await move('copy');
+    await caught;
+    const { hash, order } = keys.queue(SOURCE);
+    cli('DEL', hash, order);
+    cli('CONFIG', 'RESETSTAT');
+    proxy.reset();
+    await until(() => cli('INFO', 'commandstats').includes('cmdstat_fcall'));
+    assert.equal(cli('EXISTS', hash, order), '0');
   });
 
   it('keeps the order in which elements left the source, whatever connections are lost', async () => {

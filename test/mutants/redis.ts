@@ -229,6 +229,18 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
+    name: 'a queue that is deleted before its first element is stored has no name',
+    suite: 'redis forgotten queues',
+    edits: [
+      inRedis('batcher.ts', 'mayBeNew && batch.creates ? registry.declare([this.queue]) : null', 'null'),
+    ],
+  },
+  {
+    name: 'a repeated reply does not say that the queue is new',
+    suite: 'redis forgotten queues',
+    edits: [inRedis('batcher.ts', ' || batch.execution?.mayBeDone === true', '')],
+  },
+  {
     name: 'a queue that holds something is forgotten',
     suite: 'redis forgotten queues',
     edits: [inRedis('library/functions.lua', "db('ZCARD', keys[2]) > 1 or ", '')],
@@ -375,6 +387,18 @@ export const REDIS: readonly Mutant[] = [
     name: 'a relay whose destination is unavailable tries again every second',
     suite: 'redis batches',
     edits: [inRedis('outbox.ts', 'pauseMs = Math.min(2 * pauseMs, MAX_PAUSE_MS);', '')],
+  },
+  {
+    name: 'what arrives together with a sweep never expires, if nothing else did any more',
+    suite: 'redis outbox',
+    edits: [inRedis('library/sweep.lua', '    q.expires = nil\n', '')],
+  },
+  {
+    name: 'an acknowledgement creates a queue that is gone',
+    suite: 'redis outbox',
+    edits: [
+      inRedis('library/outbox.lua', "if q.tag ~= '' then call.wanted[to] = 0 end", 'call.wanted[to] = 0'),
+    ],
   },
   {
     name: 'each call that adds to an outbox returns all that is in it',

@@ -268,8 +268,6 @@ interface Batch {
   readonly signals: readonly Command[];
   /** Null until it is sent. */
   execution: Execution | null;
-  /** The name of its queue was made known for it. */
-  isDeclared: boolean;
   /** Its calls are settled; what comes later changes nothing here. */
   isOver: boolean;
 }
@@ -392,7 +390,6 @@ class Batcher {
       deadlineAt,
       signals: this.#signalsOf(calls),
       execution: null,
-      isDeclared: false,
       isOver: false,
     };
     for (const call of calls) call.batch = batch;
@@ -419,10 +416,8 @@ class Batcher {
 
   async #prepareUnknown(batch: Batch): Promise<void> {
     const { registry } = this.#context;
-    if (batch.creates) {
-      await registry.declare([this.queue], batch.deadlineAt);
-      batch.isDeclared = true;
-    } else if (!(await registry.isKnown(this.queue, batch.deadlineAt))) return;
+    if (batch.creates) await registry.declare([this.queue], batch.deadlineAt);
+    else if (!(await registry.isKnown(this.queue, batch.deadlineAt))) return;
     this.#tidyLater();
     await this.#registerDues(batch);
   }
@@ -560,8 +555,11 @@ class Batcher {
     if (tag === '' || (batch.number === 0 && !batch.creates)) return null;
     registry.noteTag(this.queue, tag);
     const isKnown = registry.isDeclared(this.queue);
-    if (isKnown && !isOtherRetention && (!isNew || batch.isDeclared)) return null;
-    const naming = isNew && batch.creates && !batch.isDeclared ? registry.declare([this.queue]) : null;
+    // A repeated reply does not tell that the attempt whose reply was lost created the queue.
+    const mayBeNew = isNew || batch.execution?.mayBeDone === true;
+    if (isKnown && !isOtherRetention && !mayBeNew) return null;
+    // Also if that was done before the batch: another node may have dropped the queue, and removed the name, in between.
+    const naming = mayBeNew && batch.creates ? registry.declare([this.queue]) : null;
     if (!isKnown) this.#tidyLater();
     return Promise.all([naming, this.#registerDues(batch)]).then(
       () => {},

@@ -130,7 +130,8 @@ verbs.acknowledge = function(q, args, at)
     end
   end
   flush(q)
-  call.wanted[to] = 0
+  -- To look for entries writes to the queue, which may have lost its data.
+  if q.tag ~= '' then call.wanted[to] = 0 end
   return '', at + 2
 end
 

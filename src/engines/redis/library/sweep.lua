@@ -69,11 +69,11 @@ local function forgetSessions(q)
   end)
 end
 
--- Deletes a queue that only a session created: nothing was ever stored in it.
+-- Deletes a queue that only a session created: nothing was ever stored in it. A verb behind this one may create it again.
 local function forgetUnused(q)
   if q.tag ~= '' and q.seq == 0 and not q.options and db('ZCARD', q.z) == 1 then
     db('UNLINK', q.h, q.z)
-    q.tag = ''
+    q.tag, q.groups, q.lastNames = '', nil, nil
   end
 end
 
@@ -124,7 +124,11 @@ verbs.sweep = function(q, args, at)
   forgetSessions(q)
   -- Of sources that were silent for a day.
   forgetSilent(q, 'o', 8, MARK_MS, function() end)
-  if q.expires and not firstMember(q.z, 'x') then db('HDEL', q.h, 'X') end
+  if q.expires and not firstMember(q.z, 'x') then
+    db('HDEL', q.h, 'X')
+    -- A verb behind this one may store an element that expires.
+    q.expires = nil
+  end
   -- On a single server, too: its keys may have come from a cluster.
   local hasEntries = firstMember(q.z, 'p') ~= nil
   if hasEntries then nameDestinations(q) end
