@@ -45,7 +45,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a lost take is not settled while its queue is read again and again',
     suite: 'redis batches',
-    edits: [inRedis('batcher.ts', 'if (!isFree) this.stop();', 'this.stop();')],
+    edits: [inRedis('batcher.ts', 'if (!isRepeatable) this.stop();', 'this.stop();')],
   },
   {
     name: 'numbers of batches start again after a queue was idle, so that the server takes new batches for old ones',

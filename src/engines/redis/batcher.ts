@@ -84,8 +84,8 @@ export interface LibraryReply {
 interface CallOptions {
   /** Calls next to each other with the same are executed as one; not given: this one is alone. */
   readonly join?: string | null;
-  /** It may be executed twice, as it only reads, or does what is due anyway. All others are numbered. */
-  readonly isFree?: boolean;
+  /** Executing it twice has the effect of executing it once. All others are numbered. */
+  readonly isRepeatable?: boolean;
   /** It stores what needs memory: rejected if the server has none left. */
   readonly stores?: boolean;
   /** If changes wait for replicas, this one does. Not given: if it is numbered. */
@@ -255,8 +255,8 @@ interface Batch {
   /** Without those that expired before anything was sent: see `encode`. */
   calls: readonly PendingCall[];
   bundles: readonly Bundle[];
-  /** They only read, or do what is due anyway. */
-  readonly isFree: boolean;
+  /** All of its calls are. */
+  readonly isRepeatable: boolean;
   readonly creates: boolean;
   /** 0 if it may be repeated. */
   readonly number: number;
@@ -341,7 +341,7 @@ class Batcher {
     const calls = this.#gather();
     if (calls.length > 0) this.#send(calls);
     // Calls that only read put nothing off: while a queue is scanned, what became of a lost take must be settled all the same.
-    if (calls[0]?.isFree !== false) this.#rest();
+    if (calls[0]?.isRepeatable !== false) this.#rest();
   }
 
   /** The deadline of a call has passed: it is settled with what is known of it. */
@@ -374,16 +374,16 @@ class Batcher {
   }
 
   #send(calls: readonly PendingCall[]): void {
-    const isFree = calls[0]?.isFree === true;
-    if (!isFree) this.stop();
-    const isNumbered = !isFree && !this.#isList;
+    const isRepeatable = calls[0]?.isRepeatable === true;
+    if (!isRepeatable) this.stop();
+    const isNumbered = !isRepeatable && !this.#isList;
     if (isNumbered) this.#number = this.owner.nextNumber(this.#number);
     let deadlineAt = Number.NEGATIVE_INFINITY;
     for (const call of calls) deadlineAt = Math.max(deadlineAt, call.deadlineAt);
     const batch: Batch = {
       calls,
       bundles: bundlesOf(calls),
-      isFree,
+      isRepeatable,
       creates: calls.some(({ options }) => options.creates === true),
       number: isNumbered ? this.#number : 0,
       received: this.#received,
@@ -394,7 +394,7 @@ class Batcher {
     };
     for (const call of calls) call.batch = batch;
     this.#inFlight = batch;
-    const preparing = isFree && !batch.creates ? null : this.#prepare(batch);
+    const preparing = isRepeatable && !batch.creates ? null : this.#prepare(batch);
     const sending = preparing === null ? this.#execute(batch) : preparing.then(() => this.#execute(batch));
     sending.then(
       (executed) => this.#onExecuted(batch, executed),
@@ -457,7 +457,7 @@ class Batcher {
 
   #execute(batch: Batch): Execution['done'] {
     const { executor, topology } = this.#context;
-    const { calls, isFree, deadlineAt } = batch;
+    const { calls, isRepeatable, deadlineAt } = batch;
     const run = `${executor.library}${this.#isList ? '_list' : ''}`;
     let encoded: EncodedCalls | null = null;
     batch.execution = executor.execute({
@@ -473,8 +473,8 @@ class Batcher {
         const name = stores && !mayBeDone ? run : `${run}_full`;
         return [name, keys.length, ...keys, this.#head(batch, master), ...args];
       },
-      writes: calls.some(({ options }) => options.waits ?? !isFree),
-      repeatable: !this.#isList || isFree,
+      writes: calls.some(({ options }) => options.waits ?? !isRepeatable),
+      repeatable: !this.#isList || isRepeatable,
       followers: topology.isCluster ? NO_SIGNALS : batch.signals,
       deadlineAt,
     });
@@ -623,7 +623,7 @@ class Batcher {
         deliveries += call.options.deliveries ?? call.items;
         bytes += call.bytes;
         const isFull = deliveries > MAX_DELIVERIES || bytes > MAX_BYTES;
-        if (calls.length > 0 && (isFull || call.isFree !== calls[0]?.isFree)) break;
+        if (calls.length > 0 && (isFull || call.isRepeatable !== calls[0]?.isRepeatable)) break;
         calls.push(call);
       }
       used++;
@@ -659,7 +659,7 @@ class PendingCall extends Expiring {
   readonly verb: AnyVerb;
   readonly args: unknown;
   readonly options: CallOptions;
-  readonly isFree: boolean;
+  readonly isRepeatable: boolean;
   readonly items: number;
   readonly bytes: number;
   deadlineAt = 0;
@@ -684,7 +684,7 @@ class PendingCall extends Expiring {
     this.verb = verb;
     this.args = args;
     this.options = options;
-    this.isFree = options.isFree === true;
+    this.isRepeatable = options.isRepeatable === true;
     this.items = options.items ?? 1;
     this.bytes = options.bytes ?? 0;
     this.#batcher = batcher;

@@ -13,8 +13,8 @@ const NO_NUMBER = Buffer.alloc(NUMBER_BYTES);
 /** What an entry begins with: its number and the run of the server that wrote it. */
 const MARK_BYTES = NUMBER_BYTES + 8;
 const NO_MARK = Buffer.alloc(MARK_BYTES);
-/** Done twice they are done once; what follows on them must not be undone by a failover. */
-const REPEATABLE = { isFree: true, waits: true } as const;
+/** Applying or acknowledging again changes nothing; what follows on them must not be undone by a failover. */
+const REPEATABLE = { isRepeatable: true, waits: true } as const;
 
 interface ApplyCall {
   readonly tag: string;

@@ -379,7 +379,7 @@ export class Sweeper {
   }
 
   #sweepQueue(queue: QueueKey): Promise<Swept> {
-    const options = { isFree: true, moves: true };
+    const options = { isRepeatable: true, moves: true };
     return this.#batchers.call(queue, SWEEP, this.#context.dedupWindowMs, options);
   }
 
