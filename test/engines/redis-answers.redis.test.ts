@@ -149,6 +149,25 @@ describe('A call of Redis whose answer was lost', () => {
     });
   }
 
+  it('is answered again with the counts of its moment and a page of the present', async () => {
+    await far.storage.insert(QUEUE, newElements('a'));
+    const caught = proxy.catch(QUEUE_CALL, 'mute');
+    const inserting = far.storage.insert(QUEUE, newElements('b'));
+    const counting = far.storage.counts(QUEUE);
+    const scanning = far.storage.scan(QUEUE, { ...PAGE, states: ['ready'], bodies: true });
+    await caught;
+    while ((await near.storage.counts(QUEUE)).ready < 2);
+    await near.storage.insert(QUEUE, newElements('c'));
+    proxy.reset();
+    const [ids, { ready }, { deliveries }] = await passGently(
+      clock,
+      Promise.all([inserting, counting, scanning]),
+    );
+    assert.equal(ids.length, 1);
+    assert.equal(ready, 2);
+    assert.deepEqual(bodyTexts(deliveries), ['a', 'b', 'c']);
+  });
+
   /** A reserve of two by the engine behind the proxy; what happens before it is answered, at its second try. */
   async function reserveAgainAfter(change: () => Promise<unknown>): Promise<TakeResult> {
     const caught = proxy.catch(QUEUE_CALL, 'mute');

@@ -180,6 +180,48 @@ describe('Batches of the Redis engine on a cluster', () => {
     await Promise.all(others);
   });
 
+  it('carry what is read between two changes: a status read is no round trip of its own', async () => {
+    const { storage } = stub;
+    const first = storage.insert(HERE, newElements('first'));
+    await turns();
+    const behind: Promise<unknown>[] = [];
+    for (let i = 0; i < 100; i++) {
+      behind.push(storage.insert(HERE, newElements('next')), storage.counts(HERE));
+    }
+    await reply('insert');
+    assert.deepEqual(
+      stub.sent.map(({ verbs }) => verbs.join()),
+      [Array.from({ length: 100 }, () => 'insert,counts').join()],
+    );
+    await reply('counts');
+    await Promise.all([first, ...behind]);
+  });
+
+  it('that carry reads fail without them: those are sent again by themselves', async () => {
+    const { storage } = stub;
+    const inserting = refusalOf(storage.insert(HERE, newElements('a')));
+    const counting = storage.counts(HERE);
+    await turns();
+    stub.take('insert').fail();
+    await turns();
+    assert.equal(await inserting, 'outcome-unknown');
+    assert.deepEqual(
+      stub.sent.map(({ verbs, number }) => [verbs, number]),
+      [[['counts'], 0]],
+    );
+    await reply('counts');
+    assert.equal((await counting).ready, 0);
+  });
+
+  it('leave a read that expires with nothing unknown', async () => {
+    const { storage, clock } = stub;
+    stub.unanswered = 'outcome-unknown';
+    const outcomes = [storage.insert(HERE, newElements('a')), storage.counts(HERE)].map(refusalOf);
+    await turns();
+    clock.advance(4_500);
+    assert.deepEqual(await Promise.all(outcomes), ['outcome-unknown', 'storage-unavailable']);
+  });
+
   it('are sent without the calls that expired before', async () => {
     const { storage, clock } = stub;
     const registering = Promise.withResolvers<void>();

@@ -39,6 +39,8 @@ export interface SentCall {
   readonly received: number;
   /** Replies, with entries of the outbox. */
   reply(outbox?: readonly Reply[]): void;
+  /** Fails as a call does of which nobody knows whether it was done. */
+  fail(): void;
 }
 
 /** An entry for a queue, as a reply has it. */
@@ -133,7 +135,8 @@ export class StubbedStorage {
     const master = { serverTime: 0, contact: { since: 0, excusedUntil: 0 }, noteServerTime: () => {} };
     const [, , key, , head, , ...rest] = args(master as unknown as Master, false);
     const verbs = rest.map(String).filter((arg) => VERBS.includes(arg));
-    return new Promise((resolve) => {
+    return new Promise((resolve, reject) => {
+      const fail = (): void => reject(new ExecutionError('outcome-unknown', 'Unknown.'));
       const reply = (outbox: readonly Reply[] = []): void => {
         const results = verbs.map((verb) => RESULTS[verb] ?? Buffer.alloc(0));
         const tag = Buffer.from('0123456789ab');
@@ -145,7 +148,7 @@ export class StubbedStorage {
       };
       const queue = /\{\w+\/(.*)\}/.exec(String(key))?.[1] ?? String(key);
       const [number, received] = [8, 14].map((at) => (head as Buffer).readUIntBE(at, 6)) as [number, number];
-      this.sent.push({ queue, verbs, number, received, reply });
+      this.sent.push({ queue, verbs, number, received, reply, fail });
     });
   }
 }

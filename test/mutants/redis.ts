@@ -48,6 +48,44 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('batcher.ts', 'if (!isRepeatable) this.stop();', 'this.stop();')],
   },
   {
+    name: 'each read between two changes ends a batch',
+    suite: 'redis batches',
+    edits: [
+      inRedis(
+        'batcher.ts',
+        'const isOther = !isRead && isRepeatable !== null &&',
+        'const isOther = isRepeatable !== null &&',
+      ),
+      inRedis(
+        'batcher.ts',
+        'if (!isRead) isRepeatable = call.isRepeatable;',
+        'isRepeatable = call.isRepeatable;',
+      ),
+    ],
+  },
+  {
+    name: 'a read fails for the changes in whose batch it is',
+    suite: 'redis batches',
+    edits: [
+      inRedis(
+        'batcher.ts',
+        ': options.isRead === true && !batch.isRepeatable && deadlineAt > now',
+        ': false',
+      ),
+    ],
+  },
+  {
+    name: 'a page whose reply was lost is read from the reply that the server kept of its batch',
+    suite: 'redis answers',
+    edits: [
+      inRedis(
+        'batcher.ts',
+        'return call?.options.isRead === true && result?.text.length === 0;',
+        'return false;',
+      ),
+    ],
+  },
+  {
     name: 'numbers of batches start again after a queue was idle, so that the server takes new batches for old ones',
     suite: 'redis batches',
     edits: [inRedis('batcher.ts', 'this.#highest = Math.max(this.#highest, number + 1);', '')],

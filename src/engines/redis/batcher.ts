@@ -86,6 +86,8 @@ interface CallOptions {
   readonly join?: string | null;
   /** Executing it twice has the effect of executing it once. All others are numbered. */
   readonly isRepeatable?: boolean;
+  /** It changes nothing that its caller must know of: repeatable, and may be in a batch with numbered calls. */
+  readonly isRead?: boolean;
   /** It stores what needs memory: rejected if the server has none left. */
   readonly stores?: boolean;
   /** If changes wait for replicas, this one does. Not given: if it is numbered. */
@@ -287,7 +289,8 @@ interface Bundle {
 /**
  * The calls of one queue. One batch is in flight at a time, and what is called until it ends gathers for the next:
  * so calls take effect in the order in which they were made, through whatever reconnections, and batches grow
- * with the load.
+ * with the load. Reads are in the batches of the numbered calls between which they were made: only a page whose reply was
+ * lost may be read after calls that were made later.
  *
  * A batch waits for no other queue. Each call settles by its deadline, and a batch ends with the last deadline
  * of its calls, whatever it waits for: the library rejects it from then on, since a later one has a higher number.
@@ -341,7 +344,7 @@ class Batcher {
     const calls = this.#gather();
     if (calls.length > 0) this.#send(calls);
     // Calls that only read put nothing off: while a queue is scanned, what became of a lost take must be settled all the same.
-    if (calls[0]?.isRepeatable !== false) this.#rest();
+    if (areRepeatable(calls)) this.#rest();
   }
 
   /** The deadline of a call has passed: it is settled with what is known of it. */
@@ -374,7 +377,7 @@ class Batcher {
   }
 
   #send(calls: readonly PendingCall[]): void {
-    const isRepeatable = calls[0]?.isRepeatable === true;
+    const isRepeatable = areRepeatable(calls);
     if (!isRepeatable) this.stop();
     const isNumbered = !isRepeatable && !this.#isList;
     if (isNumbered) this.#number = this.owner.nextNumber(this.#number);
@@ -524,7 +527,13 @@ class Batcher {
     for (const signal of batch.signals) signaller.onStored(signal);
     if (batch.isOver) return;
     batch.isOver = true;
-    const decoded = batch.bundles.map((bundle, i) => ({ ...bundle, ...decode(bundle, read.results[i]) }));
+    const again: PendingCall[] = [];
+    const decoded = batch.bundles.flatMap((bundle, i) => {
+      const result = read.results[i];
+      if (!isUnkeptRead(bundle, result)) return [{ ...bundle, ...decode(bundle, result) }];
+      again.push(...bundle.calls);
+      return [];
+    });
     const failed = decoded.find(({ error }) => error !== null);
     if (failed !== undefined) this.#undoUndecodable(batch, failed.error);
     // Nobody waits any more for what an expired one took.
@@ -540,6 +549,8 @@ class Batcher {
         call.settleAfter(call.options.moves === true ? both : registered, error ?? values[at]);
       }
     }
+    for (const call of again) call.batch = null;
+    this.#waiting.unshift(...again);
     this.#next();
   }
 
@@ -590,7 +601,10 @@ class Batcher {
     for (const call of calls) if (isTake(call)) call.reject(error);
   }
 
-  /** If a full server rejected the batch, what stores nothing is sent again without what does. */
+  /**
+   * If a full server rejected the batch, what stores nothing is sent again without what does. Reads of a failed batch
+   * are sent again by themselves: they fail for no other call.
+   */
   #onError(batch: Batch, error: unknown): void {
     if (batch.isOver) return;
     batch.isOver = true;
@@ -599,9 +613,13 @@ class Batcher {
     // would take the lost reply for received, and keep for good what it handed out.
     if (certain && this.#received === batch.number - 1) this.#received = batch.number;
     const isFull = error instanceof ExecutionError && error.code === 'storage-full';
-    const rest = isFull
-      ? batch.calls.filter(({ isSettled, options }) => !isSettled && options.stores !== true)
-      : [];
+    const now = this.#context.clock.monotonic();
+    const rest = batch.calls.filter(({ isSettled, options, deadlineAt }) => {
+      if (isSettled) return false;
+      return isFull
+        ? options.stores !== true
+        : options.isRead === true && !batch.isRepeatable && deadlineAt > now;
+    });
     for (const call of batch.calls) if (!rest.includes(call)) call.reject(error);
     if (rest.length > 0) this.#send(rest);
     else this.#next();
@@ -612,9 +630,13 @@ class Batcher {
     this.owner.schedule(this);
   }
 
-  /** Calls of one kind from the front, as many as fit; without those that have expired. */
+  /**
+   * Calls from the front, as many as fit; without those that have expired. Of what is not a read, either numbered calls or
+   * repeatable ones: the reply of a relay's step has outbox entries, which a session does not keep.
+   */
   #gather(): PendingCall[] {
     const calls: PendingCall[] = [];
+    let isRepeatable: boolean | null = null;
     let deliveries = 0;
     let bytes = 0;
     let used = 0;
@@ -623,7 +645,10 @@ class Batcher {
         deliveries += call.options.deliveries ?? call.items;
         bytes += call.bytes;
         const isFull = deliveries > MAX_DELIVERIES || bytes > MAX_BYTES;
-        if (calls.length > 0 && (isFull || call.isRepeatable !== calls[0]?.isRepeatable)) break;
+        const isRead = call.options.isRead === true;
+        const isOther = !isRead && isRepeatable !== null && call.isRepeatable !== isRepeatable;
+        if (calls.length > 0 && (isFull || isOther)) break;
+        if (!isRead) isRepeatable = call.isRepeatable;
         calls.push(call);
       }
       used++;
@@ -684,7 +709,7 @@ class PendingCall extends Expiring {
     this.verb = verb;
     this.args = args;
     this.options = options;
-    this.isRepeatable = options.isRepeatable === true;
+    this.isRepeatable = options.isRepeatable === true || options.isRead === true;
     this.items = options.items ?? 1;
     this.bytes = options.bytes ?? 0;
     this.#batcher = batcher;
@@ -693,7 +718,7 @@ class PendingCall extends Expiring {
   }
 
   reject(error: unknown): void {
-    if (this.#settle()) this.#reject(error);
+    if (this.#settle()) this.#reject(this.options.isRead === true ? unread(error) : error);
   }
 
   /** It is done and cannot be undone, so this is the result, after `others` or at the deadline. An error is at once. */
@@ -719,6 +744,21 @@ class PendingCall extends Expiring {
     this.#batcher.owner.onSettled(this);
     return true;
   }
+}
+
+function areRepeatable(calls: readonly PendingCall[]): boolean {
+  return calls.every(({ isRepeatable }) => isRepeatable);
+}
+
+/** The reply is that of a session, which keeps no page (`library/session.lua`). */
+function isUnkeptRead({ calls: [call] }: Bundle, result: Result | undefined): boolean {
+  return call?.options.isRead === true && result?.text.length === 0;
+}
+
+/** Why a read failed: it changed nothing, whatever became of the batch. */
+function unread(error: unknown): unknown {
+  if (!(error instanceof ExecutionError) || error.certain) return error;
+  return new ExecutionError('storage-unavailable', 'Redis did not answer in time.');
 }
 
 /** Only a numbered batch has one. */

@@ -170,7 +170,7 @@ export class ListStorage implements Storage {
     if (!states.includes('ready') || group !== PLAIN_GROUP) return NOTHING;
     const skip = after !== null && /^\d{1,15}$/.test(after) ? Number(after) : 0;
     const deadlineAt = this.#batchers.deadline(leftMs);
-    return this.#batchers.call(queue, LRANGE, { skip, limit, bodies }, { isRepeatable: true, deadlineAt });
+    return this.#batchers.call(queue, LRANGE, { skip, limit, bodies }, { isRead: true, deadlineAt });
   }
 
   async purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep> {
@@ -184,7 +184,7 @@ export class ListStorage implements Storage {
   }
 
   async counts(queue: QueueKey, group: GroupName = PLAIN_GROUP): Promise<QueueCounts> {
-    const { count, nextMatureAt } = await this.#batchers.call(queue, LLEN, undefined, { isRepeatable: true });
+    const { count, nextMatureAt } = await this.#batchers.call(queue, LLEN, undefined, { isRead: true });
     const found = group === PLAIN_GROUP ? { ready: count, nextMatureAt } : { ready: 0, nextMatureAt: null };
     return { ...found, scheduled: 0, reserved: 0, groups: new Map() };
   }

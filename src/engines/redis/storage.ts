@@ -54,7 +54,7 @@ import { queueText } from './keys.ts';
 import { noNumberLeft, type Policies } from './policies.ts';
 import type { Due, Registry, Sweeper } from './registry.ts';
 
-const REPEATABLE = { isRepeatable: true } as const;
+const READ = { isRead: true } as const;
 /** Deliveries that go in one step: a server that removes a million at once answers nothing else until then. */
 const PURGE_STEP = 2_000;
 /** Items that are settled in one step, for the same reason: a thousand that become dead letters take it 80 ms. */
@@ -189,7 +189,7 @@ export class RedisStorage implements Storage {
   scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
     if (options.ids?.length === 0) return Promise.resolve({ deliveries: [], next: null });
     const deadlineAt = this.#batchers.deadline(options.leftMs);
-    return this.#batchers.call(queue, SCAN, options, { ...REPEATABLE, deadlineAt });
+    return this.#batchers.call(queue, SCAN, options, { ...READ, deadlineAt });
   }
 
   purge(queue: QueueKey, states: readonly DeliveryState[] = DELIVERY_STATES): Promise<PurgeStep> {
@@ -202,7 +202,7 @@ export class RedisStorage implements Storage {
   }
 
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
-    return this.#batchers.call(queue, COUNTS, group ?? null, REPEATABLE);
+    return this.#batchers.call(queue, COUNTS, group ?? null, READ);
   }
 
   usage(ns: string, needsBytes = true): Promise<Usage> {

@@ -82,7 +82,7 @@ local function settlePrevious(q)
 end
 
 local function runVerbs(q, args)
-  local results, elements, takes = {}, {}, {}
+  local results, kept, elements, takes = {}, {}, {}, {}
   local at = 3
   while at <= #args do
     local name = args[at]
@@ -90,11 +90,13 @@ local function runVerbs(q, args)
     if at > 3 then flush(q) end
     local result, behind, values = verbs[name](q, args, at + 1)
     results[#results + 1] = result
+    -- The elements of a page would have to be kept as well. A client that gets '' for a page scans again.
+    kept[#results] = name == 'scan' and '' or result
     elements[#results] = values or 0
     if name == 'take' then takes[#takes + 1] = #results end
     at = behind
   end
-  return results, elements, takes
+  return results, elements, takes, kept
 end
 
 local function writeSession(q, results, takes)
@@ -161,11 +163,11 @@ local function run(keys, args)
     if last > call.number then return redis.error_reply('STALE') end
     settlePrevious(q)
   end
-  local results, elements, takes = runVerbs(q, args)
+  local results, elements, takes, kept = runVerbs(q, args)
   writeEntries(q)
   if needsSession(q) then
     createQueue(q)
-    writeSession(q, results, takes)
+    writeSession(q, kept, takes)
   end
   for _, each in pairs(call.opened) do saveQueue(each) end
   return replyOf(results, elements)
