@@ -67,7 +67,7 @@ export const SUITES = {
   'sqlite disk full': { files: ['test/system/sqlite-disk-full.test.ts'], pattern: 'said to be full' },
   'postgres order': {
     files: ['test/contract/engines.test.ts'],
-    pattern: 'Storage port: postgres calls that overlap (take|settle)',
+    pattern: 'Storage port: postgres (calls that overlap (take|settle)|transfer)',
   },
   'postgres streams': { files: ['test/contract/engines.test.ts'], pattern: 'Storage port: postgres streams' },
   'postgres settlements': {

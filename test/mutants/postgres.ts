@@ -33,6 +33,13 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
+    name: 'elements that one settlement stores are ordered by what their statements can store',
+    suite: 'postgres order',
+    edits: [
+      inPostgres('settle.ts', 'one.operation === transfer ? { ...one, operation: transferAny } : one', 'one'),
+    ],
+  },
+  {
     name: 'one rejected call fails the calls of its batch',
     suite: 'postgres registry',
     edits: [

@@ -405,8 +405,10 @@ function removeOperation(): Operation<Removal, SettleResult> {
   };
 }
 
-/** Turns settlements into items for batches. An id that this store never gave out is that of no element: 0. */
-export function settlements(context: Context): (item: SettleItem) => Item<unknown, SettleResult> {
+/** Turns the settlements of a call into items for batches. An id that this store never gave out is that of no element: 0. */
+export function settlements(
+  context: Context,
+): (items: readonly SettleItem[]) => Item<unknown, SettleResult>[] {
   const { registry, ids } = context;
   const remove = removeOperation();
   const [finish, finishInStream] = [false, true].map((shared) => finishOperation(context, shared, null)) as [
@@ -432,7 +434,7 @@ export function settlements(context: Context): (item: SettleItem) => Item<unknow
     });
     return isAny || queue.isStream ? transferAny : transfer;
   };
-  return (item) => {
+  const toItem = (item: SettleItem): Item<unknown, SettleResult> => {
     const seq = ids.parse(item.id) ?? 0;
     const queue = registry.queue(item.queue);
     if (item.group === null)
@@ -453,5 +455,14 @@ export function settlements(context: Context): (item: SettleItem) => Item<unknow
         ? [registry.queue(action.to)]
         : insertsOf(item).map((of) => registry.queue(of.queue));
     return { operation: operationFor(ref), item: ref, queues: [queue, ...to] } as Item<unknown, SettleResult>;
+  };
+  return (items) => {
+    const each = items.map(toItem);
+    if (!each.some(({ operation }) => operation === transferAny)) return each;
+    // Two statements would store the elements of the one before those of the other, and not in the order of the call.
+    return each.map((one) => (one.operation === transfer ? { ...one, operation: transferAny } : one)) as Item<
+      unknown,
+      SettleResult
+    >[];
   };
 }

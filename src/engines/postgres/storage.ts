@@ -50,7 +50,7 @@ function operationsOf(context: Context) {
     ...queueOperations(context),
     insert: insertOperations(context),
     take: takeOperations(context),
-    settlement: settlements(context),
+    settlements: settlements(context),
     undo: undoOperations(context),
     scan: scanOperations(context),
   };
@@ -166,7 +166,7 @@ export class PostgresStorage implements Storage {
       }
     }
     const size = { bytes, rows, ...(uses.length === 0 ? {} : { uses }) };
-    return this.#batcher.submitAll(items.map(this.#operations.settlement), size, leftMs);
+    return this.#batcher.submitAll(this.#operations.settlements(items), size, leftMs);
   }
 
   async undoTake(key: QueueKey, deliveries: readonly Delivery[]): Promise<void> {

@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
-import { commit, settle, transfer } from '../../support/settle.ts';
+import { commit, settle, type Transfer, transfer } from '../../support/settle.ts';
 import { byId, byToken, Fixture } from '../fixture.ts';
 
 export function transferContract(open: EngineUnderTest['open']): void {
@@ -108,6 +108,22 @@ export function transferContract(open: EngineUnderTest['open']): void {
         await transfer(on.storage, [{ from, finish: byToken(reserved), inserts: [{ queue: to, element }] }]);
       }
       assert.deepEqual(bodyTexts(await on.pop(to)), ['once']);
+    });
+
+    it('keeps the order of what it inserts into one queue, whatever else is inserted with it', async () => {
+      const [from, to, stream] = [on.queue(), on.queue(), on.queue('stream')];
+      const bodies = ['1', '2 also for a stream', '3', '4 with a key', '5'];
+      await on.storage.insert(from, newElements(...bodies));
+      const moves: Transfer[] = [];
+      for (const [place, body] of bodies.entries()) {
+        const copy = { body, dedupKey: place === 3 ? 'k' : null };
+        const inserts = [{ queue: to, element: newElement(copy) }];
+        if (place === 1) inserts.push({ queue: stream, element: newElement({ ...copy, groups: ['g1'] }) });
+        moves.push({ from, finish: byToken(await on.reserveOne(from)), inserts });
+      }
+      assert.deepEqual(new Set(await transfer(on.storage, moves)), new Set(['done']));
+      assert.deepEqual(bodyTexts(await on.pop(to)), bodies);
+      assert.deepEqual(bodyTexts(await on.pop(stream, 9, 'g1')), [bodies[1]]);
     });
 
     it('finishes one group of a stream element and leaves the others', async () => {
