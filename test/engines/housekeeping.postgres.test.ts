@@ -112,6 +112,35 @@ describe('What PostgreSQL does by itself', () => {
     assert.ok(most <= 9, `${most} MiB in one transaction`);
   });
 
+  const megabytes = (count: number, groups = ['']) =>
+    Array.from({ length: count }, () => newElement({ body: Buffer.alloc(MEGABYTE), groups }));
+
+  it('purges no more bytes in a step than a statement has the time for, of all states together', async () => {
+    const size = 24;
+    for (let stored = 0; stored < size; stored += 4) await engine.storage.insert(JOBS, megabytes(4));
+    await engine.storage.take(JOBS, { ...RESERVE, count: size / 2 });
+    const first = await engine.storage.purge(JOBS);
+    assert.ok(first.removed > 0 && first.removed <= 11, `${first.removed} MiB in one step`);
+    assert.equal(first.isDone, false);
+    const waiting = await engine.storage.purge(JOBS, ['ready', 'scheduled']);
+    assert.ok(waiting.removed > 0 && waiting.removed <= 9, `${waiting.removed} MiB in one step`);
+    const rest = await purge(engine.storage, JOBS);
+    assert.equal(first.removed + waiting.removed + rest, size);
+  });
+
+  it('applies retention to no more bytes at once than a statement has the time for, and to all in the end', async () => {
+    const size = 20;
+    for (let stored = 0; stored < size; stored += 4)
+      await engine.storage.insert(STREAM, megabytes(4, ['g1']));
+    await pass(120_000);
+    const { nextAt } = await engine.storage.sweep();
+    const left = await numberOf('SELECT count(*) AS n FROM delivery');
+    assert.ok(left < size && left >= size - 9, `${size - left} MiB in one statement`);
+    assert.ok(nextAt !== null && nextAt <= now, 'more is left');
+    await sweepAll();
+    assert.equal(await numberOf('SELECT count(*) AS n FROM delivery'), 0);
+  });
+
   it('expires what is behind very much of a namespace that this node does not have', async () => {
     const far = await openNode(server, { schema, namespaces: OTHERS });
     const theirs = { ns: 'others', name: 'q' };

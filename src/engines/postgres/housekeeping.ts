@@ -13,6 +13,7 @@ import {
   CONTENT_BYTES,
   count,
   finishShared,
+  firstBytes,
   lockStreamsOf,
   NOW,
   NOW_ONCE,
@@ -35,28 +36,31 @@ import type { CounterWatermark } from './watermark.ts';
 
 /** Deliveries or keys that go in one statement. */
 const AT_ONCE = 1000;
+/** Of the deliveries. */
+const BYTES_AT_ONCE = 8 * 1024 * 1024;
 
-/** Deliveries of streams that are past the retention of their queue and not reserved. */
+/** Deliveries of streams that are past the retention of their queue and not reserved. Returns {@link AT_ONCE} if more are left. */
 const APPLY_RETENTION: Statement = {
   name: 'apply retention',
   text: `${withList(
     NOW,
-    `x AS MATERIALIZED (SELECT d.tid, q.id AS queue FROM t CROSS JOIN subscription q CROSS JOIN LATERAL (
+    `l AS MATERIALIZED (SELECT d.tid, d.bytes, q.id AS queue FROM t CROSS JOIN subscription q CROSS JOIN LATERAL (
         SELECT n.retention FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS n(ns, pattern, retention, ord)
         WHERE n.ns = q.ns AND q.name LIKE n.pattern ORDER BY n.ord LIMIT 1) n
       JOIN subscription s ON s.queue = q.id CROSS JOIN LATERAL (
-        SELECT ctid AS tid FROM delivery WHERE subscription = s.id AND head IS NULL
+        SELECT ctid AS tid, bytes FROM delivery WHERE subscription = s.id AND head IS NULL
           AND inserted_at <= t.now - coalesce(q.retention, n.retention) AND lease_until IS NULL
         ORDER BY inserted_at LIMIT ${AT_ONCE} FOR UPDATE SKIP LOCKED) d
       WHERE q.ns = ANY ($1::text[]) AND q.grp = '' AND coalesce(q.retention, n.retention) > 0
       LIMIT ${AT_ONCE})`,
+    firstBytes('x', 'l', String(BYTES_AT_ONCE)),
     lockStreamsOf('x'),
     `g AS (DELETE FROM delivery d USING x
       WHERE d.ctid = x.tid AND d.lease_until IS NULL AND (x.queue IN (SELECT queue FROM locked WHERE is_locked)) IS TRUE
       RETURNING d.seq, d.subscription, d.due_at, d.head, ${CONTENT_BYTES})`,
     finishShared('g'),
     count('gc', 'g', WENT_WAITING),
-  )} SELECT count(*) FROM x`,
+  )} SELECT CASE WHEN (SELECT count(*) FROM x) < count(*) THEN ${AT_ONCE} ELSE count(*) END FROM l`,
 };
 
 const FORGET_KEYS: Statement = {

@@ -14,6 +14,7 @@ import {
   clampTries,
   count,
   finishShared,
+  firstBytes,
   NOW,
   retryArray,
   STEP_BITS,
@@ -146,8 +147,15 @@ const PING_OPERATION: Operation<null, number> = {
   }),
 };
 
-/** Deliveries that go in one statement, so that none takes long enough to keep others waiting. */
+/** What one step of a purge removes at most, so that other calls do not wait long for it: about a tenth of a second. */
 const PURGED_AT_ONCE = 10_000;
+const PURGED_BYTES = 8 * 1024 * 1024;
+
+interface PurgeItem {
+  readonly queue: RegisteredQueue;
+  /** How many statements share what the step removes. */
+  readonly statements: number;
+}
 
 function purgeStatement(state: DeliveryState | 'waiting'): Statement {
   const where = {
@@ -160,35 +168,44 @@ function purgeStatement(state: DeliveryState | 'waiting'): Statement {
     name: `purge ${state}`,
     text: `${withList(
       NOW,
-      `f AS MATERIALIZED (SELECT x.tid FROM t CROSS JOIN subscription s CROSS JOIN LATERAL (
-        SELECT d.ctid AS tid FROM delivery d WHERE d.subscription = s.id AND ${where}
-        LIMIT ${PURGED_AT_ONCE} FOR UPDATE SKIP LOCKED) x WHERE s.queue = $1::bigint LIMIT ${PURGED_AT_ONCE})`,
+      `l AS MATERIALIZED (SELECT x.tid, x.bytes FROM t CROSS JOIN subscription s CROSS JOIN LATERAL (
+        SELECT d.ctid AS tid, d.bytes FROM delivery d WHERE d.subscription = s.id AND ${where}
+        LIMIT $2::int FOR UPDATE SKIP LOCKED) x WHERE s.queue = $1::bigint LIMIT $2::int)`,
+      firstBytes('f', 'l', '$3::bigint'),
       `g AS (DELETE FROM delivery d USING f WHERE d.ctid = f.tid
         RETURNING d.seq, d.subscription, d.due_at, d.lease_until, d.head, ${CONTENT_BYTES})`,
       finishShared('g'),
       count('gc', 'g', WENT_EITHER),
-    )} SELECT (SELECT count(*) FROM f), (SELECT count(*) FROM g)`,
+    )} SELECT (SELECT count(*) FROM l), (SELECT count(*) FROM g)`,
   };
 }
 
-function purgeOperations(): (state: DeliveryState | 'waiting') => Operation<RegisteredQueue, PurgeStep> {
+function purgeOperations(): (state: DeliveryState | 'waiting') => Operation<PurgeItem, PurgeStep> {
   const operations = new Map(
     (['waiting', ...DELIVERY_STATES] as const).map((state) => {
       const statement = purgeStatement(state);
-      const operation: Operation<RegisteredQueue, PurgeStep> = {
+      const operation: Operation<PurgeItem, PurgeStep> = {
         statement,
         changes: true,
         locksElements: true,
         isSingle: true,
-        prepare: ([queue]) => ({
-          values: [queue?.whole.idText ?? null],
-          read: ([row = []]) => [{ removed: number(row, 1), isDone: number(row, 0) < PURGED_AT_ONCE }],
-        }),
+        prepare: ([item]) => {
+          if (item === undefined) throw new Error('a purge has a queue');
+          const { queue, statements } = item;
+          const [rows, bytes] = [PURGED_AT_ONCE, PURGED_BYTES].map((most) => Math.floor(most / statements));
+          return {
+            values: [queue.whole.idText, String(rows), String(bytes)],
+            read: ([row = []]) => {
+              const [found, removed] = [number(row, 0), number(row, 1)];
+              return [{ removed, isDone: found < Number(rows) && removed === found }];
+            },
+          };
+        },
       };
       return [state, operation];
     }),
   );
-  return (state) => operations.get(state) as Operation<RegisteredQueue, PurgeStep>;
+  return (state) => operations.get(state) as Operation<PurgeItem, PurgeStep>;
 }
 
 /** Where reads of a subscription begin. */

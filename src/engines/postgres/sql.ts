@@ -47,6 +47,15 @@ export const WENT_EITHER: Deltas = {
   bytes: WENT,
 };
 
+/**
+ * The entry `name`: rows of `from` (with a column bytes) until they have so many bytes, and at least the first. PostgreSQL deletes a
+ * large body in as many pieces as it stores it in, about 10 ms for each MiB, so rows alone do not bound what a statement takes.
+ */
+export function firstBytes(name: string, from: string, maxBytes: string): string {
+  return `${name} AS MATERIALIZED (SELECT * FROM (SELECT f.*, sum(f.bytes) OVER (ROWS UNBOUNDED PRECEDING) - f.bytes AS before
+    FROM ${from} f) f WHERE f.before < ${maxBytes})`;
+}
+
 /** Records changes of counts. `from` has columns subscription and due_at; the deltas are aggregates over it. */
 export function count(name: string, from: string, { waiting, reserved, bytes }: Deltas): string {
   return `${name} AS (INSERT INTO counter (subscription, step, waiting, reserved, bytes)

@@ -184,7 +184,7 @@ export class PostgresStorage implements Storage {
   }
 
   /**
-   * One step: 10,000 deliveries of each state, those that wait together. A delivery must not slip from one state into another
+   * One step: 10,000 deliveries or 8 MiB, of which each statement has an equal share. A delivery must not slip from one state into another
    * between two statements, so what was released in the meantime is looked for once more.
    */
   async purge(key: QueueKey, states: readonly DeliveryState[] = DELIVERY_STATES): Promise<PurgeStep> {
@@ -194,7 +194,7 @@ export class PostgresStorage implements Storage {
     const steps = !isWaiting ? [...new Set(states)] : states.includes('reserved') ? all : all.slice(0, 1);
     const items = steps.map((state) => ({
       operation: this.#operations.purge(state),
-      item: queue,
+      item: { queue, statements: steps.length },
       queues: [queue],
     }));
     const done = await this.#batcher.submitAll(items, A_BATCH);
