@@ -207,7 +207,10 @@ describe('A PostgreSQL server that freezes while a queue is being dropped', () =
     await holder.query(`BEGIN; LOCK TABLE ${schema}.subscription IN ROW EXCLUSIVE MODE`);
     const drop = codeOf(engine.storage.drop(queue));
     await until(async () => {
-      const { rows } = await runSql(server, `SELECT 1 FROM ${schema}.subscription WHERE idle_from = 0`);
+      const { rows } = await runSql(
+        server,
+        `SELECT 1 FROM ${schema}.subscription WHERE idle_from IS NOT NULL`,
+      );
       return rows.length === 1;
     });
     // It waits for that transaction, and asks from time to time whether it still runs.

@@ -136,8 +136,8 @@ describe('What PostgreSQL does by itself', () => {
     const { nextAt } = await engine.storage.sweep();
     const left = await numberOf('SELECT count(*) AS n FROM delivery');
     assert.ok(left < size && left >= size - 9, `${size - left} MiB in one statement`);
-    assert.ok(nextAt !== null && nextAt <= now, 'more is left');
-    await sweepAll();
+    assert.notEqual(nextAt, null, 'more is left, although nothing else is due');
+    for (let sweeps = 0; sweeps < 4; sweeps++) await engine.storage.sweep();
     assert.equal(await numberOf('SELECT count(*) AS n FROM delivery'), 0);
   });
 

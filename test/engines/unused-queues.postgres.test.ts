@@ -6,6 +6,7 @@ import type { CancelTimer } from '../../src/util/clock.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { rollback } from '../support/settle.ts';
+import { until } from '../support/until.ts';
 import { CountingClock, clockAt, freshSchema, sharedServer } from './postgres.ts';
 import { NODE_NAMESPACES, openNode } from './postgres-node.ts';
 
@@ -249,7 +250,82 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
         message: /^Queue "q" cannot be dropped while long transactions run/,
       });
       assert.ok(clock.waits > 1);
+      assert.deepEqual(await rows(`SELECT idle_from FROM ${schema}.subscription WHERE name = 'q'`), [
+        { idle_from: null },
+      ]);
+    });
+
+    it('is not forgotten for a drop that failed', async () => {
+      await assert.rejects(node.storage.drop(QUEUE), { code: 'storage-unavailable' });
+      await older.query('COMMIT');
+      await passHours(2);
+      assert.deepEqual(await node.storage.queues('plain'), ['q']);
+      await passHours(26);
+      assert.deepEqual(await registered(), []);
+    });
+
+    it('is not forgotten for a drop that found an element, if that is taken later', async () => {
+      clock.onWait = async () => {
+        clock.onWait = async () => {};
+        await storeUnregistered(older);
+        await older.query('COMMIT');
+      };
+      assert.equal(await node.storage.drop(QUEUE), false);
+      await node.storage.purge(QUEUE);
+      await passHours(2);
+      assert.deepEqual(await node.storage.queues('plain'), ['q']);
+    });
+
+    it('is gone although it was declared while the drop waited', async () => {
+      const [a] = nodes;
+      clock.onWait = async () => {
+        clock.onWait = async () => {};
+        await a.storage.declare([QUEUE]);
+        await older.query('COMMIT');
+      };
+      assert.equal(await node.storage.drop(QUEUE), true);
+      assert.deepEqual(await registered(), []);
+    });
+
+    it('stays if something is stored between two drops that both wait', async () => {
+      const [a] = nodes;
+      const other = new pg.Client({ connectionString: server.url() });
+      await other.connect();
+      let second: Promise<boolean> | null = null;
+      clock.onWait = async () => {
+        clock.onWait = async () => {};
+        // It takes the mark of the first drop away, and one that comes after it sees none.
+        await a.storage.declare([QUEUE]);
+        await other.query(`BEGIN; LOCK TABLE ${schema}.subscription IN ROW EXCLUSIVE MODE`);
+        await storeUnregistered(other);
+        second = a.storage.drop(QUEUE);
+        await until(
+          async () =>
+            (await rows(`SELECT 1 FROM ${schema}.subscription WHERE idle_from IS NOT NULL`)).length > 0,
+        );
+        await older.query('COMMIT');
+        void second.catch(() => {});
+        clock.onWait = async () => {
+          clock.onWait = async () => {};
+          await other.query('COMMIT');
+        };
+      };
+      try {
+        assert.equal(await node.storage.drop(QUEUE), false);
+        assert.equal(await second, false);
+        assert.equal((await registered()).length, 1);
+      } finally {
+        await other.end();
+      }
+    });
+
+    it('is forgotten a day after a drop whose node failed', async () => {
+      await control.query(`UPDATE ${schema}.subscription SET idle_from = -${now * 1000} WHERE name = 'q'`);
+      await older.query('COMMIT');
+      await passHours(20);
       assert.equal((await registered()).length, 1);
+      await passHours(10);
+      assert.deepEqual(await registered(), []);
     });
 
     it('stays if the node stops, which ends the drop', async () => {

@@ -91,6 +91,34 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [inPostgres('housekeeping.ts', 'older = row[0] ?? null;', 'older = null;')],
   },
   {
+    name: 'the mark of a drop that failed is left',
+    suite: 'postgres unused queues',
+    edits: [inPostgres('housekeeping.ts', 'if (!isDropped) await', 'if (isDropped) await')],
+  },
+  {
+    name: 'the mark of a drop whose node failed counts as one of long ago',
+    suite: 'postgres unused queues',
+    edits: [
+      inPostgres('housekeeping.ts', ' OR c.idle_from < 0))`', '))`'),
+      inPostgres(
+        'housekeeping.ts',
+        'AND c.idle_from >= 0 RETURNING',
+        'AND c.idle_from IS NOT NULL RETURNING',
+      ),
+    ],
+  },
+  {
+    name: 'a drop takes the mark of another one for its own',
+    suite: 'postgres unused queues',
+    edits: [
+      inPostgres(
+        'housekeeping.ts',
+        'AND q.idle_from = $2::bigint AND NOT',
+        'AND $2::bigint < 0 AND q.idle_from < 0 AND NOT',
+      ),
+    ],
+  },
+  {
     name: 'a queue is forgotten while a transaction from before its mark runs',
     suite: 'postgres unused queues',
     edits: [inPostgres('housekeeping.ts', 'age(q.xmin) > age(', 'age(q.xmin) > -age(')],
@@ -302,6 +330,28 @@ export const POSTGRES: readonly Mutant[] = [
     name: 'as many bytes expire at once as there are',
     suite: 'postgres housekeeping',
     edits: [inPostgres('expire.ts', 'const BYTES_PER_ROW = 8192;', 'const BYTES_PER_ROW = 8192 * 1024;')],
+  },
+  {
+    name: 'a step of a purge has no bound on bytes',
+    suite: 'postgres housekeeping',
+    edits: [
+      inPostgres(
+        'queues.ts',
+        'const PURGED_BYTES = 8 * 1024 * 1024;',
+        'const PURGED_BYTES = Number.MAX_SAFE_INTEGER;',
+      ),
+    ],
+  },
+  {
+    name: 'retention has no bound on bytes',
+    suite: 'postgres housekeeping',
+    edits: [
+      inPostgres(
+        'housekeeping.ts',
+        'const BYTES_AT_ONCE = 8 * 1024 * 1024;',
+        'const BYTES_AT_ONCE = Number.MAX_SAFE_INTEGER;',
+      ),
+    ],
   },
   {
     name: 'elements of a stream are finished without its lock',

@@ -156,6 +156,12 @@ const BATCHES_WORTH_A_SUM = 200;
  */
 const GROUP_UNUSED_MS = 15 * 60_000;
 const QUEUE_UNUSED_MS = 24 * 3_600_000;
+/**
+ * Marks of drops are negative, and begin with the moment: see {@link MARK_FOR_DROP}. One that is older is of a node that failed, and
+ * becomes an ordinary one.
+ */
+const MARKS_PER_MS = 1000;
+const DROP_MARK_MS = 60_000;
 /** Between two looks through all groups, and all queues. */
 const GROUPS_EVERY_MS = 60_000;
 const QUEUES_EVERY_MS = 600_000;
@@ -193,13 +199,14 @@ function forgetUnused(of: 'groups' | 'queues'): Statement {
         WHERE q.id > $1::bigint AND q.ns = ANY ($2::text[]) AND ${which} ORDER BY q.id LIMIT ${AT_ONCE})`,
       `c AS MATERIALIZED (SELECT q.id, q.ns, q.name, x.is_used, q.idle_from FROM t CROSS JOIN x JOIN subscription q ON q.id = x.id
         WHERE CASE WHEN x.is_used THEN q.idle_from IS NOT NULL
+          WHEN q.idle_from < 0 THEN abs(t.now + q.idle_from / ${MARKS_PER_MS}) > ${DROP_MARK_MS}
           ELSE q.idle_from IS NULL OR (q.idle_from <= t.now - ${of === 'groups' ? GROUP_UNUSED_MS : QUEUE_UNUSED_MS}
             AND age(q.xmin) > age(pg_snapshot_xmin(pg_current_snapshot())::xid)) END
         ORDER BY q.id FOR UPDATE OF q SKIP LOCKED)`,
       `m AS (UPDATE subscription q SET idle_from = CASE WHEN NOT c.is_used THEN t.now END FROM c, t
-        WHERE q.id = c.id AND (c.is_used OR c.idle_from IS NULL))`,
+        WHERE q.id = c.id AND (c.is_used OR c.idle_from IS NULL OR c.idle_from < 0))`,
       `g AS (DELETE FROM subscription q USING c
-        WHERE q.${of === 'groups' ? 'id' : 'queue'} = c.id AND NOT c.is_used AND c.idle_from IS NOT NULL RETURNING q.id, q.ns, q.name)`,
+        WHERE q.${of === 'groups' ? 'id' : 'queue'} = c.id AND NOT c.is_used AND c.idle_from >= 0 RETURNING q.id, q.ns, q.name)`,
       'gc AS (DELETE FROM counter y USING g WHERE y.subscription IN (g.id, -g.id))',
       of === 'queues' &&
         `gs AS (DELETE FROM stats s USING g WHERE s.ns = g.ns AND s.queue = g.name),
@@ -208,15 +215,30 @@ function forgetUnused(of: 'groups' | 'queues'): Statement {
   };
 }
 
-/** Marks a queue and its groups as unused for long. Returns how many. */
-const MARK_DROPPED: Statement = {
-  name: 'mark dropped',
-  text: `WITH m AS (UPDATE subscription q SET idle_from = 0 WHERE q.queue = $1::bigint RETURNING q.id) SELECT count(*) FROM m`,
+/**
+ * Marks a queue and its groups for a drop, with a negative number that no other mark has: so a drop notices if its mark was
+ * removed, also if another drop has set its own since. A drop that finds the mark of another one shares it. Returns the queue's.
+ */
+const MARK_FOR_DROP: Statement = {
+  name: 'mark for drop',
+  text: `WITH m AS MATERIALIZED (SELECT -(now_ms() * ${MARKS_PER_MS} + floor(random() * ${MARKS_PER_MS})::bigint) AS mark),
+    x AS MATERIALIZED (SELECT id FROM subscription WHERE queue = $1::bigint ORDER BY ns, name, grp FOR UPDATE),
+    u AS (UPDATE subscription q SET idle_from = CASE WHEN q.idle_from < 0 THEN q.idle_from ELSE m.mark END FROM x, m
+      WHERE q.id = x.id RETURNING q.id, q.idle_from)
+  SELECT idle_from FROM u WHERE id = $1::bigint`,
+};
+
+/** A drop failed: its queue is not unused. */
+const UNMARK: Statement = {
+  name: 'unmark',
+  text: `WITH x AS MATERIALIZED (SELECT id FROM subscription WHERE queue = $1::bigint AND idle_from = $2::bigint
+      ORDER BY ns, name, grp FOR UPDATE)
+    UPDATE subscription q SET idle_from = NULL FROM x WHERE q.id = x.id`,
 };
 
 /**
  * The transactions that may be storing something, of those that were found before, or of all if $1 is null; null: none. Those that
- * began before the end of {@link MARK_DROPPED} may do so without removing the mark. Neither their numbers nor their snapshots
+ * began before the end of {@link MARK_FOR_DROP} may do so without removing the mark. Neither their numbers nor their snapshots
  * tell: a statement may get its number after the mark's, and has no snapshot any more while it is committed. But it has locked
  * the registry before it takes its snapshot, and has it locked until others see what it stored.
  */
@@ -228,17 +250,17 @@ const STORING: Statement = {
       AND l.pid <> pg_backend_pid() AND ($1::text[] IS NULL OR l.virtualtransaction = ANY ($1::text[]))`,
 };
 
-/** Deletes a queue that was marked, if it holds nothing. Returns how many. */
+/** Deletes a queue that still has the mark $2, if it holds nothing. Returns how many, and whether it holds something. */
 const DROP: Statement = {
   name: 'drop',
   text: `${withList(
     `c AS MATERIALIZED (SELECT q.id, q.ns, q.name FROM subscription q
-      WHERE q.id = $1::bigint AND q.idle_from = 0 AND NOT (${HOLDS}) FOR UPDATE OF q)`,
+      WHERE q.id = $1::bigint AND q.idle_from = $2::bigint AND NOT (${HOLDS}) FOR UPDATE OF q)`,
     'g AS (DELETE FROM subscription q USING c WHERE q.queue = c.id RETURNING q.id)',
     'gc AS (DELETE FROM counter y USING g WHERE y.subscription IN (g.id, -g.id))',
     'gk AS (DELETE FROM dedup d USING c WHERE d.queue = c.id)',
     'gs AS (DELETE FROM stats s USING c WHERE s.ns = c.ns AND s.queue = c.name)',
-  )} SELECT count(*) FROM c`,
+  )} SELECT (SELECT count(*) FROM c), EXISTS (SELECT FROM subscription q WHERE q.id = $1::bigint AND ${HOLDS})`,
 };
 
 /** How long older transactions may keep a queue from being dropped, and how often it is checked whether they still run. */
@@ -398,22 +420,45 @@ export class Housekeeping {
    * Forgets a queue that holds nothing; see `Storage.drop`. @returns false if it holds something
    * @throws QuaysideError `storage-unavailable` if transactions from before keep running
    */
-  async drop({ name }: QueueKey, queue: string): Promise<boolean> {
-    if ((await this.#count({ statement: MARK_DROPPED, values: [queue] })) === 0) return true;
+  async drop(key: QueueKey, queue: string): Promise<boolean> {
     const before = this.#databaseClock.now + DROP_WAIT_MS;
+    for (;;) {
+      const [marked] = await this.#side.change({ statement: MARK_FOR_DROP, values: [queue] });
+      if (marked === undefined) return true;
+      const values = [queue, text(marked, 0)];
+      let isDropped = false;
+      try {
+        await this.#olderEnded(key, before);
+        // A statement of its own, whose snapshot has what they stored.
+        const [row = []] = await this.#side.change({ statement: DROP, values });
+        isDropped = number(row, 0) === 1;
+        if (isDropped) return true;
+        if (flag(row, 1)) return false;
+        // It was used, and holds nothing: it is marked again.
+        this.#checkTime(before, `Queue ${quote(key.name)} cannot be dropped while it is used. Try again.`);
+      } finally {
+        // If that fails as well, the next look at unused queues finds a mark that is left.
+        if (!isDropped) await this.#side.change({ statement: UNMARK, values }).catch(() => {});
+      }
+    }
+  }
+
+  /** Resolves when the transactions have ended that may store something without seeing a mark that was set just now. */
+  async #olderEnded({ name }: QueueKey, before: number): Promise<void> {
     for (let older: string | null = null; ; ) {
       const [row = []] = await this.#side.change({ statement: STORING, values: [older] });
       older = row[0] ?? null;
-      // A statement of its own, whose snapshot has what they stored.
-      if (older === null) return (await this.#count({ statement: DROP, values: [queue] })) === 1;
-      if (this.#isStopped || this.#databaseClock.now >= before) {
-        throw new QuaysideError(
-          'storage-unavailable',
-          `Queue ${quote(name)} cannot be dropped while long transactions run in its database. Try again.`,
-        );
-      }
+      if (older === null) return;
+      const message = `Queue ${quote(name)} cannot be dropped while long transactions run in its database. Try again.`;
+      this.#checkTime(before, message);
       await this.#waitToDrop();
     }
+  }
+
+  /** @throws QuaysideError `storage-unavailable` with that message, if there is no time left */
+  #checkTime(before: number, message: string): void {
+    if (this.#isStopped || this.#databaseClock.now >= before)
+      throw new QuaysideError('storage-unavailable', message);
   }
 
   /** Ends drops that wait. */
