@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { after, before, describe, it } from 'node:test';
+import { after, before, describe, it, type TestContext } from 'node:test';
 import pg from 'pg';
 import type { Engine } from '../../src/engine/engine.ts';
+import { Connection } from '../../src/engines/postgres/connection.ts';
 import { FakeClock, SuspendedClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
@@ -257,6 +258,47 @@ describe('PostgreSQL that fails', () => {
     assert.deepEqual(bodyTexts((await pop(engine, good)).deliveries), ['two']);
   });
 
+  it('fails with an unknown outcome what was applied in part because BEGIN was cancelled, and repeats nothing', async (t) => {
+    const [good, bad, taken] = [queue(), queue(), queue()];
+    await engine.storage.insert(taken, newElements('x'));
+    await failing(`WHEN (NEW.tries = 666) EXECUTE FUNCTION ${schema}.fail('22000')`, async () => {
+      cancelNext(t, 'BEGIN');
+      // Three statements, the second of which fails.
+      const outcomes = await Promise.all([
+        codeOf(engine.storage.insert(good, newElements('once'))),
+        codeOf(engine.storage.insert(bad, [newElement({ tries: 666, dedupKey: 'k' })])),
+        codeOf(pop(engine, taken)),
+      ]);
+      assert.deepEqual(outcomes, ['outcome-unknown', 'outcome-unknown', 'outcome-unknown']);
+    });
+    await until(async () => (await codeOf(engine.storage.counts(good))) === 'done');
+    assert.deepEqual(bodyTexts((await pop(engine, good)).deliveries), ['once']);
+  });
+
+  it('returns the results of a batch whose BEGIN was cancelled if all of it was applied', async (t) => {
+    const [own, taken] = [queue(), queue()];
+    await engine.storage.insert(taken, newElements('x'));
+    cancelNext(t, 'BEGIN');
+    const [ids, { deliveries }] = await Promise.all([
+      engine.storage.insert(own, newElements('once')),
+      pop(engine, taken),
+    ]);
+    assert.deepEqual([ids.length, bodyTexts(deliveries)], [1, ['x']]);
+    assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['once']);
+  });
+
+  it('repeats a batch whose COMMIT was cancelled, outside of its aborted transaction', async (t) => {
+    const [own, taken] = [queue(), queue()];
+    await engine.storage.insert(taken, newElements('x'));
+    cancelNext(t, 'COMMIT');
+    const [ids, { deliveries }] = await Promise.all([
+      engine.storage.insert(own, newElements('once')),
+      pop(engine, taken),
+    ]);
+    assert.deepEqual([ids.length, bodyTexts(deliveries)], [1, ['x']]);
+    assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['once']);
+  });
+
   it('repeats a call that PostgreSQL rejected to end a deadlock', async () => {
     const own = queue();
     await runSql(server, `CREATE SEQUENCE ${schema}.failures`);
@@ -299,6 +341,17 @@ describe('PostgreSQL that fails', () => {
     assert.deepEqual(bodyTexts((await pop(node, own)).deliveries), ['a']);
     await node.stop();
   });
+
+  /** The next command of that kind fails as one does that an administrator cancels. */
+  function cancelNext(t: TestContext, command: 'BEGIN' | 'COMMIT'): void {
+    const { run } = Connection.prototype;
+    let isCancelled = false;
+    t.mock.method(Connection.prototype, 'run', function (this: Connection, sql: string) {
+      if (sql !== command || isCancelled) return run.call(this, sql);
+      isCancelled = true;
+      return run.call(this, "DO $$ BEGIN RAISE EXCEPTION 'asked for' USING ERRCODE = '57014'; END $$");
+    });
+  }
 
   async function session(): Promise<pg.Client> {
     const client = new pg.Client({ connectionString: server.url() });

@@ -101,6 +101,28 @@ it('A session of PostgreSQL that a pooler gives to another connection as it was 
   connection.destroy();
 });
 
+it('A transaction of PostgreSQL whose results cannot be judged is rolled back', async (t) => {
+  const server = await sharedServer();
+  const user = freshSchema();
+  await runSql(server, `CREATE ROLE ${user} LOGIN PASSWORD 'x'`);
+  t.after(() => runSql(server, `DROP ROLE ${user}`));
+  const connection = connectionOf(user, server);
+  await connection.open();
+  await connection.run('CREATE TEMP TABLE kept (name text)');
+  const insert = { name: 'insert', text: 'INSERT INTO kept VALUES ($1)' };
+  const judged = connection.transact([{ statement: insert, values: ['never'] }], () => {
+    throw new Error('asked for by a test');
+  });
+  await assert.rejects(judged, { message: 'asked for by a test' });
+  await connection.transact([
+    { statement: insert, values: ['a'] },
+    { statement: insert, values: ['b'] },
+  ]);
+  const rows = await connection.query({ name: 'kept', text: 'SELECT name FROM kept ORDER BY name' }, []);
+  await connection.close();
+  assert.deepEqual(rows, [['a'], ['b']]);
+});
+
 /** Waits for no pause. */
 class HastyClock extends CountingClock {
   override after(delayMs: number, run: () => void): CancelTimer {

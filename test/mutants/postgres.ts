@@ -51,6 +51,16 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
+    name: 'statements whose BEGIN failed count as a transaction that was rolled back',
+    suite: 'postgres faults',
+    edits: [inPostgres('connection.ts', "if (begun?.status === 'rejected') {", 'if (begun === undefined) {')],
+  },
+  {
+    name: 'a transaction whose COMMIT was cancelled stays aborted',
+    suite: 'postgres faults',
+    edits: [inPostgres('connection.ts', 'await this.#endAborted();', 'await this.query(ALIVE, []);')],
+  },
+  {
     name: 'a change whose reply was lost is said not to have been made',
     suite: 'postgres faults',
     edits: [

@@ -218,8 +218,8 @@ class Batch {
   }
 
   /** The call whose statement alone is at that place of {@link queries}; null: several calls share it. */
-  callOf(query: number): Call | null {
-    const entries = this.#groups[query - this.#first]?.entries ?? [];
+  callOf(query: number | null): Call | null {
+    const entries = (query === null ? undefined : this.#groups[query - this.#first]?.entries) ?? [];
     const call = entries[0]?.call ?? null;
     return entries.every((entry) => entry.call === call) ? call : null;
   }

@@ -257,7 +257,7 @@ export class Connection {
   ): Promise<readonly (readonly Row[])[]> {
     const [only] = queries;
     if (only !== undefined && queries.length === 1 && mayCommit === null) {
-      return [await this.#confirmed(this.query(only.statement, only.values))];
+      return [await this.#confirmed(this.query(only.statement, only.values), 0)];
     }
     const { stream } = this.#client.connection;
     stream.cork();
@@ -269,19 +269,30 @@ export class Connection {
     // Looked at when the statements have their replies.
     committed?.catch(() => {});
     stream.uncork();
-    const [, ...results] = await Promise.allSettled(sent);
+    const [begun, ...results] = await Promise.allSettled(sent);
+    if (begun?.status === 'rejected') {
+      await this.#rolledBack(committed);
+      return this.#withoutTransaction(begun.reason, results, mayCommit);
+    }
     const rows: (readonly Row[])[] = [];
     for (const [query, result] of results.entries()) {
       if (result.status === 'fulfilled') {
         rows.push(result.value);
         continue;
       }
-      await (committed ?? this.run('ROLLBACK')).catch(() => {});
+      await this.#rolledBack(committed);
       // After a rejected statement nothing can be committed any more, even if the connection ends.
       if (result.reason instanceof Refused) result.reason.query = query;
       throw result.reason;
     }
-    await this.#confirmed(committed ?? this.run(mayCommit?.(rows) === true ? 'COMMIT' : 'ROLLBACK'));
+    let mayEnd: boolean | undefined;
+    try {
+      mayEnd = mayCommit?.(rows);
+    } catch (error) {
+      await this.#rolledBack(null);
+      throw error;
+    }
+    await this.#confirmed(committed ?? this.run(mayEnd === true ? 'COMMIT' : 'ROLLBACK'));
     return rows;
   }
 
@@ -298,9 +309,9 @@ export class Connection {
   }
 
   /** Ends it at once. Pending statements are rejected with `ConnectionLost`. */
-  destroy(): void {
+  destroy(reason = new ConnectionLost('The connection was closed.')): void {
     const { stream } = this.#client.connection;
-    this.#lose(new ConnectionLost('The connection was closed.'));
+    this.#lose(reason);
     stream.destroy();
   }
 
@@ -311,15 +322,65 @@ export class Connection {
   }
 
   /**
+   * BEGIN failed, for example because it was cancelled, or timed out on a server that was frozen: each statement was a
+   * transaction of its own. Returns their rows if that makes no difference.
+   */
+  #withoutTransaction(
+    cause: unknown,
+    results: readonly PromiseSettledResult<readonly Row[]>[],
+    mayCommit: ((results: readonly (readonly Row[])[]) => boolean) | null,
+  ): readonly (readonly Row[])[] {
+    if (results.every((result) => result.status === 'rejected' && result.reason instanceof Refused)) {
+      throw cause;
+    }
+    const rows = results.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []));
+    if (rows.length === results.length && (mayCommit === null || mayCommit(rows))) return rows;
+    const error = new ConnectionLost('a transaction did not begin, and a part of it was committed', cause);
+    this.destroy(error);
+    throw error;
+  }
+
+  /** Resolves when a transaction that cannot be committed any more has ended. @param ending what ends it; null: nothing was sent */
+  async #rolledBack(ending: Promise<void> | null): Promise<void> {
+    try {
+      await this.#confirmed(ending ?? this.run('ROLLBACK'));
+    } catch {
+      // The transaction has ended, or the session.
+    }
+  }
+
+  /**
    * An error in place of a commit's reply means a rollback only if the server continues: one that fails while it writes its
    * log may have written the commit.
+   * @param query the place of a statement that is a transaction of its own
    */
-  async #confirmed<T>(ending: Promise<T>): Promise<T> {
+  async #confirmed<T>(ending: Promise<T>, query: number | null = null): Promise<T> {
     try {
       return await ending;
     } catch (error) {
-      if (error instanceof Refused) await this.query(ALIVE, []);
+      if (error instanceof Refused) {
+        error.query = query;
+        await this.#endAborted();
+      }
       throw error;
+    }
+  }
+
+  /**
+   * A COMMIT that is cancelled leaves its transaction aborted: all that follows would be rejected. @throws ConnectionLost if
+   * the server does not reply
+   */
+  async #endAborted(): Promise<void> {
+    try {
+      await this.query(ALIVE, []);
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      try {
+        await this.run('ROLLBACK');
+      } catch (reason) {
+        if (!(reason instanceof Refused)) throw reason;
+        this.destroy(new ConnectionLost('a transaction could not be rolled back', reason));
+      }
     }
   }
 
@@ -334,7 +395,7 @@ function asText(value: string): string {
   return value;
 }
 
-/** A connection that ended, or never came about. What was under way on it may have been applied. */
+/** A connection that ended, or never came about. Pending statements may have been applied. */
 export class ConnectionLost extends Error {
   constructor(message: string, cause?: unknown) {
     super(message, cause === undefined ? undefined : { cause: describe(cause) });
@@ -342,12 +403,12 @@ export class ConnectionLost extends Error {
   }
 }
 
-/** PostgreSQL said no and goes on: the transaction was rolled back and the connection is as before. */
+/** PostgreSQL rejected a statement and serves the connection as before; its transaction was rolled back. */
 export class Refused extends Error {
   /** The SQLSTATE. */
   readonly code: string;
-  /** The place of its query among those of the transaction. */
-  query = 0;
+  /** The place of its query among those of the transaction; null: BEGIN or COMMIT was rejected. */
+  query: number | null = null;
 
   constructor(code: string, message: string) {
     super(message);
