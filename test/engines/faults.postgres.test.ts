@@ -241,6 +241,31 @@ describe('PostgreSQL that fails', () => {
     assert.equal(await codeOf(engine.storage.insert(own, newElements('room again'))), 'done');
   });
 
+  it('replaces the connections of calls and of all else whose server became read-only', async () => {
+    const own = queue();
+    await engine.storage.declare([own]);
+    const calls = {
+      main: () => engine.storage.insert(own, newElements('x')),
+      second: () => engine.definitions.put('queue', 'x', 1, 'any'),
+    };
+    await failing(`EXECUTE FUNCTION ${schema}.fail('25006')`, async () => {
+      await runSql(
+        server,
+        `CREATE TRIGGER failing BEFORE INSERT ON ${schema}.definition EXECUTE FUNCTION ${schema}.fail('25006')`,
+      );
+      for (const [role, call] of Object.entries(calls) as [keyof typeof calls, () => Promise<unknown>][]) {
+        const [before] = await sessionsOf(server, role);
+        assert.equal(await codeOf(call()), 'storage-unavailable');
+        await until(async () => {
+          const [now = before] = await sessionsOf(server, role);
+          return now !== before;
+        });
+      }
+      await runSql(server, `DROP TRIGGER failing ON ${schema}.definition`);
+    });
+    for (const call of Object.values(calls)) await until(async () => (await codeOf(call())) === 'done');
+  });
+
   it("does not let one caller's failure affect another of the same batch", async () => {
     const [good, bad] = [queue(), queue()];
     await engine.storage.insert(good, newElements('x'));

@@ -324,7 +324,10 @@ export class Side {
       isSent = true;
       return await Promise.race([connection.query(statement, values), late.promise]);
     } catch (error) {
-      if (error instanceof Refused) throw refusedError(error, false);
+      if (error instanceof Refused) {
+        if (error.isReadOnly) this.#link.drop('it became read-only');
+        throw refusedError(error, false);
+      }
       throw isSent && changes ? unknownOutcome(error as Error) : unavailable(NOT_REACHABLE, error as Error);
     } finally {
       endDeadline();
