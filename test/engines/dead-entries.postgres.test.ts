@@ -83,6 +83,87 @@ describe('A queue on PostgreSQL whose finished elements cannot be removed', () =
     assert.ok(perTake < 100, `${perTake} pages a take`);
   });
 
+  const moveOf = (id: string, name: string): SettleItem => {
+    const action = {
+      kind: 'move',
+      to: { ns: 'plain', name },
+      groups: [''],
+      tries: null,
+      headers: [],
+    } as const;
+    return { queue: QUEUE, id, group: '', token: null, from: 'reserved', action };
+  };
+  const returnOf = (id: string): SettleItem => {
+    const action = { kind: 'release', delayMs: 0, countTry: false } as const;
+    return { queue: QUEUE, id, group: '', token: null, from: 'reserved', action };
+  };
+  const reserve = async (): Promise<string> => {
+    const { deliveries } = await engine.storage.take(QUEUE, { group: '', count: 1, leaseMs: 60_000 });
+    return deliveries[0]?.id ?? '';
+  };
+  const popIds = async (count: number): Promise<string[]> => {
+    const { deliveries } = await engine.storage.take(QUEUE, { group: '', count, leaseMs: null });
+    return deliveries.map(({ id }) => id);
+  };
+
+  it('costs a take no more after an element was returned undelivered, which comes next', async () => {
+    await engine.storage.insert(
+      QUEUE,
+      Array.from({ length: 500 }, () => newElement()),
+    );
+    const from = await settledPages();
+    for (let i = 0; i < TAKES; i += 1) {
+      const id = await reserve();
+      await engine.storage.settle([returnOf(id)]);
+      assert.deepEqual(await popIds(1), [id]);
+    }
+    const perTake = ((await settledPages()) - from) / TAKES;
+    assert.ok(perTake < 300, `${perTake} pages for a reservation, its return and a take`);
+  });
+
+  it('gives what is returned to a take that is made at the same moment', async () => {
+    const id = await reserve();
+    const [, taken] = await Promise.all([engine.storage.settle([returnOf(id)]), popIds(1)]);
+    assert.deepEqual(taken, [id]);
+  });
+
+  it('costs a take no more after an element was moved into the queue, which comes in its place', async () => {
+    const elsewhere = { ns: 'plain', name: 'elsewhere' };
+    const id = await reserve();
+    await engine.storage.settle([moveOf(id, elsewhere.name)]);
+    const { deliveries } = await engine.storage.take(elsewhere, { group: '', count: 1, leaseMs: 60_000 });
+    const [moved] = deliveries;
+    assert.ok(moved !== undefined);
+    await engine.storage.settle([{ ...moveOf(moved.id, QUEUE.name), queue: elsewhere }]);
+    const from = await settledPages();
+    const next = await engine.storage.take(QUEUE, { group: '', count: 1, leaseMs: null });
+    assert.equal(next.deliveries[0]?.matureAt, moved.matureAt);
+    for (let i = 1; i < TAKES; i += 1) assert.equal(await pop(1), 1);
+    const perTake = ((await settledPages()) - from) / TAKES;
+    assert.ok(perTake < 100, `${perTake} pages a take`);
+  });
+
+  it('costs a take little once another one has timed out', async (t) => {
+    // It knows nothing yet, and reads from the front.
+    const node = await openNode(server, { schema, clock: new FakeClock() });
+    t.after(() => node.stop());
+    await runSql(
+      server,
+      `CREATE FUNCTION ${schema}.time_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+          RAISE 'asked for by a test' USING ERRCODE = 'query_canceled'; END $$;
+      CREATE TRIGGER timing_out BEFORE DELETE ON ${schema}.delivery FOR EACH ROW EXECUTE FUNCTION ${schema}.time_out()`,
+    );
+    const popOne = () => node.storage.take(QUEUE, { group: '', count: 1, leaseMs: null });
+    await assert.rejects(popOne(), { code: 'storage-unavailable' });
+    // The probe that this asked for has replied when a later question has.
+    await node.definitions.list('queue');
+    await runSql(server, `DROP TRIGGER timing_out ON ${schema}.delivery`);
+    const from = await pagesOf(server, node, schema);
+    for (let i = 0; i < TAKES; i += 1) assert.equal((await popOne()).deliveries.length, 1);
+    const perTake = ((await pagesOf(server, node, schema)) - from) / TAKES;
+    assert.ok(perTake < 100, `${perTake} pages a take`);
+  });
+
   it('hides nothing that another node was storing for longer than everything that was taken', async (t) => {
     // Its calls have no deadline, however long its commit is held up.
     const other = await openNode(server, { schema, clock: new FakeClock() });

@@ -80,6 +80,38 @@ describe('The low watermark of waiting deliveries', () => {
     assert.deepEqual(watermark.place, { dueAt: NOW - 90_000, seq: 0 });
   });
 
+  it('is at the front while something is returned whose maturity is not known, and then no lower than that', () => {
+    const watermark = new Watermark();
+    probe(watermark, 0, costly({ dueAt: NOW - 50_000, seq: 7 }));
+    watermark.returning();
+    assert.deepEqual(watermark.place, FRONT);
+    watermark.returned();
+    watermark.lower(NOW - 60_000);
+    assert.deepEqual(watermark.place, { dueAt: NOW - 60_000, seq: 0 });
+  });
+
+  it('is not raised over what is returned while a probe runs', () => {
+    const watermark = new Watermark();
+    watermark.took(1000);
+    const done = watermark.probing(watermark.probeFrom(0) ?? FRONT, 0);
+    watermark.returning();
+    done(costly({ dueAt: NOW - 50_000, seq: 7 }));
+    assert.deepEqual(watermark.place, FRONT);
+    watermark.returned();
+    watermark.lower(NOW - 60_000);
+    assert.deepEqual(watermark.place, { dueAt: NOW - 60_000, seq: 0 });
+  });
+
+  it('is at the front until the next probe if nobody knows whether something was returned', () => {
+    const watermark = new Watermark();
+    probe(watermark, 0, costly({ dueAt: NOW - 50_000, seq: 7 }));
+    watermark.returning();
+    watermark.returnFailed();
+    assert.deepEqual(watermark.place, FRONT);
+    probe(watermark, 1000, costly({ dueAt: NOW - 40_000, seq: 8 }));
+    assert.deepEqual(watermark.place, { dueAt: NOW - 40_000, seq: 8 });
+  });
+
   it('is looked past from the front again after a pause of twenty times what that costs', () => {
     const watermark = new Watermark();
     probe(watermark, 0, costly({ dueAt: NOW - 50_000, seq: 7 }, 100));

@@ -243,6 +243,34 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
+    name: 'what was returned makes takes begin at the front of the index',
+    suite: 'postgres dead entries',
+    edits: [
+      inPostgres('watermark.ts', 'returned(): void {\n    this.#isReturning = false;', 'returned(): void {'),
+    ],
+  },
+  {
+    name: 'a take of the same batch begins after what is returned',
+    suite: 'postgres dead entries',
+    edits: [inPostgres('settle.ts', 'watermark.returning();', '{}')],
+  },
+  {
+    name: 'what was moved is before where takes begin',
+    suite: 'postgres dead entries',
+    edits: [inPostgres('settle.ts', 'for (const { watermark } of to) watermark.lower(dueAt);', '')],
+  },
+  {
+    name: 'a take that timed out asks for no probe',
+    suite: 'postgres dead entries',
+    edits: [
+      inPostgres(
+        'storage.ts',
+        'cause.isTimeout) this.#context.prober.asked(subscription);',
+        'cause.isTimeout) {}',
+      ),
+    ],
+  },
+  {
     name: 'a watermark does not stay behind a slow commit',
     suite: 'postgres dead entries',
     edits: [inPostgres('watermark.ts', 'now - pendingMs - MARGIN_MS', 'now - MARGIN_MS')],

@@ -197,7 +197,7 @@ export class Registry {
         for (const subscription of queue.subscriptions.values()) {
           subscription.notedAt = Number.NEGATIVE_INFINITY;
           subscription.counted.reset();
-          subscription.watermark.lower(Number.NEGATIVE_INFINITY);
+          subscription.watermark.reset();
         }
       }
     }

@@ -244,16 +244,15 @@ function releaseOperation(context: Context, onRace: SettleOperation): SettleOper
   const counted = count('gc', 'g', { waiting: 'count(*)', reserved: '-count(*)', bytes: '0' });
   const statement = {
     name: 'release',
-    text: `${withList(NOW, refs(columns), mayDie, changed, counted)} ${outcomes('NULL::bigint')}`,
+    text: `${withList(NOW, refs(columns), mayDie, changed, counted)} ${outcomes('g.due_at')}`,
   };
   const prepare = (items: readonly Ref[]): Prepared<SettleResult> => {
-    lowerWatermarks(items, context);
+    expectReturns(items, context);
     const counting = new Set(items.filter(counts).map(({ queue }) => queue.whole.id));
     return {
       values: [...columns.values(items), idArray([...counting])],
       read: (rows) => {
-        lowerWatermarks(items, context);
-        const results = readOutcomes(items, rows, isDone);
+        const results = readReturns(items, rows, context, isDone);
         for (const [place, ref] of items.entries()) {
           if (results[place] === RETRY && counts(ref)) ref.queue.hasPolicy = true;
         }
@@ -265,22 +264,43 @@ function releaseOperation(context: Context, onRace: SettleOperation): SettleOper
 }
 
 /**
- * Lowers watermarks for what may regain a maturity in the past. Before a statement is sent and after it is done: a probe in
- * between may not have seen it.
+ * Before a statement is sent: a take of the same batch must see what regains its place, and a probe that is made at the same moment
+ * may not see it. The reply says which place that is, see {@link readReturns}.
  */
-function lowerWatermarks(items: readonly Ref[], { registry }: Context): void {
-  for (const { item, subscription, isWaiting } of items) {
-    const { action } = item;
-    if (action.kind === 'release' && action.dueAt != null) subscription.watermark.lower(action.dueAt);
-    else if (action.kind === 'move') {
-      const queue = registry.queue(action.to);
-      for (const group of action.groups) {
-        registry.subscription(queue, group).watermark.lower(Number.NEGATIVE_INFINITY);
-      }
-    } else if (!isWaiting && 'countTry' in action && !action.countTry) {
-      subscription.watermark.lower(Number.NEGATIVE_INFINITY);
-    }
+function expectReturns(items: readonly Ref[], context: Context): void {
+  for (const ref of items) {
+    const { action } = ref.item;
+    if (action.kind === 'release' && action.dueAt != null) ref.subscription.watermark.lower(action.dueAt);
+    else for (const { watermark } of returnsTo(ref, context)) watermark.returning();
   }
+}
+
+/** Where elements may come to wait with an old maturity. */
+function returnsTo(
+  { item: { action }, subscription, isWaiting }: Ref,
+  { registry }: Context,
+): Subscription[] {
+  if (action.kind === 'move') {
+    const queue = registry.queue(action.to);
+    return action.groups.map((group) => registry.subscription(queue, group));
+  }
+  return !isWaiting && 'countTry' in action && !action.countTry ? [subscription] : [];
+}
+
+/** Reads {@link outcomes} whose detail is the maturity of what waits again. */
+function readReturns(
+  items: readonly Ref[],
+  rows: readonly Row[],
+  context: Context,
+  done: (row: Row, ref: Ref) => SettleResult,
+): Settled[] {
+  for (const ref of items) for (const { watermark } of returnsTo(ref, context)) watermark.returned();
+  return readOutcomes(items, rows, (row, ref) => {
+    const dueAt = number(row, 2);
+    const to = ref.item.action.kind === 'move' ? returnsTo(ref, context) : [ref.subscription];
+    for (const { watermark } of to) watermark.lower(dueAt);
+    return done(row, ref);
+  });
 }
 
 /**
@@ -333,18 +353,17 @@ function changeOperation(context: Context): SettleOperation {
       counted,
       moved,
       ...copyMoved(),
-      'g AS (SELECT ord, NULL AS died_in FROM s UNION ALL SELECT ord, died_in FROM moved)',
+      'g AS (SELECT ord, due_at, NULL AS died_in FROM s UNION ALL SELECT ord, to_due, died_in FROM moved)',
     )}
-    SELECT g.ord, true, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bool, g.died_in FROM g
+    SELECT g.ord, true, g.due_at, NULL::bigint, NULL::bigint, NULL::bool, g.died_in FROM g
     UNION ALL SELECT r.*, NULL FROM (${outcomes('NULL::bigint')}) r(ord, is_done) WHERE NOT r.is_done`,
   };
   return settleOperation(statement, true, (items) => {
-    lowerWatermarks(items, context);
+    expectReturns(items, context);
     return {
       values: [...columns.values(items), ...context.registry.policies],
       read: (rows) => {
-        lowerWatermarks(items, context);
-        return readOutcomes(items, rows, (row, { subscription }) => {
+        return readReturns(items, rows, context, (row, { subscription }) => {
           const diedIn = row[6] ?? null;
           if (diedIn === null) return SETTLED.done;
           context.onDied(subscription.queue.key, subscription.group, diedIn, 1);

@@ -29,11 +29,12 @@ import {
 } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Batcher } from './batcher.ts';
+import { Refused } from './connection.ts';
 import type { Housekeeping } from './housekeeping.ts';
 import { insertOperations, kindsOf } from './insert.ts';
 import { type CallSize, type Context, MAX_RETURNED_BYTES } from './operations.ts';
 import { queueOperations } from './queues.ts';
-import type { GroupUse } from './registry.ts';
+import type { GroupUse, Subscription } from './registry.ts';
 import { scanOperations } from './scan.ts';
 import { settlements } from './settle.ts';
 import { takeOperations, undoOperations } from './take.ts';
@@ -138,7 +139,7 @@ export class PostgresStorage implements Storage {
     const { subscription } = item;
     if (this.#context.registry.isToBeNoted(subscription)) this.#housekeeping.noteUse(subscription);
     const size = { bytes: 0, rows: options.count };
-    return this.#batcher.submit(
+    const taken = this.#batcher.submit(
       this.#operations.take(item),
       item,
       subscription.queue,
@@ -147,6 +148,7 @@ export class PostgresStorage implements Storage {
         : { ...size, returned: Math.min(options.count * BODY_BYTES, options.maxBytes ?? MAX_RETURNED_BYTES) },
       options.leftMs,
     );
+    return taken.catch((error) => this.#readFailed(subscription, error));
   }
 
   settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
@@ -166,7 +168,14 @@ export class PostgresStorage implements Storage {
       }
     }
     const size = { bytes, rows, ...(uses.length === 0 ? {} : { uses }) };
-    return this.#batcher.submitAll(this.#operations.settlements(items), size, leftMs);
+    const parts = this.#operations.settlements(items);
+    return this.#batcher.submitAll(parts, size, leftMs).catch((error) => {
+      for (const { queues } of parts) {
+        for (const { subscriptions } of queues)
+          for (const { watermark } of subscriptions.values()) watermark.returnFailed();
+      }
+      throw error;
+    });
   }
 
   async undoTake(key: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
@@ -224,7 +233,9 @@ export class PostgresStorage implements Storage {
       return this.#batcher.submit(this.#operations.streamCounts, queue, queue, A_BATCH);
     }
     const subscription = group === undefined ? queue.whole : registry.subscription(queue, group);
-    const counts = await this.#batcher.submit(this.#operations.counts, subscription, queue);
+    const counts = await this.#batcher
+      .submit(this.#operations.counts, subscription, queue)
+      .catch((error) => this.#readFailed(subscription, error));
     return { ...counts, groups: new Map() };
   }
 
@@ -243,6 +254,13 @@ export class PostgresStorage implements Storage {
   /** Reads the database's clock. */
   async ping(): Promise<void> {
     this.#context.clock.see(await this.#batcher.submit(this.#operations.ping, null, null));
+  }
+
+  /** One that timed out may have stepped over much that is dead: then each later one would, too. */
+  #readFailed(subscription: Subscription, error: unknown): never {
+    const { cause } = error as Error;
+    if (cause instanceof Refused && cause.isTimeout) this.#context.prober.asked(subscription);
+    throw error;
   }
 
   /** With the subscription, and the numbers of the ids that this store may have given out; null: none were given. */

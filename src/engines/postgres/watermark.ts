@@ -39,6 +39,7 @@ const MARGIN_MS = 100;
  */
 export class Watermark {
   #place: Place = START;
+  #isReturning = false;
   /** The lowest maturity since the current probe began, which it may not have seen. */
   #lowest = Number.POSITIVE_INFINITY;
   #taken = 0;
@@ -48,12 +49,33 @@ export class Watermark {
 
   /** Takes and other reads of what waits begin here. */
   get place(): Place {
-    return this.#place;
+    return this.#isReturning ? START : this.#place;
   }
 
   /** While true, what another node returned may be before the watermark until the next full probe. */
   get isSet(): boolean {
     return this.#place !== START;
+  }
+
+  /** Nothing is known. */
+  reset(): void {
+    this.#isReturning = false;
+    this.lower(Number.NEGATIVE_INFINITY);
+  }
+
+  /** With a batch that is sent, something may begin to wait in its old place, which only the database knows. */
+  returning(): void {
+    this.#isReturning = true;
+  }
+
+  /** It is done. What was returned lowers the watermark next. */
+  returned(): void {
+    this.#isReturning = false;
+  }
+
+  /** A call failed; if it was one that returns something, this may be done or not. */
+  returnFailed(): void {
+    if (this.#isReturning) this.reset();
   }
 
   /** Something that matures at `dueAt` begins to wait, or may do so within a moment; -Infinity: at any time. */
@@ -215,7 +237,7 @@ export class Prober {
     this.#probeNext();
   }
 
-  /** A read that began at the front was slow: worth a probe even if this node takes nothing. */
+  /** A read was slow or timed out, perhaps because it began at the front: worth a probe even if this node takes nothing. */
   asked(subscription: Subscription): void {
     this.took(subscription, TAKEN_BETWEEN_PROBES);
   }
