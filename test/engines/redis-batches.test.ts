@@ -39,6 +39,17 @@ describe('Batches of the Redis engine on a cluster', () => {
     await turns();
   };
 
+  it('of a sweep wait for no relay: one that cannot bring its elements delays no other queue', async () => {
+    const { storage } = stub;
+    stub.due = [HERE];
+    const sweeping = storage.sweep();
+    await turns();
+    await reply('sweep', [entryFor('jobs/dead', 1)]);
+    assert.deepEqual(await settledOf([sweeping]), [true]);
+    await reply('apply');
+    await reply('acknowledge');
+  });
+
   it('of two queues that send to each other do not wait for each other', async () => {
     const { storage } = stub;
     const failing = rollback(storage, HERE, [FAILED]);

@@ -213,7 +213,7 @@ describe('the Redis engine on a cluster', () => {
     const other = await open(prefix, clock);
     clock.advance(61_000);
     await other.storage.sweep();
-    await other.storage.sweep();
+    await until(async () => (await other.storage.counts(to)).ready === 2);
     const { deliveries } = await other.storage.take(to, POP);
     assert.deepEqual(bodyTexts(deliveries), ['before', 'copy']);
     await other.stop();

@@ -1,4 +1,5 @@
 import { PendingLimit } from '../../src/engine/calls.ts';
+import type { Definitions } from '../../src/engine/definitions.ts';
 import { Batchers } from '../../src/engines/redis/batcher.ts';
 import type { RedisSignaller } from '../../src/engines/redis/channels.ts';
 import type { Reply } from '../../src/engines/redis/client/connection.ts';
@@ -14,9 +15,10 @@ import type { RedisContext } from '../../src/engines/redis/context.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import { Outbox } from '../../src/engines/redis/outbox.ts';
 import { Policies } from '../../src/engines/redis/policies.ts';
-import type { Registry, Sweeper } from '../../src/engines/redis/registry.ts';
+import { type Registry, Sweeper } from '../../src/engines/redis/registry.ts';
 import type { Settings } from '../../src/engines/redis/settings.ts';
 import { RedisStorage } from '../../src/engines/redis/storage.ts';
+import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 
@@ -26,8 +28,19 @@ const RESULTS: Readonly<Record<string, Buffer>> = {
   take: Buffer.alloc(16),
   settle: DONE,
   counts: Buffer.alloc(25),
+  sweep: Buffer.alloc(15),
 };
-const VERBS = ['insert', 'take', 'settle', 'counts', 'options', 'apply', 'acknowledge', 'settle-session'];
+const VERBS = [
+  'insert',
+  'take',
+  'settle',
+  'counts',
+  'sweep',
+  'options',
+  'apply',
+  'acknowledge',
+  'settle-session',
+];
 
 /** One call of the library as it was sent. */
 export interface SentCall {
@@ -65,6 +78,8 @@ export class StubbedStorage {
   readonly clock = new FakeClock();
   readonly storage: RedisStorage;
   readonly sent: SentCall[] = [];
+  /** Queues that the registry has for a sweep. */
+  due: readonly QueueKey[] = [];
   isReachable = true;
   /** What is known at its deadline of a call that has no reply. */
   unanswered: 'storage-unavailable' | 'outcome-unknown' = 'storage-unavailable';
@@ -85,7 +100,13 @@ export class StubbedStorage {
       noteUse: () => {},
       declare: () => this.registering,
       drop: () => this.registering.then(() => true),
+      now: () => clock.now(),
+      entries: async (list: string, from: string | number) =>
+        list === 'due' && from === '-inf' ? this.due.map((queue) => ({ member: '', at: 0, queue })) : [],
+      remove: async () => {},
+      unused: async () => [],
     } as unknown as Registry;
+    const namespaces = [plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })];
     const unreachable = new ExecutionError('storage-unavailable', 'Unreachable.');
     const executor = {
       library: 'test',
@@ -99,13 +120,13 @@ export class StubbedStorage {
     const context: RedisContext = {
       clock,
       log: { info: () => {}, warn: () => {} },
-      namespaces: [],
+      namespaces,
       dedupWindowMs: 0,
       settings: { variant: 'simple', givenTime: null } as Settings,
       keys: new Keys('test'),
       topology: { isCluster: true } as Topology,
       executor,
-      policies: new Policies([plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })]),
+      policies: new Policies(namespaces),
     };
     const signaller = {} as RedisSignaller;
     this.#batchers = new Batchers({
@@ -115,7 +136,8 @@ export class StubbedStorage {
       onReply: (queue, reply, awaitedUntil) => this.#outbox.onReply(queue, reply, awaitedUntil),
     });
     this.#outbox = new Outbox(context, this.#batchers, () => {});
-    this.storage = new RedisStorage(this.#batchers, {} as Sweeper);
+    const sweeper = new Sweeper(context, this.#batchers, registry, {} as Definitions);
+    this.storage = new RedisStorage(this.#batchers, sweeper);
   }
 
   /** The first call that waits for its reply and has this verb; takes it from the list. */

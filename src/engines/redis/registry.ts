@@ -379,8 +379,7 @@ export class Sweeper {
   }
 
   #sweepQueue(queue: QueueKey): Promise<Swept> {
-    const options = { isRepeatable: true, moves: true };
-    return this.#batchers.call(queue, SWEEP, this.#context.dedupWindowMs, options);
+    return this.#batchers.call(queue, SWEEP, this.#context.dedupWindowMs, { isRepeatable: true });
   }
 
   /** See `Storage.sweep`. @throws ExecutionError */
