@@ -6,7 +6,7 @@ import { Keys } from '../../src/engines/redis/keys.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
-import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { commit, purge, rollback } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
@@ -22,6 +22,7 @@ const LEASE_MS = 60_000;
 describe('A call of Redis whose answer was lost', () => {
   let server: RedisServer;
   let proxy: TcpProxy;
+  let prefix: string;
   let near: Engine;
   let far: Engine;
   /** What the engine behind the proxy measures its waiting with. */
@@ -31,7 +32,8 @@ describe('A call of Redis whose answer was lost', () => {
     server = await startRedis();
     proxy = await TcpProxy.start(server.port);
     clock = new FakeClock();
-    const common = { namespaces: NAMESPACES, clock: null, prefix: freshPrefix() };
+    prefix = freshPrefix();
+    const common = { namespaces: NAMESPACES, clock: null, prefix };
     far = redisEngine({ ...common, url: `redis://127.0.0.1:${proxy.port}`, ownClock: clock });
     near = redisEngine({ ...common, url: server.url });
     await Promise.all([far.start(), near.start()]);
@@ -92,6 +94,9 @@ describe('A call of Redis whose answer was lost', () => {
     setMemory(0);
     await assertBack();
   });
+
+  const fields = (): number =>
+    Number(redisCli('-p', String(server.port), 'HLEN', new Keys(prefix).queue(QUEUE).hash));
 
   const LARGE = 'x'.repeat(70_000);
 
@@ -167,6 +172,63 @@ describe('A call of Redis whose answer was lost', () => {
     assert.equal(ready, 2);
     assert.deepEqual(bodyTexts(deliveries), ['a', 'b', 'c']);
   });
+
+  for (const { kind, leaseMs, hasFailed } of [
+    { kind: 'a pop', leaseMs: null, hasFailed: false },
+    { kind: 'a pop of elements of which one was reserved before', leaseMs: null, hasFailed: true },
+    { kind: 'a reserve', leaseMs: LEASE_MS, hasFailed: true },
+  ]) {
+    it(`returns, if it was ${kind}, only the elements of callers that did not wait for it`, async () => {
+      const [id = ''] = await near.storage.insert(QUEUE, newElements('a', 'b', 'c', 'd', 'e', 'f', 'g'));
+      if (hasFailed) {
+        await near.storage.take(QUEUE, { group: '', count: 1, leaseMs: LEASE_MS });
+        const item = { id, group: '', token: null, delayMs: 0, countTry: true };
+        assert.deepEqual(await rollback(near.storage, QUEUE, [item]), ['done']);
+      }
+      const before = await near.storage.scan(QUEUE, { ...PAGE, states: ['ready'], bodies: true });
+      const take = { group: '', leaseMs, leftMs: 4_000 };
+      const fieldsBefore = fields();
+      const caught = proxy.catch(QUEUE_CALL, 'mute');
+      const calls = [
+        far.storage.take(QUEUE, { ...take, count: 1 }),
+        far.storage.take(QUEUE, { ...take, count: 2, leftMs: 100 }),
+        far.storage.take(QUEUE, { ...take, count: 1 }),
+        far.storage.insert(QUEUE, newElements('h')),
+        far.storage.take(QUEUE, { ...take, count: 1, leftMs: 100 }),
+        far.storage.take(QUEUE, { ...take, count: 1, maxBytes: 1_000 }),
+      ] as const;
+      const late = [calls[1], calls[4]].map(refusalOf);
+      await caught;
+      while ((await near.storage.counts(QUEUE)).ready > 2);
+      clock.advance(100);
+      assert.deepEqual(await Promise.all(late), ['outcome-unknown', 'outcome-unknown']);
+      proxy.reset();
+      const [first, , second, , , last] = await passGently(clock, Promise.allSettled(calls));
+      const results = [first, second, last].flatMap((each) =>
+        each?.status === 'fulfilled' ? each.value : [],
+      );
+      const taken = results.flatMap(({ deliveries }) => deliveries);
+      const bodies = before.deliveries.map(bodyText);
+      assert.deepEqual(
+        taken.map(bodyText),
+        [0, 3, 5].map((at) => bodies[at]),
+      );
+      // Comes behind what returns the others.
+      await passGently(clock, far.storage.counts(QUEUE));
+      const after = await near.storage.scan(QUEUE, { ...PAGE, states: ['ready'], bodies: true });
+      const ready = before.deliveries.filter((_, at) => ![0, 3, 5].includes(at));
+      assert.deepEqual(after.deliveries.slice(0, -1), ready);
+      assert.deepEqual(bodyTexts(after.deliveries.slice(-1)), ['h']);
+      assert.equal((await near.storage.counts(QUEUE)).reserved, leaseMs === null ? 0 : 3);
+      if (leaseMs === null) {
+        const message = 'three elements less and one more, and what the server keeps for the other node';
+        assert.equal(fields(), fieldsBefore - 3 + 1 + 1, message);
+        return;
+      }
+      const refs = taken.map(({ id: of, lease }) => ({ id: of, group: '', token: lease?.token ?? null }));
+      assert.deepEqual(await commit(far.storage, QUEUE, refs), ['done', 'done', 'done']);
+    });
+  }
 
   /** A reserve of two by the engine behind the proxy; what happens before it is answered, at its second try. */
   async function reserveAgainAfter(change: () => Promise<unknown>): Promise<TakeResult> {

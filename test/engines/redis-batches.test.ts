@@ -253,23 +253,57 @@ describe('Batches of the Redis engine on a cluster', () => {
     assert.deepEqual(await other, ['done']);
   });
 
-  it('make the server undo what they took for a call that expired', async () => {
+  it('make the server undo what they took for a call that expired, and only that', async () => {
     const { storage, clock } = stub;
     stub.unanswered = 'outcome-unknown';
     const take = { group: '', count: 1, leaseMs: null } as const;
     const hurried = refusalOf(storage.take(HERE, { ...take, leftMs: 1_000 }));
+    const taking = storage.take(HERE, take);
     const inserting = storage.insert(HERE, newElements('b'));
     await turns();
     clock.advance(1_000);
     assert.equal(await hurried, 'outcome-unknown');
     const { number } = stub.sent[0] ?? assert.fail();
+    stub.ready = 2;
     await reply('take');
     assert.equal((await inserting).length, 1);
+    const { deliveries } = await taking;
+    assert.deepEqual(
+      deliveries.map(({ id }) => id),
+      ['0123456789ab0000000002'],
+    );
+    const { received, returned } = stub.take('settle-session');
+    assert.equal(received, number);
+    assert.deepEqual(returned, [number, 1, 1]);
+  });
+
+  it('name what they took for a call that expired until the server has replied to a later one', async () => {
+    const { storage, clock } = stub;
+    const take = { group: '', count: 1, leaseMs: null } as const;
+    const hurried = refusalOf(storage.take(HERE, { ...take, leftMs: 1_000 }));
+    const counting = storage.counts(HERE);
+    await turns();
+    clock.advance(1_000);
+    assert.equal(await hurried, 'storage-unavailable');
+    stub.ready = 1;
+    await reply('take');
+    await counting;
+    const first = stub.take('settle-session');
+    first.fail();
+    await turns();
     clock.advance(500);
     await turns();
-    const { received } = stub.sent[0] ?? assert.fail();
-    assert.ok(received < number);
-    await reply('settle-session');
+    const second = stub.take('settle-session');
+    assert.ok(second.number > first.number);
+    assert.deepEqual(second.returned, first.returned);
+    second.reply();
+    await turns();
+    const inserting = storage.insert(HERE, newElements('a'));
+    await turns();
+    const third = stub.take('insert');
+    assert.deepEqual(third.returned, []);
+    third.reply();
+    await inserting;
   });
 
   it('settle what became of a lost one half a second later, however often the queue is counted', async () => {

@@ -12,6 +12,7 @@ import {
 import type { Master } from '../../src/engines/redis/client/master.ts';
 import type { Topology } from '../../src/engines/redis/client/topology.ts';
 import type { RedisContext } from '../../src/engines/redis/context.ts';
+import { encodeContent } from '../../src/engines/redis/encoding.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import { Outbox } from '../../src/engines/redis/outbox.ts';
 import { Policies } from '../../src/engines/redis/policies.ts';
@@ -21,11 +22,12 @@ import { RedisStorage } from '../../src/engines/redis/storage.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
+import { newElement } from '../support/elements.ts';
 
+const HEAD_BYTES = 45;
 const DONE = Buffer.from('0');
 const RESULTS: Readonly<Record<string, Buffer>> = {
   insert: Buffer.from([0, 0, 0, 0, 0, 1]),
-  take: Buffer.alloc(16),
   settle: DONE,
   counts: Buffer.alloc(25),
   sweep: Buffer.alloc(15),
@@ -50,6 +52,8 @@ export interface SentCall {
   readonly number: number;
   /** The number up to which the node has read replies. */
   readonly received: number;
+  /** What is returned of an earlier call: its number, then places of takes and numbers of elements. */
+  readonly returned: readonly number[];
   /** Replies, with entries of the outbox. */
   reply(outbox?: readonly Reply[]): void;
   /** Fails as a call does of which nobody knows whether it was done. */
@@ -67,6 +71,14 @@ export function olderFor(to: string, number: number): Reply {
   return [Buffer.from(to), numberText(number)];
 }
 
+function readReturned(text: Buffer): number[] {
+  const numbers = text.length === 0 ? [] : [text.readUIntBE(0, 6)];
+  for (let at = 6; at < text.length; at += 8) {
+    numbers.push(text.readUInt16BE(at), text.readUIntBE(at + 2, 6));
+  }
+  return numbers;
+}
+
 function numberText(number: number): Buffer {
   const text = Buffer.alloc(7);
   text.writeUIntBE(number, 1, 6);
@@ -80,6 +92,8 @@ export class StubbedStorage {
   readonly sent: SentCall[] = [];
   /** Queues that the registry has for a sweep. */
   due: readonly QueueKey[] = [];
+  /** How many elements the next take gets. */
+  ready = 0;
   isReachable = true;
   /** What is known at its deadline of a call that has no reply. */
   unanswered: 'storage-unavailable' | 'outcome-unknown' = 'storage-unavailable';
@@ -153,6 +167,16 @@ export class StubbedStorage {
     this.#outbox.stop();
   }
 
+  /** Pops of elements that were never reserved. */
+  #takeReady(): { readonly text: Buffer; readonly elements: Buffer[] } {
+    const head = Buffer.alloc(16);
+    head.write('p');
+    const fields = Array.from({ length: this.ready }, (_, i) => Buffer.from([0x65, 0, 0, 0, 0, 0, i + 1]));
+    const value = Buffer.concat([Buffer.alloc(22), encodeContent(newElement())]);
+    this.ready = 0;
+    return { text: Buffer.concat([head, ...fields]), elements: fields.map(() => value) };
+  }
+
   #execute({ args }: RedisRequest): Promise<Executed> {
     const master = { serverTime: 0, contact: { since: 0, excusedUntil: 0 }, noteServerTime: () => {} };
     const [, , key, , head, , ...rest] = args(master as unknown as Master, false);
@@ -160,9 +184,12 @@ export class StubbedStorage {
     return new Promise((resolve, reject) => {
       const fail = (): void => reject(new ExecutionError('outcome-unknown', 'Unknown.'));
       const reply = (outbox: readonly Reply[] = []): void => {
-        const results = verbs.map((verb) => RESULTS[verb] ?? Buffer.alloc(0));
+        const taken = this.#takeReady();
+        const results = verbs.map((verb) =>
+          verb === 'take' ? taken.text : (RESULTS[verb] ?? Buffer.alloc(0)),
+        );
         const tag = Buffer.from('0123456789ab');
-        const elements = verbs.map(() => 0);
+        const elements = verbs.map((verb) => (verb === 'take' ? taken.elements : 0));
         resolve({
           reply: [0, tag, 0, results, elements, [], outbox, []],
           master: master as unknown as Master,
@@ -170,7 +197,8 @@ export class StubbedStorage {
       };
       const queue = /\{\w+\/(.*)\}/.exec(String(key))?.[1] ?? String(key);
       const [number, received] = [8, 14].map((at) => (head as Buffer).readUIntBE(at, 6)) as [number, number];
-      this.sent.push({ queue, verbs, number, received, reply, fail });
+      const returned = readReturned((head as Buffer).subarray(HEAD_BYTES));
+      this.sent.push({ queue, verbs, number, received, returned, reply, fail });
     });
   }
 }

@@ -134,13 +134,38 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'what a pop took whose reply was lost stays gone',
     suite: 'redis answers',
+    edits: [inRedis('library/session.lua', 'if number > call.received then', 'if false then')],
+  },
+  {
+    name: 'a caller that is gone when the reply comes has the takes of all others in its batch undone',
+    suite: 'redis answers',
     edits: [
       inRedis(
-        'library/session.lua',
-        'if isReceived then finishPops(q, taken) else undoTake(q, taken) end',
-        'finishPops(q, taken)',
+        'batcher.ts',
+        'else if (batch.number > 0) this.#received = batch.number;',
+        'else if (batch.number > 0 && !batch.calls.some((call) => call.isSettled && isTake(call))) this.#received = batch.number;',
       ),
     ],
+  },
+  {
+    name: 'what was taken for a caller that is gone when the reply comes stays gone',
+    suite: 'redis answers',
+    edits: [inRedis('batcher.ts', '? returnedOf(batch.number, decoded) : null', '? null : null')],
+  },
+  {
+    name: 'what returns of a take in part is deleted with the rest',
+    suite: 'redis answers',
+    edits: [inRedis('library/take.lua', 'if not numbers[seq] then rest', 'if true then rest')],
+  },
+  {
+    name: 'what was popped for others than those who are gone is never deleted',
+    suite: 'redis answers',
+    edits: [inRedis('library/take.lua', '  finishPops(q, concat(rest))\n', '')],
+  },
+  {
+    name: 'a batch names what an older one returned',
+    suite: 'redis batches',
+    edits: [inRedis('batcher.ts', 'this.#returned = failed', 'this.#returned ??= failed')],
   },
   {
     name: 'a lost pop returns elements without the tries that failed',

@@ -34,6 +34,8 @@ export interface Verb<Call, Value> {
   encode(calls: readonly Call[]): readonly Arg[];
   /** One value per call, in their order; an error for a call that was rejected. */
   decode(result: Result, calls: readonly Call[]): readonly (Value | QuaysideError)[];
+  /** Of a take: the numbers(6) of the elements of a value. */
+  numbersOf?(value: Value): readonly Buffer[];
 }
 
 /** A verb whose calls are not joined. */
@@ -309,6 +311,11 @@ class Batcher {
   #number: number;
   #received: number;
   #inFlight: Batch | null = null;
+  /**
+   * What the last numbered batch took for calls that had expired when its reply came, in the form of `library/session.lua`: the server
+   * undoes it with the next numbered batch. Null: nothing.
+   */
+  #returned: Buffer | null = null;
   /** The server keeps what the last batch popped until the next one. */
   #keepsPops = false;
   readonly #policyRetentionMs: number;
@@ -363,7 +370,12 @@ class Batcher {
 
   /** Nothing waits, and every outcome is known. */
   get isIdle(): boolean {
-    return this.#waiting.length === 0 && this.#inFlight === null && this.#number === this.#received;
+    return this.#waiting.length === 0 && this.#inFlight === null && !this.#isUnsettled;
+  }
+
+  /** The server must still undo what a batch took, or did not reply to one. */
+  get #isUnsettled(): boolean {
+    return this.#number !== this.#received || this.#returned !== null;
   }
 
   /** Nothing was ever sent, nor waits to be. */
@@ -510,7 +522,7 @@ class Batcher {
     head.writeUIntBE(since, CLIENT_BYTES + 24, 6);
     head.writeUIntBE(excusedUntil, CLIENT_BYTES + 30, 6);
     head.writeUInt8(topology.isCluster ? 1 : 0, CLIENT_BYTES + 36);
-    return head;
+    return this.#returned === null ? head : Buffer.concat([head, this.#returned]);
   }
 
   #onExecuted(batch: Batch, { reply, master }: Awaited<Execution['done']>): void {
@@ -536,10 +548,12 @@ class Batcher {
     });
     const failed = decoded.find(({ error }) => error !== null);
     if (failed !== undefined) this.#undoUndecodable(batch, failed.error);
-    // Nobody waits any more for what an expired one took.
-    else if (batch.calls.some((call) => call.isSettled && isTake(call))) this.#undoTakes(batch, returned());
     else if (batch.number > 0) this.#received = batch.number;
-    if (batch.number > 0) this.#keepsPops = batch.calls.some(isTake);
+    if (batch.number > 0) {
+      this.#keepsPops = batch.calls.some(isTake);
+      this.#returned = failed === undefined ? returnedOf(batch.number, decoded) : null;
+      if (this.#returned !== null) this.#waiting.push(this.#ownCall(SETTLE_SESSION, undefined));
+    }
     const registered = this.#afterwards(batch, read);
     const last = batch.calls.findLast(({ options }) => options.moves === true);
     const moved = onReply(this.queue, read, last?.deadlineAt ?? null);
@@ -591,14 +605,9 @@ class Batcher {
       log.warn({ queue, id, err: cause }, 'the content of an element cannot be decoded; it is postponed');
     }
     if (batch.number === 0) return;
-    this.#undoTakes(batch, error);
+    for (const call of batch.calls) if (isTake(call)) call.reject(error);
     const deliveries = elements.map(({ delivery }) => delivery);
     if (deliveries.length > 0) this.#waiting.unshift(this.#ownCall(POSTPONE, deliveries));
-  }
-
-  /** Its reply counts as not received. */
-  #undoTakes({ calls }: Batch, error: unknown): void {
-    for (const call of calls) if (isTake(call)) call.reject(error);
   }
 
   /**
@@ -663,10 +672,10 @@ class Batcher {
    */
   #rest(): void {
     if (this.#cancelTimer !== null) return;
-    const isUnknown = this.#number !== this.#received;
-    this.#cancelTimer = this.#context.clock.after(isUnknown ? SETTLE_AGAIN_MS : IDLE_MS, () => {
+    const isUnsettled = this.#isUnsettled;
+    this.#cancelTimer = this.#context.clock.after(isUnsettled ? SETTLE_AGAIN_MS : IDLE_MS, () => {
       this.#cancelTimer = null;
-      if (isUnknown || this.#keepsPops) this.enqueue(this.#ownCall(SETTLE_SESSION, undefined));
+      if (isUnsettled || this.#keepsPops) this.enqueue(this.#ownCall(SETTLE_SESSION, undefined));
       else this.owner.forget(this);
     });
   }
@@ -787,11 +796,31 @@ function bundlesOf(calls: readonly PendingCall[]): Bundle[] {
   return bundles;
 }
 
-/** The values of its calls, or why there are none. */
-function decode(
-  { verb, calls }: Bundle,
-  result: Result | undefined,
-): { values: readonly unknown[]; error: unknown } {
+/** The values of the calls of a bundle, or why there are none. */
+interface Decoded {
+  readonly values: readonly unknown[];
+  readonly error: unknown;
+}
+
+/** What a batch took for calls that have expired: see `library/session.lua`. Null: nothing. */
+function returnedOf(batchNumber: number, decoded: readonly (Bundle & Decoded)[]): Buffer | null {
+  const takes = decoded.filter(({ verb }) => verb.numbersOf !== undefined);
+  const named: Buffer[] = [];
+  for (const [index, { verb, calls, values }] of takes.entries()) {
+    for (const [at, call] of calls.entries()) {
+      if (!call.isSettled) continue;
+      const place = Buffer.alloc(2);
+      place.writeUInt16BE(index + 1);
+      for (const number of verb.numbersOf?.(values[at]) ?? []) named.push(place, number);
+    }
+  }
+  if (named.length === 0) return null;
+  const number = Buffer.alloc(6);
+  number.writeUIntBE(batchNumber, 0, 6);
+  return Buffer.concat([number, ...named]);
+}
+
+function decode({ verb, calls }: Bundle, result: Result | undefined): Decoded {
   try {
     if (result === undefined) throw new Error('a result of the library is missing');
     const args = calls.map((call) => call.args);
@@ -807,11 +836,6 @@ const NO_SIGNALS: readonly Command[] = [];
 function nothingDone(error: unknown): never {
   const why = error instanceof Error ? error.message : String(error);
   throw new ExecutionError('storage-unavailable', why);
-}
-
-function returned(): ExecutionError {
-  const why = 'Redis answered too late for another consumer of the same round trip';
-  return new ExecutionError('storage-unavailable', `${why}; what was taken returns to its queue.`);
 }
 
 const NO_ELEMENTS: readonly (Buffer | null)[] = [];

@@ -770,6 +770,10 @@ const TAKE: Verb<TakeCall, TakeResult> = {
       return { deliveries: own, nextDueAt: own.length < count ? next : null };
     });
   },
+  numbersOf({ deliveries }) {
+    const ids = encodeIds(deliveries.map(({ id }) => id));
+    return deliveries.map((_, i) => ids.subarray((i + 1) * ID_BYTES - 6, (i + 1) * ID_BYTES));
+  },
 };
 
 interface Taken {

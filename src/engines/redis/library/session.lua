@@ -1,6 +1,7 @@
 -- One call: its keys are h and z of its queue. Arguments:
 --
---   1  client(8) number(6) received(6) sent(6) time(6) contact(6) excused(6) on a cluster(1)
+--   1  client(8) number(6) received(6) sent(6) time(6) contact(6) excused(6) on a cluster(1), then what is returned: number(6),
+--      and per delivery the place of its take among those of that call(2) and the number of its element(6)
 --   2  the policy of the namespace, in the form of options (queue.lua), with `from`: the queue's name as a header's value, and
 --      `groups`: those of dead letters
 --   3… verbs with their arguments
@@ -8,6 +9,7 @@
 -- number: 0 for a call that may be repeated as it is, else one more than the client's last for this queue.
 -- received: the number up to which the client knows the outcomes. sent: its idea of the server's time.
 -- time: 0, or the time to go by, for tests.
+-- returned: deliveries of a call, by the number of the call, that it took for callers who had gone when its reply came.
 -- contact, excused: since when the client can reach this server, and until when leases from before may end without
 -- counting a try (deliveries.lua).
 --
@@ -25,6 +27,7 @@
 -- A call that comes later than this after it was sent was given up long ago.
 local LATE_MS = 30000
 local SESSION_HEAD = 18
+local CALL_HEAD = 45
 -- What is packed begins with neither. Packing what a pop of 64 elements returned cost as much as storing it.
 local TAKE, OTHER = 't', 'r'
 
@@ -49,6 +52,18 @@ local function readTime(given)
   return given > 0 and given or time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- What is returned: the number of the call, and the numbers of elements by the place of their take.
+local function readReturned(text)
+  if text == '' then return nil, {} end
+  local byTake = {}
+  for at = 7, #text, 8 do
+    local place = unpackAt('>I2', text, at)
+    byTake[place] = byTake[place] or {}
+    byTake[place][sub(text, at + 2, at + 7)] = true
+  end
+  return fromSix(text, 1), byTake
+end
+
 -- Reads what every call begins with. Returns an error if it must not run.
 local function begin(args)
   local client, number, received, sent, given, contact, excused, isCluster = unpackAt('>c8I6I6I6I6I6I6I1', args[1])
@@ -56,6 +71,7 @@ local function begin(args)
     client = client, number = number, received = received, contact = contact, excused = excused,
     isCluster = isCluster == 1, policyText = args[2], opened = {}, died = {}, outbox = {}, wanted = {}, copied = 0,
   }
+  call.returnedFrom, call.returned = readReturned(sub(args[1], CALL_HEAD + 1))
   call.now = readTime(given)
   if math.abs(call.now - sent) > LATE_MS then
     return redis.error_reply('LATE ' .. string.format('%.0f', call.now))
@@ -74,9 +90,16 @@ end
 
 -- Ends the client's previous call for good.
 local function settlePrevious(q)
-  local isReceived = fromSix(q.session, 1) <= call.received
-  for _, taken in ipairs(takesOf(q.session)) do
-    if isReceived then finishPops(q, taken) else undoTake(q, taken) end
+  local number = fromSix(q.session, 1)
+  local returned = number == call.returnedFrom and call.returned or {}
+  for place, taken in ipairs(takesOf(q.session)) do
+    if number > call.received then
+      undoTake(q, taken)
+    elseif returned[place] then
+      undoPart(q, taken, returned[place])
+    else
+      finishPops(q, taken)
+    end
   end
   flush(q)
 end

@@ -31,7 +31,7 @@ local addToOutbox, writeEntries, nameDestinations, wantedEntries
 
 -- take.lua
 local PAGE, LARGEST_REPLY
-local isTouched, readElementsAt, removeFirst, unlistExpiries, firstMaturity, eachId, finishPops, undoTake, takenAgain
+local isTouched, readElementsAt, removeFirst, unlistExpiries, firstMaturity, eachId, finishPops, undoTake, undoPart, takenAgain
 
 -- settle.lua
 local moveToDeadLetters

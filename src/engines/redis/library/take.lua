@@ -272,10 +272,12 @@ function finishPops(q, taken)
   end
 end
 
--- The client does not know what it took: all of it returns to its place, and no try is counted.
-function undoTake(q, taken)
+-- The client does not know what it took, or gave the elements of these numbers to nobody: they return to their places, and no try
+-- is counted.
+function undoTake(q, taken, numbers)
   local gid, ends = sub(taken, 2, 3), fromSix(taken, 4)
   eachTaken(taken, function(member, seq, index)
+    if numbers and not numbers[seq] then return end
     if not isPop(taken) then
       local d = readRecord(q, gid, seq)
       if isReservedUntil(d, ends) and d.token == tokenAt(taken, index) then
@@ -296,6 +298,18 @@ function undoTake(q, taken)
       noteExpiry(q, sub(value, 17, HEAD), seq)
     end
   end)
+end
+
+-- The client has what it took, without the elements of these numbers.
+function undoPart(q, taken, numbers)
+  undoTake(q, taken, numbers)
+  flush(q)
+  local rest = { sub(taken, 1, TAKE_HEAD) }
+  eachTaken(taken, function(member, seq)
+    if not numbers[seq] then rest[#rest + 1] = member or 'e' .. seq end
+  end)
+  finishPops(q, concat(rest))
+  flush(q)
 end
 
 -- The elements of a take whose reply is repeated, false for one that is not the client's any more: a lease may have ended
