@@ -11,6 +11,7 @@ import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { followDefinitions } from '../support/followed-definitions.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { commit, extend, nextDueAt, purge, remove, rollback, transfer } from '../support/settle.ts';
+import { until } from '../support/until.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
 import { ANSWERED_MS, inTime, passUntil, refusalOf, settledOf, stopped, turns } from './redis-time.ts';
 
@@ -120,6 +121,42 @@ describe('a Redis server that was frozen', () => {
     assert.deepEqual(bodyTexts((await engine.storage.take(queue, POP)).deliveries), ['a', 'b']);
     await stopped(engine, clock);
     await server.stop();
+  });
+});
+
+describe('a single Redis server that lost its replica', () => {
+  it('acknowledges changes again after ten seconds, which the log says', async (t) => {
+    const server = await startRedis('--repl-diskless-sync-delay', '0');
+    const replica = await startRedis('--replicaof', '127.0.0.1', String(server.port));
+    const replication = (text: string) =>
+      until(() => redisCli('-p', String(server.port), 'INFO', 'replication').includes(text));
+    await replication('state=online');
+    const clock = new FakeClock();
+    const logged: string[] = [];
+    const log = { info: () => {}, warn: (_: object, message: string) => logged.push(message) };
+    const { url } = server;
+    const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock: clock, log });
+    t.after(async () => {
+      await stopped(engine, clock);
+      await Promise.all([replica.stop(), server.stop()]);
+    });
+    await engine.start();
+    const insert = () => engine.storage.insert({ ns: 'plain', name: 'kept' }, newElements('a'));
+    // A replica that is online acknowledges what it has once a second.
+    await until(async () => (await refusalOf(insert())) === 'done');
+    await replica.kill();
+    await replication('connected_slaves:0');
+    const pass = async (seconds: number): Promise<void> => {
+      for (let ms = 0; ms < 1_000 * seconds; ms += 500) {
+        clock.advance(500);
+        await engine.ping();
+      }
+    };
+    await pass(8);
+    await assert.rejects(insert(), { code: 'outcome-unknown', message: /connect one, or set wait to 0/ });
+    await pass(2);
+    await until(async () => (await refusalOf(insert())) === 'done');
+    assert.deepEqual(logged, ['Redis has no replica any more: changes are acknowledged without one.']);
   });
 });
 

@@ -145,39 +145,67 @@ describe('A connection to Redis', TIMEOUT, () => {
 /** What a server replies to the check of a new connection. */
 const CHECK: Readonly<Record<string, string>> = {
   client: '+OK\r\n',
-  INFO: bulk('redis_version:7.0.15\r\nrole:master\r\nconnected_slaves:1\r\nmaxmemory_policy:noeviction'),
+  INFO: infoOf('online'),
   TIME: `*2\r\n${bulk('1767225600')}${bulk('0')}`,
   FUNCTION: '*1\r\n:1\r\n',
   CONFIG: '*0\r\n',
 };
 
+/** What a master reports about itself. @param replica the state of its only one */
+function infoOf(replica: string | null, more = ''): string {
+  const replicas = replica === null ? '0' : `1\r\nslave0:ip=127.0.0.1,port=1,state=${replica},offset=1,lag=0`;
+  const checked = 'redis_version:7.0.15\r\nrole:master\r\nmaxmemory_policy:noeviction';
+  return bulk(`${checked}\r\nconnected_slaves:${replicas}${more}`);
+}
+
 describe('A Redis master with a replica', TIMEOUT, () => {
-  /** A master whose server passes commands to `onPacket`, the checks of new connections left out. */
+  interface Served {
+    readonly clock: FakeClock;
+    /** What the server reports. */
+    info: string;
+    /** By the URL's settings. */
+    readonly sentinel: Settings['sentinel'];
+    /** What was noticed of its replicas. */
+    readonly noticed: boolean[];
+  }
+
+  const served = (given: Partial<Served> = {}): Served => ({
+    clock: new FakeClock(),
+    info: infoOf('online'),
+    sentinel: null,
+    noticed: [],
+    ...given,
+  });
+
+  /** A master whose server passes commands to `onPacket`, the checks of new connections and heartbeats left out. */
   async function masterOn(
     t: TestContext,
     onPacket: (names: readonly string[], socket: Socket) => void,
+    by = served(),
   ): Promise<Master> {
+    const { clock, sentinel, noticed } = by;
     const server = createServer({ noDelay: true }, (socket) => {
       socket.on('error', () => {});
       socket.on('data', (data) => {
         const names = namesIn(data);
         const isCheck = names.every((name) => name in CHECK);
-        if (isCheck) socket.write(names.map((name) => CHECK[name]).join(''));
+        if (isCheck) socket.write(names.map((name) => (name === 'INFO' ? by.info : CHECK[name])).join(''));
         else onPacket(names, socket);
       });
     });
     server.listen(0, '127.0.0.1');
     await once(server, 'listening');
     const { port } = server.address() as AddressInfo;
-    const settings = { login: LOGIN, wait: null, givenTime: null } as unknown as Settings;
+    const settings = { login: LOGIN, wait: null, sentinel, givenTime: null } as unknown as Settings;
     const master = new Master({
-      clock: new FakeClock(),
+      clock,
       library: { name: 'test' } as Library,
       settings,
       locate: async () => ({ host: '127.0.0.1', port }),
       isSuccessor: false,
       onReady: () => {},
       onDown: () => {},
+      onReplicas: (areThere) => noticed.push(areThere),
     });
     t.after(() => {
       master.stop();
@@ -204,6 +232,69 @@ describe('A Redis master with a replica', TIMEOUT, () => {
     ]);
     assert.deepEqual(packets, [['SET', 'SET', 'ASKING', 'GET', 'PUBLISH', 'WAIT']]);
   });
+
+  /** Whether changes are sent with a `WAIT`, after so many heartbeats of the server's only master at the moment. */
+  async function waits(t: TestContext, by: Served, heartbeats: readonly string[]): Promise<boolean[]> {
+    let isAwaited = false;
+    const master = await masterOn(
+      t,
+      (names, socket) => {
+        isAwaited ||= names.includes('WAIT');
+        socket.write(names.map((name) => (name === 'WAIT' ? ':1\r\n' : '+OK\r\n')).join(''));
+      },
+      by,
+    );
+    const found: boolean[] = [];
+    for (const info of heartbeats) {
+      by.info = info;
+      for (let ms = 0; ms < 2_000; ms += 500) {
+        by.clock.advance(500);
+        // What was sent before it on either connection has a reply by then.
+        await Promise.all([1, 2].map(() => turns().then(() => master.execute(READ))));
+      }
+      isAwaited = false;
+      await master.execute({ name: 'SET', args: ['a', '1'], writes: true });
+      found.push(isAwaited);
+    }
+    return found;
+  }
+  const READ = { name: 'GET', args: ['a'], writes: false };
+  const SENTINEL = { master: 'm', login: LOGIN };
+  const GONE = infoOf(null);
+
+  it('waits for none after five heartbeats without one, unless another server may take over, and waits again once there is one', async (t) => {
+    const by = served();
+    const heartbeats = [
+      GONE,
+      GONE,
+      GONE,
+      GONE,
+      GONE,
+      infoOf('wait_bgsave'),
+      infoOf('send_bulk'),
+      infoOf('online'),
+    ];
+    const found = await waits(t, by, heartbeats);
+    assert.deepEqual(found, [true, true, true, true, false, false, false, true]);
+    assert.deepEqual(by.noticed, [false, true]);
+  });
+
+  it('waits for one that is back before five heartbeats have passed', async (t) => {
+    const by = served();
+    const found = await waits(t, by, [GONE, GONE, GONE, GONE, infoOf('online'), GONE, GONE, GONE, GONE]);
+    assert.ok(!found.includes(false));
+    assert.deepEqual(by.noticed, []);
+  });
+
+  for (const [where, by] of [
+    ['behind Sentinels', { sentinel: SENTINEL }],
+    ['in a cluster', { info: infoOf('online', '\r\ncluster_enabled:1') }],
+  ] as const) {
+    it(`waits for one however long it has none, if it is ${where}, as it may be cut off`, async (t) => {
+      const found = await waits(t, served(by), Array<string>(20).fill(GONE));
+      assert.ok(!found.includes(false));
+    });
+  }
 
   it('has one WAIT to reply to on each connection, however many turns wait for a replica that stalls', async (t) => {
     let waits = 0;
@@ -279,7 +370,14 @@ describe('A Redis cluster, by what its servers say of it', TIMEOUT, () => {
     const clock = new FakeClock();
     const url = `redis://${ports.map((port) => `${HOST}:${port}`).join(',')}`;
     const settings = readSettings({ url, settings: {} } as EngineOptions);
-    const topology = new Topology({ clock, settings, library: null, onReady: () => {}, onDown: () => {} });
+    const topology = new Topology({
+      clock,
+      settings,
+      library: null,
+      onReady: () => {},
+      onDown: () => {},
+      onReplicas: () => {},
+    });
     await topology.start();
     const log = { info: () => {}, warn: () => {} };
     const executor = new Executor({ clock, log, settings, topology }, 'none');
@@ -356,7 +454,14 @@ describe('Redis servers that accept connections and are silent', TIMEOUT, () => 
 
   const topologyOf = (clock: FakeClock, url: string): Topology => {
     const settings = readSettings({ url, settings: {} } as EngineOptions);
-    return new Topology({ clock, settings, library: null, onReady: () => {}, onDown: () => {} });
+    return new Topology({
+      clock,
+      settings,
+      library: null,
+      onReady: () => {},
+      onDown: () => {},
+      onReplicas: () => {},
+    });
   };
 
   it('delay a start by ten seconds, if no other server can be asked', async (t) => {
@@ -382,6 +487,7 @@ describe('Redis servers that accept connections and are silent', TIMEOUT, () => 
           isSuccessor,
           onReady: () => {},
           onDown: () => {},
+          onReplicas: () => {},
         });
         t.after(() => master.stop());
         await master.ready;

@@ -26,6 +26,21 @@ export const REDIS_DRIVER: readonly Mutant[] = [
     ],
   },
   {
+    name: 'changes wait for a replica that is gone for good',
+    suite: 'redis connection',
+    edits: [inClient('master.ts', 'heartbeatsWithout >= HEARTBEATS', 'heartbeatsWithout < 0 * HEARTBEATS')],
+  },
+  {
+    name: 'a master that may be cut off acknowledges changes without a replica',
+    suite: 'redis connection',
+    edits: [inClient('master.ts', ' && settings.sentinel === null', '')],
+  },
+  {
+    name: 'a replica that is being filled counts',
+    suite: 'redis connection',
+    edits: [inClient('master.ts', " && value.includes('state=online')", '')],
+  },
+  {
     name: 'a server that vanished without closing is waited for',
     suite: 'redis connection',
     edits: [inClient('connection.ts', 'const SILENCE_MS = 3_000;', 'const SILENCE_MS = 30_000;')],

@@ -77,6 +77,7 @@ class RedisEngine implements Engine {
         this.#onReady(facts);
       },
       onDown: (server, reason) => this.#onDown(server, reason),
+      onReplicas: (server, areThere) => this.#onReplicas(server, areThere),
     });
     const context: RedisContext = {
       clock,
@@ -188,6 +189,13 @@ class RedisEngine implements Engine {
     log.warn({ engine: settings.shown, server, reason: message }, 'Redis cannot be reached');
   }
 
+  #onReplicas(server: string, areThere: boolean): void {
+    const { log, settings } = this.#context;
+    const fields = { engine: settings.shown, server };
+    if (areThere) log.info(fields, 'Redis has a replica again: changes are acknowledged when it has them.');
+    else log.warn(fields, 'Redis has no replica any more: changes are acknowledged without one.');
+  }
+
   /** Says once what the server's settings mean for what was answered. */
   #onReady({ appendOnly, appendFsync, replicas }: ServerFacts): void {
     const { log, settings } = this.#context;
@@ -224,6 +232,7 @@ async function examineMasters({ clock, settings }: RedisContext): Promise<readon
     settings,
     onReady: (facts, server) => findings.set(server, findingsOf(facts, server, settings, clock.now())),
     onDown: () => {},
+    onReplicas: () => {},
   });
   try {
     await topology.start();

@@ -161,7 +161,11 @@ export class Executor {
     if (error instanceof ReplyError) return this.#learnFromReply(execution, master, error.message);
     if (error instanceof NotReplicated) {
       const why = 'did not reach a replica in time; whether it lasts is unknown';
-      throw new ExecutionError('outcome-unknown', `The change on ${this.#context.settings.shown} ${why}.`);
+      const hint = 'If its master has no replica, connect one, or set wait to 0.';
+      throw new ExecutionError(
+        'outcome-unknown',
+        `The change on ${this.#context.settings.shown} ${why}. ${hint}`,
+      );
     }
     if (!(error instanceof CommandLost)) throw error;
     execution.mayBeDone ||= writes && error.sent;

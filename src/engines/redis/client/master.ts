@@ -52,12 +52,16 @@ interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate'> {
    * @param isOther the server was restarted, or another one took over: it may have lost what it was given last
    */
   readonly onReady: (facts: ServerFacts, isOther: boolean) => void;
+  /** Changes wait for no replica any more, as there has been none for a while; or they wait again, as there is one. */
+  readonly onReplicas: (areThere: boolean) => void;
 }
 
 /** A server that answered nothing for this long was unavailable: it is asked something every two seconds. */
 const UNAVAILABLE_MS = 3_000;
 /** Leases that end so soon after a server is back could hardly be settled or extended. */
 const GRACE_MS = 5_000;
+/** Heartbeats in a row, two seconds apart, that show no replica: one that only reconnects is back by then. */
+const HEARTBEATS_WITHOUT_REPLICA = 5;
 const ALWAYS: Contact = { since: 0, excusedUntil: 0 };
 
 /** One master server. */
@@ -78,6 +82,8 @@ export class Master {
   /** The server's clock minus our monotonic one. */
   #timeOffset = 0;
   #runId: string | null = null;
+  /** Changes wait for no replica, although they did before. */
+  #lacksReplicas = false;
 
   constructor(options: MasterOptions) {
     this.#options = options;
@@ -171,7 +177,10 @@ export class Master {
   #open(): RedisConnection {
     const { clock, locate, library, settings, onReady, onDown } = this.#options;
     const { login, wait } = settings;
+    // If another server may take over, one without replicas may be cut off: what it acknowledged would be lost.
+    const isSingle = ({ isCluster }: ServerFacts): boolean => !isCluster && settings.sentinel === null;
     let facts: ServerFacts;
+    let heartbeatsWithout = 0;
     return new RedisConnection({
       clock,
       locate,
@@ -179,7 +188,8 @@ export class Master {
       firstConnectMs: this.#firstConnectMs,
       setUp: async (connection) => {
         facts = await checkServer(connection, library, login.db);
-        connection.wait = wait ?? Math.min(1, facts.replicas);
+        this.#await(connection, wait ?? Math.min(1, facts.replicas));
+        heartbeatsWithout = 0;
         this.noteServerTime(facts.now);
       },
       onReady: () => {
@@ -195,7 +205,11 @@ export class Master {
       heartbeat: (connection) => {
         recheckServer(connection).then(
           (replicas) => {
-            if (wait === null && replicas > 0) connection.wait = 1;
+            heartbeatsWithout = replicas > 0 ? 0 : heartbeatsWithout + 1;
+            if (wait !== null) return;
+            if (replicas > 0) this.#await(connection, 1);
+            else if (isSingle(facts) && heartbeatsWithout >= HEARTBEATS_WITHOUT_REPLICA)
+              this.#await(connection, 0);
           },
           (error: Error) => {
             if (error instanceof UnfitRedis) connection.reconnect(error);
@@ -203,6 +217,15 @@ export class Master {
         );
       },
     });
+  }
+
+  /** From now on, changes on this connection wait for so many replicas. */
+  #await(connection: RedisConnection, wait: number): void {
+    if (connection.wait === wait) return;
+    connection.wait = wait;
+    if (this.#lacksReplicas === (wait === 0)) return;
+    this.#lacksReplicas = wait === 0;
+    this.#options.onReplicas(wait > 0);
   }
 
   #serverTimeAt(monotonic: number): number {
@@ -262,8 +285,9 @@ export interface ServerFacts {
   readonly version: string;
   /** Names the server until it is restarted. */
   readonly runId: string;
-  /** Replicas that are connected to it. */
+  /** Replicas that follow it. One that is being filled does not yet. */
   readonly replicas: number;
+  readonly isCluster: boolean;
   /** Its clock, ms since 1970. */
   readonly now: number;
   /** Whether changes reach its disk: `appendonly`, and how often; null if it does not tell. */
@@ -292,8 +316,8 @@ async function checkServer(
   const info = readInfo(reply);
   checkVersion(info);
   checkEviction(info);
+  const isCluster = info.get('cluster_enabled') === '1';
   if (info.get('role') === 'slave') {
-    const isCluster = info.get('cluster_enabled') === '1';
     throw new UnfitRedis(
       `it is a replica${isCluster ? '' : '; name its master, or its Sentinels with ?sentinel=NAME'}`,
     );
@@ -303,6 +327,7 @@ async function checkServer(
     version: info.get('redis_version') ?? 'unknown',
     runId: info.get('run_id') ?? '',
     replicas: replicasIn(info),
+    isCluster,
     now: readTime(time),
     appendOnly: info.get('aof_enabled') === '1',
     appendFsync: await readSetting(connection, 'appendfsync'),
@@ -310,7 +335,7 @@ async function checkServer(
 }
 
 /**
- * Checks what may have changed since, and returns the number of replicas that are connected now.
+ * Checks what may have changed since, and returns the number of replicas that follow it now.
  * @throws UnfitRedis, ReplyError, CommandLost
  */
 async function recheckServer(connection: RedisConnection): Promise<number> {
@@ -371,8 +396,11 @@ function readInfo(reply: Reply): ReadonlyMap<string, string> {
   return new Map(lines.map((line) => line.split(/:(.*)/s, 2) as [string, string]));
 }
 
+/** `connected_slaves` also counts those that are being filled, such as `redis-cli --rdb`, which acknowledges nothing. */
 function replicasIn(info: ReadonlyMap<string, string>): number {
-  return Number(info.get('connected_slaves') ?? 0);
+  let online = 0;
+  for (const [name, value] of info) if (/^slave\d+$/.test(name) && value.includes('state=online')) online++;
+  return online;
 }
 
 /** The reply of TIME, as ms since 1970. */

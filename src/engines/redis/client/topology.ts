@@ -12,6 +12,8 @@ interface TopologyOptions {
   /** Called at every connection to a master that becomes ready. */
   readonly onReady: (facts: ServerFacts, server: string, isOther: boolean) => void;
   readonly onDown: (server: string, reason: Error) => void;
+  /** Changes wait for no replica any more, as there has been none for a while; or they wait again, as there is one. */
+  readonly onReplicas: (server: string, areThere: boolean) => void;
 }
 
 /** Refreshes of the slot map keep this distance, however many replies ask for one. */
@@ -127,7 +129,7 @@ export class Topology {
   }
 
   #open(address: string, locate: () => Promise<Address>): Master {
-    const { onReady, onDown, ...options } = this.#options;
+    const { onReady, onDown, onReplicas, ...options } = this.#options;
     const master = new Master({
       ...options,
       locate,
@@ -140,6 +142,7 @@ export class Topology {
         onDown(address, reason);
         this.refresh();
       },
+      onReplicas: (areThere) => onReplicas(address, areThere),
     });
     this.#masters.set(address, master);
     if (this.#isStopped) master.stop();
