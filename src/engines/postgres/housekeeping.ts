@@ -151,8 +151,10 @@ const BATCHES_WORTH_A_SUM = 200;
  * A subscription that holds nothing gets a mark, `idle_from`. Whatever stores something for it removes the mark in its own
  * transaction (`register` in `sql.ts`), and a node that takes from it does so within five minutes. A mark that stays for
  * this long says that nobody uses it: the row is deleted, a queue's with its statistics and all that is known about it.
- * But a transaction that began before the mark may store something without removing it: while one runs that is older than
- * the row with the mark, the row stays, whatever the clock says. Otherwise its deliveries would belong to no queue for ever.
+ * But a transaction that began before the mark may store something without removing it, and its deliveries would belong to no queue
+ * for ever. Such transactions last seconds and the mark minutes, unless the clock is set forward: so while a transaction runs whose
+ * number is smaller than that of the mark, the row stays. One whose number is larger may have begun before the mark, too
+ * ({@link STORING}): only a clock that is set forward in those seconds could do harm. A drop, which does not wait, looks at locks.
  */
 const GROUP_UNUSED_MS = 15 * 60_000;
 const QUEUE_UNUSED_MS = 24 * 3_600_000;

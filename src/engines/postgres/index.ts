@@ -4,7 +4,7 @@
 // for the rest; `sql.ts` has what statements share, `statement.ts` their parameters. `expire.ts` expires leases and elements
 // before a batch. `registry.ts` knows queues and computes ids, `watermark.ts` where reads begin, `content.ts` how elements are
 // stored. `settings.ts` checks what is configured, `schema.ts` has the tables. `link.ts` keeps a connection (`connection.ts`) open, and has the auxiliary one, on which
-// all else runs: `housekeeping.ts`, and the other ports.
+// all else runs: `housekeeping.ts`, `stream-counter.ts`, and the other ports.
 
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { StoredDefinitions } from '../../engine/definitions.ts';
@@ -119,6 +119,8 @@ class PostgresEngine implements Engine {
     this.storage = new PostgresStorage(this.#context, {
       batcher: this.#batcher,
       housekeeping: this.#housekeeping,
+      side,
+      clock,
       takeAffected: () => this.#takeAffected(),
     });
   }

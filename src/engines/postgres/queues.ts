@@ -216,9 +216,12 @@ const PLACES = new Columns<Subscription>()
   .bigint('from_id', ({ counted }) => counted.from);
 
 /**
- * Deliveries that one statement counts row by row, at most: about a quarter of a second. What is beyond that counts as ready.
+ * Deliveries that one statement counts row by row, at most: about a quarter of a second on an idle machine. What is beyond that counts as
+ * ready. In a stream each element costs a look at its deliveries to other groups as well: with 200,000 deliveries a count took 0.8 s, and
+ * on a busy machine more than a statement may take.
  */
 const MAX_COUNTED = 250_000;
+const MAX_COUNTED_IN_STREAM = 50_000;
 
 /**
  * Counts come from the deltas in `counter`: steps of due time that are past are ready, those to come are scheduled, and of
@@ -260,12 +263,12 @@ const STREAM_COUNTS: Statement = {
       WHERE subscription = -${QUEUE} AND id >= $${PLACES.count + 2}::bigint)`,
     `r AS MATERIALIZED (SELECT count(*) AS elements FROM (
         SELECT DISTINCT d.seq FROM (SELECT d.seq FROM l
-          JOIN delivery d ON d.subscription = l.id AND d.head IS NULL AND d.lease_until IS NOT NULL LIMIT ${MAX_COUNTED}) d) x
+          JOIN delivery d ON d.subscription = l.id AND d.head IS NULL AND d.lease_until IS NOT NULL LIMIT ${MAX_COUNTED_IN_STREAM}) d) x
       WHERE NOT EXISTS (SELECT FROM delivery w WHERE w.seq = x.seq AND w.lease_until IS NULL))`,
     `s AS MATERIALIZED (SELECT count(*) AS elements FROM (
         SELECT DISTINCT d.seq FROM (SELECT d.seq FROM t CROSS JOIN l
           JOIN delivery d ON d.subscription = l.id AND d.lease_until IS NULL AND d.due_at > t.now AND d.head IS NULL
-          LIMIT ${MAX_COUNTED}) d) x
+          LIMIT ${MAX_COUNTED_IN_STREAM}) d) x
       CROSS JOIN t
       WHERE NOT EXISTS (SELECT FROM delivery w WHERE w.seq = x.seq AND w.lease_until IS NULL AND w.due_at <= t.now))`,
   )}

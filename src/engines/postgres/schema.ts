@@ -6,7 +6,7 @@ import type { Settings } from './settings.ts';
 import { flag, type Statement } from './statement.ts';
 
 /**
- * What each table is for is in `docs/engines/postgres.md`.
+ * What each table is for is in `docs/internals/postgres.md`.
  *
  * - `subscription` is the registry: one row for each consumer group of a queue, and one with the group '' for the queue
  *   itself, which in a plain queue is its only group. Ids are computed from the names (`registry.ts`), so only people and

@@ -306,7 +306,8 @@ function readReturns(
 /**
  * All that may move an element, or that changes a waiting one: counted releases, dead letters, moves, releases of what waits.
  * The rows are locked first, then each stays (an update) or goes (a copy elsewhere). Without the lock, a row that another node
- * changes in between would be changed once more: PostgreSQL does not compare its place again.
+ * changes in between would be changed once more, or not at all: older minor releases of PostgreSQL do not compare its place again, newer
+ * ones (such as 15.18) do.
  */
 function changeOperation(context: Context): SettleOperation {
   const target = ({ item: { action } }: Ref) => (action.kind === 'move' ? action : null);

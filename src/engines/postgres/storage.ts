@@ -28,22 +28,25 @@ import {
   type NewElement,
 } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
+import type { Clock } from '../../util/clock.ts';
 import type { Batcher } from './batcher.ts';
 import { Refused } from './connection.ts';
 import type { Housekeeping } from './housekeeping.ts';
 import { insertOperations, kindsOf } from './insert.ts';
+import type { Side } from './link.ts';
 import { type CallSize, type Context, MAX_RETURNED_BYTES } from './operations.ts';
 import { queueOperations } from './queues.ts';
 import type { GroupUse, Subscription } from './registry.ts';
 import { scanOperations } from './scan.ts';
 import { settlements } from './settle.ts';
+import { StreamCounter } from './stream-counter.ts';
 import { takeOperations, undoOperations } from './take.ts';
 
 /** What one element or reference takes in addition to its body: about its other columns on the wire. */
 const ROW_BYTES = 100;
 /** What a body is assumed to have at most, as long as it is not known. */
 const BODY_BYTES = 1024 * 1024;
-/** Of a statement that may read or change very much: no other call should wait for it. */
+/** Of a statement that may change very much: no other call should share its batch. */
 const A_BATCH: CallSize = { bytes: 0, rows: 1, isAlone: true };
 
 function operationsOf(context: Context) {
@@ -68,6 +71,7 @@ export class PostgresStorage implements Storage {
   readonly #context: Context;
   readonly #batcher: Batcher;
   readonly #housekeeping: Housekeeping;
+  readonly #streamCounter: StreamCounter;
   readonly #takeAffected: () => QueueKey[];
   readonly #operations: ReturnType<typeof operationsOf>;
 
@@ -77,14 +81,23 @@ export class PostgresStorage implements Storage {
     {
       batcher,
       housekeeping,
+      side,
+      clock,
       takeAffected,
-    }: { batcher: Batcher; housekeeping: Housekeeping; takeAffected: () => QueueKey[] },
+    }: {
+      batcher: Batcher;
+      housekeeping: Housekeeping;
+      side: Side;
+      clock: Clock;
+      takeAffected: () => QueueKey[];
+    },
   ) {
     this.#context = context;
     this.#batcher = batcher;
     this.#housekeeping = housekeeping;
     this.#takeAffected = takeAffected;
     this.#operations = operationsOf(context);
+    this.#streamCounter = new StreamCounter(side, clock, this.#operations.streamCounts);
   }
 
   now(): number {
@@ -230,7 +243,7 @@ export class PostgresStorage implements Storage {
     const { registry } = this.#context;
     const queue = registry.queue(key);
     if (group === undefined && queue.isStream) {
-      return this.#batcher.submit(this.#operations.streamCounts, queue, queue, A_BATCH);
+      return this.#streamCounter.count(queue, this.ping());
     }
     const subscription = group === undefined ? queue.whole : registry.subscription(queue, group);
     const counts = await this.#batcher

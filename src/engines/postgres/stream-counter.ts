@@ -1,0 +1,49 @@
+import { CALL_TIMEOUT_MS, inTime, NOT_REACHABLE, unavailable } from '../../engine/calls.ts';
+import type { QueueCounts } from '../../engine/storage.ts';
+import type { Clock } from '../../util/clock.ts';
+import { ConnectionLost } from './connection.ts';
+import type { Side } from './link.ts';
+import type { Operation } from './operations.ts';
+import type { RegisteredQueue } from './registry.ts';
+
+const NO_REPLY = new ConnectionLost('No reply in time.');
+
+/**
+ * Counts streams on the auxiliary connection, one at a time: a count may take half a second, for which neither a call about elements
+ * nor the other work of that connection should wait more than once. Callers list a whole namespace at once; those for whom that
+ * takes too long fail alone.
+ */
+export class StreamCounter {
+  readonly #side: Side;
+  readonly #clock: Clock;
+  readonly #operation: Operation<RegisteredQueue, QueueCounts>;
+  #last: Promise<unknown> = Promise.resolve();
+
+  constructor(side: Side, clock: Clock, operation: Operation<RegisteredQueue, QueueCounts>) {
+    this.#side = side;
+    this.#clock = clock;
+    this.#operation = operation;
+  }
+
+  /**
+   * @param before the calls that were made before it
+   * @throws QuaysideError `storage-unavailable`
+   */
+  count(queue: RegisteredQueue, before: Promise<void>): Promise<QueueCounts> {
+    const deadlineAt = this.#clock.monotonic() + CALL_TIMEOUT_MS;
+    const turn = this.#last;
+    const counts = Promise.all([before, turn]).then(async () => {
+      const leftMs = deadlineAt - this.#clock.monotonic();
+      if (leftMs <= 0) throw late();
+      const { values, read } = this.#operation.prepare([queue], leftMs);
+      const [result] = read(await this.#side.ask({ statement: this.#operation.statement, values }));
+      return result as QueueCounts;
+    });
+    this.#last = Promise.allSettled([turn, counts]);
+    return inTime(this.#clock, counts, late);
+  }
+}
+
+function late(): Error {
+  return unavailable(NOT_REACHABLE, NO_REPLY);
+}

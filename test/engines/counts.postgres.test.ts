@@ -1,0 +1,80 @@
+import assert from 'node:assert/strict';
+import { afterEach, before, beforeEach, describe, it } from 'node:test';
+import pg from 'pg';
+import type { Engine } from '../../src/engine/engine.ts';
+import { newElement, newElements } from '../support/elements.ts';
+import type { PostgresServer } from '../support/postgres-server.ts';
+import { until } from '../support/until.ts';
+import { freshSchema, runSql, sharedServer } from './postgres.ts';
+import { openNode } from './postgres-node.ts';
+
+const STREAM = { ns: 'stream', name: 'q' };
+/** A count waits for it. Those of engines are pairs of numbers. */
+const GATE = 11;
+
+describe('Counts of a stream on PostgreSQL', () => {
+  let server: PostgresServer;
+  let schema: string;
+  let engine: Engine;
+  let gate: pg.Client;
+
+  before(async () => {
+    server = await sharedServer();
+  });
+  beforeEach(async () => {
+    schema = freshSchema();
+    engine = await openNode(server, { schema });
+    await engine.storage.insert(STREAM, [newElement({ groups: ['g1', 'g2'] })]);
+    gate = new pg.Client({ connectionString: server.url() });
+    await gate.connect();
+    // The clock stops for statements that count a stream, as long as the gate is closed.
+    await gate.query(`SELECT pg_advisory_lock(${GATE});
+      CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$ BEGIN
+        IF current_query() LIKE '%WHERE subscription = -$%' THEN PERFORM pg_advisory_xact_lock_shared(${GATE}); END IF;
+        RETURN floor(extract(epoch FROM clock_timestamp()) * 1000); END $$`);
+  });
+  afterEach(async () => {
+    await gate.end();
+    await engine.stop();
+    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+  });
+
+  const open = () => gate.query(`SELECT pg_advisory_unlock(${GATE})`);
+  const counting = (ended: string[], name: string) =>
+    engine.storage.counts(STREAM).then(({ ready }) => {
+      ended.push(name);
+      return ready;
+    });
+  const isWaiting = async (): Promise<boolean> =>
+    (await gate.query("SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")).rows.length > 0;
+
+  it('delay no other call', async () => {
+    const ended: string[] = [];
+    const counts = counting(ended, 'counts');
+    await until(isWaiting);
+    await engine.storage.insert({ ns: 'plain', name: 'q' }, newElements('a'));
+    assert.deepEqual(ended, []);
+    await open();
+    assert.equal(await counts, 1);
+  });
+
+  it('are read one at a time, between other work of the second connection', async () => {
+    const ended: string[] = [];
+    const counts = [1, 2, 3].map((n) => counting(ended, `counts ${n}`));
+    await until(isWaiting);
+    const listed = engine.definitions.list('queue').then(() => ended.push('definitions'));
+    await open();
+    assert.deepEqual(await Promise.all(counts), [1, 1, 1]);
+    await listed;
+    assert.deepEqual(ended, ['counts 1', 'definitions', 'counts 2', 'counts 3']);
+  });
+
+  it('include what was stored by a call that was made before', async () => {
+    await open();
+    const stored = engine.storage.insert(STREAM, [newElement({ groups: ['g1'] })]);
+    const counts = await engine.storage.counts(STREAM);
+    assert.equal(counts.ready, 2);
+    assert.deepEqual([counts.groups.get('g1')?.ready, counts.groups.get('g2')?.ready], [2, 1]);
+    await stored;
+  });
+});
