@@ -42,7 +42,7 @@ describe('A queue on Redis that holds something which this version did not write
   const edit = (lua: string, ...args: string[]): string =>
     redisCli('-p', port, 'EVAL', lua, '2', keys.hash, keys.order, ...args).trim();
 
-  const numberOf = ({ id }: Delivery): string => String(Number.parseInt(id.slice(12), 32));
+  const numberOf = ({ id }: Pick<Delivery, 'id'>): string => String(Number.parseInt(id.slice(12), 32));
 
   /** Adds the member of a lease that ends at `till` and has no record, or a record with another end. */
   const addStaleLease = (delivery: Delivery, till: number): string =>
@@ -196,5 +196,71 @@ describe('A queue on Redis that holds something which this version did not write
       const again = (await take()).deliveries;
       assert.deepEqual([bodyTexts(again), again[0]?.tries], [['b'], 0]);
     });
+  }
+
+  /** Cuts a field of an element off; the function returned undoes it. */
+  function cutOff(id: string, field: 'e' | 'g', length: number): () => void {
+    const run = (lua: string): string =>
+      edit(
+        `local field = '${field}' .. struct.pack('>I6', ARGV[1]) ${lua}`,
+        numberOf({ id }),
+        String(length),
+      );
+    const cut = `local value = redis.call('HGET', KEYS[1], field)
+      redis.call('HSET', KEYS[1], field, value:sub(1, ARGV[2]))
+      return redis.call('HSET', KEYS[1], 'kept', value)`;
+    assert.equal(run(cut), '1');
+    return () => run(`return redis.call('HSET', KEYS[1], field, redis.call('HGET', KEYS[1], 'kept'))`);
+  }
+
+  const CUT_TAKES = {
+    ...TAKES,
+    'a reserve of a user with a long name': { group: '', leaseMs: LEASE_MS, owner: 'somebody' },
+    'a reserve with a tid': { group: '', leaseMs: LEASE_MS, owner: 'bob', tids: ['t1', 't2', 't3', 't4'] },
+  };
+  const CUTS = {
+    'an element of one byte': ['e', 1],
+    'an element without its content': ['e', 21],
+    'the record of the groups of an element, of one byte,': ['g', 1],
+    'the record of the groups of an element, without its end,': ['g', 27],
+  } as const;
+
+  for (const [what, call] of Object.entries(CUT_TAKES)) {
+    for (const [damage, [field, length]] of Object.entries(CUTS)) {
+      if (field === 'g' && call.group === '') continue;
+      it(`returns ${damage} if ${what} takes it, loses none of the others, and continues behind it`, async () => {
+        const { storage } = engine;
+        const groups = [call.group, 'other'].slice(0, call.group === '' ? 1 : 2);
+        const inserts = ['a', 'b', 'c'].map((body) => newElement({ body, groups }));
+        const [, id = ''] = await storage.insert(QUEUE, inserts);
+        const repair = cutOff(id, field, length);
+        const take = () => storage.take(QUEUE, { ...call, count: 4 });
+        await assert.rejects(take(), {
+          code: 'storage-unavailable',
+          message: new RegExp(`element ${id} cannot be decoded`),
+        });
+        const { deliveries } = await take();
+        assert.deepEqual(bodyTexts(deliveries), ['a', 'c']);
+        const { ready, scheduled, reserved: held } = await storage.counts(QUEUE, call.group);
+        assert.deepEqual([ready, scheduled, held], [0, 1, call.leaseMs === null ? 0 : 2]);
+        clock.advance(LEASE_MS);
+        await commit(
+          storage,
+          QUEUE,
+          deliveries.map(({ id, lease }) => ({ id, group: call.group, token: lease?.token ?? null })),
+        );
+        // A minute later it is found again.
+        await assert.rejects(take(), { code: 'storage-unavailable' });
+        await storage.insert(QUEUE, [newElement({ body: 'd', groups })]);
+        repair();
+        clock.advance(LEASE_MS);
+        const again = (await take()).deliveries;
+        assert.deepEqual(bodyTexts(again), ['d', 'b']);
+        assert.deepEqual(
+          again.map(({ tries }) => tries),
+          [0, 0],
+        );
+      });
+    }
   }
 });

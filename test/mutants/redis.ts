@@ -178,8 +178,8 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'library/take.lua',
-        'member = waitingMember(PLAIN, maturity, seq, tries, false)',
-        'member = waitingMember(PLAIN, maturity, seq, 0 * tries, false)',
+        'member = member or waitingMember(PLAIN, maturity, seq, tries, false)',
+        'member = member or waitingMember(PLAIN, maturity, seq, 0 * tries, false)',
       ),
     ],
   },
@@ -258,6 +258,22 @@ export const REDIS: readonly Mutant[] = [
     name: 'a lease without its delivery ends as if it had one',
     suite: 'redis damage',
     edits: [inRedis('library/deliveries.lua', 'if not isReservedUntil(d, ends) then', 'if false then')],
+  },
+  {
+    name: 'the record of the groups of an element is read although it is cut off',
+    suite: 'redis damage',
+    edits: [
+      inRedis(
+        'library/groups.lua',
+        'if #text < ELEMENT_LENGTH or (#text - ELEMENT_LENGTH) % ENTRY_LENGTH > 0 then',
+        'if false then',
+      ),
+    ],
+  },
+  {
+    name: 'a reserve of an element that is cut off writes a record that is too short',
+    suite: 'redis damage',
+    edits: [inRedis('library/take.lua', 'return value and #value >= HEAD and sub', 'return value and sub')],
   },
   {
     name: 'a malformed token commits a reservation whose record has no token',

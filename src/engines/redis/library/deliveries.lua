@@ -27,10 +27,11 @@ function memberOf(gid, seq, d)
   return waitingMember(gid, d.maturity, seq, d.tries, not d.isUntouched)
 end
 
--- `text`: the record, false if there is none, or nil if it was not read yet.
+-- `text`: the record, false if there is none, or nil if it was not read yet. One that is too short is none: an error here would
+-- come after the first writes of a call.
 function readRecord(q, gid, seq, text)
   if text == nil then text = db('HGET', q.h, 'd' .. gid .. seq) end
-  if not text then return nil end
+  if not text or #text < RECORD then return nil end
   local maturity, tries, token, ends, owner, since, expiresAt, reservedAt, holder = unpackAt('>I6I4c16I6c6I6c6I6I2', text)
   return {
     maturity = maturity, tries = tries, token = token, ends = ends, owner = owner, since = since,
@@ -46,6 +47,7 @@ function recordText(d)
 end
 
 function reasonIn(record)
+  if #record < RECORD then return '' end
   return sub(record, RECORD + 1 + unpackAt('>I2', record, RECORD - 1))
 end
 
@@ -54,8 +56,8 @@ local function readUntouched(q, gid, seq)
   local d = { token = NO_TOKEN, owner = NOBODY, ends = 0, since = 0, reason = '', isUntouched = true }
   if gid == PLAIN then
     local value = readFront(q, seq)
-    if not value then return nil end
-    d.maturity, d.tries, d.expiresAt = unpackAt('>I6I4', value)
+    if not value or #value < HEAD then return nil end
+    d.maturity, d.tries = unpackAt('>I6I4', value)
     d.expiresAt = sub(value, 17, HEAD)
     return d
   end

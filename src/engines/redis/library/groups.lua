@@ -165,9 +165,11 @@ OVERDUE = 2
 local ELEMENT_LENGTH, ENTRY_LENGTH = 17, 9
 
 -- The groups remain the text that they are stored as: with tables, a change of one of 64 groups took Redis 72 µs in place of 36.
+-- Nil if there is none; and whether there is one that cannot be read.
 function readElement(q, seq)
   local text = db('HGET', q.h, 'g' .. seq)
-  if not text then return nil end
+  if not text then return nil, false end
+  if #text < ELEMENT_LENGTH or (#text - ELEMENT_LENGTH) % ENTRY_LENGTH > 0 then return nil, true end
   local element = { groups = sub(text, ELEMENT_LENGTH + 1) }
   element.insertedAt, element.age, element.tries, element.expiresAt = unpackAt('>I6I1I4c6', text)
   return element
@@ -240,10 +242,10 @@ function writeElement(q, seq, element, before)
   end
 end
 
--- Notes the new state of one group's delivery; nil: it is finished.
+-- Notes the new state of one group's delivery; nil: it is finished. Returns whether the record cannot be read.
 function changeGroup(q, seq, gid, state, maturity)
-  local element = readElement(q, seq)
-  if not element then return end
+  local element, isMalformed = readElement(q, seq)
+  if not element then return isMalformed end
   local before = elementMember(element, seq)
   setState(element, gid, state, maturity)
   if state == WAITING or state == TOUCHED then
@@ -254,6 +256,7 @@ function changeGroup(q, seq, gid, state, maturity)
     if element.expiresAt ~= NEVER then noteExpiry(q, element.expiresAt, seq) end
   end
   writeElement(q, seq, element, before)
+  return false
 end
 
 -- The first record of an element that these groups wait for.
