@@ -66,6 +66,59 @@ describe('Large elements in Redis', () => {
     assert.equal(read, 1);
   });
 
+  for (const variant of ['simple', 'list']) {
+    it(`${variant}: are returned by the takes of one call as many as one take would get; the others are worth asking again`, async () => {
+      const settings = { variant };
+      const url = server.url;
+      const sharing = redisEngine({
+        namespaces: [plain('N')],
+        clock: null,
+        prefix: freshPrefix(),
+        url,
+        settings,
+      });
+      await sharing.start();
+      const { storage } = sharing;
+      const body = Buffer.alloc(1_000_000, 'x');
+      for (let i = 0; i < 6; i++) {
+        await storage.insert(
+          QUEUE,
+          Array.from({ length: 4 }, () => newElement({ body })),
+        );
+      }
+      const take = { group: '', count: 4, leaseMs: null, maxBytes: 16_000_000 };
+      const now = storage.now(QUEUE);
+      const left = [6, 6, 6, 6, 6, 6].map(() => 4);
+      let calls = 0;
+      while (left.some((count) => count > 0)) {
+        calls++;
+        const asking = [...left.keys()].filter((i) => (left[i] ?? 0) > 0);
+        const results = await Promise.all(
+          asking.map((i) => storage.take(QUEUE, { ...take, count: left[i] ?? 0 })),
+        );
+        const taken = results.reduce((sum, { deliveries }) => sum + deliveries.length, 0);
+        assert.ok(taken > 0 && taken <= 17, `${taken} megabytes in one reply`);
+        for (const [at, { deliveries, nextDueAt, isCut = false }] of results.entries()) {
+          const i = asking[at] ?? 0;
+          left[i] = (left[i] ?? 0) - deliveries.length;
+          if (left[i] === 0) continue;
+          assert.equal(isCut, false, 'its own bound did not end it');
+          assert.ok((nextDueAt ?? Number.POSITIVE_INFINITY) <= now + 60_000);
+        }
+      }
+      assert.equal(calls, 2);
+      await sharing.stop();
+    });
+  }
+
+  it('of pages are read with those of no more than seven other pages', async () => {
+    redisCli('-p', String(server.port), 'CONFIG', 'RESETSTAT');
+    const page = { group: '', states: ['ready'], after: null, limit: 1, bodies: false } as const;
+    await Promise.all(Array.from({ length: 24 }, () => engine.storage.scan(QUEUE, page)));
+    const stats = redisCli('-p', String(server.port), 'INFO', 'commandstats');
+    assert.equal(/cmdstat_fcall:calls=(\d+)/.exec(stats)?.[1], '3');
+  });
+
   it('are read as many as a take returns', async () => {
     const read = await readBy(async () => {
       const take = { group: '', count: COUNT, leaseMs: 60_000 };

@@ -130,6 +130,10 @@ export const SUITES = {
   'redis commits': { files: ['test/contract/engines.test.ts'], pattern: 'port: redis commit and rollback ' },
   'redis transfers': { files: ['test/contract/engines.test.ts'], pattern: 'port: redis transfer ' },
   'redis takes by ids': { files: ['test/contract/engines.test.ts'], pattern: 'port: redis take by ids ' },
+  'redis large elements': {
+    files: ['test/engines/redis-large.redis.test.ts'],
+    pattern: 'of one call|of pages',
+  },
   'redis lists': {
     files: ['test/engines/redis-list.redis.test.ts'],
     pattern: 'one server (returns no more|remembers no dedup)|an item which cannot be decoded',

@@ -517,6 +517,21 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('list.ts', '    if (damaged.length > 0) await this.#putBehind(queue, damaged);\n', '')],
   },
   {
+    name: 'each pop of a call returns as many bytes as one alone',
+    suite: 'redis large elements',
+    edits: [inRedis('library/take.lua', '  call.room = call.room - (room - left)\n', '')],
+  },
+  {
+    name: 'each pop of a list in a call returns as many bytes as one alone',
+    suite: 'redis large elements',
+    edits: [inRedis('library/list.lua', '  call.room = call.room - (room - left)\n', '')],
+  },
+  {
+    name: 'a batch carries any number of pages',
+    suite: 'redis large elements',
+    edits: [inRedis('batcher.ts', ' || pageBytes > MAX_PAGE_BYTES', '')],
+  },
+  {
     name: 'a pop of a list returns any number of bytes',
     suite: 'redis lists',
     edits: [

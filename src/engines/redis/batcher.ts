@@ -107,6 +107,8 @@ interface CallOptions {
   /** Elements or references, and bytes that it sends. */
   readonly items?: number;
   readonly bytes?: number;
+  /** That the page which it returns may have. Takes need none: those of a batch share a bound in the library. */
+  readonly pageBytes?: number;
   /** Not given: its time begins now. */
   readonly deadlineAt?: number;
 }
@@ -130,6 +132,7 @@ interface BatcherContext extends RedisContext {
 /** What one batch carries at most, unless a single call is larger: a server with a larger one keeps others waiting. */
 const MAX_DELIVERIES = 1_000;
 const MAX_BYTES = 4 * 1024 * 1024;
+const MAX_PAGE_BYTES = 16 * 1024 * 1024;
 /** A queue that was not used for this long lets the server finish what it popped last. */
 const IDLE_MS = 5_000;
 const SETTLE_AGAIN_MS = 500;
@@ -648,12 +651,14 @@ class Batcher {
     let isRepeatable: boolean | null = null;
     let deliveries = 0;
     let bytes = 0;
+    let pageBytes = 0;
     let used = 0;
     for (const call of this.#waiting) {
       if (!call.isSettled) {
         deliveries += call.options.deliveries ?? call.items;
         bytes += call.bytes;
-        const isFull = deliveries > MAX_DELIVERIES || bytes > MAX_BYTES;
+        pageBytes += call.options.pageBytes ?? 0;
+        const isFull = deliveries > MAX_DELIVERIES || bytes > MAX_BYTES || pageBytes > MAX_PAGE_BYTES;
         const isRead = call.options.isRead === true;
         const isOther = !isRead && isRepeatable !== null && call.isRepeatable !== isRepeatable;
         if (calls.length > 0 && (isFull || isOther)) break;

@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { isRequestSeen, withRequestKeys } from '../../engine/request-keys.ts';
+import { SCAN_BYTES } from '../../engine/scan-cursor.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import type {
   InsertOptions,
@@ -170,7 +171,12 @@ export class ListStorage implements Storage {
     if (!states.includes('ready') || group !== PLAIN_GROUP) return NOTHING;
     const skip = after !== null && /^\d{1,15}$/.test(after) ? Number(after) : 0;
     const deadlineAt = this.#batchers.deadline(leftMs);
-    return this.#batchers.call(queue, LRANGE, { skip, limit, bodies }, { isRead: true, deadlineAt });
+    return this.#batchers.call(
+      queue,
+      LRANGE,
+      { skip, limit, bodies },
+      { isRead: true, pageBytes: SCAN_BYTES, deadlineAt },
+    );
   }
 
   async purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep> {

@@ -1,5 +1,6 @@
 import { tooManyGroups } from '../../engine/calls.ts';
 import { type GroupLimit, isBeyond, limitedGroups } from '../../engine/queue-policy.ts';
+import { SCAN_BYTES } from '../../engine/scan-cursor.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import {
   ALL_CAPABILITIES,
@@ -59,6 +60,8 @@ const READ = { isRead: true } as const;
 const PURGE_STEP = 2_000;
 /** Items that are settled in one step, for the same reason: a thousand that become dead letters take it 80 ms. */
 const SETTLE_STEP = 1_000;
+/** Elements of a page by ids that count as a page each in the size of a batch. */
+const SCANS_AT_ONCE = 8;
 
 /** The Storage port on the function library: what the operations do is in `library/`. */
 export class RedisStorage implements Storage {
@@ -189,7 +192,9 @@ export class RedisStorage implements Storage {
   scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
     if (options.ids?.length === 0) return Promise.resolve({ deliveries: [], next: null });
     const deadlineAt = this.#batchers.deadline(options.leftMs);
-    return this.#batchers.call(queue, SCAN, options, { ...READ, deadlineAt });
+    // The library ends pages at that many, but not those by ids.
+    const pageBytes = SCAN_BYTES * Math.min(options.ids?.length ?? 1, SCANS_AT_ONCE);
+    return this.#batchers.call(queue, SCAN, options, { ...READ, pageBytes, deadlineAt });
   }
 
   purge(queue: QueueKey, states: readonly DeliveryState[] = DELIVERY_STATES): Promise<PurgeStep> {

@@ -70,6 +70,8 @@ local function begin(args)
   call = {
     client = client, number = number, received = received, contact = contact, excused = excused,
     isCluster = isCluster == 1, policyText = args[2], opened = {}, died = {}, outbox = {}, wanted = {}, copied = 0,
+    -- What its takes may still return.
+    room = LARGEST_REPLY,
   }
   call.returnedFrom, call.returned = readReturned(sub(args[1], CALL_HEAD + 1))
   call.now = readTime(given)

@@ -18,7 +18,7 @@ local FIELDS_AT_ONCE = 1000
 
 -- Elements that are read at once.
 PAGE = 64
--- A take stops at this many bytes: a thousand elements of a megabyte would be a gigabyte in one reply. A page of a scan stops at an
+-- The takes of one call stop at this many bytes together: a thousand elements of a megabyte would be a gigabyte in one reply. A page of a scan stops at an
 -- eighth: `SCAN_BYTES` in engine/scan-cursor.ts.
 LARGEST_REPLY = 16 * 1024 * 1024
 
@@ -153,10 +153,12 @@ end
 -- next to each other in z. Returns the members, their elements and the bytes of those, whether `most` ended it, and the fields of an
 -- untouched pop.
 local function takeMembers(q, gid, members, areNeighbours, ends, holder, most)
-  if #members == 0 then return nothingTaken() end
-  local room, isPlainPop = most or LARGEST_REPLY, gid == PLAIN and ends == 0
-  local bounds = { left = room, most = most, isPlainPop = isPlainPop }
+  local largest = most or LARGEST_REPLY
+  local room, isPlainPop = math.min(largest, call.room), gid == PLAIN and ends == 0
+  if #members == 0 or room <= 0 then return nothingTaken() end
+  local bounds = { left = room, most = most and room, isPlainPop = isPlainPop }
   local values, left, isCut, fields, areUntouched = readElementsAt(q, members, bounds)
+  call.room = call.room - (room - left)
   for i = #members, #values + 1, -1 do members[i], fields[i] = nil, nil end
   if areNeighbours then removeFirst(q, members, #members) else spreadCall('ZREM', q.z, members) end
   if gid ~= PLAIN then
@@ -170,7 +172,7 @@ local function takeMembers(q, gid, members, areNeighbours, ends, holder, most)
   end
   if ends > 0 then reserve(q, gid, members, values, ends, holder) end
   return {
-    members = members, values = values, bytes = room - left, isCut = isCut and most, fields = areUntouched and fields or nil,
+    members = members, values = values, bytes = room - left, isCut = isCut and most == room, fields = areUntouched and fields or nil,
   }
 end
 
