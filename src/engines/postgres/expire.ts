@@ -3,6 +3,7 @@ import { EXPIRED, LEASE_EXPIRED } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { LogOnChange } from '../../util/log-on-change.ts';
 import { type Connection, ConnectionLost } from './connection.ts';
+import { FullReads } from './full-reads.ts';
 import type { Context } from './operations.ts';
 import {
   CONTENT_BYTES,
@@ -28,9 +29,8 @@ const FIRST_PAUSE_MS = 1000;
 const MAX_PAUSE_MS = 60_000;
 /** What ended so long before the last look is gone or was expired; older ones are found by the next full look. */
 const LOOK_BACK_MS = 10_000;
-/** A full look waits at least so long after the last one, and this many times as long as that took. */
+/** A full look waits at least so long after the last one. */
 const FULL_LOOK_EVERY_MS = 1000;
-const FULL_LOOK_PAUSE = 20;
 /** If a stream is locked by another node, its elements are left for another look. */
 const LOCKED_FOR_MS = 50;
 
@@ -124,9 +124,9 @@ export class Expirer {
   #isFull = true;
   #wantsFull = true;
   #passedAt = Number.NEGATIVE_INFINITY;
-  /** When the last full pass ended (monotonic), and how long it took. */
-  #fullAt = Number.NEGATIVE_INFINITY;
-  #fullCostMs = 0;
+  readonly #fullPasses = new FullReads();
+  /** How long the statements of the pass in progress have taken. */
+  #costMs = 0;
   /** The earliest moment that was added since the last look began: it may be long ago, if a pop of an element was undone. */
   #addedAt = Number.POSITIVE_INFINITY;
   #maxRows = MAX_ROWS;
@@ -176,7 +176,7 @@ export class Expirer {
     this.#nextAt = Number.POSITIVE_INFINITY;
     this.#isLookDue = true;
     this.#pass = null;
-    this.#fullAt = Number.NEGATIVE_INFINITY;
+    this.#fullPasses.forget();
   }
 
   /** One statement, sent at once. Never rejects. */
@@ -192,8 +192,8 @@ export class Expirer {
     const places = [from.leases, from.elements].flatMap(({ dueAt, seq }) => [String(dueAt), String(seq)]);
     try {
       const rows = await connection.query(EXPIRE, [...places, String(this.#maxRows), ...registry.policies]);
+      this.#costMs += monotonic() - sentAt;
       this.#read(rows);
-      if (this.#isFull) this.#fullCostMs += monotonic() - sentAt;
       this.#pauseMs = 0;
       this.#maxRows = Math.min(this.#maxRows * 2, MAX_ROWS);
       this.#failures.worked();
@@ -212,15 +212,14 @@ export class Expirer {
 
   #begin(): Looks {
     if (this.#pass !== null) return this.#pass;
-    const agoMs = this.#context.monotonic() - this.#fullAt;
-    const costs = agoMs < this.#fullCostMs * FULL_LOOK_PAUSE;
-    this.#isFull = !costs && (this.#wantsFull || agoMs >= FULL_LOOK_EVERY_MS);
+    const now = this.#context.monotonic();
+    const isOld = this.#fullPasses.agoMs(now) >= FULL_LOOK_EVERY_MS;
+    this.#isFull = this.#fullPasses.isDue(now) && (this.#wantsFull || isOld);
     this.#wantsFull &&= !this.#isFull;
     const from = { dueAt: Math.floor(Math.min(this.#passedAt - LOOK_BACK_MS, this.#addedAt - 1)), seq: 0 };
     this.#addedAt = Number.POSITIVE_INFINITY;
-    if (!this.#isFull) return { leases: from, elements: from };
-    this.#fullCostMs = 0;
-    return FULL;
+    this.#costMs = 0;
+    return this.#isFull ? FULL : { leases: from, elements: from };
   }
 
   #read(rows: readonly Row[]): void {
@@ -241,7 +240,7 @@ export class Expirer {
         if (row[6] === 'true') this.#wantsFull = true;
         if (more.size > 0) continue;
         this.#passedAt = now;
-        if (this.#isFull) this.#fullAt = monotonic();
+        if (this.#isFull) this.#fullPasses.ended(monotonic(), this.#costMs);
       } else {
         const key: QueueKey = { ns: text(row, 1), name: text(row, 2) };
         const group = text(row, 3);

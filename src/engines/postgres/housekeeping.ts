@@ -6,6 +6,7 @@ import type { Clock } from '../../util/clock.ts';
 import { LogOnChange } from '../../util/log-on-change.ts';
 import { likePattern } from '../../util/name-pattern.ts';
 import { quote } from '../../util/quote.ts';
+import { FullReads } from './full-reads.ts';
 import type { Side } from './link.ts';
 import type { DatabaseClock } from './operations.ts';
 import type { Subscription } from './registry.ts';
@@ -81,8 +82,6 @@ const SUMS_AT_ONCE = 10;
  * those of queues at rest do not keep reads behind all that is dead. Stepping over so many takes a tenth of a second.
  */
 const RENEWED_AFTER = 500_000;
-/** The next pass over all rows waits this many times as long as the last one took; until then, passes begin at the watermark. */
-const FULL_PASS_PAUSE = 20;
 /**
  * Passes that see a part of the steps each. If what waits matures at more steps than half of the rows that one statement
  * reads, about four months, no statement sees many rows of one step, and the rows would become ever more. With so many parts that
@@ -332,9 +331,8 @@ export class Housekeeping {
   #part: number | null = null;
   /** The fewest rows that a pass over all steps has seen since one over each part. */
   #fewestRows = 0;
-  /** When the last full one ended (monotonic), and how long it took. */
-  #fullPassAt = Number.NEGATIVE_INFINITY;
-  #fullPassMs = 0;
+  /** Passes over all rows; the others begin at the watermark. */
+  readonly #fullPasses = new FullReads();
 
   constructor(
     side: Side,
@@ -519,7 +517,8 @@ export class Housekeeping {
         // It may be too much for the time that a statement has: the next pass is a short one.
         this.#pass = null;
         this.#part = null;
-        if (pass.isFull) this.#noteFullPass(Math.max(this.#fullPassMs * 2, this.#clock.monotonic() - sentAt));
+        const now = this.#clock.monotonic();
+        if (pass.isFull) this.#fullPasses.failed(now, now - sentAt);
         throw error;
       }
       this.#endPass(pass);
@@ -529,7 +528,7 @@ export class Housekeeping {
 
   #startPass(): Pass {
     const startedAt = this.#clock.monotonic();
-    const isFull = startedAt - this.#fullPassAt >= this.#fullPassMs * FULL_PASS_PAUSE;
+    const isFull = this.#fullPasses.isDue(startedAt);
     return {
       startedAt,
       isFull,
@@ -547,7 +546,7 @@ export class Housekeeping {
 
   #endPass(pass: Pass): void {
     this.#pass = null;
-    if (pass.isFull) this.#noteFullPass(pass.costMs);
+    if (pass.isFull) this.#fullPasses.ended(this.#clock.monotonic(), pass.costMs);
     if (pass.part !== null) {
       this.#part = pass.part + 1 < PARTS ? pass.part + 1 : null;
       return;
@@ -560,11 +559,6 @@ export class Housekeeping {
     if (!isScattered || rows <= 2 * this.#fewestRows) return;
     this.#part = 0;
     this.#fewestRows = Number.POSITIVE_INFINITY;
-  }
-
-  #noteFullPass(costMs: number): void {
-    this.#fullPassAt = this.#clock.monotonic();
-    this.#fullPassMs = costMs;
   }
 
   async #count(query: Query): Promise<number> {

@@ -1,5 +1,6 @@
 import type { EngineLog } from '../../engine/engine.ts';
 import type { Clock } from '../../util/clock.ts';
+import { FullReads } from './full-reads.ts';
 import type { Side } from './link.ts';
 import type { Subscription } from './registry.ts';
 import { flag, number, numberOrNull, type Row, type Statement } from './statement.ts';
@@ -16,8 +17,6 @@ export const START: Place = { dueAt: Number.MIN_SAFE_INTEGER, seq: 0 };
 /** Takes between two probes, at least: a queue that hardly moves leaves nothing to step over. */
 const TAKEN_BETWEEN_PROBES = 500;
 const PROBE_EVERY_MS = 250;
-/** The next full probe waits this many times as long as the last one took, which bounds the share of time that they cost. */
-const FULL_PROBE_PAUSE = 20;
 /** Pages that a probe from the start may read before a watermark is worth its inexactness: about half a millisecond. */
 const CHEAP_PAGES = 64;
 /**
@@ -44,8 +43,7 @@ export class Watermark {
   #lowest = Number.POSITIVE_INFINITY;
   #taken = 0;
   #probedAt = Number.NEGATIVE_INFINITY;
-  #fullProbeAt = Number.NEGATIVE_INFINITY;
-  #fullCostMs = 0;
+  readonly #fullProbes = new FullReads();
 
   /** Takes and other reads of what waits begin here. */
   get place(): Place {
@@ -93,13 +91,13 @@ export class Watermark {
   probeFrom(nowMs: number): Place | null {
     if (nowMs - this.#probedAt < PROBE_EVERY_MS) return null;
     const isBusy = this.#taken >= TAKEN_BETWEEN_PROBES;
-    if (this.#isFullProbeDue(nowMs)) return this.isSet || isBusy ? START : null;
+    if (this.#fullProbes.isDue(nowMs)) return this.isSet || isBusy ? START : null;
     return this.isSet && isBusy ? this.#place : null;
   }
 
   /** How long until a full probe has been made again, ms. */
   fullProbeInMs(nowMs: number): number {
-    return Math.max(this.#fullProbeAt + this.#fullCostMs * FULL_PROBE_PAUSE - nowMs, PROBE_EVERY_MS);
+    return Math.max(this.#fullProbes.dueInMs(nowMs), PROBE_EVERY_MS);
   }
 
   /** Begins a probe. Returns the function that takes what it found; null: it failed. */
@@ -109,18 +107,12 @@ export class Watermark {
     this.#taken = 0;
     this.#probedAt = nowMs;
     return (probed) => {
-      if (isFull) {
-        this.#fullProbeAt = nowMs;
-        this.#fullCostMs = probed?.costMs ?? Math.max(this.#fullCostMs * 2, PROBE_EVERY_MS);
-      }
+      if (isFull && probed === null) this.#fullProbes.failed(nowMs, PROBE_EVERY_MS);
       if (probed === null) return;
+      if (isFull) this.#fullProbes.ended(nowMs, probed.costMs);
       this.#place = isFull && probed.pages < CHEAP_PAGES ? START : placeAt(probed);
       this.lower(this.#lowest);
     };
-  }
-
-  #isFullProbeDue(nowMs: number): boolean {
-    return nowMs - this.#fullProbeAt >= this.#fullCostMs * FULL_PROBE_PAUSE;
   }
 }
 
