@@ -4,6 +4,8 @@ import fc from 'fast-check';
 import type { Engine } from '../../src/engine/engine.ts';
 import { isKeySeen } from '../../src/engine/request-keys.ts';
 import type { Storage } from '../../src/engine/storage.ts';
+import { Batchers } from '../../src/engines/redis/batcher.ts';
+import { ExecutionError } from '../../src/engines/redis/client/executor.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import type { NewElement } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
@@ -434,6 +436,64 @@ describe('a list that holds an item which cannot be decoded', () => {
       } finally {
         await engine.stop();
       }
+    });
+  }
+
+  for (const failure of ['is rejected', 'has no reply'] as const) {
+    it(`is not lost with what a pop took, if putting it behind the others ${failure}`, async (t) => {
+      const { port, url } = await standalone();
+      const proxy = await TcpProxy.start(Number(new URL(url).port));
+      const [prefix, settings] = [freshPrefix(), { variant: 'list' }];
+      const through = `redis://127.0.0.1:${proxy.port}`;
+      const engine = redisEngine({
+        url: through,
+        namespaces: [plain('plain')],
+        clock: null,
+        prefix,
+        settings,
+      });
+      const { storage } = engine;
+      await engine.start();
+      t.after(async () => {
+        await engine.stop();
+        await proxy.stop();
+      });
+      const key = new Keys(prefix).list(queue);
+      const length = (): number => Number(redisCli('-p', String(port), 'LLEN', key));
+      /** A pop whose attempt to put an item behind the others fails. */
+      const failing = async (count: number): Promise<string[]> => {
+        const call = Batchers.prototype.call;
+        const rejects = failure === 'is rejected';
+        const mocked = t.mock.method(Batchers.prototype, 'call', function (this: Batchers, ...args: never) {
+          const [, { name }] = args as Parameters<typeof call>;
+          const full = new ExecutionError('storage-full', 'It is full.');
+          return rejects && name === 'lpush' ? Promise.reject(full) : call.apply(this, args);
+        });
+        const caught = rejects ? null : proxy.catch(/\r\nlpush\r\n/, 'deaf');
+        const popping = storage.take(queue, { ...POP, count });
+        popping.catch(() => {});
+        await caught;
+        if (!rejects) proxy.reset();
+        try {
+          return bodyTexts((await popping).deliveries);
+        } finally {
+          mocked.mock.restore();
+        }
+      };
+      const foreign = (): string => redisCli('-p', String(port), 'LPUSH', key, 'x');
+      foreign();
+      await storage.insert(queue, newElements('a', 'b'));
+      assert.deepEqual(await failing(2), ['a']);
+      assert.equal(length(), 1);
+      assert.deepEqual(bodyTexts((await storage.take(queue, POP)).deliveries), ['b']);
+      // What was certainly not stored is stored by the next pop.
+      const kept = failure === 'is rejected' ? 1 : 0;
+      assert.equal(length(), kept);
+      if (kept === 0) foreign();
+      await assert.rejects(failing(1), { code: 'outcome-unknown' });
+      assert.equal(length(), 0);
+      assert.deepEqual((await storage.take(queue, POP)).deliveries, []);
+      assert.equal(length(), kept);
     });
   }
 });

@@ -514,7 +514,18 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'an item of a list that cannot be decoded is lost',
     suite: 'redis lists',
-    edits: [inRedis('list.ts', '    if (damaged.length > 0) await this.#putBehind(queue, damaged);\n', '')],
+    edits: [
+      inRedis(
+        'list.ts',
+        'await this.#putBehind(queue, damaged, deadlineAt)',
+        'await this.#putBehind(queue, [], deadlineAt)',
+      ),
+    ],
+  },
+  {
+    name: 'an item of a list that cannot be decoded is lost if it cannot be put back at once',
+    suite: 'redis lists',
+    edits: [inRedis('list.ts', 'if (isCertain) this.#unplaced.set', 'if (!text) this.#unplaced.set')],
   },
   {
     name: 'each pop of a call returns as many bytes as one alone',

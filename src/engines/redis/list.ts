@@ -30,6 +30,7 @@ import { isSameContent } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { type Batchers, single, type Verb } from './batcher.ts';
 import type { Arg } from './client/connection.ts';
+import { ExecutionError } from './client/executor.ts';
 import { decodeContent, elementId, encodeContent } from './encoding.ts';
 import { type Keys, queueText } from './keys.ts';
 import type { Registry, Sweeper } from './registry.ts';
@@ -59,6 +60,8 @@ export class ListStorage implements Storage {
   readonly #dedupWindowMs: number;
   readonly #tag = randomBytes(6).toString('hex');
   #numbers = 0;
+  /** By queue: what was popped, cannot be decoded, and could not be put behind the others yet. */
+  readonly #unplaced = new Map<string, readonly Damaged[]>();
 
   constructor(batchers: Batchers, sweeper: Sweeper) {
     const { registry, signaller, keys, dedupWindowMs } = batchers.context;
@@ -130,28 +133,56 @@ export class ListStorage implements Storage {
     if (ids !== undefined) throw notSupported('takes by id');
     if (group !== PLAIN_GROUP) return NOTHING;
     const call = { count, maxBytes: maxBytes ?? null };
+    const deadlineAt = this.#batchers.deadline(leftMs);
     const { damaged, isHeldUp, ...taken } = await this.#batchers.call(queue, RPOP, call, {
       join: maxBytes === undefined ? 'rpop' : null,
       items: count,
-      deadlineAt: this.#batchers.deadline(leftMs),
+      deadlineAt,
     });
-    if (damaged.length > 0) await this.#putBehind(queue, damaged);
+    const isPutBehind = await this.#putBehind(queue, damaged, deadlineAt);
     if (!isHeldUp) return taken;
-    const message = 'An element at the front of the list cannot be decoded; it was put behind the others.';
-    throw new QuaysideError('storage-unavailable', message, { retryAfterMs: 1_000 });
+    const message = 'An element at the front of the list cannot be decoded';
+    if (isPutBehind) {
+      const done = 'it was put behind the others';
+      throw new QuaysideError('storage-unavailable', `${message}; ${done}.`, { retryAfterMs: 1_000 });
+    }
+    throw new ExecutionError(
+      'outcome-unknown',
+      `${message}; whether it was put behind the others is unknown.`,
+    );
   }
 
-  /** What nobody can be given goes to the left end, so that it keeps nothing else from being popped. */
-  async #putBehind(queue: QueueKey, damaged: readonly Damaged[]): Promise<void> {
+  /**
+   * What nobody can be given goes to the left end, so that it keeps nothing else from being popped. What another pop took with it
+   * is not lost if that fails. Returns whether it is done.
+   */
+  async #putBehind(queue: QueueKey, found: readonly Damaged[], deadlineAt: number): Promise<boolean> {
+    const text = queueText(queue);
+    const damaged = [...(this.#unplaced.get(text) ?? []), ...found];
+    if (damaged.length === 0) return true;
+    this.#unplaced.delete(text);
     const { log } = this.#batchers.context;
-    for (const { id, cause } of damaged) {
-      const fields = { queue: queueText(queue), id, err: cause };
+    for (const { id, cause } of found) {
+      const fields = { queue: text, id, err: cause };
       log.warn(fields, 'the content of an element cannot be decoded; it is postponed');
     }
     const items = damaged.map(({ id, item }) => ({ id, key: null, fingerprint: '', item }));
     const bytes = items.reduce((sum, { item }) => sum + item.length, 0);
     const call = { items, windowMs: this.#dedupWindowMs, onRepeat: null };
-    await this.#batchers.call(queue, LPUSH, call, { creates: true, items: items.length, bytes });
+    const options = { creates: true, items: items.length, bytes, deadlineAt };
+    try {
+      await this.#batchers.call(queue, LPUSH, call, options);
+      return true;
+    } catch (err) {
+      // Sent again, it might be there twice.
+      const isCertain = err instanceof ExecutionError && err.certain;
+      if (isCertain) this.#unplaced.set(text, [...(this.#unplaced.get(text) ?? []), ...damaged]);
+      const fields = { queue: text, ids: damaged.map(({ id }) => id), err };
+      if (isCertain)
+        log.warn(fields, 'elements that cannot be decoded are put behind the others by the next pop');
+      else log.warn(fields, 'elements that cannot be decoded are perhaps lost');
+      return false;
+    }
   }
 
   settle(): Promise<never> {
