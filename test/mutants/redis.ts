@@ -530,12 +530,12 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'each pop of a call returns as many bytes as one alone',
     suite: 'redis large elements',
-    edits: [inRedis('library/take.lua', '  call.room = call.room - (room - left)\n', '')],
+    edits: [inRedis('library/take.lua', '  call.capacity = call.capacity - (capacity - left)\n', '')],
   },
   {
     name: 'each pop of a list in a call returns as many bytes as one alone',
     suite: 'redis large elements',
-    edits: [inRedis('library/list.lua', '  call.room = call.room - (room - left)\n', '')],
+    edits: [inRedis('library/list.lua', '  call.capacity = call.capacity - (capacity - left)\n', '')],
   },
   {
     name: 'a batch carries any number of pages',

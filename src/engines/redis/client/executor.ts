@@ -226,6 +226,7 @@ export class Executor {
       );
       return execution.inTime(loading);
     }
+    // `STALE` is none of these: the library sends it to calls that were given up, which are attempted no more.
     log.warn({ engine: shown, reply: message }, 'Redis answered with an error that was not expected');
     const outcome = 'answered with an error; whether it was done is unknown';
     throw new ExecutionError('outcome-unknown', `${shown} ${outcome}.`);

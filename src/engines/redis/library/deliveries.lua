@@ -69,7 +69,7 @@ local function readUntouched(q, gid, seq)
   return d
 end
 
--- A delivery that waits or is reserved: popped ones leave their record or their element until the client is known to have
+-- A delivery that waits or is reserved: popped ones leave their record or their element until the node is known to have
 -- them.
 function findDelivery(q, gid, seq, text)
   local d = readRecord(q, gid, seq, text) or readUntouched(q, gid, seq)
@@ -151,8 +151,8 @@ local function endedLeases(q, gid)
   return membersBetween(q.z, '[l' .. gid, '(l' .. gid .. six(call.now + 1), LEASES_AT_ONCE)
 end
 
--- Whether a lease ran out while nobody could settle or extend it. A client that reaches the server ends a lease when it
--- runs out. So if a client finds one that ran out while this client could not reach the server, no client could: the
+-- Whether a lease ran out while nobody could settle or extend it. A node that reaches the server ends a lease when it
+-- runs out. So if a node finds one that ran out while this node could not reach the server, no node could: the
 -- server was unavailable. The same holds for a little longer, as those who hold leases need a moment to return.
 local function isExcused(d, ends)
   return ends < call.excused and d.since < call.contact

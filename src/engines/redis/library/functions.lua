@@ -61,7 +61,7 @@ register('_forget', function(keys)
   return 1
 end)
 
--- Small documents: a hash per kind, key -> version, a space, JSON. The client makes the version, a new one for
+-- Small documents: a hash per kind, key -> version, a space, JSON. The node makes the version, a new one for
 -- each write, so a write that is sent again is known for what it is.
 --
 -- put: <key> <version> <JSON> <'any', '-' for none, '=' and a version> <channel> <message>: 1, or 0 for a conflict

@@ -44,14 +44,14 @@ function allGroups(q)
   return found
 end
 
--- Groups that the sessions of clients still speak of: undoing a take returns deliveries there.
+-- Groups that the sessions of nodes still speak of: undoing a take returns deliveries there.
 local function groupsInSessions(q)
   local used = {}
   for _, member in ipairs(membersBetween(q.z, '[c', '(d', -1)) do
-    local client = sub(member, 8)
-    -- That of this client was settled when the call began.
-    local isSettled = client == call.client and q == call.home and call.number > 0
-    local session = not isSettled and db('HGET', q.h, 'c' .. client)
+    local node = sub(member, 8)
+    -- That of this node was settled when the call began.
+    local isSettled = node == call.node and q == call.home and call.number > 0
+    local session = not isSettled and db('HGET', q.h, 'c' .. node)
     for _, taken in ipairs(session and takesOf(session) or {}) do used[sub(taken, 2, 3)] = true end
   end
   return used
@@ -141,10 +141,10 @@ function createGroups(q, names, limit)
   return gids
 end
 
--- room <limit> <groups>: creates these groups; returns nothing, but NO_ROOM if they do not fit.
+-- room <limit> <groups>: creates these groups; returns nothing, but NO_CAPACITY if they do not fit.
 verbs.room = function(q, args, at)
   createQueue(q)
-  return createGroups(q, args[at + 1], args[at]) and '' or NO_ROOM, at + 2
+  return createGroups(q, args[at + 1], args[at]) and '' or NO_CAPACITY, at + 2
 end
 
 -- What the groups of one element do with it, as one record in addition to the element:

@@ -113,17 +113,17 @@ end
 verbs.rpop = function(q, args, at)
   local count, most = tonumber(args[at]), tonumber(args[at + 1])
   local largest = most or LARGEST_REPLY
-  local room = math.min(largest, call.room)
-  local items, left, isCut, step = {}, room, room <= 0, 1
+  local capacity = math.min(largest, call.capacity)
+  local items, left, isCut, step = {}, capacity, capacity <= 0, 1
   while #items < count and (left > 0 or most) and not isCut do
     local popped, before = db('RPOP', q.list, math.min(count - #items, step)), left
     if not popped then break end
     left, isCut = addItems(q, popped, items, left, most)
     step = nextStep(#popped, before - left, left)
   end
-  call.room = call.room - (room - left)
+  call.capacity = call.capacity - (capacity - left)
   local next = #items < count and db('LINDEX', q.list, -1)
-  return next and sub(next, 1, 6) .. (isCut and room == largest and '1' or '0') or '', at + 2, items
+  return next and sub(next, 1, 6) .. (isCut and capacity == largest and '1' or '0') or '', at + 2, items
 end
 
 verbs.rpush = function(q, args, at)

@@ -161,7 +161,7 @@ local function applyEntry(q, entry, window)
   return true
 end
 
--- apply <tag of the source> <window> <count> <entries>: returns nothing, but NO_ROOM if groups of an entry do not fit; those
+-- apply <tag of the source> <window> <count> <entries>: returns nothing, but NO_CAPACITY if groups of an entry do not fit; those
 -- before it are applied.
 verbs.apply = function(q, args, at)
   local source, window, count = args[at], tonumber(args[at + 1]), tonumber(args[at + 2])
@@ -176,7 +176,7 @@ verbs.apply = function(q, args, at)
       marks[run] = mark
     end
     if number > mark.number and outcome == '' then
-      if applyEntry(q, args[i], window) then mark.number = number else outcome = NO_ROOM end
+      if applyEntry(q, args[i], window) then mark.number = number else outcome = NO_CAPACITY end
     end
   end
   for run, mark in pairs(marks) do writeMark(q, source .. run, mark.number, mark.listedAt) end

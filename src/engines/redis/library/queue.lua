@@ -16,8 +16,8 @@
 --   g<seq>      an element of a stream: what each of its groups does with it (groups.lua)
 --   k<key>      a dedup key: seq(6) seen at(6), then the fingerprint(22) of the content if there was one; that of a request has
 --               the seq of its first element
---   c<client>   the session of a client: what its last call returned (session.lua)
---   N, p<number>, o<source><run>   the outbox: the last number, entries, and high-water marks (outbox.lua)
+--   c<node>   the session of a node: what its last call returned (session.lua)
+--   N, P, p<number>, o<source><run>   the outbox: the last number, where the last sweep ended, entries, and high-water marks (outbox.lua)
 --
 -- z, a sorted set, all scores 0, so its order is the order of the members' bytes:
 --   w<gid><maturity><seq><tries and touched>   a waiting delivery
@@ -25,7 +25,7 @@
 --   a<maturity><seq>, b<seq>                   an element of a stream that waits for some group, or is only reserved
 --   r<inserted at><seq>                        an element that retention may remove
 --   x<expires at><seq>                         an element that expires. Those of reserved or removed ones may remain.
---   k<seen at><key>, c<seen at><client>, o<seen at><source><run>   for housekeeping
+--   k<seen at><key>, c<seen at><node>, o<seen at><source><run>   for housekeeping
 --   p<to>\0<number>                            an outbox entry
 --   ~                                          keeps the key in existence
 --
@@ -65,7 +65,7 @@ call = {}
 verbs = {}
 
 -- Outcomes of settling, as `storage.ts` reads them.
-DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, LATER, NO_ROOM =
+DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, LATER, NO_CAPACITY =
   '0', '1', '2', '3', '4', '5', '6', '7', '!'
 
 function six(n)
@@ -140,7 +140,7 @@ end
 -- A queue as one call sees it. Writes of the plain paths gather here and leave by `flush`: one command for
 -- many members costs far less than one each. Order within a flush: removed before added, stored before deleted.
 function openQueue(h, z)
-  local head = db('HMGET', h, 'm', 's', 'X', 'O', 'c' .. call.client, 'R', 'B')
+  local head = db('HMGET', h, 'm', 's', 'X', 'O', 'c' .. call.node, 'R', 'B')
   local q = {
     h = h,
     z = z,
@@ -187,7 +187,7 @@ end
 -- from before the data were lost are never taken for new ones.
 function createQueue(q)
   if q.tag ~= '' then return end
-  q.tag = sub(redis.sha1hex(q.h .. call.client .. call.micros .. string.format('%.0f', call.now)), 1, 12)
+  q.tag = sub(redis.sha1hex(q.h .. call.node .. call.micros .. string.format('%.0f', call.now)), 1, 12)
   q.isNew = true
   db('HSET', q.h, 'm', q.tag)
   db('ZADD', q.z, 0, '~')

@@ -1,24 +1,26 @@
 -- One call: its keys are h and z of its queue. Arguments:
 --
---   1  client(8) number(6) received(6) sent(6) time(6) contact(6) excused(6) on a cluster(1), then what is returned: number(6),
+--   1  node(8) number(6) received(6) sent(6) time(6) contact(6) excused(6) on a cluster(1), then what is returned: number(6),
 --      and per delivery the place of its take among those of that call(2) and the number of its element(6)
 --   2  the policy of the namespace, in the form of options (queue.lua), with `from`: the queue's name as a header's value, and
 --      `groups`: those of dead letters
 --   3… verbs with their arguments
 --
--- number: 0 for a call that may be repeated as it is, else one more than the client's last for this queue.
--- received: the number up to which the client knows the outcomes. sent: its idea of the server's time.
+-- node: the object of this engine in a node's process, which has a new name after each start.
+-- number: 0 for a call that may be repeated as it is, else one more than the node's last for this queue.
+-- received: the number up to which the node knows the outcomes. sent: its idea of the server's time.
 -- time: 0, or the time to go by, for tests.
 -- returned: deliveries of a call, by the number of the call, that it took for callers who had gone when its reply came.
--- contact, excused: since when the client can reach this server, and until when leases from before may end without
+-- contact, excused: since when the node can reach this server, and until when leases from before may end without
 -- counting a try (deliveries.lua).
 --
 -- Returns { now, tag, whether the queue was created, results, elements, what died, entries of the outbox, its
--- retention if it has options of its own }. LATE and STALE are errors, and nothing was done.
+-- retention if it has options of its own }. LATE and STALE are errors, and nothing was done. STALE
+-- only comes to a call that its node has given up, as a later one has a higher number: nobody reads it.
 --
--- A session is what a client's last call returned, so that a call that is sent again is answered again and not done again.
--- A client has one call in flight per queue, so one reply is enough: a higher number says that the client knows how the
--- earlier calls ended. Bodies are not copied. What was popped stays in the hash until the client's next call; if that
+-- A session is what a node's last call returned, so that a call that is sent again is answered again and not done again.
+-- A node has one call in flight per queue, so one reply is enough: a higher number says that the node knows how the
+-- earlier calls ended. Bodies are not copied. What was popped stays in the hash until the node's next call; if that
 -- says that the reply never came, the take is undone.
 --
 --   number(6) last use(6) listed under `c` at(6), then TAKE or OTHER(1) and the result of the only verb; or, if there were several
@@ -66,12 +68,12 @@ end
 
 -- Reads what every call begins with. Returns an error if it must not run.
 local function begin(args)
-  local client, number, received, sent, given, contact, excused, isCluster = unpackAt('>c8I6I6I6I6I6I6I1', args[1])
+  local node, number, received, sent, given, contact, excused, isCluster = unpackAt('>c8I6I6I6I6I6I6I1', args[1])
   call = {
-    client = client, number = number, received = received, contact = contact, excused = excused,
+    node = node, number = number, received = received, contact = contact, excused = excused,
     isCluster = isCluster == 1, policyText = args[2], opened = {}, died = {}, outbox = {}, wanted = {}, copied = 0,
     -- What its takes may still return.
-    room = LARGEST_REPLY,
+    capacity = LARGEST_REPLY,
   }
   call.returnedFrom, call.returned = readReturned(sub(args[1], CALL_HEAD + 1))
   call.now = readTime(given)
@@ -90,7 +92,7 @@ local function openHome(keys)
   return q
 end
 
--- Ends the client's previous call for good.
+-- Ends the node's previous call for good.
 local function settlePrevious(q)
   local number = fromSix(q.session, 1)
   local returned = number == call.returnedFrom and call.returned or {}
@@ -115,7 +117,7 @@ local function runVerbs(q, args)
     if at > 3 then flush(q) end
     local result, behind, values = verbs[name](q, args, at + 1)
     results[#results + 1] = result
-    -- The elements of a page would have to be kept as well. A client that gets '' for a page scans again.
+    -- The elements of a page would have to be kept as well. A node that gets '' for a page scans again.
     kept[#results] = name == 'scan' and '' or result
     elements[#results] = values or 0
     if name == 'take' then takes[#takes + 1] = #results end
@@ -128,7 +130,7 @@ local function writeSession(q, results, takes)
   local listedAt = q.session and fromSix(q.session, 13)
   if not listedAt then
     listedAt = call.now
-    add(q, 'c' .. six(listedAt) .. call.client)
+    add(q, 'c' .. six(listedAt) .. call.node)
   end
   local head = pack('>I6I6I6', call.number, call.now, listedAt)
   local written = nil
@@ -137,7 +139,7 @@ local function writeSession(q, results, takes)
     written[#written + 1] = to
   end
   local isOne = #results == 1 and not written
-  store(q, 'c' .. call.client, isOne and head .. (takes[1] and TAKE or OTHER) .. results[1]
+  store(q, 'c' .. call.node, isOne and head .. (takes[1] and TAKE or OTHER) .. results[1]
     or head .. cmsgpack.pack({ results, takes, written }))
 end
 
@@ -163,7 +165,7 @@ end
 -- Returns again what was returned before. The session is written again as well: waiting for replicas then waits
 -- for all that came before it.
 local function repeatReply(q)
-  db('HSET', q.h, 'c' .. call.client, q.session)
+  db('HSET', q.h, 'c' .. call.node, q.session)
   local results, takes, written = readSession(q.session)
   local elements = {}
   for i = 1, #results do elements[i] = 0 end

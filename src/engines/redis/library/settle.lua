@@ -215,7 +215,7 @@ actions = {
       local targets = {}
       for i, insert in ipairs(item.inserts) do
         targets[i] = destination(insert.to, insert[3], insert.retention)
-        if not targets[i] then return NO_ROOM end
+        if not targets[i] then return NO_CAPACITY end
       end
       removeDelivery(q, item.gid, item.seq, d)
       flush(q)
@@ -267,7 +267,7 @@ actions = {
     end,
     run = function(q, item, d)
       local target = destination(item.to, item.groups, item.retention)
-      if not target then return NO_ROOM end
+      if not target then return NO_CAPACITY end
       for i = 2, #item.patch, 2 do
         if item.patch[i] == cjson.null then item.patch[i] = false end
       end

@@ -5,7 +5,7 @@
 local db, pack, unpackAt, concat, spread, sub, byte
 local register, call, verbs
 local PLAIN, HEAD, LAST, MAX_ARGUMENTS
-local DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, LATER, NO_ROOM
+local DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, LATER, NO_CAPACITY
 local six, fromSix, partsOf, spreadCall, fieldValues, membersBetween, firstMember, isEarlier, rangeOf
 local LARGE, withoutBody, storeElement, deleteElement, readFront, readFronts
 local openQueue, queueNamed, registerDue, createQueue, saveQueue

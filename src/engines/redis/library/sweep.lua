@@ -1,9 +1,9 @@
 -- sweep <dedup window>: released(1) ready(1) more(1) next lease, expiry or retention(6) next housekeeping(6); 0 for never
 -- options <options as JSON, or ''>: stored in place of those that were declared before; returns nothing
--- settle-session: does nothing itself. The call settles the client's previous one.
+-- settle-session: does nothing itself. The call settles the node's previous one.
 
 local AT_ONCE = 500
--- A session is forgotten when its client has not called for this long: longer than LATE_MS, so that no earlier call can
+-- A session is forgotten when its node has not called for this long: longer than LATE_MS, so that no earlier call can
 -- arrive any more.
 local SESSION_MS = 60000
 -- Entries that nobody relayed by then are relayed by the node that sweeps.
@@ -62,7 +62,7 @@ local function forgetSilent(q, kind, at, age, forget)
   flush(q)
 end
 
--- What a silent client popped is its own by now: whether it ever received it, nobody can say.
+-- What a silent node popped is its own by now: whether it ever received it, nobody can say.
 local function forgetSessions(q)
   forgetSilent(q, 'c', 7, SESSION_MS, function(session)
     for _, taken in ipairs(session and takesOf(session) or {}) do finishPops(q, taken) end

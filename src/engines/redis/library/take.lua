@@ -154,11 +154,11 @@ end
 -- untouched pop.
 local function takeMembers(q, gid, members, areNeighbours, ends, holder, most)
   local largest = most or LARGEST_REPLY
-  local room, isPlainPop = math.min(largest, call.room), gid == PLAIN and ends == 0
-  if #members == 0 or room <= 0 then return nothingTaken() end
-  local bounds = { left = room, most = most and room, isPlainPop = isPlainPop }
+  local capacity, isPlainPop = math.min(largest, call.capacity), gid == PLAIN and ends == 0
+  if #members == 0 or capacity <= 0 then return nothingTaken() end
+  local bounds = { left = capacity, most = most and capacity, isPlainPop = isPlainPop }
   local values, left, isCut, fields, areUntouched = readElementsAt(q, members, bounds)
-  call.room = call.room - (room - left)
+  call.capacity = call.capacity - (capacity - left)
   for i = #members, #values + 1, -1 do members[i], fields[i] = nil, nil end
   if areNeighbours then removeFirst(q, members, #members) else spreadCall('ZREM', q.z, members) end
   if gid ~= PLAIN then
@@ -172,7 +172,7 @@ local function takeMembers(q, gid, members, areNeighbours, ends, holder, most)
   end
   if ends > 0 then reserve(q, gid, members, values, ends, holder) end
   return {
-    members = members, values = values, bytes = room - left, isCut = isCut and most == room, fields = areUntouched and fields or nil,
+    members = members, values = values, bytes = capacity - left, isCut = isCut and most == capacity, fields = areUntouched and fields or nil,
   }
 end
 
@@ -273,7 +273,7 @@ local function deleteFields(q, taken)
   end
 end
 
--- The client has what it popped: nothing more is kept of it.
+-- The node has what it popped: nothing more is kept of it.
 function finishPops(q, taken)
   if byte(taken) == UNTOUCHED_POPS then deleteFields(q, taken) end
   if byte(taken) ~= POPS then return end
@@ -285,7 +285,7 @@ function finishPops(q, taken)
   end
 end
 
--- The client does not know what it took, or gave the elements of these numbers to nobody: they return to their places, and no try
+-- The node does not know what it took, or gave the elements of these numbers to nobody: they return to their places, and no try
 -- is counted.
 function undoTake(q, taken, numbers)
   local gid, ends = sub(taken, 2, 3), fromSix(taken, 4)
@@ -323,7 +323,7 @@ function undoTake(q, taken, numbers)
   end)
 end
 
--- The client has what it took, without the elements of these numbers.
+-- The node has what it took, without the elements of these numbers.
 function undoPart(q, taken, numbers)
   undoTake(q, taken, numbers)
   flush(q)
@@ -335,7 +335,7 @@ function undoPart(q, taken, numbers)
   flush(q)
 end
 
--- The elements of a take whose reply is repeated, false for one that is not the client's any more: a lease may have ended
+-- The elements of a take whose reply is repeated, false for one that is not the node's any more: a lease may have ended
 -- since, or others may have settled or removed what it held.
 function takenAgain(q, taken)
   local gid, members, fields, records = sub(taken, 2, 3), {}, {}, {}
@@ -359,9 +359,9 @@ function takenAgain(q, taken)
 end
 
 -- undo <count>, then per delivery: <group> <tag(12) seq(6) maturity(6) tries(4) inserted at(6) expires at(6)> <content>
--- <reason>; returns nothing, but NO_ROOM if the queue has more groups than fit: what is named from there on is not restored.
+-- <reason>; returns nothing, but NO_CAPACITY if the queue has more groups than fit: what is named from there on is not restored.
 --
--- Undoes pops of this client. Its session is settled before any verb runs, so what it popped is forgotten by then, and
+-- Undoes pops of this node. Its session is settled before any verb runs, so what it popped is forgotten by then, and
 -- what returns is stored as if it were new.
 
 local function restore(q, gid, seq, head, content, reason)
@@ -385,7 +385,7 @@ verbs.undo = function(q, args, at)
   createQueue(q)
   for i = at + 1, behind - 1, 4 do
     local gid, named, content, reason = createGroup(q, args[i]), args[i + 1], args[i + 2], args[i + 3]
-    if not gid then return NO_ROOM, behind end
+    if not gid then return NO_CAPACITY, behind end
     local seq, head = sub(named, 13, 18), sub(named, 19)
     if sub(named, 1, 12) ~= q.tag then
       -- The queue lost its data since: the element is new here.
