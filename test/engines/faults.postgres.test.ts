@@ -227,6 +227,68 @@ describe('PostgreSQL that fails', () => {
     await proxy.stop();
   });
 
+  it('keeps a connection whose server needs longer than calls have, as long as it replies', async (t) => {
+    const clock = new FakeClock();
+    const own = freshSchema();
+    const warnings: string[] = [];
+    const log = { info: () => {}, warn: (_: object, message: string) => void warnings.push(message) };
+    const node = await openNode(server, { schema: own, clock, log });
+    const target = queue();
+    await node.storage.insert(target, newElements('before'));
+    const [first, second] = [await session(), await session()];
+    await first.query('SELECT pg_advisory_lock(7)');
+    await second.query('SELECT pg_advisory_lock(8)');
+    // Each statement waits for the lock that is named when it begins.
+    await runSql(
+      server,
+      `CREATE TABLE ${own}.gate AS SELECT 7 AS id;
+      CREATE OR REPLACE FUNCTION ${own}.now_ms() RETURNS bigint LANGUAGE plpgsql STABLE SET lock_timeout = '1min' AS
+        $$ BEGIN PERFORM pg_advisory_xact_lock_shared(id) FROM ${own}.gate;
+        RETURN (extract(epoch FROM clock_timestamp()) * 1000)::bigint; END $$`,
+    );
+    const query = t.mock.method(Connection.prototype, 'query');
+    const calls = [
+      codeOf(node.storage.insert(target, newElements('slow'))),
+      codeOf(commit(node.storage, target, [{ id: 'none', group: '', token: null }])),
+    ];
+    await waitingFor('advisory');
+    const inserting = query.mock.calls.find(({ arguments: [{ name }] }) => name === 'insert');
+    clock.advance(3_000);
+    await runSql(server, `UPDATE ${own}.gate SET id = 8`);
+    await first.end();
+    await inserting?.result;
+    await waitingFor('advisory');
+    clock.advance(1_600);
+    assert.deepEqual(await Promise.all(calls), ['outcome-unknown', 'outcome-unknown']);
+    await second.end();
+    assert.equal((await node.storage.counts(target)).ready, 2);
+    assert.deepEqual(warnings, []);
+    await node.stop();
+    await runSql(server, `DROP SCHEMA ${own} CASCADE`);
+  });
+
+  it('replaces a connection that stopped replying also if all calls have expired soon', async () => {
+    const proxy = await TcpProxy.start(server.port);
+    const clock = new FakeClock();
+    const warnings: string[] = [];
+    const log = { info: () => {}, warn: (_: object, message: string) => void warnings.push(message) };
+    const far = await openNode(server, { schema, port: proxy.port, clock, log });
+    const swallowed = proxy.catch(/into silence/, 'deaf');
+    const insert = codeOf(far.storage.insert(queue(), newElements('into silence'), { leftMs: 1_000 }));
+    await swallowed;
+    clock.advance(1_000);
+    assert.equal(await insert, 'outcome-unknown');
+    assert.deepEqual(warnings, []);
+    clock.advance(3_000);
+    assert.deepEqual(warnings, ['PostgreSQL is unavailable']);
+    await until(async () => {
+      clock.advance(10);
+      return (await codeOf(far.ping())) === 'done';
+    });
+    await far.stop();
+    await proxy.stop();
+  });
+
   it('rejects inserts with storage-full if the disk is full, and consumers continue', async () => {
     const own = queue();
     await engine.storage.insert(own, newElements('a', 'b'));

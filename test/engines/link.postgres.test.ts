@@ -233,8 +233,9 @@ function connectionOf(
 ): Connection {
   const url = `postgres://${user}:x@127.0.0.1:${port}/postgres`;
   const options = { url, dataDir: '', namespaces: [], clock: new CountingClock(), dedupWindowMs: 1 };
+  const { clock } = options;
   const settings = readSettings({ ...options, settings: {}, log: SILENT });
   const [host] = settings.hosts;
   assert.ok(host);
-  return new Connection(settings, host, 'main', { lost, notified: () => {} });
+  return new Connection(settings, host, 'main', { clock, events: { lost, notified: () => {} } });
 }

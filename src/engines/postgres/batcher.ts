@@ -29,8 +29,6 @@ import { int4Array, type Query, type Row, type Statement } from './statement.ts'
 const ONE_ROW: CallSize = { bytes: 0, rows: 1 };
 const NO_USES: readonly GroupUse[] = [];
 
-/** A batch that takes longer has lost its server: each of its statements would have ended before. */
-const BATCH_TIMEOUT_MS = 4000;
 /** How long a batch takes at most that waits for one lock in vain: the server's limit, and what comes before and after. */
 const LOCKED_BATCH_MS = LOCK_TIMEOUT_MS * 1.25;
 /** What one batch has at most. A call that is larger by itself has a batch to itself. */
@@ -299,7 +297,6 @@ export class Batcher {
   readonly #limit = new PendingLimit();
   #pending: Call[] = [];
   #sent: readonly Call[] = [];
-  #sentAt = 0;
   /** Whether the calls' own statements are on their way, and not only what prepares them. */
   #mayBeApplied = false;
   #isRunning = false;
@@ -367,12 +364,10 @@ export class Batcher {
   }
 
   onExpired(call: Call): void {
-    const { clock, link } = this.#options;
     const isSent = this.#mayBeApplied && call.changes && this.#sent.includes(call);
     call.fail(isSent ? unknownOutcome(NO_REPLY) : unavailable(NOT_REACHABLE, NO_REPLY));
     this.#dropSettled();
-    if (this.#sent.length > 0 && clock.monotonic() - this.#sentAt > BATCH_TIMEOUT_MS)
-      link.drop('it does not reply');
+    this.#options.link.dropIfSilent();
     this.#onRest();
   }
 
@@ -446,7 +441,6 @@ export class Batcher {
   async #runBatch(connection: Connection, calls: readonly Call[]): Promise<void> {
     const { clock, expirer, onBatch } = this.#options;
     this.#sent = calls;
-    this.#sentAt = clock.monotonic();
     let batch: Batch | null = null;
     try {
       await this.#rejectGroups(connection, calls);

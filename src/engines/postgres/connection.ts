@@ -4,6 +4,7 @@ import { refusedByStore } from '../../engine/calls.ts';
 import { clockFinding, type Finding, finding } from '../../engine/engine.ts';
 import type { Host } from '../../engine/settings.ts';
 import type { QuaysideError } from '../../model/errors.ts';
+import type { Clock } from '../../util/clock.ts';
 import type { Settings } from './settings.ts';
 import { flag, number, type Parameter, type Query, type Row, type Statement, text } from './statement.ts';
 
@@ -24,7 +25,7 @@ const ALIVE: Statement = { name: 'alive', text: 'SELECT 1' };
 /** The oldest PostgreSQL that is supported, as `server_version_num` has it. */
 const OLDEST_VERSION = 140_000;
 
-/** The server cancels a statement after this time, before its call expires. */
+/** The server cancels a statement after this time. A call may expire before, as its statement waits for earlier ones. */
 const STATEMENT_TIMEOUT_MS = 3000;
 export const LOCK_TIMEOUT_MS = 1500;
 /** A node that fails between BEGIN and COMMIT must not keep its rows locked until TCP notices. */
@@ -174,11 +175,22 @@ export class Connection {
   readonly name: string;
   readonly #settings: Settings;
   readonly #client: pg.Client;
+  readonly #clock: Clock;
   #lost: ((reason: Error) => void) | null;
+  /** Statements without a reply. */
+  #pending = 0;
+  /** When the last reply came, or the first of the pending statements was sent. */
+  #repliedAt = 0;
 
   /** @param role the purpose of the connection, visible in `pg_stat_activity` */
-  constructor(settings: Settings, { host, port }: Host, role: string, events: ConnectionEvents) {
+  constructor(
+    settings: Settings,
+    { host, port }: Host,
+    role: string,
+    { clock, events }: { clock: Clock; events: ConnectionEvents },
+  ) {
     this.#settings = settings;
+    this.#clock = clock;
     this.name = `quayside ${role} ${randomBytes(6).toString('hex')}`;
     this.#lost = events.lost;
     this.#client = new pg.Client({
@@ -204,6 +216,11 @@ export class Connection {
     return this.#lost !== null;
   }
 
+  /** How long it has sent no reply although statements are pending, ms. */
+  get silentMs(): number {
+    return this.#pending === 0 ? 0 : this.#clock.monotonic() - this.#repliedAt;
+  }
+
   /**
    * Connects, sets the session up and checks the server. Its caller bounds the time, and ends it by `destroy`.
    * @throws ConnectionLost if the host does not reply; Refused, UnfitServer if the server cannot be used
@@ -221,6 +238,7 @@ export class Connection {
 
   /** @throws Refused, ConnectionLost */
   query(statement: Statement, values: readonly Parameter[]): Promise<Row[]> {
+    this.#noteSent();
     return new Promise((resolve, reject) => {
       const config = {
         name: statement.name,
@@ -229,6 +247,7 @@ export class Connection {
         rowMode: 'array' as const,
       };
       this.#client.query<(string | null)[]>(config, (error: Error | null, result) => {
+        this.#noteReply();
         if (error) reject(fromDriver(error));
         else resolve(result.rows);
       });
@@ -237,10 +256,13 @@ export class Connection {
 
   /** Executes SQL without parameters, one or several statements. @throws as `query` */
   async run(sql: string): Promise<void> {
+    this.#noteSent();
     try {
       await this.#client.query(sql);
     } catch (error) {
       throw fromDriver(error);
+    } finally {
+      this.#noteReply();
     }
   }
 
@@ -382,6 +404,16 @@ export class Connection {
         this.destroy(new ConnectionLost('a transaction could not be rolled back', reason));
       }
     }
+  }
+
+  #noteSent(): void {
+    if (this.#pending === 0) this.#repliedAt = this.#clock.monotonic();
+    this.#pending += 1;
+  }
+
+  #noteReply(): void {
+    this.#pending -= 1;
+    this.#repliedAt = this.#clock.monotonic();
   }
 
   #lose(reason: Error): void {

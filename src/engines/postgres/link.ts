@@ -27,6 +27,8 @@ const OPEN_TIMEOUT_MS = 5000;
 const START_TIMEOUT_MS = 15_000;
 /** A reconnect prepares little; the first connection may wait for another node that creates the schema. */
 const PREPARE_TIMEOUT_MS = 10_000;
+/** A connection with pending statements that sends nothing for longer has lost its server: each statement would have ended before. */
+const SILENT_MS = 4000;
 /** How long a graceful close may take before the socket is destroyed. */
 const CLOSE_TIMEOUT_MS = 1000;
 
@@ -60,6 +62,7 @@ export class Link {
   /** The name of the last connection that was ready. */
   #predecessor: string | null = null;
   #cancelRetry: CancelTimer | null = null;
+  #cancelSilence: CancelTimer | null = null;
   readonly #backoff = new Backoff(() => randomInt(RANDOM_STEPS) / RANDOM_STEPS, BACKOFF);
   /** Since the connection was lost, by host: why it could not be used. */
   readonly #reasons = new Map<Host | undefined, string>();
@@ -124,9 +127,27 @@ export class Link {
     connection.destroy();
   }
 
+  /**
+   * Drops the connection as soon as it has been silent for so long that its server must be gone. Not because a call expires: a slow
+   * server takes its time for each of several statements.
+   */
+  dropIfSilent(): void {
+    this.#cancelSilence?.();
+    this.#cancelSilence = null;
+    const silentMs = this.#connection?.silentMs ?? 0;
+    if (silentMs >= SILENT_MS) this.drop('it does not reply');
+    else if (silentMs > 0) {
+      const dueAt = this.#clock.monotonic() + SILENT_MS - silentMs;
+      this.#cancelSilence = this.#clock.after(SILENT_MS - silentMs, () =>
+        runTimer(this.#clock.monotonic() - dueAt, () => this.dropIfSilent()),
+      );
+    }
+  }
+
   async stop(): Promise<void> {
     this.#isStopped = true;
     this.#cancelRetry?.();
+    this.#cancelSilence?.();
     this.#opening?.destroy();
     await this.#retrying;
     const connection = this.#connection;
@@ -150,8 +171,11 @@ export class Link {
     this.#attempts += 1;
     if (host === undefined) throw new Error('no host is named');
     const connection = new Connection(this.#settings, host, this.#role, {
-      notified: this.#events.notified ?? ignore,
-      lost: (reason) => this.#onLost(connection, reason),
+      clock: this.#clock,
+      events: {
+        notified: this.#events.notified ?? ignore,
+        lost: (reason) => this.#onLost(connection, reason),
+      },
     });
     this.#opening = connection;
     try {
@@ -197,6 +221,7 @@ export class Link {
   #onLost(connection: Connection, reason: Error): void {
     if (this.#connection !== connection || this.#isStopped) return;
     this.#connection = null;
+    this.#cancelSilence?.();
     this.#awaySince = this.#clock.monotonic();
     this.#log.warn(
       { server: this.#settings.shown, role: this.#role, reason: reason.message },
@@ -316,7 +341,7 @@ export class Side {
     const late = Promise.withResolvers<never>();
     const endDeadline = this.#deadlines.start(() => {
       late.reject(NO_REPLY);
-      if (isSent) this.#link.drop('it does not reply');
+      if (isSent) this.#link.dropIfSilent();
     });
     this.#calls += 1;
     try {
