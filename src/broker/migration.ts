@@ -357,7 +357,7 @@ export class MigratingStorage implements Storage {
     const { deliveries } = old;
     const taken = new Set(deliveries.map(({ id }) => id));
     const left = maxBytes === undefined ? undefined : maxBytes - bytesOf(deliveries);
-    if (deliveries.length === count || old.isCut === true) return old;
+    if (deliveries.length === count || old.isCut === true || old.isLeft === true) return old;
     if (left !== undefined && left <= 0) return { deliveries, nextDueAt: LOOK_AGAIN };
     let rest: TakeResult;
     try {
@@ -385,6 +385,7 @@ export class MigratingStorage implements Storage {
       nextDueAt:
         deliveries.length + rest.deliveries.length === count ? null : earliest(old.nextDueAt, rest.nextDueAt),
       ...(rest.isCut !== undefined && { isCut: rest.isCut }),
+      ...(rest.isLeft !== undefined && { isLeft: rest.isLeft }),
     };
   }
 

@@ -359,6 +359,7 @@ export class WaitQueue {
     const match = this.#inFlight;
     if (match === null) return;
     let isShort = false;
+    let isLeft = false;
     let failure: QuaysideError | null = null;
     for (const [i, take] of match.takes.entries()) {
       const outcome = outcomes[i];
@@ -373,6 +374,7 @@ export class WaitQueue {
         continue;
       }
       const { deliveries, nextDueAt, isCut = false } = outcome.value;
+      isLeft ||= outcome.value.isLeft === true;
       this.#ns.noteTaken(this.#queue.key, meanBytes(deliveries));
       if (isCut) for (const consumer of take.consumers) consumer.isCut = true;
       if (deliveries.length < take.count) {
@@ -390,7 +392,7 @@ export class WaitQueue {
     }
     this.#inFlight = null;
     let more = this.#matchAgain + (isShort ? 0 : match.beyond);
-    if (this.#dueAt !== null && this.#dueAt <= this.#ns.clock.now()) {
+    if (isLeft || (this.#dueAt !== null && this.#dueAt <= this.#ns.clock.now())) {
       // How many elements matured during the match, too late for its takes, is unknown.
       this.#dueAt = null;
       more = MANY;

@@ -264,6 +264,8 @@ export interface TakeResult {
   readonly nextDueAt: number | null;
   /** Whether `maxBytes` ended it: another element is eligible, and would not have fit. Then `nextDueAt` is any moment that has passed. */
   readonly isCut?: boolean;
+  /** Whether takes that share its round trip left it no room: another element is eligible, and may be taken at once. */
+  readonly isLeft?: boolean;
 }
 
 /**

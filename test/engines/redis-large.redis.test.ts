@@ -2,11 +2,13 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { after, before, describe, it } from 'node:test';
+import type { Sink } from '../../src/broker/consumer.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
-import { plain } from '../support/broker.ts';
+import { systemClock } from '../../src/util/clock.ts';
+import { brokerOn, plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
@@ -110,6 +112,38 @@ describe('Large elements in Redis', () => {
       await sharing.stop();
     });
   }
+
+  it('reach every client of a round trip in which there was no room for them, although none of them waits', async () => {
+    const policy = plain('N');
+    const url = server.url;
+    const own = redisEngine({ namespaces: [policy], clock: null, prefix: freshPrefix(), url });
+    await own.start();
+    const broker = brokerOn([{ policy, engine: own }], systemClock);
+    await broker.start();
+    const body = Buffer.alloc(1_000_000, 'x');
+    for (let i = 0; i < 12; i++) {
+      await own.storage.insert(
+        QUEUE,
+        Array.from({ length: 4 }, () => newElement({ body })),
+      );
+    }
+    const queue = broker.namespace(QUEUE.ns).queue(QUEUE.name);
+    const request = { group: null, leaseMs: null, count: 8, maxBytes: 16_000_000, timeoutMs: 0, tid: null };
+    const got = await Promise.all(
+      Array.from({ length: 6 }, () => {
+        const { promise, resolve } = Promise.withResolvers<string>();
+        const sink: Sink = { deliver: () => resolve('elements'), end: ({ code }) => resolve(code) };
+        queue.get({ ...request, owner: null }, sink);
+        return promise;
+      }),
+    );
+    assert.deepEqual(
+      got,
+      Array.from({ length: 6 }, () => 'elements'),
+    );
+    await broker.stop();
+    await own.stop();
+  });
 
   it('of pages are read with those of no more than seven other pages', async () => {
     redisCli('-p', String(server.port), 'CONFIG', 'RESETSTAT');

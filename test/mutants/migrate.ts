@@ -34,8 +34,8 @@ export const MIGRATE: readonly Mutant[] = [
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
-      'if (deliveries.length === count || old.isCut === true) return old;',
-      'if (deliveries.length > 0 || old.isCut === true) return old;',
+      'if (deliveries.length === count || old.isCut === true || old.isLeft === true) return old;',
+      'if (deliveries.length > 0 || old.isCut === true || old.isLeft === true) return old;',
     ),
   },
   {

@@ -132,7 +132,7 @@ export const SUITES = {
   'redis takes by ids': { files: ['test/contract/engines.test.ts'], pattern: 'port: redis take by ids ' },
   'redis large elements': {
     files: ['test/engines/redis-large.redis.test.ts'],
-    pattern: 'of one call|of pages',
+    pattern: 'of one call|of pages|no room for them',
   },
   'redis lists': {
     files: ['test/engines/redis-list.redis.test.ts'],

@@ -538,6 +538,11 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('library/list.lua', '  call.capacity = call.capacity - (capacity - left)\n', '')],
   },
   {
+    name: 'a client that does not wait gets nothing if its round trip had no room for it',
+    suite: 'redis large elements',
+    edits: [inRedis('library/take.lua', ' + (taken.isLeft and 4 or 0)', '')],
+  },
+  {
     name: 'a batch carries any number of pages',
     suite: 'redis large elements',
     edits: [inRedis('batcher.ts', ' || pageBytes > MAX_PAGE_BYTES', '')],

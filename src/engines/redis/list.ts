@@ -299,6 +299,7 @@ interface PopCall {
 }
 
 const CUT = 0x31;
+const LEFT = 0x32;
 
 /** An item that is none of ours, or of a newer version. */
 interface Damaged {
@@ -332,6 +333,7 @@ const RPOP: Verb<PopCall, Popped> = {
         isHeldUp: deliveries.length === 0 && damaged.length > 0,
         nextDueAt: deliveries.length < count ? nextDueAt : null,
         isCut: text.at(-1) === CUT,
+        isLeft: text.at(-1) === LEFT,
       };
     });
   },

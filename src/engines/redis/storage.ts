@@ -715,6 +715,7 @@ const UNTOUCHED_POPS = 0x70;
 const FIELD_BYTES = 7;
 const NEXT_KNOWN = 1;
 const CUT = 2;
+const LEFT = 4;
 
 const tokens = new LeaseTokens();
 
@@ -763,16 +764,17 @@ const TAKE: Verb<TakeCall, TakeResult> = {
     const { deliveries, goneFrom } = readTaken(result, calls[0]?.group ?? '');
     const { text } = result;
     const flags = text.readUInt8(9);
+    const isLeft = (flags & LEFT) !== 0;
     const next = goneFrom ?? ((flags & NEXT_KNOWN) !== 0 ? text.readUIntBE(10, 6) : null);
     if (calls.length === 1) {
       const isEnough = deliveries.length >= (calls[0]?.count ?? 0) || calls[0]?.ids != null;
-      return [{ deliveries, nextDueAt: isEnough ? null : next, isCut: (flags & CUT) !== 0 }];
+      return [{ deliveries, nextDueAt: isEnough ? null : next, isCut: (flags & CUT) !== 0, isLeft }];
     }
     let from = 0;
     return calls.map(({ count }) => {
       const own = deliveries.slice(from, from + count);
       from += own.length;
-      return { deliveries: own, nextDueAt: own.length < count ? next : null };
+      return { deliveries: own, nextDueAt: own.length < count ? next : null, isLeft };
     });
   },
   numbersOf({ deliveries }) {

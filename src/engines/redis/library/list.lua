@@ -7,7 +7,7 @@
 -- first element that had it; '' for those without a key, and if a key came with other content for all others of that call,
 -- of which nothing is stored
 -- rpop <count> <bytes that no item after the first may exceed, or ''>: the items, no more than fit in a reply; if there is a next
--- one and `count` was not reached, its maturity(6) and 1 if the bytes ended it(1), else ''
+-- one and `count` was not reached, its maturity(6) and 1 if its bytes ended it, 2 if those of the call did(1), else ''
 -- rpush <count> <items>: they return to the right end; returns nothing
 -- lrange <skip> <limit>: items from the right, no more than fit in a reply; whether there are more(1)
 -- llen: the length(6), maturity(6) of the next item or ''
@@ -123,7 +123,9 @@ verbs.rpop = function(q, args, at)
   end
   call.capacity = call.capacity - (capacity - left)
   local next = #items < count and db('LINDEX', q.list, -1)
-  return next and sub(next, 1, 6) .. (isCut and capacity == largest and '1' or '0') or '', at + 2, items
+  local isOwn = isCut and capacity == largest
+  local ended = isOwn and '1' or (isCut or left <= 0) and '2' or '0'
+  return next and sub(next, 1, 6) .. ended or '', at + 2, items
 end
 
 verbs.rpush = function(q, args, at)

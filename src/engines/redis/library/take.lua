@@ -2,7 +2,7 @@
 -- each, or ''> <bytes that no element after the first may exceed, or ''>
 -- holders: 1(1) and one text for all; or 2(1) and for each place the length(2) of its text and the text
 -- Returns the elements, behind popped ones the reasons of those that were touched, as a list or, if they are small, packed; and
--- P (popped), p (popped and untouched) or R (reserved)(1) gid(2) lease end(6) next known(1), plus 2 if the bytes ended it, next
+-- P (popped), p (popped and untouched) or R (reserved)(1) gid(2) lease end(6) next known(1), plus 2 if its bytes ended it or 4 if those of the call did, next
 -- maturity(6), then the members of z that the deliveries had; of p, their fields of h: of plain deliveries without a record, maturity
 -- and tries are those of the elements. Of R, the first token(16) at its end.
 
@@ -155,7 +155,11 @@ end
 local function takeMembers(q, gid, members, areNeighbours, ends, holder, most)
   local largest = most or LARGEST_REPLY
   local capacity, isPlainPop = math.min(largest, call.capacity), gid == PLAIN and ends == 0
-  if #members == 0 or capacity <= 0 then return nothingTaken() end
+  if #members == 0 or capacity <= 0 then
+    local none = nothingTaken()
+    none.isLeft = #members > 0
+    return none
+  end
   local bounds = { left = capacity, most = most and capacity, isPlainPop = isPlainPop }
   local values, left, isCut, fields, areUntouched = readElementsAt(q, members, bounds)
   call.capacity = call.capacity - (capacity - left)
@@ -172,7 +176,8 @@ local function takeMembers(q, gid, members, areNeighbours, ends, holder, most)
   end
   if ends > 0 then reserve(q, gid, members, values, ends, holder) end
   return {
-    members = members, values = values, bytes = capacity - left, isCut = isCut and most == capacity, fields = areUntouched and fields or nil,
+    members = members, values = values, bytes = capacity - left, isCut = isCut and most == capacity, isLeft = isCut and most ~= capacity,
+    fields = areUntouched and fields or nil,
   }
 end
 
@@ -233,7 +238,7 @@ verbs.take = function(q, args, at)
   local values, pieces = taken.values, taken.fields or taken.members
   if lease == 0 and q.hasReasons then addReasons(q, gid, taken.members, values) end
   local kind = lease > 0 and RESERVES or taken.fields and UNTOUCHED_POPS or POPS
-  local flags = (next and 1 or 0) + (taken.isCut and 2 or 0)
+  local flags = (next and 1 or 0) + (taken.isCut and 2 or 0) + (taken.isLeft and 4 or 0)
   local head = pack('>I1c2I6I1I6', kind, gid or PLAIN, ends, flags, next or 0)
   pieces[0], pieces[#pieces + 1] = head, sub(holder, 1, 16)
   -- Redis hashes each byte of a text in Lua, so pieces are put together once.
