@@ -120,7 +120,8 @@ export interface Storage {
    * Housekeeping for all queues of the engine: expires leases that ran out (each a failed try with the reason
    * {@link LEASE_EXPIRED}, dead letter and retry delay included, the delay from the lease's end) and elements, applies retention, forgets old dedup keys and unused queues.
    * Bounded work per call. Returns which queues gained eligible elements by a step of the engine's own since the last sweep of this
-   * engine object, such as the dead-letter queues of settles, and when to call again (null: nothing is due).
+   * engine object, such as the dead-letter queues of settles, and when to call again (null: nothing is due). What it sends to a queue
+   * on another server of a cluster may arrive later, so that one which cannot be reached delays no other; a later sweep then names that queue.
    * Safe to call from several nodes at once.
    */
   sweep(): Promise<SweepResult>;

@@ -66,7 +66,9 @@ describe('Counts of a stream on PostgreSQL', () => {
     await open();
     assert.deepEqual(await Promise.all(counts), [1, 1, 1]);
     await listed;
-    assert.deepEqual(ended, ['counts 1', 'definitions', 'counts 2', 'counts 3']);
+    // The first count and the definitions may have come at the same moment.
+    assert.deepEqual(ended.slice(0, 2).sort(), ['counts 1', 'definitions']);
+    assert.deepEqual(ended.slice(2), ['counts 2', 'counts 3']);
   });
 
   it('include what was stored by a call that was made before', async () => {
