@@ -362,29 +362,22 @@ describe('PostgreSQL that fails', () => {
     assert.deepEqual(bodyTexts((await pop(engine, good)).deliveries), ['once']);
   });
 
-  it('returns the results of a batch whose BEGIN was cancelled if all of it was applied', async (t) => {
-    const [own, taken] = [queue(), queue()];
-    await engine.storage.insert(taken, newElements('x'));
-    cancelNext(t, 'BEGIN');
-    const [ids, { deliveries }] = await Promise.all([
-      engine.storage.insert(own, newElements('once')),
-      pop(engine, taken),
-    ]);
-    assert.deepEqual([ids.length, bodyTexts(deliveries)], [1, ['x']]);
-    assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['once']);
-  });
-
-  it('repeats a batch whose COMMIT was cancelled, outside of its aborted transaction', async (t) => {
-    const [own, taken] = [queue(), queue()];
-    await engine.storage.insert(taken, newElements('x'));
-    cancelNext(t, 'COMMIT');
-    const [ids, { deliveries }] = await Promise.all([
-      engine.storage.insert(own, newElements('once')),
-      pop(engine, taken),
-    ]);
-    assert.deepEqual([ids.length, bodyTexts(deliveries)], [1, ['x']]);
-    assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['once']);
-  });
+  for (const [command, what] of [
+    ['BEGIN', 'returns the results of a batch whose BEGIN was cancelled if all of it was applied'],
+    ['COMMIT', 'repeats a batch whose COMMIT was cancelled, outside of its aborted transaction'],
+  ] as const) {
+    it(what, async (t) => {
+      const [own, taken] = [queue(), queue()];
+      await engine.storage.insert(taken, newElements('x'));
+      cancelNext(t, command);
+      const [ids, { deliveries }] = await Promise.all([
+        engine.storage.insert(own, newElements('once')),
+        pop(engine, taken),
+      ]);
+      assert.deepEqual([ids.length, bodyTexts(deliveries)], [1, ['x']]);
+      assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['once']);
+    });
+  }
 
   it('repeats a call that PostgreSQL rejected to end a deadlock', async () => {
     const own = queue();

@@ -369,15 +369,7 @@ describe('A Redis cluster, by what its servers say of it', TIMEOUT, () => {
   async function read(...ports: number[]): Promise<Reply> {
     const clock = new FakeClock();
     const url = `redis://${ports.map((port) => `${HOST}:${port}`).join(',')}`;
-    const settings = readSettings({ url, settings: {} } as EngineOptions);
-    const topology = new Topology({
-      clock,
-      settings,
-      library: null,
-      onReady: () => {},
-      onDown: () => {},
-      onReplicas: () => {},
-    });
+    const [topology, settings] = topologyOf(clock, url);
     await topology.start();
     const log = { info: () => {}, warn: () => {} };
     const executor = new Executor({ clock, log, settings, topology }, 'none');
@@ -452,23 +444,13 @@ describe('Redis servers that accept connections and are silent', TIMEOUT, () => 
     return passedMs / 1000;
   }
 
-  const topologyOf = (clock: FakeClock, url: string): Topology => {
-    const settings = readSettings({ url, settings: {} } as EngineOptions);
-    return new Topology({
-      clock,
-      settings,
-      library: null,
-      onReady: () => {},
-      onDown: () => {},
-      onReplicas: () => {},
-    });
-  };
-
   it('delay a start by ten seconds, if no other server can be asked', async (t) => {
-    const only = await silenceOf(t, (clock, port) => topologyOf(clock, `redis://127.0.0.1:${port}`).start());
+    const only = await silenceOf(t, (clock, port) =>
+      topologyOf(clock, `redis://127.0.0.1:${port}`)[0].start(),
+    );
     assert.ok(only > 10 && only < 11, `${only} s`);
     const several = await silenceOf(t, (clock, port) =>
-      topologyOf(clock, `redis://127.0.0.1:${port},127.0.0.1:${port}`).start(),
+      topologyOf(clock, `redis://127.0.0.1:${port},127.0.0.1:${port}`)[0].start(),
     );
     assert.ok(several > 11 && several < 12.5, `${several} s`);
   });
@@ -504,4 +486,17 @@ function namesIn(packet: Buffer): string[] {
 
 function isLost(error: unknown, sent: boolean): boolean {
   return error instanceof CommandLost && error.sent === sent;
+}
+
+function topologyOf(clock: FakeClock, url: string): [Topology, Settings] {
+  const settings = readSettings({ url, settings: {} } as EngineOptions);
+  const topology = new Topology({
+    clock,
+    settings,
+    library: null,
+    onReady: () => {},
+    onDown: () => {},
+    onReplicas: () => {},
+  });
+  return [topology, settings];
 }

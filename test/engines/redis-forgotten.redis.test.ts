@@ -79,17 +79,35 @@ for (const [where, server] of [
   });
 }
 
+interface SlowNode {
+  readonly slow: Engine;
+  readonly other: Engine;
+  /** Between `slow` and its server. */
+  readonly proxy: TcpProxy;
+  readonly clock: FakeClock;
+}
+
+/** Two nodes of one Redis. */
+async function withSlowNode(run: (nodes: SlowNode) => Promise<void>): Promise<void> {
+  const { url } = await standalone();
+  const proxy = await TcpProxy.start(Number(new URL(url).port));
+  const [clock, prefix] = [new FakeClock(), freshPrefix()];
+  const [slow, other] = [`redis://127.0.0.1:${proxy.port}`, url].map((at) =>
+    redisEngine({ url: at, namespaces: NAMESPACES, clock, prefix }),
+  );
+  assert.ok(slow && other);
+  await Promise.all([slow.start(), other.start()]);
+  try {
+    await run({ slow, other, proxy, clock });
+  } finally {
+    await Promise.all([slow.stop(), other.stop()]);
+    await proxy.stop();
+  }
+}
+
 for (const step of ['forget', 'unname'] as const) {
   it(`a node that is cut off before it ${step === 'forget' ? 'deletes a queue' : 'removes the name'} keeps what is inserted before it returns`, async () => {
-    const { url } = await standalone();
-    const proxy = await TcpProxy.start(Number(new URL(url).port));
-    const [clock, prefix] = [new FakeClock(), freshPrefix()];
-    const [slow, other] = [`redis://127.0.0.1:${proxy.port}`, url].map((at) =>
-      redisEngine({ url: at, namespaces: NAMESPACES, clock, prefix }),
-    );
-    assert.ok(slow && other);
-    await Promise.all([slow.start(), other.start()]);
-    try {
+    await withSlowNode(async ({ slow, other, proxy, clock }) => {
       await other.storage.declare([named('q')]);
       clock.advance(26 * HOUR_MS);
       const caught = proxy.catch(new RegExp(`_${step}\\r\\n`), 'deaf');
@@ -100,10 +118,7 @@ for (const step of ['forget', 'unname'] as const) {
       await sweeping;
       assert.deepEqual(await other.storage.queues('plain'), ['q']);
       assert.deepEqual(bodyTexts((await other.storage.take(named('q'), POP)).deliveries), ['a']);
-    } finally {
-      await Promise.all([slow.stop(), other.stop()]);
-      await proxy.stop();
-    }
+    });
   });
 }
 
@@ -112,15 +127,7 @@ for (const [what, isReplyLost] of [
   ['is deleted by another node, and the reply is lost', true],
 ] as const) {
   it(`a new queue is listed, if after its name was made known and before its first element is stored it ${what}`, async () => {
-    const { url } = await standalone();
-    const proxy = await TcpProxy.start(Number(new URL(url).port));
-    const [clock, prefix] = [new FakeClock(), freshPrefix()];
-    const [slow, other] = [`redis://127.0.0.1:${proxy.port}`, url].map((at) =>
-      redisEngine({ url: at, namespaces: NAMESPACES, clock, prefix }),
-    );
-    assert.ok(slow && other);
-    await Promise.all([slow.start(), other.start()]);
-    try {
+    await withSlowNode(async ({ slow, other, proxy }) => {
       const caught = proxy.catch(QUEUE_CALL, 'deaf');
       const inserting = slow.storage.insert(named('fresh'), newElements('a'));
       await caught;
@@ -134,10 +141,7 @@ for (const [what, isReplyLost] of [
       await inserting;
       assert.deepEqual(await other.storage.queues('plain'), ['fresh']);
       assert.equal((await other.storage.usage('plain')).elements, 1);
-    } finally {
-      await Promise.all([slow.stop(), other.stop()]);
-      await proxy.stop();
-    }
+    });
   });
 }
 

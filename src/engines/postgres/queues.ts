@@ -192,12 +192,13 @@ function purgeOperations(): (state: DeliveryState | 'waiting') => Operation<Purg
         prepare: ([item]) => {
           if (item === undefined) throw new Error('a purge has a queue');
           const { queue, statements } = item;
-          const [rows, bytes] = [PURGED_AT_ONCE, PURGED_BYTES].map((most) => Math.floor(most / statements));
+          const rows = Math.floor(PURGED_AT_ONCE / statements);
+          const bytes = Math.floor(PURGED_BYTES / statements);
           return {
             values: [queue.whole.idText, String(rows), String(bytes)],
             read: ([row = []]) => {
               const [found, removed] = [number(row, 0), number(row, 1)];
-              return [{ removed, isDone: found < Number(rows) && removed === found }];
+              return [{ removed, isDone: found < rows && removed === found }];
             },
           };
         },

@@ -1,6 +1,7 @@
 import { CALL_TIMEOUT_MS, inTime, NOT_REACHABLE, unavailable } from '../../engine/calls.ts';
 import type { QueueCounts } from '../../engine/storage.ts';
 import type { Clock } from '../../util/clock.ts';
+import { ConcurrencyLimit } from '../../util/concurrency-limit.ts';
 import { ConnectionLost } from './connection.ts';
 import type { Side } from './link.ts';
 import type { Operation } from './operations.ts';
@@ -17,7 +18,11 @@ export class StreamCounter {
   readonly #side: Side;
   readonly #clock: Clock;
   readonly #operation: Operation<RegisteredQueue, QueueCounts>;
-  #last: Promise<unknown> = Promise.resolve();
+  readonly #turns = new ConcurrencyLimit({
+    perKey: 1,
+    maxWaiting: Number.POSITIVE_INFINITY,
+    rejection: late,
+  });
 
   constructor(side: Side, clock: Clock, operation: Operation<RegisteredQueue, QueueCounts>) {
     this.#side = side;
@@ -31,15 +36,14 @@ export class StreamCounter {
    */
   count(queue: RegisteredQueue, before: Promise<void>): Promise<QueueCounts> {
     const deadlineAt = this.#clock.monotonic() + CALL_TIMEOUT_MS;
-    const turn = this.#last;
-    const counts = Promise.all([before, turn]).then(async () => {
+    const counts = this.#turns.run('', async () => {
+      await before;
       const leftMs = deadlineAt - this.#clock.monotonic();
       if (leftMs <= 0) throw late();
       const { values, read } = this.#operation.prepare([queue], leftMs);
       const [result] = read(await this.#side.ask({ statement: this.#operation.statement, values }));
       return result as QueueCounts;
     });
-    this.#last = Promise.allSettled([turn, counts]);
     return inTime(this.#clock, counts, late);
   }
 }

@@ -188,7 +188,7 @@ export class Master {
       firstConnectMs: this.#firstConnectMs,
       setUp: async (connection) => {
         facts = await checkServer(connection, library, login.db);
-        this.#await(connection, wait ?? Math.min(1, facts.replicas));
+        this.#setWait(connection, wait ?? Math.min(1, facts.replicas));
         heartbeatsWithout = 0;
         this.noteServerTime(facts.now);
       },
@@ -207,9 +207,9 @@ export class Master {
           (replicas) => {
             heartbeatsWithout = replicas > 0 ? 0 : heartbeatsWithout + 1;
             if (wait !== null) return;
-            if (replicas > 0) this.#await(connection, 1);
+            if (replicas > 0) this.#setWait(connection, 1);
             else if (isSingle(facts) && heartbeatsWithout >= HEARTBEATS_WITHOUT_REPLICA)
-              this.#await(connection, 0);
+              this.#setWait(connection, 0);
           },
           (error: Error) => {
             if (error instanceof UnfitRedis) connection.reconnect(error);
@@ -220,7 +220,7 @@ export class Master {
   }
 
   /** From now on, changes on this connection wait for so many replicas. */
-  #await(connection: RedisConnection, wait: number): void {
+  #setWait(connection: RedisConnection, wait: number): void {
     if (connection.wait === wait) return;
     connection.wait = wait;
     if (this.#lacksReplicas === (wait === 0)) return;

@@ -18,8 +18,8 @@ local FIELDS_AT_ONCE = 1000
 
 -- Elements that are read at once.
 PAGE = 64
--- The takes of one call stop at this many bytes together: a thousand elements of a megabyte would be a gigabyte in one reply. A page of a scan stops at an
--- eighth: `SCAN_BYTES` in engine/scan-cursor.ts.
+-- The takes of one call stop at this many bytes together: a thousand elements of a megabyte would be a gigabyte in one reply.
+-- A page of a scan stops at an eighth: `SCAN_BYTES` in engine/scan-cursor.ts.
 LARGEST_REPLY = 16 * 1024 * 1024
 
 function isTouched(member)

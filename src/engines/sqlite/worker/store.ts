@@ -162,16 +162,19 @@ export class Store {
     this.#affected.set(nameOf(key), key);
   }
 
-  /** Pages of the file, and those of them that hold nothing. */
-  pageCounts(): { readonly all: number; readonly free: number } {
-    const all = Number(this.#pages.get()?.page_count);
-    return { all, free: Number(this.#freePages.get()?.freelist_count) };
+  /** Pages of the file. */
+  pages(): number {
+    return Number(this.#pages.get()?.page_count);
+  }
+
+  /** Those of them that hold nothing. */
+  freePages(): number {
+    return Number(this.#freePages.get()?.freelist_count);
   }
 
   /** What the pages take that hold something. */
   bytesInUse(): number {
-    const { all, free } = this.pageCounts();
-    return (all - free) * this.#pageBytes;
+    return (this.pages() - this.freePages()) * this.#pageBytes;
   }
 
   takeAffected(): QueueKey[] {

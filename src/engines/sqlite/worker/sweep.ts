@@ -172,7 +172,7 @@ export class Sweeper {
 
 /** Whether enough of the file is free to shrink it. */
 function isShrinkable(store: Store): boolean {
-  const { all, free } = store.pageCounts();
+  const free = store.freePages();
   if (store.space?.isTight) return free > 0;
-  return free > PAGES_KEPT && free * 4 > all;
+  return free > PAGES_KEPT && free * 4 > store.pages();
 }
