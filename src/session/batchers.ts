@@ -70,26 +70,36 @@ export class InsertBatcher<Reply> {
     return this.#unsent.size === 0 ? null : Promise.all(this.#unsent);
   }
 
+  /**
+   * Has elements stored, which `allSent` waits for.
+   * @param store calls `onSent` when the engine is given them
+   */
+  async track<T>(store: (onSent: () => void) => Promise<T>): Promise<T> {
+    const { promise: sent, resolve } = Promise.withResolvers<void>();
+    let isSent = false;
+    const storing = store(() => {
+      isSent = true;
+      resolve();
+    });
+    // It waits for the turn of its user, or for what is read to know whether its queue is full.
+    if (!isSent) {
+      this.#unsent.add(sent);
+      void sent.then(() => this.#unsent.delete(sent));
+    }
+    try {
+      return await storing;
+    } finally {
+      resolve();
+    }
+  }
+
   #insert(queue: Queue, { elements, replies, bytes }: InsertBatch<Reply>): void {
     const { work } = this.#session;
     const count = elements.length;
-    const { promise: sent, resolve } = Promise.withResolvers<void>();
-    let isSent = false;
-    const onSent = (): void => {
-      isSent = true;
-      resolve();
-    };
     work.begin(count, bytes);
-    this.#store(queue, withOwnBodies(elements), replies, onSent)
+    this.track((onSent) => this.#store(queue, withOwnBodies(elements), replies, onSent))
       .catch((error: unknown) => this.#session.fail(error))
-      .finally(() => {
-        resolve();
-        work.end(count, bytes);
-      });
-    // It waits for the turn of its user, or for what is read to know whether its queue is full.
-    if (isSent) return;
-    this.#unsent.add(sent);
-    void sent.then(() => this.#unsent.delete(sent));
+      .finally(() => work.end(count, bytes));
   }
 
   /**

@@ -120,7 +120,7 @@ export class StompSession extends ClientSession<string, string> {
     // What is sent after it must not be stored before it.
     if (storesLater) this.setPause(PAUSE.commit, true);
     try {
-      await transaction.commit(this.inserts.allSent());
+      await transaction.commit(this.inserts);
       this.confirm(receipt);
     } catch (error) {
       // Before anything returns: consumers of this session would be sent it again.
@@ -128,7 +128,8 @@ export class StompSession extends ClientSession<string, string> {
       for (const [queue, left] of transaction.left) await returnOutstanding(queue, left, true, this);
     } finally {
       this.work.end(frames + 1, bytes);
-      this.setPause(PAUSE.commit, false);
+      // Others that only store, or only settle, may end in the meantime.
+      if (storesLater) this.setPause(PAUSE.commit, false);
       if (this.isOpen) for (const consumer of this.consumers) consumer.fill();
     }
   }

@@ -3,6 +3,7 @@ import { isSettled, type RejectedOutcome, refusalOf } from '../broker/meter.ts';
 import type { Queue, SettleAction, SettleResult } from '../broker/queue.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { InsertBatcher } from '../session/batchers.ts';
 import type { Outstanding } from '../session/push-consumer.ts';
 import { isCertain } from '../session/settle-steps.ts';
 import { ownBytes, ownString } from '../util/own-bytes.ts';
@@ -74,6 +75,9 @@ export class Transactions {
     );
   }
 }
+
+/** What a session has stored. */
+type SessionInserts = Pick<InsertBatcher<unknown>, 'allSent' | 'track'>;
 
 /** A SEND of a transaction. */
 interface Send {
@@ -156,21 +160,24 @@ export class Transaction {
   /**
    * Puts everything into effect. What it settles is not outstanding any more from now on. If it settles nothing, the engine is
    * asked to store the rest in this turn.
-   * @param sent resolves when the engine has what was sent before, which is waited for before anything is acknowledged; null: it has
+   * @param inserts of its session: the engine has them before anything is acknowledged
    * @throws QuaysideError what settling and storing do, if nothing took effect; else `outcome-unknown`
    */
-  async commit(sent: Promise<unknown> | null): Promise<void> {
+  async commit(inserts: SessionInserts): Promise<void> {
     for (const one of this.#settlements) {
       one.subscription.forget([one.outstanding]);
       this.#left.add(one);
     }
     try {
       if (this.#settlements.length > 0) {
-        await sent;
+        await inserts.allSent();
         await this.#confirmHeld();
       }
-      await this.#store([...this.#sends].filter(({ queue }) => !this.#isAcknowledgedIn(queue)));
-      await this.#acknowledge();
+      await this.#store(
+        [...this.#sends].filter(({ queue }) => !this.#isAcknowledgedIn(queue)),
+        inserts,
+      );
+      await this.#acknowledge(inserts);
       await this.#rollBack();
     } catch (error) {
       throw this.#hasEffect && isCertain(error) ? doneInPart(error) : error;
@@ -200,14 +207,12 @@ export class Transaction {
     );
   }
 
-  async #store(sends: readonly Send[]): Promise<void> {
+  async #store(sends: readonly Send[], inserts: SessionInserts): Promise<void> {
     for (const send of sends) this.#sends.delete(send);
     await allEnded(
       [...Map.groupBy(sends, ({ queue }) => queue)].map(async ([queue, batch]) => {
-        await queue.insert(
-          batch.map(({ element }) => element),
-          { user: this.#user },
-        );
+        const elements = batch.map(({ element }) => element);
+        await inserts.track((onSent) => queue.insert(elements, { user: this.#user, onSent }));
         this.#hasEffect = true;
       }),
     );
@@ -220,7 +225,7 @@ export class Transaction {
     );
   }
 
-  async #acknowledge(): Promise<void> {
+  async #acknowledge(inserts: SessionInserts): Promise<void> {
     const acks = new Set(this.#settlements.filter(({ action }) => action.kind === 'finish'));
     for (const anchor of acks) {
       const { queue } = anchor.subscription;
@@ -236,7 +241,7 @@ export class Transaction {
       await this.#noteResults(together, queue.transfer(moves, this.#user));
     }
     // A namespace that began to move to another engine since the last step shares the old one with no queue any more.
-    await this.#store([...this.#sends]);
+    await this.#store([...this.#sends], inserts);
   }
 
   async #rollBack(): Promise<void> {

@@ -202,7 +202,7 @@ export const MIGRATE: readonly Mutant[] = [
   {
     name: 'a transaction forgets what it sends if a namespace begins to move in the middle of it',
     suite: 'STOMP commits',
-    edits: edit('stomp/transactions.ts', '    await this.#store([...this.#sends]);\n', ''),
+    edits: edit('stomp/transactions.ts', '    await this.#store([...this.#sends], inserts);\n', ''),
   },
   {
     name: 'a migration ends when the old engine is empty for a moment',

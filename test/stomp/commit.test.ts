@@ -265,6 +265,90 @@ describe('frames behind a COMMIT', () => {
   });
 });
 
+describe('frames behind two COMMITs', () => {
+  it('store their elements after those of the second, also if the first ends before', async () => {
+    const node = await StompNode.start();
+    const { storage } = node.engine.engine;
+    const held = Promise.withResolvers<void>();
+    try {
+      const client = await node.client();
+      await node.insert('from', 'x', 'y');
+      await client.ask('SUBSCRIBE', { destination: '/q/N/from', id: 's', ack: 'client-individual' });
+      const acks: string[] = [];
+      for (const _ of ['x', 'y']) acks.push((await client.expect('MESSAGE')).headers.get('ack') ?? '');
+      const [first = '', second = ''] = acks;
+      // That of the second: both check first that the client holds what it acknowledges.
+      replaceNext(storage, 'extend', async (real) => {
+        replaceNext(storage, 'extend', async (realSecond) => {
+          await held.promise;
+          return realSecond();
+        });
+        return real();
+      });
+      client.write(
+        Buffer.concat([
+          client.frame('BEGIN', { transaction: 'a' }),
+          client.frame('ACK', { id: first, transaction: 'a' }),
+          client.frame('COMMIT', { transaction: 'a', receipt: 'first' }),
+          client.frame('BEGIN', { transaction: 'b' }),
+          client.frame('ACK', { id: second, transaction: 'b' }),
+          client.frame('SEND', { destination: '/q/N/to', transaction: 'b' }, 'of the second'),
+          client.frame('COMMIT', { transaction: 'b' }),
+          client.frame('SEND', { destination: '/q/N/to' }, 'behind it'),
+        ]),
+      );
+      await client.receipt('first');
+      // Answered in a later turn than the one in which the first ended.
+      assert.deepEqual(await node.sizes('to'), { ready: 0, scheduled: 0, reserved: 0 });
+      held.resolve();
+      await client.disconnect();
+      const bodies = [await node.pop('to'), await node.pop('to')].map((one) =>
+        Buffer.from(one?.body ?? []).toString(),
+      );
+      assert.deepEqual(bodies, ['of the second', 'behind it']);
+    } finally {
+      held.resolve();
+      await node.stop();
+    }
+  });
+});
+
+describe('what is settled behind a COMMIT that only stores', () => {
+  for (const settles of ['an ACK', 'a COMMIT'] as const) {
+    it(`is settled after the engine has the elements, although the count of their bounded queue is read first: ${settles}`, async () => {
+      const node = await StompNode.start();
+      const { storage } = node.engine.engine;
+      let held: HeldCounts | null = null;
+      try {
+        await node.queue('results').storeOptions({ maxElements: 10 });
+        await node.insert('jobs', 'job');
+        const client = await node.client();
+        await client.ask('SUBSCRIBE', { destination: '/q/N/jobs', id: 's', ack: 'client-individual' });
+        const id = (await client.expect('MESSAGE')).headers.get('ack') ?? '';
+        held = holdCounts(storage);
+        await client.ask('BEGIN', { transaction: 't' });
+        await client.ask('SEND', { destination: '/q/N/results', transaction: 't' }, 'result');
+        client.send('COMMIT', { transaction: 't' });
+        if (settles === 'an ACK') client.send('ACK', { id });
+        else {
+          client.send('BEGIN', { transaction: 'u' });
+          client.send('ACK', { id, transaction: 'u' });
+          client.send('COMMIT', { transaction: 'u' });
+        }
+        await client.ask('BEGIN', { transaction: 'behind' });
+        await held.asked;
+        assert.deepEqual(held.calls, []);
+        held.release();
+        await client.disconnect();
+        assert.deepEqual(held.calls.slice(0, 2), ['insert', 'settle']);
+      } finally {
+        held?.end();
+        await node.stop();
+      }
+    });
+  }
+});
+
 describe('a COMMIT across two engines', () => {
   const transaction = 't';
   let here: TestEngine;
