@@ -69,16 +69,27 @@ export function copyOf(
   };
 }
 
+/** Why an element could not be forwarded, and by which exchange. */
+interface UnroutableReason {
+  readonly exchange: string;
+  /** The error that it failed with; null: none. */
+  readonly error: string | null;
+  /** Whether it returns to the queue from which it came, where the exchange finds it again. */
+  readonly isBack: boolean;
+}
+
 /**
  * An element that could not be forwarded: unchanged but for the name of the exchange that gave up on it, and the error
- * that it failed with, if there is one.
+ * that it failed with, if there is one. One that returns to its source has one hop more, or the exchange would take it for ever.
  */
 export function unroutable(
-  { body, contentType, contentEncoding, headers }: Delivery,
-  exchange: string,
+  { body, contentType, contentEncoding, headers: given }: Delivery,
+  { exchange, error, isBack }: UnroutableReason,
   groups: readonly string[],
-  error: string | null,
 ): NewElement {
+  const headers = isBack
+    ? withHeader(given, HOP_COUNT, String(historyOf({ headers: given }).hops + 1))
+    : given;
   const named = withHeader(headers, EXCHANGE_NAME, bytesOfText(exchange));
   return {
     body,

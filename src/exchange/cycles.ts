@@ -1,6 +1,10 @@
+import { NO_ROUTE } from './copies.ts';
 import type { Caller, Declaration, DeclaredQueue } from './declaration.ts';
 
-/** A declared exchange, as an edge from its source to its destinations. */
+/**
+ * A declared exchange, as an edge from its source to its destinations. If it has a selector, it also leads to the queue for elements
+ * that no destination accepted: an exchange that consumes those may bring them back.
+ */
 export interface Edge {
   readonly key: string;
   readonly declaration: Declaration;
@@ -20,7 +24,7 @@ const MAX_STEPS = 4_000;
 interface NumberedEdge {
   readonly key: string;
   readonly source: number;
-  /** Each once. */
+  /** Where its elements can go, each once. */
   readonly destinations: readonly number[];
   /** In the order of the declaration. */
   readonly declared: readonly number[];
@@ -59,7 +63,9 @@ export class ExchangeGraph {
     for (const { key, declaration } of edges) {
       const source = numberOf(declaration.src);
       const declared = declaration.dst.map(numberOf);
-      const destinations = [...new Set(declared)];
+      const hasSelector = declaration.dst.some(({ selector }) => selector !== undefined);
+      const unroutable = hasSelector ? [numberOf({ ns: declaration.src.ns, queue: NO_ROUTE })] : [];
+      const destinations = [...new Set([...declared, ...unroutable])];
       const edge = { key, source, destinations, declared };
       this.#byKey.set(key, edge);
       for (const destination of destinations) {

@@ -11,6 +11,7 @@ import {
   wrongMember,
 } from '../model/members.ts';
 import { quote } from '../util/quote.ts';
+import { TOO_MANY_HOPS } from './copies.ts';
 import type { ExchangeContext } from './exchange.ts';
 
 /** An exchange as it was declared (spec 4.2, Create payload). */
@@ -124,20 +125,21 @@ export function canonical({ src, dst, consumer }: Declaration): JsonValue {
  * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-body` for a selector
  */
 export async function checkDeclaration(
-  { src, dst, consumer }: Declaration,
+  declaration: Declaration,
   options: Pick<ExchangeContext, 'broker' | 'sandbox' | 'selectors'>,
   { name }: Caller,
   within = '',
 ): Promise<void> {
+  const { src, dst, consumer } = declaration;
   const source = namespaceAt(options, src.ns, pathWithin(within, 'src.ns'));
   for (const [i, { ns }] of dst.entries()) namespaceAt(options, ns, pathWithin(within, `dst[${i}].ns`));
   if (consumer.reserve === true && !source.capabilities.reserve) throw cannotReserve(source, within);
   checkRepeated(dst, within);
+  mustBeRunnable(declaration, options, within);
   const selectors = dst.flatMap(({ selector }, i) =>
     selector === undefined ? [] : [{ source: selector, path: pathWithin(within, `dst[${i}].selector`) }],
   );
   if (selectors.length === 0) return;
-  mustRunSelectors(dst, options, within);
   await options.sandbox.check(selectors, name);
 }
 
@@ -164,14 +166,21 @@ function checkRepeated(dst: Declaration['dst'], within: string): void {
 }
 
 /**
- * Whether this server runs the selectors of a declaration, also of a stored one.
- * @throws QuaysideError `invalid-parameter` with the path of the first selector
+ * Whether this server runs a declaration, also a stored one.
+ * @throws QuaysideError `invalid-parameter` with the path of the source's queue, or of the first selector
  */
-export function mustRunSelectors(
-  dst: Declaration['dst'],
+export function mustBeRunnable(
+  { src, dst }: Declaration,
   { selectors }: Pick<ExchangeContext, 'selectors'>,
   within = '',
 ): void {
+  if (src.queue === TOO_MANY_HOPS) {
+    const path = pathWithin(within, 'src.queue');
+    throw invalidParameter(
+      path,
+      `${path}: exchanges do not consume ${quote(TOO_MANY_HOPS)}: elements that have passed too many of them would return to it. Remove their x-hop-count with the operation set, and move them.`,
+    );
+  }
   const first = dst.findIndex(({ selector }) => selector !== undefined);
   if (selectors || first < 0) return;
   const path = pathWithin(within, `dst[${first}].selector`);

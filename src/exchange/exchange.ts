@@ -23,7 +23,7 @@ import {
   type Declaration,
   type DeclaredQueue,
   idOf,
-  mustRunSelectors,
+  mustBeRunnable,
   versionOf,
 } from './declaration.ts';
 import type { InFlightLimit } from './in-flight-limit.ts';
@@ -218,10 +218,10 @@ function continued({ declaration, counters }: Exchange, { dst }: Declaration): E
   return continuedCounters(counters, before);
 }
 
-/** A stored exchange may have been created by a server with selectors. */
-function hindranceOf({ dst }: Declaration, context: ExchangeContext): string | null {
+/** A stored exchange may have been created by a server with selectors, or by an earlier version. */
+function hindranceOf(declaration: Declaration, context: ExchangeContext): string | null {
   try {
-    mustRunSelectors(dst, context);
+    mustBeRunnable(declaration, context);
     return null;
   } catch (error) {
     if (error instanceof QuaysideError) return error.message;
@@ -698,7 +698,12 @@ class Forwarder {
   #unroutable(delivery: Delivery, why: Unroutable, error: string | null = null): Plan {
     const { route } = this.#options;
     const queue = why === 'no-route' ? route.noRoute : route.tooManyHops;
-    const element = unroutable(delivery, route.id, queue.namespace.defaultGroups, error);
+    const isBack = queue.key.name === route.source.key.name;
+    const element = unroutable(
+      delivery,
+      { exchange: route.id, error, isBack },
+      queue.namespace.defaultGroups,
+    );
     return { delivery, copies: [{ queue, element, destination: null }], unroutable: why };
   }
 

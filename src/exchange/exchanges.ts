@@ -24,7 +24,7 @@ import {
   type Declaration,
   idOf,
   idsOf,
-  mustRunSelectors,
+  mustBeRunnable,
   NODE,
   parseDeclaration,
   sameDeclaration,
@@ -296,7 +296,7 @@ export class Exchanges implements Service {
     const { caller = NODE } = request;
     const run = async (): Promise<DryRun> => {
       const tried = given ?? this.#registry.mustGet(key).exchange.declaration;
-      if (given === null) mustRunSelectors(tried.dst, this.#options);
+      if (given === null) mustBeRunnable(tried, this.#options);
       else await this.check(given, request);
       return dryRun(tried, sample, this.#options, caller);
     };
