@@ -48,7 +48,7 @@ async function run(command: ServerCommand, version: string): Promise<number> {
     }
     case 'user': {
       const { changeUser } = await import('./app/user-commands.ts');
-      return print(await changeUser(command, command.configFile, await load(), passwords));
+      return print(await changeUser(command, command.configFile, load, passwords));
     }
     case 'user-list': {
       const { listUsers } = await import('./app/user-commands.ts');
@@ -71,11 +71,17 @@ async function run(command: ServerCommand, version: string): Promise<number> {
       return hasErrors ? EXIT.failed : EXIT.done;
     }
     case 'serve': {
+      // Nothing else takes SIGHUP before the server does, nor after it has stopped: it would end the process, which systemd counts as a success.
+      let isReloadRequested = false;
+      process.on('SIGHUP', () => {
+        isReloadRequested = true;
+      });
       const loaded = await load();
       const { serve } = await import('./app/serve.ts');
       return serve({
         loaded,
         load,
+        isReloadRequested: () => isReloadRequested,
         version,
         output: process.stdout,
         exitNow: (code) => process.exit(code),

@@ -13,6 +13,8 @@ export interface ServeIo {
   readonly loaded: LoadedConfig;
   /** Reads the configuration again. */
   readonly load: () => Promise<LoadedConfig>;
+  /** Whether SIGHUP came while the configuration was loaded: it may have changed since. Not given: it did not. */
+  readonly isReloadRequested?: () => boolean;
   readonly version: string;
   readonly output: NodeJS.WritableStream;
   /** Ends the process without waiting for anything. */
@@ -45,6 +47,7 @@ export async function serve(io: ServeIo): Promise<number> {
   };
   const unfollow = followProcess(server, log, io, { end, onReload });
   changes = start();
+  if (io.isReloadRequested?.()) onReload();
   const [ended] = await Promise.allSettled([Promise.race([changes, ending]).then(() => ending)]);
   const isStopped = await stopInTime(server, config, log, io);
   removePidFile(pidFile, log);

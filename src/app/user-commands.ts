@@ -44,28 +44,40 @@ const DONE = {
 /**
  * `user add`, `passwd`, `rights`, `remove`: changes a user where it is stored, in the configuration file or in `users.json`.
  * Returns the text to show.
+ * @param load reads the configuration
  * @throws CommandFailed
  */
 export async function changeUser(
   change: UserChange,
   configFile: string | null,
-  loaded: LoadedConfig,
+  load: () => Promise<LoadedConfig>,
   passwords: PasswordSource,
 ): Promise<string> {
   const { name, verb } = change;
   try {
+    const before = await load();
+    const user = userToChange(await findStore(before, configFile), change);
+    const members = await membersOf(change, user, before, passwords);
+    // Others may have changed users while the password was typed.
+    const loaded = await load();
     const store = await findStore(loaded, configFile);
-    const user = store.users.find((one) => one.name === name) ?? null;
-    if (verb === 'add' && user !== null) throw new CommandFailed(`There is a user ${quote(name)} already.`);
-    if (verb !== 'add' && user === null) throw unknownUser(name, store);
-    store.check(name, verb);
-    await store.edit(name, await membersOf(change, user, loaded, passwords));
+    userToChange(store, change);
+    await store.edit(name, members);
     return `User ${name} ${DONE[verb]} ${store.path}. ${reloadHint(loaded)}\n`;
   } catch (error) {
     if (error instanceof UsersNotEditable) throw new CommandFailed(error.message);
     const { code, message } = error as NodeJS.ErrnoException;
     throw code === undefined ? error : new CommandFailed(message);
   }
+}
+
+/** The user before the change; null: it is to be added. @throws CommandFailed if the change is not possible */
+function userToChange(store: UserStore, { name, verb }: UserChange): UserDefinition | null {
+  const user = store.users.find((one) => one.name === name) ?? null;
+  if (verb === 'add' && user !== null) throw new CommandFailed(`There is a user ${quote(name)} already.`);
+  if (verb !== 'add' && user === null) throw unknownUser(name, store);
+  store.check(name, verb);
+  return user;
 }
 
 /** `user list`: the users with their rights, one line each. */

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { readFile, stat } from 'node:fs/promises';
+import { open, readFile, stat } from 'node:fs/promises';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
@@ -67,6 +67,24 @@ describe('The start', () => {
     }
     client.close();
     assert.deepEqual(types, ['sqlite:simple', 'sqlite:stream']);
+  });
+
+  it('survives a SIGHUP while it reads its configuration, and reads it again when it serves', async () => {
+    await run('mkfifo', [folder.file('q.yaml')]);
+    const program = folder.launch(['--config', 'q.yaml'], { env: { QUAYSIDE_HTTP__PORT: '0' } });
+    // Opened as soon as the program reads it.
+    const first = await open(folder.file('q.yaml'), 'w');
+    program.signal('SIGHUP');
+    await first.writeFile('http: { users: { ann: first } }');
+    await first.close();
+    await program.says(/listens on/);
+    const second = await open(folder.file('q.yaml'), 'w');
+    await second.writeFile('http: { users: { bob: second } }');
+    await second.close();
+    await program.logs((lines) => lines.some(({ event }) => event === 'reload'));
+    assert.equal(await statusAs(program, 'bob:second'), 200);
+    assert.equal(await statusAs(program, 'ann:first'), 401);
+    assert.equal(await program.stop(), 0);
   });
 
   it('after reset-admin takes the new password, on SIGHUP and at the next start', async () => {

@@ -35,7 +35,7 @@ describe('quayside user', () => {
 
   async function run(change: UserChange, env = {}, configFile: string | null = file): Promise<string> {
     const passwords = { input: Readable.from(['a long enough password\n']), ask: new PassThrough() };
-    return changeUser(change, configFile, await load(env, configFile), passwords);
+    return changeUser(change, configFile, () => load(env, configFile), passwords);
   }
 
   const add = (name: string, rights: Record<string, string[]> | null = { N: ['read'] }): UserChange => ({
@@ -98,6 +98,38 @@ describe('quayside user', () => {
     assert.equal(await list(), 'bob  N=browse  sees no bodies\n');
     assert.equal((await stat(users)).mode & 0o777, 0o600);
   });
+
+  for (const [where, configFile] of [
+    ['users.json', null],
+    ['the configuration file', 'q.yaml'],
+  ] as const) {
+    it(`keeps what others change in ${where} while a password is typed`, async () => {
+      await writeFile(join(folder, 'users.json'), JSON.stringify({ admin: { password: HASH } }));
+      await writeFile(file, YAML);
+      const path = configFile && join(folder, configFile);
+      const begin = async (change: UserChange) => {
+        const reading = Promise.withResolvers<void>();
+        const input = new Readable({ read: () => reading.resolve() });
+        const passwords = { input, ask: new PassThrough() };
+        const done = changeUser(change, path, () => load({}, path), passwords);
+        await reading.promise;
+        return {
+          type: () => {
+            input.push('a long enough password\n');
+            input.push(null);
+            return done;
+          },
+        };
+      };
+      const slow = await begin(add('slow'));
+      const same = await begin(add('quick'));
+      await run(add('quick'), {}, path);
+      const before = await listUsers(path, await load({}, path), true);
+      await slow.type();
+      await assert.rejects(same.type(), /^Error: There is a user "quick" already\.$/);
+      assert.equal(await listUsers(path, await load({}, path), true), `${before}slow  N=read\n`);
+    });
+  }
 
   it('changes nothing that it cannot, and says why', async () => {
     const cases: readonly (readonly [UserChange, RegExp, { yaml?: string; env?: object }?])[] = [
