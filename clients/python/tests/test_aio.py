@@ -364,6 +364,44 @@ class Workers(AioTest):
         await worker.stop()
         self.assertEqual(await running, Stopped(0, 0))
 
+    async def test_a_run_that_is_cancelled_stops_the_worker(self) -> None:
+        await self.queue.insert("hang")
+        started = asyncio.Event()
+        stops: list[str] = []
+
+        async def handle(job: Reservation[Any]) -> None:
+            started.set()
+            await asyncio.Event().wait()
+
+        worker = Worker(self.queue, handle).on("stopped", lambda: stops.append("stopped"))
+        running = asyncio.ensure_future(worker.run(grace=0))
+        await started.wait()
+        running.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await running
+        self.assertEqual(stops, ["stopped"])
+        self.assertEqual((await self.queue.status()).ready, 1)
+
+    async def test_a_worker_that_is_stopped_without_a_grace_period_ends_its_request_on_the_server(self) -> None:
+        async def handle(job: Reservation[Any]) -> None:
+            raise AssertionError("there is none")
+
+        worker = Worker(self.queue, handle).start()
+        waiting = Request("GET", f"/q/{self.queue.name}/consumers")
+        while (await self.client.send(waiting)).body == b"[]":
+            pass
+        cancelled: list[str] = []
+        cancel = self.queue.cancel
+
+        async def note(consumer: str, timeout: float) -> None:
+            cancelled.append(consumer)
+            await cancel(consumer, timeout)
+
+        with mock.patch.object(self.queue, "cancel", note):
+            self.assertEqual(await worker.stop(grace=0), Stopped(0, 0))
+        self.assertEqual(len(cancelled), 1)
+        self.assertEqual((await self.client.send(waiting)).body, b"[]")
+
     async def test_stop_returns_the_jobs_of_handlers_that_do_not_end(self) -> None:
         await self.queue.insert("hang")
         started = asyncio.Event()

@@ -8,12 +8,14 @@ import http.server
 import json
 import os
 import select
+import signal
 import socket
 import threading
 import time
 import unittest
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import quayside.aio
 from quayside import (
@@ -465,6 +467,40 @@ class Transports(unittest.TestCase):
                 queue.insert("a")
             self.assertEqual([connection.sock for connection in stale], [None] * 3)
             self.assertEqual(len(idle), 1)
+
+    def test_a_client_may_be_closed_by_a_signal_at_any_moment_of_a_call(self) -> None:
+        with PortServer() as server:
+            for moment in range(2):
+                client = Quayside(server.url)
+                queue = client.queue("N/q")
+                server.together = threading.Barrier(2)
+                threads = [threading.Thread(target=queue.insert, args=["a"]) for _ in range(2)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                server.together = None
+                checks = 0
+
+                def check(connection: Any) -> bool:
+                    nonlocal checks
+                    # Of the connection that is used, and of one that stays idle, when the first one is back.
+                    if checks == moment:
+                        signal.raise_signal(signal.SIGUSR1)
+                    checks += 1
+                    return is_readable(connection)
+
+                before = signal.signal(signal.SIGUSR1, lambda *_: client.close())
+                self.addCleanup(signal.signal, signal.SIGUSR1, before)
+                with patch("quayside.transport.is_readable", check):
+                    self.assertTrue(queue.insert("b").isdecimal())
+                self.assertEqual([connection.sock for connection in client._transport._idle], [])
+                with self.assertRaises(StoppedError):
+                    queue.insert("c")
+
+    def test_a_call_may_have_no_end(self) -> None:
+        for result, _ in run_both(lambda queue: queue.pop(timeout=float("inf")), answer(TAKEN)):
+            self.assertEqual(result.data, "body")
 
     def test_a_response_that_was_cut_off_anywhere_is_not_taken_for_an_empty_queue(self) -> None:
         whole = answer(TAKEN)

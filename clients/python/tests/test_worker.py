@@ -23,7 +23,8 @@ from quayside import (
     Worker,
     aio,
 )
-from quayside.protocol import Settlement
+from quayside.protocol import Request, Settlement
+from quayside.working import pause_after
 
 from .support import URL, ClientTest
 
@@ -350,12 +351,20 @@ class Workers(ClientTest):
             return settle(settlements, timeout)
 
         stopped: list[Stopped] = []
-        with patch.object(self.queue, "settle", slow):
-            worker = Worker(self.queue, lambda job: None, concurrency=1).start()
+        grace_over = threading.Event()
+        worker = Worker(self.queue, lambda job: None, concurrency=1)
+        give_up = worker._give_up
+
+        def give_up_the_rest(jobs: Any) -> Any:
+            grace_over.set()
+            return give_up(jobs)
+
+        with patch.object(self.queue, "settle", slow), patch.object(worker, "_give_up", give_up_the_rest):
+            worker.start()
             settling.wait()
             stopping = threading.Thread(target=lambda: stopped.append(worker.stop(grace=0)))
             stopping.start()
-            worker._ended.wait()
+            grace_over.wait()
             may_settle.set()
             stopping.join()
         self.assertEqual(stopped, [Stopped(finished=1, returned=0)])
@@ -380,6 +389,93 @@ class Workers(ClientTest):
         worker = Worker(self.queue, handle).on("committed", lambda job, seconds: done.set())
         worker.run()
         done.wait()
+        self.assertEqual(self.queue.status().total, 0)
+
+    def test_handlers_that_stop_the_worker_at_the_same_time_do_not_wait_for_each_other(self) -> None:
+        self.queue.insert_many([0, 1, 2])
+        together = threading.Barrier(3)
+
+        def handle(job: Reservation[Any]) -> None:
+            together.wait()
+            worker.stop(grace=3600)
+
+        with Quayside() as client:
+            worker = Worker(client.queue(self.queue.name), handle, concurrency=3)
+            self.assertEqual(worker.run(), Stopped(finished=3, returned=0))
+        self.assertEqual(self.queue.status().total, 0)
+
+    def test_run_waits_for_the_job_of_a_handler_that_stopped_the_worker_and_renews_its_lease(self) -> None:
+        self.queue.insert("long")
+        lost: list[bool] = []
+
+        def handle(job: Reservation[Any]) -> None:
+            worker.stop(grace=3600)
+            ends = {job.lease_until}
+            while len(ends) < 3 and not job.lost.wait(0.01):
+                ends.add(job.lease_until)
+            lost.append(job.lost.is_set())
+
+        with Quayside() as client:
+            worker = Worker(client.queue(self.queue.name), handle, lease=0.9)
+            self.assertEqual(worker.run(), Stopped(finished=1, returned=0))
+        self.assertEqual(lost, [False])
+        self.assertEqual(self.queue.status().total, 0)
+
+    def test_a_later_stop_may_shorten_the_grace_period(self) -> None:
+        self.queue.insert("hang")
+        hanging = threading.Event()
+
+        def handle(job: Reservation[Any]) -> None:
+            hanging.set()
+            job.lost.wait()
+
+        worker = Worker(self.queue, handle).start()
+        hanging.wait()
+        patient = threading.Thread(target=worker.stop, args=(float("inf"),))
+        patient.start()
+        worker._stopping.wait()
+        self.assertEqual(worker.stop(grace=0), Stopped(finished=0, returned=1))
+        patient.join()
+        self.assertEqual(self.queue.status().ready, 1)
+
+    def test_a_worker_that_is_stopped_without_a_grace_period_takes_nothing_more(self) -> None:
+        worker = Worker(self.queue, lambda job: None).start()
+        waiting = Request("GET", f"/q/{self.queue.name}/consumers")
+        while self.client.send(waiting, None).body == b"[]":
+            pass
+        self.assertEqual(worker.stop(grace=0), Stopped(0, 0))
+        self.assertEqual(self.client.send(waiting, None).body, b"[]")
+
+    def test_a_worker_takes_again_when_the_server_asks_for_it_but_not_with_all_others_at_once(self) -> None:
+        pauses: list[float] = []
+        enough = threading.Event()
+
+        def busy(*args: Any, **options: Any) -> Any:
+            raise QuaysideError("overloaded", "busy", status=503, retry_after=3.0 if len(pauses) < 4 else 3600.0)
+
+        def wait(seconds: float) -> bool:
+            pauses.append(seconds)
+            if len(pauses) == 5:
+                enough.set()
+            return False
+
+        worker = Worker(self.queue, lambda job: None).on("error", lambda error: None)
+        with patch.object(self.queue, "take_once", busy), patch.object(worker._stopping, "wait", wait), worker:
+            enough.wait()
+        self.assertEqual(pauses[:5], [3.0, 3.0, 3.0, 3.0, 5.0])
+        refused = QuaysideError("forbidden", "no right", status=403)
+        many = {pause_after(1, refused) for _ in range(100)}
+        self.assertGreater(len(many), 50)
+        self.assertLessEqual(max(many), 0.1)
+        self.assertGreaterEqual(min(many), 0.05)
+
+    def test_a_listener_that_exits_ends_no_thread_of_the_worker(self) -> None:
+        self.queue.insert("x")
+        done = threading.Event()
+        worker = Worker(self.queue, lambda job: None)
+        worker.on("taken", lambda job: sys.exit(1)).on("committed", lambda job, seconds: done.set())
+        with self.assertLogs("quayside", "ERROR"), worker:
+            done.wait()
         self.assertEqual(self.queue.status().total, 0)
 
     def test_a_worker_that_is_stopped_while_nothing_came_returns_nothing(self) -> None:

@@ -21,6 +21,10 @@ from .errors import ConnectionError, Outcome, QuaysideError, StoppedError, Timeo
 from .protocol import Request, Response, Server, head_of
 
 
+#: A socket takes no timeout of more than 2**31 milliseconds.
+LONGEST_TIMEOUT = 2_000_000.0
+
+
 class Transport:
     """Idle connections to one server, shared by all threads."""
 
@@ -28,7 +32,8 @@ class Transport:
         self._server = server
         self._authorize = authorize
         self._tls = tls if tls is not None or server.scheme == "http" else ssl.create_default_context()
-        self._lock = threading.Lock()
+        #: A handler of a signal may close the client while its own thread holds it.
+        self._lock = threading.RLock()
         self._idle: list[http.client.HTTPConnection] = []
         self._is_closed = False
         self._is_closing = False
@@ -108,7 +113,7 @@ class Transport:
                 return connection
             # The server has closed it, or sent what nobody asked for.
             connection.close()
-        connection = self._new(timeout)
+        connection = self._new(min(timeout, LONGEST_TIMEOUT))
         try:
             connection.connect()
         except OSError as error:
@@ -119,7 +124,7 @@ class Transport:
     def leave_to_parent(self) -> None:
         """In the child of a fork: two processes on one connection would read each other's responses."""
         # A thread that exists in the parent alone may hold the lock, or be in the middle of a call.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._calls_changed = threading.Condition()
         self._calls = []
         idle, self._idle = self._idle, []
@@ -132,17 +137,15 @@ class Transport:
         return http.client.HTTPSConnection(self._server.host, self._server.port, timeout=timeout, context=self._tls)
 
     def _release(self, connection: http.client.HTTPConnection) -> None:
-        unused = None
         with self._lock:
+            # The last one is used next. Of a moment with many calls, the first ones would remain, closed by the server.
+            unused = [first for first in self._idle[:1] if is_readable(first)]
+            self._idle.append(connection)
             if self._is_closed:
-                unused = connection
-            else:
-                # The last one is used next. Of a moment with many calls, the first ones would remain, closed by the server.
-                if self._idle and is_readable(self._idle[0]):
-                    unused = self._idle.pop(0)
-                self._idle.append(connection)
-        if unused is not None:
-            unused.close()
+                unused = list(self._idle)
+            self._idle[:] = [idle for idle in self._idle if idle not in unused]
+        for idle in unused:
+            idle.close()
 
     def _failure(self, what: str, error: Exception, outcome: Outcome) -> QuaysideError:
         message = f"The connection to {self._server.authority} {what}: {str(error) or type(error).__name__}"
@@ -208,10 +211,13 @@ class TimedReader(io.RawIOBase):
 
 
 def until(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.001)
+    return min(max(deadline - time.monotonic(), 0.001), LONGEST_TIMEOUT)
 
 
 def is_readable(connection: http.client.HTTPConnection) -> bool:
+    if connection.sock is None:
+        # A handler of a signal has closed it.
+        return True
     with selectors.DefaultSelector() as selector:
         selector.register(connection.sock, selectors.EVENT_READ)
         return bool(selector.select(0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import queue as queues
 import signal
 import threading
@@ -81,7 +82,10 @@ class Worker(Generic[T]):
         self._takes = 0
         #: Why `run` ends: a signal, or 0. A SimpleQueue may be used in a signal handler; an Event may deadlock there.
         self._received: queues.SimpleQueue[int] = queues.SimpleQueue()
-        self._stop_lock = threading.Lock()
+        #: The earliest of all calls of `stop`.
+        self._grace_until = math.inf
+        #: Of the thread that waits for the jobs. A handler of a signal may stop the worker while its own thread does so.
+        self._stop_lock = threading.RLock()
         self._ended = threading.Event()
         self._finished = 0
         self._returned = 0
@@ -139,29 +143,41 @@ class Worker(Generic[T]):
 
         A commit or rollback that is being sent then is waited for, as long as a call may take.
         """
-        with self._stop_lock:
-            if not self._ended.is_set():
-                self._stop(grace)
-        return Stopped(self._finished, self._returned)
-
-    def _stop(self, grace: float) -> None:
-        until = time.monotonic() + grace
-        self._received.put(0)
         with self._changed:
+            self._grace_until = min(self._grace_until, time.monotonic() + grace)
             self._stopping.set()
             self._changed.notify_all()
-        self._end_take(until)
+            is_of_job = any(run.thread == threading.get_ident() for run in self._active.values())
+        self._received.put(0)
+        # Another thread that stops the worker waits for the job of this one.
+        if self._stop_lock.acquire(blocking=not is_of_job):
+            try:
+                self._stop()
+            finally:
+                self._stop_lock.release()
+        return Stopped(self._finished, self._returned)
+
+    def _stop(self) -> None:
+        self._end_take(self._grace_until)
         with self._changed:
-            while self._others() and (remaining := until - time.monotonic()) > 0:
-                self._changed.wait(remaining)
+            # Another call may make the grace period shorter.
+            while self._others() and (remaining := self._grace_until - time.monotonic()) > 0:
+                self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
             rest = [job for job, run in self._others().items() if not run.has_ended]
             for job in rest:
                 del self._active[job]
-            self._ended.set()
         self._returned += len(rest)
         self._give_up([(job, Settlement("rollback", job.receipt, delay=0, reason=STOPPED)) for job in rest])
         with self._changed:
             self._changed.wait_for(lambda: not self._others())
+        self._end()
+
+    def _end(self) -> None:
+        """Ends the threads when the last job has ended."""
+        with self._changed:
+            if self._active or self._ended.is_set():
+                return
+            self._ended.set()
         for _ in self._threads:
             self._jobs.put(None)
         self._listeners.emit("stopped")
@@ -196,7 +212,7 @@ class Worker(Generic[T]):
                 if isinstance(failure, StoppedError):
                     self.stop()
                     return
-                self._stopping.wait(pause_after(failed))
+                self._stopping.wait(pause_after(failed, failure))
                 continue
             is_stopping = self._stopping.is_set()
             if is_stopping and jobs:
@@ -242,6 +258,8 @@ class Worker(Generic[T]):
     def _end_take(self, until: float) -> None:
         """Ends the request that waits for jobs. It may not have reached the server yet, so its cancel is repeated."""
         number = self._takes
+        # Also without a grace period: the request would take a job for nobody.
+        until = max(until, time.monotonic() + CANCEL_SECONDS)
 
         def is_take_over() -> bool:
             # Only of this one: if the worker is resumed, the next one is to stay.
@@ -288,6 +306,12 @@ class Worker(Generic[T]):
                 if self._active.pop(job, None) is not None:
                     self._finished += 1
                 self._changed.notify_all()
+            # The last job may be one that stopped the worker itself. Else the thread that stops the worker ends it.
+            if self._stopping.is_set() and self._stop_lock.acquire(blocking=False):
+                try:
+                    self._end()
+                finally:
+                    self._stop_lock.release()
 
     def _conclude(self, job: Reservation[T], error: BaseException | None, started_at: float) -> None:
         if job.lost.is_set() or job.settled:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import random
 import socket
+import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .errors import Bury, TimeoutError, ValidationError
+from .errors import Bury, QuaysideError, TimeoutError, ValidationError
 from .protocol import milliseconds
 
 LOG = logging.getLogger("quayside")
@@ -24,6 +26,8 @@ CANCEL_SECONDS = 2.0
 GRACE_SECONDS = 30.0
 #: A lease is renewed so often in its length: two renewals may fail before it ends.
 RENEWALS = 3
+#: Of seconds between takes that fail.
+LONGEST_PAUSE = 5.0
 #: Given the failed tries so far and the exception: seconds until the next try, None for the queue's retry delay.
 Backoff = Callable[[int, BaseException], float | None]
 EVENTS = ("taken", "committed", "rolled_back", "buried", "lease_lost", "idle", "error", "stopped")
@@ -81,9 +85,10 @@ def consumer_name() -> str:
     return f"{socket.gethostname()[:64]}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
 
 
-def pause_after(failed: int) -> float:
-    """Seconds to wait after so many takes in a row have failed."""
-    return float(min(0.1 * 2.0 ** min(failed - 1, 10), 5.0))
+def pause_after(failed: int, error: QuaysideError) -> float:
+    """Seconds to wait after so many takes in a row have failed. Partly random, so that workers do not return together."""
+    longest = min(0.1 * 2.0 ** min(failed - 1, 10), LONGEST_PAUSE)
+    return max(longest * random.uniform(0.5, 1.0), min(error.retry_after or 0.0, LONGEST_PAUSE))
 
 
 class Listeners:
@@ -109,3 +114,8 @@ class Listeners:
                 listener(*values)
             except Exception:
                 LOG.exception("A listener of %s failed.", event)
+            except SystemExit:
+                # In any other thread, it would end that thread alone, and the job would stay reserved.
+                if threading.current_thread() is threading.main_thread():
+                    raise
+                LOG.exception("A listener of %s tried to exit in a thread of the worker.", event)

@@ -99,18 +99,22 @@ class Worker(Generic[T]):
     async def run(
         self, *, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT), grace: float = GRACE_SECONDS
     ) -> Stopped:
-        """Works until one of the signals arrives, then stops. Only in the event loop of the main thread."""
+        """Works until one of the signals arrives, or the call is cancelled, then stops. Only in the event loop of the main thread."""
         loop = asyncio.get_running_loop()
         for number in signals:
             loop.add_signal_handler(number, self._received.set)
         try:
-            self.start()
-            await self._received.wait()
+            try:
+                self.start()
+                await self._received.wait()
+            finally:
+                # Before the handlers have ended: a second signal ends the process at once.
+                for number in signals:
+                    loop.remove_signal_handler(number)
         finally:
-            # Before the handlers have ended: a second signal ends the process at once.
-            for number in signals:
-                loop.remove_signal_handler(number)
-        return await self.stop(grace)
+            # Also if this call is cancelled: nothing else knows that the worker runs.
+            stopped = await self.stop(grace)
+        return stopped
 
     async def pause(self) -> None:
         """Takes no more jobs until `resume`. Jobs that were taken are finished."""
@@ -179,7 +183,7 @@ class Worker(Generic[T]):
                     self._stopper = self._stopper or asyncio.ensure_future(self._stop(GRACE_SECONDS))
                     return
                 try:
-                    await asyncio.wait_for(self._stopping.wait(), pause_after(failed))
+                    await asyncio.wait_for(self._stopping.wait(), pause_after(failed, failure))
                 except asyncio.TimeoutError:
                     pass
                 continue
@@ -218,6 +222,8 @@ class Worker(Generic[T]):
     async def _end_take(self, until: float) -> None:
         """Ends the request that waits for jobs. It may not have reached the server yet, so its cancel is repeated."""
         number = self._takes
+        # Also without a grace period: the request would take jobs for nobody.
+        until = max(until, time.monotonic() + CANCEL_SECONDS)
         is_reached = True
         # Only this one: if the worker is resumed, the next one is to stay.
         while is_reached and not self._take_ended.is_set() and self._takes == number and time.monotonic() < until:
