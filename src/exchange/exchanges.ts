@@ -88,7 +88,7 @@ export class Exchanges implements Service {
       failed: (exchange, err) =>
         log.warn({ err, exchange }, 'an exchange whose owner may not run it could not be stopped yet'),
     });
-    this.#registry = new ExchangeRegistry(options, (key, error) => this.#stopForOverruns(key, error));
+    this.#registry = new ExchangeRegistry(options, (...overrun) => this.#stopForOverruns(...overrun));
   }
 
   async start(): Promise<void> {
@@ -211,8 +211,13 @@ export class Exchanges implements Service {
   }
 
   /** Idempotent. Resolves when the stop is stored; the loops may still be ending. @throws as `delete` */
-  stopExchange(key: string, check?: CheckChange): Promise<void> {
-    return this.#changes.run(key, () => this.#set(key, { stopped: true }, check));
+  stopExchange(key: string, check: CheckChange = () => {}): Promise<void> {
+    return this.#changes.run(key, () =>
+      this.#update(key, (stored) => {
+        check(stored.declaration);
+        return { ...stored, stopped: true };
+      }),
+    );
   }
 
   /** Idempotent. If its owner may not run it any more, the caller becomes the owner. @throws as `delete` */
@@ -357,13 +362,6 @@ export class Exchanges implements Service {
     }
   }
 
-  #set(key: string, change: Partial<ExchangeState>, check: CheckChange = () => {}): Promise<void> {
-    return this.#update(key, (stored) => {
-      check(stored.declaration);
-      return { ...stored, ...change };
-    });
-  }
-
   /** Stores what `update` makes of the definition that counts. */
   #update(
     key: string,
@@ -406,19 +404,22 @@ export class Exchanges implements Service {
     }
   }
 
-  #stopForOverruns(key: string, lastError: string): void {
+  #stopForOverruns(key: string, declaration: Declaration, lastError: string): void {
     if (this.#beingStopped.has(key)) return;
     this.#beingStopped.add(key);
     this.#options.log.warn(
       { exchange: key, lastError },
       'an exchange was stopped: its selector overruns its limits',
     );
-    void this.#storeStop(key, lastError);
+    void this.#storeStop(key, declaration, lastError);
   }
 
-  async #storeStop(key: string, lastError: string): Promise<void> {
+  /** Another declaration may have taken the place of the one that overran, or take it just now: that one is not stopped. */
+  async #storeStop(key: string, declaration: Declaration, lastError: string): Promise<void> {
+    const stop = (stored: StoredExchange): StoredExchange =>
+      sameDeclaration(stored.declaration, declaration) ? { ...stored, stopped: true, lastError } : stored;
     try {
-      await this.#changes.run(key, () => this.#set(key, { stopped: true, lastError }));
+      await this.#changes.run(key, () => this.#update(key, stop));
     } catch (error) {
       this.#options.log.warn({ err: error, exchange: key }, 'an exchange could not be stopped');
     } finally {
@@ -507,6 +508,9 @@ interface Found {
   readonly definition: Definition;
 }
 
+/** The selectors of an exchange, as it was declared, overran their limits for several elements in a row. */
+type OnRepeatedOverruns = (key: string, declaration: Declaration, error: string) => void;
+
 /** An exchange of this node, running unless it is stopped. */
 interface Registered {
   readonly exchange: Exchange;
@@ -520,7 +524,7 @@ interface Registered {
  */
 class ExchangeRegistry {
   readonly #context: NodeContext;
-  readonly #onRepeatedOverruns: (key: string, error: string) => void;
+  readonly #onRepeatedOverruns: OnRepeatedOverruns;
   /** In the order of the configuration. */
   readonly #caches: DefinitionsCaches;
   readonly #registered = new Map<string, Registered>();
@@ -531,7 +535,7 @@ class ExchangeRegistry {
   #graph: ExchangeGraph | null = null;
   #closed = false;
 
-  constructor(context: ExchangeContext, onRepeatedOverruns: (key: string, error: string) => void) {
+  constructor(context: ExchangeContext, onRepeatedOverruns: OnRepeatedOverruns) {
     const { clock, random, log } = context;
     const lineLimit = new LineLimit(clock, (cause, leftOut) =>
       log.warn({ cause, leftOut }, 'exchanges failed further in the same way; their lines were left out'),
@@ -785,7 +789,7 @@ class ExchangeRegistry {
         this.#graph ??= new ExchangeGraph(this.#edges());
         return this.#graph.returning(key);
       },
-      onRepeatedOverruns: (error) => this.#onRepeatedOverruns(key, error),
+      onRepeatedOverruns: (error) => this.#onRepeatedOverruns(key, setup.declaration, error),
     });
   }
 

@@ -167,6 +167,40 @@ describe('an exchange', () => {
     }
   });
 
+  it('is not stopped for overruns of the selector that it had before a change', async () => {
+    const { src, a, id } = names();
+    const { definitions } = here.engine;
+    const put = definitions.put.bind(definitions);
+    await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, FILLS_ITS_MEMORY]]));
+    const mended = declare(`N/${src}`, [[`N/${a}`, 'true']]);
+    const { promise: overran, resolve } = Promise.withResolvers<void>();
+    const changes: Promise<unknown>[] = [];
+    let puts = 0;
+    // The change is being stored when the old selector overruns for the third time.
+    definitions.put = async (...args) => {
+      puts += 1;
+      if (puts === 1) await overran;
+      return put(...args);
+    };
+    try {
+      changes.push(
+        node.exchanges.change(id, { declaration: mended, caller: NODE, versions: null }, () => {}),
+      );
+      await until(() => puts === 1);
+      await node.insert('N', src, '1', '2', '3');
+      await until(() => node.exchanges.record(id).stats.put_back === 3);
+      resolve();
+      await Promise.all(changes);
+      // Changes are made one after the other: the stop for the overruns was requested before this one.
+      await node.exchanges.stopExchange(id);
+      assert.equal(node.exchanges.record(id).lastError, null);
+    } finally {
+      resolve();
+      definitions.put = put;
+      await node.exchanges.delete(id);
+    }
+  });
+
   for (const reserve of [false, true]) {
     it(`forwards to another engine, reserve ${reserve}`, async () => {
       const { src, a, b, id } = names();
