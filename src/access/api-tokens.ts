@@ -8,7 +8,7 @@ import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { isRecord } from '../util/is-record.ts';
 import type { FrontEndLog } from '../util/log.ts';
 import { quote } from '../util/quote.ts';
-import { Retries } from '../util/retries.ts';
+import { MAX_CHANGES, Retries } from '../util/retries.ts';
 import type { Service } from '../util/service.ts';
 import { isRightsByNamespace, limitedUser } from './account.ts';
 import { loginLost, type Right, type User } from './user.ts';
@@ -121,6 +121,7 @@ export class ApiTokens implements Service {
     this.#revocations = new Retries({
       clock: options.clock,
       delayMs: REVOKE_AGAIN_MS,
+      maxAtOnce: MAX_CHANGES,
       failed: (id, err) =>
         options.log.warn({ err, id }, 'a token of a user who was removed could not be revoked yet'),
     });
@@ -238,7 +239,13 @@ export class ApiTokens implements Service {
   async revokeOf(owners: readonly string[]): Promise<void> {
     const removed = new Set(owners);
     const own = [...this.#byId].filter(([, { stored }]) => removed.has(stored.owner));
-    await Promise.all(own.map(([id, token]) => this.#revocations.do(id, () => this.#delete(id, token))));
+    const engines = [...this.#caches].map(([definitions]) => definitions);
+    await Promise.all(
+      own.map(([id, token]) => {
+        const engine = String(engines.indexOf(token.definitions));
+        return this.#revocations.do(id, () => this.#delete(id, token), engine);
+      }),
+    );
   }
 
   /**

@@ -4,11 +4,10 @@ import { type Definitions, type JsonValue, retryConflicts } from '../engine/defi
 import { type DefinitionsCache, DefinitionsCaches } from '../engine/definitions-cache.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
-import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import type { FrontEndLog } from '../util/log.ts';
 import { putLast } from '../util/put-last.ts';
 import { quote } from '../util/quote.ts';
-import { Retries } from '../util/retries.ts';
+import { MAX_CHANGES, Retries } from '../util/retries.ts';
 import type { Service } from '../util/service.ts';
 import type { Account } from './account.ts';
 import { passwordText } from './password.ts';
@@ -329,8 +328,6 @@ const MAX_SESSION_MS = 12 * 3_600_000;
 /** Sessions, and passwords, that are remembered one by one for a user. More are remembered by a moment for all. */
 const MAX_PER_USER = 100;
 const STORE_AGAIN_MS = 1_000;
-/** Ends that an engine is given at once: those of thousands of users who are removed together leave other calls their turns. */
-const MAX_STORES = 32;
 /** How far the clocks of two nodes may be apart: a session that began just now on another node may seem to begin later. */
 const CLOCK_SKEW_MS = 60_000;
 
@@ -380,12 +377,6 @@ export class EndedSessions implements Service {
   readonly #options: EndedSessionsOptions;
   readonly #caches: DefinitionsCaches;
   readonly #retries: Retries;
-  /** By engine. */
-  readonly #stores = new ConcurrencyLimit({
-    perKey: MAX_STORES,
-    maxWaiting: Number.POSITIVE_INFINITY,
-    rejection: () => new Error('any number of ends may wait'),
-  });
   readonly #users = new Map<string, UserEnds>();
   #onEnded: (user: string) => void = () => {};
 
@@ -414,6 +405,7 @@ export class EndedSessions implements Service {
     this.#retries = new Retries({
       clock,
       delayMs: STORE_AGAIN_MS,
+      maxAtOnce: MAX_CHANGES,
       failed: (_, err) => log.warn({ err }, 'the end of a session of the console could not be stored yet'),
     });
   }
@@ -517,16 +509,17 @@ export class EndedSessions implements Service {
   /** In every engine that nodes share: they may share one of them only. @throws QuaysideError the error of the first that failed */
   async #store(user: string): Promise<void> {
     const errors: unknown[] = [];
-    const storing = [...this.#caches].map(([definitions, cache], at) =>
-      this.#retries.do(JSON.stringify([at, user]), async () => {
+    const storing = [...this.#caches].map(([definitions, cache], at) => {
+      const store = async (): Promise<void> => {
         try {
-          await this.#stores.run(String(at), () => this.#storeIn(definitions, cache, user));
+          await this.#storeIn(definitions, cache, user);
         } catch (error) {
           errors.push(error);
           throw error;
         }
-      }),
-    );
+      };
+      return this.#retries.do(JSON.stringify([at, user]), store, String(at));
+    });
     await Promise.all(storing);
     if (errors.length > 0) throw errors[0];
   }

@@ -141,6 +141,32 @@ describe('API tokens', () => {
     assert.ok(left.length < 10, `${left.length} reports`);
   });
 
+  it('of a user who was removed are revoked some at a time, so that other calls of the engine have their turns', async () => {
+    const { definitions } = engine;
+    let running = 0;
+    let most = 0;
+    const counted = makeTokens({
+      get: (kind, key) => definitions.get(kind, key),
+      list: (kind) => definitions.list(kind),
+      put: (kind, key, value, expected) => definitions.put(kind, key, value, expected),
+      delete: async (kind, key, expected) => {
+        running += 1;
+        most = Math.max(most, running);
+        const isDeleted = await definitions.delete(kind, key, expected);
+        running -= 1;
+        return isDeleted;
+      },
+      watch: (listener) => definitions.watch(listener),
+    });
+    await Promise.all(Array.from({ length: 100 }, () => expiringIn(1000)));
+    await counted.start();
+    owner = null;
+    await counted.revokeOf([OWNER.name]);
+    assert.deepEqual(await definitions.list('token'), []);
+    assert.ok(most > 1 && most <= 32, `${most} at once`);
+    await counted.stop();
+  });
+
   describe('that another node created, of which no signal has come', () => {
     let reads: number;
     let others: ApiTokens;
