@@ -5,10 +5,11 @@ import {
   parseOptions,
   showOptions,
 } from '../broker/queue-options.ts';
-import type { Caller } from '../exchange/declaration.ts';
 import {
+  type Caller,
   canonical,
   type Declaration,
+  NODE,
   parseDeclaration,
   sameDeclaration,
   versionOf,
@@ -33,7 +34,7 @@ export interface DocumentQueue {
 
 /** What all namespaces of a server define, apart from the configuration and the elements. */
 export interface DefinitionsDocument {
-  /** By id. Those of the configuration file are left out. */
+  /** By the id under which a user who sees all of them knows it. Those of the configuration file are left out. */
   readonly exchanges: Readonly<Record<string, DocumentExchange>>;
   /** By namespace and name: those that are paused or have options. */
   readonly queues: Readonly<Record<string, Readonly<Record<string, DocumentQueue>>>>;
@@ -70,7 +71,11 @@ const NOT_STORED: DocumentQueue = { paused: false, options: null };
 
 /** What is defined now, as far as this node knows, sorted by name. */
 export function presentDefinitions({ broker, exchanges }: DefinitionsContext): DefinitionsDocument {
-  const own = exchanges.overview().filter(({ key }) => !exchanges.isConfigured(key));
+  const overviews = new Map(exchanges.overview().map((overview) => [overview.key, overview]));
+  const own = exchanges.visible(NODE).flatMap(([id, key]) => {
+    const overview = overviews.get(key);
+    return overview === undefined || exchanges.isConfigured(key) ? [] : [{ id, ...overview }];
+  });
   const queues: Record<string, Record<string, DocumentQueue>> = {};
   for (const namespace of broker.namespaces()) {
     const names = new Set([...namespace.pausedNames, ...namespace.options.names()]);
@@ -85,7 +90,7 @@ export function presentDefinitions({ broker, exchanges }: DefinitionsContext): D
   }
   return {
     exchanges: Object.fromEntries(
-      own.map(({ key, declaration, stopped }) => [key, { ...ordered(declaration), stopped }]),
+      own.map(({ id, declaration, stopped }) => [id, { ...ordered(declaration), stopped }]),
     ),
     queues,
   };
@@ -200,16 +205,37 @@ function isSame(a: unknown, b: unknown): boolean {
 }
 
 /**
+ * Applies changes of the present definitions, one after the other. An id may name another exchange once one is deleted, so keys
+ * are found first.
+ */
+export async function applyChanges(
+  changes: readonly DocumentChange[],
+  context: DefinitionsContext,
+  caller: Caller,
+): Promise<ChangeOutcome[]> {
+  const keys = new Map(context.exchanges.visible(NODE));
+  const outcomes: ChangeOutcome[] = [];
+  for (const change of changes) outcomes.push(await applyChange(change, context, { caller, keys }));
+  return outcomes;
+}
+
+/** On whose behalf changes are applied, and the keys of the exchanges by the ids that the document has. */
+interface Applying {
+  readonly caller: Caller;
+  readonly keys: ReadonlyMap<string, string>;
+}
+
+/**
  * Applies a change. Never rejects with a `QuaysideError`: one that fails does not keep others from being applied.
  * Queues are created if they do not exist.
  */
-export async function applyChange(
+async function applyChange(
   change: DocumentChange,
   { broker, exchanges }: DefinitionsContext,
-  caller: Caller,
+  applying: Applying,
 ): Promise<ChangeOutcome> {
   try {
-    if (change.kind === 'exchange') await applyToExchange(change, exchanges, caller);
+    if (change.kind === 'exchange') await applyToExchange(change, exchanges, applying);
     else await applyToQueue(change, broker);
     return 'done';
   } catch (error) {
@@ -221,16 +247,17 @@ export async function applyChange(
 async function applyToExchange(
   { id, before, after }: Extract<DocumentChange, { kind: 'exchange' }>,
   exchanges: Exchanges,
-  caller: Caller,
+  { caller, keys }: Applying,
 ): Promise<void> {
-  if (after === null) return exchanges.delete(id);
+  const key = keys.get(id) ?? id;
+  if (after === null) return exchanges.delete(key);
   const { stopped, ...declaration } = after;
   if (before === null) await exchanges.create(id, declaration, caller);
   else if (!sameDeclaration(before, declaration)) {
-    await exchanges.change(id, { declaration, caller, versions: new Set([versionOf(before)]) }, () => {});
+    await exchanges.change(key, { declaration, caller, versions: new Set([versionOf(before)]) }, () => {});
   }
   if (stopped === (before?.stopped ?? false)) return;
-  await (stopped ? exchanges.stopExchange(id) : exchanges.startExchange(id, () => {}, caller));
+  await (stopped ? exchanges.stopExchange(key) : exchanges.startExchange(key, () => {}, caller));
 }
 
 async function applyToQueue(

@@ -103,6 +103,28 @@ describe('A document of definitions', () => {
     assert.deepEqual(await present(client), EMPTY);
   });
 
+  it('names both of two exchanges that were created under one id, changes and removes each, and is taken back', async () => {
+    const client = harness().client();
+    const hidden = { ...FORWARD, src: { ns: 'other', queue: 'in' } };
+    await put(client, { exchanges: { twin: hidden } });
+    const operator = harness().client('operator:pw');
+    const body = JSON.stringify(FORWARD);
+    assert.equal((await operator.request('PUT', '/x/twin', { body })).status, 201);
+    const both = {
+      exchanges: { twin: { ...hidden, stopped: false }, 'twin@N': { ...FORWARD, stopped: false } },
+    };
+    assert.deepEqual(await present(client), { ...EMPTY, ...both });
+    assert.deepEqual(jsonOf<Changes>(await put(client, both)).changes, []);
+    const stopped = { exchanges: { ...both.exchanges, 'twin@N': { ...FORWARD, stopped: true } } };
+    await put(client, stopped);
+    assert.deepEqual(await present(client), { ...EMPTY, ...stopped });
+    await put(client, { exchanges: { twin: hidden } }, '?prune=1');
+    assert.deepEqual(await present(client), { ...EMPTY, exchanges: { twin: { ...hidden, stopped: false } } });
+    assert.equal((await operator.request('GET', '/x/twin')).status, 404);
+    await put(client, EMPTY, '?prune=1');
+    assert.deepEqual(await present(client), EMPTY);
+  });
+
   it('applies the others if one fails, and says why it did', async () => {
     const client = harness().client();
     const broken = { ...FORWARD, dst: [{ ns: 'N', queue: 'out', selector: 'env => {' }] };

@@ -1,6 +1,6 @@
 import { QuaysideError } from '../../model/errors.ts';
 import {
-  applyChange,
+  applyChanges,
   definitionChanges,
   parseDefinitions,
   presentDefinitions,
@@ -117,10 +117,8 @@ export const definitionRoutes: readonly Route[] = [
           call.value({ applied: false, changes });
           return;
         }
-        const applied: object[] = [];
-        for (const change of changes) {
-          applied.push({ ...change, outcome: await applyChange(change, parts, call.user) });
-        }
+        const outcomes = await applyChanges(changes, parts, call.user);
+        const applied = changes.map((change, i) => ({ ...change, outcome: outcomes[i] }));
         call.value({ applied: true, changes: applied });
       }),
   }),
