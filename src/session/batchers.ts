@@ -96,8 +96,10 @@ export class InsertBatcher<Reply> {
   #insert(queue: Queue, { elements, replies, bytes }: InsertBatch<Reply>): void {
     const { work } = this.#session;
     const count = elements.length;
+    // Before, since what the function refers to is retained until it has an outcome.
+    const owned = withOwnBodies(elements);
     work.begin(count, bytes);
-    this.track((onSent) => this.#store(queue, withOwnBodies(elements), replies, onSent))
+    this.track((onSent) => this.#store(queue, owned, replies, onSent))
       .catch((error: unknown) => this.#session.fail(error))
       .finally(() => work.end(count, bytes));
   }

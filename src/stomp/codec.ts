@@ -1,5 +1,6 @@
 import { isUtf8 } from 'node:buffer';
 import { QuaysideError } from '../model/errors.ts';
+import { ownBytes } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 
 /**
@@ -113,6 +114,13 @@ const CR = 0x0d;
 const NOTHING = Buffer.alloc(0);
 const DECIMAL = /^[0-9]{1,15}$/;
 
+interface FrameHead {
+  readonly command: string;
+  readonly headers: readonly string[];
+}
+
+const NO_HEAD: FrameHead = { command: '', headers: [] };
+
 /** The only frame of a client that may have a body. */
 const WITH_BODY = 'SEND';
 
@@ -135,7 +143,8 @@ export class FrameParser {
   #searched = 0;
   /** All bytes of the head so far, or-ed: above 0x7f if it is not ASCII. */
   #bits = 0;
-  #head: FrameHead = { command: '', headers: [] };
+  /** Of the frame whose body is being read. */
+  #head: FrameHead = NO_HEAD;
   #headBytes = 0;
   /** As the frame says; null: up to the first NUL. */
   #bodyLength: number | null = null;
@@ -176,7 +185,15 @@ export class FrameParser {
       this.#bits = 0;
       return true;
     }
+    this.#release(input.length);
     return false;
+  }
+
+  /** Between chunks an idle session retains what comes from `at` on, and no more of what it has read. */
+  #release(at: number): void {
+    const rest = this.#input.subarray(at);
+    this.#input = 2 * rest.length < this.#input.buffer.byteLength ? ownBytes(rest) : rest;
+    this.#at = 0;
   }
 
   /** Looks for the line end that a blank line follows. */
@@ -199,6 +216,7 @@ export class FrameParser {
     }
     this.#searched = at - this.#at;
     this.#checkHeadLength(input.length);
+    this.#release(this.#at);
     return false;
   }
 
@@ -298,6 +316,7 @@ export class FrameParser {
     }
     this.#at = end + 1;
     this.#state = 'between';
+    this.#head = NO_HEAD;
     return { command, headers, body, bytes: this.#headBytes + body.byteLength };
   }
 }
@@ -306,11 +325,6 @@ export class FrameParser {
 function shownEnd(input: Buffer, at: number): number {
   const end = input.subarray(at, at + 100).findIndex((byte) => byte === LF || byte === CR);
   return end < 0 ? at + 100 : at + end;
-}
-
-interface FrameHead {
-  readonly command: string;
-  readonly headers: readonly string[];
 }
 
 /**

@@ -7,6 +7,7 @@ import { QuaysideError } from '../../src/model/errors.ts';
 import type { SessionServer } from '../../src/session/server.ts';
 import { holdCounts } from '../support/held-counts.ts';
 import { holdInserts } from '../support/held-inserts.ts';
+import { memoryInUse } from '../support/memory.ts';
 import { type SessionNode, stalled, TestAuthenticator } from '../support/session-node.ts';
 import { until } from '../support/until.ts';
 import { DRIVERS, type NodeOptions, type SessionClient, type SessionDriver, type Taken } from './drivers.ts';
@@ -174,6 +175,25 @@ function sessionSuite(driver: SessionDriver): void {
       storage.settle = settle;
       assert.ok(Math.max(...calls) <= 1000, `${calls}`);
       assert.deepEqual(await node.sizes('a'), { ready: count - 600, scheduled: 0, reserved: 0 });
+    });
+
+    it('retains nothing of what it has read once its client is idle', async () => {
+      await start();
+      const count = 20;
+      const idle = await Promise.all(Array.from({ length: count }, () => login()));
+      const send = async (body: Buffer): Promise<void> => {
+        await Promise.all(idle.map((client) => client.send('a', body)));
+      };
+      const { storage } = node.engine.engine;
+      const { insert } = storage;
+      storage.insert = async (_, elements) => elements.map((_, i) => `${i}`);
+      // The first costs what the queue and links need.
+      await send(Buffer.from('small'));
+      const before = await memoryInUse();
+      await send(Buffer.alloc(900_000));
+      const retained = (await memoryInUse()) - before;
+      storage.insert = insert;
+      assert.ok(retained < count * 20_000, `${count} idle clients retain ${retained} bytes`);
     });
 
     for (const { code, returns } of [

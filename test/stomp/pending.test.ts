@@ -67,6 +67,18 @@ describe('what a STOMP client has asked for', () => {
     assert.ok(retained < 200 * 20_000, `200 bodies of 5 bytes retain ${retained} bytes`);
   });
 
+  it('retains nothing else that came with the start of a frame, while the rest does not come', async () => {
+    node = await StompNode.start();
+    const clients = await Promise.all(Array.from({ length: 50 }, () => node.client()));
+    const heartBeats = Buffer.alloc(60_000, '\n');
+    const before = await memoryInUse();
+    const expected = node.server.counts.receivedBytes + clients.length * 60_005;
+    for (const client of clients) client.write(Buffer.concat([heartBeats, Buffer.from('SEND\n')]));
+    await until(() => node.server.counts.receivedBytes === expected);
+    const retained = (await memoryInUse()) - before;
+    assert.ok(retained < 50 * 20_000, `50 starts of frames retain ${retained} bytes`);
+  });
+
   it('is no reason to retain the heads of its frames', async () => {
     node = await StompNode.start();
     const client = await node.client();
