@@ -212,9 +212,9 @@ function candidates(
   return named === undefined ? [] : [named];
 }
 
-/** A group that is given must be the one of the reserve (spec 4.3); not given, that one is meant. */
+/** A group that is given must be the one of the reserve (spec 4.3), trimmed as in SUBSCRIBE; not given, that one is meant. */
 function fits(group: string | null, subscription: StompSubscription): boolean {
-  return group === null || textOfBytes(group) === subscription.group;
+  return group === null || textOfBytes(group)?.trim() === subscription.group;
 }
 
 /** @param nextAt a moment of the engine's clock, as everywhere; null: a delay counts */

@@ -287,6 +287,14 @@ describe('Settling over STOMP', () => {
       }
     });
 
+    it('of ACK is trimmed as that of SUBSCRIBE is', async () => {
+      await node.insertInto('S', 'a', 'x');
+      const group = { 'x-ks-group': ' G2 ' };
+      await client.ask('SUBSCRIBE', { destination: '/q/S/a', id: 's', ack: 'client', ...group });
+      const { headers } = await client.expect('MESSAGE');
+      await client.ask('ACK', { id: headers.get('ack') ?? '', ...group });
+    });
+
     it('belong to streams: on a plain queue they are refused', async () => {
       await node.insert('a', 'x');
       for (const [command, headers, code] of [
