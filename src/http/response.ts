@@ -1,3 +1,4 @@
+import type { Socket } from 'node:net';
 import { ServerResponse } from './node-http.ts';
 import type { HttpRequest } from './request.ts';
 
@@ -10,6 +11,15 @@ const { _storeHeader: storeHeader } = ServerResponse.prototype as unknown as {
 export class HttpResponse extends ServerResponse<HttpRequest> {
   /** They follow the status line. As headers of `writeHead`, Node would check, compare and join them each time again (ADR 3). */
   constantLines = '';
+
+  /**
+   * The connection is this response's turn. If the client read the one before slowly, a timer still runs for that, which would cut off a get
+   * that waits now.
+   */
+  override assignSocket(socket: Socket): void {
+    if (socket.timeout !== undefined && socket.timeout > 0) socket.setTimeout(0);
+    super.assignSocket(socket);
+  }
 
   /** Called by Node only. */
   _storeHeader(statusLine: string, headers: unknown): void {

@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import { newElement } from '../support/elements.ts';
 import { headerOf, jsonOf, queuePath } from '../support/http-client.ts';
-import { sharedHarness } from './harness.ts';
+import { basic, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, type RawAnswer, RawConnection, rawRequest } from './raw.ts';
 
 const MIB = 1_048_576;
@@ -131,5 +133,36 @@ describe('A client that closes its sending side after its request, as nc -N does
     const [answer] = await connection.untilClosed();
     assert.equal(answer?.body.length, large.length);
     assert.equal(await sizeOf(queue), 0);
+  });
+});
+
+describe('Clients that close their sending sides at once', () => {
+  const names = ['test1', ...Array.from({ length: 8 }, (_, i) => `user${i}`)];
+  const harness = sharedHarness({ users: names.map((name) => ({ name, password: name, rights: null })) });
+
+  it('get the elements of a response that is being made, once', async () => {
+    // The responses to them take several turns, and so does the long one.
+    const others = await Promise.all(
+      Array.from({ length: 600 }, async (_, i) => {
+        const name = `user${i % 8}`;
+        const connection = await RawConnection.open(harness().port);
+        const lines = [`GET ${queuePath('N', 'other')} HTTP/1.1`, 'Host: test'];
+        connection.send(rawRequest([...lines, `Authorization: ${basic(name, name)}`]));
+        return connection;
+      }),
+    );
+    const taker = await RawConnection.open(harness().port);
+    taker.send(request('POST', `${queuePath('N', 'many')}/take?count=10`));
+    await harness().waiting(others.length + 1);
+    const large = newElement({ body: Buffer.alloc(65_536, 'x') });
+    await harness().broker.namespace('N').queue('many').insert(new Array(10).fill(large));
+    while (harness().broker.waiting > others.length) await turn();
+    for (const { socket } of [...others, taker]) socket.end();
+    const [answer] = await taker.untilClosed();
+    assert.equal(answer?.status, 200);
+    assert.equal(answer.body.split('\n').length, 11);
+    const { totalSize } = jsonOf<{ totalSize: number }>(await harness().client().status('N', 'many'));
+    assert.equal(totalSize, 0);
+    for (const connection of others) connection.destroy();
   });
 });

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { newElement } from '../support/elements.ts';
 import { jsonOf, queuePath } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
 import { sharedHarness } from './harness.ts';
@@ -80,5 +81,38 @@ describe('A connection that pipelines', () => {
     );
     assert.equal(JSON.parse(answers[102]?.body ?? '').code, 'overloaded');
     connection.destroy();
+  });
+});
+
+describe('A get that waits behind a response which its client did not read at once', () => {
+  const harness = sharedHarness({ http: { headersTimeoutMs: 500, requestTimeoutMs: 500 } });
+
+  it('waits for any time', async () => {
+    const get = (queue: string): Buffer =>
+      rawRequest([`GET ${queuePath('N', queue)} HTTP/1.1`, 'Host: test', AUTHORIZATION]);
+    const store = (name: string): Promise<unknown> => {
+      const large = newElement({ body: Buffer.alloc(16 * MIB) });
+      return harness().opened.engine.storage.insert({ ns: 'N', name }, [large]);
+    };
+    await store('first');
+    const [reader, other] = [
+      await RawConnection.open(harness().port),
+      await RawConnection.open(harness().port),
+    ];
+    reader.send(Buffer.concat([get('first'), get('waits')]));
+    await harness().waiting(1);
+    // Its timer begins later, and so ends later.
+    await store('second');
+    other.socket.pause();
+    other.send(get('second'));
+    const sizeOf = async (queue: string): Promise<number> =>
+      jsonOf<Status>(await harness().client().status('N', queue)).size;
+    await until(() => harness().server.requestTimes.get('take')?.count === 2);
+    await until(async () => (await sizeOf('second')) === 1);
+    assert.equal(harness().broker.waiting, 1);
+    await harness().client().insert('N', 'waits', 'a');
+    await until(() => reader.received.endsWith('a'));
+    reader.destroy();
+    other.destroy();
   });
 });

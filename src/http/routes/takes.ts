@@ -473,8 +473,9 @@ class Take implements Sink {
     const { socket } = request;
     front.waitingCalls.add(this);
     const forget = onInputEnd(socket, () => {
-      // Once elements are being written, a client that half-closed still reads: only the connection's end undoes that.
-      if (response.headersSent || this.#call.isGone) return;
+      // Once it has elements, a client that half-closed still reads: only the connection's end undoes that. A long response is made in
+      // several turns before its first byte is written, and would be written although its elements went back.
+      if (this.#unsent.length > 0 || response.headersSent || this.#call.isGone) return;
       this.#abandon();
       this.#call.front.respondInTurn(() => {
         if (!this.#call.isGone) this.#call.fail(endedBefore(socket));
