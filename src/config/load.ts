@@ -59,8 +59,11 @@ export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<Loa
   }
   problems.push(...repeatedSettings(settings));
   expandShortForms(tree);
-  for (const { path, value } of settings) setIn(tree, path, value);
-  expandShortForms(tree);
+  for (const { path, value } of settings) {
+    setIn(tree, path, value);
+    // Another variable may add to what this one gives in its short form.
+    expandShortForms(tree);
+  }
   renameOptions(tree, (from, to, isRepeated) => {
     warnings.push(`${sourceOf(from)}: ${pathText(from)} is now called ${pathText(to)}`);
     if (isRepeated)
@@ -248,14 +251,14 @@ function readEnvironment(env: NodeJS.ProcessEnv, base: string): EnvironmentOverl
   return { settings, problems, warnings };
 }
 
-/** Puts a value into the tree, making the groups above it. */
+/** Puts a value into the tree, making the groups above it. What stands in the place of a group is left for the check to report. */
 function setIn(tree: Tree, path: Path, value: unknown): void {
   let at = tree;
   for (const key of path.slice(0, -1)) {
-    const inner = at[key];
-    const group: Tree = isRecord(inner) ? inner : {};
-    at[key] = group;
-    at = group;
+    const inner = Object.hasOwn(at, key) ? (at[key] ?? {}) : {};
+    if (!isRecord(inner)) return;
+    at[key] = inner;
+    at = inner;
   }
   at[path.at(-1) ?? ''] = value;
 }

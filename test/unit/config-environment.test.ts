@@ -67,6 +67,38 @@ describe('The environment', () => {
     assert.deepEqual(http.users, { test1: { password: 'short' } });
   });
 
+  it('gives a group, also in its short form, and single options of it', async () => {
+    const { http, console } = await configOf(null, {
+      QUAYSIDE_CONSOLE: 'false',
+      QUAYSIDE_CONSOLE__IDLE: '60',
+      QUAYSIDE_HTTP__USERS__ann: 'short',
+      QUAYSIDE_HTTP__USERS__ann__RIGHTS: '{"N": ["read"]}',
+      QUAYSIDE_HTTP__USERS__bob: '{"password": "long"}',
+      QUAYSIDE_HTTP__USERS__bob__RIGHTS__N: 'write',
+    });
+    assert.deepEqual(console, { enabled: false, idle: 60 });
+    assert.deepEqual(http.users, {
+      ann: { password: 'short', rights: { N: ['read'] } },
+      bob: { password: 'long', rights: { N: ['write'] } },
+    });
+  });
+
+  it('replaces nothing that is wrong: a single option does not hide what is wrong with its group', async () => {
+    const [ofFile] = await problemsOf('http: 3444', { QUAYSIDE_HTTP__PORT: '1' });
+    assert.deepEqual([ofFile?.path, ofFile?.problem], ['http', 'must be a group of options']);
+    assert.match(ofFile?.source ?? '', /quayside\.yaml$/);
+    const [ofVariable] = await problemsOf(null, {
+      QUAYSIDE_NAMESPACES: '{"N": {url}}',
+      QUAYSIDE_NAMESPACES__jobs__URL: 'sqlite:jobs.db',
+    });
+    assert.deepEqual(
+      [ofVariable?.source, ofVariable?.path, ofVariable?.problem],
+      ['QUAYSIDE_NAMESPACES', 'namespaces', 'must be a map by name'],
+    );
+    const { http } = await configOf('http:', { QUAYSIDE_HTTP__PORT: '1' });
+    assert.equal(http.port, 1, 'a group that is empty is not wrong');
+  });
+
   it('gives secrets by a file, without its last line end, and warns where everybody may read it', async () => {
     await writeFile(join(folder, 'secret'), 'long secret \n', { mode: 0o600 });
     const env = { QUAYSIDE_HTTP__USERS__a__PASSWORD_FILE: 'secret' };
