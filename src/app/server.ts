@@ -550,6 +550,13 @@ interface PingReply {
   readonly tookMs: number;
 }
 
+interface WatchedEngine {
+  readonly name: string;
+  readonly engine: Engine;
+  /** In progress, for all who ask now: anybody may, without credentials and at any rate. */
+  ping: Promise<PingReply> | null;
+}
+
 /**
  * Whether this node should get requests: it has started, does not stop, and an engine answers. One of several
  * that is unavailable is reported and no more: it is most likely unavailable to other nodes, too, and the
@@ -558,7 +565,7 @@ interface PingReply {
 export class Readiness {
   readonly #clock: Clock;
   /** Several may have one name, as secrets and variants do not show in it. */
-  readonly #engines: { readonly name: string; readonly engine: Engine }[] = [];
+  readonly #engines: WatchedEngine[] = [];
   #state: 'starting' | 'open' | 'draining' = 'starting';
 
   constructor(clock: Clock) {
@@ -567,7 +574,7 @@ export class Readiness {
 
   /** @param name what the report shows, as namespaces name the engine: its masked URL */
   watch(name: string, engine: Engine): void {
-    this.#engines.push({ name, engine });
+    this.#engines.push({ name, engine, ping: null });
   }
 
   open(): void {
@@ -581,7 +588,7 @@ export class Readiness {
   async report(): Promise<ReadyReport> {
     const node = this.#state === 'open' ? OK : this.#state;
     const asked = await Promise.all(
-      this.#engines.map(async ({ name, engine }) => ({ name, check: (await this.#ping(engine)).check })),
+      this.#engines.map(async (watched) => ({ name: watched.name, check: (await this.#ping(watched)).check })),
     );
     const answers = asked.length === 0 || asked.some(({ check }) => check === OK);
     const checks: Record<string, string> = { [NODE_CHECK]: node };
@@ -592,14 +599,15 @@ export class Readiness {
 
   /** Each engine, how it replies, and what its files take. Of those with one name the worst is shown. */
   async engines(): Promise<EngineReport[]> {
-    const reports = await Promise.all(this.#engines.map(({ name, engine }) => this.#describe(name, engine)));
+    const reports = await Promise.all(this.#engines.map((watched) => this.#describe(watched)));
     reports.sort((a, b) => STATES.indexOf(a.state) - STATES.indexOf(b.state));
     return [...Map.groupBy(reports, ({ engine }) => engine).values()].flatMap((same) => same.slice(0, 1));
   }
 
-  async #describe(name: string, engine: Engine): Promise<EngineReport> {
+  async #describe(watched: WatchedEngine): Promise<EngineReport> {
+    const { name, engine } = watched;
     const [{ check, tookMs }, disk] = await Promise.all([
-      this.#ping(engine),
+      this.#ping(watched),
       engine.disk?.().catch(() => null) ?? null,
     ]);
     const isThere = check === OK;
@@ -612,7 +620,15 @@ export class Readiness {
     };
   }
 
-  async #ping(engine: Engine): Promise<PingReply> {
+  #ping(watched: WatchedEngine): Promise<PingReply> {
+    watched.ping ??= this.#pingOnce(watched.engine).finally(() => {
+      watched.ping = null;
+    });
+    return watched.ping;
+  }
+
+  /** Resolves within `PING_MS`. */
+  async #pingOnce(engine: Engine): Promise<PingReply> {
     const { promise: late, resolve } = Promise.withResolvers<string>();
     const cancel = this.#clock.after(PING_MS, () => resolve('does not answer'));
     const startedAt = this.#clock.monotonic();

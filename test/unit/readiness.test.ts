@@ -31,6 +31,33 @@ describe('Readiness', () => {
     assert.equal((await readiness.report()).ready, true);
   });
 
+  it('asks an engine once for all who ask at the same time, as anybody may, and again for who comes later', async () => {
+    const clock = new FakeClock();
+    const readiness = new Readiness(clock);
+    let pings = 0;
+    let answer = Promise.withResolvers<void>();
+    const engine = {
+      ping: () => {
+        pings += 1;
+        return answer.promise;
+      },
+    } as unknown as Engine;
+    readiness.watch(URL, engine);
+    readiness.open();
+    const reports = Array.from({ length: 100 }, () => readiness.report());
+    answer.resolve();
+    for (const { ready } of await Promise.all(reports)) assert.equal(ready, true);
+    assert.equal(pings, 1);
+    answer = Promise.withResolvers();
+    const late = readiness.report();
+    clock.advance(PROBE_MS);
+    assert.equal((await late).ready, false);
+    const recovered = readiness.report();
+    answer.resolve();
+    assert.equal((await recovered).ready, true, 'the ping without an answer is not waited for again');
+    assert.equal(pings, 3);
+  });
+
   it('is answered before a probe times out, although an engine does not answer', async () => {
     const clock = new FakeClock();
     const readiness = new Readiness(clock);
