@@ -1,4 +1,4 @@
-import { cpSync, existsSync, readFileSync, renameSync, rmSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import type { LoadedConfig } from '../config/load.ts';
 import type { Config } from '../config/options.ts';
@@ -6,10 +6,10 @@ import { fileOf, MEMORY } from '../engines/sqlite/settings.ts';
 import { restore } from '../engines/sqlite/worker/backup.ts';
 import type { BackupReport } from '../http/options.ts';
 import { systemClock } from '../util/clock.ts';
-import { makeFolder } from '../util/files.ts';
+import { copyPrivateFile, makeFolder } from '../util/files.ts';
 import { messageOf } from '../util/message-of.ts';
 import { quote } from '../util/quote.ts';
-import { Backups, MANIFEST } from './backups.ts';
+import { Backups, createWhole, MANIFEST } from './backups.ts';
 import { CommandFailed } from './command-line.ts';
 import { type EngineParts, loadEngines } from './engines.ts';
 import { OwnServer } from './own-server.ts';
@@ -118,7 +118,7 @@ async function backUpRunning(
   }
   const report = response as unknown as BackupReport;
   try {
-    move(report.folder, folder);
+    await move(report.folder, folder);
   } catch (error) {
     throw new CommandFailed(`The backup is in ${report.folder}; it cannot be moved (${messageOf(error)}).`);
   }
@@ -133,13 +133,15 @@ function parse(body: string): Readonly<Record<string, unknown>> {
   }
 }
 
-/** Also to another file system. */
-function move(from: string, to: string): void {
+/** Also to another file system, where it is copied. */
+async function move(from: string, to: string): Promise<void> {
   try {
     renameSync(from, to);
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'EXDEV') throw error;
-    cpSync(from, to, { recursive: true, errorOnExist: true, preserveTimestamps: true });
+    await createWhole(to, (partial) => {
+      for (const name of readdirSync(from)) copyPrivateFile(join(from, name), join(partial, name));
+    });
     rmSync(from, { recursive: true });
   }
 }

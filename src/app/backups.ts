@@ -67,24 +67,14 @@ export class Backups {
     if (existsSync(folder)) {
       throw new QuaysideError('backup-conflict', `There is a backup ${quote(name)} already.`);
     }
-    const partial = join(dirname(folder), `.${name}.partial`);
-    // Left behind by a server that was killed.
-    rmSync(partial, { recursive: true, force: true });
-    makeFolder(partial);
-    try {
+    return createWhole(folder, async (partial) => {
       const report = { name, folder, takenAt, version, ...(await this.#copyAll(partial)) };
       writeFileSync(join(partial, MANIFEST), `${JSON.stringify(report, null, 2)}\n`, {
         mode: PRIVATE_MODE,
         flush: true,
       });
-      syncFolder(partial);
-      renameSync(partial, folder);
-      syncFolder(dirname(folder));
       return report;
-    } catch (error) {
-      rmSync(partial, { recursive: true, force: true });
-      throw error;
-    }
+    });
   }
 
   #now(): string {
@@ -104,6 +94,27 @@ export class Backups {
       files.push({ file, url, namespaces, bytes: await engine.backUp(join(folder, file)) });
     }
     return { files, skipped };
+  }
+}
+
+/**
+ * Creates a folder that has its name once all is in it, on disk; if `fill` fails, there is none.
+ * @param fill puts everything into a folder of another name, next to it
+ */
+export async function createWhole<T>(folder: string, fill: (partial: string) => Promise<T> | T): Promise<T> {
+  const partial = join(dirname(folder), `.${basename(folder)}.partial`);
+  // Left behind by a process that was killed.
+  rmSync(partial, { recursive: true, force: true });
+  makeFolder(partial);
+  try {
+    const filled = await fill(partial);
+    syncFolder(partial);
+    renameSync(partial, folder);
+    syncFolder(dirname(folder));
+    return filled;
+  } catch (error) {
+    rmSync(partial, { recursive: true, force: true });
+    throw error;
   }
 }
 

@@ -588,7 +588,10 @@ export class Readiness {
   async report(): Promise<ReadyReport> {
     const node = this.#state === 'open' ? OK : this.#state;
     const asked = await Promise.all(
-      this.#engines.map(async (watched) => ({ name: watched.name, check: (await this.#ping(watched)).check })),
+      this.#engines.map(async (watched) => ({
+        name: watched.name,
+        check: (await this.#ping(watched)).check,
+      })),
     );
     const answers = asked.length === 0 || asked.some(({ check }) => check === OK);
     const checks: Record<string, string> = { [NODE_CHECK]: node };

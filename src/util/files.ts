@@ -65,7 +65,7 @@ export function createPrivateFile(path: string): void {
   }
 }
 
-/** Copies a file to where none is, readable by its owner, that of its folder, alone. @throws Error of the system */
+/** Copies a file to where none is, readable by its owner, that of its folder, alone; it is on disk then. @throws Error of the system */
 export function copyPrivateFile(from: string, to: string): void {
   // Node's copy gives it the mode of the original, and on some systems its owner.
   copyFileSync(from, to, constants.COPYFILE_EXCL);
@@ -73,6 +73,7 @@ export function copyPrivateFile(from: string, to: string): void {
   try {
     fchmodSync(descriptor, PRIVATE_MODE);
     leaveToFolderOwner(descriptor, to);
+    fsyncSync(descriptor);
   } finally {
     closeSync(descriptor);
   }

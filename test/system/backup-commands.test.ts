@@ -9,9 +9,10 @@ import {
   statSync,
   writeFileSync,
 } from 'node:fs';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { headerOf, jsonOf, QueueClient } from '../support/http-client.ts';
+import { mountSmallDisk } from '../support/small-disk.ts';
 import { Folder, type Program } from './program.ts';
 
 const CONFIG = {
@@ -130,6 +131,37 @@ describe('npm run backup and npm run restore', () => {
         assert.deepEqual([uid, gid, mode & 0o777], [SERVER, GROUP, 0o600], name);
       }
     });
+  });
+
+  it('move a backup to another disk whole, or not at all', async (t) => {
+    const disks = [mountSmallDisk(524_288), mountSmallDisk(8_388_608)];
+    const [small = null, large = null] = disks;
+    if (small === null || large === null) return t.skip('this process may not mount');
+    try {
+      const server = await serve();
+      await insert('x'.repeat(900_000));
+      const backUpTo = (folder: string): Promise<Program> =>
+        run(['backup', join(folder, 'monday'), '--user', 'test1', '--url', server.url], 'test1\n');
+      const failed = await backUpTo(small.path);
+      assert.equal(failed.code, 1);
+      const [, kept = ''] =
+        /^quayside: The backup is in (\S+); it cannot be moved \(ENOSPC/.exec(failed.stderr) ?? [];
+      assert.ok(readdirSync(kept).includes('backup.json'), failed.stderr);
+      assert.deepEqual(readdirSync(small.path), []);
+      const moved = await backUpTo(large.path);
+      assert.equal(moved.code, 0, moved.stderr);
+      assert.deepEqual(readdirSync(large.path), ['monday']);
+      const files = readdirSync(join(large.path, 'monday')).sort();
+      assert.deepEqual(files, ['N.db', 'S.db', 'backup.json']);
+      for (const name of ['', ...files])
+        assert.equal(statSync(join(large.path, 'monday', name)).mode & 0o077, 0);
+      assert.deepEqual(readdirSync(folder.file('data/backups')), [basename(kept)]);
+      assert.equal(await server.stop(), 0);
+      assert.equal((await run(['restore', join(large.path, 'monday'), '--replace'])).code, 0);
+    } finally {
+      for (const disk of disks) disk?.remove();
+    }
+    return undefined;
   });
 
   it('back up and restore a stopped server without a password, also to another data folder, whatever its name', async () => {
