@@ -88,7 +88,9 @@ export async function readCertificate(
       throw errorAt([name, 'tls', option], `${file} cannot be read (${code})`, hint);
     }
   };
-  const [cert, key] = await Promise.all([read('cert', tls.cert), read('key', tls.key)]);
+  // One after the other, so that it is always the same one that is reported if both are missing.
+  const cert = await read('cert', tls.cert);
+  const key = await read('key', tls.key);
   try {
     createSecureContext({ cert, key });
   } catch (error) {
