@@ -3,9 +3,11 @@ import { invalidParameter } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkGroup, checkGroups } from '../model/names.ts';
 import { bytesOfText, textOfBytes } from '../util/byte-text.ts';
+import { ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 
-// Readers of single header values as bytes, one character for each; null stands for one that was not sent.
+// Readers of single header values as bytes, one character for each; null stands for one that was not sent. Groups are kept for
+// long, in counters, wait queues and engines, so they are strings of their own, which retain no frame.
 
 const WHOLE = /^[0-9]{1,16}$/;
 
@@ -44,12 +46,12 @@ export function moment(name: string, value: string | null): number | null {
 
 /** One consumer group. @throws QuaysideError `invalid-parameter` */
 export function groupOf(name: string, value: string | null): GroupName | null {
-  return value === null ? null : checkGroup(name, textOf(name, value).trim());
+  return value === null ? null : ownString(checkGroup(name, textOf(name, value).trim()));
 }
 
 /** Consumer groups with commas between them, trimmed, each once. @throws QuaysideError `invalid-parameter` */
 export function groupsOf(name: string, value: string | null): readonly GroupName[] | null {
-  return value === null ? null : checkGroups(name, textOf(name, value));
+  return value === null ? null : checkGroups(name, textOf(name, value)).map(ownString);
 }
 
 /** A header's bytes as text. @throws QuaysideError `invalid-parameter` if they are not UTF-8 */

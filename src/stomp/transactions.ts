@@ -125,7 +125,7 @@ export class Transaction {
     let bytes = element.body.byteLength;
     for (const text of element.headers) bytes += text.length;
     this.#grow(1, bytes);
-    this.#sends.add({ queue, element: ownElement(element, queue) });
+    this.#sends.add({ queue, element: ownElement(element) });
   }
 
   /** Adds an ACK or NACK of these elements. @throws QuaysideError `overloaded` */
@@ -302,15 +302,14 @@ function doneInPart(cause: QuaysideError): QuaysideError {
 }
 
 /** Body and texts of an element are parts of what was read from the socket, and may stay here for long. */
-function ownElement(element: NewElement, { namespace }: Queue): NewElement {
-  const { body, contentType, contentEncoding, headers, groups } = element;
+function ownElement(element: NewElement): NewElement {
+  const { body, contentType, contentEncoding, headers } = element;
   return {
     ...element,
     body: ownBytes(body),
     contentType: contentType === null ? null : ownString(contentType),
     contentEncoding: contentEncoding === null ? null : ownString(contentEncoding),
     headers: headers.map(ownString),
-    groups: groups === namespace.defaultGroups ? groups : groups.map(ownString),
   };
 }
 

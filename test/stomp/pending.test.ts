@@ -86,7 +86,13 @@ describe('what a STOMP client has asked for', () => {
     const long = 'x'.repeat(20_000);
     for (let i = 0; i < 90; i++) {
       const id = `a subscription with a long name ${i}`;
-      await client.ask('SUBSCRIBE', { destination: `/q/N/a-long-name-of-a-queue-${i}`, id, long });
+      const group = `a-long-name-of-a-group-${i}`;
+      await client.ask('SUBSCRIBE', {
+        destination: `/q/S/a-long-name-of-a-queue-${i}`,
+        id,
+        'x-ks-group': group,
+        long,
+      });
     }
     const retained = (await memoryInUse()) - before;
     assert.ok(retained < 90 * 12_000, `90 subscriptions retain ${retained} bytes`);
