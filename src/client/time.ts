@@ -48,20 +48,20 @@ export function unlessAborted<T>(
 ): Promise<T> {
   const controller = new AbortController();
   return new Promise((resolve, reject) => {
+    // A signal that is never aborted must not keep its listeners, also if `run` never ends after another one was.
+    const end = (): void => {
+      for (const signal of signals) signal?.removeEventListener('abort', onAbort);
+    };
     const onAbort = (): void => {
       const first = signals.find((signal) => signal?.aborted);
-      if (first === undefined) return;
+      if (!first) return;
+      end();
       controller.abort(first.reason);
       reject(first.reason);
     };
     for (const signal of signals) signal?.addEventListener('abort', onAbort);
     onAbort();
-    void run(controller.signal)
-      .then(resolve, reject)
-      // A signal that is never aborted must not keep its listeners.
-      .finally(() => {
-        for (const signal of signals) signal?.removeEventListener('abort', onAbort);
-      });
+    void run(controller.signal).then(resolve, reject).finally(end);
   });
 }
 

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
+import { getEventListeners, once } from 'node:events';
 import { createServer as createHttpServer } from 'node:http';
 import { createServer as createHttpsServer } from 'node:https';
 import { type AddressInfo, createServer } from 'node:net';
@@ -424,6 +424,25 @@ describe('The client', () => {
     assert.equal(any.mock.callCount(), 0);
     assert.ok(add.mock.callCount() > 0);
     assert.equal(add.mock.callCount(), remove.mock.callCount());
+  });
+
+  it('keeps nothing of a call that was aborted between two attempts', async (t) => {
+    const controller = new AbortController();
+    const added: EventTarget[] = [];
+    const { addEventListener } = EventTarget.prototype;
+    t.mock.method(EventTarget.prototype, 'addEventListener', function (this: EventTarget, ...given: []) {
+      added.push(this);
+      return Reflect.apply(addEventListener, this, given);
+    });
+    const busy = (): Response => problem(503, 'overloaded');
+    const retry = { minMs: PATIENCE_MS, maxMs: PATIENCE_MS };
+    await using client = new Quayside({ url: 'http://x', auth: AUTH, retry, fetch: async () => busy() });
+    const status = client.queue('N/kept').status({ signal: controller.signal });
+    // By the attempt, and by the delay after it.
+    await until(() => added.filter((signal) => signal === controller.signal).length === 2);
+    controller.abort(new Error('enough'));
+    await assert.rejects(status, /enough/);
+    for (const signal of added) assert.equal(getEventListeners(signal, 'abort').length, 0);
   });
 
   it('sends any other request of the interface', async () => {
