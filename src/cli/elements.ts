@@ -144,11 +144,13 @@ export async function reserve(
   context.hasChanged = true;
   const { token, leaseUntil } = job;
   const record = { ...recordOf(job), token, leaseUntil };
+  const ofGroup = group === undefined ? [] : ['--group', group];
+  const words = ['quayside', 'commit', name, job.id, '--token', token, ...ofGroup];
   await context.print(
     record,
     () =>
       `${printableBody(job)}\nid ${job.id}, token ${token}, until ${leaseUntil.toISOString()}\n` +
-      `quayside commit ${name} ${job.id} --token ${token}`,
+      words.map(shellWord).join(' '),
   );
   return EXIT_CODES.done;
 }
@@ -216,6 +218,11 @@ function bodyOf(element: Element<unknown>): object {
     // A body that does not decode is shown as it is.
   }
   return { base64: Buffer.from(element.body).toString('base64') };
+}
+
+/** Text as a shell reads it as one word. */
+function shellWord(text: string): string {
+  return /^[\w./:-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
 function printableBody(element: Element<unknown>): string {

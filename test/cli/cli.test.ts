@@ -537,6 +537,25 @@ describe('The command line', () => {
     }
   });
 
+  it('prints a command that a shell can run to commit what was reserved, whatever the queue and the group', async (t) => {
+    const stream = { url: 'sqlite::memory:', variant: 'stream', groups: ['first', 'second'] };
+    const other = await ServerInProcess.start({
+      config: { http: { users: { test1: 'test1' } }, namespaces: { events: stream } },
+    });
+    t.after(() => other.dispose());
+    const own = { ...env, QUAYSIDE_URL: other.url };
+    for (const name of ['events/plain', "events/it's $(echo odd); exit"]) {
+      await quayside(['put', name, 'x'], '', own);
+      const shown = await quayside(['reserve', name, '--group', 'second'], '', own, true);
+      const command = shown.stdout.trimEnd().split('\n').at(-1) ?? '';
+      const script = `quayside() { printf '%s\\n' "$@"; }\n${command}`;
+      const words = (await run('sh', ['-c', script])).stdout.trimEnd().split('\n');
+      const { code, stderr } = await quayside(words, '', own);
+      assert.equal(code, 0, stderr);
+      assert.equal(words[1], name);
+    }
+  });
+
   it('prints tables on a terminal, without control characters of bodies, and JSON elsewhere', async () => {
     await quayside(['put', 'N/shown', 'red \u001b[31m']);
     const command = `${process.execPath} ${MAIN} browse N/shown`;
