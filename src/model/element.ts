@@ -48,7 +48,7 @@ export interface NewElement extends ElementContent {
   /** From this moment on (ms since 1970) it is not delivered; null or not given: it does not expire. */
   readonly expiresAt?: number | null;
   /**
-   * Stored with the key, so that a repeat with other content is noticed: {@link contentFingerprint}. Without one, and
+   * Stored with the key, so that a repeat with other content is noticed: {@link contentFingerprint}, always 22 characters. Without one, and
    * in what a settlement inserts, a key that was seen is a repeat whatever its content.
    */
   readonly fingerprint?: string | null;

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { isKeySeen } from '../../../src/engine/request-keys.ts';
 import type { NewElement } from '../../../src/model/element.ts';
 import { QuaysideError } from '../../../src/model/errors.ts';
 import { contentFingerprint } from '../../../src/model/fingerprint.ts';
@@ -181,6 +182,24 @@ export function insertContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await insert(element('new', 'k2')).then(({ length }) => length), 1);
       assert.equal(repeats.length, 0);
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a', 'no key', 'before', 'c', 'new']);
+    });
+
+    it('tells whether a dedup key was seen, with a fingerprint or without, and stores nothing for that', async () => {
+      const queue = on.queue();
+      const elements = ['with', 'without'].map((dedupKey) => {
+        const plain = newElement({ body: dedupKey, dedupKey });
+        return dedupKey === 'with' ? { ...plain, fingerprint: contentFingerprint(plain) } : plain;
+      });
+      await on.storage.insert(queue, elements);
+      for (const [key, isSeen] of [
+        ['with', true],
+        ['without', true],
+        ['new', false],
+        ['new', false],
+      ] as const) {
+        assert.equal(await isKeySeen(on.storage, queue, key), isSeen, key);
+      }
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['with', 'without']);
     });
 
     it('stores nothing of a call whose own elements have one dedup key and different content, and leaves others alone', async () => {
