@@ -1,7 +1,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import { isRecord } from '../util/is-record.ts';
 import { messageOf } from '../util/message-of.ts';
-import { readStoredPassword, type StoredPassword } from './password.ts';
+import { CONTROL, PASSWORD_BYTES, readStoredPassword, type StoredPassword } from './password.ts';
 import { RIGHTS, type Right, type User } from './user.ts';
 
 /** A user as configured. */
@@ -82,8 +82,8 @@ function readPassword({ name, password }: UserDefinition): StoredPassword {
 }
 
 function readUser({ name, rights, maskBodies = false }: UserDefinition, namespaces: readonly string[]): User {
-  if (name === '' || name.includes(':')) {
-    const hint = 'Choose a name of at least one character, without a colon';
+  if (!isBasicName(name)) {
+    const hint = `Choose a name of 1 to ${PASSWORD_BYTES} bytes, without colons and control characters`;
     throw new UserDefinitionError(name, [], 'a name that Basic credentials cannot carry', hint);
   }
   if (rights === null) {
@@ -108,6 +108,12 @@ function readUser({ name, rights, maskBodies = false }: UserDefinition, namespac
     lists[namespace] = names.map((right) => readRight(name, namespace, right));
   }
   return limitedUser(name, lists, maskBodies);
+}
+
+/** Whether Basic credentials can have the name (RFC 7617), and so a client log in. */
+function isBasicName(name: string): boolean {
+  const isShort = name !== '' && Buffer.byteLength(name) <= PASSWORD_BYTES;
+  return isShort && name.isWellFormed() && !name.includes(':') && !CONTROL.test(name);
 }
 
 /** A user with these rights and no others, by namespace; `*` stands for every namespace that is not named. */

@@ -10,6 +10,7 @@ import { bearerToken } from './api-tokens.ts';
 import { addressBlock } from './networks.ts';
 import {
   type Argon2Hash,
+  CONTROL,
   DEFAULT_COST,
   decoyHash,
   PASSWORD_BYTES,
@@ -399,8 +400,6 @@ interface BasicCredentials {
 }
 
 const BASIC = /^basic +([A-Za-z0-9+/]+={0,2})$/i;
-// biome-ignore lint/suspicious/noControlCharactersInRegex: RFC 7617 forbids them in both parts
-const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 /**

@@ -1,8 +1,10 @@
 import { argon2, hash, randomBytes, timingSafeEqual } from 'node:crypto';
 import { promisify } from 'node:util';
 
-/** Longer passwords are rejected, never cut: cut, two passwords could be one. */
+/** Longer passwords, and names of users, are rejected, never cut: cut, two could be one. */
 export const PASSWORD_BYTES = 256;
+// biome-ignore lint/suspicious/noControlCharactersInRegex: RFC 7617 forbids them in names and passwords
+export const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;
 
 const SALT_BYTES = 16;
 const HASH_BYTES = 32;
@@ -20,8 +22,7 @@ export type StoredPassword =
  */
 export function readStoredPassword(stored: string): StoredPassword {
   if (looksLikeHash(stored)) return { kind: 'hash', argon2: parsePhc(stored) };
-  if (stored === '') throw new Error('is empty');
-  if (Buffer.byteLength(stored) > PASSWORD_BYTES) throw new Error(`is longer than ${PASSWORD_BYTES} bytes`);
+  checkPassword(stored);
   return { kind: 'plain', digest: digest(Buffer.from(stored)) };
 }
 
@@ -30,11 +31,17 @@ export function passwordText(stored: StoredPassword): string {
   return stored.kind === 'hash' ? formatPhc(stored.argon2) : stored.digest.toString('base64');
 }
 
-/** Makes the PHC string of a new password. @throws Error if it is empty or too long */
+/** @throws Error for a password with which nobody could log in; it never quotes it */
+function checkPassword(password: string): void {
+  if (password === '') throw new Error('is empty');
+  if (Buffer.byteLength(password) > PASSWORD_BYTES) throw new Error(`is longer than ${PASSWORD_BYTES} bytes`);
+  if (CONTROL.test(password)) throw new Error('has a control character, which no client can send');
+}
+
+/** Makes the PHC string of a new password. @throws Error if nobody could log in with it */
 export async function hashPassword(password: string): Promise<string> {
+  checkPassword(password);
   const message = Buffer.from(password);
-  if (message.length === 0) throw new Error('is empty');
-  if (message.length > PASSWORD_BYTES) throw new Error(`is longer than ${PASSWORD_BYTES} bytes`);
   const salt = randomBytes(SALT_BYTES);
   return formatPhc({
     ...DEFAULT_COST,

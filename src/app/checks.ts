@@ -25,8 +25,7 @@ export function checkDataDir({ dataDir }: Config, errorAt: ErrorAt): void {
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
       const hint = 'Let the user that runs the server enter it, or name another folder';
-      if (code === 'EACCES') throw errorAt(['dataDir'], `${dataDir} cannot be entered (${code})`, hint);
-      throw error;
+      throw errorAt(['dataDir'], `${dataDir} cannot be entered (${code})`, hint);
     }
   };
   // Any name will do: to look it up takes the right to enter.

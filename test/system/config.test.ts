@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdir } from 'node:fs/promises';
+import { mkdir, symlink } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { after, before, describe, it } from 'node:test';
 import { describeOptions } from '../../src/config/load.ts';
@@ -16,6 +16,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     await mkdir(folder.file('data/folder.db'), { recursive: true });
     await folder.write('data/damaged.db', 'This is no database. '.repeat(400));
     await folder.write('not.pem', 'CANARY');
+    await symlink('loop', folder.file('loop'));
   });
 
   after(() => folder.dispose());
@@ -65,6 +66,11 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
       'for two engines at once, telling both',
       { namespaces: { N: { url: 'sqlite:damaged.db' }, M: { url: 'sqlite:folder.db' } } },
       /namespaces\.N\.url: .*damaged\.db[\s\S]*namespaces\.M\.url: .*folder\.db/,
+    ],
+    [
+      'for a folder that is a link to itself',
+      { dataDir: 'loop' },
+      /dataDir: .*loop cannot be entered \(ELOOP\)/,
     ],
     [
       'for a weak hash',

@@ -76,6 +76,11 @@ describe('A user definition is refused', () => {
       /may read all bodies/,
     ],
     ['for a name with a colon', { name: 'a:b' }, '', /Basic/],
+    ['for an empty name', { name: '' }, '', /Basic/],
+    ['for a name with a control character', { name: 'ann\n' }, '', /Basic/],
+    ['for a name of more than 256 bytes', { name: 'é'.repeat(129) }, '', /Basic/],
+    ['for a name that is not Unicode', { name: '\ud800' }, '', /Basic/],
+    ['for a password with a control character', { password: 'a\tb' }, 'password', /control character/],
     ['for an empty password', { password: '' }, 'password', /empty/],
     ['for a password of more than 256 bytes', { password: 'é'.repeat(129) }, 'password', /256 bytes/],
     ['for a hash of another kind', { password: '$2b$10$abcdefgh' }, 'password', /argon2id/],
@@ -126,9 +131,10 @@ describe('hashPassword', () => {
     assert.notEqual(first, second);
   });
 
-  it('refuses an empty password and one of more than 256 bytes', async () => {
+  it('refuses an empty password, one of more than 256 bytes, and one that no client can send', async () => {
     await assert.rejects(hashPassword(''), /empty/);
     await assert.rejects(hashPassword('x'.repeat(257)), /256 bytes/);
+    await assert.rejects(hashPassword('a\tb'), /has a control character/);
   });
 });
 
