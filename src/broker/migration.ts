@@ -17,7 +17,6 @@ import {
   type PurgeStep,
   type QueueCounts,
   type QueueOptions,
-  type RequestKey,
   type ScanOptions,
   type ScanPage,
   SETTLED,
@@ -46,6 +45,7 @@ import { isRecord } from '../util/is-record.ts';
 import { quote } from '../util/quote.ts';
 import type { Namespace } from './namespace.ts';
 import { RELEASE } from './queue.ts';
+import { isRequestSeen } from './seen-keys.ts';
 
 /** The configuration lacks what a namespace needs whose elements are in two engines. */
 export class MigrationTargetMissing extends Error {
@@ -268,7 +268,8 @@ export class MigratingStorage implements Storage {
   ): Promise<ElementId[]> {
     const { request = null } = options;
     if (request !== null) {
-      return this.#inOrder(this.#hasSeenRequest(queue, request), (isSeen) =>
+      // If the old engine has seen the key, it stored all elements of the request.
+      return this.#inOrder(isRequestSeen(this.#from, queue, request), (isSeen) =>
         // The signal is one of the new engine, and a repeat stores nothing.
         isSeen
           ? this.#from.insert(queue, elements, { ...options, signal: null })
@@ -279,16 +280,6 @@ export class MigratingStorage implements Storage {
     if (!hasKeys && this.#pending === 0) return this.#to.insert(queue, elements, options);
     const seen = hasKeys ? this.#seenBefore(queue, elements) : NOTHING_SEEN;
     return this.#inOrder(seen, (before) => this.#insertUnseen(queue, elements, before, options));
-  }
-
-  /** Whether the old engine stored the elements of a request with that key: then it has all of them. */
-  async #hasSeenRequest(queue: QueueKey, request: RequestKey): Promise<boolean> {
-    let isSeen = false;
-    const onRepeat = (): void => {
-      isSeen = true;
-    };
-    await this.#from.insert(queue, [], { request, onRepeat });
-    return isSeen;
   }
 
   async #insertUnseen(

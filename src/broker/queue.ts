@@ -17,6 +17,7 @@ import {
   type SettleItem,
   type SettleOutcome,
   type SettleResult,
+  type Storage,
   type StorageCapabilities,
   type TimeLeft,
 } from '../engine/storage.ts';
@@ -46,6 +47,7 @@ import { FREE_BYTES } from './engine-turns.ts';
 import { isSettled, refusalOf, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
 import { checkOptions, type OptionsRecord, type OwnOptions, type QueueSettings } from './queue-options.ts';
+import { areAllSeen, isFull } from './seen-keys.ts';
 import { MANY, WaitQueue } from './wait-queue.ts';
 
 /** Front ends settle with these types and know nothing of storage. */
@@ -181,7 +183,13 @@ export class Queue {
       capacity === null ? insert : (): Promise<ElementId[]> => capacity.admit(elements, insert, { request });
     const admit = (): Promise<ElementId[]> =>
       bound === null ? store() : bound.admit(elements, store, { request });
-    const stored = namespace.inTurn(user, elements, admit);
+    // A queue that is not known has seen no key, and to look for one could create it.
+    const mayRepeat =
+      hasKeys && (bound !== null || capacity !== null) && namespace.knownNames.has(this.key.name);
+    const begin = mayRepeat
+      ? () => unlessRepeated(admit, () => this.#areRepeats(elements, request, leftMs), insert)
+      : admit;
+    const stored = namespace.inTurn(user, elements, begin);
     namespace.noteStoring(this.key, stored);
     namespace.noteLarge(this.key, elements);
     if (isSent) this.#wakeFor(elements);
@@ -199,6 +207,18 @@ export class Queue {
       meter.count('insert', 'ok', elements.length);
       return ids;
     });
+  }
+
+  /** Whether the engine has seen the keys of all elements, so that it would store none of them. */
+  #areRepeats(
+    elements: readonly NewElement[],
+    request: RequestKey | null,
+    leftMs: () => number,
+  ): Promise<boolean> {
+    const { storage } = this.namespace;
+    const insert: Storage['insert'] = (queue, probes, options) =>
+      storage.insert(queue, probes, { ...options, leftMs: leftMs() });
+    return areAllSeen({ insert }, this.key, elements, request);
   }
 
   /** What is left of the time of a call that is made now. */
@@ -714,6 +734,23 @@ export class Queue {
       `${parameter} ${quote(given)} cannot be used: namespace ${this.namespace.name} has plain queues. Leave ${parameter} out, or use a stream namespace.`,
     );
   }
+}
+
+/**
+ * Calls `admit`, and if there is no capacity for elements that are all stored already, `insert`: it stores nothing, and their producer, who
+ * did not get the first response, learns their ids.
+ */
+async function unlessRepeated<T>(
+  admit: () => Promise<T>,
+  areRepeats: () => Promise<boolean>,
+  insert: () => Promise<T>,
+): Promise<T> {
+  try {
+    return await admit();
+  } catch (error) {
+    if (!isFull(error) || !(await areRepeats())) throw error;
+  }
+  return insert();
 }
 
 /** Elements of an insert whose keys were seen before. */

@@ -293,6 +293,19 @@ describe('A namespace that is full', () => {
     assert.match(detail, /"N".*1 elements.*maxElements/);
     assert.equal((await client.get('N', queue, { to: 0 })).body.toString(), 'a');
   });
+
+  it('answers a repeated insert with its first id, and creates no queue for one that it rejects', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await harness().passTime(1001);
+    const keyed = { headers: { 'idempotency-key': 'k' } };
+    const first = await client.insert('N', queue, 'a', keyed);
+    const again = await client.insert('N', queue, 'a', keyed);
+    assert.deepEqual([again.status, again.body.toString()], [200, first.body.toString()]);
+    assert.equal((await client.insert('N', 'another', 'a', keyed)).status, 507);
+    assert.ok(!Object.hasOwn(jsonOf<object>(await client.queues('N')), 'another'));
+    assert.equal((await client.get('N', queue, { to: 0 })).body.toString(), 'a');
+  });
 });
 
 describe('Names that a client invents', () => {

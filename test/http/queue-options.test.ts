@@ -205,6 +205,10 @@ describe('Options of a queue', () => {
   });
 });
 
+function keyed(key: string): { readonly headers: Readonly<Record<string, string>> } {
+  return { headers: { 'idempotency-key': key } };
+}
+
 for (const engine of MAIN_ENGINES) {
   describe(`Options of a queue: ${engine.name}`, () => {
     const harness = sharedHarness({ engine, namespaces: NAMESPACES });
@@ -265,6 +269,37 @@ for (const engine of MAIN_ENGINES) {
       await harness().passTime(61_000);
       assert.equal((await client.get('N', queue, { to: 0 })).body.toString(), 'long');
       assert.equal((await client.get('N', queue, { to: 0 })).status, 504);
+    });
+
+    it('bound a queue, and a repeated insert gets its first id although the queue is full', async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      await client.setOptions('N', queue, { maxElements: 3 });
+      const insert = (body: string) => client.insert('N', queue, body, keyed('k'));
+      const lines = (...bodies: string[]) => bodies.map((text) => ({ text, key: text }));
+      const first = await insert('a');
+      const two = await client.insertLines('N', queue, lines('b', 'c'));
+      assert.equal((await client.insert('N', queue, 'd', keyed('other'))).status, 507);
+      const again = await insert('a');
+      assert.deepEqual([again.status, again.body.toString()], [200, first.body.toString()]);
+      assert.equal(headerOf(again, 'x-ks-repeated'), 'true');
+      assert.equal((await insert('z')).status, 422);
+      const { ids } = jsonOf<{ ids: string[] }>(two);
+      const twoAgain = await client.insertLines('N', queue, lines('b', 'c'));
+      assert.deepEqual(jsonOf(twoAgain), { ids, repeated: [0, 1] });
+      assert.equal((await client.insertLines('N', queue, lines('b', 'd'))).status, 507);
+      assert.equal(jsonOf<{ size: number }>(await client.status('N', queue)).size, 3);
+    });
+
+    it('bound a queue, and a repeated insert of many with one key gets its first ids although the queue is full', async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      await client.setOptions('N', queue, { maxElements: 2 });
+      const insert = (key: string) =>
+        client.insertLines('N', queue, [{ text: 'a' }, { text: 'b' }], keyed(key));
+      const { ids } = jsonOf<{ ids: string[] }>(await insert('k'));
+      assert.equal((await insert('other')).status, 507);
+      assert.deepEqual(jsonOf(await insert('k')), { ids, repeated: [0, 1] });
     });
 
     it('bound a queue, in a stream by the deliveries of its groups', async () => {
