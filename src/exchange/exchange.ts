@@ -5,11 +5,12 @@ import type { BrokerLog } from '../broker/ports.ts';
 import type { Queue, QueueMove } from '../broker/queue.ts';
 import type { Delivery, ElementId, NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import type {
-  SelectorAnswer,
-  SelectorProgram,
-  SelectorSandbox,
-  SelectorVerdict,
+import {
+  type SelectorAnswer,
+  type SelectorProgram,
+  type SelectorSandbox,
+  type SelectorVerdict,
+  writtenBytes,
 } from '../sandbox/sandbox.ts';
 import { Backoff } from '../util/backoff.ts';
 import type { Clock } from '../util/clock.ts';
@@ -26,7 +27,7 @@ import {
   mustBeRunnable,
   versionOf,
 } from './declaration.ts';
-import type { InFlightLimit } from './in-flight-limit.ts';
+import type { BatchInFlight, InFlightLimit } from './in-flight-limit.ts';
 import {
   continuedCounters,
   DestinationErrors,
@@ -292,11 +293,14 @@ const MAX_BATCH = 256;
 const BATCH_BYTES = 4 * 1_048_576;
 /** The size assumed for an element before the first one. */
 const USUAL_BYTES = 4 * 1024;
+/** What an element, or a copy of one, needs in addition to its body and headers, about. */
+const OWN_BYTES = 256;
 
 /**
  * One loop of an exchange, as a pipeline of three stages: while some batches are being stored, the selectors run for the next,
  * and the one after is being taken. Batches are sent to be stored in the order in which they were taken, and an engine keeps
- * the order of calls, so a loop keeps the order of its source. Waiting for each reply cost 40 % of throughput.
+ * the order of calls, so a loop keeps the order of its source. Waiting for each reply cost 40 % of throughput. A batch is stored in parts
+ * if it is large, or if selectors write much.
  *
  * States: `idle` (before start, after stop), `running`, `stopping` (no new batch is taken; those that were taken and not yet
  * decided are returned undelivered, those in their fan-out finish).
@@ -310,12 +314,16 @@ class Loop {
   readonly #inFlight = new Map<ElementId, number>();
   /** The moving average of the bytes of an element. */
   #bytesEach = USUAL_BYTES;
+  /** The moving average of what selectors write for an element, all copies together. */
+  #writtenEach = 0;
+  /** Resolves when the selectors ran for every batch taken so far. */
+  #decided: Promise<void> = Promise.resolve();
   /** Resolves when every batch taken so far was sent to be stored. */
   #sent: Promise<void> = Promise.resolve();
   /** Batches that are not settled yet. */
   readonly #open = new Set<Promise<void>>();
-  /** Of each batch that is not decided yet, a function that returns it undelivered. */
-  readonly #undecided = new Set<() => void>();
+  /** Ends the wait for the selectors; null while they do not run. */
+  #giveUp: (() => void) | null = null;
   /** Ends the wait for a batch, with the elements that were delivered. */
   #endWait: ((batch: Delivery[]) => void) | null = null;
   /** Between batches after a failed one. */
@@ -358,7 +366,7 @@ class Loop {
       this.#pause.end();
       this.#onCapacity?.();
       // The selectors of a thousand exchanges may take longer than a shutdown may.
-      for (const giveUp of this.#undecided) giveUp();
+      this.#giveUp?.();
     }
     await this.#run;
     this.#state = 'idle';
@@ -371,19 +379,31 @@ class Loop {
       if (this.#state !== 'running') break;
       const batch = await this.#take();
       if (batch.length === 0) continue;
-      const bytes = this.#weigh(batch);
-      await this.#options.inFlightLimit.enter(this.#options.owner, bytes);
-      this.#pass(batch, bytes);
+      const now = this.#options.clock.now();
+      for (const { id } of batch) this.#inFlight.set(id, now);
+      // One batch at a time: what selectors wrote for it counts before they run for the next.
+      await this.#decided;
+      this.#decided = this.#decide(batch);
     }
     await this.#allSettled();
   }
 
-  /** Bytes of a batch with its copies. */
-  #weigh(batch: readonly Delivery[]): number {
+  /**
+   * The first elements of a batch that are stored in one round trip, and their bytes with their copies, and with what selectors
+   * are going to write as far as that can be foreseen.
+   */
+  #firstPart(batch: readonly Delivery[]): { readonly part: readonly Delivery[]; readonly bytes: number } {
     let bytes = 0;
-    for (const { body } of batch) bytes += body.byteLength;
-    this.#bytesEach = (this.#bytesEach + bytes / batch.length) / 2;
-    return bytes * this.#options.copies;
+    let count = 0;
+    for (const delivery of batch) {
+      const own = bytesOf(delivery);
+      const more = own * this.#options.copies + this.#writtenEach;
+      if (count > 0 && bytes + more > BATCH_BYTES) break;
+      this.#bytesEach += (own - this.#bytesEach) / MAX_BATCH;
+      bytes += more;
+      count += 1;
+    }
+    return { part: count === batch.length ? batch : batch.slice(0, count), bytes };
   }
 
   /** How many elements the next batch is to have. */
@@ -391,7 +411,7 @@ class Loop {
     // After a failure one element is enough to find out whether the destination is available again.
     if (this.#backoff.isActive) return 1;
     const { window, copies } = this.#options;
-    const byBytes = Math.max(1, Math.floor(BATCH_BYTES / (this.#bytesEach * copies)));
+    const byBytes = Math.max(1, Math.floor(BATCH_BYTES / (this.#bytesEach * copies + this.#writtenEach)));
     return Math.min(MAX_BATCH, window - this.#inFlight.size, byBytes);
   }
 
@@ -428,49 +448,73 @@ class Loop {
     return promise;
   }
 
-  /** @param bytes as they count in flight */
-  #pass(batch: readonly Delivery[], bytes: number): void {
-    const { forwarder, clock, inFlightLimit, owner } = this.#options;
-    const now = clock.now();
-    for (const { id } of batch) this.#inFlight.set(id, now);
-    let isReturned = false;
-    const { promise: stopped, resolve } = Promise.withResolvers<null>();
-    const giveUp = (): void => {
-      isReturned = true;
-      resolve(null);
-    };
-    this.#undecided.add(giveUp);
-    const decision = Promise.race([forwarder.decide(batch, () => isReturned), stopped]).finally(() =>
-      this.#undecided.delete(giveUp),
-    );
-    // #settle handles a failure; until it does, this keeps the failure from being reported as unhandled.
-    decision.catch(() => {});
+  /** Runs the selectors for a batch, and has it stored, in parts if it is large or they write much. Never rejects. */
+  async #decide(batch: readonly Delivery[]): Promise<void> {
+    const { inFlightLimit, owner } = this.#options;
+    for (let rest = batch; rest.length > 0; ) {
+      const { part, bytes } = this.#firstPart(rest);
+      const inFlight = await inFlightLimit.enter(owner, bytes);
+      const undecided = await this.#pass(part, inFlight);
+      rest = [...undecided, ...rest.slice(part.length)];
+    }
+  }
+
+  /** Returns those for which the selectors have not run, once they have for the others. */
+  async #pass(batch: readonly Delivery[], inFlight: BatchInFlight): Promise<readonly Delivery[]> {
+    const decision = this.#state === 'stopping' ? null : await this.#runSelectors(batch);
+    const undecided = decision?.undecided ?? [];
+    const part = undecided.length === 0 ? batch : batch.filter((delivery) => !undecided.includes(delivery));
+    if (decision !== null) this.#noteWritten(decision.written, part.length, inFlight);
     const before = this.#sent;
     const { promise: sent, resolve: markSent } = Promise.withResolvers<void>();
     this.#sent = sent;
-    const settled = this.#settle(batch, before, decision, markSent);
+    const settled = this.#settle(part, before, decision?.store ?? null, markSent);
     this.#open.add(settled);
     void settled.finally(() => {
       this.#open.delete(settled);
-      inFlightLimit.leave(owner, bytes);
+      inFlight.leave();
     });
+    return undecided;
   }
 
-  /** Never rejects. `markSent` lets the next batch be stored. */
+  /** Null if the selectors could not run, or the exchange was stopped in the meantime: then the batch is returned undelivered. */
+  async #runSelectors(batch: readonly Delivery[]): Promise<Decision | null> {
+    const { promise: stopped, resolve } = Promise.withResolvers<null>();
+    let isReturned = false;
+    this.#giveUp = () => {
+      isReturned = true;
+      resolve(null);
+    };
+    try {
+      return await Promise.race([this.#options.forwarder.decide(batch, () => isReturned), stopped]);
+    } catch {
+      // Unforeseen: the loop continues, more slowly.
+      this.#backoff.noteFailure();
+      return null;
+    } finally {
+      this.#giveUp = null;
+    }
+  }
+
+  #noteWritten(bytes: number, elements: number, inFlight: BatchInFlight): void {
+    this.#writtenEach = (this.#writtenEach + bytes / elements) / 2;
+    if (bytes > 0) inFlight.grow(bytes);
+  }
+
+  /** Never rejects. `markSent` lets the next batch be stored. @param store null: the batch is returned undelivered */
   async #settle(
     batch: readonly Delivery[],
     before: Promise<void>,
-    decision: Promise<StoreBatch | null>,
+    store: StoreBatch | null,
     markSent: () => void,
   ): Promise<void> {
     try {
       await before;
-      const storeBatch = this.#state === 'stopping' ? null : await decision;
-      if (storeBatch === null) {
+      if (store === null || this.#state === 'stopping') {
         this.#options.source.returnAllUndelivered(batch);
         return;
       }
-      const stored = storeBatch();
+      const stored = store();
       markSent();
       if (await stored) this.#backoff.reset();
       else this.#backoff.noteFailure();
@@ -486,6 +530,7 @@ class Loop {
   }
 
   async #allSettled(): Promise<void> {
+    await this.#decided;
     await Promise.all(this.#open);
   }
 
@@ -510,6 +555,13 @@ class Loop {
     if (!this.#backoff.isActive || this.#state !== 'running') return;
     await this.#pause.wait(this.#backoff.delayMs());
   }
+}
+
+/** Bytes of an element in flight, about. */
+function bytesOf({ body, headers }: Delivery): number {
+  let bytes = OWN_BYTES + body.byteLength;
+  for (const text of headers) bytes += text.length;
+  return bytes;
 }
 
 /** The queues that an exchange works with, resolved once. */
@@ -562,10 +614,19 @@ interface Plan {
 }
 
 /**
- * What `Forwarder.decide` returns: stores the copies of a batch and settles its sources. Its calls to the source's engine are
- * made before it returns, so that batches keep their order. Resolves with false if the loop is to slow down.
+ * Stores the copies of a batch and settles its sources. Its calls to the source's engine are made before it returns, so that
+ * batches keep their order. Resolves with false if the loop is to slow down.
  */
 type StoreBatch = () => Promise<boolean>;
+
+/** What becomes of a batch. */
+interface Decision {
+  readonly store: StoreBatch;
+  /** Bytes that selectors wrote. */
+  readonly written: number;
+  /** The last elements, if the selectors wrote so much that they did not run for these: they are to be decided once the others are stored. */
+  readonly undecided: readonly Delivery[];
+}
 
 /** Whether a copy goes to another engine than that of its source. */
 type IsRemote = (copy: Copy) => boolean;
@@ -602,7 +663,7 @@ class Forwarder {
    * Runs the selectors. May run while an earlier batch is still being stored. Null if the batch was returned in the meantime: what
    * selectors did with it counts for nothing.
    */
-  async decide(batch: readonly Delivery[], isReturned: () => boolean): Promise<StoreBatch | null> {
+  async decide(batch: readonly Delivery[], isReturned: () => boolean): Promise<Decision | null> {
     const { route, program, counters, clock } = this.#options;
     const plans: Plan[] = [];
     const toEvaluate: Delivery[] = [];
@@ -622,21 +683,25 @@ class Forwarder {
     const requeued: Delivery[] = [];
     const notEvaluated: Delivery[] = [];
     const returning = this.#options.returning();
-    for (const [i, delivery] of toEvaluate.entries()) {
-      const answer = answers[i];
-      if (answer?.outcome === 'evaluated') {
+    const undecided = toEvaluate.slice(answers.length);
+    let written = 0;
+    for (const [i, answer] of answers.entries()) {
+      const delivery = toEvaluate[i] as Delivery;
+      if (answer.outcome === 'evaluated') {
+        written += writtenBytes(answer.verdicts);
         this.#overruns.passed(delivery.id);
         plans.push(this.#plan(delivery, histories[i] as History, answer.verdicts, returning));
-      } else if (answer?.outcome === 'overrun') {
+      } else if (answer.outcome === 'overrun') {
         if (this.#gaveUp(delivery, answer)) plans.push(this.#unroutable(delivery, 'no-route', answer.error));
         else requeued.push(delivery);
       } else notEvaluated.push(delivery);
     }
     this.#options.sightings.add(plans, batch.length - toEvaluate.length);
-    return async () => {
+    const store = async (): Promise<boolean> => {
       if (notEvaluated.length > 0) route.source.returnAllUndelivered(notEvaluated);
       return this.#carryOut(plans, requeued);
     };
+    return { store, written, undecided };
   }
 
   /** Whether an element has failed for good. */

@@ -7,6 +7,14 @@ interface WaitingBatch {
   readonly enter: () => void;
 }
 
+/** A batch that is in flight. */
+export interface BatchInFlight {
+  /** Counts bytes that selectors added to it, without waiting for capacity: others wait longer then. */
+  grow(bytes: number): void;
+  /** Its elements are settled. */
+  leave(): void;
+}
+
 /**
  * Bounds the bytes that the exchanges of a node have in flight together, and shares them among the users in whose names
  * they run: each may have half of what others leave, and a user who has none always enters. So what one user's slow
@@ -28,23 +36,30 @@ export class InFlightLimit {
     this.#maxCounted = bytes * GUARANTEED;
   }
 
-  /** Resolves when there is capacity, in order for each owner; `leave` returns it. */
-  async enter(owner: string, bytes: number): Promise<void> {
+  /** Resolves when there is capacity, in order for each owner. */
+  async enter(owner: string, bytes: number): Promise<BatchInFlight> {
     const isBehind = this.#waiting.length > 0 && this.#waiting.some((waiting) => waiting.owner === owner);
-    if (!isBehind && this.#admits(owner, bytes)) return;
-    const { promise, resolve } = Promise.withResolvers<void>();
-    this.#waiting.push({ owner, bytes, enter: resolve });
-    await promise;
+    if (isBehind || !this.#admits(owner, bytes)) {
+      const { promise, resolve } = Promise.withResolvers<void>();
+      this.#waiting.push({ owner, bytes, enter: resolve });
+      await promise;
+    }
+    const isLarge = bytes > this.#maxCounted;
+    let counted = isLarge ? 0 : bytes;
+    return {
+      grow: (more) => {
+        counted += more;
+        this.#count(owner, more);
+      },
+      leave: () => {
+        if (isLarge) this.#hasLarge = false;
+        this.#count(owner, -counted);
+        this.#admitWaiting();
+      },
+    };
   }
 
-  leave(owner: string, bytes: number): void {
-    if (bytes > this.#maxCounted) this.#hasLarge = false;
-    else {
-      this.#all -= bytes;
-      const own = (this.#byOwner.get(owner) ?? 0) - bytes;
-      if (own === 0) this.#byOwner.delete(owner);
-      else this.#byOwner.set(owner, own);
-    }
+  #admitWaiting(): void {
     if (this.#waiting.length === 0) return;
     const blocked = new Set<string>();
     for (const waiting of [...this.#waiting]) {
@@ -64,9 +79,14 @@ export class InFlightLimit {
     }
     const own = this.#byOwner.get(owner) ?? 0;
     const hasRoom = own === 0 || own + bytes <= (this.#bytes - (this.#all - own)) / 2;
-    if (!hasRoom) return false;
+    if (hasRoom) this.#count(owner, bytes);
+    return hasRoom;
+  }
+
+  #count(owner: string, bytes: number): void {
     this.#all += bytes;
-    if (own + bytes > 0) this.#byOwner.set(owner, own + bytes);
-    return true;
+    const own = (this.#byOwner.get(owner) ?? 0) + bytes;
+    if (own > 0) this.#byOwner.set(owner, own);
+    else this.#byOwner.delete(owner);
   }
 }

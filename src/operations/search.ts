@@ -114,7 +114,7 @@ export class Searches {
       const { path, payer } = options;
       if (!selectors) throw invalidParameter(path, `${path}: this server runs with selectors: off.`);
       await sandbox.check([{ source, path }], payer);
-      program = sandbox.open([source], { payer });
+      program = sandbox.open([source], { payer, decidesOnly: true });
     }
     return new ElementSearch(queue, { ...filter, group }, options, program, this.#context.clock);
   }

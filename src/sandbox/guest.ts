@@ -26,6 +26,8 @@ interface GuestLimits {
   readonly quickText: number;
   /** Lines of console output in one call. */
   readonly logLines: number;
+  /** Bytes that selectors may write, about, before a call ends with the element in progress. */
+  readonly written: number;
   // The largest values that an object given by a selector may have.
   /** Unix seconds. */
   readonly mature: number;
@@ -60,7 +62,7 @@ interface Guest {
    */
   add(step: Selector | string | null, isPure: boolean): void;
   /**
-   * Runs every selector for each element of `PackedElements.input`, in order, until `softMs` have passed.
+   * Runs every selector for each element of `PackedElements.input`, in order, until `softMs` have passed or they wrote enough.
    * Returns JSON: `[how many elements, codes, extras]` as in `Called`.
    * @param logs whether console output is wanted
    */
@@ -132,6 +134,9 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     #isLive = false;
     /** The payload as the worker has it, if that is text. */
     #text: string | null = null;
+    /** Of what selectors wrote. */
+    #payloadSize = 0;
+    #headersSize = 0;
 
     constructor(at: number, element: Element) {
       this.#at = at;
@@ -201,6 +206,13 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       if (refusal !== null) throw new TypeError(refusal);
       message.#before = null;
       if (typeof payload === 'string') message.#text = payload.slice(1);
+      if (payload !== null) message.#payloadSize = payload.length;
+      if (headers !== null) message.#headersSize = headers.length;
+    }
+
+    /** How much of what selectors wrote so far a copy has, in characters or bytes. */
+    static writtenSize(message: Message): number {
+      return message.#payloadSize + message.#headersSize;
     }
 
     /** Takes back what a failed selector changed. What it left elsewhere in `env` stays. */
@@ -276,7 +288,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       return text === this.#text ? null : `=${text}`;
     }
   }
-  const { begin, keep, seal, undo } = Message;
+  const { begin, keep, seal, undo, writtenSize } = Message;
   // A selector that has a message must not come from it to the class, nor leave anything on its prototype.
   deleteProperty(Message.prototype, 'constructor');
   const members = ownKeys(Message.prototype).map((name) => {
@@ -387,8 +399,9 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     const stopAt = now() + softMs;
     let codes = '';
     let count = 0;
+    let written = 0;
     for (const element of elements) {
-      if (count > 0 && now() > stopAt) break;
+      if (count > 0 && (now() > stopAt || written >= limits.written)) break;
       const message = new Message(count, element);
       current = message;
       view = new Proxy(message, exposing);
@@ -410,6 +423,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
             answer = [at, error, null, null, null, placeOf(thrown)];
           }
         }
+        written += writtenSize(message);
         if (typeof answer === 'string') codes += answer;
         else {
           codes += answer[1] === null ? '2' : '3';

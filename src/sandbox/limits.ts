@@ -35,6 +35,8 @@ export interface SandboxLimits {
   readonly batchBodyBytes: number;
   /** The longest body that a selector may write, bytes. */
   readonly bodyBytes: number;
+  /** Bytes that selectors may write before a call, and a `select`, ends with the element in progress. */
+  readonly writtenBytes: number;
   /** VMs kept alive, at most; the least recently used is closed first. An idle one holds about 1.5 MiB. */
   readonly liveVms: number;
   /** Linear memory of all VMs kept alive, bytes, at most: WebAssembly memory grows and never shrinks. */
@@ -54,6 +56,7 @@ export const DEFAULT_LIMITS: SandboxLimits = {
   batch: 100,
   batchBodyBytes: 64 * 1024,
   bodyBytes: 1024 * 1024,
+  writtenBytes: 4 * 1024 * 1024,
   liveVms: 64,
   liveBytes: 256 * 1024 * 1024,
   maxOverrunsInARow: 3,

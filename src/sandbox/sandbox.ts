@@ -44,6 +44,8 @@ export interface ProgramOptions {
   readonly payer?: Payer;
   /** Whether answers contain what selectors wrote to their console; false if not given. */
   readonly logs?: boolean;
+  /** Whether verdicts are without the headers and bodies that selectors wrote; false if not given. */
+  readonly decidesOnly?: boolean;
 }
 
 interface SelectorSource {
@@ -55,7 +57,8 @@ interface SelectorSource {
 /** The selectors of one exchange. No other program uses its VM. */
 export interface SelectorProgram {
   /**
-   * Runs the selectors of all destinations for each element. Returns the answers in the order of the elements. Batches of any
+   * Runs the selectors of all destinations for each element. Returns the answers in the order of the elements, for the first ones
+   * only if the selectors write more than `writtenBytes`: the caller is to store that before it continues. Batches of any
    * size are divided into calls; calls may overlap, and those of other programs may run in between.
    * @throws QuaysideError `shutting-down` after `stop`, `internal` if the thread cannot be started
    */
@@ -101,6 +104,8 @@ export type SelectorAnswer =
       readonly logs?: readonly DestinationLogLine[];
     }
   | { readonly outcome: 'not-evaluated' };
+
+type EvaluatedAnswer = Extract<SelectorAnswer, { outcome: 'evaluated' }>;
 
 export interface SelectorVerdict {
   /** Whether this destination accepts the element. */
@@ -211,6 +216,7 @@ class WorkerProgram implements SelectorProgram {
   readonly #sources: ProgramSources;
   readonly #payer: Payer;
   readonly #logs: boolean;
+  readonly #decidesOnly: boolean;
   readonly #selectors: number;
   /**
    * Whether calls contain bodies: not before a selector has used one. Most selectors read headers only, and a
@@ -225,7 +231,7 @@ class WorkerProgram implements SelectorProgram {
     limits: SandboxLimits,
     key: number,
     sources: ProgramSources,
-    { payer = '', logs = false }: ProgramOptions,
+    { payer = '', logs = false, decidesOnly = false }: ProgramOptions,
   ) {
     this.#dispatcher = dispatcher;
     this.#limits = limits;
@@ -233,6 +239,7 @@ class WorkerProgram implements SelectorProgram {
     this.#sources = sources;
     this.#payer = payer;
     this.#logs = logs;
+    this.#decidesOnly = decidesOnly;
     this.#selectors = sources.filter((source) => source !== null).length;
   }
 
@@ -266,7 +273,8 @@ class WorkerProgram implements SelectorProgram {
     const answers: SelectorAnswer[] = [];
     let oneByOneUntil = 0;
     let overrunsInARow = 0;
-    while (answers.length < elements.length) {
+    let written = 0;
+    while (answers.length < elements.length && written < this.#limits.writtenBytes) {
       const from = answers.length;
       if (this.#withBodies && !hasBodies) return null;
       // A call after the close would open the program in the worker again, and nothing would close it.
@@ -277,7 +285,11 @@ class WorkerProgram implements SelectorProgram {
       const count = from < oneByOneUntil ? 1 : callSize(elements, from, this.#limits, this.#withBodies);
       const answer = await this.#call(elements, from, count);
       if (answer.outcome === 'called') {
-        answers.push(...readVerdicts(answer, this.#sources.length));
+        const called = this.#decidesOnly ? withoutChanges(answer) : answer;
+        for (const evaluated of readVerdicts(called, this.#sources.length)) {
+          if (called.changes.length > 0) written += writtenBytes(evaluated.verdicts);
+          answers.push(evaluated);
+        }
         overrunsInARow = 0;
       } else if (answer.outcome === 'needs-bodies') {
         this.#withBodies = true;
@@ -313,6 +325,20 @@ class WorkerProgram implements SelectorProgram {
       allowanceMs: bytes === 0 ? 0 : bodyAllowanceMs(this.#limits, bytes, this.#selectors),
     });
   }
+}
+
+function withoutChanges(called: Called): Called {
+  return { ...called, changes: [], bodies: NO_BODIES };
+}
+
+/** Bytes of the headers and bodies that selectors wrote, in each copy anew. */
+export function writtenBytes(verdicts: readonly SelectorVerdict[]): number {
+  let bytes = 0;
+  for (const { headers, body } of verdicts) {
+    if (body !== null) bytes += body.byteLength;
+    if (headers !== null) for (const text of headers) bytes += text.length;
+  }
+  return bytes;
 }
 
 function unexpected(outcome: string): Error {
@@ -401,8 +427,8 @@ function allAccept(destinations: number): SelectorAnswer {
 }
 
 /** Converts the worker's answer to one per element. To save allocations, most verdicts are one of two objects. */
-function readVerdicts(called: Called, destinations: number): SelectorAnswer[] {
-  const answers: SelectorAnswer[] = [];
+function readVerdicts(called: Called, destinations: number): EvaluatedAnswer[] {
+  const answers: EvaluatedAnswer[] = [];
   const extras = called.extras.values();
   const changes = called.changes.values();
   let extra = extras.next().value;
@@ -434,6 +460,7 @@ function readVerdicts(called: Called, destinations: number): SelectorAnswer[] {
 }
 
 const NO_LOGS: readonly DestinationLogLine[] = [];
+const NO_BODIES = new Uint8Array(0);
 
 /** The lines of one element. */
 function logsOf({ logs }: Called, element: number, destinations: number): readonly DestinationLogLine[] {

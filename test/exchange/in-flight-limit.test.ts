@@ -1,19 +1,23 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { InFlightLimit } from '../../src/exchange/in-flight-limit.ts';
+import { type BatchInFlight, InFlightLimit } from '../../src/exchange/in-flight-limit.ts';
 
 describe('The limit of bytes that exchanges have in flight', () => {
   const limited = () => {
     const limit = new InFlightLimit(100);
     const entered: string[] = [];
+    const inFlight = new Map<string, BatchInFlight>();
     return {
-      limit,
       entered,
       enter: (owner: string, name: string, bytes: number): void => {
-        void limit.enter(owner, bytes).then(() => entered.push(name));
+        void limit.enter(owner, bytes).then((batch) => {
+          entered.push(name);
+          inFlight.set(name, batch);
+        });
       },
-      leave: async (owner: string, bytes: number): Promise<void> => {
-        limit.leave(owner, bytes);
+      grow: (name: string, bytes: number): void => inFlight.get(name)?.grow(bytes),
+      leave: async (name: string): Promise<void> => {
+        inFlight.get(name)?.leave();
         await turn();
       },
     };
@@ -32,7 +36,7 @@ describe('The limit of bytes that exchanges have in flight', () => {
     }
     await turn();
     assert.deepEqual(entered, ['a', 'b'], 'the small one does not pass the one before it');
-    await leave('user', 25);
+    await leave('a');
     assert.deepEqual(entered, ['a', 'b', 'c', 'd']);
   });
 
@@ -45,7 +49,7 @@ describe('The limit of bytes that exchanges have in flight', () => {
     await turn();
     assert.deepEqual(entered, ['evil', 'evil', 'honest', 'third']);
     enter('honest', 'second', 25);
-    await leave('honest', 25);
+    await leave('honest');
     assert.deepEqual(entered, ['evil', 'evil', 'honest', 'third', 'second']);
   });
 
@@ -58,7 +62,22 @@ describe('The limit of bytes that exchanges have in flight', () => {
     enter('third', 'small too', 25);
     await turn();
     assert.deepEqual(entered, ['small', 'large', 'behind', 'small too']);
-    await leave('user', 1000);
+    await leave('large');
     assert.deepEqual(entered, ['small', 'large', 'behind', 'small too', 'large too']);
+  });
+
+  it('counts what selectors add to a batch until it leaves', async () => {
+    const { entered, enter, grow, leave } = limited();
+    enter('user', 'a', 1);
+    await turn();
+    grow('a', 60);
+    enter('user', 'b', 1);
+    enter('other', 'c', 20);
+    await turn();
+    enter('other', 'd', 1);
+    await turn();
+    assert.deepEqual(entered, ['a', 'c']);
+    await leave('a');
+    assert.deepEqual(entered, ['a', 'c', 'b', 'd']);
   });
 });

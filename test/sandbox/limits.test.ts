@@ -168,6 +168,30 @@ describe('a selector that fills the memory', () => {
   });
 });
 
+describe('selectors that write much', () => {
+  /** 1,000 bytes for each of two destinations. */
+  const WRITES = 'env => { env.msg.payload = new Uint8Array(1000); return true }';
+
+  it('end a batch with the element in progress, and the rest can be evaluated after it', async (context) => {
+    const program = makeOne(context, { writtenBytes: 5000 }).open([WRITES, null]);
+    const elements = Array.from({ length: 10 }, () => good);
+    const answers = await program.select(elements);
+    assert.equal(ends(answers), 'true true true');
+    assert.equal(ends(await program.select(elements.slice(answers.length))), 'true true true');
+    assert.equal(ends(await makeOne(context, { writtenBytes: 1 }).open([WRITES]).select(elements)), 'true');
+  });
+
+  it('end none if only their decisions are wanted, which come without what they wrote', async (context) => {
+    const program = makeOne(context, { writtenBytes: 5000 }).open([WRITES], { decidesOnly: true });
+    const answers = await program.select(Array.from({ length: 10 }, () => good));
+    assert.equal(answers.length, 10);
+    for (const answer of answers) {
+      const [verdict] = answer.outcome === 'evaluated' ? answer.verdicts : [];
+      assert.deepEqual([verdict?.accepted, verdict?.body, verdict?.headers], [true, null, null]);
+    }
+  });
+});
+
 describe('the sandbox as a service', () => {
   it('has its thread from the start on, before any selector is asked', async (context) => {
     const before = threads();

@@ -552,17 +552,18 @@ const TOO_MUCH: Overrun = {
   inPayload: false,
 };
 
-const GUEST_LIMITS = {
+const guestLimits = ({ writtenBytes }: SandboxLimits) => ({
   quickText: QUICK_TEXT,
   logLines: 50,
+  written: writtenBytes,
   mature: LIMITS.matureAt / 1000,
   delay: LIMITS.delayMs / 1000,
   tries: LIMITS.tries,
-};
+});
 
 export async function makeImage(wasm: WasmModule, limits: SandboxLimits): Promise<VmImage> {
   const vm = await QuickJS.create(options(wasm, limits, () => false));
-  const make = vm.evalCode(guestScript(GUEST_LIMITS));
+  const make = vm.evalCode(guestScript(guestLimits(limits)));
   const host = CALLBACKS.map((name) => vm.newFunction(name, () => vm.null));
   const guest = vm.callFunction(make, vm.null, ...host);
   const [add, evaluate] = [guest.getProp('add'), guest.getProp('evaluate')].map((handle) =>
