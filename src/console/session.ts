@@ -31,12 +31,16 @@ export const unknownBecause = signal<unknown>(null);
 
 const RETRY_MS = 3_000;
 let cancelRetry = (): void => {};
+/** Sign-ins and sign-outs of this page. What was asked before one of them may be answered after it, and says nothing of now. */
+let changes = 0;
 
 /** The session that the browser has from before, if it still holds. While the server does not say so, what was known stays. */
 export async function resume(): Promise<void> {
   cancelRetry();
+  const before = changes;
   try {
-    use(await get<SessionRecord>(WHERE));
+    const record = await get<SessionRecord>(WHERE);
+    if (before === changes) use(record);
   } catch (error) {
     const isRejected = error instanceof ApiError && error.status === 401;
     if (isRejected && !session.peek()) use(null);
@@ -62,7 +66,9 @@ onStaleToken(async () => {
 /** @throws ApiError */
 export async function signIn(user: string, password: string): Promise<void> {
   notice.value = null;
-  use(await get<SessionRecord>(WHERE, { method: 'POST', json: { user, password } }));
+  const record = await get<SessionRecord>(WHERE, { method: 'POST', json: { user, password } });
+  changes += 1;
+  use(record);
 }
 
 /**
@@ -77,6 +83,7 @@ export async function signOut(): Promise<void> {
       throw new Error('You are still signed in: the server did not answer. Sign out again when it does.');
     notice.value = messageOf(error);
   }
+  changes += 1;
   use(null);
 }
 

@@ -85,6 +85,33 @@ export function connection(opened: () => OpenedConsole): void {
     assert.equal(await page.getByRole('button', { name: 'Pause', exact: true }).count(), 0);
   });
 
+  it('stays signed out although the server says late who was signed in', async () => {
+    const page = await opened().page('#/operations', { isFailing: true });
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    const { promise: asked, resolve: ask } = Promise.withResolvers<void>();
+    const { promise: mayAnswer, resolve: answer } = Promise.withResolvers<void>();
+    await page.route('**/console/session', async (route) => {
+      if (route.request().method() !== 'GET') return route.continue();
+      const response = await route.fetch();
+      ask();
+      await mayAnswer;
+      return route.fulfill({ response });
+    });
+    await setHidden(page, true);
+    await page.getByRole('button', { name: 'Refresh: Resting' }).waitFor();
+    await setHidden(page, false);
+    await asked;
+    await page.getByRole('button', { name: 'User admin' }).click();
+    await page.getByRole('button', { name: 'Sign out' }).click();
+    opened().forgetSignIns();
+    await page.getByRole('button', { name: 'Sign in' }).waitFor();
+    const answered = page.waitForResponse('**/console/session');
+    answer();
+    await (await answered).finished();
+    await page.evaluate('new Promise((done) => requestAnimationFrame(() => setTimeout(done)))');
+    assert.equal(await page.getByRole('button', { name: 'User admin' }).count(), 0);
+  });
+
   it('does not claim a sign-out that the server has not heard of', async () => {
     const page = await opened().page('#/', { isFailing: true });
     await page.context().setOffline(true);
