@@ -305,14 +305,22 @@ export class Namespace {
    * @throws QuaysideError `too-many-queues` if it does not exist yet and there is no room for it
    */
   queue(name: string): Queue {
-    const { maxQueues } = this.setup;
-    if (!this.#known.has(name) && this.#known.size >= maxQueues) {
-      throw new QuaysideError(
-        'too-many-queues',
-        `Namespace ${this.name} has ${maxQueues} queues, its limit; raise maxQueues to add ${quote(name)}.`,
-      );
-    }
+    if (!this.#known.has(name)) this.checkRoom([name]);
     return this.visit(name);
+  }
+
+  /** @throws QuaysideError `too-many-queues` if there is no room for all of these queues that do not exist yet */
+  checkRoom(names: readonly string[]): void {
+    const { maxQueues } = this.setup;
+    const unknown = names.filter((name) => !this.#known.has(name));
+    if (unknown.length === 0) return;
+    const added = new Set(unknown);
+    if (this.#known.size + added.size <= maxQueues) return;
+    const what = added.size === 1 ? quote(unknown[0]) : `${added.size} queues`;
+    throw new QuaysideError(
+      'too-many-queues',
+      `Namespace ${this.name} has ${this.#known.size} queues, and its limit is ${maxQueues}; raise maxQueues to add ${what}.`,
+    );
   }
 
   /** A queue for a call that creates none, such as a status or a commit, or that the service itself needs: exempt from the limit. */

@@ -195,7 +195,9 @@ export function checkQueueLimits(
   { src, dst }: Declaration,
   { broker }: Pick<ExchangeContext, 'broker'>,
 ): void {
-  for (const { ns, queue } of [src, ...dst]) broker.namespace(ns).queue(queue);
+  for (const [ns, queues] of Map.groupBy([src, ...dst], (one) => one.ns)) {
+    broker.namespace(ns).checkRoom(queues.map(({ queue }) => queue));
+  }
 }
 
 /** The rejection of `reserve: true` on a source that has no reservations. */

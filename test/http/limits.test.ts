@@ -7,6 +7,7 @@ import { plain } from '../support/broker.ts';
 import { jsonOf } from '../support/http-client.ts';
 import { basic, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, exchange, type RawAnswer, RawConnection, rawRequest } from './raw.ts';
+import { takeFrom } from './takes.ts';
 
 const MIB = 1_048_576;
 
@@ -311,6 +312,23 @@ describe('A namespace that is full', () => {
 describe('Names that a client invents', () => {
   const MAX_QUEUES = 3;
   const harness = sharedHarness({ namespaces: [plain('N')], maxQueues: MAX_QUEUES });
+
+  it('take no room if one call would add more queues than there is room for', async () => {
+    const client = harness().client();
+    const queues = Array.from({ length: MAX_QUEUES + 1 }, (_, i) => ({ ns: 'N', queue: `waits ${i}` }));
+    const answer = await takeFrom(client, { from: queues });
+    assert.equal(answer.status, 507);
+    const { code, detail } = jsonOf<{ code: string; detail: string }>(answer);
+    assert.equal(code, 'too-many-queues');
+    assert.match(detail, /has 0 queues, and its limit is 3; raise maxQueues to add 4 queues/);
+    const [from, ...to] = queues.map(({ queue }) => ({ ns: 'N', queue }));
+    const exchange = await client.request('PUT', '/x/wide', {
+      body: JSON.stringify({ src: from, dst: to, consumer: {} }),
+    });
+    assert.equal(jsonOf<{ code: string }>(exchange).code, 'too-many-queues');
+    assert.deepEqual(jsonOf(await client.queues('N')), {});
+    assert.equal((await takeFrom(client, { from: queues, to: 0 })).status, 504);
+  });
 
   it('take no room where the call makes no queue', async () => {
     const client = harness().client();

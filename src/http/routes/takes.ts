@@ -182,8 +182,9 @@ export const takeRoutes: readonly Route[] = [
       const { tid, group } = query;
       const leaseMs = leaseIn(call.queue, query);
       const timeoutMs = query.to ?? preferredWait(call.head);
+      if (timeoutMs !== 0) call.namespace.checkRoom([call.queue.key.name]);
       const request = { group, leaseMs, timeoutMs, tid, owner: call.user.name, from: call };
-      new Take(call, null).waitIn(existing(call.queue, timeoutMs), request);
+      new Take(call, null).waitIn(call.queue, request);
     },
   }),
   route({
@@ -212,8 +213,7 @@ export const takeRoutes: readonly Route[] = [
         const given = merged(query, readMembers(optionsOfQueue, members));
         const { group } = given;
         const leaseMs = leaseIn(call.queue, given);
-        const queue = existing(call.queue, given.to ?? preferredWait(call.head));
-        take(call, given, [{ queue, group, leaseMs, weight: 1 }], 'strict');
+        take(call, given, [{ queue: call.queue, group, leaseMs, weight: 1 }], 'strict');
       });
     },
   }),
@@ -283,12 +283,11 @@ function merged<O extends object>(query: Readonly<O>, body: Readonly<O>): O {
   return values as O;
 }
 
-/**
- * The queue of a take: one that waits makes it, so that routes do not.
- * @throws QuaysideError `too-many-queues`
- */
-function existing(queue: Queue, timeoutMs: number | null): Queue {
-  return timeoutMs === 0 ? queue : queue.namespace.queue(queue.key.name);
+/** Whether the queues of a call that waits may exist: it creates them. @throws QuaysideError `too-many-queues` */
+function checkRoom(sources: readonly TakeSource[]): void {
+  for (const [namespace, own] of Map.groupBy(sources, ({ queue }) => queue.namespace)) {
+    namespace.checkRoom(own.map(({ queue }) => queue.key.name));
+  }
 }
 
 function leaseIn(
@@ -313,10 +312,12 @@ function take(
   const count = given.count ?? min;
   if (min > count) throw invalidParameter('min', `min=${min} is more than count=${count}.`);
   const { batchBytes } = call.front.parts.options;
+  const timeoutMs = given.to ?? preferredWait(call.head);
+  if (timeoutMs !== 0) checkRoom(sources);
   const rest = {
     count,
     maxBytes: Math.min(batchBytes, LIMITS.takeBytes),
-    timeoutMs: given.to ?? preferredWait(call.head),
+    timeoutMs,
     tid: given.tid,
     owner: call.user.name,
     from: call,
@@ -342,7 +343,7 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
     throw invalidParameter('from', `from must be ${allowed}, not of ${from.length}.`);
   }
   const seen = new Map<string, number>();
-  const all = (from as readonly unknown[]).map((value, index) => {
+  return (from as readonly unknown[]).map((value, index) => {
     const path = `from[${index}]`;
     const members = membersOf(value, path, ['ns', 'queue', 'group', 'weight']);
     const namespace = namespaceIn(call, members, path);
@@ -365,9 +366,6 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
     seen.set(key, index);
     return source;
   });
-  // Only now: no queue exists from a request that was rejected.
-  const timeoutMs = given.to ?? preferredWait(call.head);
-  return all.map((source) => ({ ...source, queue: existing(source.queue, timeoutMs) }));
 }
 
 /** The namespace, which the user may read. One that they may not see looks like one that does not exist. */
