@@ -52,10 +52,16 @@ interface TriedDestination {
   readonly tries: number | null;
   /** What this destination would store; if it is not `accepted`, would have stored. */
   readonly hdrs: Readonly<Record<string, string>>;
+  /** The first part of it, if it has more than `SHOWN_BYTES` divided by the number of destinations. */
   readonly payload: string;
   /** Whether `payload` is text or, for other bytes, base64. */
   readonly payload_encoding: 'text' | 'base64';
+  /** Of the whole payload. */
+  readonly payload_bytes: number;
 }
+
+/** Bytes of the payloads that a dry run shows, of all destinations together: selectors may write a mebibyte for each. */
+const SHOWN_BYTES = 4 * 1_048_576;
 
 interface DryRunContext {
   readonly broker: Broker;
@@ -95,11 +101,12 @@ export async function dryRun(
       return { ...untouched, overrun: answer.error, logs, selector_ms };
     }
     const { logs } = answer;
+    const shownBytes = Math.floor(SHOWN_BYTES / answer.verdicts.length);
     const tried = answer.verdicts.flatMap((verdict, i) => {
       const to = dst[i];
       if (to === undefined) return [];
       const kept = keepable(verdict, broker.namespace(to.ns), clock.now());
-      return [{ q: to.queue, ns: to.ns, ...verdictRecord(sample, kept, linesOf(logs, i)) }];
+      return [{ q: to.queue, ns: to.ns, ...verdictRecord(sample, kept, linesOf(logs, i), shownBytes) }];
     });
     const strays_to = tried.some(({ accepted }) => accepted) ? null : NO_ROUTE;
     return { ...untouched, dst: tried, strays_to, selector_ms };
@@ -116,11 +123,13 @@ function verdictRecord(
   sample: Sample,
   verdict: SelectorVerdict,
   logs: readonly string[],
+  shownBytes: number,
 ): Omit<TriedDestination, 'q' | 'ns'> {
   const { body, headers } = copyOf(sample, verdict, historyOf(sample), []);
   const hdrs: Record<string, string> = Object.create(null) as Record<string, string>;
   for (let i = 0; i < headers.length; i += 2) hdrs[headers[i] ?? ''] = headers[i + 1] ?? '';
-  const text = decode(body);
+  const shown = body.subarray(0, shownBytes);
+  const text = decode(shown, shown.length < body.length);
   return {
     accepted: verdict.accepted,
     error: verdict.error,
@@ -131,14 +140,16 @@ function verdictRecord(
     delay: verdict.delayMs === null ? null : verdict.delayMs / 1000,
     tries: verdict.tries,
     hdrs,
-    payload: text ?? Buffer.from(body).toString('base64'),
+    payload: text ?? Buffer.from(shown).toString('base64'),
     payload_encoding: text === null ? 'base64' : 'text',
+    payload_bytes: body.length,
   };
 }
 
-function decode(body: Uint8Array): string | null {
+/** Null: it is no text. @param isCut whether the last character may be incomplete, and is left out then */
+function decode(body: Uint8Array, isCut: boolean): string | null {
   try {
-    return new TextDecoder('utf-8', { fatal: true }).decode(body);
+    return new TextDecoder('utf-8', { fatal: true }).decode(body, { stream: isCut });
   } catch {
     return null;
   }

@@ -46,11 +46,39 @@ describe('POST /x/:id/test', () => {
         hdrs: { a: 'b', k: 'v', 'x-hop-count': '1' },
         payload: '{"n":2}',
         payload_encoding: 'text',
+        payload_bytes: 7,
       },
     ]);
     const none = await x.client.request('POST', `/x/${x.id}/test`, { body: '{"msg":{"payload":{"n":1}}}' });
     assert.equal(jsonOf<{ strays_to: string }>(none).strays_to, '__no_route__');
     assert.equal(jsonOf<{ totalSize: number }>(await x.client.status('M', x.dst)).totalSize, 0);
+  });
+
+  it('shows the beginning of payloads that are large together, as text to the last whole character', async () => {
+    const x = fresh();
+    const dst = (count: number, text: string) =>
+      Array.from({ length: count }, () => ({
+        ns: 'M',
+        queue: x.dst,
+        selector: `env => { env.msg.payload = "${text}".repeat(500000); return true }`,
+      }));
+    const attempt = async (declaration: object, content_type?: string) => {
+      const body = JSON.stringify({ content_type, declaration });
+      const answer = await x.client.request('POST', `/x/${x.id}/test`, { body });
+      const { dst } = jsonOf<{ dst: { payload: string; payload_encoding: string; payload_bytes: number }[] }>(
+        answer,
+      );
+      return { length: answer.body.length, dst };
+    };
+    const many = await attempt(x.declaration({ dst: dst(24, '\u00e4') }));
+    assert.ok(many.length < 4.1 * 2 ** 20, `${many.length} bytes`);
+    for (const { payload, payload_encoding, payload_bytes } of many.dst) {
+      assert.deepEqual([payload_encoding, payload_bytes], ['text', 1_000_000]);
+      assert.match(payload, /^\u00e4{80000,90000}$/);
+    }
+    const [one] = (await attempt(x.declaration({ dst: dst(1, '\u00e4') }))).dst;
+    assert.equal(one?.payload.length, 500_000);
+    assert.equal(one?.payload_bytes, 1_000_000);
   });
 
   it('tries a declaration that the body carries instead', async () => {

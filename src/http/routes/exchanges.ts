@@ -118,6 +118,7 @@ const ExchangeTrial = namedObject('ExchangeTrial', {
       hdrs: Type.Record(Type.String()),
       payload: Type.String(),
       payload_encoding: Type.Union([Type.Literal('text'), Type.Literal('base64')]),
+      payload_bytes: Count,
     }),
   ),
   strays_to: orNull(Type.String()),
