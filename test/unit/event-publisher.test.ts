@@ -76,7 +76,7 @@ describe('The publisher of events', () => {
       sources: [{ kind: 'operations', read: () => shown }],
       clock,
       random: () => 0,
-      limits: { total: 10, perUser: 10 },
+      limits: { total: 1_000, perUser: 1_000 },
     });
     await publisher.start();
   });
@@ -124,6 +124,38 @@ describe('The publisher of events', () => {
     );
     assert.equal(complete, 'event: complete\ndata: {}\n\n');
     assert.equal(slow.writes.length, 3);
+  });
+
+  it('writes to many subscribers in several turns, so that other requests are served in between', async () => {
+    const sinks = Array.from({ length: 500 }, () => new Sink());
+    for (const sink of sinks) subscribe(sink);
+    await pass(0);
+    for (const sink of sinks) sink.takeAll();
+    const countOf = (text: string): number =>
+      sinks.filter(({ writes }) => writes.some((written) => written.includes(text))).length;
+    const steps = async (text: string): Promise<number[]> => {
+      let before = countOf(text);
+      const written = [before];
+      for (let at = 0; before < sinks.length; at += 1) {
+        assert.ok(at < sinks.length, `${before} of them are written to`);
+        await turn();
+        for (const sink of sinks) sink.takeAll();
+        const now = countOf(text);
+        written.push(now - before);
+        before = now;
+      }
+      return written;
+    };
+    shown = [picture('a', 'changed')];
+    await turn();
+    clock.advance(2_000);
+    await turn();
+    clock.advance(500);
+    const ofUpdate = await steps('"changed"');
+    assert.ok(Math.max(...ofUpdate) <= 100, `${ofUpdate}`);
+    clock.advance(30_000);
+    const ofBeat = await steps('event: alive');
+    assert.ok(Math.max(...ofBeat) <= 100, `${ofBeat}`);
   });
 
   it('makes pieces of about 24 KiB of a large picture', async () => {
