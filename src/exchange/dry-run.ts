@@ -7,6 +7,7 @@ import { memberPath, membersOf, wholeMember, wrongMember } from '../model/member
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import type { DestinationLogLine, SelectorSandbox, SelectorVerdict } from '../sandbox/sandbox.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
+import { bytesOfText, textOfBytes } from '../util/byte-text.ts';
 import type { Clock } from '../util/clock.ts';
 import { copyOf, historyOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './copies.ts';
 import type { Caller, Declaration } from './declaration.ts';
@@ -127,7 +128,10 @@ function verdictRecord(
 ): Omit<TriedDestination, 'q' | 'ns'> {
   const { body, headers } = copyOf(sample, verdict, historyOf(sample), []);
   const hdrs: Record<string, string> = Object.create(null) as Record<string, string>;
-  for (let i = 0; i < headers.length; i += 2) hdrs[headers[i] ?? ''] = headers[i + 1] ?? '';
+  for (let i = 0; i < headers.length; i += 2) {
+    const value = headers[i + 1] ?? '';
+    hdrs[headers[i] ?? ''] = textOfBytes(value) ?? value;
+  }
   const shown = body.subarray(0, shownBytes);
   const text = decode(shown, shown.length < body.length);
   return {
@@ -215,7 +219,7 @@ function pairs(hdrs: unknown): string[] {
   if (hdrs === undefined) return [];
   return Object.entries(membersOf(hdrs, 'msg.hdrs', null)).flatMap(([name, value]) => {
     if (typeof value !== 'string') throw wrongMember(memberPath('msg.hdrs', name), value, 'a string');
-    return [name.toLowerCase(), value];
+    return [name.toLowerCase(), bytesOfText(value)];
   });
 }
 

@@ -64,10 +64,15 @@ export type WorkerRequest =
   /** Forgets a program and closes its VM. There is no answer. */
   | { readonly kind: 'close'; readonly program: number };
 
+/** A header of the element of this index; each character of its value is a byte. */
+export type NotUtf8Header = readonly [element: number, name: string, value: string];
+
 export interface PackedElements {
   readonly count: number;
-  /** JSON: `[[id, tries, mature in seconds, payload kind, {header: value}], …]`. */
+  /** JSON: `[[id, tries, mature in seconds, payload kind, {header: value}], …]`. Values are text. */
   readonly input: string;
+  /** Headers whose bytes are not UTF-8, so that they stay as they are if no selector changes them. Usually there are none. */
+  readonly notUtf8: readonly NotUtf8Header[];
   /** Null until some selector of the program has used a payload. */
   readonly bodies: SelectorBodies | null;
 }

@@ -1,5 +1,6 @@
 import type { Delivery, ElementHeaders } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
+import { textOfBytes } from '../util/byte-text.ts';
 import { type Clock, systemClock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
 import type { Payer } from './dispatcher.ts';
@@ -7,6 +8,7 @@ import { Dispatcher } from './dispatcher.ts';
 import { bodyAllowanceMs, DEFAULT_LIMITS, type SandboxLimits, type SourceProblem } from './limits.ts';
 import {
   type Called,
+  type NotUtf8Header,
   type OverrunCause,
   PAYLOAD_KINDS,
   type PackedElements,
@@ -371,19 +373,26 @@ export function packElements(
   withBodies: boolean,
 ): PackedElements {
   let input = '[';
+  const notUtf8: NotUtf8Header[] = [];
   for (let at = from; at < from + count; at += 1) {
-    input += (at === from ? '' : ',') + packElement(elements[at] as SelectorInput);
+    const onNotUtf8 = (name: string, value: string): void => {
+      notUtf8.push([at - from, name, value]);
+    };
+    input += (at === from ? '' : ',') + packElement(elements[at] as SelectorInput, onNotUtf8);
   }
   const bodies = withBodies ? packBodies(elements.slice(from, from + count)) : null;
-  return { count, input: `${input}]`, bodies };
+  return { count, input: `${input}]`, notUtf8, bodies };
 }
 
 /** JSON by hand: for objects this small half the cost of building them first. */
-function packElement(element: SelectorInput): string {
+function packElement(element: SelectorInput, onNotUtf8: (name: string, value: string) => void): string {
   const { headers } = element;
   let pairs = '';
   for (let at = 0; at + 1 < headers.length; at += 2) {
-    pairs += `${at === 0 ? '' : ','}${JSON.stringify(headers[at])}:${JSON.stringify(headers[at + 1])}`;
+    const [name = '', value = ''] = [headers[at], headers[at + 1]];
+    const text = textOfBytes(value);
+    if (text === null) onNotUtf8(name, value);
+    pairs += `${at === 0 ? '' : ','}${JSON.stringify(name)}:${JSON.stringify(text ?? value)}`;
   }
   const kind = payloadKind(element.contentType, element.contentEncoding);
   return `[${JSON.stringify(element.id)},${element.tries},${element.matureAt / 1000},${kind},{${pairs}}]`;

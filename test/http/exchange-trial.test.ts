@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { bytesOfText } from '../../src/util/byte-text.ts';
 import { plain } from '../support/broker.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
 import { codeOf, Names } from './exchange-names.ts';
@@ -79,6 +80,24 @@ describe('POST /x/:id/test', () => {
     const [one] = (await attempt(x.declaration({ dst: dst(1, '\u00e4') }))).dst;
     assert.equal(one?.payload.length, 500_000);
     assert.equal(one?.payload_bytes, 1_000_000);
+  });
+
+  it('and what is stored then have the same headers if these are no ASCII', async () => {
+    const x = fresh();
+    const selector = 'env => { env.msg.hdrs.price = "5 \u20ac"; return env.msg.hdrs.city === "Z\u00fcrich" }';
+    await x.create({ dst: [{ ns: 'M', queue: x.dst, selector }] });
+    const hdrs = { city: 'Z\u00fcrich' };
+    const answer = await x.client.request('POST', `/x/${x.id}/test`, {
+      body: JSON.stringify({ msg: { hdrs } }),
+    });
+    const [shown] = jsonOf<{ dst: { accepted: boolean; hdrs: Record<string, string> }[] }>(answer).dst;
+    assert.equal(shown?.accepted, true);
+    assert.deepEqual(shown.hdrs, { ...hdrs, price: '5 \u20ac', 'x-hop-count': '1' });
+    await x.client.insert('N', x.src, '', { headers: { 'x-ks-hdr-city': bytesOfText(hdrs.city) } });
+    const stored = await x.client.get('M', x.dst);
+    for (const [name, value] of Object.entries(shown.hdrs)) {
+      assert.equal(headerOf(stored, `x-ks-hdr-${name}`), bytesOfText(value));
+    }
   });
 
   it('tries a declaration that the body carries instead', async () => {

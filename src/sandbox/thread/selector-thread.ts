@@ -9,7 +9,9 @@ import { QuaysideError } from '../../model/errors.ts';
 import { checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { SERVICE_HEADERS } from '../../model/service-headers.ts';
+import { bytesOfText, isAscii } from '../../util/byte-text.ts';
 import { messageOf } from '../../util/message-of.ts';
+import { quote } from '../../util/quote.ts';
 import type { WasmModule } from '../dispatcher.ts';
 import { CALLBACKS, type GuestHost, guestScript } from '../guest.ts';
 import { bodyAllowanceMs, QUICK_TEXT, type SandboxLimits, type SourceProblem } from '../limits.ts';
@@ -255,6 +257,8 @@ export class SelectorCall implements GuestHost {
   readonly #written: Uint8Array[] = [];
   #writtenBytes = 0;
   readonly #shown = new Set<number>();
+  /** The values of `PackedElements.notUtf8`, by element and name. */
+  readonly #notUtf8: ReadonlyMap<string, string>;
   readonly #onConverting: (isOn: boolean) => void;
   #grantedMs = 0;
   /** Since when a payload is being converted, as the deadline counts; null: none is. */
@@ -271,6 +275,7 @@ export class SelectorCall implements GuestHost {
   ) {
     this.#onConverting = onConverting;
     this.#elements = elements;
+    this.#notUtf8 = new Map(elements.notUtf8.map(([element, name, value]) => [`${element} ${name}`, value]));
     this.#destinations = program.destinations;
     this.#writers = program.selectors;
     this.#limits = limits;
@@ -317,7 +322,7 @@ export class SelectorCall implements GuestHost {
 
   seal(at: number, headersJson: string | null, payload: string | Uint8Array | null): string | null {
     const element = Math.floor(at / this.#destinations);
-    const headers = headersJson === null ? null : readHeaders(headersJson);
+    const headers = headersJson === null ? null : this.#readHeaders(element, headersJson);
     if (typeof headers === 'string') return headers;
     const body = payload === null ? null : this.#changedBody(element, payload);
     if (typeof body === 'string') return body;
@@ -340,6 +345,25 @@ export class SelectorCall implements GuestHost {
       end += body.length;
     }
     return joined;
+  }
+
+  /** Headers as they are stored; a string is an error. Text is stored in UTF-8, and what a selector did not change as it was. */
+  #readHeaders(element: number, json: string): readonly string[] | string {
+    const flat: unknown = JSON.parse(json);
+    if (!Array.isArray(flat) || !flat.every((part) => typeof part === 'string'))
+      return 'the headers are not strings';
+    for (let i = 0; i + 1 < flat.length; i += 2) {
+      const [name = '', text = ''] = [flat[i], flat[i + 1]];
+      if (isAscii(text)) continue;
+      if (!text.isWellFormed()) return `header ${quote(name)} is not well-formed Unicode`;
+      if (this.#notUtf8.get(`${element} ${name}`) !== text) flat[i + 1] = bytesOfText(text);
+    }
+    try {
+      return checkHeaders(flat, SERVICE_HEADERS);
+    } catch (error) {
+      if (error instanceof QuaysideError) return error.message;
+      throw error;
+    }
   }
 
   /** The bytes of the payload after a selector; null if they did not change; a string is an error. */
@@ -375,18 +399,6 @@ export class SelectorCall implements GuestHost {
     const granted = Math.min(wanted, this.#limits.maxBodyMs - this.#grantedMs);
     this.#grantedMs += granted;
     this.#deadline.grant(granted);
-  }
-}
-
-function readHeaders(json: string): readonly string[] | string {
-  const flat: unknown = JSON.parse(json);
-  if (!Array.isArray(flat) || !flat.every((part) => typeof part === 'string'))
-    return 'the headers are not strings';
-  try {
-    return checkHeaders(flat, SERVICE_HEADERS);
-  } catch (error) {
-    if (error instanceof QuaysideError) return error.message;
-    throw error;
   }
 }
 
