@@ -23,6 +23,17 @@ interface WebSocketOptions {
 
 /** The overhead of WebSocket for a client that sends its login byte by byte. */
 const LOGIN_OVERHEAD = 8;
+/**
+ * Each fragment of a message retains all that was read together with it, control frames included. So what comes for one message
+ * is bounded, by this many times the largest message and by `SLACK_BYTES`; and so are the fragments, and the chunks of an incomplete
+ * one.
+ */
+const MESSAGE_OVERHEAD = 2;
+const SLACK_BYTES = 64 * 1024;
+const MAX_PARTS = 16 * 1024;
+/** The head of a client's control frame, and the longest such frame. */
+const CONTROL_HEAD_BYTES = 6;
+const MAX_CONTROL_BYTES = CONTROL_HEAD_BYTES + 125;
 /** A client that does not read gets no replies to its pings while more than this waits for it. */
 const MAX_PONG_BACKLOG = 64 * 1024;
 const NORMAL_CLOSURE = 1000;
@@ -48,6 +59,8 @@ export class WebSocketListener implements UpgradeHandler {
       perMessageDeflate: false,
       autoPong: false,
       maxPayload: options.maxMessageBytes,
+      maxFragments: MAX_PARTS,
+      maxBufferedChunks: MAX_PARTS,
       handleProtocols: (offered) => this.#choose(offered) ?? false,
     });
   }
@@ -72,7 +85,7 @@ export class WebSocketListener implements UpgradeHandler {
     const { rawHeaders, address, socket, head } = upgraded;
     const request = { method: 'GET', headers: headersOf(rawHeaders) };
     this.#webSockets.handleUpgrade(request, socket, head, (webSocket) => {
-      this.#server.accept(new WebSocketStream(webSocket, upgraded, this.#options.usesText), address);
+      this.#server.accept(new WebSocketStream(webSocket, upgraded, this.#options), address);
     });
   }
 
@@ -90,32 +103,49 @@ class WebSocketStream extends Duplex implements ClientSocket {
   readonly #webSocket: WebSocket;
   readonly #usesText: boolean;
   readonly #countLogin: (user: string) => void;
+  /** What may come for one message. */
+  readonly #maxBytes: number;
   #loginBytes: number | null = LOGIN_BYTES * LOGIN_OVERHEAD;
+  /** What came since the last message: all of it, and the control frames that are in it. */
+  #bytes = 0;
+  #controlBytes = 0;
+  /** A message ended in the chunk that was read last. */
+  #hasEnded = false;
 
-  constructor(webSocket: WebSocket, { socket: transport, onLogin }: UpgradeRequest, usesText: boolean) {
+  constructor(
+    webSocket: WebSocket,
+    { socket: transport, onLogin }: UpgradeRequest,
+    { usesText, maxMessageBytes }: WebSocketOptions,
+  ) {
     super();
     this.transport = transport;
     this.#webSocket = webSocket;
     this.#usesText = usesText;
+    this.#maxBytes = MESSAGE_OVERHEAD * maxMessageBytes + SLACK_BYTES;
     this.#countLogin = onLogin;
     webSocket.on('message', (data: Buffer, isBinary: boolean) => {
+      this.#hasEnded = true;
       if (!isBinary && !usesText) webSocket.close(UNSUPPORTED_DATA);
       else if (!this.push(data)) webSocket.pause();
     });
     webSocket.on('ping', (data: Buffer) => {
+      this.#controlBytes += CONTROL_HEAD_BYTES + data.length;
       if (transport.writableLength < MAX_PONG_BACKLOG) webSocket.pong(data);
+    });
+    webSocket.on('pong', (data: Buffer) => {
+      this.#controlBytes += CONTROL_HEAD_BYTES + data.length;
     });
     // The reason does not matter: `close` follows.
     webSocket.on('error', () => {});
     webSocket.on('close', () => this.push(null));
-    transport.on('data', this.#countBytes);
+    // The WebSocket, which listens as well, has read a chunk before it is counted.
+    transport.on('data', (bytes: Buffer) => this.#countBytes(bytes.length));
   }
 
   /** From now on messages may be as long as the listener allows. */
   onLogin(user: string): void {
     this.#countLogin(user);
     this.#loginBytes = null;
-    this.transport.off('data', this.#countBytes);
   }
 
   override _read(): void {
@@ -158,14 +188,31 @@ class WebSocketStream extends Duplex implements ClientSocket {
     if (webSocket.readyState === webSocket.OPEN && this.transport.writableLength === 0) once();
   }
 
-  /** A message is kept until it is whole, so before the login its length is bounded here. */
-  readonly #countBytes = (bytes: Buffer): void => {
-    if (this.#loginBytes === null) return;
-    this.#loginBytes -= bytes.length;
-    if (this.#loginBytes >= 0) return;
-    this.#webSocket.close(TOO_BIG, 'Too many bytes came before the login.');
+  /** A message is kept until it is whole, so what may come before that is bounded here. */
+  #countBytes(bytes: number): void {
+    if (this.#loginBytes !== null) {
+      this.#loginBytes -= bytes;
+      if (this.#loginBytes < 0) this.#tooMany('before the login');
+    }
+    if (this.#hasEnded) {
+      this.#hasEnded = false;
+      this.#bytes = 0;
+      this.#controlBytes = 0;
+      return;
+    }
+    this.#bytes += bytes;
+    // Between messages control frames retain nothing. One of them may have come in part.
+    if (this.#bytes - this.#controlBytes <= MAX_CONTROL_BYTES) {
+      this.#bytes = Math.max(0, this.#bytes - this.#controlBytes);
+      this.#controlBytes = 0;
+    }
+    if (this.#bytes > this.#maxBytes) this.#tooMany('for one message');
+  }
+
+  #tooMany(when: string): void {
+    this.#webSocket.close(TOO_BIG, `Too many bytes came ${when}.`);
     this.destroy();
-  };
+  }
 }
 
 /** By name in lower case. The first of repeated headers counts, but for lists. */

@@ -23,6 +23,8 @@ declare module 'ws' {
       perMessageDeflate: false;
       autoPong: false;
       maxPayload: number;
+      maxFragments: number;
+      maxBufferedChunks: number;
       handleProtocols(offered: ReadonlySet<string>): string | false;
     });
     handleUpgrade(

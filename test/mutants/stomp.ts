@@ -112,7 +112,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a WebSocket message may be kept for a client that is not logged in',
     suite: 'WebSocket',
-    edits: shared('websocket.ts', 'if (this.#loginBytes >= 0) return;', 'if (bytes.length >= 0) return;'),
+    edits: shared('websocket.ts', "if (this.#loginBytes < 0) this.#tooMany('before the login');", ''),
   },
   {
     name: 'WebSockets do not count among the connections of STOMP',

@@ -242,6 +242,47 @@ describe('STOMP over WebSocket', () => {
     await until(() => node.server.counts.sessions === 0);
   });
 
+  describe('with many control frames', () => {
+    const pings = Buffer.concat(Array.from({ length: 460 }, () => control(9, 'x'.repeat(125))));
+    const fragment = (opcode: number): Buffer => {
+      const first = message('\n'.repeat(200), opcode);
+      first[0] = opcode;
+      return first;
+    };
+    const logIn = async (): Promise<Socket> => {
+      await start({ bodyLimit: 1000 }, { maxMessageBytes: 2000 });
+      const { socket } = await ask();
+      socket.write(CONNECT);
+      await frameOf(socket);
+      return socket;
+    };
+    /** What comes first that is no pong. */
+    const answerOf = async (socket: Socket): Promise<{ first: number; payload: Buffer }> => {
+      for (;;) {
+        const frame = await frameOf(socket);
+        if (frame.first !== 0x8a) return frame;
+      }
+    };
+    const last = 'SEND\ndestination:/q/N/a\nreceipt:r\n\n\0';
+
+    it('closes if they stand among the fragments of a message, each of which retains what was read with it', async () => {
+      const socket = await logIn();
+      for (const opcode of [1, 0, 0, 0]) socket.write(Buffer.concat([fragment(opcode), pings]));
+      socket.write(message(last, 0));
+      // The close frame is lost if the server has not read everything.
+      const answer = await answerOf(socket).catch(() => null);
+      assert.ok(answer === null || answer.first === 0x88);
+      await until(() => node.server.counts.sessions === 0);
+    });
+
+    it('does not mind them between messages', async () => {
+      const socket = await logIn();
+      for (let i = 0; i < 8; i++) socket.write(pings);
+      socket.write(message(last));
+      assert.match((await answerOf(socket)).payload.toString(), /^RECEIPT\n/);
+    });
+  });
+
   it('sends text as text, and what is not UTF-8 as bytes; a frame may span messages', async () => {
     await start();
     const { socket } = await ask();
