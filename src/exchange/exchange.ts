@@ -393,16 +393,16 @@ class Loop {
    * are going to write as far as that can be foreseen.
    */
   #firstPart(batch: readonly Delivery[]): { readonly part: readonly Delivery[]; readonly bytes: number } {
-    let bytes = 0;
-    let count = 0;
+    let [bytes, ownBytes, count] = [0, 0, 0];
     for (const delivery of batch) {
       const own = bytesOf(delivery);
       const more = own * this.#options.copies + this.#writtenEach;
       if (count > 0 && bytes + more > BATCH_BYTES) break;
-      this.#bytesEach += (own - this.#bytesEach) / MAX_BATCH;
       bytes += more;
+      ownBytes += own;
       count += 1;
     }
+    this.#bytesEach = (this.#bytesEach + ownBytes / count) / 2;
     return { part: count === batch.length ? batch : batch.slice(0, count), bytes };
   }
 
@@ -496,9 +496,11 @@ class Loop {
     }
   }
 
+  /** @param bytes that selectors wrote for so many elements; the batch was counted with what could be foreseen of it */
   #noteWritten(bytes: number, elements: number, inFlight: BatchInFlight): void {
+    const unforeseen = bytes - elements * this.#writtenEach;
+    if (unforeseen > 0) inFlight.grow(unforeseen);
     this.#writtenEach = (this.#writtenEach + bytes / elements) / 2;
-    if (bytes > 0) inFlight.grow(bytes);
   }
 
   /** Never rejects. `markSent` lets the next batch be stored. @param store null: the batch is returned undelivered */
