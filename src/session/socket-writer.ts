@@ -54,7 +54,7 @@ interface WrittenFrame {
 
 /** Frames that leave in one write. */
 interface Chunk {
-  readonly frames: WrittenFrame[];
+  frames: WrittenFrame[];
   bytes: number;
 }
 
@@ -146,6 +146,7 @@ export class SocketWriter {
   #append(frame: WrittenFrame): void {
     let chunk = this.#chunks.at(-1);
     if (chunk === undefined || chunk.bytes >= CHUNK_BYTES) {
+      if (chunk !== undefined) chunk.frames = withoutOverhead(chunk.frames);
       chunk = { frames: [], bytes: 0 };
       this.#chunks.push(chunk);
     }
@@ -235,7 +236,40 @@ export class SocketWriter {
   }
 }
 
-function lengthOf({ parts }: WrittenFrame): number {
+/**
+ * Joins frames that follow each other and have no element. A client that reads nothing may leave very many small ones, and each
+ * retains more than its bytes: the frame of the client that it repeats a text of, or a block that small buffers share.
+ */
+function withoutOverhead(frames: readonly WrittenFrame[]): WrittenFrame[] {
+  const all: WrittenFrame[] = [];
+  let run: WrittenPart[] = [];
+  const endRun = (): void => {
+    if (run.length > 0) all.push({ parts: [ownBytesOf(run)], observer: null });
+    run = [];
+  };
+  for (const frame of frames) {
+    if (frame.observer === null) run.push(...frame.parts);
+    else {
+      endRun();
+      all.push(frame);
+    }
+  }
+  endRun();
+  return all;
+}
+
+function ownBytesOf(parts: readonly WrittenPart[]): Buffer {
+  const bytes = Buffer.allocUnsafeSlow(lengthOf({ parts }));
+  let at = 0;
+  for (const part of parts) {
+    if (typeof part === 'string') bytes.write(part, at, 'latin1');
+    else bytes.set(part, at);
+    at += part.length;
+  }
+  return bytes;
+}
+
+function lengthOf({ parts }: Pick<WrittenFrame, 'parts'>): number {
   let bytes = 0;
   for (const part of parts) bytes += part.length;
   return bytes;

@@ -79,6 +79,29 @@ describe('what a STOMP client has asked for', () => {
     assert.ok(retained < 50 * 20_000, `50 starts of frames retain ${retained} bytes`);
   });
 
+  it('is confirmed by receipts that retain no heads of its frames, if it does not read them', async () => {
+    node = await StompNode.start();
+    const client = await node.client();
+    client.socket.pause();
+    const { counts } = node.server;
+    const long = 'x'.repeat(20_000);
+    let sent = counts.receivedBytes;
+    const send = async (): Promise<void> => {
+      const frames = ['BEGIN', 'ABORT'].map((command, i) =>
+        client.frame(command, { transaction: 't', receipt: `${i}`.padStart(1000, '-'), long }),
+      );
+      client.write(Buffer.concat(frames));
+      sent += Buffer.concat(frames).length;
+      await until(() => counts.receivedBytes === sent);
+    };
+    // The kernels take the first ones.
+    while (counts.outgoingBytes < 20_000) await send();
+    const before = await memoryInUse();
+    while (counts.outgoingBytes < 1_000_000) await send();
+    const retained = (await memoryInUse()) - before;
+    assert.ok(retained < 5_000_000, `a megabyte of receipts retains ${retained} bytes`);
+  });
+
   it('is no reason to retain the heads of its frames', async () => {
     node = await StompNode.start();
     const client = await node.client();
