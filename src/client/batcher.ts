@@ -1,4 +1,4 @@
-import { TimeoutError } from './errors.ts';
+import { type QuaysideError, TimeoutError } from './errors.ts';
 import type { CallOptions } from './options.ts';
 import { after, nextTurn, unlessAborted } from './time.ts';
 
@@ -84,18 +84,27 @@ export class RequestBatcher<I, R> {
 
   async #run(batch: readonly PendingItem<I, R>[]): Promise<void> {
     this.#inFlight += 1;
+    await this.#settle(batch);
+    this.#inFlight -= 1;
+    this.#schedule();
+  }
+
+  async #settle(batch: readonly PendingItem<I, R>[]): Promise<void> {
     try {
       const results = await this.#send(batch.map(({ item }) => item));
       batch.forEach(({ resolve, reject }, index) => {
-        const result = results[index];
-        if (result instanceof Error) reject(result);
-        else resolve(result as R);
+        const result = results[index] as R;
+        (result instanceof Error ? reject : resolve)(result);
       });
     } catch (error) {
-      for (const { reject } of batch) reject(error);
-    } finally {
-      this.#inFlight -= 1;
-      this.#schedule();
+      // The caller's function for credentials may throw anything.
+      const { code, status } = Object(error) as QuaysideError;
+      const half = batch.length >> 1;
+      if (half > 0 && (code === 'too-many-groups' || status === 413)) {
+        // Too many, or too large, together. Nothing was changed.
+        await this.#settle(batch.slice(0, half));
+        await this.#settle(batch.slice(half));
+      } else for (const { reject } of batch) reject(error);
     }
   }
 }

@@ -27,12 +27,14 @@ export function after(delayMs: number, run: () => void, keepsAlive = false): Can
 }
 
 /** Resolves after `delayMs`. @throws the reason of the first of `signals` that is aborted */
-export async function sleep(delayMs: number, ...signals: AbortSignals): Promise<void> {
-  let cancel: CancelTimer | undefined;
-  const slept = new Promise<void>((resolve) => {
-    cancel = after(delayMs, resolve, true);
-  });
-  await unlessAborted(signals, () => slept).finally(cancel);
+export function sleep(delayMs: number, ...signals: AbortSignals): Promise<void> {
+  return unlessAborted(
+    signals,
+    (signal) =>
+      new Promise((resolve) => {
+        signal.addEventListener('abort', after(delayMs, resolve, true));
+      }),
+  );
 }
 
 type AbortSignals = readonly (AbortSignal | undefined)[];
@@ -60,8 +62,9 @@ export function unlessAborted<T>(
       reject(first.reason);
     };
     for (const signal of signals) signal?.addEventListener('abort', onAbort);
-    onAbort();
     void run(controller.signal).then(resolve, reject).finally(end);
+    // After `run` has begun, which so learns of it in any case.
+    onAbort();
   });
 }
 

@@ -124,31 +124,20 @@ export class QueueWire {
 
   /**
    * The server stores all lines of a request or none. If it names the line that it rejects, that one fails, and the others are sent again without
-   * it, as another request. If only some of the lines can be the cause, each half is sent by itself.
+   * it, as another request. A line that is one too many is not named: it may be sent with fewer others.
    */
   async #insertEach(lines: readonly string[], kind: KeyKind): Promise<readonly (string | Error)[]> {
-    if (lines.length === 0) return [];
+    if (!lines[0]) return [];
     try {
       return await this.insertAll(lines, kind);
     } catch (error) {
-      // The caller's function for credentials may throw anything.
-      if (!(error instanceof Error)) throw error;
-      if (error instanceof QuaysideError && error.outcome !== 'unknown') {
-        const { code, details, status } = error;
-        const at = Number(details.line) - 1;
-        if (lines[at]) {
-          // Each caller inserts one element, and knows no lines.
-          error.message = error.message.replace(/^Line \d+: /, '');
-          const results = await this.#insertEach([...lines.slice(0, at), ...lines.slice(at + 1)], kind);
-          return [...results.slice(0, at), error, ...results.slice(at)];
-        }
-        if (lines.length > 1 && (code === 'too-many-groups' || status === 413)) {
-          const half = lines.length >> 1;
-          const results = await this.#insertEach(lines.slice(0, half), kind);
-          return [...results, ...(await this.#insertEach(lines.slice(half), kind))];
-        }
-      }
-      return lines.map(() => error);
+      if (!(error instanceof QuaysideError) || error.outcome === 'unknown') throw error;
+      const at = Number(error.details.line) - 1;
+      if (!lines[at] || (lines[1] && error.status === 413)) throw error;
+      // Each caller inserts one element, and knows no lines.
+      error.message = error.message.replace(/^Line \d+: /, '');
+      const results = await this.#insertEach([...lines.slice(0, at), ...lines.slice(at + 1)], kind);
+      return [...results.slice(0, at), error, ...results.slice(at)];
     }
   }
 

@@ -212,6 +212,26 @@ describe('The client', () => {
     assert.deepEqual(requests, [5, 2, 3, 1, 2]);
   });
 
+  it('sends fewer inserts and settlements with a request if the server takes no more at once', async (t) => {
+    const { http, ...rest } = clientConfig('sqlite:N.db');
+    const small = await ServerInProcess.start({
+      config: { ...rest, http: { ...(http as object), batchCount: 3 } },
+    });
+    t.after(() => small.dispose());
+    await using client = new Quayside({ url: small.url, auth: AUTH });
+    const queue = client.queue('N/few at once');
+    const numbers = [0, 1, 2, 3, 4, 5, 6, 7];
+    await Promise.all(numbers.map((number) => queue.insert(number)));
+    const jobs = await queue.reserveMany(8);
+    assert.deepEqual(
+      jobs.map(({ data }) => data),
+      numbers,
+    );
+    await Promise.all(jobs.map((job, i) => (i % 2 === 0 ? job.commit() : job.rollback({ reason: 'odd' }))));
+    const { ready, total } = await queue.status();
+    assert.deepEqual([ready, total], [4, 4]);
+  });
+
   it('rejects one settlement of many that share a request, and stores the others', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/one bad settlement');
@@ -442,7 +462,11 @@ describe('The client', () => {
     await until(() => added.filter((signal) => signal === controller.signal).length === 2);
     controller.abort(new Error('enough'));
     await assert.rejects(status, /enough/);
-    for (const signal of added) assert.equal(getEventListeners(signal, 'abort').length, 0);
+    // Of the client; those of the call are aborted, and go with it.
+    const outliving = added.filter((signal) => !(signal as AbortSignal).aborted);
+    assert.ok(outliving.length > 0);
+    for (const signal of [controller.signal, ...outliving])
+      assert.equal(getEventListeners(signal, 'abort').length, 0);
   });
 
   it('sends any other request of the interface', async () => {

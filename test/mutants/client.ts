@@ -14,20 +14,31 @@ export const CLIENT: readonly Mutant[] = [
   {
     name: 'what is thrown and no error is the id of an insert',
     suite: 'client library',
-    edits: edit('wire.ts', 'if (!(error instanceof Error)) throw error;', ''),
+    edits: edit(
+      'batcher.ts',
+      'for (const { reject } of batch) reject(error);',
+      'for (const { resolve } of batch) resolve(error as R);',
+    ),
   },
   {
     name: 'one insert with a new group fails all of its request',
     suite: 'client library',
-    edits: edit('wire.ts', "code === 'too-many-groups' ||", ''),
+    edits: edit('batcher.ts', "code === 'too-many-groups' ||", ''),
+  },
+  {
+    name: 'an insert that is one too many for its request is rejected',
+    suite: 'client library',
+    edits: edit('wire.ts', '(lines[1] && error.status === 413)', 'false'),
   },
   {
     name: 'halves of a request are in each other’s place',
     suite: 'client library',
     edits: edit(
-      'wire.ts',
-      'return [...results, ...(await this.#insertEach(lines.slice(half), kind))];',
-      'return [...(await this.#insertEach(lines.slice(half), kind)), ...results];',
+      'batcher.ts',
+      `await this.#settle(batch.slice(0, half));
+        await this.#settle(batch.slice(half));`,
+      `await this.#settle(batch.slice(half));
+        await this.#settle(batch.slice(0, half));`,
     ),
   },
   {

@@ -28,7 +28,8 @@ from quayside import (
     TimeoutError,
     ValidationError,
 )
-from quayside.protocol import authorization_of
+from quayside.models import Receipt
+from quayside.protocol import Settlement, authorization_of
 from quayside.transport import is_readable
 
 IDS = b'{"ids": ["1"]}'
@@ -467,6 +468,31 @@ class Transports(unittest.TestCase):
                 queue.insert("a")
             self.assertEqual([connection.sock for connection in stale], [None] * 3)
             self.assertEqual(len(idle), 1)
+
+    def test_settlements_and_inserts_that_are_too_many_at_once_are_sent_in_several_requests(self) -> None:
+        settlements = [Settlement("commit", Receipt(str(number), "token", None)) for number in range(3)]
+
+        def results(count: int) -> bytes:
+            return answer(json.dumps({"results": [{"outcome": "done"}] * count}).encode())
+
+        large = problem("413 Payload Too Large", {"code": "body-too-large", "line": 3})  # type: ignore[dict-item]
+        lost = problem("503 Service Unavailable", {"code": "storage-unavailable"})
+        def settle(queue: Any) -> Any:
+            return queue.settle(settlements, None)
+
+        for result, requests in run_both(settle, large, results(1), results(2)):
+            self.assertEqual((result, len(requests)), ([None] * 3, 3))
+        for result, _ in run_both(settle, large, results(1), lost, lost, lost):
+            codes = [getattr(one, "code", None) for one in result]
+            self.assertEqual(codes, [None, "storage-unavailable", "storage-unavailable"])
+
+        async def insert_three(url: str) -> Any:
+            async with quayside.aio.Quayside(url, retry=RETRY) as client:
+                queue = client.queue("N/q")
+                return await asyncio.gather(*(queue.insert(number) for number in range(3)))
+
+        with CannedServer(large, answer(IDS), large, answer(b'{"ids": ["2"]}'), answer(b'{"ids": ["3"]}')) as server:
+            self.assertEqual(asyncio.run(insert_three(server.url)), ["1", "2", "3"])
 
     def test_a_client_may_be_closed_by_a_signal_at_any_moment_of_a_call(self) -> None:
         with PortServer() as server:

@@ -245,9 +245,22 @@ class Queue(Generic[T]):
     def settle(
         self, settlements: Sequence[Settlement], timeout: float | None
     ) -> list[datetime | QuaysideError | None]:
-        """Settles reservations of this queue in one request. One result does not affect another."""
-        with self._client.during():
-            response = self._client.send(protocol.settle_request(self._path, settlements), timeout)
+        """Settles reservations of this queue in one request, or in several if the server takes no more at once.
+
+        One result does not affect another.
+        """
+        try:
+            with self._client.during():
+                response = self._client.send(protocol.settle_request(self._path, settlements), timeout)
+        except QuaysideError as error:
+            if len(settlements) < 2 or not responses.is_of_many(error):
+                raise
+            half = len(settlements) // 2
+            results = self.settle(settlements[:half], timeout)
+            try:
+                return [*results, *self.settle(settlements[half:], timeout)]
+            except QuaysideError as failure:
+                return [*results, *[failure] * (len(settlements) - half)]
         return responses.settle_results(settlements, response)
 
     def _send_lines(self, lines: Sequence[bytes], key: IdempotencyKey, timeout: float | None) -> list[str]:

@@ -49,6 +49,11 @@ def of_one(error: QuaysideError) -> QuaysideError:
     return error
 
 
+def is_of_many(error: QuaysideError) -> bool:
+    """Whether a request was rejected for what it has in total: fewer at once may succeed."""
+    return error.code == "too-many-groups" or error.status == 413
+
+
 def retry_after_of(response: Response) -> float | None:
     given = response.headers.get("retry-after", "")
     return float(given) if given.isdecimal() else None

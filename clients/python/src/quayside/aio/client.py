@@ -259,9 +259,22 @@ class Queue(Generic[T]):
     async def settle(
         self, settlements: Sequence[Settlement], timeout: float | None
     ) -> list[datetime | None | Exception]:
-        """Settles reservations of this queue in one request. One result does not affect another."""
-        with self._client.during():
-            response = await self._client.send(protocol.settle_request(self._path, settlements), timeout)
+        """Settles reservations of this queue in one request, or in several if the server takes no more at once.
+
+        One result does not affect another.
+        """
+        try:
+            with self._client.during():
+                response = await self._client.send(protocol.settle_request(self._path, settlements), timeout)
+        except QuaysideError as error:
+            if len(settlements) < 2 or not responses.is_of_many(error):
+                raise
+            half = len(settlements) // 2
+            results = await self.settle(settlements[:half], timeout)
+            try:
+                return [*results, *await self.settle(settlements[half:], timeout)]
+            except QuaysideError as failure:
+                return [*results, *[failure] * (len(settlements) - half)]
         return [*responses.settle_results(settlements, response)]
 
     async def settle_gathered(
@@ -309,17 +322,17 @@ class Queue(Generic[T]):
             return [*await self._send_lines(lines, kind, protocol.request_key(kind), timeout)]
         except Exception as error:
             if isinstance(error, QuaysideError) and error.outcome == "nothing-changed":
-                if error.line is not None:
-                    at = error.line - 1
-                    results = await self._insert_lines([*lines[:at], *lines[at + 1 :]], kind, timeout)
-                    return [*results[:at], responses.of_one(error), *results[at:]]
-                # Some of the lines are the cause, and nobody says which.
-                if len(lines) > 1 and (error.code == "too-many-groups" or error.status == 413):
+                # Some of the lines are the cause, and nobody says which. One that is one too many may be sent with fewer others.
+                if len(lines) > 1 and responses.is_of_many(error):
                     half = len(lines) // 2
                     return [
                         *await self._insert_lines(lines[:half], kind, timeout),
                         *await self._insert_lines(lines[half:], kind, timeout),
                     ]
+                if error.line is not None:
+                    at = error.line - 1
+                    results = await self._insert_lines([*lines[:at], *lines[at + 1 :]], kind, timeout)
+                    return [*results[:at], responses.of_one(error), *results[at:]]
             return [error] * len(lines)
 
     async def _take(
