@@ -16,6 +16,7 @@ import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
 import { isRecord } from '../util/is-record.ts';
+import { ownString } from '../util/own-bytes.ts';
 import { quote } from '../util/quote.ts';
 import { repeat } from '../util/repeat.ts';
 import { Retries } from '../util/retries.ts';
@@ -327,9 +328,11 @@ export class Namespace {
   visit(name: string): Queue {
     let queue = this.#queues.get(name);
     if (queue !== undefined) return queue;
-    queue = new Queue(this, { ns: this.name, name });
+    // All that lasts has the name of the handle, which must not retain the request that it was cut out of.
+    const own = ownString(name);
+    queue = new Queue(this, { ns: this.name, name: own });
     // Unknown names may be anything that a client invents, so their handles are not kept.
-    if (this.#known.has(name)) this.#queues.set(name, queue);
+    if (this.#known.has(name)) this.#queues.set(own, queue);
     return queue;
   }
 

@@ -10,6 +10,7 @@ import { checkName } from '../model/names.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { Histogram } from '../util/histogram.ts';
 import { LineLimit } from '../util/line-limit.ts';
+import { ownString } from '../util/own-bytes.ts';
 import { quote } from '../util/quote.ts';
 import { UserLimit } from '../util/user-limit.ts';
 import { checkCsrfToken, checkPage, exposedHeaders, respondToPreflight, useSession } from './browser.ts';
@@ -558,9 +559,9 @@ const NOTHING_HELD = (): void => {};
 /** How a blocked get ends without an element: no rejection. */
 const ENDED_WAITS: ReadonlySet<string> = new Set(['pop-timeout', 'pop-cancelled']);
 
-/** Of what a client sent, as much as a log line needs. */
+/** Of what a client sent, as much as a log line, or one of the audit trail that stays, needs. */
 function bounded(text: string | null): string | null {
-  return text === null || text.length <= 256 ? text : `${text.slice(0, 256)}…`;
+  return text === null ? null : ownString(text.length <= 256 ? text : `${text.slice(0, 256)}…`);
 }
 
 function boundedParams(params: RouteMatch['params']): Record<string, string | null> {

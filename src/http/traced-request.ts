@@ -1,5 +1,6 @@
 import type { Delivery } from '../model/element.ts';
 import { contextIn, parseTraceparent, type Span, TRACEPARENT, type Tracer } from '../tracing/tracer.ts';
+import { ownString } from '../util/own-bytes.ts';
 import type { HttpCall } from './call.ts';
 import { rareHeader } from './head.ts';
 
@@ -8,6 +9,11 @@ const UNTRACED: ReadonlySet<string> = new Set(['live', 'ready', 'metrics']);
 /** The `error.type` of a request whose client disconnected before the response. */
 const CLIENT_GONE = 'client-disconnected';
 const SERVER_ERROR = 500;
+/**
+ * Namespace and queue, percent-encoded, have fewer characters. Spans wait for their collector, and anybody may send a target of 16 KiB, of
+ * which they must retain no more.
+ */
+const MAX_PATH_LENGTH = 2_048;
 
 /** Runs a request within a span that ends when its response has left, or its client has. */
 export function traceRequest(call: HttpCall, tracer: Tracer, run: () => void): void {
@@ -42,12 +48,12 @@ function describe(span: Span, call: HttpCall): void {
   const { request, response, route } = call;
   span.set('http.request.method', request.method ?? '');
   span.set('url.scheme', call.front.parts.options.tls === null ? 'http' : 'https');
-  span.set('url.path', call.path);
+  span.set('url.path', ownString(call.path.slice(0, MAX_PATH_LENGTH)));
   if (route !== null) {
     span.name = `${request.method} ${route.path}`;
     span.set('http.route', route.path);
     const { namespace, queue } = call.params;
-    if (queue !== undefined) span.set('messaging.destination.name', `${namespace}/${queue}`);
+    if (queue !== undefined) span.set('messaging.destination.name', ownString(`${namespace}/${queue}`));
   }
   if (!response.headersSent) {
     span.fail(CLIENT_GONE);

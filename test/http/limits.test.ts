@@ -5,6 +5,7 @@ import { describe, it } from 'node:test';
 import { type Authenticator, RIGHTS, type User } from '../../src/access/user.ts';
 import { plain } from '../support/broker.ts';
 import { jsonOf } from '../support/http-client.ts';
+import { memoryInUse } from '../support/memory.ts';
 import { basic, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, exchange, type RawAnswer, RawConnection, rawRequest } from './raw.ts';
 import { takeFrom } from './takes.ts';
@@ -348,5 +349,33 @@ describe('Names that a client invents', () => {
     }
     assert.equal((await client.insert('N', 'one more', 'x')).status, 507);
     assert.equal(Object.keys(jsonOf<object>(await client.queues('N'))).length, MAX_QUEUES);
+  });
+});
+
+describe('A queue', () => {
+  const harness = sharedHarness();
+  const QUEUES = 300;
+  const TARGET_BYTES = 12_000;
+
+  /** @returns what the node keeps, in bytes */
+  async function create(prefix: string, padding: string): Promise<number> {
+    const client = harness().client();
+    const before = await memoryInUse();
+    for (let i = 0; i < QUEUES; i += 1) {
+      const query = padding === '' ? {} : { query: { padding } };
+      const { status } = await client.request('PUT', `/q/N/${prefix}-of-some-length-${i}`, {
+        body: 'x',
+        ...query,
+      });
+      assert.equal(status, 200);
+    }
+    return (await memoryInUse()) - before;
+  }
+
+  it('keeps its name, and nothing else of the request that created it', async () => {
+    await create('first', '');
+    const short = await create('short', '');
+    const long = await create('long', 'x'.repeat(TARGET_BYTES));
+    assert.ok(long - short < (QUEUES * TARGET_BYTES) / 4, `${short} and ${long} bytes`);
   });
 });

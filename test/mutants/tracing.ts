@@ -36,8 +36,8 @@ export const TRACING: readonly Mutant[] = [
     suite,
     edits: edit(
       'http/traced-request.ts',
-      "span.set('url.path', call.path);",
-      "span.set('url.path', request.url ?? '');",
+      'ownString(call.path.slice(0, MAX_PATH_LENGTH))',
+      "request.url ?? ''",
     ),
   },
   {

@@ -100,6 +100,17 @@ describe('A server with tracing', () => {
     assert.deepEqual(call.links, [ELEMENT_LINK]);
   });
 
+  it('keeps of a path, which anybody may send, no more than the names of a queue can take', async () => {
+    await start();
+    const anybody = new QueueClient({ url: server.url, credentials: null });
+    const { status } = await anybody.request('GET', `/${'x'.repeat(15_000)}`);
+    anybody.close();
+    assert.equal(status, 401);
+    await stop();
+    const { attributes } = receiver.received(({ kind }) => kind === SERVER);
+    assert.match(String(attributes['url.path']), /^\/x{2000,4095}…?$/);
+  });
+
   it('links a get, and a take of many, with the inserts of what they return, and records what a status reads', async () => {
     await start();
     const waiting = client.get('N', 'orders', { to: 60_000 });
