@@ -35,6 +35,8 @@ export interface SandboxLimits {
   readonly batchBodyBytes: number;
   /** The longest body that a selector may write, bytes. */
   readonly bodyBytes: number;
+  /** Bytes of the bodies that selectors may write for one element, those of all destinations together. */
+  readonly elementBytes: number;
   /** Bytes that selectors may write before a call, and a `select`, ends with the element in progress. */
   readonly writtenBytes: number;
   /** VMs kept alive, at most; the least recently used is closed first. An idle one holds about 1.5 MiB. */
@@ -56,6 +58,7 @@ export const DEFAULT_LIMITS: SandboxLimits = {
   batch: 100,
   batchBodyBytes: 64 * 1024,
   bodyBytes: 1024 * 1024,
+  elementBytes: 16 * 1024 * 1024,
   writtenBytes: 4 * 1024 * 1024,
   liveVms: 64,
   liveBytes: 256 * 1024 * 1024,

@@ -181,6 +181,29 @@ describe('selectors that write much', () => {
     assert.equal(ends(await makeOne(context, { writtenBytes: 1 }).open([WRITES]).select(elements)), 'true');
   });
 
+  it('may write so much for an element, and a destination whose payload exceeds that rejects', async (context) => {
+    const writes = (byte: number) =>
+      `env => { env.msg.payload = new Uint8Array(1000).fill(${byte}); return true }`;
+    const program = makeOne(context, { elementBytes: 2500 }).open([
+      writes(1),
+      writes(2),
+      writes(3),
+      'env => env.msg.payload[0] === 2',
+    ]);
+    for (const verdicts of [await verdictsOf(program, good), await verdictsOf(program, good)]) {
+      assert.deepEqual(
+        verdicts.map(({ accepted, body }) => [accepted, body?.[0]]),
+        [
+          [true, 1],
+          [true, 2],
+          [false, 2],
+          [true, 2],
+        ],
+      );
+      assert.match(verdicts[2]?.error ?? '', /wrote more than 2500 bytes for this element/);
+    }
+  });
+
   it('end none if only their decisions are wanted, which come without what they wrote', async (context) => {
     const program = makeOne(context, { writtenBytes: 5000 }).open([WRITES], { decidesOnly: true });
     const answers = await program.select(Array.from({ length: 10 }, () => good));

@@ -255,6 +255,8 @@ export class SelectorCall implements GuestHost {
   /** Bodies that selectors wrote, by element: the last one. */
   readonly #current = new Map<number, Uint8Array>();
   readonly #written: Uint8Array[] = [];
+  /** Bytes of the bodies that were written, by element. */
+  readonly #writtenFor = new Map<number, number>();
   #writtenBytes = 0;
   readonly #shown = new Set<number>();
   /** The values of `PackedElements.notUtf8`, by element and name. */
@@ -376,9 +378,14 @@ export class SelectorCall implements GuestHost {
     }
     const body = writeBody(payload, kind);
     if (typeof body === 'string') return body;
-    if (body.length > this.#limits.bodyBytes)
-      return `the payload has more than ${this.#limits.bodyBytes} bytes`;
-    return Buffer.compare(body, this.#body(element)) === 0 ? null : body;
+    const { bodyBytes, elementBytes } = this.#limits;
+    if (body.length > bodyBytes) return `the payload has more than ${bodyBytes} bytes`;
+    if (Buffer.compare(body, this.#body(element)) === 0) return null;
+    // The host has all of it in memory, several times over.
+    const written = (this.#writtenFor.get(element) ?? 0) + body.length;
+    if (written > elementBytes) return `selectors wrote more than ${elementBytes} bytes for this element`;
+    this.#writtenFor.set(element, written);
+    return body;
   }
 
   #kind(element: number): PayloadKind {
