@@ -188,7 +188,7 @@ export class JointTake implements Claim {
 
   /** A call that waits is visible in each of its queues from the beginning, and notified of what becomes eligible there. */
   #join(source: TakeSource, group: GroupName): JointPlace {
-    const { count, maxBytes, timeoutMs, owner, from } = this.#request;
+    const { count, maxBytes, timeoutMs, tid, owner, from } = this.#request;
     const { queue, leaseMs } = source;
     if (timeoutMs === 0) return { source, group, waitQueue: null, consumer: null, isMissed: false };
     queue.namespace.noteUse(queue.key);
@@ -200,8 +200,11 @@ export class JointTake implements Claim {
       },
       end: (reason) => this.#endWith(reason),
     };
-    const request = { group, leaseMs, count, maxBytes, timeoutMs, tid: this.#tid, owner, from };
-    return { source, group, waitQueue, consumer: waitQueue.watch(request, sink, this), isMissed: false };
+    const request = { group, leaseMs, count, maxBytes, timeoutMs, tid, owner, from };
+    const consumer = waitQueue.watch(request, sink, this);
+    // The same in all queues; reservations have only one that the client gave.
+    consumer.tid = this.#tid;
+    return { source, group, waitQueue, consumer, isMissed: false };
   }
 
   /**
@@ -267,7 +270,7 @@ export class JointTake implements Claim {
       return;
     }
     if (queue.paused) return;
-    const { count, maxBytes, owner, from } = this.#request;
+    const { count, maxBytes, tid, owner, from } = this.#request;
     const { promise, resolve } = Promise.withResolvers<QuaysideError | null>();
     const request = {
       group: queue.namespace.isStream ? group : null,
@@ -275,7 +278,7 @@ export class JointTake implements Claim {
       count: count - this.#taken,
       maxBytes: Math.max(1, maxBytes - this.#bytes),
       timeoutMs: 0,
-      tid: null,
+      tid,
       owner,
       from,
       isLook: true,
@@ -288,6 +291,8 @@ export class JointTake implements Claim {
       },
       end: (reason) => resolve(reason.code === 'pop-timeout' ? null : reason),
     });
+    // For its reservations alone: a cancel ends the call, and with it the look.
+    consumer.tid = null;
     this.#look = { queue, consumer };
     const failure = await promise;
     this.#look = null;

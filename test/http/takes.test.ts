@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { MAIN_ENGINES } from '../engines.ts';
-import { headerOf, jsonOf, queuePath } from '../support/http-client.ts';
+import { type Answer, headerOf, jsonOf, queuePath } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
 import { type Harness, sharedHarness } from './harness.ts';
 import { linesOf, takeFrom, takeMany, textsOf } from './takes.ts';
@@ -556,4 +556,50 @@ describe('Takes of many and the limits of calls that wait', () => {
     });
     assert.deepEqual(textsOf(await enough), ['c', 'd']);
   });
+});
+
+describe('A reservation that a take of many made', () => {
+  const harness = sharedHarness();
+
+  const takes: readonly (readonly [string, (queue: string, options: object) => Promise<Answer>])[] = [
+    ['of one queue', (queue, options) => takeMany(harness().client(), queue, { ...options, count: 2 })],
+    [
+      'of one queue with min',
+      (queue, options) => takeMany(harness().client(), queue, { ...options, min: 2 }),
+    ],
+    [
+      'of several queues',
+      (queue, options) =>
+        takeFrom(harness().client(), {
+          ...options,
+          from: [queue, `${queue} empty`].map((name) => ({ ns: 'N', queue: name })),
+        }),
+    ],
+  ];
+
+  for (const [what, take] of takes) {
+    for (const tid of ['worker 7', null]) {
+      it(`${what}, has the tid that the call gave: ${tid}`, async () => {
+        const options = { reserve: true, ...(tid !== null && { tid }) };
+        const holderIn = async (queue: string): Promise<string | null | undefined> => {
+          const page = await harness()
+            .client()
+            .request('GET', `${queuePath('N', queue)}/elements?state=reserved`);
+          return jsonOf<{ elements: { holder: { tid: string | null } }[] }>(page).elements[0]?.holder.tid;
+        };
+        const ready = harness().queue();
+        await insertAll(harness(), ready, ['a', 'b']);
+        linesOf(await take(ready, options));
+        assert.equal(await holderIn(ready), tid);
+        const empty = harness().queue();
+        const waiting = take(empty, options);
+        await until(() => harness().broker.waiting > 0);
+        await insertAll(harness(), empty, ['a', 'b']);
+        // With min, elements are counted some time after the last count.
+        await harness().passTime(100);
+        linesOf(await waiting);
+        assert.equal(await holderIn(empty), tid);
+      });
+    }
+  }
 });
