@@ -72,12 +72,17 @@ export function path(...parts: readonly string[]): string {
   return parts.map(encodeURIComponent).join('/');
 }
 
+/** A part of a path that is a step, which browsers remove from paths: the request would be another one, and might take an element. */
+export function stepIn(where: string): string | undefined {
+  return where.split('/').find((part) => part === '.' || part === '..');
+}
+
 /**
  * The address of a path of the interface.
- * @throws ApiError if a part is a step, which browsers remove from paths: the request would be another one, and might take an element
+ * @throws ApiError if a part is a step
  */
 export function urlOf(where: string): URL {
-  const step = where.split('/').find((part) => part === '.' || part === '..');
+  const step = stepIn(where);
   if (step === undefined) return new URL(where, BASE);
   const message = `The console cannot reach what is named "${step}": browsers remove such steps from paths.`;
   throw new ApiError(400, 'invalid-name', message);

@@ -73,10 +73,13 @@ export function queuePages(opened: () => OpenedConsole): void {
 
   it('sends no request for a queue whose name browsers take for a step in a path: it would take an element', async () => {
     await insertRaw(opened().server.url, '/q/N/.', '1');
-    const others = ['status', 'elements', 'options', 'history', 'paused'];
+    const others = ['status', 'elements', 'options', 'history', 'paused', 'export'];
     for (const queue of others) await opened().insert('N', queue, '1');
     const page = await opened().page('#/q/N/.');
     await page.getByText('browsers remove such steps from paths').first().waitFor();
+    await page.getByRole('button', { name: 'More of .' }).click();
+    await page.getByRole('button', { name: 'Import …' }).waitFor();
+    assert.equal(await page.getByRole('link', { name: 'Export' }).count(), 0);
     await page.goto(`${opened().server.url}/console/#/q/N/./options`);
     await page.getByText('browsers remove such steps from paths').first().waitFor();
     for (const queue of others) {

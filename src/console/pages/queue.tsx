@@ -80,6 +80,7 @@ function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge:
   // Of a queue that is newer than what was read while nothing is refreshed.
   const pausedHere = useSignal(false);
   const isPaused = picture.value?.paused ?? pausedHere.value;
+  const exported = mayExport(ns) ? exportUrl(of) : null;
   const setPaused = (verb: 'pause' | 'resume'): Promise<void> =>
     act(async () => {
       await call(path('q', ns, queue, verb), { method: 'POST' });
@@ -110,10 +111,10 @@ function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge:
               <Icon name={isPaused ? 'play' : 'paused'} /> {isPaused ? 'Resume' : 'Pause'}
             </button>
           )}
-          {(mayExport(ns) || may('write', ns) || may('manage', ns)) && (
+          {(exported !== null || may('write', ns) || may('manage', ns)) && (
             <Menu title={`More of ${named(queue)}`} label={<Icon name="more" />} className="square">
-              {mayExport(ns) && (
-                <a class="button" href={exportUrl(of)} download={`${ns}-${queue}.ndjson`}>
+              {exported !== null && (
+                <a class="button" href={exported} download={`${ns}-${queue}.ndjson`}>
                   <Icon name="download" /> Export
                 </a>
               )}

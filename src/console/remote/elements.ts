@@ -1,4 +1,4 @@
-import { BASE, call, get, path } from '../api.ts';
+import { call, get, path, urlOf } from '../api.ts';
 import { bytesOfText, textOfBytes } from './header-text.ts';
 import type { QueueNamed } from './live.ts';
 
@@ -134,7 +134,7 @@ export function elementPath({ ns, queue }: QueueNamed, id: string): string {
 }
 
 export function downloadUrl(of: QueueNamed, id: string, group: string | null): string {
-  const url = new URL(elementPath(of, id), BASE);
+  const url = urlOf(elementPath(of, id));
   if (group !== null) url.searchParams.set('group', group);
   return url.href;
 }

@@ -1,4 +1,4 @@
-import { ApiError, apiError, BASE, ownHeaders, path, urlOf, withFreshToken } from '../api.ts';
+import { ApiError, apiError, ownHeaders, path, stepIn, urlOf, withFreshToken } from '../api.ts';
 import type { QueueNamed } from './live.ts';
 
 /** What an import stored; `repeated` were left out, since they are there or were imported before. */
@@ -7,9 +7,10 @@ export interface ImportResult {
   readonly repeated: number;
 }
 
-/** Where all elements of a queue can be downloaded, as lines of JSON. */
-export function exportUrl({ ns, queue }: QueueNamed): string {
-  return new URL(path('q', ns, queue, 'export'), BASE).href;
+/** Where all elements of a queue can be downloaded, as lines of JSON; null: a browser cannot reach a queue of that name. */
+export function exportUrl({ ns, queue }: QueueNamed): string | null {
+  const where = path('q', ns, queue, 'export');
+  return stepIn(where) === undefined ? urlOf(where).href : null;
 }
 
 interface ImportOptions {
