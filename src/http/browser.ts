@@ -6,6 +6,7 @@ import {
 } from '../access/console-sessions.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
+import { ownString } from '../util/own-bytes.ts';
 import { quote } from '../util/quote.ts';
 import type { HttpCall } from './call.ts';
 import { type RequestHead, rareHeader } from './head.ts';
@@ -184,7 +185,8 @@ function findSession(call: HttpCall, sessions: ConsoleSessions): ConsoleSession 
 
 /** Where a session is used from; what a browser says of itself is cut. */
 export function originOf({ address, request: { rawHeaders } }: HttpCall): SessionOrigin {
-  return { address, browser: rareHeader(rawHeaders, 'user-agent')?.slice(0, MAX_BROWSER_LENGTH) ?? null };
+  const browser = rareHeader(rawHeaders, 'user-agent');
+  return { address, browser: browser === null ? null : ownString(browser.slice(0, MAX_BROWSER_LENGTH)) };
 }
 
 /**

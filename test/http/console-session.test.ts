@@ -13,6 +13,7 @@ import type { EngineUnderTest } from '../engines.ts';
 import { SILENT_LOG } from '../support/broker.ts';
 import { makeCertificate } from '../support/certificate.ts';
 import { type Answer, headerOf, jsonOf, type QueueClient, queuePath } from '../support/http-client.ts';
+import { memoryInUse } from '../support/memory.ts';
 import { until } from '../support/until.ts';
 import { basic, Harness, sharedHarness } from './harness.ts';
 
@@ -101,6 +102,25 @@ describe('A session of the console', () => {
     assert.equal(server.version, '0.0.0-test');
     assert.notEqual(server.node, '');
     assert.equal(Date.parse(expiresAt), harness().opened.clock.now() + 1_800_000);
+  });
+
+  it('keeps the part of the User-Agent that is shown, and nothing else of it', async () => {
+    const client = stranger();
+    const SESSIONS = 200;
+    const agents = async (length: number): Promise<number> => {
+      const before = await memoryInUse();
+      for (let i = 0; i < SESSIONS; i += 1) {
+        const answer = await signIn(client, 'ops', undefined, {
+          'user-agent': `Browser ${'x'.repeat(length)}`,
+        });
+        assert.equal(answer.status, 200);
+      }
+      return (await memoryInUse()) - before;
+    };
+    await agents(200);
+    const short = await agents(200);
+    const long = await agents(12_000);
+    assert.ok(long - short < (SESSIONS * 12_000) / 4, `${short} and ${long} bytes`);
   });
 
   it('is shown to a page that was loaded again', async () => {
