@@ -141,10 +141,17 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
     const connection = this.#connection;
     // The right is checked before the message is read, if its queue is known by then.
     const known = this.#address === null ? null : connection.destinations.find(this.#address, 'write');
-    if (bytes.length > connection.messageBytes) throw this.#tooLarge('more');
+    const { bodyLimit, messageBytes } = connection;
+    if (bytes.length > messageBytes) {
+      throw tooLarge(
+        `The message has more than ${messageBytes} bytes. Allowed: at most ${bodyLimit} of the body, and ${AMQP_LIMITS.sectionBytes} of everything else.`,
+      );
+    }
     const sent = elementOf(bytes);
     const { namespace, queue } = known ?? this.#named(sent.to ?? '');
-    if (sent.body.length > connection.bodyLimit) throw this.#tooLarge(String(sent.body.length));
+    if (sent.body.length > bodyLimit) {
+      throw tooLarge(`The body has ${sent.body.length} bytes. Allowed: at most ${bodyLimit}.`);
+    }
     // A length needs no clock that sender and server agree on, so it goes before a moment.
     const expiresAt = sent.ttlMs === null ? sent.expiresAt : momentIn(sent.ttlMs, namespace, queue.key);
     const element = { ...sent, expiresAt, groups: queue.groups(sent.groups), dedupKey: null };
@@ -165,11 +172,10 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
     this.endpoint.grant(this.#settled);
     this.#settled = 0;
   }
+}
 
-  #tooLarge(bytes: string): QuaysideError {
-    const allowed = `Allowed: at most ${this.#connection.bodyLimit}.`;
-    return new QuaysideError('body-too-large', `The body has ${bytes} bytes. ${allowed}`);
-  }
+function tooLarge(message: string): QuaysideError {
+  return new QuaysideError('body-too-large', message);
 }
 
 /** @throws QuaysideError `invalid-parameter` if it has options, which would have no effect */
@@ -406,8 +412,7 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
 function messageTooLarge({ request }: Endpoint, bytes: number, id: ElementId): QuaysideError | null {
   const { maxMessageBytes } = request;
   if (bytes <= maxMessageBytes) return null;
-  return new QuaysideError(
-    'body-too-large',
+  return tooLarge(
     `The next message, element ${id}, has ${bytes} bytes, but the client takes ${maxMessageBytes} (max-message-size).`,
   );
 }

@@ -64,6 +64,10 @@ describe('an AMQP error names the wrong value and what is allowed', () => {
       { body: rhea.message.data_section(Buffer.alloc(1001)) },
       'The body has 1001 bytes. Allowed: at most 1000.',
     ],
+    [
+      { body: 'x', delivery_annotations: { long: 'x'.repeat(70_000) } },
+      'The message has more than 66536 bytes. Allowed: at most 1000 of the body, and 65536 of everything else.',
+    ],
   ] as const) {
     it(`in a message: ${description}`, async () => {
       const sender = await client.sender('N/a');
