@@ -110,6 +110,8 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   #heartBeat: HeartBeat | null = null;
   /** The one deadline that a session has at a time: for the login, for its end, for the client to close. */
   #cancelDeadline: CancelTimer = () => {};
+  /** Nothing is waited for any more but that the client reads, and closes. */
+  #isClosing = false;
   /** Of a session that is `finishing`; null: it has no closing frame. */
   #writeClose: WriteClose | null = null;
   /** The client ended the session, nothing that it asked for before has failed, and the closing frame is not written. */
@@ -233,6 +235,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   /** The server ends the session, with an error. */
   endByServer(reason: QuaysideError): void {
     if (!this.isEnding) this.fail(reason);
+    else if (this.#isClosing) this.#planCut();
   }
 
   /** Users were reloaded: the session continues with its user's rights of now, or ends. */
@@ -409,13 +412,13 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.socket.resume();
     this.guard(() => this.releaseHeld(countTries));
     this.guard(() => this.writer.dropElements());
-    let isClosing = false;
+    const isByClient = this.#isClientEnding;
     const close = (): void => {
-      if (isClosing || this.#state === 'gone') return;
-      isClosing = true;
+      if (this.#isClosing || this.#state === 'gone') return;
+      this.#isClosing = true;
       this.#isClientEnding = false;
       this.guard(() => this.#writeClose?.(this.work.isIdle));
-      this.close();
+      this.#close(isByClient);
     };
     this.#setDeadline(FINISH_MS, close);
     this.work.whenIdle(close);
@@ -426,10 +429,21 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     for (const consumer of [...this.consumers]) void consumer.stop(countTries);
   }
 
-  /** Closes the connection once everything is written, and cuts it after a while. */
-  protected close(): void {
+  /**
+   * Closes the connection once everything is written, and cuts it after a while. A client that ended the session itself wants the
+   * confirmations of what it sent: it has as much time to read them as before.
+   */
+  #close(isByClient: boolean): void {
+    this.#cancelDeadline();
+    if (!isByClient) this.#planCut();
+    this.writer.end(() => {
+      if (isByClient) this.#planCut();
+      this.socket.end();
+    });
+  }
+
+  #planCut(): void {
     this.#setDeadline(LINGER_MS, () => this.socket.destroy());
-    this.writer.end(() => this.socket.end());
   }
 
   /** Ends what is not allowed any more. */

@@ -3,6 +3,7 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Storage } from '../../src/engine/storage.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { FINISH_MS } from '../../src/session/client-session.ts';
+import { STOMP_DEFAULTS } from '../../src/stomp/options.ts';
 import { until } from '../support/until.ts';
 import type { StompClient } from './client.ts';
 import { StompNode, stalled } from './node.ts';
@@ -118,6 +119,31 @@ describe('a DISCONNECT behind frames of which one fails', () => {
     assert.equal(frame.headers.get('message'), 'outcome-unknown');
     await client.expectClose();
   });
+
+  for (const stops of [false, true]) {
+    it(`is confirmed to a client that reads slowly${stops ? ', unless the server stops' : ', however long that takes'}`, async () => {
+      await node.insert('large', ...Array.from({ length: 400 }, () => ({ body: Buffer.alloc(60_000) })));
+      client.socket.pause();
+      client.send('SUBSCRIBE', { destination: '/q/N/large', id: 's', ack: 'client' });
+      await stalled(node, 1);
+      client.write(goodbye());
+      await until(() => node.server.describeSessions().length === 0);
+      // The engine has what the client held, and the receipt waits behind the pending write.
+      await until(async () => (await node.sizes('large')).reserved === 0);
+      node.clock.advance(STOMP_DEFAULTS.stallTimeoutMs - 1);
+      if (stops) {
+        const stopped = node.server.stop();
+        node.clock.advance(2_000);
+        await stopped;
+        return;
+      }
+      client.socket.resume();
+      let frame = await client.next();
+      while (frame.command === 'MESSAGE') frame = await client.next();
+      assert.equal(frame.headers.get('receipt-id'), 'last');
+      await client.expectClose();
+    });
+  }
 
   it('is confirmed if only frames behind it are wrong', async () => {
     client.write(Buffer.concat([goodbye(), Buffer.from('nonsense')]));
