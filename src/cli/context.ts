@@ -87,7 +87,12 @@ export class CommandContext {
 
   /** One value: as JSON, or as `text` for people. */
   async print(value: unknown, text: () => string): Promise<void> {
-    await this.write(`${this.isHuman ? printableLines(text()) : jsonText(value)}\n`);
+    await this.printJson(() => JSON.stringify(value), text);
+  }
+
+  /** The same of a value that is JSON already, in one line. */
+  async printJson(json: () => string, text: () => string): Promise<void> {
+    await this.write(`${this.isHuman ? printableLines(text()) : printableJson(json())}\n`);
   }
 
   /** A table for people; else one line of JSON for each row. */

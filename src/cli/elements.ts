@@ -121,8 +121,10 @@ export async function get(
   const element = await context.client.queue(name).pop({ waitMs: wait * 1000, group });
   if (element === undefined) return nothing(context, name);
   context.hasChanged = true;
-  if (context.isHuman) await context.write(`${printableBody(element)}\n`);
-  else await context.print(recordOf(element), () => '');
+  await context.printJson(
+    () => jsonOf(element),
+    () => printableBody(element),
+  );
   return EXIT_CODES.done;
 }
 
@@ -143,11 +145,10 @@ export async function reserve(
   if (job === undefined) return nothing(context, name);
   context.hasChanged = true;
   const { token, leaseUntil } = job;
-  const record = { ...recordOf(job), token, leaseUntil };
   const ofGroup = group === undefined ? [] : ['--group', group];
   const words = ['quayside', 'commit', name, job.id, '--token', token, ...ofGroup];
-  await context.print(
-    record,
+  await context.printJson(
+    () => jsonOf(job, { token, leaseUntil }),
     () =>
       `${printableBody(job)}\nid ${job.id}, token ${token}, until ${leaseUntil.toISOString()}\n` +
       words.map(shellWord).join(' '),
@@ -186,11 +187,14 @@ export async function browse(
   const onSelectorError = ({ failed, error }: SelectorFailure): void =>
     context.warn(`${failed} left out, since the selector threw, first for ${error.id}: ${error.message}`);
   for await (const element of context.client.queue(name).browse({ ...flags, onSelectorError })) {
-    const { state, insertedAt, reason, holder } = element;
-    const { data, ...record } = recordOf(element);
-    const row = { id: record.id, state, tries: record.tries, mature: record.mature, reason, data };
-    if (context.isHuman) rows.push({ ...row, mature: element.mature.toISOString() });
-    else await context.print({ ...record, state, insertedAt, reason, holder, data }, () => '');
+    const { id, state, tries, mature, insertedAt, reason, holder } = element;
+    if (context.isHuman)
+      rows.push({ id, state, tries, mature: mature.toISOString(), reason, data: dataOf(element)?.text });
+    else
+      await context.printJson(
+        () => jsonOf(element, { state, insertedAt, reason, holder }),
+        () => '',
+      );
     shown += 1;
     if (shown === limit) break;
   }
@@ -204,20 +208,31 @@ export function placeOf(name: string): { ns: string; queue: string } {
   throw new CommandUsageError(`${JSON.stringify(name)} does not name a queue. Allowed: namespace/queue.`);
 }
 
-/** An element as JSON: `data` if the body is JSON, else `text` or `base64`. */
-function recordOf(element: Element<unknown>): Record<string, unknown> & { data?: unknown } {
+/** An element as JSON: `data` if the body is JSON or text, else `base64`. */
+function jsonOf(element: Element<unknown>, more: Readonly<Record<string, unknown>> = {}): string {
   const { id, tries, mature, contentType, headers } = element;
-  return { id, tries, mature, contentType, headers, ...bodyOf(element) };
+  const members = JSON.stringify({ id, tries, mature, contentType, headers, ...more });
+  const data = dataOf(element);
+  const body =
+    data === null
+      ? `"base64":"${Buffer.from(element.body).toString('base64')}"`
+      : `"data":${data.isJson ? data.text : JSON.stringify(data.text)}`;
+  return `${members.slice(0, -1)},${body}}`;
 }
 
-function bodyOf(element: Element<unknown>): object {
+/** A body that is JSON, as it was written: JavaScript would round its long numbers. Or one that is text. Null: neither. */
+function dataOf(element: Element<unknown>): { readonly text: string; readonly isJson: boolean } | null {
   try {
     const { data } = element;
-    if (!(data instanceof Uint8Array)) return { data };
+    if (data instanceof Uint8Array) return null;
+    const text = Buffer.from(element.body).toString('utf8');
+    if (data === text) return { text, isJson: false };
+    // Between the values of JSON these are white space, and in its strings they are escaped.
+    return { text: text.trim().replaceAll(/[\t\r\n]/g, ' '), isJson: true };
   } catch {
-    // A body that does not decode is shown as it is.
+    // A body that does not decode is shown as its bytes.
+    return null;
   }
-  return { base64: Buffer.from(element.body).toString('base64') };
 }
 
 /** Text as a shell reads it as one word. */

@@ -537,6 +537,38 @@ describe('The command line', () => {
     }
   });
 
+  it('prints a body that is JSON as it was written, in one line: no number is rounded, and nothing is too deep', async () => {
+    const deep = `${'['.repeat(20_000)}${']'.repeat(20_000)}`;
+    const written = '\ufeff{\n\t"id": 12345678901234567891,\r\n\t"price": 1.50, "text": "a\\tb"\n}\n';
+    const shown = '{  "id": 12345678901234567891,   "price": 1.50, "text": "a\\tb" }';
+    for (const [body, expected] of [
+      [written, shown],
+      [deep, deep],
+    ] as const) {
+      for (const command of ['browse', 'reserve', 'get']) {
+        const put = await quayside(['put', 'N/as-written', '--type', 'application/json'], body);
+        assert.equal(put.code, 0, put.stderr);
+        const { code, stdout, stderr } = await quayside([command, 'N/as-written']);
+        assert.equal(code, 0, stderr);
+        assert.ok(stdout.includes(`"data":${expected}`), stdout.slice(0, 300));
+        assert.equal(stdout.trimEnd().split('\n').length, 1);
+        await quayside(['purge', 'N/as-written', '--state', 'all', '--yes']);
+      }
+    }
+    await quayside(['put', 'N/as-written', '--type', 'application/json'], written);
+    const table = await quayside(['browse', 'N/as-written'], '', env, true);
+    assert.match(table.stdout, /"id": 12345678901234567891/);
+    await quayside(['get', 'N/as-written']);
+    for (const [body, type, data] of [
+      ['12345678901234567891', 'text/plain', '"12345678901234567891"'],
+      ['"quoted"', 'application/json', '"quoted"'],
+      ['"quoted"', 'text/plain', '"\\"quoted\\""'],
+    ] as const) {
+      await quayside(['put', 'N/as-written', '--type', type], body);
+      assert.ok((await quayside(['get', 'N/as-written'])).stdout.includes(`"data":${data}`));
+    }
+  });
+
   it('prints a command that a shell can run to commit what was reserved, whatever the queue and the group', async (t) => {
     const stream = { url: 'sqlite::memory:', variant: 'stream', groups: ['first', 'second'] };
     const other = await ServerInProcess.start({
