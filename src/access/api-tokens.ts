@@ -80,6 +80,8 @@ const BEARER = /^bearer +(\S+)$/i;
 /** A user's tokens; what is stored is bounded. */
 const MAX_PER_OWNER = 100;
 const REVOKE_AGAIN_MS = 1_000;
+/** The clock may be set in the meantime. */
+const MAX_EXPIRY_WAIT_MS = 60_000;
 /** The user name with which any token may log in where a name is due; the owner's name does as well. */
 const ANY_OWNER = 'token';
 
@@ -354,10 +356,12 @@ export class ApiTokens implements Service {
       if (expiresAt !== null && expiresAt > now) this.#nextExpiry = Math.min(this.#nextExpiry, expiresAt);
     }
     if (this.#nextExpiry === Number.POSITIVE_INFINITY) return;
-    this.#expiryTimer = this.#options.clock.after(this.#nextExpiry - now, () => {
+    const { clock } = this.#options;
+    const at = this.#nextExpiry;
+    this.#expiryTimer = clock.after(Math.min(at - now, MAX_EXPIRY_WAIT_MS), () => {
       // In this order: what expires while sessions are looked at has a timer of its own.
       this.#watchExpiry();
-      this.#onEnded();
+      if (at <= clock.now()) this.#onEnded();
     });
   }
 

@@ -173,15 +173,15 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'nobody looks at sessions when a token expires',
     suite: 'API tokens that expire',
-    edits: edit('api-tokens.ts', '      this.#onEnded();\n    });', '    });'),
+    edits: edit('api-tokens.ts', '      if (at <= clock.now()) this.#onEnded();\n    });', '    });'),
   },
   {
     name: 'only the first of several tokens that expire ends its sessions',
     suite: 'API tokens that expire',
     edits: edit(
       'api-tokens.ts',
-      '      this.#watchExpiry();\n      this.#onEnded();',
-      '      this.#onEnded();',
+      '      this.#watchExpiry();\n      if (at <= clock.now()) this.#onEnded();',
+      '      if (at <= clock.now()) this.#onEnded();',
     ),
   },
   {
@@ -189,8 +189,8 @@ export const ACCESS: readonly Mutant[] = [
     suite: 'API tokens that expire',
     edits: edit(
       'api-tokens.ts',
-      '      this.#watchExpiry();\n      this.#onEnded();',
-      '      this.#onEnded();\n      this.#watchExpiry();',
+      '      this.#watchExpiry();\n      if (at <= clock.now()) this.#onEnded();',
+      '      if (at <= clock.now()) this.#onEnded();\n      this.#watchExpiry();',
     ),
   },
   {

@@ -102,6 +102,21 @@ describe('API tokens', () => {
     assert.equal(reports, 3);
   });
 
+  it('that expire since the clock was set right are reported within a minute, and not before they expire', async () => {
+    let reports = 0;
+    tokens.onEnded(() => {
+      reports += 1;
+    });
+    await expiringIn(86_400_000);
+    clock.advance(3_600_000);
+    assert.equal(reports, 0);
+    clock.setWallTime(clock.now() + 86_400_000);
+    clock.advance(60_000);
+    assert.equal(reports, 1);
+    clock.advance(3_600_000);
+    assert.equal(reports, 1);
+  });
+
   it('that expire while the sessions of another one are looked at are reported', async () => {
     let reports = 0;
     tokens.onEnded(() => {
