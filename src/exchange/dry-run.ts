@@ -3,11 +3,11 @@ import type { Delivery } from '../model/element.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
-import { memberPath, membersOf, wholeMember, wrongMember } from '../model/members.ts';
+import { bytesMember, memberPath, membersOf, wholeMember, wrongMember } from '../model/members.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import type { DestinationLogLine, SelectorSandbox, SelectorVerdict } from '../sandbox/sandbox.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
-import { bytesOfText, textOfBytes } from '../util/byte-text.ts';
+import { textOfBytes } from '../util/byte-text.ts';
 import type { Clock } from '../util/clock.ts';
 import { copyOf, historyOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './copies.ts';
 import type { Caller, Declaration } from './declaration.ts';
@@ -218,8 +218,9 @@ function elementId(value: unknown): string {
 function pairs(hdrs: unknown): string[] {
   if (hdrs === undefined) return [];
   return Object.entries(membersOf(hdrs, 'msg.hdrs', null)).flatMap(([name, value]) => {
-    if (typeof value !== 'string') throw wrongMember(memberPath('msg.hdrs', name), value, 'a string');
-    return [name.toLowerCase(), bytesOfText(value)];
+    const path = memberPath('msg.hdrs', name);
+    if (typeof value !== 'string') throw wrongMember(path, value, 'a string');
+    return [name.toLowerCase(), bytesMember(path, value)];
   });
 }
 

@@ -3,11 +3,17 @@ import { type ElementContent, type ElementHeaders, type GroupName, NO_HEADERS } 
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
-import { type Members, memberPath, membersOf, wholeMember, wrongMember } from '../model/members.ts';
+import {
+  bytesMember,
+  type Members,
+  memberPath,
+  membersOf,
+  wholeMember,
+  wrongMember,
+} from '../model/members.ts';
 import { checkGroup } from '../model/names.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import type { ExportedElement } from '../operations/transfer.ts';
-import { bytesOfText } from '../util/byte-text.ts';
 import { quote, quoteBytes } from '../util/quote.ts';
 import type { HttpCall } from './call.ts';
 import { idempotencyKeyOf, MAX_KEY_LENGTH, type RequestHead, readHead } from './head.ts';
@@ -398,7 +404,7 @@ function contentHeader(members: Members, member: 'contentType' | 'contentEncodin
   if (typeof value !== 'string') throw wrongMember(member, value, 'a string');
   return checkContentHeader(
     member === 'contentType' ? 'content-type' : 'content-encoding',
-    bytesOf(member, value),
+    bytesMember(member, value),
   );
 }
 
@@ -423,15 +429,9 @@ function headersOf(value: unknown, exempt: ReadonlySet<string> = new Set()): Ele
       if (flat[at] === lower)
         throw invalidParameter(path, `${path} is given twice; letter case does not count.`);
     }
-    flat.push(lower, bytesOf(path, text));
+    flat.push(lower, bytesMember(path, text));
   }
   return checkHeaders(flat, exempt);
-}
-
-/** Text as the bytes of its UTF-8 form, one character for each. */
-function bytesOf(path: string, text: string): string {
-  if (!text.isWellFormed()) throw wrongMember(path, text, 'well-formed Unicode');
-  return bytesOfText(text);
 }
 
 function momentOf(value: unknown): number | null {
@@ -471,7 +471,7 @@ function keyOf(value: unknown): string | null {
   if (value === null) return null;
   if (typeof value === 'string') {
     // As the header of a single insert has it, so that both name the same key.
-    const key = bytesOf('key', value);
+    const key = bytesMember('key', value);
     if (KEY.test(key)) return key;
   }
   throw wrongMember(

@@ -1,3 +1,4 @@
+import { bytesOfText } from '../util/byte-text.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { isRecord } from '../util/is-record.ts';
 import { quote } from '../util/quote.ts';
@@ -46,6 +47,12 @@ export function atMember<T>(path: string, read: () => T, lead = `${path}:`): T {
     if (!(error instanceof QuaysideError)) throw error;
     throw error.with({ parameter: path, message: `${lead} ${error.message}` });
   }
+}
+
+/** Text as the bytes of its UTF-8 form, one character for each, as headers are kept. @throws QuaysideError `invalid-parameter` */
+export function bytesMember(path: string, text: string): string {
+  if (!text.isWellFormed()) throw wrongMember(path, text, 'well-formed Unicode');
+  return bytesOfText(text);
 }
 
 /** A name, see `checkName`. @throws QuaysideError `invalid-parameter`, `invalid-name`, with the path */

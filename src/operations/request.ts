@@ -7,6 +7,7 @@ import { checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import {
   booleanMember,
+  bytesMember,
   type Members,
   memberPath,
   membersOf,
@@ -237,7 +238,7 @@ function parseSet(value: unknown): ElementChange {
         path,
         `${path} is a header that the service writes. It can only be removed, with null.`,
       );
-    } else written.push(bytesOfText(name), bytesOfText(text));
+    } else written.push(bytesOfText(name), bytesMember(path, text));
   }
   checkHeaders(written);
   checkHeaders(removed.flatMap((name) => [name, '']));

@@ -129,6 +129,7 @@ describe('POST /x/:id/test', () => {
       [`{"msg":{"id":"${'i'.repeat(65)}"}}`, 'invalid-parameter'],
       ['{"msg":{"mature":"soon"}}', 'invalid-parameter'],
       ['{"msg":{"hdrs":{"a":1}}}', 'invalid-parameter'],
+      ['{"msg":{"hdrs":{"a":"\\ud800"}}}', 'invalid-parameter'],
       ['{"msg":{"hdrs":{"a b":"c"}}}', 'invalid-header'],
       ['{"mesg":{}}', 'invalid-parameter'],
       ['{"msg":{"headers":{}}}', 'invalid-parameter'],

@@ -225,6 +225,11 @@ describe('Bulk operations over HTTP', () => {
       [400, 'invalid-header', 'a'],
     ],
     [
+      'a header that is not well-formed Unicode',
+      { ...count, action: 'set', set: { headers: { a: '\ud800' } } },
+      [400, 'invalid-parameter', 'set.headers.a'],
+    ],
+    [
       'a fraction of a try',
       { ...count, action: 'set', set: { tries: 1.5 } },
       [400, 'invalid-parameter', 'set.tries'],
