@@ -25,12 +25,14 @@ interface WebSocketOptions {
 const LOGIN_OVERHEAD = 8;
 /**
  * Each fragment of a message retains all that was read together with it, control frames included. So what comes for one message
- * is bounded, by this many times the largest message and by `SLACK_BYTES`; and so are the fragments, and the chunks of an incomplete
- * one.
+ * is bounded, by this many times the largest message and by `SLACK_BYTES`; and so are the fragments, and the chunks of bytes of an
+ * incomplete one.
  */
 const MESSAGE_OVERHEAD = 2;
 const SLACK_BYTES = 64 * 1024;
-const MAX_PARTS = 16 * 1024;
+/** Fragments of a message, and chunks of a fragment: so many, and more of messages in which they have this many bytes each. */
+const PARTS = 16 * 1024;
+const PART_BYTES = 256;
 /** The head of a client's control frame, and the longest such frame. */
 const CONTROL_HEAD_BYTES = 6;
 const MAX_CONTROL_BYTES = CONTROL_HEAD_BYTES + 125;
@@ -52,6 +54,7 @@ export class WebSocketListener implements UpgradeHandler {
   constructor(server: SessionServer, options: WebSocketOptions) {
     this.#server = server;
     this.#options = options;
+    const maxParts = Math.max(PARTS, Math.ceil(options.maxMessageBytes / PART_BYTES));
     this.#webSockets = new WebSocketServer({
       noServer: true,
       clientTracking: false,
@@ -59,8 +62,8 @@ export class WebSocketListener implements UpgradeHandler {
       perMessageDeflate: false,
       autoPong: false,
       maxPayload: options.maxMessageBytes,
-      maxFragments: MAX_PARTS,
-      maxBufferedChunks: MAX_PARTS,
+      maxFragments: maxParts,
+      maxBufferedChunks: maxParts,
       handleProtocols: (offered) => this.#choose(offered) ?? false,
     });
   }

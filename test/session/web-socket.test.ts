@@ -242,6 +242,26 @@ describe('STOMP over WebSocket', () => {
     await until(() => node.server.counts.sessions === 0);
   });
 
+  for (const { maxMessageBytes, what, first } of [
+    { maxMessageBytes: 1_000_000, what: 'closes behind', first: 0x88 },
+    { maxMessageBytes: 8_000_000, what: 'reads, if messages may be that large,', first: 0x81 },
+  ]) {
+    it(`${what} a message of 20,000 fragments`, async () => {
+      await start({}, { maxMessageBytes });
+      const { socket } = await ask();
+      socket.write(CONNECT);
+      await frameOf(socket);
+      const fragments = Array.from({ length: 20_000 }, (_, i) => {
+        const fragment = message('\n', i === 0 ? 1 : 0);
+        fragment[0] = i === 0 ? 1 : 0;
+        return fragment;
+      });
+      const last = message('SEND\ndestination:/q/N/a\nreceipt:r\n\n\0', 0);
+      socket.write(Buffer.concat([...fragments, last]));
+      assert.equal((await frameOf(socket)).first, first);
+    });
+  }
+
   describe('with many control frames', () => {
     const pings = Buffer.concat(Array.from({ length: 460 }, () => control(9, 'x'.repeat(125))));
     const fragment = (opcode: number): Buffer => {
