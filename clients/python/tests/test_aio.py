@@ -448,6 +448,39 @@ class Workers(AioTest):
                 await done.wait()
         self.assertEqual({error.code for error in errors}, {"failed"})
 
+    async def test_a_function_for_credentials_that_awaits_what_is_cancelled_fails_its_call_and_ends_no_worker(self) -> None:
+        await self.queue.insert("x")
+        cancelled = asyncio.get_running_loop().create_future()
+        cancelled.cancel()
+        failures = 0
+        done = asyncio.Event()
+        errors: list[QuaysideError] = []
+
+        async def authorize() -> str:
+            nonlocal failures
+            if failures > 0:
+                failures -= 1
+                await cancelled
+            return "Basic dGVzdDE6dGVzdDE="
+
+        async def handle(job: Reservation[Any]) -> None:
+            pass
+
+        async with Quayside(URL, auth=authorize) as client:
+            queue = client.queue(self.queue.name)
+            calls: list[Callable[[], Awaitable[Any]]] = [lambda: queue.insert("y"), queue.status]
+            for call in calls:
+                failures = 1
+                with self.assertRaises(QuaysideError) as raised:
+                    await call()
+                self.assertEqual((raised.exception.code, raised.exception.outcome), ("failed", "nothing-changed"))
+            failures = 1
+            worker = Worker(queue, handle).on("error", errors.append)
+            async with worker.on("committed", lambda job, seconds: done.set()):
+                await done.wait()
+        self.assertEqual([error.code for error in errors], ["failed"])
+        self.assertEqual((await self.queue.status()).total, 0)
+
     async def test_a_worker_stops_if_its_client_is_closed(self) -> None:
         client = Quayside()
         stopped = asyncio.Event()

@@ -20,7 +20,7 @@ from ..errors import LeaseLostError, QuaysideError
 from ..models import BrowsedElement, Content, Element, QueueStatus, Receipt, SelectorFailure, State
 from ..protocol import REPLY_SECONDS, Action, Attempts, IdempotencyKey, Request, Response, Retry, Settlement
 from .batcher import Batcher
-from .transport import Transport
+from .transport import Transport, shielded
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -44,7 +44,7 @@ class Quayside:
     ) -> None:
         server = protocol.server_of(url)
         self._authorization = None if callable(auth) else protocol.authorization_of(auth, url)
-        self._transport = Transport(server, auth if callable(auth) else self._authorize, tls)
+        self._transport = Transport(server, shielded(auth) if callable(auth) else self._authorize, tls)
         self._retry = retry
         self._timeout = timeout
 

@@ -39,6 +39,22 @@ Connection = tuple[Reader, asyncio.StreamWriter]
 MAX_LINE_BYTES = 65_536
 
 
+def shielded(authorize: Callable[[], Awaitable[str | None]]) -> Callable[[], Awaitable[str | None]]:
+    """A function for credentials whose own cancellation, such as that of a refresh that several calls await, cancels no call."""
+
+    async def call() -> str | None:
+        task = asyncio.ensure_future(authorize())
+        try:
+            await asyncio.wait([task])
+        finally:
+            task.cancel()
+        if task.cancelled():
+            raise QuaysideError("failed", "The function for credentials was cancelled.")
+        return task.result()
+
+    return call
+
+
 class ProtocolError(Exception):
     """The response is not HTTP/1.1."""
 
