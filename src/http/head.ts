@@ -84,7 +84,10 @@ export function readHead(raw: readonly string[], isHttp10: boolean): RequestHead
     } else if (lower.startsWith(ELEMENT_HEADER_PREFIX)) {
       readElementHeader(head, lower, value);
     } else if (lower === 'content-length') head.contentLength = Number(value);
-    else if (lower === 'transfer-encoding') head.isChunked = isChunked(value);
+    else if (lower === 'transfer-encoding') {
+      if (head.isChunked || value.includes(',')) throw severalCodings(rareHeader(raw, lower) ?? value);
+      head.isChunked = true;
+    }
   }
   head.contentType = checkContentHeader('content-type', head.contentType);
   head.contentEncoding = checkContentHeader('content-encoding', head.contentEncoding);
@@ -141,10 +144,12 @@ function readElementHeader(head: RequestHead, lower: string, value: string): voi
   headers.push(short, value);
 }
 
-/** Node checks the last transfer coding only. It accepts any codings before that, and would hand over a body that is still coded. */
-function isChunked(codings: string): boolean {
-  if (!codings.includes(',')) return true;
-  throw new QuaysideError(
+/**
+ * Node checks the last transfer coding only. It accepts any codings before that, in the same line or in others, and would hand over a body
+ * that is still coded.
+ */
+function severalCodings(codings: string): QuaysideError {
+  return new QuaysideError(
     'malformed-request',
     `Transfer-Encoding ${quote(codings)} is not supported. Allowed: chunked.`,
   );
