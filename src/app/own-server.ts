@@ -44,7 +44,7 @@ export class OwnServer {
 
   /** Its address, for messages. */
   get origin(): string {
-    return this.#url.origin;
+    return this.#socketPath === null ? this.#url.origin : `unix:${this.#socketPath}`;
   }
 
   /** @throws Error of the system, if no response comes */

@@ -129,6 +129,12 @@ describe('quayside doctor', () => {
     });
   }
 
+  it('names the Unix socket on which the server is configured to listen', async () => {
+    const host = folder.file('q.sock');
+    const missing = await doctor({ namespaces: SQLITE, http: { host } }, null);
+    matches(found(missing, 'server'), /^warning: no server listens at unix:\S+q\.sock; start it/);
+  });
+
   it('asks at the address that it was given, also if the server is configured to listen on a Unix socket', async () => {
     const server = createServer((_, response) => response.end('{"status":"ready"}')).listen(0, '127.0.0.1');
     await once(server, 'listening');
