@@ -364,6 +364,26 @@ class Workers(AioTest):
         await worker.stop()
         self.assertEqual(await running, Stopped(0, 0))
 
+    async def test_handlers_may_stop_their_worker_and_run_waits_for_their_jobs(self) -> None:
+        await self.queue.insert_many([0, 1])
+        both = asyncio.Event()
+        started = 0
+
+        async def handle(job: Reservation[Any]) -> None:
+            nonlocal started
+            started += 1
+            if started == 2:
+                both.set()
+            await both.wait()
+            await worker.stop(grace=3600)
+
+        for limit in (None, 3600):
+            worker = Worker(self.queue, handle, handler_timeout=limit)
+            self.assertEqual(await worker.run(), Stopped(finished=2, returned=0))
+            self.assertEqual((await self.queue.status()).total, 0)
+            await self.queue.insert_many([0, 1])
+            started = 0
+
     async def test_a_run_that_is_cancelled_stops_the_worker(self) -> None:
         await self.queue.insert("hang")
         started = asyncio.Event()

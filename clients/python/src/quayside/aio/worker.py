@@ -7,6 +7,7 @@ import logging
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Generic, TypeVar
 
 from ..errors import LeaseLostError, StoppedError, failure_of
@@ -32,6 +33,8 @@ from .client import Queue, Reservation
 
 T = TypeVar("T")
 LOG = logging.getLogger("quayside")
+#: The job whose handler runs.
+HANDLED: ContextVar[object] = ContextVar("HANDLED", default=None)
 
 
 class Worker(Generic[T]):
@@ -129,12 +132,14 @@ class Worker(Generic[T]):
     async def stop(self, grace: float = GRACE_SECONDS) -> Stopped:
         """Takes no more jobs and waits for handlers. After `grace` seconds, cancels the rest and rolls back.
 
-        A commit or rollback that is being sent then is waited for, as long as a call may take.
+        A commit or rollback that is being sent then is waited for, as long as a call may take. In a handler it returns at once.
         """
         if self._stopper is None:
             self._stopper = asyncio.ensure_future(self._stop(grace))
-        # Of all callers, so that one of them that is cancelled does not end it.
-        await asyncio.shield(self._stopper)
+        # A handler would wait for itself.
+        if HANDLED.get() not in self._active:
+            # Of all callers, so that one of them that is cancelled does not end it.
+            await asyncio.shield(self._stopper)
         return Stopped(self._finished, self._returned)
 
     async def _stop(self, grace: float) -> None:
@@ -240,6 +245,7 @@ class Worker(Generic[T]):
 
     async def _work(self, job: Reservation[T]) -> None:
         started_at = time.monotonic()
+        HANDLED.set(job)
         self._listeners.emit("taken", job)
         try:
             try:
