@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections import Counter, defaultdict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import quayside.aio
@@ -43,7 +43,7 @@ class Restart(ClientTest):
         worker = Worker(self.queue, self._record, lease=LEASE).on("error", lambda error: None)
         with worker, ThreadPoolExecutor() as threads:
             blocking = threads.submit(self._insert_blocking)
-            gathered = threads.submit(lambda: asyncio.run(self._insert_and_work()))
+            gathered = threads.submit(lambda: asyncio.run(self._insert_and_work(blocking)))
             try:
                 self._await_inserts()
                 for _ in range(KILLS):
@@ -81,7 +81,7 @@ class Restart(ClientTest):
             self._note(f"blocking {number}")
             number += 1
 
-    async def _insert_and_work(self) -> None:
+    async def _insert_and_work(self, blocking: Future[None]) -> None:
         async with quayside.aio.Quayside(retry=RETRY, timeout=PATIENCE) as client:
             queue = client.queue(self.queue.name)
 
@@ -98,6 +98,8 @@ class Restart(ClientTest):
             worker = quayside.aio.Worker(queue, record, lease=LEASE).on("error", lambda error: None)
             async with worker:
                 await asyncio.gather(*(insert(producer) for producer in range(PRODUCERS)))
+                # Its last insert may be in flight.
+                await asyncio.wrap_future(blocking)
                 # Elements whose reservation was lost with the server come again when their lease ends.
                 while (await queue.status()).total > 0:
                     await asyncio.sleep(0.01)
