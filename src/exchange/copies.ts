@@ -48,6 +48,23 @@ export function keepable(
   return { ...verdict, accepted: false, error };
 }
 
+/** Per destination, whether elements can come back from it by declared exchanges. Null: from none. */
+export type Returning = readonly boolean[] | null;
+
+/**
+ * How many copies an element's original has become in those that an exchange may bring back, if these destinations get one.
+ * `isTooMany`: none gets one then.
+ */
+export function copiesBack(
+  before: number,
+  accepted: readonly number[],
+  { returning, maxCopies }: { readonly returning: Returning; readonly maxCopies: number },
+): { readonly count: number; readonly isTooMany: boolean } {
+  const back = returning === null ? 0 : accepted.filter((destination) => returning[destination]).length;
+  const count = before * Math.max(1, back);
+  return { count, isTooMany: back > 0 && count > maxCopies };
+}
+
 /** A destination's copy: body and headers as its selector, and those before it, left them, one hop more, a new start. */
 export function copyOf(
   content: ElementContent,

@@ -1,4 +1,4 @@
-import { NO_ROUTE } from './copies.ts';
+import { NO_ROUTE, type Returning } from './copies.ts';
 import type { Caller, Declaration, DeclaredQueue } from './declaration.ts';
 
 /**
@@ -40,7 +40,7 @@ export class ExchangeGraph {
   /** Per queue, the exchanges that copy to it, in the order of their declaration. */
   readonly #into: NumberedEdge[][] = [];
   /** What `returning` found: each batch of an exchange needs it. */
-  readonly #returning = new Map<string, readonly boolean[] | null>();
+  readonly #returning = new Map<string, Returning>();
   readonly #component: Int32Array;
   readonly #maxSteps: number;
 
@@ -97,7 +97,7 @@ export class ExchangeGraph {
   }
 
   /** Per declared destination of an exchange, whether its source can be reached from it. Null: from none. */
-  returning(key: string): readonly boolean[] | null {
+  returning(key: string): Returning {
     const known = this.#returning.get(key);
     if (known !== undefined) return known;
     const { source, declared } = this.#byKey.get(key) ?? { source: -1, declared: [] };

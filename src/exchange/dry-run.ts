@@ -1,5 +1,5 @@
 import type { Broker } from '../broker/broker.ts';
-import type { Delivery } from '../model/element.ts';
+import type { Delivery, NewElement } from '../model/element.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
@@ -9,7 +9,15 @@ import type { DestinationLogLine, SelectorSandbox, SelectorVerdict } from '../sa
 import { payloadName } from '../sandbox/sandbox.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 import type { Clock } from '../util/clock.ts';
-import { copyOf, historyOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './copies.ts';
+import {
+  copiesBack,
+  copyOf,
+  historyOf,
+  keepable,
+  NO_ROUTE,
+  type Returning,
+  TOO_MANY_HOPS,
+} from './copies.ts';
 import type { Caller, Declaration } from './declaration.ts';
 
 /** An element to try an exchange with: what a selector may know of it. */
@@ -69,14 +77,16 @@ interface DryRunContext {
   readonly sandbox: SelectorSandbox;
   readonly clock: Clock;
   readonly maxHops: number;
+  readonly maxCopies: number;
 }
 
 /** Runs the selectors of a declaration for one element, as the loop would, and stores nothing. */
 export async function dryRun(
   { dst }: Declaration,
   sample: Sample,
-  { broker, sandbox, clock, maxHops }: DryRunContext,
+  { broker, sandbox, clock, maxHops, maxCopies }: DryRunContext,
   { name }: Caller,
+  returning: Returning,
 ): Promise<DryRun> {
   const { contentType, contentEncoding } = sample;
   const saw = {
@@ -85,7 +95,8 @@ export async function dryRun(
     content_encoding: contentEncoding,
   };
   const untouched = { saw, dst: [], strays_to: null, overrun: null, logs: [], selector_ms: 0 };
-  if (historyOf(sample).hops >= maxHops) return { ...untouched, strays_to: TOO_MANY_HOPS };
+  const { hops, copies } = historyOf(sample);
+  if (hops >= maxHops) return { ...untouched, strays_to: TOO_MANY_HOPS };
   const program = sandbox.open(
     dst.map(({ selector }) => selector ?? null),
     { payer: name, logs: true },
@@ -103,13 +114,19 @@ export async function dryRun(
     }
     const { logs } = answer;
     const shownBytes = Math.floor(SHOWN_BYTES / answer.verdicts.length);
-    const tried = answer.verdicts.flatMap((verdict, i) => {
-      const to = dst[i];
-      if (to === undefined) return [];
-      const kept = keepable(verdict, broker.namespace(to.ns), clock.now());
-      return [{ q: to.queue, ns: to.ns, ...verdictRecord(sample, kept, linesOf(logs, i), shownBytes) }];
+    const now = clock.now();
+    const verdicts = dst.map(({ ns }, i) =>
+      keepable(answer.verdicts[i] as SelectorVerdict, broker.namespace(ns), now),
+    );
+    const accepted = [...verdicts.keys()].filter((i) => verdicts[i]?.accepted);
+    const back = copiesBack(copies, accepted, { returning, maxCopies });
+    const tried = dst.map(({ queue, ns }, i) => {
+      const history = { hops, copies: returning?.[i] ? back.count : copies };
+      const copy = copyOf(sample, verdicts[i] as SelectorVerdict, history, []);
+      const record = verdictRecord(verdicts[i] as SelectorVerdict, copy, shownBytes);
+      return { q: queue, ns, ...record, logs: linesOf(logs, i) };
     });
-    const strays_to = tried.some(({ accepted }) => accepted) ? null : NO_ROUTE;
+    const strays_to = back.isTooMany ? TOO_MANY_HOPS : accepted.length > 0 ? null : NO_ROUTE;
     return { ...untouched, dst: tried, strays_to, selector_ms };
   } finally {
     program.close();
@@ -121,12 +138,10 @@ function linesOf(logs: readonly DestinationLogLine[], destination: number): stri
 }
 
 function verdictRecord(
-  sample: Sample,
   verdict: SelectorVerdict,
-  logs: readonly string[],
+  { body, headers }: NewElement,
   shownBytes: number,
-): Omit<TriedDestination, 'q' | 'ns'> {
-  const { body, headers } = copyOf(sample, verdict, historyOf(sample), []);
+): Omit<TriedDestination, 'q' | 'ns' | 'logs'> {
   const hdrs: Record<string, string> = Object.create(null) as Record<string, string>;
   for (let i = 0; i < headers.length; i += 2) {
     const value = headers[i + 1] ?? '';
@@ -139,7 +154,6 @@ function verdictRecord(
     error: verdict.error,
     line: verdict.place?.[0] ?? null,
     column: verdict.place?.[1] ?? null,
-    logs,
     mature: verdict.matureAt === null ? null : new Date(verdict.matureAt).toISOString(),
     delay: verdict.delayMs === null ? null : verdict.delayMs / 1000,
     tries: verdict.tries,

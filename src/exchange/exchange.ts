@@ -17,7 +17,17 @@ import type { Clock } from '../util/clock.ts';
 import type { LineLimit } from '../util/line-limit.ts';
 import { Pause } from '../util/pause.ts';
 import { putLast } from '../util/put-last.ts';
-import { copyOf, type History, historyOf, keepable, NO_ROUTE, TOO_MANY_HOPS, unroutable } from './copies.ts';
+import {
+  copiesBack,
+  copyOf,
+  type History,
+  historyOf,
+  keepable,
+  NO_ROUTE,
+  type Returning,
+  TOO_MANY_HOPS,
+  unroutable,
+} from './copies.ts';
 import {
   CONSUMER_DEFAULTS,
   cannotReserve,
@@ -69,8 +79,7 @@ export interface ExchangeSetup {
 
 /** What an exchange needs of the registry of all exchanges. */
 interface ExchangeHooks {
-  /** Per destination, whether elements can come back from it by declared exchanges. Null: from none. */
-  readonly returning: () => readonly boolean[] | null;
+  readonly returning: () => Returning;
   /** Called to have the exchange stopped: its selectors overrun their limits. */
   readonly onRepeatedOverruns: (error: string) => void;
 }
@@ -596,8 +605,7 @@ interface ForwarderOptions {
   readonly clock: Clock;
   readonly log: BrokerLog;
   readonly sightings: Sightings;
-  /** Per destination, whether elements can come back from it by declared exchanges. Null: from none. */
-  readonly returning: () => readonly boolean[] | null;
+  readonly returning: () => Returning;
   /** Called when `MAX_OVERRUNS_IN_A_ROW` elements overran the sandbox's limits, and not for their payloads. */
   readonly onRepeatedOverruns: (error: string) => void;
 }
@@ -717,7 +725,7 @@ class Forwarder {
     delivery: Delivery,
     { hops, copies }: History,
     verdicts: readonly SelectorVerdict[],
-    returning: readonly boolean[] | null,
+    returning: Returning,
   ): Plan {
     const { route, clock } = this.#options;
     const accepted: { readonly destination: number; readonly verdict: SelectorVerdict }[] = [];
@@ -730,13 +738,13 @@ class Forwarder {
       else this.#noteRejection(destination, verdict);
     }
     if (accepted.length === 0) return this.#unroutable(delivery, 'no-route');
-    const back = returning === null ? [] : accepted.filter(({ destination }) => returning[destination]);
-    const copiesBack = copies * Math.max(1, back.length);
-    if (back.length > 0 && copiesBack > route.maxCopies) return this.#unroutable(delivery, 'too-many-hops');
+    const destinations = accepted.map(({ destination }) => destination);
+    const back = copiesBack(copies, destinations, { returning, maxCopies: route.maxCopies });
+    if (back.isTooMany) return this.#unroutable(delivery, 'too-many-hops');
     const own: Copy[] = [];
     for (const { destination, verdict } of accepted) {
       const { queue } = route.destinations[destination] as ExchangeRoute['destinations'][number];
-      const history = { hops, copies: returning?.[destination] ? copiesBack : copies };
+      const history = { hops, copies: returning?.[destination] ? back.count : copies };
       const element = copyOf(delivery, verdict, history, queue.namespace.defaultGroups);
       own.push({ queue, element, destination });
     }

@@ -15,6 +15,7 @@ import { LineLimit } from '../util/line-limit.ts';
 import { quote } from '../util/quote.ts';
 import { Retries } from '../util/retries.ts';
 import type { Service } from '../util/service.ts';
+import type { Returning } from './copies.ts';
 import { type Edge, ExchangeGraph, type LoopIds } from './cycles.ts';
 import {
   type Caller,
@@ -303,7 +304,7 @@ export class Exchanges implements Service {
       const tried = given ?? this.#registry.mustGet(key).exchange.declaration;
       if (given === null) mustBeRunnable(tried, this.#options);
       else await this.check(given, request);
-      return dryRun(tried, sample, this.#options, caller);
+      return dryRun(tried, sample, this.#options, caller, this.#registry.returning(key, tried, caller));
     };
     return this.#checks.run(caller.name, run, { maxWaiting: MAX_WAITING_DRY_RUNS });
   }
@@ -603,6 +604,12 @@ class ExchangeRegistry {
   /** The declared graph as the caller may know it. */
   graph(caller: Caller): ExchangeGraph {
     return ExchangeGraph.visible(this.#edges(), caller);
+  }
+
+  /** Of an exchange, or one that would be declared so, as far as the caller may know: see `Returning`. */
+  returning(key: string, declaration: Declaration, caller: Caller): Returning {
+    const others = this.#edges().filter((edge) => edge.key !== key);
+    return ExchangeGraph.visible([...others, { key, declaration }], caller).returning(key);
   }
 
   /** The exchanges that the caller may see, key by id. */

@@ -54,6 +54,26 @@ describe('Copies of an element', () => {
     for (let i = 0; i < 3; i += 1) await x.client.get('N', '__too_many_hops__');
   });
 
+  it('that would go round a loop are shown by a dry run as they would be stored, also of what is not created yet', async () => {
+    const x = fresh();
+    const back = Array.from({ length: 3 }, () => ({ ns: 'N', queue: x.src, selector: 'env => true' }));
+    const dst = [...back, { ns: 'M', queue: x.dst }];
+    const attempt = async (hdrs: object, given: object = {}) => {
+      const body = JSON.stringify({ msg: { hdrs }, ...given });
+      const answer = await x.client.request('POST', `/x/${x.id}/test`, { body });
+      const { dst, strays_to } = jsonOf<{
+        dst: { hdrs: Record<string, string> }[];
+        strays_to: string | null;
+      }>(answer);
+      return [strays_to, dst.map(({ hdrs }) => hdrs['x-copy-count'])];
+    };
+    const once = [null, ['3', '3', '3', undefined]];
+    assert.deepEqual(await attempt({}, { declaration: x.declaration({ dst }) }), once);
+    await x.create({ dst });
+    assert.deepEqual(await attempt({}), once);
+    assert.equal((await attempt({ 'x-copy-count': '3' }))[0], '__too_many_hops__');
+  });
+
   it('are counted over all exchanges of a loop, whatever a selector writes', async () => {
     const [x, y] = [fresh(), fresh()];
     const reset = 'env => { delete env.msg.hdrs["x-copy-count"]; return true }';

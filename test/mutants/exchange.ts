@@ -65,9 +65,9 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'an element multiplies in a loop without bound',
     suite: 'copies in loops',
     edits: edit(
-      'exchange/exchange.ts',
-      'const copiesBack = copies * Math.max(1, back.length);',
-      'const copiesBack = Math.max(1, back.length);',
+      'exchange/copies.ts',
+      'const count = before * Math.max(1, back);',
+      'const count = Math.max(1, back);',
     ),
   },
   {
