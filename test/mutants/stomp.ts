@@ -170,4 +170,41 @@ export const STOMP: readonly Mutant[] = [
     suite: 'STOMP settling',
     edits: shared('batchers.ts', " && typeof reply === 'object'", ''),
   },
+  {
+    name: 'the end of any COMMIT lets later frames overtake another one',
+    suite: 'STOMP commits',
+    edits: edit(
+      'session.ts',
+      'if (storesLater) this.setPause(PAUSE.commit, false);',
+      'this.setPause(PAUSE.commit, false);',
+    ),
+  },
+  {
+    name: 'an ACK does not wait for what a COMMIT before it stores',
+    suite: 'STOMP commits',
+    edits: edit(
+      'transactions.ts',
+      'await inserts.track((onSent) => queue.insert(elements, { user: this.#user, onSent }));',
+      'await queue.insert(elements, { user: this.#user });',
+    ),
+  },
+  {
+    name: 'a client that reads slowly is cut soon after its DISCONNECT',
+    suite: 'STOMP disconnects',
+    edits: shared('client-session.ts', 'if (!isByClient) this.#planCut();', 'this.#planCut();'),
+  },
+  {
+    name: 'fragments of a WebSocket message may have any number of control frames between them',
+    suite: 'WebSocket',
+    edits: shared('websocket.ts', "if (this.#bytes > this.#maxBytes) this.#tooMany('for one message');", ''),
+  },
+  {
+    name: 'control frames between WebSocket messages count for the next one',
+    suite: 'WebSocket',
+    edits: shared(
+      'websocket.ts',
+      'if (this.#bytes - this.#controlBytes <= MAX_CONTROL_BYTES) {',
+      'if (this.#bytes <= 0) {',
+    ),
+  },
 ];
