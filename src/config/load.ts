@@ -571,6 +571,7 @@ function checkRules(config: Config, report: Report): void {
       report([group, 'host'], 'is a Unix socket, which only HTTP listens on', 'Name an address');
     } else checkListening(group, config[group], report);
   }
+  checkPorts(config, report);
   const { anonymousUser } = config.amqp;
   if (anonymousUser !== undefined && !Object.hasOwn(config.http.users, anonymousUser)) {
     report(
@@ -582,6 +583,7 @@ function checkRules(config: Config, report: Report): void {
   for (const [i, origin] of config.http.allowedOrigins.entries()) checkOrigin(origin, i, report);
   for (const [name, namespace] of Object.entries(config.namespaces)) checkNamespace(name, namespace, report);
   checkSharedEngines(config.namespaces, report);
+  checkSharedFiles(config, report);
 }
 
 type Listening = Pick<Config['http'], 'host' | 'tls' | 'insecure'>;
@@ -593,6 +595,25 @@ function checkListening(group: string, { host, tls, insecure }: Listening, repor
     `${host} can be reached from other machines, and without TLS passwords travel in the clear`,
     `Give ${group}.tls a certificate, or set ${group}.insecure: true where a proxy or a private network protects it`,
   );
+}
+
+function isEveryAddress(host: string): boolean {
+  return host === '0.0.0.0' || host === '::';
+}
+
+/** Two listeners at one port: the second one would report that another program has it. */
+function checkPorts(config: Config, report: Report): void {
+  const listening = (['http', 'stomp', 'amqp'] as const).flatMap((group) => {
+    const { host, port = 0 } = config[group];
+    return port === 0 || host.startsWith('/') ? [] : [{ group, host, port }];
+  });
+  for (const [i, { group, host, port }] of listening.entries()) {
+    const other = listening
+      .slice(0, i)
+      .find((one) => one.port === port && (one.host === host || [one.host, host].some(isEveryAddress)));
+    if (other === undefined) continue;
+    report([group, 'port'], `is ${port}, the port of ${other.group} as well`, 'Choose another port');
+  }
 }
 
 /** The mode of a Unix socket says who may connect, and the traffic stays on this machine. */
@@ -746,6 +767,23 @@ function checkSharedEngines(namespaces: Config['namespaces'], report: Report): v
         'Give both the same, or give them different URLs',
       );
     }
+  }
+}
+
+/** The second engine of a file would report that another process has it open. */
+function checkSharedFiles({ namespaces, dataDir }: Config, report: Report): void {
+  const first = new Map<string, { readonly name: string; readonly url: string }>();
+  for (const [name, { url }] of Object.entries(namespaces)) {
+    if (!isSqlite(url) || url === 'sqlite::memory:') continue;
+    const file = resolve(dataDir, url.slice('sqlite:'.length));
+    const other = first.get(file) ?? { name, url };
+    first.set(file, other);
+    if (url === other.url) continue;
+    report(
+      ['namespaces', name, 'url'],
+      `names the file of namespace ${other.name} by another URL`,
+      `Write ${maskUrl(other.url)}, so that both share one engine, or name another file`,
+    );
   }
 }
 

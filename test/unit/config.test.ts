@@ -325,6 +325,24 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
       /unique, at line 402, /,
     ],
     ['a list for the whole', '- 1', '', /no options/],
+    [
+      'two listeners at one port',
+      'http: { port: 3444 }\nstomp: { port: 0 }\namqp: { port: 3444 }',
+      'amqp.port',
+      /^is 3444, the port of http as well$/,
+    ],
+    [
+      'a listener at a port that another one has at all addresses',
+      'http: { port: 1, host: 127.0.0.2 }\nstomp: { port: 1, host: 0.0.0.0, insecure: true }',
+      'stomp.port',
+      /^is 1, the port of http as well$/,
+    ],
+    [
+      'one file of SQLite by two URLs',
+      'namespaces: { N: { url: "sqlite:a/N.db" }, M: { url: "sqlite:a/../a/./N.db" } }',
+      'namespaces.M.url',
+      /^names the file of namespace N by another URL$/,
+    ],
   ];
   for (const [why, text, path, problem] of cases) {
     it(why, async () => {
