@@ -58,6 +58,8 @@ type CheckChange = (declaration: Declaration) => void;
 interface CheckRequest {
   readonly caller?: Caller;
   readonly within?: string;
+  /** Throws if the caller may not try the exchange as it is declared when the turn of the dry run comes. */
+  readonly mayTry?: CheckChange;
 }
 
 const STOP_AGAIN_MS = 1_000;
@@ -299,11 +301,13 @@ export class Exchanges implements Service {
     given: Declaration | null,
     request: CheckRequest = {},
   ): Promise<DryRun> {
-    const { caller = NODE } = request;
+    const { caller = NODE, mayTry = () => {} } = request;
     const run = async (): Promise<DryRun> => {
       const tried = given ?? this.#registry.mustGet(key).exchange.declaration;
-      if (given === null) mustBeRunnable(tried, this.#options);
-      else await this.check(given, request);
+      if (given === null) {
+        mayTry(tried);
+        mustBeRunnable(tried, this.#options);
+      } else await this.check(given, request);
       return dryRun(tried, sample, this.#options, caller, this.#registry.returning(key, tried, caller));
     };
     return this.#checks.run(caller.name, run, { maxWaiting: MAX_WAITING_DRY_RUNS });

@@ -1,7 +1,10 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import { type Declaration, NODE } from '../../src/exchange/declaration.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
 import type { ProgramOptions, SelectorAnswer, SelectorSandbox } from '../../src/sandbox/sandbox.ts';
 import { element } from '../sandbox/elements.ts';
+import { until } from '../support/until.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
 
 const OVERLOADED = { code: 'overloaded', details: { retryAfterMs: 1000 } };
@@ -96,6 +99,29 @@ describe('Tries of exchanges', () => {
     assert.deepEqual(made.slice(0, 2).sort(), [0, 1]);
     assert.equal(made.length, 34);
     sandbox.holdsChecks = false;
+  });
+
+  it('are checked for what the exchange is when their turn comes: it may have been changed', async () => {
+    const caller = { name: 'user', maySee: () => true, maySeeBodies: () => true };
+    await node.exchanges.create('changed', declare('N/changed', ['N/d']));
+    const others = [attempt('user'), attempt('user')];
+    const mayTry = ({ dst }: Declaration): void => {
+      if (dst[0]?.queue === 'secret') throw new QuaysideError('forbidden', 'planted');
+    };
+    const waiting = node.exchanges.dryRun('changed', element(), null, { caller, mayTry });
+    let code: string | null = null;
+    waiting.catch((error: QuaysideError) => {
+      code = error.code;
+    });
+    const declaration = declare('N/changed', ['N/secret']);
+    await node.exchanges.change('changed', { declaration, caller: NODE, versions: null }, () => {});
+    const opened = sandbox.payers.length;
+    await sandbox.release(2);
+    await Promise.all(others);
+    // One that is not rejected opens a program.
+    await until(() => code !== null || sandbox.payers.length > opened);
+    assert.equal(code, 'forbidden');
+    await node.exchanges.delete('changed');
   });
 
   it('make room again where they fail', async () => {

@@ -379,9 +379,11 @@ export const exchangeRoutes: readonly Route[] = [
         const declaration = given === undefined ? null : parseDeclaration(given, TRIED);
         const { exchanges } = call.front.parts;
         const key = await keyIn(call);
-        if (declaration === null) mustControl(call.user, key, await exchanges.declarationOf(key));
+        const mayTry = (present: Declaration): void => mustControl(call.user, key, present);
+        if (declaration === null) mayTry(await exchanges.declarationOf(key));
         else mustRule(call.user, declaration, TRIED);
-        call.value(await exchanges.dryRun(key, sample, declaration, { caller: call.user, within: TRIED }));
+        const request = { caller: call.user, within: TRIED, mayTry };
+        call.value(await exchanges.dryRun(key, sample, declaration, request));
       });
     },
   }),
