@@ -4,20 +4,49 @@
  * there is nothing to build with, and the pages stay as they are.
  */
 import { execFileSync } from 'node:child_process';
-import { existsSync, readdirSync, statSync } from 'node:fs';
-import { join } from 'node:path';
+import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const SOURCE = join(ROOT, 'src', 'console');
-const BUILT = join(ROOT, 'dist', 'console', 'index.html');
+const FOLDER = join(ROOT, 'dist', 'console');
+const INDEX = 'index.html';
 const VITE = join(ROOT, 'node_modules', 'vite', 'bin', 'vite.js');
 
-if (existsSync(VITE) && !isBuilt())
-  execFileSync(process.execPath, [VITE, 'build', '--logLevel', 'warn'], { cwd: ROOT, stdio: 'inherit' });
+if (existsSync(VITE) && !isBuilt()) {
+  const own = `${FOLDER}.${process.pid}`;
+  try {
+    const args = [VITE, 'build', '--logLevel', 'warn', '--outDir', own];
+    execFileSync(process.execPath, args, { cwd: ROOT, stdio: 'inherit' });
+    publish(own);
+  } finally {
+    rmSync(own, { recursive: true, force: true });
+  }
+}
+
+/**
+ * File by file, the first page last: a server that reads the pages in the meantime, or another process that builds them, such as that of another
+ * test, never finds a part of them. All but the first page have a hash of their content in their names.
+ */
+function publish(own: string): void {
+  const names = filesIn(own).sort((a, b) => Number(a === INDEX) - Number(b === INDEX));
+  for (const name of names) {
+    mkdirSync(dirname(join(FOLDER, name)), { recursive: true });
+    renameSync(join(own, name), join(FOLDER, name));
+  }
+  for (const name of filesIn(FOLDER)) if (!names.includes(name)) rmSync(join(FOLDER, name), { force: true });
+}
+
+function filesIn(folder: string): string[] {
+  return readdirSync(folder, { recursive: true, encoding: 'utf8' }).filter((name) =>
+    statSync(join(folder, name), { throwIfNoEntry: false })?.isFile(),
+  );
+}
 
 function isBuilt(): boolean {
-  const builtAt = statSync(BUILT, { throwIfNoEntry: false })?.mtimeMs ?? Number.NEGATIVE_INFINITY;
+  const builtAt =
+    statSync(join(FOLDER, INDEX), { throwIfNoEntry: false })?.mtimeMs ?? Number.NEGATIVE_INFINITY;
   const sources = readdirSync(SOURCE, { recursive: true, encoding: 'utf8' }).map((name) =>
     join(SOURCE, name),
   );
