@@ -284,3 +284,29 @@ describe('A body that is sent while the rights of its user change', () => {
     }
   }
 });
+
+describe('A take of many that is pipelined behind a get', () => {
+  /** Who a user is by now. */
+  let now: (user: User) => User | null = (user) => user;
+  const harness = sharedHarness({ renewUser: (user) => now(user) });
+
+  it('takes nothing if its user has gone while the get waited', async () => {
+    const queue = harness().queue();
+    const head = (line: string): string[] => [line, 'Host: test', AUTHORIZATION];
+    const connection = await RawConnection.open(harness().port);
+    connection.send(rawRequest(head(`GET /q/N/${queue} HTTP/1.1`)));
+    connection.send(rawRequest([...head(`POST /q/N/${queue}/take HTTP/1.1`), 'Content-Length: 2'], '{}'));
+    await harness().waiting(1);
+    // A response on another connection shows that the second request was read.
+    await harness().client().namespaces();
+    now = () => null;
+    harness().server.renewUsers(now);
+    const answers = await connection.answers(2);
+    assert.deepEqual(
+      answers.map(({ status }) => status),
+      [401, 401],
+    );
+    assert.equal(harness().broker.waiting, 0);
+    connection.destroy();
+  });
+});

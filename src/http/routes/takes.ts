@@ -262,6 +262,8 @@ function readMany(call: HttpCall, start: (payload: unknown) => void): void {
     const payload = body.length === 0 ? null : parseJson(body);
     call.front.inTurn(call, () => {
       try {
+        // A call in front of it may have waited for hours.
+        call.renewUser();
         start(payload);
       } catch (error) {
         call.fail(error);
