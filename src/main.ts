@@ -1,6 +1,7 @@
 #!/usr/bin/env -S node --max-semi-space-size=8 --no-allocation-site-pretenuring
 import { readFileSync } from 'node:fs';
 import { describeExit, EXIT, optionsText } from './app/command-line.ts';
+import { printAll } from './cli/output.ts';
 import { runProgram } from './cli/program.ts';
 import type { ServerCommand } from './cli/server-commands.ts';
 import { loadConfig, showConfig } from './config/load.ts';
@@ -67,8 +68,8 @@ async function run(command: ServerCommand, version: string): Promise<number> {
       const { doctorCommand } = await import('./app/doctor.ts');
       const isHuman = process.stdout.isTTY && !command.json;
       const { text, hasErrors } = await doctorCommand(command.url, await load(), isHuman);
-      await print(text);
-      return hasErrors ? EXIT.failed : EXIT.done;
+      const code = await print(text);
+      return hasErrors ? EXIT.failed : code;
     }
     case 'serve': {
       // Nothing else takes SIGHUP before the server does, nor after it has stopped: it would end the process, which systemd counts as a success.
@@ -92,9 +93,7 @@ async function run(command: ServerCommand, version: string): Promise<number> {
 
 /** Resolves once the text is written: the reader of a pipe would miss what is still buffered at the exit. */
 function print(text: string): Promise<number> {
-  const { promise, resolve } = Promise.withResolvers<number>();
-  process.stdout.write(text, () => resolve(EXIT.done));
-  return promise;
+  return printAll(process, text);
 }
 
 function ownVersion(): string {

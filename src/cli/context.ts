@@ -13,6 +13,7 @@ import {
 } from '../client/index.ts';
 import { isRecord } from '../util/is-record.ts';
 import { EXIT_CODES } from './exit-codes.ts';
+import { write } from './output.ts';
 
 /** The parts of a process that a command uses. */
 export interface CommandIo {
@@ -103,9 +104,7 @@ export class CommandContext {
 
   /** Resolves when the reader has room for more. */
   write(chunk: string | Uint8Array): Promise<void> {
-    return new Promise((resolve, reject) => {
-      this.io.stdout.write(chunk, (error) => (error ? reject(error) : resolve()));
-    });
+    return write(this.io.stdout, chunk);
   }
 
   /** How far something long is, on one line of a terminal. */

@@ -3,6 +3,7 @@ import type { Name } from '../client/index.ts';
 import { describeArguments } from './argument-help.ts';
 import type { CommandContext, CommandIo, ConnectionFlags } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
+import { isReaderGone, printAll } from './output.ts';
 import { addRights, RIGHTS_HELP } from './rights.ts';
 import { addServerCommands, type ServerCommands } from './server-commands.ts';
 
@@ -22,9 +23,15 @@ export async function runProgram(
   addServerCommands(program, server, async (command) => {
     code = await server.run(command);
   });
-  addClientCommands(program, io, async (flags, run) => {
-    code = await runClientCommand(flags, io, run);
-  });
+  addClientCommands(
+    program,
+    async (flags, run) => {
+      code = await runClientCommand(flags, io, run);
+    },
+    async (text) => {
+      code = await printAll(io, text);
+    },
+  );
   describeArguments(program);
   try {
     await program.parseAsync([...args], { from: 'user' });
@@ -40,7 +47,11 @@ export async function runProgram(
 export function commandTree(io: CommandIo): Command {
   const program = newProgram(io);
   addServerCommands(program, { version: '', optionsText: () => '' }, async () => {});
-  addClientCommands(program, io, async () => {});
+  addClientCommands(
+    program,
+    async () => {},
+    async () => {},
+  );
   describeArguments(program);
   return program;
 }
@@ -53,10 +64,10 @@ async function runClientCommand(flags: ConnectionFlags, io: CommandIo, run: Comm
     context = new CommandContext(flags, io);
     return await run(context);
   } catch (error) {
-    // A reader such as `head` has what it wanted. If something was done that it does not show, that is an error.
-    const isReaderGone = (error as NodeJS.ErrnoException).code === 'EPIPE' && context?.hasChanged !== true;
+    // If something was done that the output does not show, that is an error.
+    const isSilent = isReaderGone(error) && context?.hasChanged !== true;
     const message = error instanceof Error ? error.message : String(error);
-    if (!isReaderGone) io.stderr.write(`quayside: ${printable(message)}\n`);
+    if (!isSilent) io.stderr.write(`quayside: ${printable(message)}\n`);
     return exitCodeOf(error, context?.hasChanged === true);
   } finally {
     await context?.client.close();
@@ -78,8 +89,8 @@ function newProgram(io: CommandIo): Command {
 /** Adds the commands that call a server. What one does is loaded when it runs: help and completion need none of it. */
 function addClientCommands(
   program: Command,
-  io: CommandIo,
   runWith: (flags: ConnectionFlags, run: CommandAction) => Promise<void>,
+  print: (text: string) => Promise<void>,
 ): void {
   /** A command with the options of all commands. Its queue, if it has one, is `namespace/queue`. */
   const command = (usage: string, description: string, parent = program): Command =>
@@ -260,14 +271,14 @@ function addClientCommands(
           `error: There is no completion for ${JSON.stringify(shell)}. Allowed: bash, zsh, fish.`,
         );
       }
-      io.stdout.write(script);
+      await print(script);
     });
   program
     .command('man')
     .description('prints a man page: quayside man | man -l -')
     .action(async () => {
       const { manPage } = await import('./man.ts');
-      io.stdout.write(manPage(program));
+      await print(manPage(program));
     });
 }
 

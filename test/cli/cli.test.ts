@@ -380,6 +380,19 @@ describe('The command line', () => {
     }
   });
 
+  it('fails if its output cannot be written, and says nothing if its reader has gone', async () => {
+    const script = (command: string, to: string): string =>
+      `set -o pipefail; ${process.execPath} ${MAIN} ${command} ${to}`;
+    for (const command of ['--print-config', 'man', 'completion bash', 'status']) {
+      const full = run('bash', ['-c', script(command, '> /dev/full')], { env: { ...process.env, ...env } });
+      await assert.rejects(full, { code: 1, stderr: /^quayside: .*ENOSPC/ }, command);
+      // `true` may read nothing and end before something is written; then this is as if it had read all.
+      const gone = run('bash', ['-c', script(command, '| true')], { env: { ...process.env, ...env } });
+      const { stderr } = await gone.catch((error: { stderr: string }) => error);
+      assert.equal(stderr, '', command);
+    }
+  });
+
   it('creates, lists, stops and deletes an exchange', async () => {
     const declaration = { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'N', queue: 'b' }], consumer: {} };
     const created = await quayside(['exchange', 'create', 'x1'], JSON.stringify(declaration));
