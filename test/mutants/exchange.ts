@@ -71,6 +71,26 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     ),
   },
   {
+    name: 'the way back through __no_route__ is no loop',
+    suite: 'loops through __no_route__',
+    edits: edit('exchange/cycles.ts', 'const unroutable = hasSelector ?', 'const unroutable = false ?'),
+  },
+  {
+    name: 'selectors run for a whole batch however much they write',
+    suite: 'selectors that write much',
+    edits: edit('sandbox/sandbox.ts', ' && written < this.#limits.writtenBytes', ''),
+  },
+  {
+    name: 'selectors may write any number of bytes for an element',
+    suite: 'selectors that write much',
+    edits: edit('sandbox/thread/selector-thread.ts', 'if (written > elementBytes)', 'if (written < 0)'),
+  },
+  {
+    name: 'headers that no selector changed are written again in UTF-8',
+    suite: 'headers in selectors',
+    edits: edit('sandbox/sandbox.ts', 'if (text === null) onNotUtf8(name, value);', ''),
+  },
+  {
     name: 'a record shows the selector of a destination that its reader may not see',
     suite: 'hidden exchanges',
     edits: edit(

@@ -254,6 +254,12 @@ export const SUITES = {
   'selector wait queue': { files: ['test/sandbox/fair-queue.test.ts'], pattern: null },
   'overruns of exchanges': { files: ['test/http/exchange-overrun.test.ts'], pattern: null },
   'copies in loops': { files: ['test/http/exchange-copies.test.ts'], pattern: null },
+  'loops through __no_route__': { files: ['test/exchange/unroutable-loops.test.ts'], pattern: null },
+  'selectors that write much': {
+    files: ['test/sandbox/limits.test.ts'],
+    pattern: 'selectors that write much',
+  },
+  'headers in selectors': { files: ['test/sandbox/header-text.test.ts'], pattern: null },
   'hidden exchanges': { files: ['test/http/exchange-hidden.test.ts'], pattern: null },
   'changed exchanges': { files: ['test/http/exchange-change.test.ts'], pattern: null },
   'HTTP browsing': {
