@@ -296,4 +296,37 @@ export const ACCESS: readonly Mutant[] = [
       },
     ],
   },
+  {
+    name: 'a command of users undoes what others changed while the password was typed',
+    suite: 'user commands',
+    edits: [
+      {
+        file: 'src/app/user-commands.ts',
+        search: `    const loaded = await load();
+    const store = await findStore(loaded, configFile);
+    userToChange(store, change);
+`,
+        replace: `    const loaded = before;
+    const store = beforeStore;
+`,
+      },
+      {
+        file: 'src/app/user-commands.ts',
+        search: 'const user = userToChange(await findStore(before, configFile), change);',
+        replace: `const beforeStore = await findStore(before, configFile);
+    const user = userToChange(beforeStore, change);`,
+      },
+    ],
+  },
+  {
+    name: 'a queue retains the request that created it',
+    suite: 'names of queues',
+    edits: [
+      {
+        file: 'src/broker/namespace.ts',
+        search: 'const own = ownString(name);',
+        replace: 'const own = name;',
+      },
+    ],
+  },
 ];

@@ -16,6 +16,11 @@ export const EVENTS: readonly Mutant[] = [
     ),
   },
   {
+    name: 'thousands of subscribers are written to in one turn',
+    suite: 'event publisher',
+    edits: edit('events/publisher.ts', 'const WRITES_A_TURN = 50;', 'const WRITES_A_TURN = 5_000;'),
+  },
+  {
     name: 'a client that reconnects is not sent what was removed since',
     suite: 'event publisher',
     edits: edit(

@@ -164,6 +164,8 @@ export const SUITES = {
   'wait queue': { files: ['test/broker/wait-queue.test.ts'], pattern: null },
   'insert turns': { files: ['test/http/insert-turns.test.ts'], pattern: null },
   'take turns': { files: ['test/http/take-turns.test.ts'], pattern: null },
+  'names of queues': { files: ['test/http/limits.test.ts'], pattern: 'A queue keeps its name' },
+  'user commands': { files: ['test/unit/user-commands.test.ts'], pattern: null },
   'connections of users': { files: ['test/http/limits.test.ts'], pattern: 'Connections of one user' },
   'joint takes': { files: ['test/broker/joint-take.test.ts'], pattern: null },
   'dead letters': { files: ['test/broker/dead-letter-wake.test.ts'], pattern: 'memory' },
