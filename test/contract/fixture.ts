@@ -5,6 +5,7 @@ import type { Delivery } from '../../src/model/element.ts';
 import { PLAIN_GROUP } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import type { EngineUnderTest, TestEngine } from '../engines.ts';
+import { until } from '../support/until.ts';
 
 export const MAX_TRIES = 3;
 export const DEAD_LETTERS = '__deadletter__';
@@ -95,6 +96,20 @@ export class Fixture {
 
   async pop(queue: QueueKey, count = 100, group = PLAIN_GROUP): Promise<Delivery[]> {
     return (await this.storage.take(queue, { group, count, leaseMs: null })).deliveries;
+  }
+
+  /**
+   * Sweeps until a sweep has named the target and it has so many elements: in a cluster of Redis a sweep begins to send dead letters to
+   * another server, and does not wait for that. Returns the queues that the sweeps named.
+   */
+  async sweepInto(target: QueueKey, count = 1): Promise<QueueKey[]> {
+    const affected: QueueKey[] = [];
+    await until(async () => {
+      affected.push(...(await this.storage.sweep()).affected);
+      const isNamed = affected.some(({ ns, name }) => ns === target.ns && name === target.name);
+      return isNamed && (await this.storage.counts(target)).ready >= count;
+    });
+    return affected;
   }
 
   async reserve(queue: QueueKey, count = 100, group = PLAIN_GROUP, leaseMs = 60_000): Promise<Delivery[]> {

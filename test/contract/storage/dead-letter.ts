@@ -100,8 +100,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       const [id] = await on.storage.insert(queue, [newElement({ body: 'abandoned', tries: MAX_TRIES - 1 })]);
       const reserved = await on.reserveOne(queue, '', 1000);
       await on.opened.passTime(1001);
-      const { affected } = await on.storage.sweep();
-      assert.ok(affected.some(({ ns, name }) => ns === queue.ns && name === DEAD_LETTERS));
+      await on.sweepInto(dead(queue));
       assert.deepEqual(await commit(on.storage, queue, [byToken(reserved)]), ['not-found']);
       const deadLetters = await on.pop(dead(queue));
       assert.deepEqual(deadLetters.map(bodyText), ['abandoned']);

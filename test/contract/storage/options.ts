@@ -39,7 +39,7 @@ export function optionsContract({ open, openDurable }: EngineUnderTest): void {
       await on.storage.insert(own, newElements('abandoned'));
       await on.reserveOne(own, '', 1000);
       await on.opened.passTime(1001);
-      await on.storage.sweep();
+      await on.sweepInto(target);
       assert.deepEqual(bodyTexts(await on.pop(target)), ['abandoned']);
       assert.deepEqual(await on.pop({ ns: 'jobs', name: DEAD_LETTERS }), []);
     });

@@ -111,7 +111,7 @@ export function reasonContract({ open }: EngineUnderTest): void {
       await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
       await on.reserveOne(queue, '', 1000);
       await on.opened.passTime(1001);
-      await on.storage.sweep();
+      await on.sweepInto(dead);
       assert.deepEqual(await scanReasons(dead), ['lease-expired']);
       assert.equal((await headersOf()).get('x-dl-reason'), 'lease-expired');
     });
