@@ -10,6 +10,7 @@ import { checkName } from '../model/names.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { Histogram } from '../util/histogram.ts';
 import { LineLimit } from '../util/line-limit.ts';
+import { type LiveItem, LiveList } from '../util/live-list.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quote } from '../util/quote.ts';
 import { UserLimit } from '../util/user-limit.ts';
@@ -68,7 +69,7 @@ const READ_METHODS: ReadonlySet<string | undefined> = new Set(['GET', 'HEAD']);
 const MAX_WAITING_READS = 100;
 
 /** A call that waits for elements. */
-interface WaitingCall {
+interface WaitingCall extends LiveItem {
   /** Users were reloaded, or an API token has ended. */
   renewUser(renew: RenewUser): void;
 }
@@ -84,7 +85,7 @@ export class Front {
   readonly requestTimes: ReadonlyMap<string, Histogram>;
   readonly nodeLists: NodeLists;
   /** Calls that wait for elements. */
-  readonly waitingCalls = new Set<WaitingCall>();
+  readonly waitingCalls = new LiveList<WaitingCall>();
   /** The header lines of responses that are no route's. */
   readonly inertLines: string;
   /** The names of those that pages of allowed origins may read. */

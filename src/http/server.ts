@@ -91,7 +91,7 @@ export class HttpServer implements Service {
 
   /** Users were reloaded: calls that wait end if their user is gone or may no longer read there. */
   renewUsers(renew: RenewUser): void {
-    for (const call of this.#front.waitingCalls) call.renewUser(renew);
+    for (const call of this.#front.waitingCalls.items()) call.renewUser(renew);
   }
 
   #listenTo(server: Server<typeof HttpRequest, typeof HttpResponse>): void {

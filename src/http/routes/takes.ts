@@ -391,6 +391,7 @@ function namespaceIn(call: HttpCall, { ns }: Members, path: string): Namespace {
  * - over: written, ended without an element, or disconnected.
  */
 class Take implements Sink {
+  place = -1;
   readonly #call: HttpCall;
   /** Null: one element, byte for byte. */
   readonly #format: ManyFormat | null;
@@ -482,7 +483,7 @@ class Take implements Sink {
       });
     });
     response.on('close', () => {
-      front.waitingCalls.delete(this);
+      front.waitingCalls.remove(this);
       forget();
       this.#abandon();
     });
