@@ -333,7 +333,7 @@ function withoutChanges(called: Called): Called {
   return { ...called, changes: [], bodies: NO_BODIES };
 }
 
-/** Bytes of the headers and bodies that selectors wrote, in each copy anew. */
+/** Bytes of the headers and bodies that selectors wrote, counted in each copy. */
 export function writtenBytes(verdicts: readonly SelectorVerdict[]): number {
   let bytes = 0;
   for (const { headers, body } of verdicts) {

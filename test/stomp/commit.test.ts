@@ -202,11 +202,7 @@ describe('a COMMIT behind a SEND', () => {
     const { storage } = node.engine.engine;
     let held: HeldCounts | null = null;
     try {
-      await node.queue('results').storeOptions({ maxElements: 10 });
-      await node.insert('jobs', 'job');
-      const client = await node.client();
-      await client.ask('SUBSCRIBE', { destination: '/q/N/jobs', id: 's', ack: 'client-individual' });
-      const id = (await client.expect('MESSAGE')).headers.get('ack') ?? '';
+      const { client, id } = await receiveJob(node);
       held = holdCounts(storage);
       client.send('SEND', { destination: '/q/N/results', receipt: 'sent' }, 'result');
       await client.ask('BEGIN', { transaction: 't' });
@@ -320,11 +316,7 @@ describe('what is settled behind a COMMIT that only stores', () => {
       const { storage } = node.engine.engine;
       let held: HeldCounts | null = null;
       try {
-        await node.queue('results').storeOptions({ maxElements: 10 });
-        await node.insert('jobs', 'job');
-        const client = await node.client();
-        await client.ask('SUBSCRIBE', { destination: '/q/N/jobs', id: 's', ack: 'client-individual' });
-        const id = (await client.expect('MESSAGE')).headers.get('ack') ?? '';
+        const { client, id } = await receiveJob(node);
         held = holdCounts(storage);
         await client.ask('BEGIN', { transaction: 't' });
         await client.ask('SEND', { destination: '/q/N/results', transaction: 't' }, 'result');
@@ -444,3 +436,12 @@ describe('a COMMIT across two engines', () => {
     });
   });
 });
+
+/** A client that holds an element of `jobs`, which it may settle by `id`; `results` is bounded. */
+async function receiveJob(node: StompNode): Promise<{ client: StompClient; id: string }> {
+  await node.queue('results').storeOptions({ maxElements: 10 });
+  await node.insert('jobs', 'job');
+  const client = await node.client();
+  await client.ask('SUBSCRIBE', { destination: '/q/N/jobs', id: 's', ack: 'client-individual' });
+  return { client, id: (await client.expect('MESSAGE')).headers.get('ack') ?? '' };
+}
