@@ -72,6 +72,8 @@ export function refreshing(opened: () => OpenedConsole): void {
     const page = await opened().page();
     const figure = (name: string): Locator =>
       page.getByRole('link', { name: new RegExp(`^${name} `) }).locator('.value');
+    // What is inserted before the first picture is complete is part of it, and no rate.
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
     await opened().insert('N', 'resting', '2');
     // `In 0.5 inserted per second`
     await page.getByRole('link', { name: /^In (?!0 )/ }).waitFor();
