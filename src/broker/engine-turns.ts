@@ -1,6 +1,6 @@
 import { CALL_TIMEOUT_MS } from '../engine/calls.ts';
 import type { Storage } from '../engine/storage.ts';
-import type { NewElement } from '../model/element.ts';
+import { contentBytes, type NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
@@ -85,10 +85,7 @@ export class EngineTurns {
 
 function sizeOf(elements: readonly WeighedContent[]): number {
   let size = elements.length * ELEMENT_BYTES;
-  for (const { body, headers } of elements) {
-    size += body.byteLength;
-    for (const text of headers) size += text.length;
-  }
+  for (const element of elements) size += contentBytes(element);
   return size;
 }
 

@@ -11,7 +11,13 @@ import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import type { ReadySignal } from '../engine/signaller.ts';
 import type { Stats } from '../engine/stats.ts';
 import type { RequestKey, Storage, Usage } from '../engine/storage.ts';
-import { type Delivery, type GroupName, type NewElement, PLAIN_GROUP } from '../model/element.ts';
+import {
+  contentBytes,
+  type Delivery,
+  type GroupName,
+  type NewElement,
+  PLAIN_GROUP,
+} from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
@@ -1037,11 +1043,12 @@ function queueCapacity(
 function amountOf(elements: readonly NewElement[], request: RequestKey | null): Amount {
   let deliveries = 0;
   let bytes = request === null ? 0 : keyBytes(request.key);
-  for (const { body, headers, groups, contentType, dedupKey } of elements) {
+  for (const element of elements) {
+    const { groups, contentType, dedupKey } = element;
     const count = groups.length === 1 ? 1 : new Set(groups).size;
     deliveries += count;
-    bytes += ELEMENT_BYTES + (count - 1) * DELIVERY_BYTES + body.byteLength + (contentType?.length ?? 0);
-    for (const text of headers) bytes += text.length;
+    bytes += ELEMENT_BYTES + (count - 1) * DELIVERY_BYTES + (contentType?.length ?? 0);
+    bytes += contentBytes(element);
     if (dedupKey !== null) bytes += keyBytes(dedupKey);
   }
   return { elements: deliveries, bytes };

@@ -3,7 +3,7 @@ import type { Consumer } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import type { Queue, QueueMove } from '../broker/queue.ts';
-import type { Delivery, ElementId, NewElement } from '../model/element.ts';
+import { contentBytes, type Delivery, type ElementId, type NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import {
   type SelectorAnswer,
@@ -404,7 +404,7 @@ class Loop {
   #firstPart(batch: readonly Delivery[]): { readonly part: readonly Delivery[]; readonly bytes: number } {
     let [bytes, ownBytes, count] = [0, 0, 0];
     for (const delivery of batch) {
-      const own = bytesOf(delivery);
+      const own = OWN_BYTES + contentBytes(delivery);
       const more = own * this.#options.copies + this.#writtenEach;
       if (count > 0 && bytes + more > BATCH_BYTES) break;
       bytes += more;
@@ -566,13 +566,6 @@ class Loop {
     if (!this.#backoff.isActive || this.#state !== 'running') return;
     await this.#pause.wait(this.#backoff.delayMs());
   }
-}
-
-/** Bytes of an element in flight, about. */
-function bytesOf({ body, headers }: Delivery): number {
-  let bytes = OWN_BYTES + body.byteLength;
-  for (const text of headers) bytes += text.length;
-  return bytes;
 }
 
 /** The queues that an exchange works with, resolved once. */

@@ -79,3 +79,10 @@ export const WAITING_STATES = ['ready', 'scheduled'] as const;
 /** States of a delivery that is still in the queue. A finished one is gone. */
 export const DELIVERY_STATES = [...WAITING_STATES, 'reserved'] as const;
 export type DeliveryState = (typeof DELIVERY_STATES)[number];
+
+/** Bytes of the body and the headers, which are text of one byte a character. */
+export function contentBytes({ body, headers }: Pick<ElementContent, 'body' | 'headers'>): number {
+  let bytes = body.byteLength;
+  for (const text of headers) bytes += text.length;
+  return bytes;
+}

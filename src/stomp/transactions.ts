@@ -1,7 +1,7 @@
 import { delayUntil } from '../broker/engine-time.ts';
 import { isSettled, type RejectedOutcome, refusalOf } from '../broker/meter.ts';
 import type { Queue, SettleAction, SettleResult } from '../broker/queue.ts';
-import type { NewElement } from '../model/element.ts';
+import { contentBytes, type NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { InsertBatcher } from '../session/batchers.ts';
 import type { Outstanding } from '../session/push-consumer.ts';
@@ -122,9 +122,7 @@ export class Transaction {
 
   /** Adds a SEND. @throws QuaysideError `overloaded` */
   addSend(queue: Queue, element: NewElement): void {
-    let bytes = element.body.byteLength;
-    for (const text of element.headers) bytes += text.length;
-    this.#grow(1, bytes);
+    this.#grow(1, contentBytes(element));
     this.#sends.add({ queue, element: ownElement(element) });
   }
 

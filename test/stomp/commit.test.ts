@@ -198,12 +198,7 @@ describe('a COMMIT that fails', () => {
 
 describe('a COMMIT behind a SEND', () => {
   it('acknowledges nothing before the engine has the element, although the count of its bounded queue is read first', async () => {
-    const node = await StompNode.start();
-    const { storage } = node.engine.engine;
-    let held: HeldCounts | null = null;
-    try {
-      const { client, id } = await receiveJob(node);
-      held = holdCounts(storage);
+    await whileCounting(async ({ client, id, held }) => {
       client.send('SEND', { destination: '/q/N/results', receipt: 'sent' }, 'result');
       await client.ask('BEGIN', { transaction: 't' });
       await client.ask('ACK', { id, transaction: 't' });
@@ -214,10 +209,7 @@ describe('a COMMIT behind a SEND', () => {
       assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'committed');
       // The first one shows that the element is still held.
       assert.deepEqual(held.calls, ['insert', 'settle', 'settle']);
-    } finally {
-      held?.end();
-      await node.stop();
-    }
+    });
   });
 });
 
@@ -312,12 +304,7 @@ describe('frames behind two COMMITs', () => {
 describe('what is settled behind a COMMIT that only stores', () => {
   for (const settles of ['an ACK', 'a COMMIT'] as const) {
     it(`is settled after the engine has the elements, although the count of their bounded queue is read first: ${settles}`, async () => {
-      const node = await StompNode.start();
-      const { storage } = node.engine.engine;
-      let held: HeldCounts | null = null;
-      try {
-        const { client, id } = await receiveJob(node);
-        held = holdCounts(storage);
+      await whileCounting(async ({ client, id, held }) => {
         await client.ask('BEGIN', { transaction: 't' });
         await client.ask('SEND', { destination: '/q/N/results', transaction: 't' }, 'result');
         client.send('COMMIT', { transaction: 't' });
@@ -333,10 +320,7 @@ describe('what is settled behind a COMMIT that only stores', () => {
         held.release();
         await client.disconnect();
         assert.deepEqual(held.calls.slice(0, 2), ['insert', 'settle']);
-      } finally {
-        held?.end();
-        await node.stop();
-      }
+      });
     });
   }
 });
@@ -437,11 +421,27 @@ describe('a COMMIT across two engines', () => {
   });
 });
 
-/** A client that holds an element of `jobs`, which it may settle by `id`; `results` is bounded. */
-async function receiveJob(node: StompNode): Promise<{ client: StompClient; id: string }> {
-  await node.queue('results').storeOptions({ maxElements: 10 });
-  await node.insert('jobs', 'job');
-  const client = await node.client();
-  await client.ask('SUBSCRIBE', { destination: '/q/N/jobs', id: 's', ack: 'client-individual' });
-  return { client, id: (await client.expect('MESSAGE')).headers.get('ack') ?? '' };
+interface Counting {
+  readonly client: StompClient;
+  /** Of an element of `jobs` that the client holds. */
+  readonly id: string;
+  readonly held: HeldCounts;
+}
+
+/** `results` is bounded, and its count, which is read before something is stored in it, comes only after `held.release`. */
+async function whileCounting(test: (counting: Counting) => Promise<void>): Promise<void> {
+  const node = await StompNode.start();
+  let held: HeldCounts | null = null;
+  try {
+    await node.queue('results').storeOptions({ maxElements: 10 });
+    await node.insert('jobs', 'job');
+    const client = await node.client();
+    await client.ask('SUBSCRIBE', { destination: '/q/N/jobs', id: 's', ack: 'client-individual' });
+    const id = (await client.expect('MESSAGE')).headers.get('ack') ?? '';
+    held = holdCounts(node.engine.engine.storage);
+    await test({ client, id, held });
+  } finally {
+    held?.end();
+    await node.stop();
+  }
 }

@@ -23,6 +23,7 @@ from quayside import (
     LeaseLostError,
     Quayside,
     QuaysideError,
+    Queue,
     Retry,
     StoppedError,
     TimeoutError,
@@ -183,6 +184,17 @@ class PortHandler(http.server.BaseHTTPRequestHandler):
 Call = Callable[[Any], Any]
 #: What a call returned or raised, and the requests that it sent.
 Result = tuple[Any, list[bytes]]
+
+
+def insert_together(server: PortServer, queue: Queue, count: int) -> None:
+    """Inserts so many elements at once, each over a connection of its own."""
+    server.together = threading.Barrier(count)
+    threads = [threading.Thread(target=queue.insert, args=["a"]) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    server.together = None
 
 
 def run_blocking(call: Call, *answers: bytes | None, closes: bool = False) -> Result:
@@ -451,13 +463,7 @@ class Transports(unittest.TestCase):
     def test_connections_that_the_server_closed_are_closed_although_others_are_in_use(self) -> None:
         with PortServer() as server, Quayside(server.url) as client:
             queue = client.queue("N/q")
-            server.together = threading.Barrier(4)
-            threads = [threading.Thread(target=queue.insert, args=["a"]) for _ in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            server.together = None
+            insert_together(server, queue, 4)
             idle = client._transport._idle
             stale = idle[:3]
             for connection in stale:
@@ -499,13 +505,7 @@ class Transports(unittest.TestCase):
             for moment in range(2):
                 client = Quayside(server.url)
                 queue = client.queue("N/q")
-                server.together = threading.Barrier(2)
-                threads = [threading.Thread(target=queue.insert, args=["a"]) for _ in range(2)]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
-                server.together = None
+                insert_together(server, queue, 2)
                 checks = 0
 
                 def check(connection: Any) -> bool:

@@ -19,6 +19,7 @@ import {
   type Usage,
 } from '../../engine/storage.ts';
 import {
+  contentBytes,
   DELIVERY_STATES,
   type Delivery,
   type DeliveryState,
@@ -308,9 +309,6 @@ function hasFingerprints(elements: readonly NewElement[]): boolean {
 
 function weigh(elements: readonly ElementContent[]): number {
   let bytes = 0;
-  for (const { body, headers } of elements) {
-    bytes += body.byteLength + ROW_BYTES;
-    for (const text of headers) bytes += text.length;
-  }
+  for (const element of elements) bytes += ROW_BYTES + contentBytes(element);
   return bytes;
 }
