@@ -3,14 +3,17 @@ import { afterEach, before, beforeEach, describe, it } from 'node:test';
 import pg from 'pg';
 import type { Engine } from '../../src/engine/engine.ts';
 import { newElement, newElements } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { until } from '../support/until.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
-import { openNode } from './postgres-node.ts';
+import { endSessions, openNode } from './postgres-node.ts';
 
 const STREAM = { ns: 'stream', name: 'q' };
 /** A count waits for it. Those of engines are pairs of numbers. */
 const GATE = 11;
+/** What the main connection reads the clock for waits for it. */
+const MAIN_GATE = 12;
 
 describe('Counts of a stream on PostgreSQL', () => {
   let server: PostgresServer;
@@ -31,6 +34,7 @@ describe('Counts of a stream on PostgreSQL', () => {
     await gate.query(`SELECT pg_advisory_lock(${GATE});
       CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$ BEGIN
         IF current_query() LIKE '%WHERE subscription = -$%' THEN PERFORM pg_advisory_xact_lock_shared(${GATE}); END IF;
+        IF current_setting('application_name') LIKE 'quayside main %' THEN PERFORM pg_advisory_xact_lock_shared(${MAIN_GATE}); END IF;
         RETURN floor(extract(epoch FROM clock_timestamp()) * 1000); END $$`);
   });
   afterEach(async () => {
@@ -45,8 +49,9 @@ describe('Counts of a stream on PostgreSQL', () => {
       ended.push(name);
       return ready;
     });
-  const isWaiting = async (): Promise<boolean> =>
-    (await gate.query("SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")).rows.length > 0;
+  const isWaiting = async (): Promise<boolean> => (await waiting()) > 0;
+  const waiting = async (): Promise<number> =>
+    (await gate.query("SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")).rows.length;
 
   it('delay no other call', async () => {
     const ended: string[] = [];
@@ -78,5 +83,19 @@ describe('Counts of a stream on PostgreSQL', () => {
     assert.equal(counts.ready, 2);
     assert.deepEqual([counts.groups.get('g1')?.ready, counts.groups.get('g2')?.ready], [2, 1]);
     await stored;
+  });
+
+  it('fail alone if the main connection ends while another one is being read', async () => {
+    const first = counting([], 'first');
+    await until(isWaiting);
+    await gate.query(`SELECT pg_advisory_lock(${MAIN_GATE})`);
+    const second = codeOf(engine.storage.counts(STREAM));
+    await until(async () => (await waiting()) === 2);
+    await endSessions(server, 'main');
+    await gate.query(`SELECT pg_advisory_unlock(${MAIN_GATE})`);
+    // It is connected again: whatever failed with the first connection has failed.
+    await engine.ping();
+    await open();
+    assert.deepEqual([await first, await second], [1, 'storage-unavailable']);
   });
 });

@@ -36,15 +36,17 @@ export class StreamCounter {
    */
   count(queue: RegisteredQueue, before: Promise<void>): Promise<QueueCounts> {
     const deadlineAt = this.#clock.monotonic() + CALL_TIMEOUT_MS;
-    const counts = this.#turns.run('', async () => {
-      await before;
-      const leftMs = deadlineAt - this.#clock.monotonic();
-      if (leftMs <= 0) throw late();
-      const { values, read } = this.#operation.prepare([queue], leftMs);
-      const [result] = read(await this.#side.ask({ statement: this.#operation.statement, values }));
-      return result as QueueCounts;
-    });
+    // Before it has a turn: if those calls fail while another count is read, nothing else would handle their error yet.
+    const counts = before.then(() => this.#turns.run('', () => this.#read(queue, deadlineAt)));
     return inTime(this.#clock, counts, late);
+  }
+
+  async #read(queue: RegisteredQueue, deadlineAt: number): Promise<QueueCounts> {
+    const leftMs = deadlineAt - this.#clock.monotonic();
+    if (leftMs <= 0) throw late();
+    const { values, read } = this.#operation.prepare([queue], leftMs);
+    const [result] = read(await this.#side.ask({ statement: this.#operation.statement, values }));
+    return result as QueueCounts;
   }
 }
 
