@@ -2,9 +2,12 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import { brokerOn, plain } from '../support/broker.ts';
-import { newElement } from '../support/elements.ts';
+import { FakeClock } from '../support/clock.ts';
+import { newElement, newElements } from '../support/elements.ts';
 import { redisCli } from '../support/redis-servers.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshPrefix, REDIS, REDIS_CLUSTER, REDIS_LIST, redisEngine, standalone } from './redis.ts';
+import { passTo, refusalOf, stopped } from './redis-time.ts';
 
 const FULL = { code: 'namespace-full' };
 const BODY = 'x'.repeat(900_000);
@@ -83,3 +86,25 @@ it('of a queue of which a part is measured, the bytes are about those that Redis
     await engine.stop();
   }
 });
+
+for (const variant of ['simple', 'list']) {
+  it(`what a namespace takes is unavailable, and nothing else fails, if Redis is lost while it is read, variant ${variant}`, async () => {
+    const proxy = await TcpProxy.start((await standalone()).port);
+    const clock = new FakeClock();
+    const url = `redis://127.0.0.1:${proxy.port}`;
+    const setUp = { url, namespaces: [plain('N')], clock: null, ownClock: clock, settings: { variant } };
+    const engine = redisEngine(setUp);
+    await engine.start();
+    try {
+      await engine.storage.insert({ ns: 'N', name: 'q' }, newElements('a'));
+      const asked = proxy.catch(/MEMORY/, 'deaf');
+      const usage = refusalOf(engine.storage.usage('N'));
+      await asked;
+      proxy.state = 'dark';
+      assert.equal(await passTo(clock, usage), 'storage-unavailable');
+    } finally {
+      await stopped(engine, clock);
+      await proxy.stop();
+    }
+  });
+}

@@ -258,8 +258,9 @@ export class Registry {
           measuring.push(ask(key, 'MEMORY', 'USAGE', key, 'SAMPLES', SAMPLES));
         }
       }
-      for (const count of await Promise.all(counting)) elements += Number(count);
-      for (const size of await Promise.all(measuring)) bytes += Number(size);
+      const [counts, sizes] = await Promise.all([Promise.all(counting), Promise.all(measuring)]);
+      for (const count of counts) elements += Number(count);
+      for (const size of sizes) bytes += Number(size);
     }
     return { elements, bytes: needsBytes ? bytes : null };
   }
