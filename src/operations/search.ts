@@ -228,34 +228,33 @@ export class ElementSearch {
     let size = FIRST_CHUNK;
     let cursor: string | null = after;
     let reading = this.#read(cursor, size, found.left);
-    try {
-      for (;;) {
-        const chunk = await reading;
-        size = Math.min(size * 2, MAX_CHUNK);
-        // The next ones are read, and the selector asked, while this one's answers are awaited; but not behind the first ones.
-        const isAhead = found.looked > 0 && chunk.deciding !== null && chunk.next !== null && !this.#byIds;
-        if (isAhead) reading = this.#read(chunk.next, size, found.left);
-        const answers = await chunk.deciding;
-        if (chunk.deciding !== null && answers === null) {
-          this.#noteNeedOfBodies();
-          await reading;
-          reading = this.#read(cursor, size, found.left);
-          continue;
-        }
-        const cutAt = this.#sift(chunk, answers, found);
-        cursor = cutAt ?? chunk.next;
-        const isOver =
-          cutAt !== null ||
-          cursor === null ||
-          found.isFull ||
-          found.looked >= MAX_LOOKED ||
-          this.#clock.monotonic() - startedAt >= MAX_PAGE_MS;
-        if (isOver) break;
-        if (!isAhead) reading = this.#read(cursor, size, found.left);
+    for (;;) {
+      const chunk = await reading;
+      size = Math.min(size * 2, MAX_CHUNK);
+      // The next ones are read, and the selector asked, while this one's answers are awaited; but not behind the first ones.
+      const isAhead = found.looked > 0 && chunk.deciding !== null && chunk.next !== null && !this.#byIds;
+      if (isAhead) {
+        reading = this.#read(chunk.next, size, found.left);
+        // It may fail before the selector has answered, or be read in vain.
+        reading.catch(ignore);
       }
-    } finally {
-      // What was read ahead in vain, or failed with the page.
-      reading.then(({ deciding }) => deciding?.catch(ignore), ignore);
+      const answers = await chunk.deciding;
+      if (chunk.deciding !== null && answers === null) {
+        this.#noteNeedOfBodies();
+        await reading;
+        reading = this.#read(cursor, size, found.left);
+        continue;
+      }
+      const cutAt = this.#sift(chunk, answers, found);
+      cursor = cutAt ?? chunk.next;
+      const isOver =
+        cutAt !== null ||
+        cursor === null ||
+        found.isFull ||
+        found.looked >= MAX_LOOKED ||
+        this.#clock.monotonic() - startedAt >= MAX_PAGE_MS;
+      if (isOver) break;
+      if (!isAhead) reading = this.#read(cursor, size, found.left);
     }
     const matches =
       this.#options.bodies && !this.#readsBodiesOfAll ? await this.#withBodies(found.matches) : found.matches;

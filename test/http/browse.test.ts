@@ -323,6 +323,28 @@ describe('Browsing', () => {
   const harness = sharedHarness({ users, limits: { callMs: 20 } });
   const as = (user: string): QueueClient => harness().client(`${user}:pw`);
 
+  it('answers 503 if the engine fails while the selector decides, and the server continues', async (t) => {
+    const queue = harness().queue();
+    const elements = Array.from({ length: 400 }, (_, n) => `{"text":"${n}"}\n`).join('');
+    const type = { 'content-type': 'application/x-ndjson' };
+    await as('all').request('POST', `/q/N/${queue}/elements`, { body: elements, headers: type });
+    const { storage } = harness().opened.engine;
+    const { scan } = storage;
+    // The third part is read while the selector has the second.
+    let parts = 0;
+    t.mock.method(storage, 'scan', async (...given: Parameters<typeof scan>) => {
+      parts += 1;
+      if (parts === 3) throw unavailable('The store is not reachable now.', new Error('no answer'));
+      return scan.apply(storage, given);
+    });
+    const query = { where: 'env.msg.tries === 0', limit: 400, body: 'none' };
+    const browse = (): ReturnType<QueueClient['request']> =>
+      as('all').request('GET', `/q/N/${queue}/elements`, { query });
+    const failed = await browse();
+    assert.deepEqual([failed.status, jsonOf<{ code: string }>(failed).code], [503, 'storage-unavailable']);
+    assert.equal(jsonOf<Page>(await browse()).elements.length, 400);
+  });
+
   it('shows no bodies to a user whose maskBodies is set, unless they may read there', async () => {
     const queue = harness().queue();
     const inserted = await as('all').insert('N', queue, 'secret', { headers: { 'x-ks-hdr-a': '1' } });
