@@ -46,9 +46,10 @@ export async function serve(io: ServeIo): Promise<number> {
     changes = changes.then(() => reload(server, log, io), ignore);
   };
   const unfollow = followProcess(server, log, io, { end, onReload });
-  changes = start();
+  const starting = start();
+  changes = starting;
   if (io.isReloadRequested?.()) onReload();
-  const [ended] = await Promise.allSettled([Promise.race([changes, ending]).then(() => ending)]);
+  const [ended] = await Promise.allSettled([Promise.race([starting, ending]).then(() => ending)]);
   const isStopped = await stopInTime(server, config, log, io);
   removePidFile(pidFile, log);
   unfollow();

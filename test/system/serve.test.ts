@@ -101,20 +101,28 @@ describe('A process that serves', () => {
     assert.equal(existsSync(join(folder, 'data', 'quayside.pid')), false);
   });
 
-  it('says what kept it from starting, also if a part cannot be stopped', async (t) => {
-    failStops(t);
+  /** A start that fails, as no machine has this address. */
+  async function failedStart(isReloadRequested: boolean): Promise<number> {
     const loaded = await configured('ann', {
       QUAYSIDE_HTTP__HOST: '192.0.2.1',
       QUAYSIDE_HTTP__INSECURE: 'true',
     });
-    const output = new PassThrough();
-    const ended = serve({
+    return serve({
       loaded,
       load: () => configured('ann'),
+      isReloadRequested: () => isReloadRequested,
       version: '0.0.0',
-      output,
+      output: new PassThrough(),
       exitNow: () => {},
     });
-    await assert.rejects(ended, ConfigError);
+  }
+
+  it('says what kept it from starting, also if a part cannot be stopped', async (t) => {
+    failStops(t);
+    await assert.rejects(failedStart(false), ConfigError);
+  });
+
+  it('says what kept it from starting, also if the configuration was to be read again', async () => {
+    await assert.rejects(failedStart(true), ConfigError);
   });
 });
