@@ -303,7 +303,7 @@ export class Worker<T> implements AsyncDisposable {
       .catch((error: unknown) => {
         if (error instanceof LeaseLostError) this.#emit('leaseLost', reservation);
         // The handler may settle its element itself.
-        else if ((error as QuaysideError).code !== 'already-settled') this.#report(error);
+        else if ((error as QuaysideError | null)?.code !== 'already-settled') this.#report(error);
       })
       .finally(() => {
         this.#settling.delete(settling);
@@ -393,18 +393,23 @@ export class Worker<T> implements AsyncDisposable {
     const reported =
       error instanceof QuaysideError ? error : new QuaysideError('failed', textOf(error), { cause: error });
     if ((this.#listeners.get('error')?.size ?? 0) > 0) this.#emit('error', reported);
-    else this.#logger.error(`The worker of ${this.#context.name} failed, and continues:`, reported);
+    else this.#log(`The worker of ${this.#context.name} failed, and continues:`, reported);
   }
 
-  get #logger(): Logger {
-    return this.#options.logger ?? CONSOLE;
+  /** A logger that fails as well must end neither the worker nor its program. */
+  #log(message: string, error: unknown): void {
+    try {
+      (this.#options.logger ?? CONSOLE).error(message, error);
+    } catch {
+      CONSOLE.error(message, error);
+    }
   }
 
   #emit<E extends keyof WorkerEvents<T>>(event: E, ...args: WorkerEvents<T>[E]): void {
     for (const listener of this.#listeners.get(event) ?? []) {
       // It may be asynchronous as well.
       const called = async (): Promise<void> => (listener as (...given: WorkerEvents<T>[E]) => void)(...args);
-      called().catch((error: unknown) => this.#logger.error(`A listener of "${event}" threw:`, error));
+      called().catch((error: unknown) => this.#log(`A listener of "${event}" threw:`, error));
     }
   }
 }

@@ -21,6 +21,7 @@ import { until } from '../support/until.ts';
 import { AUTH, CLIENT_ENGINES, clientConfig, WatchedClient } from './server.ts';
 import { FakeTracing } from './tracing.ts';
 
+const BASIC = `Basic ${btoa(`${AUTH.user}:${AUTH.password}`)}`;
 /** Longer than any test here. */
 const PATIENCE_MS = 60_000;
 
@@ -118,8 +119,7 @@ for (const engine of CLIENT_ENGINES) {
         async (job) => {
           // Another process of the same user settles it.
           const url = `${server.url}/q/N/lost/commit/${job.id}`;
-          const authorization = `Basic ${btoa(`${AUTH.user}:${AUTH.password}`)}`;
-          await fetch(url, { method: 'POST', headers: { authorization } });
+          await fetch(url, { method: 'POST', headers: { authorization: BASIC } });
           if (!job.signal.aborted) await once(job.signal, 'abort');
           reasons.push(job.signal.reason);
         },
@@ -147,6 +147,9 @@ describe('A worker', () => {
     await client?.close();
     await server?.dispose();
   });
+
+  const clientWith = (auth: () => string | Promise<string>): Quayside =>
+    new Quayside({ url: server.url, auth });
 
   it('ends its wait when it is stopped, and takes nothing more', async () => {
     const queue = client.queue('N/stopped');
@@ -478,6 +481,47 @@ describe('A worker', () => {
     assert.equal(await logged.promise, 'A listener of "committed" threw:');
   });
 
+  it('reports what a function for credentials rejects a settlement with, if that is no error either', async () => {
+    await client.queue('N/credentials').insert('x');
+    let isGone = false;
+    await using changing = clientWith(() => (isGone ? Promise.reject() : BASIC));
+    const stopped = Promise.withResolvers<unknown>();
+    const worker = new Worker(changing.queue('N/credentials'), () => {
+      isGone = true;
+      stopped.resolve(worker.stop());
+    });
+    const errors = happens(worker, 'error', 1);
+    worker.start();
+    assert.deepEqual(await stopped.promise, { finished: 1, returned: 0 });
+    const [[error] = []] = await errors;
+    assert.deepEqual([error?.code, error?.message], ['failed', 'undefined']);
+  });
+
+  it('continues if its logger throws, and writes to the console what that was to log', async (t) => {
+    const printed = t.mock.method(console, 'error', () => {});
+    await client.queue('N/no log').insert('x');
+    let calls = 0;
+    await using failingOnce = clientWith(() => {
+      calls += 1;
+      return calls === 1 ? Promise.reject(new Error('no credentials')) : BASIC;
+    });
+    await using worker = new Worker(failingOnce.queue('N/no log'), () => {}, {
+      logger: { error: () => assert.fail('the disk is full') },
+    });
+    worker.on('committed', () => {
+      throw new Error('a fault of the listener');
+    });
+    await happens(worker.start(), 'committed', 1);
+    await until(() => printed.mock.callCount() === 2);
+    assert.deepEqual(
+      printed.mock.calls.map(({ arguments: [message, error] }) => [message, error.message]),
+      [
+        ['The worker of N/no log failed, and continues:', 'no credentials'],
+        ['A listener of "committed" threw:', 'a fault of the listener'],
+      ],
+    );
+  });
+
   it('logs what an asynchronous listener rejects with, which ends no program', async () => {
     const queue = client.queue('N/logged later');
     await queue.insert('x');
@@ -496,8 +540,7 @@ describe('A worker', () => {
 
   it('gives an element whose body does not decode back with the reason', async () => {
     const url = `${server.url}/q/N/undecodable`;
-    const authorization = `Basic ${btoa(`${AUTH.user}:${AUTH.password}`)}`;
-    const headers = { authorization, 'content-type': 'application/json' };
+    const headers = { authorization: BASIC, 'content-type': 'application/json' };
     await fetch(url, { method: 'PUT', headers, body: '{no json' });
     const queue = client.queue('N/undecodable');
     await using worker = new Worker(queue, () => assert.fail('it does not decode'), {
@@ -569,9 +612,10 @@ function happens<T, E extends keyof WorkerEvents<T>>(
 
 /** Resolves when a consumer waits for the queue. */
 async function waits(server: ServerInProcess, queue: string): Promise<void> {
-  const authorization = `Basic ${btoa(`${AUTH.user}:${AUTH.password}`)}`;
   for (;;) {
-    const response = await fetch(`${server.url}/q/N/${queue}/consumers`, { headers: { authorization } });
+    const response = await fetch(`${server.url}/q/N/${queue}/consumers`, {
+      headers: { authorization: BASIC },
+    });
     if (((await response.json()) as Reservation<unknown>[]).length > 0) return;
   }
 }
