@@ -1,10 +1,12 @@
 import assert from 'node:assert/strict';
 import {
   chownSync,
+  copyFileSync,
   existsSync,
   mkdirSync,
   readdirSync,
   readFileSync,
+  renameSync,
   rmSync,
   statSync,
   writeFileSync,
@@ -231,5 +233,25 @@ describe('npm run backup and npm run restore', () => {
     assert.equal(damaged.code, 1);
     assert.match(damaged.stderr, /monday\/S\.db is damaged/);
     assert.deepEqual(data(), files);
+  });
+
+  it('can be repeated where a restore was killed after it had moved a file away, and no start makes an empty one', async () => {
+    let server = await serve();
+    const id = await insert('kept');
+    await server.stop();
+    assert.equal((await run(['backup', 'monday'])).code, 0);
+    // What such a kill leaves.
+    renameSync(folder.file('data/N.db'), folder.file('data/N.db.replaced-then'));
+    copyFileSync(folder.file('monday/N.db'), folder.file('data/N.db.restoring'));
+    const refused = await run(['serve']);
+    assert.equal(refused.code, 2);
+    assert.match(
+      refused.stderr,
+      /N\.db is missing, and \S+N\.db\.restoring shows that a restore was cut off/,
+    );
+    assert.ok(!data().includes('N.db'));
+    assert.equal((await run(['restore', 'monday', '--replace'])).code, 0);
+    server = await serve();
+    assert.deepEqual(await popAll(), new Map([[id, 'kept']]));
   });
 });

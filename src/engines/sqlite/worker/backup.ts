@@ -14,7 +14,7 @@ import { QuaysideError } from '../../../model/errors.ts';
 import { copyPrivateFile, createPrivateFile, makeFolder, syncFolder } from '../../../util/files.ts';
 import { isBusy, isFull, messageOf, openError, sqliteCode } from './errors.ts';
 import { markCopy } from './ids.ts';
-import { checkAgree, refuseIfInUse } from './open.ts';
+import { checkAgree, draftOf, refuseIfInUse } from './open.ts';
 import { hasSchema } from './schema.ts';
 
 /**
@@ -182,11 +182,6 @@ function checkPlace(file: string, mayReplace: boolean): void {
 
 /** What belongs to a database and must not meet another one. */
 const SUFFIXES = ['', '-wal', '-shm'];
-
-/** Where a copy waits until all of a restore are complete. */
-function draftOf(file: string): string {
-  return `${file}.restoring`;
-}
 
 /** Paths of the database that are there. */
 function existingFiles(file: string): string[] {

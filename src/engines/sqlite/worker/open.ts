@@ -37,6 +37,7 @@ export function openDatabase(options: OpenSettings, warn: Warn): DatabaseSync {
   try {
     if (file !== MEMORY) {
       checkAccess(file);
+      checkRestored(file);
       checkLog(options, warn);
       createPrivateFile(file);
     }
@@ -82,6 +83,23 @@ function checkAccess(file: string): void {
       );
     }
   }
+}
+
+/** Where a copy waits until all files of a restore are complete. */
+export function draftOf(file: string): string {
+  return `${file}.restoring`;
+}
+
+/**
+ * A restore that was killed after it had moved the old file away: a start would make an empty one in its place.
+ * @throws OpenError
+ */
+function checkRestored(file: string): void {
+  const draft = draftOf(file);
+  if (existsSync(file) || !existsSync(draft)) return;
+  throw new OpenError(
+    `SQLite file ${file} is missing, and ${draft} shows that a restore was cut off. Repeat the restore with --replace, or delete ${draft} to start with an empty file.`,
+  );
 }
 
 /**
