@@ -41,19 +41,21 @@ function wrongIn(name: string): string | null {
 /** Whether a consumer group can have that name. */
 export function isGroup(group: string): boolean {
   if (group === '' || group.length > LIMITS.groupLength) return false;
+  // Lists of groups are trimmed where they are read: a name with a space at an end could not be given.
+  if (group.includes(',') || group.trim() !== group) return false;
   // Engines store UTF-8: a lone surrogate would be another group after a restart.
-  return !group.includes(',') && !CONTROL.test(group) && group.isWellFormed();
+  return !CONTROL.test(group) && group.isWellFormed();
 }
 
 /**
- * Checks one consumer group name: 1 to 64 characters, no comma (it separates groups), no control characters, well-formed.
+ * Checks one consumer group name: 1 to 64 characters, no comma (it separates groups), no control character, no space at an end, well-formed.
  * @throws QuaysideError `invalid-parameter` naming `parameter`
  */
 export function checkGroup(parameter: string, group: string): string {
   if (!isGroup(group)) {
     throw invalidParameter(
       parameter,
-      `${quote(group)} is not a consumer group: it has 1 to ${LIMITS.groupLength} characters of well-formed Unicode, no comma and no control character.`,
+      `${quote(group)} is not a consumer group: it has 1 to ${LIMITS.groupLength} characters of well-formed Unicode, no comma, no control character and no space at an end.`,
     );
   }
   return group;

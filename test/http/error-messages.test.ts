@@ -110,7 +110,7 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
   [
     'a group with a comma',
     get('/q/events/q?group=a,b'),
-    '"a,b" is not a consumer group: it has 1 to 64 characters of well-formed Unicode, no comma and no control character.',
+    '"a,b" is not a consumer group: it has 1 to 64 characters of well-formed Unicode, no comma, no control character and no space at an end.',
   ],
   [
     'a preference',

@@ -183,6 +183,12 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
       /comma/,
     ],
     [
+      'a group that no client could name, since lists of groups are trimmed',
+      'namespaces: { N: { url: "sqlite:x", variant: stream, groups: ["a "] } }',
+      'namespaces.N.groups.0',
+      /no space at an end/,
+    ],
+    [
       'a signaller in a file of somebody else',
       'namespaces: { N: { url: "redis://h", signaller: { url: "sqlite:x" } } }',
       'namespaces.N.signaller.url',
