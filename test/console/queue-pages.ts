@@ -302,6 +302,18 @@ export function queuePages(opened: () => OpenedConsole): void {
     await dialog.getByText('0 elements imported; 3 elements left out').waitFor();
   });
 
+  it('says that an import failed which a proxy answers with a page of its own', async () => {
+    const page = await opened().page('#/q/N/not-imported');
+    await page.route('**/import', (route) => route.fulfill({ contentType: 'text/html', body: '<p>Sign in' }));
+    await page.getByRole('button', { name: 'More of not-imported' }).click();
+    await page.getByRole('button', { name: 'Import …' }).click();
+    const dialog = page.getByRole('dialog');
+    const file = { name: 'q.ndjson', mimeType: 'text/plain', buffer: Buffer.from('{}') };
+    await dialog.getByLabel('File').setInputFiles(file);
+    await dialog.getByRole('button', { name: 'Import into not-imported' }).click();
+    await dialog.getByRole('alert').filter({ hasText: 'JSON' }).waitFor();
+  });
+
   it('purges what waits and names its number, and the list shows no removed element', async () => {
     for (const body of ['1', '2', '3']) await opened().insert('N', 'purged', body);
     const taken = await opened().request('GET', '/q/N/purged?reserve=true');

@@ -27,8 +27,12 @@ export function importFile(into: QueueNamed, file: Blob, options: ImportOptions)
 }
 
 /** Not by `fetch`, which does not say how much has been sent. */
-function sendFile({ ns, queue }: QueueNamed, file: Blob, options: ImportOptions): Promise<ImportResult> {
-  const { promise, resolve, reject } = Promise.withResolvers<ImportResult>();
+async function sendFile(
+  { ns, queue }: QueueNamed,
+  file: Blob,
+  options: ImportOptions,
+): Promise<ImportResult> {
+  const { promise, resolve, reject } = Promise.withResolvers<string>();
   const request = new XMLHttpRequest();
   request.open('POST', urlOf(path('q', ns, queue, 'import')));
   request.setRequestHeader('content-type', 'application/x-ndjson');
@@ -36,7 +40,7 @@ function sendFile({ ns, queue }: QueueNamed, file: Blob, options: ImportOptions)
   request.upload.addEventListener('progress', ({ loaded }) => options.onProgress(loaded));
   request.addEventListener('load', () => {
     const { status, statusText, responseText } = request;
-    if (status === 200) resolve(JSON.parse(responseText) as ImportResult);
+    if (status === 200) resolve(responseText);
     else reject(apiError(status, statusText, responseText));
   });
   request.addEventListener('error', () => {
@@ -47,5 +51,6 @@ function sendFile({ ns, queue }: QueueNamed, file: Blob, options: ImportOptions)
   });
   options.signal.addEventListener('abort', () => request.abort(), { once: true });
   request.send(file);
-  return promise;
+  // Not in the listener: something between here and the server may answer 200 with a page of its own.
+  return JSON.parse(await promise) as ImportResult;
 }
