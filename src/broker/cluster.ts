@@ -280,6 +280,7 @@ export class Cluster {
         listener.onCancel(signal.queue, signal.tid, signal.owner);
         break;
       case 'node':
+        if (!isNodeInfo(signal.node)) return;
         this.#notePeer({ info: signal.node, configured: signal.configured ?? {} });
         if (signal.first) this.#publishPresence(false);
         break;
@@ -311,6 +312,15 @@ export class Cluster {
     for (const [id, { seenAt }] of this.#peers) if (seenAt < now - SILENT_MS) this.#peers.delete(id);
     this.isAlone = this.#isLocal || (this.#peers.size === 0 && now - this.#startedAt >= ALL_SEEN_MS);
   }
+}
+
+/** Whether lists of nodes can show it: another program may publish to the topic, or a node of another version. */
+function isNodeInfo(value: unknown): value is NodeInfo {
+  if (!isRecord(value)) return false;
+  const { id, host, pid, version, startedAt } = value;
+  const hasTexts = [id, host, version].every((text) => typeof text === 'string');
+  const hasNumbers = typeof pid === 'number' && typeof startedAt === 'number';
+  return hasTexts && hasNumbers && !Number.isNaN(new Date(startedAt).getTime());
 }
 
 /** The option that decides how elements are stored. */

@@ -8,6 +8,7 @@ import { plain } from '../support/broker.ts';
 import { makeCertificate } from '../support/certificate.ts';
 import { newElement } from '../support/elements.ts';
 import { EventClient, type EventClientOptions } from '../support/event-client.ts';
+import { jsonOf } from '../support/http-client.ts';
 import { codeOf } from './exchange-names.ts';
 import { Harness, type HarnessOptions } from './harness.ts';
 import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
@@ -281,6 +282,23 @@ describe('GET /events', () => {
       assert.deepEqual(names(await events.complete({ query: 'ns=N&queue=b' })), ['N/b']);
       const nodes = await events.complete({ query: 'kinds=nodes,alarms' });
       assert.deepEqual([...nodes.pictures.keys()], ['nodes']);
+    }));
+
+  it('continues if a signal of another program, or of another version, describes no node', () =>
+    withEvents(async (events) => {
+      const listener = await events.complete();
+      const { signaller } = events.harness.opened.engine;
+      const node = { id: 'x', host: 'h', pid: 1, version: '9', startedAt: 'today' };
+      for (const other of [node, { ...node, host: null }, { startedAt: 0 }, [], null]) {
+        signaller.publish('N', { kind: 'node', ns: 'N', from: 'x', node: other, first: false });
+      }
+      await turn();
+      await events.harness.passTime(4_000);
+      await events.harness.client().insert('N', 'a', 'x');
+      await events.until(() => listener.queue('N', 'a')?.size === 1);
+      assert.equal(listener.of('nodes').length, 1);
+      const response = await events.harness.client().request('GET', '/nodes');
+      assert.deepEqual([response.status, jsonOf<unknown[]>(response).length], [200, 1]);
     }));
 
   it('continues after the last event id, and begins again if it does not know it', () =>
