@@ -235,7 +235,7 @@ export const SQLITE: readonly Mutant[] = [
   },
   {
     name: 'a lease that ran out cannot be committed any more',
-    suite: 'storage model',
+    suite: 'contract',
     edits: [
       inWorker('settle.ts', 'row.leaseUntil !== null || row.token !== null :', 'row.leaseUntil !== null :'),
     ],
