@@ -13,7 +13,11 @@ interface Pair {
   /** Nothing more passes in this direction. */
   deaf: boolean;
   mute: boolean;
+  /** What the client sends is kept here for {@link TcpProxy.release}; null: it passes. */
+  held: Buffer[] | null;
 }
+
+type Direction = 'deaf' | 'mute' | 'held';
 
 /** A TCP proxy on a free port of this machine, which loses what a test tells it to. */
 export class TcpProxy {
@@ -22,7 +26,7 @@ export class TcpProxy {
   readonly #pairs = new Set<Pair>();
   readonly #listener: Server;
   #state: ProxyState = 'open';
-  #trap: { request: RegExp; direction: 'deaf' | 'mute'; sprung: (swallowed: Buffer) => void } | null = null;
+  #trap: { request: RegExp; direction: Direction; sprung: (swallowed: Buffer) => void } | null = null;
 
   private constructor(targetPort: number) {
     this.targetPort = targetPort;
@@ -51,12 +55,21 @@ export class TcpProxy {
 
   /**
    * Waits for a request in which this is found. `deaf` swallows it and what follows on its connection; `mute` lets it
-   * pass and swallows what the server answers from then on. Resolves with the first bytes that are swallowed.
+   * pass and swallows what the server answers from then on; `held` keeps it and what follows until {@link release}. Resolves
+   * with the first bytes that do not pass.
    */
-  catch(request: RegExp, direction: 'deaf' | 'mute'): Promise<Buffer> {
+  catch(request: RegExp, direction: Direction): Promise<Buffer> {
     return new Promise((resolve) => {
       this.#trap = { request, direction, sprung: resolve };
     });
+  }
+
+  /** What was held arrives, late. */
+  release(): void {
+    for (const pair of this.#pairs) {
+      for (const data of pair.held ?? []) pair.server.write(data);
+      pair.held = null;
+    }
   }
 
   /** Ends every connection with a reset. */
@@ -81,6 +94,7 @@ export class TcpProxy {
       server,
       deaf: dark || this.#state === 'deaf',
       mute: dark || this.#state === 'mute',
+      held: null,
     };
     this.#pairs.add(pair);
     client.on('data', (data) => this.#toServer(pair, data));
@@ -101,11 +115,13 @@ export class TcpProxy {
     if (trap?.request.test(data.toString('latin1'))) {
       if (trap.direction === 'mute') pair.mute = true;
       else {
-        pair.deaf = true;
+        if (trap.direction === 'deaf') pair.deaf = true;
+        else pair.held = [];
         this.#spring(data);
       }
     }
-    if (!pair.deaf) pair.server.write(data);
+    if (pair.held !== null) pair.held.push(data);
+    else if (!pair.deaf) pair.server.write(data);
   }
 
   #toClient(pair: Pair, data: Buffer): void {
