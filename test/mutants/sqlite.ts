@@ -455,6 +455,32 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
+    name: 'a reserve waits for the sync of a commit',
+    suite: 'sqlite faults',
+    edits: [inWorker('serve.ts', 'if (early === null) return;', 'return;')],
+  },
+  {
+    name: 'a commit is replied to before its sync',
+    suite: 'sqlite faults',
+    edits: [
+      inWorker(
+        'batch.ts',
+        "if (!isOf(call, 'settle') || takesSpace(call)) return null;",
+        "if (!isOf(call, 'settle') || takesSpace(call)) return null;\n        early.push(place);",
+      ),
+    ],
+  },
+  {
+    name: 'an element is delivered before it is synced',
+    suite: 'sqlite faults',
+    edits: [inWorker('batch.ts', "if (!isOf(call, 'settle') || takesSpace(call)) return null;", '')],
+  },
+  {
+    name: 'nothing is synced',
+    suite: 'sqlite power loss',
+    edits: [inWorker('store.ts', 'if (this.#needsSync && this.#log !== null) fdatasyncSync(this.#log);', '')],
+  },
+  {
     name: 'answers of two batches are exchanged',
     suite: 'sqlite faults',
     edits: [

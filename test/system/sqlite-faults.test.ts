@@ -9,6 +9,7 @@ import { Faults } from '../engines/sqlite-faults.ts';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
+import { commit } from '../support/settle.ts';
 
 const SQLITE_BUSY = 5;
 const SQLITE_NOMEM = 7;
@@ -116,6 +117,34 @@ describe('a SQLite store that fails', () => {
       }
     });
   }
+
+  it('replies to a reserve before the sync that a commit of the same transaction waits for', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const engine = await folder.started({ testThread: faults.thread });
+      const { storage } = engine;
+      await storage.insert(QUEUE, newElements('a', 'b'));
+      const reserve = () => storage.take(QUEUE, { group: '', count: 1, leaseMs: 60_000 });
+      const [held] = (await reserve()).deliveries;
+      const ref = { id: held?.id ?? '', group: '', token: held?.lease?.token ?? null };
+      faults.arm('committed', SQLITE_IOERR_FSYNC);
+      const committing = codeOf(commit(storage, QUEUE, [ref]));
+      assert.deepEqual(bodyTexts((await reserve()).deliveries), ['b']);
+      assert.equal(await committing, 'outcome-unknown');
+    });
+  });
+
+  it('delivers nothing that it is still to sync', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const engine = await folder.started({ testThread: faults.thread });
+      const { storage } = engine;
+      faults.arm('committed', SQLITE_IOERR_FSYNC);
+      const inserting = codeOf(storage.insert(QUEUE, newElements('a')));
+      const reserving = codeOf(storage.take(QUEUE, { group: '', count: 1, leaseMs: 60_000 }));
+      assert.deepEqual(await Promise.all([inserting, reserving]), ['outcome-unknown', 'outcome-unknown']);
+    });
+  });
 
   it('fails when a checkpoint cannot be synced: the log must not be thrown away after that', async () => {
     await withFolder(async (folder) => {

@@ -27,7 +27,7 @@ function openStore(): OpenStore {
   const settings = { file: ':memory:', durability: 'full', check: 'never', damagedLog: 'refuse' } as const;
   const warn = (): void => {};
   const db = openDatabase({ ...settings, cacheBytes: 1_000_000 }, warn);
-  const options = { policies: [], durability: 'full', dedupWindowMs: 1000 } as const;
+  const options = { file: ':memory:', policies: [], durability: 'full', dedupWindowMs: 1000 } as const;
   const store = new Store(db, options, { space: null, warn, reach: warn });
   const synced: boolean[] = [];
   const begin = store.begin.bind(store);

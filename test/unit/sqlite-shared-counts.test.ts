@@ -32,7 +32,7 @@ describe('the counts of a stream in the SQLite engine', () => {
     } as typeof iterate;
     const settings = { file: ':memory:', durability: 'full', check: 'never', damagedLog: 'refuse' } as const;
     const db = openDatabase({ ...settings, cacheBytes: 1_000_000 }, () => {});
-    const options = { policies: [], durability: 'full', dedupWindowMs: 1000 } as const;
+    const options = { file: ':memory:', policies: [], durability: 'full', dedupWindowMs: 1000 } as const;
     store = new Store(db, options, { space: null, warn: () => {}, reach: () => {} });
     store.now = 1;
     store.begin(true);

@@ -357,6 +357,7 @@ export class WorkerClient {
 
   #onMessage(message: FromWorker): void {
     if (message.kind === 'replies') this.#onReplies(message.replies);
+    else if (message.kind === 'earlyReplies') this.#settle(this.#inFlight, message.replies);
     else if (message.kind === 'warn') this.#log.warn(message.fields, message.message);
     else if (message.kind === 'failed') this.#breakDown(message.message, message.uncertain);
     else if (message.kind === 'backedUp') this.#endBackup()?.resolve(message.bytes);
@@ -375,10 +376,14 @@ export class WorkerClient {
     const answered = this.#inFlight.splice(0, replies.length);
     for (const { bodies } of answered) this.#inFlightBytes -= bodies.byteLength;
     this.#planFlush();
+    this.#settle(answered, replies);
+  }
+
+  #settle(batches: readonly OutgoingBatch[], replies: readonly Reply[]): void {
     try {
-      for (const [i, reply] of replies.entries()) settle(answered[i]?.pending ?? [], reply);
+      for (const [i, reply] of replies.entries()) settle(batches[i]?.pending ?? [], reply);
     } catch (error) {
-      this.#inFlight.unshift(...answered);
+      if (batches !== this.#inFlight) this.#inFlight.unshift(...batches);
       this.#breakDown(`an answer cannot be read: ${error}`, MAX_IN_FLIGHT);
     }
   }
@@ -411,10 +416,12 @@ export class WorkerClient {
 
 function nothing(): void {}
 
-function settle(pending: readonly PendingCall[], { results, rejections, bodies }: Reply): void {
-  for (const [index, call] of pending.entries()) {
-    const rejection = rejections?.get(index);
-    if (rejection === undefined) call.reply(results[index], bodies);
-    else call.fail(new QuaysideError(rejection.code, rejection.message));
+function settle(pending: readonly PendingCall[], { places, results, rejections, bodies }: Reply): void {
+  const count = places?.length ?? pending.length;
+  for (let at = 0; at < count; at++) {
+    const place = places?.[at] ?? at;
+    const rejection = rejections?.get(place);
+    if (rejection === undefined) pending[place]?.reply(results[at], bodies);
+    else pending[place]?.fail(new QuaysideError(rejection.code, rejection.message));
   }
 }

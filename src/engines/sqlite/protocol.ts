@@ -251,8 +251,11 @@ export type Call = readonly [operation: Operation, ...args: unknown[]];
 /** A call of one operation. */
 export type CallOf<O extends Operation> = readonly [operation: O, ...args: Parameters<Operations[O]>];
 
-/** The results of a batch's calls, in their order, and the bodies that they name. */
+/** The results of calls of a batch, in their order, and the bodies that they name. */
 export interface Reply {
+  /** Which calls, if another message has those of the others; null: all. */
+  readonly places: readonly number[] | null;
+  /** By the place of the call. */
   readonly results: readonly unknown[];
   /** By the index of the call: why it was rejected. */
   readonly rejections: ReadonlyMap<number, Rejection> | null;
@@ -270,6 +273,8 @@ export type FromWorker =
   | { readonly kind: 'opened' }
   | { readonly kind: 'rejected'; readonly message: string }
   | { readonly kind: 'replies'; readonly replies: readonly Reply[] }
+  /** To calls that need not wait for the sync of their transaction; `replies` follows, with those of the others. */
+  | { readonly kind: 'earlyReplies'; readonly replies: readonly Reply[] }
   | { readonly kind: 'backedUp'; readonly bytes: number }
   | ({ readonly kind: 'backupFailed' } & Rejection)
   | { readonly kind: 'warn'; readonly fields: object; readonly message: string }

@@ -88,31 +88,43 @@ export function wholeOf(batch: Batch): Part {
 }
 
 /**
- * Runs batches of calls in their order, in one transaction; they have their replies only after its commit.
+ * Runs batches of calls in their order, in one transaction; they have their replies only after its commit, and after its sync if they
+ * need one.
  *
  * If a call throws, the transaction is rolled back and its halves run again, each in a transaction of its own, until the
  * call that throws is alone: one caller's failure never reaches another. A failure of the file itself (see `errors.ts`)
  * is different: it is thrown to the worker's loop, which replies for all.
+ * @param beforeSync called between the commit and the sync of a transaction that has all of them
  * @param isRepeated whether a single call has failed before: an error may have been a passing one, so it has two attempts
  * @throws whatever makes the store unusable
  */
-export function runBatches(store: Store, parts: readonly Part[], isRepeated = false): void {
+export function runBatches(
+  store: Store,
+  parts: readonly Part[],
+  beforeSync: () => void = () => {},
+  isRepeated = false,
+): void {
   const marks = parts.map(({ result }) => result.bodies.mark());
   const isSyncNeeded = parts.some((part) => needsSync(store, part));
   try {
     inTransaction(store, isSyncNeeded, () => {
       for (const part of parts) runCalls(store, part);
     });
+    if (store.isSyncDue) beforeSync();
+    store.sync();
   } catch (error) {
     if (isFatal(error)) throw error;
     if (isFull(error)) store.space?.giveUpBallast();
-    if (isUnreadable(error)) inTransaction(store, true, () => store.rows.makeReadable());
+    if (isUnreadable(error)) {
+      inTransaction(store, true, () => store.rows.makeReadable());
+      store.sync();
+    }
     for (const [index, { result }] of parts.entries()) result.bodies.cut(marks[index]);
     const [part] = parts;
     const halves = halvesOf(parts);
     for (const half of halves) runBatches(store, half);
     if (halves.length > 0 || part === undefined) return;
-    if (!isRepeated) runBatches(store, parts, true);
+    if (!isRepeated) runBatches(store, parts, undefined, true);
     else reject(part.result, part.from, rejectionOf(error, takesSpace(part.batch.calls[part.from])));
   }
 }
@@ -180,6 +192,30 @@ function needsFsync(call: Call): boolean {
   }
   if (isOf(call, 'settle')) return (call[1] & SETTLE_NEEDS.sync) !== 0;
   return !READS.has(call[0]);
+}
+
+/**
+ * The calls of each batch that may be replied to before the transaction is synced, as they need no fsync themselves. Null if there are
+ * none, or if one might deliver what another call of the transaction inserts, which a power loss may still take back.
+ */
+export function placesBeforeSync(store: Store, batches: readonly Batch[]): (readonly number[])[] | null {
+  let count = 0;
+  const places: number[][] = [];
+  for (const { now, calls } of batches) {
+    // Leases that have ended make dead letters.
+    if (store.rows.mayLeaseHaveEnded(now)) return null;
+    const early: number[] = [];
+    for (const [place, call] of calls.entries()) {
+      if (needsFsync(call)) {
+        if (!isOf(call, 'settle') || takesSpace(call)) return null;
+      } else if (isOf(call, 'take') || isOf(call, 'settle')) early.push(place);
+      // The reply to what reads bodies would need those of the takes.
+      else if (isOf(call, 'scan')) return null;
+    }
+    count += early.length;
+    places.push(early);
+  }
+  return count === 0 ? null : places;
 }
 
 function isOf<O extends Operation>(call: Call, operation: O): call is CallOf<O> {

@@ -2,7 +2,7 @@ import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import { byteLengthOf, type FromWorker, type Reply, type ToWorker } from '../protocol.ts';
 import { MEMORY, type Warn, type WorkerData } from '../settings.ts';
 import { Backup } from './backup.ts';
-import { runBatches, wholeOf } from './batch.ts';
+import { type Part, placesBeforeSync, runBatches, wholeOf } from './batch.ts';
 import { isFull, messageOf, openError, rejectionOf } from './errors.ts';
 import { openDatabase } from './open.ts';
 import { Space } from './space.ts';
@@ -115,10 +115,17 @@ class StoreServer {
       const bytes = batches.reduce((sum, { bodies }) => sum + byteLengthOf(bodies), 0);
       store.space?.look(bytes, batches[0]?.now ?? store.now);
       const parts = batches.map(wholeOf);
-      runBatches(store, parts);
-      const replies = parts.map(({ result: { bodies, ...rest } }): Reply => {
-        return { ...rest, bodies: bodies.pack(true, transfer) };
+      const early = placesBeforeSync(store, batches);
+      let late: readonly number[][] | null = null;
+      runBatches(store, parts, () => {
+        if (early === null) return;
+        const replies = parts.map(({ result }, part) => replyAt(result, early[part] ?? null, transfer));
+        this.#post({ kind: 'earlyReplies', replies }, transfer.splice(0));
+        late = batches.map(({ calls }, batch) => othersThan(early[batch] ?? [], calls.length));
       });
+      const replies = parts.map(({ result }, part) =>
+        late === null ? replyAt(result, null, transfer) : replyAt(result, late[part] ?? null, null),
+      );
       this.#post({ kind: 'replies', replies }, transfer);
       store.mayBeDurable = false;
       this.#checkpoint(bytes);
@@ -165,9 +172,39 @@ class StoreServer {
     } catch (error) {
       this.#warn({ err: messageOf(error) }, 'the last checkpoint failed; the next start makes it');
     }
-    this.#store.db.close();
+    this.#store.close();
     this.#port.close();
   }
+}
+
+const NO_BODIES = { small: new Uint8Array(0), large: [] };
+
+/**
+ * @param places of the calls; null: all
+ * @param transfer receives the bodies; null: these calls return none
+ */
+function replyAt(
+  { results, rejections, bodies }: Part['result'],
+  places: readonly number[] | null,
+  transfer: ArrayBuffer[] | null,
+): Reply {
+  return {
+    places,
+    results: places === null ? results : places.map((place) => results[place]),
+    rejections,
+    bodies: transfer === null ? NO_BODIES : bodies.pack(true, transfer),
+  };
+}
+
+/** @param places in order */
+function othersThan(places: readonly number[], calls: number): number[] {
+  const others: number[] = [];
+  let at = 0;
+  for (let place = 0; place < calls; place++) {
+    if (places[at] === place) at += 1;
+    else others.push(place);
+  }
+  return others;
 }
 
 function causeOf(error: unknown): unknown {

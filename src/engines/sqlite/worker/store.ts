@@ -1,8 +1,10 @@
+import { closeSync, fdatasyncSync, openSync } from 'node:fs';
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import { LeaseTokens } from '../../../model/lease-token.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import { BodyWriter, nameOf, type PackedBodies, type QueueName } from '../protocol.ts';
-import type { Warn, WorkerData } from '../settings.ts';
+import { MEMORY, type Warn, type WorkerData } from '../settings.ts';
+import { messageOf, StoreLost } from './errors.ts';
 import { Ids, nextEpoch } from './ids.ts';
 import { Queues, type WorkerQueue } from './queues.ts';
 import { Records } from './records.ts';
@@ -56,7 +58,10 @@ export class Store {
   #reported: [QueueName, QueueKey][] = [];
   readonly #reach: (point: TransactionPoint) => void;
   readonly #isDurable: boolean;
-  #isSynced = true;
+  /** The write-ahead log, for {@link sync}; null for a store in memory. SQLite keeps the file until it is closed. */
+  readonly #log: number | null;
+  /** Whether the transaction needs {@link sync}. */
+  #needsSync = false;
   readonly #begin: StatementSync;
   readonly #commit: StatementSync;
   readonly #markUnsynced: StatementSync;
@@ -74,7 +79,7 @@ export class Store {
 
   constructor(
     db: DatabaseSync,
-    options: Pick<WorkerData, 'policies' | 'durability' | 'dedupWindowMs'>,
+    options: Pick<WorkerData, 'file' | 'policies' | 'durability' | 'dedupWindowMs'>,
     { space, warn, reach }: Surroundings,
   ) {
     this.db = db;
@@ -84,6 +89,9 @@ export class Store {
     this.#isDurable = options.durability === 'full';
     // As `openDatabase` leaves it, commits wait for their fsync.
     this.ids = Ids.open(db);
+    // From now on, what needs an fsync is synced after its commit, so that calls which need none are replied to in between.
+    db.exec('PRAGMA synchronous = NORMAL');
+    this.#log = options.file === MEMORY ? null : openSync(`${options.file}-wal`, 'r+');
     this.queues = new Queues(db, options.policies);
     this.rows = new Rows(db, this.queues);
     this.records = new Records(db, this.queues, options.dedupWindowMs);
@@ -102,10 +110,11 @@ export class Store {
   /** @param needsSync whether the transaction is acknowledged only after an fsync, if the engine's mode promises one */
   begin(needsSync: boolean): void {
     if (this.ids.nearlySpent) {
-      this.#setSync(true);
+      this.db.exec('PRAGMA synchronous = FULL');
       this.ids.beginEpoch(nextEpoch(this.db));
+      this.db.exec('PRAGMA synchronous = NORMAL');
     }
-    this.#setSync(needsSync && this.#isDurable);
+    this.#needsSync = needsSync && this.#isDurable;
     this.copiedBytes = 0;
     this.#reach('begin');
     this.#begin.run();
@@ -114,19 +123,11 @@ export class Store {
 
   /** Whether the transaction, if it changes anything, has to say that it is committed without an fsync. */
   get #isMarked(): boolean {
-    return this.#isDurable && !this.#isSynced;
+    return this.#isDurable && !this.#needsSync;
   }
 
   #totalChanges(): number {
     return Number(this.#countChanges.get()?.n);
-  }
-
-  /** Whether commits wait for their fsync from now on. */
-  #setSync(isSynced: boolean): void {
-    if (isSynced === this.#isSynced) return;
-    // Takes effect outside a transaction only.
-    this.db.exec(`PRAGMA synchronous = ${isSynced ? 'FULL' : 'NORMAL'}`);
-    this.#isSynced = isSynced;
   }
 
   commit(): void {
@@ -135,8 +136,27 @@ export class Store {
     this.#reach('commit');
     this.mayBeDurable = true;
     this.#commit.run();
-    this.#reach('committed');
     this.#reported = [];
+  }
+
+  /** Whether the transaction that was committed last is acknowledged only after {@link sync}. */
+  get isSyncDue(): boolean {
+    return this.#needsSync && this.#log !== null;
+  }
+
+  /** Follows each commit, and makes durable what needs it. @throws StoreLost if that fails: a second fsync would prove nothing */
+  sync(): void {
+    this.#reach('committed');
+    try {
+      if (this.#needsSync && this.#log !== null) fdatasyncSync(this.#log);
+    } catch (error) {
+      throw new StoreLost(`its log cannot be synced: ${messageOf(error)}`);
+    }
+  }
+
+  close(): void {
+    this.db.close();
+    if (this.#log !== null) closeSync(this.#log);
   }
 
   /** Leaves the transaction, which SQLite itself may have rolled back already, and what it changed in memory. */
