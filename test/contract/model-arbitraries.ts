@@ -18,7 +18,7 @@ export function command(name: () => string, run: (model: Believed, world: World)
     check: () => true,
     run: async (model, world) => {
       await run(model, world);
-      if (model.current.sweep()) await sweepAll(world);
+      if (model.current.sweep()) await sweepAll(model.current, world);
       await checkAll(model.current, world);
     },
     toString: name,

@@ -2,8 +2,9 @@ import assert from 'node:assert/strict';
 import { EXPIRED, type GroupCounts } from '../../src/engine/storage.ts';
 import type { Delivery, ElementHeaders } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
+import { until } from '../support/until.ts';
 import type { Model, ModelDelivery } from './model.ts';
-import { EVERY_QUEUE, groupsOf, type World } from './model-world.ts';
+import { DEAD_LETTER_QUEUES, EVERY_QUEUE, groupsOf, type World } from './model-world.ts';
 
 /**
  * After how many steps of a history the counts of each group are also read by themselves, which triples the calls of a check.
@@ -31,7 +32,7 @@ export async function checkAll(model: Model, world: World): Promise<void> {
         if (own !== undefined) assert.deepEqual(counts(own), expected, `sizes and next maturity of ${at}`);
         if (group === '') continue;
         const inGroups = whole.groups.get(group);
-        const isEmpty = expected.ready + expected.scheduled + expected.reserved === 0;
+        const isEmpty = elementsOf(expected) === 0;
         assert.deepEqual(inGroups === undefined ? null : counts(inGroups), isEmpty ? null : expected);
       }
     }),
@@ -152,12 +153,24 @@ function headerOf(headers: ElementHeaders, name: string): string {
 export async function passTime(model: Model, { opened }: World, ms: number): Promise<void> {
   await opened.passTime(ms);
   model.reach(opened.now());
-  await sweepAll({ opened });
+  await sweepAll(model, { opened });
 }
 
-/** Sweeps until nothing is due. */
-export async function sweepAll({ opened }: Pick<World, 'opened'>): Promise<void> {
+/**
+ * Sweeps until nothing is due, and until all dead letters have arrived: a Redis cluster sends them to other servers, and no sweep waits
+ * for that.
+ */
+export async function sweepAll(model: Model, { opened }: Pick<World, 'opened'>): Promise<void> {
+  const { storage } = opened.engine;
   let nextAt: number | null;
-  do nextAt = (await opened.engine.storage.sweep()).nextAt;
+  do nextAt = (await storage.sweep()).nextAt;
   while (nextAt !== null && nextAt <= opened.now());
+  for (const queue of DEAD_LETTER_QUEUES) {
+    const expected = elementsOf(model.sizes(queue));
+    await until(async () => elementsOf(await storage.counts(queue)) >= expected);
+  }
+}
+
+function elementsOf({ ready, scheduled, reserved }: GroupCounts): number {
+  return ready + scheduled + reserved;
 }

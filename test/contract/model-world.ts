@@ -25,12 +25,12 @@ export const QUEUES: readonly QueueKey[] = [
   { ns: 'stream', name: 'a' },
   { ns: 'stream', name: 'b' },
 ];
-const LETTER_QUEUES: readonly QueueKey[] = [
+export const DEAD_LETTER_QUEUES: readonly QueueKey[] = [
   { ns: 'jobs', name: 'dead' },
   { ns: 'stream', name: 'dead' },
 ];
 
-export const EVERY_QUEUE: readonly QueueKey[] = [...QUEUES, ...LETTER_QUEUES];
+export const EVERY_QUEUE: readonly QueueKey[] = [...QUEUES, ...DEAD_LETTER_QUEUES];
 
 export const STREAM_GROUPS: readonly string[] = ['g1', 'g2', 'g3'];
 
