@@ -119,7 +119,7 @@ export const SQLITE: readonly Mutant[] = [
   },
   {
     name: 'each reservation has the same token',
-    suite: 'storage model',
+    suite: 'contract',
     edits: [
       inWorker('take.ts', 'TakeTokens.draw(store.tokens);', "new TakeTokens('sameAsOfEachTakeAAAAAA+');"),
     ],
@@ -193,7 +193,7 @@ export const SQLITE: readonly Mutant[] = [
   },
   {
     name: 'remove takes reserved elements',
-    suite: 'storage model',
+    suite: 'contract',
     edits: [
       inWorker('settle.ts', "if (row.leaseUntil !== null) return 'reserved';\n    found.push", 'found.push'),
     ],
@@ -249,7 +249,7 @@ export const SQLITE: readonly Mutant[] = [
   },
   {
     name: 'an uncounted rollback loses its place',
-    suite: 'storage model',
+    suite: 'contract',
     edits: [
       inWorker('settle.ts', 'isReturned ? row.dueAt : store.now', 'isReturned ? store.now : store.now'),
     ],
@@ -261,7 +261,7 @@ export const SQLITE: readonly Mutant[] = [
   },
   {
     name: 'an extended lease ends when it would have ended before',
-    suite: 'storage model',
+    suite: 'contract',
     edits: [inWorker('rows.ts', 'this.#sql.extend.run(until, seq);', 'this.#sql.extend.run(until, -seq);')],
   },
   {
