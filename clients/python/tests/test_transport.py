@@ -186,7 +186,7 @@ Call = Callable[[Any], Any]
 Result = tuple[Any, list[bytes]]
 
 
-def insert_together(server: PortServer, queue: Queue, count: int) -> None:
+def insert_together(server: PortServer, queue: Queue[Any], count: int) -> None:
     """Inserts so many elements at once, each over a connection of its own."""
     server.together = threading.Barrier(count)
     threads = [threading.Thread(target=queue.insert, args=["a"]) for _ in range(count)]
