@@ -350,13 +350,14 @@ describe('The upkeep of a Redis engine', () => {
     await dying.start();
     try {
       for (const leaseMs of [20_000, 2_500]) {
-        await engine.storage.insert(QUEUE, newElements('early', 'late'));
+        await engine.storage.insert(QUEUE, newElements('early', 'popped', 'late'));
         await dying.storage.take(QUEUE, { group: '', count: 1, leaseMs: 2_000 });
         const caught = proxy.catch(QUEUE_CALL, 'held');
         const reserving = dying.storage.take(QUEUE, { group: '', count: 1, leaseMs });
         await caught;
         clock.advance(3_000);
         assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
+        assert.equal((await engine.storage.take(QUEUE, { ...POP, count: 1 })).deliveries.length, 1);
         clock.advance(1_000);
         proxy.release();
         assert.equal((await passGently(own, reserving)).deliveries.length, 1);

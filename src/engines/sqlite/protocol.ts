@@ -255,9 +255,9 @@ export type CallOf<O extends Operation> = readonly [operation: O, ...args: Param
 export interface Reply {
   /** Which calls, if another message has those of the others; null: all. */
   readonly places: readonly number[] | null;
-  /** By the place of the call. */
+  /** Of those calls, in their order. */
   readonly results: readonly unknown[];
-  /** By the index of the call: why it was rejected. */
+  /** By the place of the call: why it was rejected. */
   readonly rejections: ReadonlyMap<number, Rejection> | null;
   readonly bodies: PackedBodies;
 }
