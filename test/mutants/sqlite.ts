@@ -486,8 +486,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/engines/sqlite/client.ts',
-        search: 'const answered = this.#inFlight.splice(0, replies.length);',
-        replace: 'const answered = this.#inFlight.splice(0, replies.length).reverse();',
+        search: 'settle(this.#inFlight[i]?.pending ?? [], reply)',
+        replace: 'settle(this.#inFlight[replies.length - 1 - i]?.pending ?? [], reply)',
       },
     ],
   },

@@ -357,7 +357,7 @@ export class WorkerClient {
 
   #onMessage(message: FromWorker): void {
     if (message.kind === 'replies') this.#onReplies(message.replies);
-    else if (message.kind === 'earlyReplies') this.#settle(this.#inFlight, message.replies);
+    else if (message.kind === 'earlyReplies') this.#settle(message.replies);
     else if (message.kind === 'warn') this.#log.warn(message.fields, message.message);
     else if (message.kind === 'failed') this.#breakDown(message.message, message.uncertain);
     else if (message.kind === 'backedUp') this.#endBackup()?.resolve(message.bytes);
@@ -373,17 +373,17 @@ export class WorkerClient {
   }
 
   #onReplies(replies: readonly Reply[]): void {
-    const answered = this.#inFlight.splice(0, replies.length);
-    for (const { bodies } of answered) this.#inFlightBytes -= bodies.byteLength;
+    this.#settle(replies);
+    for (const { bodies } of this.#inFlight.splice(0, replies.length))
+      this.#inFlightBytes -= bodies.byteLength;
     this.#planFlush();
-    this.#settle(answered, replies);
   }
 
-  #settle(batches: readonly OutgoingBatch[], replies: readonly Reply[]): void {
+  /** @param replies to the first batches in flight */
+  #settle(replies: readonly Reply[]): void {
     try {
-      for (const [i, reply] of replies.entries()) settle(batches[i]?.pending ?? [], reply);
+      for (const [i, reply] of replies.entries()) settle(this.#inFlight[i]?.pending ?? [], reply);
     } catch (error) {
-      if (batches !== this.#inFlight) this.#inFlight.unshift(...batches);
       this.#breakDown(`an answer cannot be read: ${error}`, MAX_IN_FLIGHT);
     }
   }
