@@ -95,14 +95,13 @@ describe('A get that waits behind a response which its client did not read at on
       return harness().opened.engine.storage.insert({ ns: 'N', name }, [large]);
     };
     await store('first');
-    const [reader, other] = [
-      await RawConnection.open(harness().port),
-      await RawConnection.open(harness().port),
-    ];
+    const reader = await RawConnection.open(harness().port);
     reader.send(Buffer.concat([get('first'), get('waits')]));
     await harness().waiting(1);
     // Its timer begins later, and so ends later.
     await store('second');
+    // Opened only now: a connection without a request for 500 ms is closed.
+    const other = await RawConnection.open(harness().port);
     other.socket.pause();
     other.send(get('second'));
     const sizeOf = async (queue: string): Promise<number> =>
