@@ -311,8 +311,15 @@ describe('the sandbox as a service', () => {
       await honest.select([good]);
       order.push('honest');
     }
-    // What ran when an element came was let end, and nothing else went before it.
-    assert.equal(order.join(' ').replaceAll(/check|try/g, 'evil'), 'evil honest evil honest evil honest');
+    // What ran when an element came was let end. One more may go before it in all: the first check, if it took less time
+    // than the honest call that was measured last, as on a machine that is slowed down.
+    const [first, ...later] = order
+      .join(' ')
+      .replaceAll(/check|try/g, 'evil')
+      .split(/ ?honest ?/)
+      .slice(0, 3);
+    assert.match(first ?? '', /^evil( evil)?$/, order.join(' '));
+    assert.deepEqual(later, ['evil', 'evil'], order.join(' '));
     await Promise.all(floods);
   });
 
