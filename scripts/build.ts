@@ -1,14 +1,14 @@
 /**
- * `npm run build`: the server and the client as JavaScript with declarations in `dist`, as the package ships them.
+ * `npm run build -- [FOLDER]`: the server and the client as JavaScript with declarations in FOLDER (`dist`), as the package ships them.
  * The repository itself runs its TypeScript: Node strips types everywhere but below `node_modules`.
  */
 import { execFileSync } from 'node:child_process';
 import { chmodSync, cpSync, existsSync, readdirSync, rmSync } from 'node:fs';
-import { extname, join, relative } from 'node:path';
+import { extname, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
-const DIST = join(ROOT, 'dist');
+const DIST = resolve(process.argv[2] ?? join(ROOT, 'dist'));
 const SOURCE = join(ROOT, 'src');
 /** The console's files, which `npm run build:console` makes. */
 const CONSOLE = 'console';
@@ -17,7 +17,7 @@ const READ_AT_RUN_TIME = new Set(['.lua']);
 
 for (const name of existsSync(DIST) ? readdirSync(DIST) : [])
   if (name !== CONSOLE) rmSync(join(DIST, name), { recursive: true });
-execFileSync('tsc', ['-p', join(ROOT, 'tsconfig.build.json')], {
+execFileSync('tsc', ['-p', join(ROOT, 'tsconfig.build.json'), '--outDir', DIST], {
   stdio: 'inherit',
   shell: process.platform === 'win32',
 });

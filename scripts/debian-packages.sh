@@ -20,6 +20,9 @@ if [ "$(id -u)" -ne 0 ]; then
   exit 1
 fi
 
+# Of several at once, apt refuses all but the first.
+exec 9</var/lib/dpkg
+flock 9
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
 # shellcheck disable=SC2086 # a list of names

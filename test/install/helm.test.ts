@@ -11,7 +11,7 @@ import { installTools } from '../../scripts/install-tools.ts';
 import { Folder } from '../system/program.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
-const CHECKERS = join(import.meta.dirname, 'checkers');
+const CHECKERS = join(import.meta.dirname, 'helm');
 const CHART = join(ROOT, 'ops/helm/quayside');
 const run = promisify(execFile);
 
