@@ -1,5 +1,6 @@
 /**
- * `npm run build -- [FOLDER]`: the server and the client as JavaScript with declarations in FOLDER (`dist`), as the package ships them.
+ * `npm run build -- [FOLDER]`: the server and the client as JavaScript with declarations in `dist`, or in a new FOLDER, as the package
+ * ships them.
  * The repository itself runs its TypeScript: Node strips types everywhere but below `node_modules`.
  */
 import { execFileSync } from 'node:child_process';
@@ -8,15 +9,19 @@ import { extname, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
-const DIST = resolve(process.argv[2] ?? join(ROOT, 'dist'));
+const [, , folder] = process.argv;
+const DIST = resolve(folder ?? join(ROOT, 'dist'));
 const SOURCE = join(ROOT, 'src');
 /** The console's files, which `npm run build:console` makes. */
 const CONSOLE = 'console';
 /** Files that the server reads at run time, in addition to its modules. */
 const READ_AT_RUN_TIME = new Set(['.lua']);
 
-for (const name of existsSync(DIST) ? readdirSync(DIST) : [])
+for (const name of existsSync(DIST) ? readdirSync(DIST) : []) {
+  // Only the folder that is the build's own is emptied.
+  if (folder !== undefined) throw new Error(`${DIST} is not empty: name a folder that does not exist yet.`);
   if (name !== CONSOLE) rmSync(join(DIST, name), { recursive: true });
+}
 execFileSync('tsc', ['-p', join(ROOT, 'tsconfig.build.json'), '--outDir', DIST], {
   stdio: 'inherit',
   shell: process.platform === 'win32',
