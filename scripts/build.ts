@@ -1,5 +1,5 @@
 /**
- * `npm run build -- [FOLDER]`: the server and the client as JavaScript with declarations in `dist`, or in a new FOLDER, as the package
+ * `npm run build -- [FOLDER]`: the server and the client as JavaScript with declarations in `dist`, or in FOLDER, as the package
  * ships them.
  * The repository itself runs its TypeScript: Node strips types everywhere but below `node_modules`.
  */
@@ -17,11 +17,9 @@ const CONSOLE = 'console';
 /** Files that the server reads at run time, in addition to its modules. */
 const READ_AT_RUN_TIME = new Set(['.lua']);
 
-for (const name of existsSync(DIST) ? readdirSync(DIST) : []) {
-  // Only the folder that is the build's own is emptied.
-  if (folder !== undefined) throw new Error(`${DIST} is not empty: name a folder that does not exist yet.`);
+// Only the build's own folder is emptied.
+for (const name of folder === undefined && existsSync(DIST) ? readdirSync(DIST) : [])
   if (name !== CONSOLE) rmSync(join(DIST, name), { recursive: true });
-}
 execFileSync('tsc', ['-p', join(ROOT, 'tsconfig.build.json'), '--outDir', DIST], {
   stdio: 'inherit',
   shell: process.platform === 'win32',

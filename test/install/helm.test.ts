@@ -11,7 +11,7 @@ import { installTools } from '../../scripts/install-tools.ts';
 import { Folder } from '../system/program.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
-const CHECKERS = join(import.meta.dirname, 'helm');
+const TOOLS = join(import.meta.dirname, 'helm');
 const CHART = join(ROOT, 'ops/helm/quayside');
 const run = promisify(execFile);
 
@@ -74,7 +74,7 @@ type Manifest = any;
 
 /** As Helm renders the chart, for each of these values. */
 async function render(requests: readonly object[]): Promise<Rendered[]> {
-  const renderer = spawn('go', ['run', join(import.meta.dirname, 'helm/render.go'), CHART], {
+  const renderer = spawn('go', ['run', join(TOOLS, 'render.go'), CHART], {
     env: { ...process.env, GO111MODULE: 'off', GOPATH: '/usr/share/gocode' },
     stdio: ['pipe', 'pipe', 'inherit'],
   });
@@ -111,7 +111,7 @@ describe('the Helm chart', () => {
       'golang-github-xeipuuv-gojsonschema-dev',
       'golang-k8s-sigs-yaml-dev',
     ]);
-    await installTools(CHECKERS);
+    await installTools(TOOLS);
     folder = await Folder.create();
     const rendered = await render(Object.values(SHAPES));
     shapes = new Map(
@@ -121,7 +121,7 @@ describe('the Helm chart', () => {
   after(() => folder.dispose());
 
   it('has manifests with the fields, and the types of them, that Kubernetes has', async () => {
-    const place = await mkdtemp(join(CHECKERS, 'manifests-'));
+    const place = await mkdtemp(join(TOOLS, 'manifests-'));
     try {
       let source = '';
       for (const [name, manifests] of shapes) {

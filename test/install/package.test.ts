@@ -125,7 +125,6 @@ await quayside.close();
 
   for (const [name, [command = '', ...args]] of Object.entries(RUNTIMES)) {
     it(`has a client that inserts, takes, works and fails in ${name} as in the others`, async () => {
-      const { folder, env } = installed;
       const server: Started = await start('npx', ['--no', 'quayside'], {
         cwd: folder,
         env: { ...env, QUAYSIDE_HTTP__PORT: '0', QUAYSIDE_DATA_DIR: join(folder, name), ...DEAD_LETTERS },
