@@ -1,4 +1,5 @@
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
+import { median } from './scenario.ts';
 
 /**
  * What one batch costs between the main thread and SQLite's worker, by `postMessage` and by a ring in shared memory
@@ -16,6 +17,9 @@ const LOADS = [
   [20, 4],
   [64, 4],
 ] as const;
+
+const LONE_BATCHES = 100;
+const LONE_PAUSE_MS = 20;
 
 const BODY = Buffer.alloc(46, 'x');
 const TYPE = 'application/json';
@@ -116,13 +120,19 @@ function byRing({ requests, replies }: Rings): Way {
   };
 }
 
-async function measure(name: 'messages' | 'ring', calls: number, inFlight: number): Promise<void> {
+type WayName = 'messages' | 'ring';
+
+function open(name: WayName): { worker: Worker; way: Way } {
   const rings: Rings = {
     requests: new SharedArrayBuffer(RING_BYTES),
     replies: new SharedArrayBuffer(RING_BYTES),
   };
   const worker = new Worker(new URL(import.meta.url), { workerData: { name, ...rings } });
-  const way = name === 'messages' ? byMessages(worker) : byRing(rings);
+  return { worker, way: name === 'messages' ? byMessages(worker) : byRing(rings) };
+}
+
+async function measure(name: WayName, calls: number, inFlight: number): Promise<void> {
+  const { worker, way } = open(name);
   let done = 0;
   let isOver = false;
   way.start(() => {
@@ -141,6 +151,35 @@ async function measure(name: 'messages' | 'ring', calls: number, inFlight: numbe
   await worker.terminate();
   console.log(
     `${name}, ${calls} calls, ${inFlight} in flight: ${rate} batches/s, ${cost} µs of the main thread each`,
+  );
+}
+
+/** What both threads take of a processor while nothing is sent, and how long a batch of one call takes that comes alone. */
+async function measureIdle(name: WayName): Promise<void> {
+  const { worker, way } = open(name);
+  let onReply = (): void => {};
+  way.start(() => onReply());
+  const roundTrip = async (): Promise<number> => {
+    const from = performance.now();
+    await new Promise<void>((resolve) => {
+      onReply = resolve;
+      way.send(1);
+    });
+    return performance.now() - from;
+  };
+  await roundTrip();
+  await new Promise((resolve) => setTimeout(resolve, WARM_UP_MS));
+  const before = process.cpuUsage();
+  await new Promise((resolve) => setTimeout(resolve, MEASURED_MS));
+  const { user, system } = process.cpuUsage(before);
+  const times: number[] = [];
+  for (let batch = 0; batch < LONE_BATCHES; batch += 1) {
+    await new Promise((resolve) => setTimeout(resolve, LONE_PAUSE_MS));
+    times.push(await roundTrip());
+  }
+  await worker.terminate();
+  console.log(
+    `${name}, idle: ${Math.round((user + system) / (MEASURED_MS / 1000))} µs of a processor each second; a lone batch is back after ${Math.round(median(times) * 1000)} µs`,
   );
 }
 
@@ -187,6 +226,10 @@ function serveRing({ requests, replies }: Rings): void {
 }
 
 if (isMainThread) {
+  for (let round = 0; round < ROUNDS; round += 1) {
+    await measureIdle('messages');
+    await measureIdle('ring');
+  }
   for (const [calls, inFlight] of LOADS) {
     for (let round = 0; round < ROUNDS; round += 1) {
       await measure('messages', calls, inFlight);

@@ -6,6 +6,7 @@ import { hashPassword, looksLikeHash } from '../access/password.ts';
 import { newAdministrator, UsersFileError } from '../access/users-file.ts';
 import { editUser, type UserMembers, UsersNotEditable, usersInFile } from '../config/edit-users.ts';
 import { ConfigError, type LoadedConfig } from '../config/load.ts';
+import { FileLocked, whileLocked } from '../util/files.ts';
 import { isRecord } from '../util/is-record.ts';
 import { messageOf } from '../util/message-of.ts';
 import { quote } from '../util/quote.ts';
@@ -56,16 +57,20 @@ export async function changeUser(
   const { name, verb } = change;
   try {
     const before = await load();
-    const user = userToChange(await findStore(before, configFile), change);
-    const members = await membersOf(change, user, before, passwords);
-    // Others may have changed users while the password was typed.
-    const loaded = await load();
-    const store = await findStore(loaded, configFile);
-    userToChange(store, change);
-    await store.edit(name, members);
-    return `User ${name} ${DONE[verb]} ${store.path}. ${reloadHint(loaded)}\n`;
+    const found = await findStore(before, configFile);
+    const members = await membersOf(change, userToChange(found, change), before, passwords);
+    return await whileLocked(found.path, async () => {
+      // Others may have changed users while the password was typed.
+      const loaded = await load();
+      const store = await findStore(loaded, configFile);
+      userToChange(store, change);
+      await store.edit(name, members);
+      return `User ${name} ${DONE[verb]} ${store.path}. ${reloadHint(loaded)}\n`;
+    });
   } catch (error) {
-    if (error instanceof UsersNotEditable) throw new CommandFailed(error.message);
+    if (error instanceof UsersNotEditable || error instanceof FileLocked) {
+      throw new CommandFailed(error.message);
+    }
     const { code, message } = error as NodeJS.ErrnoException;
     throw code === undefined ? error : new CommandFailed(message);
   }

@@ -12,6 +12,7 @@ import {
 } from 'node:fs';
 import { type FileHandle, open, realpath, rename, rm, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 
 // What Node's own calls on files do not do well enough.
 
@@ -142,6 +143,51 @@ export async function rewriteFile(path: string, content: string): Promise<void> 
     await rename(draft, target);
   } catch (error) {
     await rm(draft, { force: true });
+    throw error;
+  }
+}
+
+/** How long one waits for others who change the same file, each of them for milliseconds. */
+const LOCK_WAIT_MS = 10_000;
+const LOCK_RETRY_MS = 20;
+
+/** A file that another process is changing, or that one which was killed left locked. */
+export class FileLocked extends Error {}
+
+/**
+ * Runs what reads a file and then replaces it, while no other process does so by this function. The lock is a file beside it, as those of
+ * git are. One that a killed process left is removed by hand: nothing tells it for certain from one that is held.
+ * @throws FileLocked if the lock is not free in time; Error of the system
+ */
+export async function whileLocked<T>(
+  path: string,
+  run: () => Promise<T>,
+  waitMs: number = LOCK_WAIT_MS,
+): Promise<T> {
+  const target = await realpath(path);
+  const lock = `${target}.lock`;
+  for (let leftMs = waitMs; !(await isCreated(lock)); leftMs -= LOCK_RETRY_MS) {
+    if (leftMs <= 0) {
+      throw new FileLocked(
+        `Another command is changing ${target}. If none runs, one was killed: remove ${lock}, and try again.`,
+      );
+    }
+    await delay(LOCK_RETRY_MS);
+  }
+  try {
+    return await run();
+  } finally {
+    await rm(lock, { force: true });
+  }
+}
+
+/** False if it exists already. @throws Error of the system */
+async function isCreated(path: string): Promise<boolean> {
+  try {
+    await (await open(path, 'wx', PRIVATE_MODE)).close();
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
     throw error;
   }
 }

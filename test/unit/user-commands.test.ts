@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { chmod, mkdtemp, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises';
+import { chmod, mkdtemp, readdir, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { PassThrough, Readable } from 'node:stream';
@@ -7,6 +7,7 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import { CommandFailed } from '../../src/app/command-line.ts';
 import { changeUser, listUsers, type UserChange } from '../../src/app/user-commands.ts';
 import { loadConfig } from '../../src/config/load.ts';
+import { FileLocked, whileLocked } from '../../src/util/files.ts';
 
 const HASH = '$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHRzYWx0$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNo';
 const YAML = `# who may do what
@@ -130,6 +131,41 @@ describe('quayside user', () => {
       assert.equal(await listUsers(path, await load({}, path), true), `${before}slow  N=read\n`);
     });
   }
+
+  for (const [where, configFile] of [
+    ['users.json', null],
+    ['the configuration file', 'q.yaml'],
+  ] as const) {
+    it(`loses no change of ${where} when several commands run at once`, async () => {
+      const names = Array.from({ length: 8 }, (_, index) => `user${index}`);
+      const users = Object.fromEntries(names.map((name) => [name, { password: HASH, rights: { N: ['read'] } }]));
+      await writeFile(join(folder, 'users.json'), JSON.stringify(users));
+      await writeFile(file, JSON.stringify({ http: { users }, namespaces: { N: { url: 'sqlite:N.db' } } }));
+      const path = configFile && join(folder, configFile);
+      await Promise.all(
+        names.map((name) =>
+          run({ verb: 'rights', name, rights: { N: ['browse'] }, maskBodies: false }, {}, path),
+        ),
+      );
+      const lines = names.map((name) => `${name}  N=browse\n`).join('');
+      assert.equal(await listUsers(path, await load({}, path), true), lines);
+      assert.deepEqual((await readdir(folder)).sort(), ['q.yaml', 'users.json']);
+    });
+  }
+
+  it('names the lock that a killed command left', async () => {
+    await writeFile(file, YAML);
+    await writeFile(`${file}.lock`, '');
+    await assert.rejects(
+      whileLocked(file, () => Promise.reject(new Error('it ran all the same')), 0),
+      new FileLocked(
+        `Another command is changing ${file}. If none runs, one was killed: remove ${file}.lock, and try again.`,
+      ),
+    );
+    const waiting = run(add('bob'));
+    await rm(`${file}.lock`);
+    assert.match(await waiting, /^User bob was added/);
+  });
 
   it('changes nothing that it cannot, and says why', async () => {
     const cases: readonly (readonly [UserChange, RegExp, { yaml?: string; env?: object }?])[] = [
