@@ -1,7 +1,8 @@
 /**
- * `npm run bench:versus -- REVISION [scenario…] [--rounds N] [--least RATIO] [--lines] [--sync-us N]`: runs scenarios of
- * this tree and of an earlier commit in turn, A B A B …, and prints for each figure how its ratio changed. 1 is unchanged,
- * 2 is twice as good. Exit code 1 if a figure came below `--least` (0.95), or has no counterpart since its scenario failed.
+ * `npm run bench:versus -- REVISION [scenario…] [--rounds N] [--least RATIO] [--lines] [--sync-us N]`: runs scenarios
+ * of this tree and of an earlier commit in turn, A B A B …, and prints for each figure how its ratio changed. 1 is
+ * unchanged, 2 is twice as good. Exit code 1 if a figure came below `--least` (0.95), or has no counterpart since its
+ * scenario failed.
  *
  * `--lines` prints every line as well, with the absolute figures: a ratio also falls if its reference became faster.
  *

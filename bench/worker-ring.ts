@@ -154,7 +154,9 @@ async function measure(name: WayName, calls: number, inFlight: number): Promise<
   );
 }
 
-/** What both threads take of a processor while nothing is sent, and how long a batch of one call takes that comes alone. */
+/**
+ * What both threads take of a processor while nothing is sent, and how long a batch of one call takes that comes alone.
+ */
 async function measureIdle(name: WayName): Promise<void> {
   const { worker, way } = open(name);
   let onReply = (): void => {};

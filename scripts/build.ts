@@ -1,6 +1,6 @@
 /**
- * `npm run build -- [FOLDER]`: the server and the client as JavaScript with declarations in `dist`, or in FOLDER, as the package
- * ships them.
+ * `npm run build -- [FOLDER]`: the server and the client as JavaScript with declarations in `dist`, or in FOLDER, as
+ * the package ships them.
  * The repository itself runs its TypeScript: Node strips types everywhere but below `node_modules`.
  */
 import { execFileSync } from 'node:child_process';

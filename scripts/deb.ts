@@ -1,6 +1,6 @@
 /**
- * `npm run deb -- [FOLDER] [--revision N]`: a Debian package of this tree with its Node in it, written into FOLDER (`.`). It needs
- * `npm ci` and dpkg-deb. The architecture is this machine's.
+ * `npm run deb -- [FOLDER] [--revision N]`: a Debian package of this tree with its Node in it, written into FOLDER
+ * (`.`). It needs `npm ci` and dpkg-deb. The architecture is this machine's.
  */
 import { execFileSync } from 'node:child_process';
 import {

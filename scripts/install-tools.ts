@@ -6,8 +6,8 @@ import { promisify } from 'node:util';
 const run = promisify(execFile);
 
 /**
- * Installs what the lock file of a folder names, unless it is installed. For tools that the server does not need, so that
- * `npm ci` of the project does not bring them.
+ * Installs what the lock file of a folder names, unless it is installed. For tools that the server does not need, so
+ * that `npm ci` of the project does not bring them.
  */
 export async function installTools(folder: string): Promise<void> {
   const lock = join(folder, 'package-lock.json');

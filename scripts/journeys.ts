@@ -1,8 +1,9 @@
 /**
- * `node scripts/journeys.ts [--functions] [--cold]`: runs three requests against a real server on SQLite and prints how many
- * files and functions of `src` each of them needs, counted by V8 coverage in the main thread and in each worker thread. Each is
- * run three times, and what all of them call is counted: timers that happen to fire in one of them are not part of a journey.
- * `--functions` prints their names, `--cold` counts the first request of its kind instead of the second.
+ * `node scripts/journeys.ts [--functions] [--cold]`: runs three requests against a real server on SQLite and prints how
+ * many files and functions of `src` each of them needs, counted by V8 coverage in the main thread and in each worker
+ * thread. Each is run three times, and what all of them call is counted: timers that happen to fire in one of them are
+ * not part of a journey. `--functions` prints their names, `--cold` counts the first request of its kind instead of the
+ * second.
  */
 import { parseArgs } from 'node:util';
 import { ServerProcess } from '../test/support/server-process.ts';

@@ -1,6 +1,6 @@
 /**
- * `npm run docs:reference` writes the pages of `docs/reference` that come from the code: the routes, the errors and the commands, and
- * the table of options in `configuration.md`. A test compares them with the code.
+ * `npm run docs:reference` writes the pages of `docs/reference` that come from the code: the routes, the errors and the
+ * commands, and the table of options in `configuration.md`. A test compares them with the code.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import type { Command } from 'commander';

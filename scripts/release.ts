@@ -1,6 +1,7 @@
 /**
- * `npm run release`: checks that this tree can be released, and builds what is published into `release/`. `npm run release -- --check`
- * ends after the checks that take no time. It publishes nothing: docs/internals/release.md has the steps before and after it.
+ * `npm run release`: checks that this tree can be released, and builds what is published into `release/`.
+ * `npm run release -- --check` ends after the checks that take no time. It publishes nothing: docs/internals/release.md
+ * has the steps before and after it.
  */
 import { execFileSync, spawnSync } from 'node:child_process';
 import { hash } from 'node:crypto';

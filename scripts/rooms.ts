@@ -1,7 +1,8 @@
 /**
- * `node scripts/rooms.ts [--words] [--cuts]`: prints the size of each folder of `src`: lines, files, exports, exports that one other
- * file uses, import cycles, and how often `WORDS` occur, which are no longer used: the code and its pages have the words of
- * `docs/glossary.md` instead. `--words` prints where each word occurs, `--cuts` which file uses which exports of another alone.
+ * `node scripts/rooms.ts [--words] [--cuts]`: prints the size of each folder of `src`: lines, files, exports, exports
+ * that one other file uses, import cycles, and how often `WORDS` occur, which are no longer used: the code and its
+ * pages have the words of `docs/glossary.md` instead. `--words` prints where each word occurs, `--cuts` which file uses
+ * which exports of another alone.
  *
  * An export with one user is a cut through one subject: the two files may belong together.
  */
@@ -12,7 +13,10 @@ import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
-/** Whole words and parts of identifiers, in any case. Words of the field are `letter` in "dead letter" and `flight` in "in flight". */
+/**
+ * Whole words and parts of identifiers, in any case. Words of the field are `letter` in "dead letter" and `flight` in
+ * "in flight".
+ */
 const WORDS =
   'lane flight parcel courier cargo carrier errand tally lapse farewell greeting bye ear hear hears told whoever anew meanwhile beside putOff giveBack putBack handout wayOut breach deafen asker stray readings toldOnce letter'.split(
     ' ',

@@ -1,6 +1,6 @@
 /**
- * `npm run sbom -- [FILE]`: the bill of materials (CycloneDX, JSON) of what the server needs at run time, optional drivers and the pinned
- * Node included, from the lock file. Needs no network. Without FILE it goes to standard output.
+ * `npm run sbom -- [FILE]`: the bill of materials (CycloneDX, JSON) of what the server needs at run time, optional
+ * drivers and the pinned Node included, from the lock file. Needs no network. Without FILE it goes to standard output.
  */
 import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
@@ -30,8 +30,8 @@ interface LockFile {
 }
 
 /**
- * What `npm sbom` says of all packages, without those that are for development alone. Its own `--omit dev` leaves out packages
- * that both need, such as `yaml`.
+ * What `npm sbom` says of all packages, without those that are for development alone. Its own `--omit dev` leaves out
+ * packages that both need, such as `yaml`.
  */
 export function billOfMaterials(): BillOfMaterials {
   const args = ['sbom', '--sbom-format', 'cyclonedx', '--package-lock-only'];

@@ -1,15 +1,17 @@
 /**
  * `node scripts/test-times.ts [FILE…]`: runs the files of `npm test` one after another, on the servers that a whole run
  * shares, and prints for each the processor time and the time that passed, the costliest first. The sum of processor
- * time is what decides how long `npm test` takes on few cores. On a busy machine it comes out larger, up to one and a half
- * times as large was seen: compare two states in turn, not with figures of another hour.
+ * time is what decides how long `npm test` takes on few cores. On a busy machine it comes out larger, up to one and a
+ * half times as large was seen: compare two states in turn, not with figures of another hour.
  *
- * Of Chromium it counts less than half: what a page used is lost when the browser ends its process. `perf stat -e task-clock` has it.
+ * Of Chromium it counts less than half: what a page used is lost when the browser ends its process.
+ * `perf stat -e task-clock` has it.
  *
  * The output of a file that failed stands above its line.
  *
- * A file of `test/groups/` stands for the files of its folder, which run singly here: each then loads its modules itself,
- * about half a second that it does not need in `npm test`. Named as an argument, a file of `test/groups/` runs as it does there.
+ * A file of `test/groups/` stands for the files of its folder, which run singly here: each then loads its modules
+ * itself, about half a second that it does not need in `npm test`. Named as an argument, a file of `test/groups/` runs
+ * as it does there.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -31,8 +33,8 @@ interface Times {
 
 const { scripts } = JSON.parse(readFileSync(`${ROOT}package.json`, 'utf8'));
 /**
- * What stands before `--test` there. One is for V8: with the small heap that it begins with, it marks all of the heap about every second
- * of a long test process, a tenth of its processor time.
+ * What stands before `--test` there. One is for V8: with the small heap that it begins with, it marks all of the heap
+ * about every second of a long test process, a tenth of its processor time.
  */
 const FLAGS = scripts.test.split(' --test ')[0].split(' ').slice(1);
 

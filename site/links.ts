@@ -23,8 +23,8 @@ interface Token {
 }
 
 /**
- * Links of the pages are paths between files, as a reader of the repository needs them. On the site some pages have another
- * path: a `README.md` is the index of its folder, and pages from outside of `docs` stand at the top.
+ * Links of the pages are paths between files, as a reader of the repository needs them. On the site some pages have
+ * another path: a `README.md` is the index of its folder, and pages from outside of `docs` stand at the top.
  */
 export function siteLinks(md: MarkdownIt, root: string): void {
   md.core.ruler.push('site-links', ({ tokens, env }) => {

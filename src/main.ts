@@ -72,7 +72,8 @@ async function run(command: ServerCommand, version: string): Promise<number> {
       return hasErrors ? EXIT.failed : code;
     }
     case 'serve': {
-      // Nothing else takes SIGHUP before the server does, nor after it has stopped: it would end the process, which systemd counts as a success.
+      // Nothing else takes SIGHUP before the server does, nor after it has stopped: it would end the process, which
+      // systemd counts as a success.
       let isReloadRequested = false;
       process.on('SIGHUP', () => {
         isReloadRequested = true;

@@ -138,6 +138,9 @@ interface SourceFile {
   readonly imports: readonly Import[];
 }
 
+/** Columns. The formatter leaves comments as they are. */
+const COMMENT_WIDTH = 120;
+
 const SOURCES = filesUnder('src').map(readSource);
 
 describe('The source', () => {
@@ -160,6 +163,16 @@ describe('The source', () => {
 
   it('has no file that needs itself', () => {
     assert.deepEqual(cycles(SOURCES), []);
+  });
+
+  it('has no comment that is wider than 120 columns', () => {
+    const wide = SOURCES.flatMap(({ path }) =>
+      readFileSync(join(ROOT, path), 'utf8')
+        .split('\n')
+        .filter((line) => /^\s*(\/\/|\/?\*)/.test(line) && line.length > COMMENT_WIDTH)
+        .map((line) => `${path}: ${line.trim()}`),
+    );
+    assert.deepEqual(wide, []);
   });
 
   it('keeps exits, time, randomness and output in their places', () => {

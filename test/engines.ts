@@ -56,17 +56,20 @@ export const ENGINES: readonly EngineUnderTest[] = [
 ];
 
 /**
- * For the contract of storage, hundreds of tests. The other modes, which differ in one setting or in how the server is found, go
- * through the model in any case; `npm run test:long` has every one.
+ * For the contract of storage, hundreds of tests. The other modes, which differ in one setting or in how the server is
+ * found, go through the model in any case; `npm run test:long` has every one.
  */
 export const CONTRACT_ENGINES: readonly EngineUnderTest[] =
   process.env.CONTRACT === 'whole' ? ENGINES : [SQLITE, MEMORY_SQLITE, REDIS, REDIS_CLUSTER, POSTGRES];
 
 /**
- * One mode of each engine, for suites of what stands on top of storage: the modes of an engine differ below its port, and the
- * model runs on every one.
+ * One mode of each engine, for suites of what stands on top of storage: the modes of an engine differ below its port,
+ * and the model runs on every one.
  */
 export const MAIN_ENGINES: readonly EngineUnderTest[] = [MEMORY_SQLITE, REDIS, POSTGRES];
 
-/** In addition a Redis cluster, for suites that change two queues in one call: in other slots that goes through the outbox. */
+/**
+ * In addition a Redis cluster, for suites that change two queues in one call: in other slots that goes through the
+ * outbox.
+ */
 export const MAIN_ENGINES_AND_CLUSTER: readonly EngineUnderTest[] = [...MAIN_ENGINES, REDIS_CLUSTER];

@@ -85,7 +85,10 @@ export class ConsoleBrowser {
   }
 }
 
-/** Makes `scrollOn()` in a page: it scrolls the longest part of it further, or back from its end; undefined if nothing scrolls. */
+/**
+ * Makes `scrollOn()` in a page: it scrolls the longest part of it further, or back from its end; undefined if nothing
+ * scrolls.
+ */
 const SCROLL = `(() => {
   const all = [document.scrollingElement, ...document.querySelectorAll('.table-frame, .scrolls')];
   const room = (one) => one.scrollHeight - one.clientHeight;

@@ -1,6 +1,7 @@
 /**
- * What so many open consoles ask a server for, in a process of its own: `node console-clients.ts <JSON of ConsoleClientsTarget>`.
- * Speaks through {@link Helper}: ready, then one answer for each request.
+ * What so many open consoles ask a server for, in a process of its own:
+ * `node console-clients.ts <JSON of ConsoleClientsTarget>`. Speaks through {@link Helper}: ready, then one answer for
+ * each request.
  */
 import { request as httpRequest } from 'node:http';
 import { QueueClient } from '../../test/support/http-client.ts';
@@ -10,8 +11,8 @@ export interface ConsoleClientsTarget {
 }
 
 /**
- * - `open`: so many consoles, each of which has the full picture when this is answered. Every second one shows the overview, the
- *   others a page of the list of queues.
+ * - `open`: so many consoles, each of which has the full picture when this is answered. Every second one shows the
+ *   overview, the others a page of the list of queues.
  * - `close`: all of them. Answered with what they were sent.
  */
 export type ConsoleClientsRequest =

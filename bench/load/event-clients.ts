@@ -1,6 +1,6 @@
 /**
- * Clients that listen for events and read everything, in a process of its own: `node event-clients.ts <port>`. Speaks through
- * {@link Helper}: ready, then one answer for each request.
+ * Clients that listen for events and read everything, in a process of its own: `node event-clients.ts <port>`. Speaks
+ * through {@link Helper}: ready, then one answer for each request.
  */
 import { connect, type Socket } from 'node:net';
 import { AUTHORIZATION } from '../quayside.ts';

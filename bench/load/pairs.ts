@@ -43,7 +43,8 @@ export function runReserveCommit(load: PairLoad): Promise<LoadResult> {
 const RECEIPT = /"id":"([^"]+)".*?"lease":"([^"]+)"/g;
 
 /**
- * Takes so many elements with reserve, then commits all of them under their tokens. Counts elements; `atMost` is of elements, too.
+ * Takes so many elements with reserve, then commits all of them under their tokens. Counts elements; `atMost` is of
+ * elements, too.
  * @throws Error where any request failed
  */
 export async function runTakeSettle(load: PairLoad, count: number): Promise<LoadResult> {

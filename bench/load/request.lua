@@ -1,5 +1,5 @@
--- Sends one constant request. Arguments: how many at most (0: no bound), method, body, then header names and values in turn.
--- wrk reports the whole duration even if its thread stopped early, so a bounded load takes its own time.
+-- Sends one constant request. Arguments: how many at most (0: no bound), method, body, then header names and values in
+-- turn. wrk reports the whole duration even if its thread stopped early, so a bounded load takes its own time.
 local ffi = require('ffi')
 ffi.cdef('struct moment { long seconds; long nanoseconds; }; int clock_gettime(int clock, struct moment *moment);')
 local CLOCK_MONOTONIC = 1

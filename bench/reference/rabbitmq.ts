@@ -12,7 +12,10 @@ const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import
 const PROGRAM = '/usr/lib/rabbitmq/bin/rabbitmq-server';
 const START_MS = 60_000;
 
-/** A RabbitMQ of its own, in a temporary folder and on free ports: Debian's, with its plugins for STOMP, AMQP 1.0 and shovels. */
+/**
+ * A RabbitMQ of its own, in a temporary folder and on free ports: Debian's, with its plugins for STOMP, AMQP 1.0 and
+ * shovels.
+ */
 export class RabbitServer {
   readonly stompPort: number;
   /** AMQP 0.9.1 and 1.0. */

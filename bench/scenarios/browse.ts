@@ -18,7 +18,9 @@ const ALONE_MS = 10_000;
 const SAMPLE_MS = 20;
 const MIB = 1_048_576;
 
-/** Looks through a queue on SQLite with a selector of a header: elements a second, memory, and what other requests wait. */
+/**
+ * Looks through a queue on SQLite with a selector of a header: elements a second, memory, and what other requests wait.
+ */
 export const browse: Scenario = {
   name: 'browse',
   async run(context) {

@@ -38,7 +38,9 @@ const REPLAY = `
     source.dispatchEvent(new MessageEvent('queues', { data: JSON.stringify(changed) }));
   };`;
 
-/** The memory of a tab during an hour of updates. The tab's clock is moved on, so that the hour takes a minute or two. */
+/**
+ * The memory of a tab during an hour of updates. The tab's clock is moved on, so that the hour takes a minute or two.
+ */
 export const consoleMemory: Scenario = {
   name: 'console-memory',
   async run(context) {

@@ -12,8 +12,8 @@ const START_AT_ONCE = 2;
 const CONTENT_MS = 1_000;
 
 /**
- * The overview of 50 nodes: 50 real server processes on one Redis, which is what a namespace on SQLite cannot have. Nothing but the
- * console uses them: they share the machine with the browser.
+ * The overview of 50 nodes: 50 real server processes on one Redis, which is what a namespace on SQLite cannot have.
+ * Nothing but the console uses them: they share the machine with the browser.
  */
 export const consoleNodes: Scenario = {
   name: 'console-nodes',

@@ -32,7 +32,10 @@ const FIRST_LOAD_BYTES = 40 * 1024;
 const SCRIPT_MS = 400;
 const SLOWDOWN = 4;
 
-/** The console in Chromium in front of a server with 10,000 queues, a million elements in one of them, and 200 exchanges. */
+/**
+ * The console in Chromium in front of a server with 10,000 queues, a million elements in one of them, and 200
+ * exchanges.
+ */
 export const consolePages: Scenario = {
   name: 'console',
   async run(context) {

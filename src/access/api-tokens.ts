@@ -91,8 +91,8 @@ export function bearerToken(authorization: string): string | null {
 }
 
 /**
- * API tokens: random credentials that stand for a user with all or some of the user's rights. They are definitions of the
- * engines, so all nodes of an engine know them (ADR 19).
+ * API tokens: random credentials that stand for a user with all or some of the user's rights. They are definitions of
+ * the engines, so all nodes of an engine know them (ADR 19).
  */
 export class ApiTokens implements Service {
   readonly #options: ApiTokensOptions;
@@ -108,7 +108,10 @@ export class ApiTokens implements Service {
       new QuaysideError('overloaded', 'Too many tokens of this user are being created; retry later.'),
   });
   #onEnded: () => void = () => {};
-  /** Whether it is called at the end of this turn: for all tokens of a user who was removed, sessions are looked at once. */
+  /**
+   * Whether it is called at the end of this turn: for all tokens of a user who was removed, sessions are looked at
+   * once.
+   */
   #isEndNoted = false;
   /** The reading of all tokens that has begun, and the one that begins after it. */
   #reading: Promise<void> | null = null;
@@ -163,7 +166,8 @@ export class ApiTokens implements Service {
 
   /**
    * Creates a token of a user; its rights were checked. Resolves when it is stored. `secret` is not kept anywhere.
-   * @throws QuaysideError `too-many-tokens`, `overloaded`; `unauthorized` if the user is removed in the meantime; and as `Definitions.put`
+   * @throws QuaysideError `too-many-tokens`, `overloaded`; `unauthorized` if the user is removed in the meantime; and
+   * as `Definitions.put`
    */
   create(owner: User, token: NewToken): Promise<CreatedToken> {
     return this.#creations.run(owner.name, () => this.#create(owner, token));
@@ -235,8 +239,8 @@ export class ApiTokens implements Service {
   }
 
   /**
-   * Revokes the tokens of users who were removed, on all nodes: this one knows of the users no more, others may not have read that
-   * yet. Resolves after a try; what fails is tried again.
+   * Revokes the tokens of users who were removed, on all nodes: this one knows of the users no more, others may not
+   * have read that yet. Resolves after a try; what fails is tried again.
    */
   async revokeOf(owners: readonly string[]): Promise<void> {
     const removed = new Set(owners);
@@ -281,8 +285,8 @@ export class ApiTokens implements Service {
   }
 
   /**
-   * Reads the tokens of all engines again if this may be one that another node created just now: the signal of that may come
-   * later than its first use. Those of an engine that is unavailable stay as they are. Many calls share a reading.
+   * Reads the tokens of all engines again if this may be one that another node created just now: the signal of that may
+   * come later than its first use. Those of an engine that is unavailable stay as they are. Many calls share a reading.
    * @returns whether it did
    */
   async refresh(secret: string): Promise<boolean> {
@@ -471,8 +475,8 @@ function recordOf(id: string, { stored, lastUsedAt }: TokenEntry): TokenRecord {
 }
 
 /**
- * A fast hash is enough: nobody can try 2^256 tokens, however fast, so the work factor that protects passwords, which people
- * choose, would only cost time with each request.
+ * A fast hash is enough: nobody can try 2^256 tokens, however fast, so the work factor that protects passwords, which
+ * people choose, would only cost time with each request.
  */
 function digestOf(secret: string): string {
   return hash('sha256', secret, 'base64url');

@@ -6,8 +6,8 @@ const SHARE = 0.9;
 const GUARANTEED_SHARE = 0.01;
 
 /**
- * Counts the connections of a front end by the users that logged in on them. Logged in are fewer than may be connected, so that a
- * user who has no connection gets one, whatever another has.
+ * Counts the connections of a front end by the users that logged in on them. Logged in are fewer than may be connected,
+ * so that a user who has no connection gets one, whatever another has.
  */
 export function connectionLimit(protocol: string, maxSockets: number): UserLimit {
   const maxLoggedIn = Math.ceil(SHARE * maxSockets);

@@ -15,7 +15,9 @@ import type { User } from './user.ts';
 
 /** A token is replaced when it is this old, or a tenth of the idle time if that is less: not with each request. */
 const MAX_RENEW_MS = 60_000;
-/** Sessions whose last use is remembered, for their users to see; a further one replaces the one that was seen first. */
+/**
+ * Sessions whose last use is remembered, for their users to see; a further one replaces the one that was seen first.
+ */
 const MAX_SEEN = 10_000;
 const ID_BYTES = 16;
 /** A longer token is none of ours: a user name has at most 256 bytes. */
@@ -89,9 +91,9 @@ interface Claims {
 }
 
 /**
- * Sessions of the console: signed tokens instead of a table, so that every node with the same secret accepts them (ADR 17).
- * The key of a user's tokens depends on the stored password: another password ends the user's sessions. What ends them before
- * their time is in `EndedSessions`.
+ * Sessions of the console: signed tokens instead of a table, so that every node with the same secret accepts them (ADR
+ * 17). The key of a user's tokens depends on the stored password: another password ends the user's sessions. What ends
+ * them before their time is in `EndedSessions`.
  */
 export class ConsoleSessions {
   readonly #options: ConsoleSessionOptions;
@@ -111,8 +113,8 @@ export class ConsoleSessions {
   }
 
   /**
-   * A new session of a user who has just proved who they are; `renewedToken` is its cookie. Null if the user is gone, or
-   * logged in with an API token: the session would have the rights of the user.
+   * A new session of a user who has just proved who they are; `renewedToken` is its cookie. Null if the user is gone,
+   * or logged in with an API token: the session would have the rights of the user.
    */
   open(user: User, origin: SessionOrigin): ConsoleSession | null {
     const account = this.#options.accountNamed(user.name);
@@ -138,7 +140,8 @@ export class ConsoleSessions {
   }
 
   /**
-   * Signs out: this node accepts no token of the session any more, and others as soon as they know. Resolves when it is stored.
+   * Signs out: this node accepts no token of the session any more, and others as soon as they know. Resolves when it is
+   * stored.
    * @throws QuaysideError as `EndedSessions.end`
    */
   async end(token: string): Promise<void> {
@@ -165,8 +168,8 @@ export class ConsoleSessions {
   }
 
   /**
-   * The password of an account counts no more, or its user is gone: its sessions end for good, also on nodes that have not read
-   * that yet, and if the same user and password are configured again.
+   * The password of an account counts no more, or its user is gone: its sessions end for good, also on nodes that have
+   * not read that yet, and if the same user and password are configured again.
    * @throws QuaysideError as `EndedSessions.end`
    */
   async endPassword(account: Account): Promise<void> {
@@ -195,7 +198,8 @@ export class ConsoleSessions {
 
   async #end(name: string, id: string, startedAt: number | null): Promise<void> {
     const { ended, secret } = this.#options;
-    // Without a secret that nodes share, a session that this node has served is its own, and so is any if it shares no engine.
+    // Without a secret that nodes share, a session that this node has served is its own, and so is any if it shares no
+    // engine.
     if (secret === null && (this.#seen.has(id) || !ended.isShared)) ended.endHere(name, id, startedAt);
     else await ended.end(name, id, startedAt);
   }
@@ -223,8 +227,8 @@ export class ConsoleSessions {
   }
 
   /**
-   * Calls `run` once, when the session of a token is ended on any node, or has lasted as long as one may: for responses that do not
-   * end by themselves.
+   * Calls `run` once, when the session of a token is ended on any node, or has lasted as long as one may: for responses
+   * that do not end by themselves.
    * @returns a function that prevents it
    */
   onEnd(token: string, run: () => void): () => void {
@@ -296,7 +300,10 @@ function sign(key: Buffer, text: string): string {
   return createHmac('sha256', key).update(text).digest('base64url');
 }
 
-/** Names the password of a key in what is stored. Neither the key nor the password can be found from it without `secret`. */
+/**
+ * Names the password of a key in what is stored. Neither the key nor the password can be found from it without
+ * `secret`.
+ */
 function passwordMark(key: Buffer): string {
   return sign(key, 'password');
 }
@@ -328,7 +335,9 @@ const MAX_SESSION_MS = 12 * 3_600_000;
 /** Sessions, and passwords, that are remembered one by one for a user. More are remembered by a moment for all. */
 const MAX_PER_USER = 100;
 const STORE_AGAIN_MS = 1_000;
-/** How far the clocks of two nodes may be apart: a session that began just now on another node may seem to begin later. */
+/**
+ * How far the clocks of two nodes may be apart: a session that began just now on another node may seem to begin later.
+ */
 const CLOCK_SKEW_MS = 60_000;
 
 /** What says whether a session of the console has ended before its time. */
@@ -368,8 +377,9 @@ interface EndedSessionsOptions {
 }
 
 /**
- * Ends of sessions of the console that come before their time: sign-outs and passwords that do not count any more. They are
- * definitions of the engines, so that all nodes know them (ADR 17). One definition for each user, which nodes merge.
+ * Ends of sessions of the console that come before their time: sign-outs and passwords that do not count any more. They
+ * are definitions of the engines, so that all nodes know them (ADR 17). One definition for each user, which nodes
+ * merge.
  */
 export class EndedSessions implements Service {
   /** Whether other nodes learn of what ends. */
@@ -490,8 +500,8 @@ export class EndedSessions implements Service {
   }
 
   /**
-   * Leaves out what would have ended by itself. Of more than are kept, the oldest become one moment for all: sessions that began
-   * before end as well, and none that was ended comes back.
+   * Leaves out what would have ended by itself. Of more than are kept, the oldest become one moment for all: sessions
+   * that began before end as well, and none that was ended comes back.
    */
   #shorten(ends: UserEnds): void {
     const since = this.#options.clock.now() - MAX_SESSION_MS;
@@ -506,7 +516,10 @@ export class EndedSessions implements Service {
     if (ends.before <= since) ends.before = 0;
   }
 
-  /** In every engine that nodes share: they may share one of them only. @throws QuaysideError the error of the first that failed */
+  /**
+   * In every engine that nodes share: they may share one of them only.
+   * @throws QuaysideError the error of the first that failed
+   */
   async #store(user: string): Promise<void> {
     const errors: unknown[] = [];
     const storing = [...this.#caches].map(([definitions, cache], at) => {

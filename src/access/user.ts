@@ -59,7 +59,10 @@ export function loginLost(): QuaysideError {
   );
 }
 
-/** Who a user is after a reload of the users; null if the name is gone or has another password, or the API token has ended. */
+/**
+ * Who a user is after a reload of the users; null if the name is gone or has another password, or the API token has
+ * ended.
+ */
 export type RenewUser = (user: User) => User | null;
 
 /** Checks credentials; one for all front ends, so that its limits count every door. */

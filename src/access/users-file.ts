@@ -33,8 +33,8 @@ export async function newAdministrator(): Promise<NewAdministrator> {
 }
 
 /**
- * The users that the server and `quayside user` made, in its data folder: `{"admin": {"password": "$argon2id$…"}}`, with
- * `rights` and `maskBodies` as in the configuration. Used only if that names no users.
+ * The users that the server and `quayside user` made, in its data folder: `{"admin": {"password": "$argon2id$…"}}`,
+ * with `rights` and `maskBodies` as in the configuration. Used only if that names no users.
  */
 export class UsersFile {
   readonly path: string;

@@ -405,8 +405,8 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
 }
 
 /**
- * A message that the client does not take ends the link (transport, 2.7.3), as with RabbitMQ: if it were skipped, it would stay in the
- * queue and nobody would know why.
+ * A message that the client does not take ends the link (transport, 2.7.3), as with RabbitMQ: if it were skipped, it
+ * would stay in the queue and nobody would know why.
  * @returns null if the client takes it
  */
 function messageTooLarge({ request }: Endpoint, bytes: number, id: ElementId): QuaysideError | null {

@@ -47,7 +47,10 @@ const FIELD_AT = {
   absoluteExpiryTime: placeOf('absolute-expiry-time'),
 } as const;
 
-/** Dead letters, also if they were moved back, copies of exchanges, and what no destination of an exchange accepted: none expires. */
+/**
+ * Dead letters, also if they were moved back, copies of exchanges, and what no destination of an exchange accepted:
+ * none expires.
+ */
 const WITHOUT_EXPIRY: ReadonlySet<string> = new Set([ORIGIN_ID, HOP_COUNT, EXCHANGE_NAME]);
 
 function placeOf(field: PropertyField): number {
@@ -292,7 +295,10 @@ export const GROUPS_PROPERTY = 'x-ks-groups';
 export const NEXT_T_PROPERTY = 'x-next-t';
 export const DELTA_T_PROPERTY = 'x-delta-t';
 
-/** Fields that are kept as element headers of their own names, and their places; an element has the other two in addition. */
+/**
+ * Fields that are kept as element headers of their own names, and their places; an element has the other two in
+ * addition.
+ */
 export const HEADER_FIELDS: ReadonlyMap<string, number> = new Map(
   PROPERTY_FIELDS.map((field, at): [string, number] => [field, at]).filter(
     ([, at]) => at !== FIELD_AT.contentType && at !== FIELD_AT.contentEncoding,

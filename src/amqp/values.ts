@@ -134,7 +134,9 @@ export class ValueReader {
     return from;
   }
 
-  /** What follows the code of a described value. It is not described itself, so that nothing here nests without bound. */
+  /**
+   * What follows the code of a described value. It is not described itself, so that nothing here nests without bound.
+   */
   #descriptor(): SimpleValue {
     const value = SIMPLE[this.unsigned(1)]?.(this);
     if (value?.type === 'ulong' || value?.type === 'symbol') return value;

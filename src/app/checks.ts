@@ -14,8 +14,8 @@ import type { TlsMaterial } from '../util/sockets.ts';
 export const DATA_FILES = { users: 'users.json', logins: 'logins.json' } as const;
 
 /**
- * Checks that `dataDir` can be a folder, and may be entered if it is one, so that another thing in its place, or another user's
- * folder, is reported as such, and not by the first thing that is put into it.
+ * Checks that `dataDir` can be a folder, and may be entered if it is one, so that another thing in its place, or
+ * another user's folder, is reported as such, and not by the first thing that is put into it.
  * @throws ConfigError
  */
 export function checkDataDir({ dataDir }: Config, errorAt: ErrorAt): void {

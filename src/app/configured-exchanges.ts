@@ -3,7 +3,8 @@ import type { Config } from '../config/options.ts';
 import { type Declaration, parseDeclaration } from '../exchange/declaration.ts';
 import { QuaysideError } from '../model/errors.ts';
 
-// The exchanges of the configuration. What keeps one from running (a namespace, a selector) is an error of the configuration that names it.
+// The exchanges of the configuration. What keeps one from running (a namespace, a selector) is an error of the
+// configuration that names it.
 
 /** By id. @throws ConfigError */
 export function parseExchanges({ exchanges }: Config, errorAt: ErrorAt): ReadonlyMap<string, Declaration> {

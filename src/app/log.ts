@@ -7,7 +7,10 @@ import { maskDeep } from '../util/mask.ts';
 
 export interface Log {
   readonly logger: Logger;
-  /** Writes the lines that are still buffered, as far as their reader takes them soon; to be called before the process ends. */
+  /**
+   * Writes the lines that are still buffered, as far as their reader takes them soon; to be called before the process
+   * ends.
+   */
   flush(): Promise<void>;
 }
 
@@ -251,7 +254,8 @@ export class LogSink {
     for (;;) {
       if (this.#rest.length === 0) {
         if (this.#lines.length === 0) {
-          // Here and not in a `finally` behind this function: a line that came between the two would wait for the next one.
+          // Here and not in a `finally` behind this function: a line that came between the two would wait for the next
+          // one.
           this.#writing = null;
           return;
         }

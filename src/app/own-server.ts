@@ -87,8 +87,8 @@ const UNKNOWN_CERTIFICATE = new Set([
 ]);
 
 /**
- * Trusts the server's own certificate, whatever name it has and whichever authority signed it, and no other of the same authority: a password
- * is sent to the server.
+ * Trusts the server's own certificate, whatever name it has and whichever authority signed it, and no other of the same
+ * authority: a password is sent to the server.
  * @param others also trusts those that every client would
  */
 function trustIn(file: string, others: boolean): ConnectionOptions {

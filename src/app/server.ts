@@ -64,7 +64,10 @@ interface ServerParts {
   readonly errorAt?: ErrorAt;
 }
 
-/** A stop during the start waits for so many at most: each file of SQLite has a thread, and hundreds of them take longer than a stop may. */
+/**
+ * A stop during the start waits for so many at most: each file of SQLite has a thread, and hundreds of them take longer
+ * than a stop may.
+ */
 const ENGINES_AT_ONCE = 16;
 
 /** A server that is not started yet. Nothing is opened, bound or read before `start`. */
@@ -126,7 +129,10 @@ export class Server implements Service {
     this.#fail = resolve;
   }
 
-  /** Base address of the HTTP interface; `unix:` and a path for a Unix socket. @throws Error before `start` has resolved */
+  /**
+   * Base address of the HTTP interface; `unix:` and a path for a Unix socket.
+   * @throws Error before `start` has resolved
+   */
   get url(): string {
     return this.#started.http.url;
   }
@@ -218,7 +224,10 @@ export class Server implements Service {
     }
   }
 
-  /** Ends what lasts of users who are gone: sessions, calls that wait, and streams of events. The others get their rights of now. */
+  /**
+   * Ends what lasts of users who are gone: sessions, calls that wait, and streams of events. The others get their
+   * rights of now.
+   */
   #renewUsers({ authenticator, http, sessions, events }: Running): void {
     const renew = (user: User): User | null => authenticator.renew(user);
     for (const { server } of [http, ...sessions]) server.renewUsers(renew);
@@ -407,7 +416,10 @@ export class Server implements Service {
     return new PasswordAuthenticator({ ...this.#parts, accounts, known, tokens });
   }
 
-  /** Stopped after what uses it. Nothing starts it before the first selector: its thread costs as much as the rest of a start. */
+  /**
+   * Stopped after what uses it. Nothing starts it before the first selector: its thread costs as much as the rest of a
+   * start.
+   */
   async #startSandbox(): Promise<SelectorSandbox> {
     const sandbox = makeSandbox({ clock: this.#parts.clock });
     await this.#startParts({ start: async () => {}, stop: () => sandbox.stop() });

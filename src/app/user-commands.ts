@@ -43,8 +43,8 @@ const DONE = {
 } as const;
 
 /**
- * `user add`, `passwd`, `rights`, `remove`: changes a user where it is stored, in the configuration file or in `users.json`.
- * Returns the text to show.
+ * `user add`, `passwd`, `rights`, `remove`: changes a user where it is stored, in the configuration file or in
+ * `users.json`. Returns the text to show.
  * @param load reads the configuration
  * @throws CommandFailed
  */

@@ -230,8 +230,8 @@ interface Rings {
 }
 
 /**
- * What this node read of one queue in the last hour. A queue at rest holds only its last reading; one that changes has a
- * ring of samples, from which rates come, and one of minutes for charts. Moments are of the monotonic clock.
+ * What this node read of one queue in the last hour. A queue at rest holds only its last reading; one that changes has
+ * a ring of samples, from which rates come, and one of minutes for charts. Moments are of the monotonic clock.
  */
 export class QueueSeries {
   readonly #limit: SeriesLimit;
@@ -485,8 +485,8 @@ type SumHistory = Omit<QueueHistory, 'oldestReadyAge'>;
 const COLUMNS = ['size', 'schedSize', 'resvSize', 'insert', 'take', 'settle'] as const;
 
 /**
- * The last hour of all queues of a namespace together: each reading of a queue changes it by what is new, since adding up 10,000
- * histories would take seconds.
+ * The last hour of all queues of a namespace together: each reading of a queue changes it by what is new, since adding
+ * up 10,000 histories would take seconds.
  */
 class SumSeries {
   readonly #series: QueueSeries;

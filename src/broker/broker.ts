@@ -179,7 +179,8 @@ export class Broker implements Service {
   }
 
   /**
-   * Moves a namespace to the engine of another one: what is inserted from now on goes there. Idempotent for the same two.
+   * Moves a namespace to the engine of another one: what is inserted from now on goes there. Idempotent for the same
+   * two.
    * @throws QuaysideError as `checkMigration`, and as the engines do; then it may be repeated
    */
   async migrate(name: string, to: string): Promise<Migration> {

@@ -29,8 +29,8 @@ interface Peer {
 }
 
 /**
- * What nodes publish about one namespace. Hints: losing one delays, never loses. `ns` is there since namespaces may share a
- * topic, `from` since a node receives its own signals.
+ * What nodes publish about one namespace. Hints: losing one delays, never loses. `ns` is there since namespaces may
+ * share a topic, `from` since a node receives its own signals.
  */
 type Signal = Content & { readonly ns: string; readonly from: string };
 
@@ -83,8 +83,8 @@ const ALL_SEEN_MS = 2 * PRESENCE_MS + 500;
 const MAX_RECEIVERS = 100;
 
 /**
- * The nodes that serve one namespace, and the signals between them. Nothing correct depends on them: they wake consumers
- * early, and name the nodes to ask and those to wait for.
+ * The nodes that serve one namespace, and the signals between them. Nothing correct depends on them: they wake
+ * consumers early, and name the nodes to ask and those to wait for.
  */
 export class Cluster {
   readonly #options: ClusterOptions;
@@ -94,8 +94,8 @@ export class Cluster {
   #lastReady = 0;
   #startedAt = 0;
   /**
-   * Whether no other node needs to be notified of elements: none has been seen within the time in which each publishes its
-   * presence.
+   * Whether no other node needs to be notified of elements: none has been seen within the time in which each publishes
+   * its presence.
    */
   isAlone: boolean;
   #timer: CancelTimer | null = null;

@@ -42,7 +42,9 @@ export interface GetRequest {
   readonly leaseMs: number | null;
   /** Take up to this many at once, 1 to 1000; answered as soon as there is one. Defaults to 1. */
   readonly count?: number;
-  /** The bodies of several come to no more than this; see `TakeOptions.maxBytes`. It then shares no take with others. */
+  /**
+   * The bodies of several come to no more than this; see `TakeOptions.maxBytes`. It then shares no take with others.
+   */
   readonly maxBytes?: number;
   /** Whether it is one look on behalf of a call whose consumers wait already: no limit, metric or listing shows it. */
   readonly isLook?: boolean;
@@ -62,8 +64,8 @@ export interface GetRequest {
 /** Where a waiting call is answered. Exactly one of the two is called, once, unless the consumer leaves. */
 export interface Sink {
   /**
-   * The consumer now owns the element; `more` holds those beyond the first of a call that requested several. What cannot
-   * be passed on goes back by `queue.returnUndelivered(delivery)`.
+   * The consumer now owns the element; `more` holds those beyond the first of a call that requested several. What
+   * cannot be passed on goes back by `queue.returnUndelivered(delivery)`.
    */
   deliver(delivery: Delivery, more: readonly Delivery[]): void;
   /** No element: cancelled, timed out, the server stops, or the engine failed. */
@@ -71,8 +73,8 @@ export interface Sink {
 }
 
 /**
- * A call that has several consumers, or waits for several elements at once. It decides when its consumers take part in matches,
- * and is counted as a whole.
+ * A call that has several consumers, or waits for several elements at once. It decides when its consumers take part in
+ * matches, and is counted as a whole.
  */
 export interface Claim {
   /** Whether this consumer may take now. If not, its wait queue is to be matched again as soon as it may. */
@@ -89,8 +91,8 @@ export interface Claim {
  * States, and what changes them:
  * - `watching`: only notified of elements; its call takes when enough are there. Entered by `WaitQueue.watch`.
  * - `waiting`: in its wait queue. Entered by joining, and again after a match that brought too little.
- * - `taking`: a take that may serve it is in flight; it is out of the wait queue. Entered by a match. A timeout that fires now
- *   is only noted, since an element may already be on its way to it.
+ * - `taking`: a take that may serve it is in flight; it is out of the wait queue. Entered by a match. A timeout that
+ *   fires now is only noted, since an element may already be on its way to it.
  * - `gone`: served, ended or left. Final; whatever still arrives for it goes to another consumer or back.
  */
 export class Consumer {

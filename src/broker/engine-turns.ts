@@ -6,15 +6,18 @@ import type { Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 
 /**
- * What an engine is given to store, and to read, at once: an engine takes calls in their order, so whatever one user sends, another's
- * call waits behind this at most, or behind one larger take.
+ * What an engine is given to store, and to read, at once: an engine takes calls in their order, so whatever one user
+ * sends, another's call waits behind this at most, or behind one larger take.
  */
 const MAX_BYTES = 4 * 1_048_576;
 /** What a user may have stored, or read, at once although others have reached that. */
 const GUARANTEED_BYTES = 65_536;
 /** An element counts so much in addition to its content: it takes an engine about as long as a KiB of a large body. */
 const ELEMENT_BYTES = 1024;
-/** What a call leaves of its time to the engine, or it is rejected: with less it would most likely end with an unknown outcome. */
+/**
+ * What a call leaves of its time to the engine, or it is rejected: with less it would most likely end with an unknown
+ * outcome.
+ */
 const LEFT_MS = 1_000;
 const TIMEOUT_MS = CALL_TIMEOUT_MS - LEFT_MS;
 
@@ -30,7 +33,10 @@ interface Limits {
   readonly reads: ConcurrencyLimit;
 }
 
-/** Lets users store and read elements in turn, by bytes: what one of them sends or takes does not delay the others' calls. */
+/**
+ * Lets users store and read elements in turn, by bytes: what one of them sends or takes does not delay the others'
+ * calls.
+ */
 export class EngineTurns {
   readonly #clock: Clock;
   readonly #limits = new WeakMap<Storage, Limits>();
@@ -52,12 +58,18 @@ export class EngineTurns {
     return this.#of(storage).inserts.run(user, store, { size: sizeOf(elements) });
   }
 
-  /** Begins the user's turn to read about so many bytes, if it is now. Returns what ends it; null: it has to be waited for. */
+  /**
+   * Begins the user's turn to read about so many bytes, if it is now. Returns what ends it; null: it has to be waited
+   * for.
+   */
   tryRead(storage: Storage, user: string, bytes: number): (() => void) | null {
     return this.#of(storage).reads.tryEnter(user, { size: bytes });
   }
 
-  /** Resolves when the user's turn to read begins, with what ends it. Rejects with `overloaded` if it does not come in time. */
+  /**
+   * Resolves when the user's turn to read begins, with what ends it. Rejects with `overloaded` if it does not come in
+   * time.
+   */
   read(storage: Storage, user: string, bytes: number): Promise<() => void> {
     return this.#of(storage).reads.enter(user, { size: bytes });
   }

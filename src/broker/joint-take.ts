@@ -25,7 +25,10 @@ export interface TakeSource {
 export interface JointRequest {
   /** No two of them name the same group of the same queue. */
   readonly sources: readonly TakeSource[];
-  /** Which queue is looked at first: `strict`, always in the order of `sources`; `fair`, by chance, in proportion to the weights. */
+  /**
+   * Which queue is looked at first: `strict`, always in the order of `sources`; `fair`, by chance, in proportion to the
+   * weights.
+   */
   readonly order: 'strict' | 'fair';
   /** At most this many elements, 1 to 1000. */
   readonly count: number;
@@ -65,23 +68,28 @@ interface JointPlace {
 
 /** Counts that brought too little are this far apart: other consumers may take elements as fast as they come. */
 const MIN_COUNT_INTERVAL_MS = 20;
-/** If scheduled elements would complete what is missing, or an engine did not count, it is counted again after this long. */
+/**
+ * If scheduled elements would complete what is missing, or an engine did not count, it is counted again after this
+ * long.
+ */
 const RECOUNT_MS = 500;
 /** With scheduled elements, it is counted again after this long at the latest. */
 const MAX_COUNT_INTERVAL_MS = 5_000;
 
 /**
- * One blocked call that takes from several queues, of any namespaces and engines, or that waits for several elements at once.
- * It never takes more than it returns.
+ * One blocked call that takes from several queues, of any namespaces and engines, or that waits for several elements at
+ * once. It never takes more than it returns.
  *
- * It has one consumer in each queue, which listings show and a cancel ends. First it looks through the queues in its order,
- * one after the other, without waiting, and fills up to `count`; it passes over those that the engines count as empty. If that brings too little:
+ * It has one consumer in each queue, which listings show and a cancel ends. First it looks through the queues in its
+ * order, one after the other, without waiting, and fills up to `count`; it passes over those that the engines count as
+ * empty. If that brings too little:
  *
- * - `min` is 1: its consumers wait like any others, but only one of them takes at a time ({@link Claim}). The first element ends
- *   the call.
- * - `min` is more: its consumers watch. Holding elements while it waits would lose them in a crash, and let leases run. So it
- *   takes nothing until the engines count `min` ready elements; then it looks through the queues again. If others were faster,
- *   what it got goes back to its place. Consumers that wait for less are served in the meantime. At its timeout it gets what there is.
+ * - `min` is 1: its consumers wait like any others, but only one of them takes at a time ({@link Claim}). The first
+ *   element ends the call.
+ * - `min` is more: its consumers watch. Holding elements while it waits would lose them in a crash, and let leases run.
+ *   So it takes nothing until the engines count `min` ready elements; then it looks through the queues again. If others
+ *   were faster, what it got goes back to its place. Consumers that wait for less are served in the meantime. At its
+ *   timeout it gets what there is.
  *
  * States: `looking` (a pass through the queues), `waiting`, `over`.
  */
@@ -186,7 +194,9 @@ export class JointTake implements Claim {
     if (place !== undefined) place.isMissed = true;
   }
 
-  /** A call that waits is visible in each of its queues from the beginning, and notified of what becomes eligible there. */
+  /**
+   * A call that waits is visible in each of its queues from the beginning, and notified of what becomes eligible there.
+   */
   #join(source: TakeSource, group: GroupName): JointPlace {
     const { count, maxBytes, timeoutMs, tid, owner, from } = this.#request;
     const { queue, leaseMs } = source;
@@ -208,8 +218,9 @@ export class JointTake implements Claim {
   }
 
   /**
-   * Takes what there is, queue by queue. Of an engine that fails no further queue is looked at in this pass. If the first queue has
-   * too little, all others are counted at once, and the empty ones left out: most of many queues are empty most of the time.
+   * Takes what there is, queue by queue. Of an engine that fails no further queue is looked at in this pass. If the
+   * first queue has too little, all others are counted at once, and the empty ones left out: most of many queues are
+   * empty most of the time.
    */
   async #lookAround(): Promise<void> {
     this.#state = 'looking';
@@ -375,8 +386,8 @@ export class JointTake implements Claim {
     this.#restsUntil = this.#clock.monotonic() + MIN_COUNT_INTERVAL_MS;
     if (isUnknown) this.#counter.within(RECOUNT_MS);
     else if (scheduled >= missing) this.#counter.within(ready > 0 ? RECOUNT_MS : this.#nextMaturityIn(all));
-    // What is scheduled may mature unnoticed. One of several queues gets at least this part of what else is missing before all of
-    // them together have got it.
+    // What is scheduled may mature unnoticed. One of several queues gets at least this part of what else is missing
+    // before all of them together have got it.
     const part = Math.ceil((scheduled < missing ? missing - scheduled : missing) / this.#places.length);
     for (const [index, { waitQueue, consumer }] of this.#places.entries()) {
       if (consumer !== null) waitQueue?.wakeWhen(consumer, (eligible[index] ?? 0) + part);

@@ -43,8 +43,8 @@ const SETTLE_ERRORS = [
 ] as const;
 
 /**
- * The errors that each operation may end with. Their counters are there from 0, so that a rate over the first one is right;
- * an error that is not listed here is counted from its first occurrence.
+ * The errors that each operation may end with. Their counters are there from 0, so that a rate over the first one is
+ * right; an error that is not listed here is counted from its first occurrence.
  */
 const ERRORS: Readonly<Record<MeteredOperation, readonly ErrorCode[]>> = {
   insert: [
@@ -89,8 +89,8 @@ interface OperationCounts {
 }
 
 /**
- * Counts what was done in one namespace on this node. Plain increments on the request path; the metrics page reads the numbers when
- * it is requested.
+ * Counts what was done in one namespace on this node. Plain increments on the request path; the metrics page reads the
+ * numbers when it is requested.
  */
 export class Meter {
   readonly #clock: Pick<Clock, 'monotonic'>;
@@ -115,8 +115,8 @@ export class Meter {
   }
 
   /**
-   * Waits for a storage verb, and then does `done`, if given, with what it answered. The verb's time and, for a failure,
-   * its outcome are counted. One promise, not an async function: this is on every request's path.
+   * Waits for a storage verb, and then does `done`, if given, with what it answered. The verb's time and, for a
+   * failure, its outcome are counted. One promise, not an async function: this is on every request's path.
    */
   observe<T>(operation: MeteredOperation, verb: Promise<T>): Promise<T>;
   observe<T, R>(operation: MeteredOperation, verb: Promise<T>, done: (answer: T) => R): Promise<R>;

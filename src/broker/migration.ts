@@ -62,9 +62,9 @@ export class MigrationTargetMissing extends Error {
 }
 
 /**
- * The move of a namespace to the engine of another one. The namespace keeps its name there; the other one names the engine, and has its own
- * queues. The move is a definition in the engine that is left, stored before the first element goes to the new one, so that each later start joins
- * the two engines again before it stores anything.
+ * The move of a namespace to the engine of another one. The namespace keeps its name there; the other one names the
+ * engine, and has its own queues. The move is a definition in the engine that is left, stored before the first element
+ * goes to the new one, so that each later start joins the two engines again before it stores anything.
  */
 export class Migration {
   readonly storage: MigratingStorage;
@@ -113,9 +113,9 @@ export class Migration {
   }
 
   /**
-   * Gives the new engine the pause flags and options that the old one has, and no others. Repeated, it writes only what has changed.
-   * Both engines get later changes as well, first the old one: so the new one is read first, and what has changed there since is left
-   * as it is.
+   * Gives the new engine the pause flags and options that the old one has, and no others. Repeated, it writes only what
+   * has changed. Both engines get later changes as well, first the old one: so the new one is read first, and what has
+   * changed there since is left as it is.
    */
   async copyDefinitions(): Promise<void> {
     const { definitions, name } = this.#source;
@@ -189,21 +189,25 @@ interface MigratingStorageOptions {
 
 /** A nextDueAt that has passed: the taker looks again. */
 const LOOK_AGAIN = 0;
-/** How long an element of the old engine is held while its copies are stored in the new one: three times the deadline of both calls. */
+/**
+ * How long an element of the old engine is held while its copies are stored in the new one: three times the deadline of
+ * both calls.
+ */
 const TRANSFER_LEASE_MS = 30_000;
 
 /**
  * Queues whose elements are in two engines, for as long as a namespace moves from one to the other.
  *
- * - What is inserted goes to the new engine. A take drains the old one first and then asks the new one, so the order of a queue
- *   is kept: what is in the old one came before.
- * - An element stays in its engine until it is finished, with its id and its lease. Ids begin with random tags, so that an engine does not know
- *   another one's: a settlement is tried in the old engine, and if that has no such element, in the new one.
- * - Each call asks the old engine first. The parts for the new engine start in the order of the calls, so that calls take effect in
- *   their order there, too. A call has the deadlines of both engines one after the other.
- * - The copies that a settlement of an element of the old engine inserts are stored in the new one first, under derived keys, and then the
- *   element is finished: at least once, and no copy twice, as between any two engines. Moves of waiting elements stay within
- *   their engine and are atomic.
+ * - What is inserted goes to the new engine. A take drains the old one first and then asks the new one, so the order of
+ *   a queue is kept: what is in the old one came before.
+ * - An element stays in its engine until it is finished, with its id and its lease. Ids begin with random tags, so that
+ *   an engine does not know another one's: a settlement is tried in the old engine, and if that has no such element, in
+ *   the new one.
+ * - Each call asks the old engine first. The parts for the new engine start in the order of the calls, so that calls
+ *   take effect in their order there, too. A call has the deadlines of both engines one after the other.
+ * - The copies that a settlement of an element of the old engine inserts are stored in the new one first, under derived
+ *   keys, and then the element is finished: at least once, and no copy twice, as between any two engines. Moves of
+ *   waiting elements stay within their engine and are atomic.
  */
 export class MigratingStorage implements Storage {
   readonly capabilities: StorageCapabilities;
@@ -213,11 +217,14 @@ export class MigratingStorage implements Storage {
   readonly insertSignaller: Signaller | null;
   readonly #from: Storage;
   readonly #to: Storage;
-  /** What was popped from the new engine: an undone take returns it there. All else was popped from the old one, perhaps before the join. */
+  /**
+   * What was popped from the new engine: an undone take returns it there. All else was popped from the old one, perhaps
+   * before the join.
+   */
   readonly #popped = new WeakSet<Delivery>();
   /**
-   * Pops that were undone. A call that is repeated since the other engine failed must not return them once more: they may have been popped
-   * again by then.
+   * Pops that were undone. A call that is repeated since the other engine failed must not return them once more: they
+   * may have been popped again by then.
    */
   readonly #returned = new WeakSet<Delivery>();
   /** The parts of all calls so far for the new engine have started. Never rejects. */
@@ -249,8 +256,8 @@ export class MigratingStorage implements Storage {
   }
 
   /**
-   * Options hold for what is in the old engine, too. Pause flags are stored in both, and an engine forgets the flag of a resumed queue only
-   * with a queue that it knows.
+   * Options hold for what is in the old engine, too. Pause flags are stored in both, and an engine forgets the flag of
+   * a resumed queue only with a queue that it knows.
    */
   async declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
     await Promise.all([this.#to.declare(queues, options), this.#from.declare(queues, options)]);
@@ -381,8 +388,8 @@ export class MigratingStorage implements Storage {
   }
 
   /**
-   * Returns what was taken to its place; reservations that cannot be returned end with their leases. Returns false if pops were certainly not
-   * undone, so that the elements are nowhere else.
+   * Returns what was taken to its place; reservations that cannot be returned end with their leases. Returns false if
+   * pops were certainly not undone, so that the elements are nowhere else.
    */
   async #release(storage: Storage, queue: QueueKey, deliveries: readonly Delivery[]): Promise<boolean> {
     const popped = deliveries.filter(({ lease }) => lease === null);
@@ -582,7 +589,10 @@ export class MigratingStorage implements Storage {
     };
   }
 
-  /** Calls `next`, which begins with its call of the new engine, with the old one's result: after the `next` of all calls before. */
+  /**
+   * Calls `next`, which begins with its call of the new engine, with the old one's result: after the `next` of all
+   * calls before.
+   */
   async #inOrder<A, B>(old: Promise<A>, next: (result: A) => Promise<B>): Promise<B> {
     const before = this.#started;
     const { promise, resolve } = Promise.withResolvers<void>();
@@ -617,8 +627,8 @@ function copiesOf({ from, action }: SettleItem): readonly KeyedInsert[] | null {
 }
 
 /**
- * A copy under a key of its element and its content, so that one that was stored before is not stored twice. Another one is stored: after a
- * lost response, the next consumer of the element may commit it with other copies.
+ * A copy under a key of its element and its content, so that one that was stored before is not stored twice. Another
+ * one is stored: after a lost response, the next consumer of the element may commit it with other copies.
  */
 function keyed(copy: KeyedInsert, { queue, id, group }: SettleItem, index: number): KeyedInsert {
   const { element } = copy;

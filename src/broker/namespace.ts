@@ -76,8 +76,8 @@ const REREAD_MS = 60_000;
 const MAX_DECLARED = 500;
 
 /**
- * One namespace: what its queues share, the consumers that wait on this node, and copies of the names, pause flags and options
- * that the engine knows.
+ * One namespace: what its queues share, the consumers that wait on this node, and copies of the names, pause flags and
+ * options that the engine knows.
  */
 export class Namespace {
   readonly name: string;
@@ -196,14 +196,17 @@ export class Namespace {
     this.capabilities = { sched, reserve, pipeline, tape: this.isStream, remove: remove && !this.isStream };
   }
 
-  /** Where a new definition is to be stored. An engine that the namespace leaves is not read any more when the move is over. */
+  /**
+   * Where a new definition is to be stored. An engine that the namespace leaves is not read any more when the move is
+   * over.
+   */
   get currentDefinitions(): Definitions {
     return this.migration?.definitions ?? this.definitions;
   }
 
   /**
-   * Whether what a store defines about a namespace of this name is about this one: another node that shares the store may have
-   * another one of the same name, if this one is in a file that only this process uses.
+   * Whether what a store defines about a namespace of this name is about this one: another node that shares the store
+   * may have another one of the same name, if this one is in a file that only this process uses.
    */
   isDefinedIn(definitions: Definitions): boolean {
     const isOwn = definitions === this.definitions || definitions === this.migration?.definitions;
@@ -235,7 +238,9 @@ export class Namespace {
     if (!this.#isStopped) this.#endRereads = repeat(reread, REREAD_MS, this);
   }
 
-  /** Ends what this node does in it. Its consumers have ended; what the last takes for them brought is returned first. */
+  /**
+   * Ends what this node does in it. Its consumers have ended; what the last takes for them brought is returned first.
+   */
   async stop(): Promise<void> {
     const waitQueues = [...this.#waitQueues.values()].flatMap((byGroup) => [...byGroup.values()]);
     await Promise.all(waitQueues.map((waitQueue) => waitQueue.matched()));
@@ -248,8 +253,8 @@ export class Namespace {
   }
 
   /**
-   * Gives the engine the options that are stored: a node that was killed in the middle of `writeOptions` has not. A store that
-   * is full may reject them, and the node must serve its consumers nevertheless; it tries again later.
+   * Gives the engine the options that are stored: a node that was killed in the middle of `writeOptions` has not. A
+   * store that is full may reject them, and the node must serve its consumers nevertheless; it tries again later.
    */
   async #declareStored(): Promise<void> {
     try {
@@ -330,7 +335,10 @@ export class Namespace {
     );
   }
 
-  /** A queue for a call that creates none, such as a status or a commit, or that the service itself needs: exempt from the limit. */
+  /**
+   * A queue for a call that creates none, such as a status or a commit, or that the service itself needs: exempt from
+   * the limit.
+   */
   visit(name: string): Queue {
     let queue = this.#queues.get(name);
     if (queue !== undefined) return queue;
@@ -440,7 +448,10 @@ export class Namespace {
       this.#elementBytes.set(name, Math.max(largest, this.#elementBytes.get(name) ?? 0));
   }
 
-  /** A take read so many bytes for an element. After a large one, the next ones are expected to be large as well, by half each time. */
+  /**
+   * A take read so many bytes for an element. After a large one, the next ones are expected to be large as well, by
+   * half each time.
+   */
   noteTaken({ name }: QueueKey, bytes: number): void {
     const expected = this.#elementBytes.get(name);
     if (expected !== undefined && bytes <= SMALL_BYTES && expected <= SMALL_BYTES) return;
@@ -477,10 +488,10 @@ export class Namespace {
   }
 
   /**
-   * Stores the options of a queue; null: it has none any more. The definition comes first, and the engine gets what it says:
-   * if another write comes in between, the node that finds the newer definition gives that to the engine, so that both end with
-   * the same; see `applyOptions`. A definition is deleted only when the engine has forgotten what it said: as long as it
-   * is there, a node that starts gives it to the engine.
+   * Stores the options of a queue; null: it has none any more. The definition comes first, and the engine gets what it
+   * says: if another write comes in between, the node that finds the newer definition gives that to the engine, so that
+   * both end with the same; see `applyOptions`. A definition is deleted only when the engine has forgotten what it
+   * said: as long as it is there, a node that starts gives it to the engine.
    * @param versions of the options that may be replaced; null: any
    * @throws QuaysideError `precondition-failed`; `definition-conflict` if another write came in between
    */
@@ -520,7 +531,8 @@ export class Namespace {
   }
 
   /**
-   * Gives the engine the options that a definition has, and those of a newer one, until there is none. Returns the newest.
+   * Gives the engine the options that a definition has, and those of a newer one, until there is none. Returns the
+   * newest.
    * @param definition null: there is none
    */
   async applyOptions(queue: QueueKey, definition: Definition | null): Promise<Definition | null> {
@@ -533,8 +545,8 @@ export class Namespace {
   }
 
   /**
-   * Forgets a queue that holds nothing, with its pause flag, options and statistics. Returns false, and changes nothing, if it
-   * holds an element.
+   * Forgets a queue that holds nothing, with its pause flag, options and statistics. Returns false, and changes
+   * nothing, if it holds an element.
    */
   async drop(key: QueueKey): Promise<boolean> {
     // Counts that are still buffered would come back after it.
@@ -589,14 +601,17 @@ export class Namespace {
     return [url, signaller.url, stats.url];
   }
 
-  /** The names of the queues to which failed elements go, each once: the namespace's own, and those that options of queues name. */
+  /**
+   * The names of the queues to which failed elements go, each once: the namespace's own, and those that options of
+   * queues name.
+   */
   get deadLetterQueues(): readonly string[] {
     return this.options.deadLetterQueues;
   }
 
   /**
-   * Elements went to their queue's dead-letter queue: to the one that this node knows of, or to another one that was declared
-   * since. The engine knows which one that is, and names it to a sweep.
+   * Elements went to their queue's dead-letter queue: to the one that this node knows of, or to another one that was
+   * declared since. The engine knows which one that is, and names it to a sweep.
    */
   elementsDied({ settings }: Queue): void {
     const name = settings.deadLetter?.queue ?? null;
@@ -748,7 +763,8 @@ class UndoneTakes {
   }
 
   /**
-   * Calls the engine in this turn, so that takes which follow share the batch, unless 4 MiB are on their way already. Never throws.
+   * Calls the engine in this turn, so that takes which follow share the batch, unless 4 MiB are on their way already.
+   * Never throws.
    * @param done called when they are stored; `isLate`: not by a call in this turn
    */
   begin(queue: QueueKey, popped: readonly Delivery[], done: (isLate: boolean) => void): void {
@@ -775,8 +791,9 @@ class UndoneTakes {
   }
 
   /**
-   * In turn with the inserts of users: thousands of clients that vanish together return what they popped in steps. If the turn does not
-   * come in time, without one: this node has the only copy. Returns whether the engine was called before this returned.
+   * In turn with the inserts of users: thousands of clients that vanish together return what they popped in steps. If
+   * the turn does not come in time, without one: this node has the only copy. Returns whether the engine was called
+   * before this returned.
    */
   async #store(queue: QueueKey, popped: readonly Delivery[]): Promise<boolean> {
     let isSent = false;
@@ -838,12 +855,16 @@ const REFRESH_MS = 1_000;
 const FULL_REFRESH_MS = 20;
 /** And for no larger part of the time than one in so many: an engine with many queues takes a while. */
 const REST_FACTOR = 20;
-/** What seems full may have been emptied since it was read, however long ago. So an insert waits for a reading that takes at most about so long. */
+/**
+ * What seems full may have been emptied since it was read, however long ago. So an insert waits for a reading that
+ * takes at most about so long.
+ */
 const SHORT_READ_MS = 250;
 
 /**
- * Rejects inserts into a namespace, or a queue, that holds as much as it may. The engine's count is read again while inserts come;
- * between two reads, what this node stores is added to it, so an insert costs two comparisons and no round trip.
+ * Rejects inserts into a namespace, or a queue, that holds as much as it may. The engine's count is read again while
+ * inserts come; between two reads, what this node stores is added to it, so an insert costs two comparisons and no
+ * round trip.
  *
  * What is added is never too little: inserts whose end is not known at a reading are added to it, although the engine
  * may have counted them. What was consumed, and what other nodes stored, shows at the next reading. So one node alone
@@ -889,7 +910,8 @@ class Capacity {
   }
 
   /**
-   * Calls `store` if there is capacity for the elements that it adds: at once, or if that is to be read first, afterwards.
+   * Calls `store` if there is capacity for the elements that it adds: at once, or if that is to be read first,
+   * afterwards.
    * @param leaving how many leave in the same step; what does not grow may be full
    * @param request the key of all elements, which is stored once
    * @throws QuaysideError `namespace-full` or `queue-full`

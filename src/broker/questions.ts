@@ -73,7 +73,10 @@ interface QuestionsOptions {
 
 /** A node that has not replied after this long is missing. */
 const REPLY_MS = 1_000;
-/** Of each part: with the names of the nodes and of the namespace it fits into the 7,800 bytes of a signal of PostgreSQL. */
+/**
+ * Of each part: with the names of the nodes and of the namespace it fits into the 7,800 bytes of a signal of
+ * PostgreSQL.
+ */
 const PART_BYTES = 3_600;
 /** The names of some thousand namespaces. */
 const MAX_QUESTION_BYTES = 524_288;
@@ -101,8 +104,8 @@ interface WireQuestion {
 }
 
 /**
- * What nodes ask each other, and the one way to do so: for lists that speak of all nodes. A question is a signal, and so may be
- * lost: a node that does not reply within a second is named, and the others count.
+ * What nodes ask each other, and the one way to do so: for lists that speak of all nodes. A question is a signal, and
+ * so may be lost: a node that does not reply within a second is named, and the others count.
  */
 export class Questions {
   readonly #options: QuestionsOptions;
@@ -282,7 +285,9 @@ class PartialMessage {
     this.#maxParts = maxParts;
   }
 
-  /** The message, once it is whole; null before, and if it is too long or makes no sense, as one of another version may. */
+  /**
+   * The message, once it is whole; null before, and if it is too long or makes no sense, as one of another version may.
+   */
   add({ at, of, text }: MessagePart): object | null {
     if (of > this.#maxParts || at < 0 || at >= of) return null;
     this.#texts.set(at, text);

@@ -73,7 +73,9 @@ export const RETRY_DEFAULTS = { factor: 2, max: 3600, jitter: 0 } as const;
 export const MAX_FACTOR = 100;
 const MAX_SECONDS = LIMITS.delayMs / 1000;
 
-/** The options of the queues of a namespace: what each has stored, over the rules for its name, over the namespace's. */
+/**
+ * The options of the queues of a namespace: what each has stored, over the rules for its name, over the namespace's.
+ */
 export class QueueOptionsTable {
   readonly #general: QueueSettings;
   /** The most specific first. */
@@ -95,7 +97,10 @@ export class QueueOptionsTable {
     return { ...this.#general, ...rule?.options, ...stored };
   }
 
-  /** The names of all dead-letter queues that any queue may have, each once. Kept until options change: every scrape reads them. */
+  /**
+   * The names of all dead-letter queues that any queue may have, each once. Kept until options change: every scrape
+   * reads them.
+   */
   get deadLetterQueues(): readonly string[] {
     this.#deadLetterQueues ??= this.#findDeadLetterQueues();
     return this.#deadLetterQueues;
@@ -191,8 +196,8 @@ export function parseRetryDelay(value: unknown): RetryDelay {
 
 /**
  * Checks options that are to be stored for a queue.
- * @throws QuaysideError `invalid-parameter` if it would be its own dead-letter queue: dead letters are never moved where they are;
- * `not-supported` if the queues of the namespace cannot have one of these options
+ * @throws QuaysideError `invalid-parameter` if it would be its own dead-letter queue: dead letters are never moved
+ * where they are; `not-supported` if the queues of the namespace cannot have one of these options
  */
 export function checkOptions(namespace: Namespace, name: string, options: OwnOptions): void {
   checkDeadLetterQueue(name, options);
@@ -206,7 +211,10 @@ export function checkOptions(namespace: Namespace, name: string, options: OwnOpt
   if (ttlMs != null) supported('ttl', () => needsExpiry(namespace, EXPIRY));
 }
 
-/** @throws QuaysideError `invalid-parameter` if a queue, or all that a name without `*` stands for, would be its own dead-letter queue */
+/**
+ * @throws QuaysideError `invalid-parameter` if a queue, or all that a name without `*` stands for, would be its own
+ * dead-letter queue
+ */
 export function checkDeadLetterQueue(name: string, { deadLetter }: OwnOptions): void {
   if (deadLetter?.queue !== name) return;
   throw invalidParameter(

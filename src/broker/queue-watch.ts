@@ -36,9 +36,9 @@ const REST_FACTOR = 4;
 const RETRY_MS = 5_000;
 
 /**
- * Reads the counts of queues from their engines: one poller per namespace and node for all that need them. Each reading goes into the
- * samples of its queue, from which rates and charts come, and to the follower, if there is one. With a follower, what this node
- * changes is read at once, and what only other nodes change in turn.
+ * Reads the counts of queues from their engines: one poller per namespace and node for all that need them. Each reading
+ * goes into the samples of its queue, from which rates and charts come, and to the follower, if there is one. With a
+ * follower, what this node changes is read at once, and what only other nodes change in turn.
  */
 export class QueueWatch implements Service {
   readonly #polls: readonly NamespacePoll[];

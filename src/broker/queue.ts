@@ -58,7 +58,10 @@ const ONE_RESERVE_UNDONE = { reserve: -1 } as const;
 
 /** The action of a commit. One object for all, so that a commit allocates only its item. */
 export const FINISH = Object.freeze({ kind: 'finish' }) satisfies SettleAction;
-/** The action for a reservation whose element nobody tried to process: no try is counted, and it regains the maturity it had. */
+/**
+ * The action for a reservation whose element nobody tried to process: no try is counted, and it regains the maturity it
+ * had.
+ */
 export const RELEASE = Object.freeze({ kind: 'release', delayMs: 0, countTry: false }) satisfies SettleAction;
 
 /** What a client names when it settles: the id, and what the reserve was made with. */
@@ -105,8 +108,8 @@ export interface QueueMove {
 }
 
 /**
- * One queue as its users see it. A handle without state: elements are in the engine, and the consumers that wait on this node
- * in the namespace's wait queues, so any number of handles may exist.
+ * One queue as its users see it. A handle without state: elements are in the engine, and the consumers that wait on
+ * this node in the namespace's wait queues, so any number of handles may exist.
  * Every operation returns after the engine confirmed it, or throws a `QuaysideError`.
  */
 export class Queue {
@@ -147,8 +150,8 @@ export class Queue {
 
   /**
    * Stores elements, all or none, and returns their ids (spec 4.1, Insert).
-   * @throws QuaysideError `namespace-full`; `queue-full`; `idempotency-mismatch` if a key was seen with other content, with the
-   * element's place as `index` if there are several and the key is not that of the request
+   * @throws QuaysideError `namespace-full`; `queue-full`; `idempotency-mismatch` if a key was seen with other content,
+   * with the element's place as `index` if there are several and the key is not that of the request
    */
   insert(
     given: readonly NewElement[],
@@ -178,7 +181,8 @@ export class Queue {
         leftMs: leftMs(),
       });
     };
-    // The bound of the queue comes first: a namespace counts what it admits until it is read again, although the queue rejects it.
+    // The bound of the queue comes first: a namespace counts what it admits until it is read again, although the queue
+    // rejects it.
     const store =
       capacity === null ? insert : (): Promise<ElementId[]> => capacity.admit(elements, insert, { request });
     const admit = (): Promise<ElementId[]> =>
@@ -240,8 +244,8 @@ export class Queue {
   }
 
   /**
-   * Finishes reserved elements and stores others in queues of the same engine, each move atomically. Returns, per move, how
-   * settling ended; only `done` stored anything. A move without inserts is a commit.
+   * Finishes reserved elements and stores others in queues of the same engine, each move atomically. Returns, per move,
+   * how settling ended; only `done` stored anything. A move without inserts is a commit.
    * @param user in whose turn they are stored; null: at once
    */
   async transfer(given: readonly QueueMove[], user: string | null = null): Promise<SettleResult[]> {
@@ -261,7 +265,8 @@ export class Queue {
     const items = moves.map(({ from = this, finish, inserts }) =>
       from.item(finish, inserts.length === 0 ? FINISH : { kind: 'finish', inserts: inserts.map(storedIn) }),
     );
-    // The engine of now, which all these queues share: while the call waits for capacity, the namespace may begin to move to another one.
+    // The engine of now, which all these queues share: while the call waits for capacity, the namespace may begin to
+    // move to another one.
     const leftMs = this.#timeLeft();
     let isSent = false;
     const settle = (): Promise<SettleResult[]> => {
@@ -293,7 +298,10 @@ export class Queue {
     return results;
   }
 
-  /** If a namespace or a queue would grow, it must have capacity; one that gives up as many elements as it gets may be full. */
+  /**
+   * If a namespace or a queue would grow, it must have capacity; one that gives up as many elements as it gets may be
+   * full.
+   */
   #admitMoves<T>(moves: readonly QueueMove[], transfer: () => Promise<T>): Promise<T> {
     let call = transfer;
     for (const ns of new Set(moves.flatMap(({ inserts }) => inserts.map(({ queue }) => queue.namespace)))) {
@@ -317,15 +325,17 @@ export class Queue {
     return call();
   }
 
-  /** As `#wakeFor`, for elements that are stored later than in this turn: a take that is sent now would not see them. */
+  /**
+   * As `#wakeFor`, for elements that are stored later than in this turn: a take that is sent now would not see them.
+   */
   #wakeAfter(elements: readonly NewElement[], storing: Promise<unknown>): void {
     const wake = (): void => this.#wakeFor(elements);
     storing.then(wake, wake);
   }
 
   /**
-   * Elements are being stored: consumers that wait for them share the round trip, or wake at their maturity. If the storing
-   * fails, their takes find nothing and no harm is done.
+   * Elements are being stored: consumers that wait for them share the round trip, or wake at their maturity. If the
+   * storing fails, their takes find nothing and no harm is done.
    */
   #wakeFor(elements: readonly NewElement[]): void {
     const waitQueues = this.namespace.waitQueues(this.key.name);
@@ -337,7 +347,9 @@ export class Queue {
     }
   }
 
-  /** The engine has stored elements: counts them. On a stream an element is put once, and once for each of its groups. */
+  /**
+   * The engine has stored elements: counts them. On a stream an element is put once, and once for each of its groups.
+   */
   #noteStored(elements: readonly NewElement[]): void {
     this.namespace.noteStored(this.key);
     for (const { element, count } of runsOf(elements)) {
@@ -468,7 +480,10 @@ export class Queue {
     };
   }
 
-  /** Applies an action to one reserved element. @throws `element-not-found`, `not-reserved`, `lease-lost`, `token-required` */
+  /**
+   * Applies an action to one reserved element.
+   * @throws `element-not-found`, `not-reserved`, `lease-lost`, `token-required`
+   */
   settle(receipt: Receipt, action: SettleAction): Promise<SettleResult> {
     return this.#settleOne(this.item(receipt, action), receipt.group);
   }
@@ -564,7 +579,8 @@ export class Queue {
       hasDied ||= outcome === 'dead-lettered';
     }
     if (hasDied) this.namespace.elementsDied(this);
-    // An engine that copies many dead letters in steps releases the others between them, later than consumers were woken.
+    // An engine that copies many dead letters in steps releases the others between them, later than consumers were
+    // woken.
     if (hasDied && released > 0) this.match(released);
     if (released > 0) this.namespace.announce(this.key, released);
   }
@@ -592,8 +608,8 @@ export class Queue {
   }
 
   /**
-   * Stores options of the queue in place of those that it had, for all nodes; null: it has none of its own any more. They hold
-   * for what is in it, too, but for a time to live, which an element is given when it is inserted.
+   * Stores options of the queue in place of those that it had, for all nodes; null: it has none of its own any more.
+   * They hold for what is in it, too, but for a time to live, which an element is given when it is inserted.
    * @param versions of the options that may be replaced, as `optionsRecord` has them; null: any
    * @throws QuaysideError `invalid-parameter`, `not-supported`, `precondition-failed`
    */
@@ -619,7 +635,10 @@ export class Queue {
     return [...groups.keys()].sort();
   }
 
-  /** A page of its deliveries; see `Storage.scan`. Creates no queue. @throws QuaysideError `overloaded` if the user's turn does not come */
+  /**
+   * A page of its deliveries; see `Storage.scan`. Creates no queue.
+   * @throws QuaysideError `overloaded` if the user's turn does not come
+   */
   async scan({ user = null, ...given }: QueueScanOptions): Promise<ScanPage> {
     const { namespace, key } = this;
     const options = { ...given, group: this.groupOf(given.group) };
@@ -707,7 +726,10 @@ export class Queue {
     return this.cancelHere(tid, owner);
   }
 
-  /** The part of `cancel` that each node does. Reads all that wait: cancels are rare, and an index by tid costs each get. */
+  /**
+   * The part of `cancel` that each node does. Reads all that wait: cancels are rare, and an index by tid costs each
+   * get.
+   */
   cancelHere(tid: string, owner: string | null): number {
     let cancelled = 0;
     this.endConsumers((consumer) => {
@@ -737,8 +759,8 @@ export class Queue {
 }
 
 /**
- * Calls `admit`, and if there is no capacity for elements that are all stored already, `insert`: it stores nothing, and their producer, who
- * did not get the first response, learns their ids.
+ * Calls `admit`, and if there is no capacity for elements that are all stored already, `insert`: it stores nothing, and
+ * their producer, who did not get the first response, learns their ids.
  */
 async function unlessRepeated<T>(
   admit: () => Promise<T>,
@@ -797,7 +819,10 @@ function expiringMove(move: QueueMove): QueueMove {
   return { ...move, inserts };
 }
 
-/** Elements next to each other with the same timing and groups, and how many they are: in a large insert nearly all are alike. */
+/**
+ * Elements next to each other with the same timing and groups, and how many they are: in a large insert nearly all are
+ * alike.
+ */
 function* runsOf(elements: readonly NewElement[]): Generator<{ element: NewElement; count: number }> {
   for (let at = 0; at < elements.length; ) {
     const element = elements[at] as NewElement;
@@ -925,8 +950,8 @@ export async function readQueue(queue: Queue): Promise<QueueReading> {
 }
 
 /**
- * For how long the oldest ready element of a queue has been ready; null if none is. What became ready first is what has the
- * earliest maturity of all that waits.
+ * For how long the oldest ready element of a queue has been ready; null if none is. What became ready first is what has
+ * the earliest maturity of all that waits.
  */
 export function oldestReadyMs(
   { namespace: { storage }, key }: Pick<Queue, 'namespace' | 'key'>,

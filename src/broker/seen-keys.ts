@@ -6,7 +6,10 @@ import type { QueueKey } from '../model/names.ts';
 
 type Inserting = Pick<Storage, 'insert'>;
 
-/** Keys that are looked for at once: enough to fill an engine's batch, few enough that other calls are not delayed by it. */
+/**
+ * Keys that are looked for at once: enough to fill an engine's batch, few enough that other calls are not delayed by
+ * it.
+ */
 const LOOK_AT_ONCE = 100;
 
 /** Whether a queue has seen the key of a request. Stores nothing. */

@@ -16,8 +16,8 @@ export interface TurnListener {
 }
 
 /**
- * The turns of users whose consumers wait in one wait queue for large elements. They stay in the wait queue until their turn comes, so
- * that they delay no consumer of another user there, and may leave or time out.
+ * The turns of users whose consumers wait in one wait queue for large elements. They stay in the wait queue until their
+ * turn comes, so that they delay no consumer of another user there, and may leave or time out.
  */
 export class TakeTurns {
   readonly #ns: Namespace;

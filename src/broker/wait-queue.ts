@@ -18,13 +18,13 @@ const MAX_PER_MATCH = 1000;
 /** Different leases (a pop is one, too) and users in one match: each is a `take` of its own in the same round trip. */
 const MAX_TAKES = 64;
 /**
- * The safety net: with consumers waiting, the engine is queried at least this often, ± half. Signals from other nodes may be
- * lost with a connection; those within this process are not.
+ * The safety net: with consumers waiting, the engine is queried at least this often, ± half. Signals from other nodes
+ * may be lost with a connection; those within this process are not.
  */
 const POLL_MS = { alone: 30_000, shared: 3_000 };
 /**
- * Polls of a node are made at multiples of this, so that those of many queues share a batch of the engine. With 5,000 queues on
- * PostgreSQL the node needed 24 % of a core and PostgreSQL 14 % before, 12 % and 5 % with it.
+ * Polls of a node are made at multiples of this, so that those of many queues share a batch of the engine. With 5,000
+ * queues on PostgreSQL the node needed 24 % of a core and PostgreSQL 14 % before, 12 % and 5 % with it.
  */
 const POLLS_TOGETHER_MS = 250;
 /** If a due moment seems past, the engine is queried again after this long. */
@@ -68,14 +68,14 @@ interface Match {
 /**
  * The consumers of one group of one queue that wait on this node, and the one place where elements meet consumers.
  *
- * Insert, rollback, resume, lease expiry, maturity and signals from other nodes all end in {@link match} with the number of
- * elements that became eligible, so that one insert wakes one consumer, however many wait. An idle wait queue implies that
- * every eligible element has triggered a match. At most one match is in flight; a `match` during it is added up and done
- * after it, so that an element stored between the engine's look and its reply is never missed. One timer sleeps until the
- * next due moment, or the next poll of the safety net.
+ * Insert, rollback, resume, lease expiry, maturity and signals from other nodes all end in {@link match} with the
+ * number of elements that became eligible, so that one insert wakes one consumer, however many wait. An idle wait queue
+ * implies that every eligible element has triggered a match. At most one match is in flight; a `match` during it is
+ * added up and done after it, so that an element stored between the engine's look and its reply is never missed. One
+ * timer sleeps until the next due moment, or the next poll of the safety net.
  *
- * A `match` that directly follows an `insert` travels in the same round trip (the storage port promises the order), so that
- * waking a consumer costs no second fsync.
+ * A `match` that directly follows an `insert` travels in the same round trip (the storage port promises the order), so
+ * that waking a consumer costs no second fsync.
  */
 export class WaitQueue {
   readonly group: GroupName;
@@ -93,7 +93,10 @@ export class WaitQueue {
   #timer: CancelTimer | null = null;
   /** Between takes after an engine error. */
   readonly #backoff: Backoff;
-  /** Consumers that timed out while a take for them was in flight: they end as soon as it is sure that it has nothing for them. */
+  /**
+   * Consumers that timed out while a take for them was in flight: they end as soon as it is sure that it has nothing
+   * for them.
+   */
   #timedOut = 0;
   #ofUsers = 0;
   /** Null if its users needed none yet. */
@@ -154,8 +157,8 @@ export class WaitQueue {
   }
 
   /**
-   * Adds a consumer that takes nothing until it is {@link promote}d: its claim is notified once `wakeAt` elements have become eligible
-   * ({@link eligible}), or an unknown number. The claim ends it in time.
+   * Adds a consumer that takes nothing until it is {@link promote}d: its claim is notified once `wakeAt` elements have
+   * become eligible ({@link eligible}), or an unknown number. The claim ends it in time.
    */
   watch(request: GetRequest, sink: Sink, claim: Claim): Consumer {
     const consumer = new Consumer(request, this.group, sink, this.#ns.clock.now(), claim);
@@ -183,7 +186,10 @@ export class WaitQueue {
     if (consumer.state === 'watching') this.#watchers?.wakeWhen(consumer, wakeAt);
   }
 
-  /** A consumer that watches waits from now on. @param mayServe whether elements for it may be there, so that it is due a look */
+  /**
+   * A consumer that watches waits from now on.
+   * @param mayServe whether elements for it may be there, so that it is due a look
+   */
   promote(consumer: Consumer, mayServe: boolean): void {
     if (consumer.state === 'watching') {
       this.#watchers?.remove(consumer);
@@ -530,8 +536,8 @@ export class WaitQueue {
   }
 
   /**
-   * A due moment by this node's clock. What is known of the engine's clock may be a little ahead of it: an element that seemed
-   * due before the match began is looked for a little later, not in a circle.
+   * A due moment by this node's clock. What is known of the engine's clock may be a little ahead of it: an element that
+   * seemed due before the match began is looked for a little later, not in a circle.
    */
   #reachable(dueAt: number, matchedAt: number): number {
     const at = toLocal(dueAt, this.#ns, this.#queue.key);
@@ -617,8 +623,8 @@ class ConsumerList {
 }
 
 /**
- * Whether what a take returns may go to the consumer: a reservation belongs to the user who requested it. A consumer that is
- * bounded by bytes has a take of its own.
+ * Whether what a take returns may go to the consumer: a reservation belongs to the user who requested it. A consumer
+ * that is bounded by bytes has a take of its own.
  */
 function fits({ request, maxBytes }: Consumer, { leaseMs, owner, user }: SharedTake): boolean {
   if (maxBytes !== null || request.leaseMs !== leaseMs) return false;
@@ -726,7 +732,10 @@ class Watchers {
     for (const consumer of woken) consumer.claim?.wake(consumer);
   }
 
-  /** What the engine counts. Callers share a call as long as nothing became eligible since it was made, and consumers watched all the time. */
+  /**
+   * What the engine counts. Callers share a call as long as nothing became eligible since it was made, and consumers
+   * watched all the time.
+   */
   counts(): Promise<GroupCounts> {
     if (this.#counting !== null && this.#countedAt === this.#eligible) return this.#counting;
     const { key, namespace } = this.#queue;

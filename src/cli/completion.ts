@@ -1,6 +1,9 @@
 import type { Command } from 'commander';
 
-/** A script that completes commands and their options, for `eval` in the start-up file of a shell; null for another shell. */
+/**
+ * A script that completes commands and their options, for `eval` in the start-up file of a shell; null for another
+ * shell.
+ */
 export function completionScript(shell: string, program: Command): string | null {
   const commands = program.commands.map((command) => ({
     name: command.name(),

@@ -57,7 +57,8 @@ export class CommandContext {
 
   /**
    * The object or array that a request is answered with.
-   * @throws QuaysideError `unexpected-response` for anything else: something between here and the server may answer 200 as well
+   * @throws QuaysideError `unexpected-response` for anything else: something between here and the server may answer 200
+   * as well
    */
   async json<T>(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<T> {
     const { text } = await this.client.request(method, path, options);
@@ -137,8 +138,8 @@ interface ServerAccess {
 }
 
 /**
- * Flags go before the environment, and that before the file, whose password and token are for its own user and server. A token
- * counts before the user of the same place.
+ * Flags go before the environment, and that before the file, whose password and token are for its own user and server.
+ * A token counts before the user of the same place.
  */
 function connectionOf(flags: ConnectionFlags, env: CommandIo['env']): ServerAccess {
   const file = fileConnection(env);
@@ -244,7 +245,8 @@ const UNAVAILABLE = new Set(['overloaded', 'shutting-down', 'storage-unavailable
 
 /**
  * The exit code for what a command threw.
- * @param hasChanged whether it had changed something by then, so that a server which cannot be reached does not mean that nothing was
+ * @param hasChanged whether it had changed something by then, so that a server which cannot be reached does not mean
+ * that nothing was
  */
 export function exitCodeOf(error: unknown, hasChanged: boolean): number {
   if (error instanceof CommandUsageError) return EXIT_CODES.usage;

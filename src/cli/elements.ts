@@ -220,7 +220,9 @@ function jsonOf(element: Element<unknown>, more: Readonly<Record<string, unknown
   return `${members.slice(0, -1)},${body}}`;
 }
 
-/** A body that is JSON, as it was written: JavaScript would round its long numbers. Or one that is text. Null: neither. */
+/**
+ * A body that is JSON, as it was written: JavaScript would round its long numbers. Or one that is text. Null: neither.
+ */
 function dataOf(element: Element<unknown>): { readonly text: string; readonly isJson: boolean } | null {
   try {
     const { data } = element;

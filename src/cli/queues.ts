@@ -114,8 +114,8 @@ export async function bulk(
 }
 
 /**
- * Shows the progress of an operation until it ends. Returns null if a signal ends that before: the operation continues on the
- * server, which is said then, as when it cannot be read any longer.
+ * Shows the progress of an operation until it ends. Returns null if a signal ends that before: the operation continues
+ * on the server, which is said then, as when it cannot be read any longer.
  */
 async function followed(context: CommandContext, started: OperationRow): Promise<OperationRow | null> {
   const interrupted = new AbortController();

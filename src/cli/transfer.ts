@@ -41,7 +41,10 @@ async function writePrintable(context: CommandContext, chunks: AsyncIterable<Uin
     await context.write(printableJson(decoder.decode(chunk, { stream: true })));
 }
 
-/** Stores the lines of an export. What is stored already is left out, so an import that failed is repeated from its start. */
+/**
+ * Stores the lines of an export. What is stored already is left out, so an import that failed is repeated from its
+ * start.
+ */
 export async function importQueue(context: CommandContext, name: Name): Promise<number> {
   const sum = { imported: 0, repeated: 0 };
   let [lines, size, before]: [string[], number, number] = [[], 0, 0];

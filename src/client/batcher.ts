@@ -19,8 +19,8 @@ interface PendingItem<I, R> {
 }
 
 /**
- * Gathers concurrent calls into one request: those of one turn of the event loop, and those that come while earlier requests are in
- * flight. A single call waits for nothing but the end of its turn.
+ * Gathers concurrent calls into one request: those of one turn of the event loop, and those that come while earlier
+ * requests are in flight. A single call waits for nothing but the end of its turn.
  */
 export class RequestBatcher<I, R> {
   readonly #send: (items: readonly I[]) => Promise<readonly (R | Error)[]>;

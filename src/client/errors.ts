@@ -94,8 +94,8 @@ export function invalid(message: string, cause?: unknown): ValidationError {
 const MAX_MS = 315_360_000_000;
 
 /**
- * Milliseconds that the server accepts. They are checked here because a request carries the calls of others, too, which it rejects as a
- * whole, and because NaN becomes null in JSON, which means that nothing was given.
+ * Milliseconds that the server accepts. They are checked here because a request carries the calls of others, too, which
+ * it rejects as a whole, and because NaN becomes null in JSON, which means that nothing was given.
  * @throws ValidationError
  */
 export function checkedMs(name: string, ms: number, min = 0): number {

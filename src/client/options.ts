@@ -30,13 +30,13 @@ export interface TokenCredentials {
 
 export interface ClientOptions {
   /**
-   * Where the server is, such as `http://127.0.0.1:3444`, which is the default if `QUAYSIDE_URL` is not set. May have a path, and
-   * `user:password@`.
+   * Where the server is, such as `http://127.0.0.1:3444`, which is the default if `QUAYSIDE_URL` is not set. May have a
+   * path, and `user:password@`.
    */
   readonly url?: string | URL | undefined;
   /**
-   * Name and password, an API token, or a function that returns the value of the `Authorization` header; it is called for each request.
-   * Not given: `QUAYSIDE_TOKEN`, or `QUAYSIDE_USER` and `QUAYSIDE_PASSWORD`.
+   * Name and password, an API token, or a function that returns the value of the `Authorization` header; it is called
+   * for each request. Not given: `QUAYSIDE_TOKEN`, or `QUAYSIDE_USER` and `QUAYSIDE_PASSWORD`.
    */
   readonly auth?: Credentials | TokenCredentials | (() => string | Promise<string>) | undefined;
   /** Sends the requests; the global `fetch` if not given. */
@@ -54,13 +54,15 @@ export interface InsertOptions extends CallOptions {
   readonly at?: Date | undefined;
   /** After how many milliseconds the element expires. Not given: as the queue's options say, or never. */
   readonly ttlMs?: number | undefined;
-  /** Element headers, without the prefix `x-ks-hdr-` that they have over HTTP. Consumers get their names in lower case. */
+  /**
+   * Element headers, without the prefix `x-ks-hdr-` that they have over HTTP. Consumers get their names in lower case.
+   */
   readonly headers?: Readonly<Record<string, string>> | undefined;
   /** On a stream: the groups that consume it. Not given: those of the namespace. */
   readonly groups?: readonly string[] | undefined;
   /**
-   * Two inserts with one key and the same content store one element. If none is given, the request has a random one, so that its
-   * repetition stores nothing twice; `false`: none, and an insert with an unknown outcome fails.
+   * Two inserts with one key and the same content store one element. If none is given, the request has a random one, so
+   * that its repetition stores nothing twice; `false`: none, and an insert with an unknown outcome fails.
    */
   readonly idempotencyKey?: string | false | undefined;
 }
@@ -75,7 +77,10 @@ export interface TakeOptions extends CallOptions {
 }
 
 export interface ReserveOptions extends TakeOptions {
-  /** How long the reservation lasts, in milliseconds; as long as the queue's lease if not given, which is 120 s unless configured. */
+  /**
+   * How long the reservation lasts, in milliseconds; as long as the queue's lease if not given, which is 120 s unless
+   * configured.
+   */
   readonly leaseMs?: number | undefined;
 }
 
@@ -93,7 +98,10 @@ export interface RequestOptions extends CallOptions {
   readonly body?: string | Uint8Array | undefined;
   /** `application/json` if not given. */
   readonly contentType?: string | undefined;
-  /** Whether the request may be sent again if the outcome is unknown. Not given: true for a GET, unless it takes an element. */
+  /**
+   * Whether the request may be sent again if the outcome is unknown. Not given: true for a GET, unless it takes an
+   * element.
+   */
   readonly isRepeatable?: boolean | undefined;
 }
 

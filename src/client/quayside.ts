@@ -17,7 +17,9 @@ import { QueueWire } from './wire.ts';
 /** Namespace and queue, such as `N/orders`. What follows the first `/` is the queue's name. */
 export type Name = `${string}/${string}`;
 
-/** Above this many queues, all are dropped, and made again when they are needed. Objects for queues keep what they have. */
+/**
+ * Above this many queues, all are dropped, and made again when they are needed. Objects for queues keep what they have.
+ */
 const MAX_WIRES = 1_000;
 
 /** A client of one server, or of several nodes behind one address. */
@@ -32,8 +34,8 @@ export class Quayside implements AsyncDisposable {
   }
 
   /**
-   * A queue whose data are JSON, or bytes. Makes no request, and creates nothing on the server. With a `schema` the data are checked and
-   * typed; a `codec` replaces JSON.
+   * A queue whose data are JSON, or bytes. Makes no request, and creates nothing on the server. With a `schema` the
+   * data are checked and typed; a `codec` replaces JSON.
    */
   queue(name: Name): Queue<unknown>;
   queue<S extends StandardSchema>(name: Name, options: { schema: S }): Queue<SchemaOutput<S>, SchemaInput<S>>;
@@ -48,7 +50,10 @@ export class Quayside implements AsyncDisposable {
     });
   }
 
-  /** Any other request of the HTTP interface. Reads are repeated after an unknown outcome, and others if `isRepeatable` says so. */
+  /**
+   * Any other request of the HTTP interface. Reads are repeated after an unknown outcome, and others if `isRepeatable`
+   * says so.
+   */
   async request(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<RawResponse> {
     this.#transport.checkOpen();
     return this.#transport.send(clientRequest(method, path, options));

@@ -47,7 +47,10 @@ export class Queue<T, In = T> {
     );
   }
 
-  /** Stores up to 10,000 elements with one request: all of them, or none. With an idempotency key, each element's is `key-0`, `key-1`, …. */
+  /**
+   * Stores up to 10,000 elements with one request: all of them, or none. With an idempotency key, each element's is
+   * `key-0`, `key-1`, ….
+   */
   async insertMany(data: readonly In[], options: InsertOptions = {}): Promise<{ ids: string[] }> {
     const { codec, wire } = this.#context;
     wire.transport.checkOpen();
@@ -60,8 +63,8 @@ export class Queue<T, In = T> {
   }
 
   /**
-   * Takes the next element and removes it, or returns undefined if none came within `waitMs`. At most once: an element whose response
-   * is lost on the way is gone, so a pop with an unknown outcome is not repeated.
+   * Takes the next element and removes it, or returns undefined if none came within `waitMs`. At most once: an element
+   * whose response is lost on the way is gone, so a pop with an unknown outcome is not repeated.
    */
   async pop(options: TakeOptions = {}): Promise<Element<T> | undefined> {
     const {
@@ -82,8 +85,8 @@ export class Queue<T, In = T> {
   }
 
   /**
-   * Reserves one element after the other: until none has come for `waitMs`, or without it until `signal` is aborted. One that the body of the loop
-   * has not settled is rolled back when the loop continues or ends.
+   * Reserves one element after the other: until none has come for `waitMs`, or without it until `signal` is aborted.
+   * One that the body of the loop has not settled is rolled back when the loop continues or ends.
    */
   async *elements(options: ReserveOptions = {}): AsyncGenerator<Reservation<T>, void, void> {
     const { waitMs = Number.POSITIVE_INFINITY } = options;

@@ -15,7 +15,10 @@ export interface Reservation<T> extends Element<T>, AsyncDisposable {
   readonly signal: AbortSignal;
   /** Finishes the element. @throws LeaseLostError if the reservation is over */
   commit(options?: CallOptions): Promise<void>;
-  /** Returns the element to the queue with one more failed try, or moves it to the dead-letter queue if that was its last. */
+  /**
+   * Returns the element to the queue with one more failed try, or moves it to the dead-letter queue if that was its
+   * last.
+   */
   rollback(options?: RollbackOptions): Promise<void>;
   /** Returns the element unprocessed to its place in the queue: no try is counted. */
   release(options?: CallOptions): Promise<void>;
@@ -141,7 +144,8 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
         options,
       );
       const isDone = outcome === 'done' || outcome === 'dead-lettered';
-      // What its first attempt may have caused. A caller that gave an element back does not know where it is; after a commit, or a burial, it is gone.
+      // What its first attempt may have caused. A caller that gave an element back does not know where it is; after a
+      // commit, or a burial, it is gone.
       const isKept = action === 'rollback' || action === 'release';
       const isOfFirst = isKept ? outcome !== 'token-required' : outcome === 'not-found';
       if (!isDone && !(isOfFirst && (isRepeat || action === this.#unknown))) throw this.#lose(outcome);
@@ -188,8 +192,8 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
 }
 
 /**
- * When a lease that has just begun ends by the clock of this process. Its length is known, or follows from the server's `Date`, which has whole
- * seconds: half of one is the mean of what is left out.
+ * When a lease that has just begun ends by the clock of this process. Its length is known, or follows from the server's
+ * `Date`, which has whole seconds: half of one is the mean of what is left out.
  */
 function localEnd(until: Date, leaseMs: number | undefined, serverTime: number | null): number {
   const serverNow = serverTime === null ? wallTime() : serverTime + 500;

@@ -1,6 +1,6 @@
 /**
- * Time and randomness of the client, from what Node, Deno, Bun and browsers have in common. The server's clock stays out of here:
- * the client is loaded without the rest of the source.
+ * Time and randomness of the client, from what Node, Deno, Bun and browsers have in common. The server's clock stays
+ * out of here: the client is loaded without the rest of the source.
  */
 
 /** Milliseconds from an arbitrary start; never goes back. */
@@ -18,7 +18,10 @@ const MAX_TIMER_MS = 2 ** 31 - 1;
 
 export type CancelTimer = () => void;
 
-/** Calls `run` once, at the earliest after `delayMs`. @param keepsAlive whether a program that has nothing else to do waits for it */
+/**
+ * Calls `run` once, at the earliest after `delayMs`.
+ * @param keepsAlive whether a program that has nothing else to do waits for it
+ */
 export function after(delayMs: number, run: () => void, keepsAlive = false): CancelTimer {
   const timer = setTimeout(run, Math.min(Math.max(0, delayMs), MAX_TIMER_MS));
   // In a browser, a timer is a number.
@@ -40,8 +43,8 @@ export function sleep(delayMs: number, ...signals: AbortSignals): Promise<void> 
 type AbortSignals = readonly (AbortSignal | undefined)[];
 
 /**
- * Resolves or rejects as `run` does, whose signal is aborted with the first of `signals`. In Node 20, those of `AbortSignal.any` stay in memory
- * for as long as the signals that they follow.
+ * Resolves or rejects as `run` does, whose signal is aborted with the first of `signals`. In Node 20, those of
+ * `AbortSignal.any` stay in memory for as long as the signals that they follow.
  * @throws the reason of that signal, however long `run` takes
  */
 export function unlessAborted<T>(

@@ -1,7 +1,10 @@
 import { textOf } from './errors.ts';
 import type { InsertOptions } from './options.ts';
 
-/** What the client uses of the module `@opentelemetry/api`: pass the module itself, `import * as api from '@opentelemetry/api'`. */
+/**
+ * What the client uses of the module `@opentelemetry/api`: pass the module itself,
+ * `import * as api from '@opentelemetry/api'`.
+ */
 export interface TracingApi {
   readonly ROOT_CONTEXT: TracingContext;
   readonly trace: {

@@ -52,7 +52,10 @@ const ANSWER_MS = 20_000;
 /** A large body may take longer: at least so many bytes are expected to arrive in a millisecond. */
 const BODY_BYTES_PER_MS = 64;
 
-/** Errors that end by themselves: nothing was changed, and another attempt may succeed. A server that cannot be reached may be restarting. */
+/**
+ * Errors that end by themselves: nothing was changed, and another attempt may succeed. A server that cannot be reached
+ * may be restarting.
+ */
 const TRANSIENT = new Set([
   'overloaded',
   'request-timeout',
@@ -63,11 +66,16 @@ const TRANSIENT = new Set([
 ]);
 /** Problems after which the request may have been executed. */
 const UNKNOWN = new Set(['outcome-unknown', 'internal']);
-/** Failures of a connection before anything was sent on it, by code and message in Node, Bun and Deno. The last three are of TLS. */
+/**
+ * Failures of a connection before anything was sent on it, by code and message in Node, Bun and Deno. The last three
+ * are of TLS.
+ */
 const NOT_SENT =
   /REFUSED|NOTFOUND|EAI_AGAIN|CONNECT_TIMEOUT| connect E|error \(Connect\)|CERT|LEAF_SIGNATURE|WRONG_VERSION/;
 
-/** Sends requests: credentials, deadlines, errors, and attempts until a request has succeeded or may not be repeated. */
+/**
+ * Sends requests: credentials, deadlines, errors, and attempts until a request has succeeded or may not be repeated.
+ */
 export class Transport {
   readonly #base: string;
   readonly #authorization: () => Promise<string> | string | null;
@@ -281,7 +289,8 @@ function problemOf(response: Response, text: string): QuaysideError {
     // A proxy answers 502, 503 or 504 for a server that it cannot reach, or that answered too late.
     const message = `The server, or a proxy in front of it, answered ${status} without an error code.`;
     if (status >= 500) return new ConnectionError(message, { status, retryAfterMs, outcome: 'unknown' });
-    // One that limits requests answers 429, one that has not received all of a request 408; neither has passed anything on.
+    // One that limits requests answers 429, one that has not received all of a request 408; neither has passed anything
+    // on.
     const code = { 408: 'request-timeout', 429: 'overloaded' }[status] ?? 'unexpected-response';
     return new QuaysideError(code, message, { status, retryAfterMs });
   }

@@ -37,7 +37,10 @@ const RECEIPT_SIZE = 256;
 const MAX_REASON_LENGTH = 1_000;
 const NDJSON = 'application/x-ndjson';
 
-/** Idempotency keys that the caller gave, each in its line; one of the client for a request; or none, and nothing is repeated. */
+/**
+ * Idempotency keys that the caller gave, each in its line; one of the client for a request; or none, and nothing is
+ * repeated.
+ */
 type KeyKind = 'own' | 'random' | 'none';
 
 /** The requests of one queue; all objects of a client for that queue share them. */
@@ -102,7 +105,10 @@ export class QueueWire {
     });
   }
 
-  /** @param waitMs how long the server waits for an element. The response's code says if there was none, or the call was cancelled */
+  /**
+   * @param waitMs how long the server waits for an element. The response's code says if there was none, or the call was
+   * cancelled
+   */
   take(body: object, waitMs: number, isRepeatable: boolean, options: CallOptions): Promise<ClientResponse> {
     const accepted = ['pop-timeout', 'pop-cancelled'];
     return this.post('/take', { ...body, to: waitMs }, isRepeatable, options, { waitMs, accepted });
@@ -123,8 +129,9 @@ export class QueueWire {
   }
 
   /**
-   * The server stores all lines of a request or none. If it names the line that it rejects, that one fails, and the others are sent again without
-   * it, as another request. A line that is one too many is not named: it may be sent with fewer others.
+   * The server stores all lines of a request or none. If it names the line that it rejects, that one fails, and the
+   * others are sent again without it, as another request. A line that is one too many is not named: it may be sent with
+   * fewer others.
    */
   async #insertEach(lines: readonly string[], kind: KeyKind): Promise<readonly (string | Error)[]> {
     if (!lines[0]) return [];
@@ -165,7 +172,10 @@ export class QueueWire {
   }
 }
 
-/** @throws ValidationError for a key of another type, such as a number: it could not be sent, and a repeat would store the element twice */
+/**
+ * @throws ValidationError for a key of another type, such as a number: it could not be sent, and a repeat would store
+ * the element twice
+ */
 export function kindOfKey({ idempotencyKey: key }: InsertOptions): KeyKind {
   if (key === false) return 'none';
   if (key == null) return 'random';

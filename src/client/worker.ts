@@ -23,7 +23,10 @@ export interface WorkerOptions {
   readonly leaseMs?: number | undefined;
   /** After this many milliseconds a handler is aborted, and the element rolled back. Not given: never. */
   readonly handlerTimeoutMs?: number | undefined;
-  /** After how many milliseconds a failed element is delivered again. Not given, or it throws: the queue's retry delay, or at once. */
+  /**
+   * After how many milliseconds a failed element is delivered again. Not given, or it throws: the queue's retry delay,
+   * or at once.
+   */
   readonly backoff?: ((tries: number, error: unknown) => number) | undefined;
   /** Stops the worker when it is aborted. */
   readonly signal?: AbortSignal | undefined;
@@ -36,7 +39,9 @@ export type WorkerEvents<T> = {
   taken: [job: Reservation<T>];
   /** The handler returned, and the commit is stored. `ms` is how long both took. */
   committed: [job: Reservation<T>, ms: number];
-  /** The handler threw, or took too long, and the rollback is stored. No `delayMs`: the queue's retry delay, or at once. */
+  /**
+   * The handler threw, or took too long, and the rollback is stored. No `delayMs`: the queue's retry delay, or at once.
+   */
   rolledBack: [job: Reservation<T>, error: unknown, delayMs: number | undefined];
   /** The handler threw `Bury`, and the burial is stored. */
   buried: [job: Reservation<T>, error: unknown];
@@ -53,7 +58,9 @@ export type WorkerEvents<T> = {
 export interface WorkerResult {
   /** Handlers that ended between `stop` and its end. */
   readonly finished: number;
-  /** Elements that were released, since their handlers had not started, or rolled back when the grace period was over. */
+  /**
+   * Elements that were released, since their handlers had not started, or rolled back when the grace period was over.
+   */
   readonly returned: number;
 }
 
@@ -81,8 +88,9 @@ interface Job<T> {
 }
 
 /**
- * Takes elements under leases and runs a handler for each. The handler returns: commit. It throws: rollback. The lease was lost: neither,
- * since another worker has the element. A handler that ignores its signal keeps its place until it ends.
+ * Takes elements under leases and runs a handler for each. The handler returns: commit. It throws: rollback. The lease
+ * was lost: neither, since another worker has the element. A handler that ignores its signal keeps its place until it
+ * ends.
  */
 export class Worker<T> implements AsyncDisposable {
   readonly #context: QueueContext;
@@ -165,8 +173,8 @@ export class Worker<T> implements AsyncDisposable {
   }
 
   /**
-   * Takes no more elements and waits for the handlers, at most `graceMs` (30 seconds): those that still run are then aborted, and their elements
-   * rolled back. Elements that arrive in the meantime are released.
+   * Takes no more elements and waits for the handlers, at most `graceMs` (30 seconds): those that still run are then
+   * aborted, and their elements rolled back. Elements that arrive in the meantime are released.
    */
   stop({ graceMs = GRACE_MS }: { graceMs?: number } = {}): Promise<WorkerResult> {
     this.#stopping ??= this.#stop(graceMs);
@@ -368,7 +376,8 @@ export class Worker<T> implements AsyncDisposable {
         });
       }
     };
-    // A program stays alive while its worker runs, also if all that its handlers wait for is their time limit or the grace period.
+    // A program stays alive while its worker runs, also if all that its handlers wait for is their time limit or the
+    // grace period.
     this.#cancelRenewal = after(this.#leaseMs / 3, renew, true);
   }
 

@@ -28,8 +28,8 @@ export async function usersInFile(file: string): Promise<Tree> {
 }
 
 /**
- * Changes or, with null, removes one user of a configuration file, or adds it. Everything else in the file stays, comments
- * included, and so do its mode and its owner.
+ * Changes or, with null, removes one user of a configuration file, or adds it. Everything else in the file stays,
+ * comments included, and so do its mode and its owner.
  * @throws UsersNotEditable, or Error of the system
  */
 export async function editUser(file: string, name: string, members: UserMembers | null): Promise<void> {

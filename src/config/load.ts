@@ -14,7 +14,8 @@ import { type SchemaError, schemaErrors } from '../util/schema.ts';
 import { type Config, type NamespaceConfig, Options, type QueueConfig } from './options.ts';
 import type { YamlOutcome } from './yaml.ts';
 
-// The configuration from the declared options: first how it is read and checked, then how options and their errors are shown.
+// The configuration from the declared options: first how it is read and checked, then how options and their errors are
+// shown.
 
 interface ConfigSources {
   /** As given on the command line; null: defaults and environment only. */
@@ -251,7 +252,10 @@ function readEnvironment(env: NodeJS.ProcessEnv, base: string): EnvironmentOverl
   return { settings, problems, warnings };
 }
 
-/** Puts a value into the tree, making the groups above it. What stands in the place of a group is left for the check to report. */
+/**
+ * Puts a value into the tree, making the groups above it. What stands in the place of a group is left for the check to
+ * report.
+ */
 function setIn(tree: Tree, path: Path, value: unknown): void {
   let at = tree;
   for (const key of path.slice(0, -1)) {
@@ -397,8 +401,8 @@ async function parseConfig(file: string, text: string): Promise<Tree> {
 }
 
 /**
- * The value of a text that is character for character what `JSON.stringify` writes, and so has no key twice; null for any other.
- * The YAML parser, of 72 modules, is a sixth of the modules that a start loads.
+ * The value of a text that is character for character what `JSON.stringify` writes, and so has no key twice; null for
+ * any other. The YAML parser, of 72 modules, is a sixth of the modules that a start loads.
  */
 function generatedJson(text: string): unknown {
   try {

@@ -20,7 +20,10 @@ export function ownHeaders(): Readonly<Record<string, string>> {
 
 /** Increases when a request is answered with 401: the session has ended. */
 export const rejected = signal(0);
-/** Increases when a request is answered that the user has not the right for it: the page offered what is not allowed any more. */
+/**
+ * Increases when a request is answered that the user has not the right for it: the page offered what is not allowed any
+ * more.
+ */
 export const forbidden = signal(0);
 
 /** Reads the session again. @returns whether it is another one of the same user */
@@ -53,7 +56,10 @@ export class ApiError extends Error {
   }
 }
 
-/** Whether the same request may succeed later: the server could not be reached or could not serve it, or the user must sign in first. */
+/**
+ * Whether the same request may succeed later: the server could not be reached or could not serve it, or the user must
+ * sign in first.
+ */
 export function isTemporary(error: unknown): boolean {
   return error instanceof ApiError && (error.status === 0 || error.status === 401 || error.status >= 500);
 }
@@ -72,7 +78,10 @@ export function path(...parts: readonly string[]): string {
   return parts.map(encodeURIComponent).join('/');
 }
 
-/** A part of a path that is a step, which browsers remove from paths: the request would be another one, and might take an element. */
+/**
+ * A part of a path that is a step, which browsers remove from paths: the request would be another one, and might take
+ * an element.
+ */
 export function stepIn(where: string): string | undefined {
   return where.split('/').find((part) => part === '.' || part === '..');
 }
@@ -93,7 +102,10 @@ export function call(where: string, request: ApiRequest = {}): Promise<Response>
   return withFreshToken(() => send(where, request));
 }
 
-/** Sends once more if another tab has signed in again: the browser's cookie is of that session, the token of the one before. Nothing was changed. */
+/**
+ * Sends once more if another tab has signed in again: the browser's cookie is of that session, the token of the one
+ * before. Nothing was changed.
+ */
 export async function withFreshToken<T>(request: () => Promise<T>): Promise<T> {
   try {
     return await request();

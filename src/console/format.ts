@@ -32,8 +32,8 @@ const TURNING = /[\u061C\u200E\u200F\u202A-\u202E\u2066-\u2069]/g;
 const RIGHT_TO_LEFT = /[\u0590-\u08FF\uFB1D-\uFDFF\uFE70-\uFEFC]/;
 
 /**
- * A name within a sentence, which must still say what it says: `Delete [U+202E]x and 3 elements`. Where a name stands alone, its element
- * isolates it.
+ * A name within a sentence, which must still say what it says: `Delete [U+202E]x and 3 elements`. Where a name stands
+ * alone, its element isolates it.
  */
 export function named(name: string): string {
   const shown = name.replace(

@@ -21,7 +21,10 @@ const WHERE = 'console/session';
 
 /** Undefined: not known yet; null: nobody is signed in. */
 export const session = signal<SessionRecord | null | undefined>(undefined);
-/** The session has ended while its page is open. What was typed there stays for the user's next session, as behind a locked screen. */
+/**
+ * The session has ended while its page is open. What was typed there stays for the user's next session, as behind a
+ * locked screen.
+ */
 export const hasEnded = signal(false);
 /** Why the form is shown again. */
 export const notice = signal<string | null>(null);
@@ -31,10 +34,16 @@ export const unknownBecause = signal<unknown>(null);
 
 const RETRY_MS = 3_000;
 let cancelRetry = (): void => {};
-/** Sign-ins and sign-outs of this page. What was asked before one of them may be answered after it, and says nothing of now. */
+/**
+ * Sign-ins and sign-outs of this page. What was asked before one of them may be answered after it, and says nothing of
+ * now.
+ */
 let changes = 0;
 
-/** The session that the browser has from before, if it still holds. While the server does not say so, what was known stays. */
+/**
+ * The session that the browser has from before, if it still holds. While the server does not say so, what was known
+ * stays.
+ */
 export async function resume(): Promise<void> {
   cancelRetry();
   const before = changes;

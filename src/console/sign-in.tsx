@@ -20,7 +20,8 @@ export function SignInAgain({ user }: { readonly user: string }) {
   useLayoutEffect(() => {
     const before = document.activeElement;
     dialog.current?.showModal();
-    // Once the dialog is gone: Chromium puts nothing that is typed into a field that got the focus while the dialog closed.
+    // Once the dialog is gone: Chromium puts nothing that is typed into a field that got the focus while the dialog
+    // closed.
     return () =>
       nextFrame(() => {
         if (before instanceof HTMLElement && before.isConnected) before.focus();

@@ -9,8 +9,8 @@ export function now(): number {
 }
 
 /**
- * By the clock of the browser alone, to measure how long something takes: {@link now} is corrected by responses, and a correction in
- * between would count as time, or hide time that has passed.
+ * By the clock of the browser alone, to measure how long something takes: {@link now} is corrected by responses, and a
+ * correction in between would count as time, or hide time that has passed.
  */
 export function browserNow(): number {
   return Date.now();
@@ -22,7 +22,8 @@ export function timeRequest(): (date: string | null) => void {
   return (date) => {
     const second = Date.parse(date ?? '');
     if (Number.isNaN(second)) return;
-    // The server answered within this second, after the request was sent and before now. An offset that agrees with that stays.
+    // The server answered within this second, after the request was sent and before now. An offset that agrees with
+    // that stays.
     offsetMs = Math.min(Math.max(offsetMs, second - Date.now()), second + 999 - sentAt);
   };
 }

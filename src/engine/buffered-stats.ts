@@ -8,7 +8,10 @@ import { type CounterName, type Counters, MAX_COUNTED_GROUPS, type Stats, zeroCo
 
 /** How long counts may stay in memory only. A crash loses at most these. */
 const FLUSH_AFTER_MS = 900;
-/** Groups of all queues that are buffered, at most. While the store is unavailable, no more are added; plain groups always are. */
+/**
+ * Groups of all queues that are buffered, at most. While the store is unavailable, no more are added; plain groups
+ * always are.
+ */
 const MAX_BUFFERED_GROUPS = 50_000;
 /** Reads without a reply, at most: each is small, so a count bounds their memory. */
 const MAX_READS = 20_000;
@@ -30,7 +33,10 @@ export interface CounterStore {
   readonly isOrdered: boolean;
   /** Adds in one step. @throws QuaysideError `storage-unavailable`, `outcome-unknown` */
   write(deltas: readonly CounterDeltas[]): Promise<void>;
-  /** Calls `found` with what is stored of each group, by the index of its queue. @throws QuaysideError `storage-unavailable` */
+  /**
+   * Calls `found` with what is stored of each group, by the index of its queue.
+   * @throws QuaysideError `storage-unavailable`
+   */
   read(queues: readonly QueueKey[], found: OnStoredCounters): Promise<void>;
 }
 
@@ -47,7 +53,9 @@ interface Reader {
   readonly reject: (error: unknown) => void;
 }
 
-/** The Stats port of every engine: counts are buffered here and written about once a second, so counting costs no write. */
+/**
+ * The Stats port of every engine: counts are buffered here and written about once a second, so counting costs no write.
+ */
 export class BufferedStats implements Stats {
   readonly #store: CounterStore;
   readonly #clock: Clock;

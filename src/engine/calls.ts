@@ -1,11 +1,12 @@
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 
-// What an engine does with each call to its store: it settles in time, it is bounded with all others, and it fails in the words of the ports.
+// What an engine does with each call to its store: it settles in time, it is bounded with all others, and it fails in
+// the words of the ports.
 
 /**
- * What needs an engine settles within this time, a wait before the engine's call included: with an error if need be. The rest of
- * the 5 s that callers are promised is for the way to them.
+ * What needs an engine settles within this time, a wait before the engine's call included: with an error if need be.
+ * The rest of the 5 s that callers are promised is for the way to them.
  */
 export const CALL_TIMEOUT_MS = 4_500;
 
@@ -13,8 +14,8 @@ export const CALL_TIMEOUT_MS = 4_500;
 const LATE_TIMER_MS = 500;
 
 /**
- * Runs what a timer was set for. If it is late, replies that have come since are in the sockets: they are read first, so that what a
- * store did in that time is not lost, and no store that has replied counts as silent.
+ * Runs what a timer was set for. If it is late, replies that have come since are in the sockets: they are read first,
+ * so that what a store did in that time is not lost, and no store that has replied counts as silent.
  */
 export function runTimer(lateMs: number, run: () => void): void {
   if (lateMs > LATE_TIMER_MS) setImmediate(run);
@@ -44,8 +45,8 @@ export abstract class Expiring {
 }
 
 /**
- * Calls in the order in which they expire: nearly always that in which they were made, since all have the same time. One
- * timer serves them all. It depends on nothing that a call waits for: whatever is stuck, each call settles.
+ * Calls in the order in which they expire: nearly always that in which they were made, since all have the same time.
+ * One timer serves them all. It depends on nothing that a call waits for: whatever is stuck, each call settles.
  *
  * A linked list, whose links are cleared on removal: a `Set` leaves tables behind that keep settled calls in memory
  * until the next full collection, which took a third more processor time per call.

@@ -184,8 +184,8 @@ interface CachesParts extends Omit<CacheParts, 'definitions' | 'isWanted' | 'onR
 }
 
 /**
- * The definitions of one kind in several stores: a cache of each, in the order in which they are given. All are listed again
- * from time to time.
+ * The definitions of one kind in several stores: a cache of each, in the order in which they are given. All are listed
+ * again from time to time.
  */
 export class DefinitionsCaches {
   readonly #parts: Pick<CachesParts, 'clock' | 'random' | 'onFailedRead'>;
@@ -233,8 +233,8 @@ export class DefinitionsCaches {
   }
 
   /**
-   * Lists all stores, or the given ones, concurrently; what one returns is kept, though another fails. Nothing is kept before all
-   * have returned: which store counts for a key is known then.
+   * Lists all stores, or the given ones, concurrently; what one returns is kept, though another fails. Nothing is kept
+   * before all have returned: which store counts for a key is known then.
    * @throws as `Definitions.list`
    */
   async reload(stores: Iterable<Definitions> = this.#caches.keys()): Promise<void> {

@@ -7,8 +7,8 @@ import { type Listener, Topics } from './signaller.ts';
 
 /**
  * The Definitions port: small durable documents that every node must see alike — pause flags and options of queues,
- * declarations of exchanges, variants of namespaces, the targets of their migrations, bulk operations and their progress,
- * API tokens, sessions of the console that were ended. Dozens to thousands, read often, changed seldom.
+ * declarations of exchanges, variants of namespaces, the targets of their migrations, bulk operations and their
+ * progress, API tokens, sessions of the console that were ended. Dozens to thousands, read often, changed seldom.
  *
  * - A change is durable when its promise resolves, and reaches the watchers of every node that shares the
  *   engine. Watching is a hint: if an engine may have missed changes it says so, and the node lists again, as it does
@@ -68,7 +68,10 @@ export interface DefinitionChange {
   readonly key: string | null;
 }
 
-/** The key of a definition that is about a queue. Names may hold any character, so the pair is written as JSON rather than joined. */
+/**
+ * The key of a definition that is about a queue. Names may hold any character, so the pair is written as JSON rather
+ * than joined.
+ */
 export function queueDefinitionKey({ ns, name }: QueueKey): string {
   return JSON.stringify([ns, name]);
 }
@@ -89,7 +92,10 @@ export function isDefinitionConflict(error: unknown): boolean {
   return error instanceof QuaysideError && error.code === 'definition-conflict';
 }
 
-/** Each conflict is a write of another that succeeded, so that there are as many as writers; more than these are no coincidence. */
+/**
+ * Each conflict is a write of another that succeeded, so that there are as many as writers; more than these are no
+ * coincidence.
+ */
 const MAX_CONFLICTS = 1_000;
 
 /**
@@ -136,7 +142,10 @@ export class StoredDefinitions implements Definitions {
   readonly #announce: (change: DefinitionChange) => void;
   readonly #watchers: Topics<DefinitionChange>;
 
-  /** @param announce has a change of this node reach {@link notify} on all nodes; not given: on this one, the store sees to the others */
+  /**
+   * @param announce has a change of this node reach {@link notify} on all nodes; not given: on this one, the store sees
+   * to the others
+   */
   constructor(store: DefinitionStore, log: EngineLog, announce?: (change: DefinitionChange) => void) {
     this.#store = store;
     this.#announce = announce ?? ((change) => this.notify(change));

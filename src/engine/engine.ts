@@ -11,8 +11,8 @@ import type { DeadLetterPolicy, RetryDelay, Storage } from './storage.ts';
  * An engine opened from a URL: four ports on one store. Several namespaces, and in tests several brokers,
  * may use one engine object; two URLs are two engines.
  *
- * `start` opens the store and brings its schema up to date. If it cannot, it rejects with a message that names the store and
- * says what to do. `stop` flushes and closes.
+ * `start` opens the store and brings its schema up to date. If it cannot, it rejects with a message that names the
+ * store and says what to do. `stop` flushes and closes.
  */
 export interface Engine extends Service {
   /** The first half of a queue's type: `sqlite`, `redis`, … */
@@ -34,8 +34,8 @@ export interface Engine extends Service {
   /** What its files take of a disk of this machine; not given: it has none here. */
   readonly disk?: (() => Promise<DiskUsage>) | undefined;
   /**
-   * Reads from its server what its promises need of it, on connections of its own. Needs no `start`, and changes nothing. Rejects
-   * as `start` does if the server cannot be used. Not given: there is no server.
+   * Reads from its server what its promises need of it, on connections of its own. Needs no `start`, and changes
+   * nothing. Rejects as `start` does if the server cannot be used. Not given: there is no server.
    */
   readonly examine?: () => Promise<readonly Finding[]>;
   /**

@@ -43,9 +43,9 @@ export function defaultsRules(policy: NamespacePolicy): DefaultsRule[] {
 const [SPREAD, PER_TRY, PARTS] = [40_503, 30_011, 65_536];
 
 /**
- * How long a delivery waits after a failed try, ms. The jitter is computed from the element and the try, so every node, and
- * every engine, comes to the same result; elements that were inserted together are spread evenly.
- * `retryDelay` in `redis/library/queue.lua` and `retryDelay` in `postgres/sql.ts` compute the same.
+ * How long a delivery waits after a failed try, ms. The jitter is computed from the element and the try, so every node,
+ * and every engine, comes to the same result; elements that were inserted together are spread evenly. `retryDelay` in
+ * `redis/library/queue.lua` and `retryDelay` in `postgres/sql.ts` compute the same.
  * @param tries failed tries, this one included
  * @param element its number
  */

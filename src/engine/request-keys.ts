@@ -4,8 +4,8 @@ import type { QueueKey } from '../model/names.ts';
 import type { RequestKey, Storage } from './storage.ts';
 
 /**
- * The elements of a call with a key, each with a key of its own, for engines that keep no key of a call. All have the fingerprint
- * of the call: other content is noticed at the first element.
+ * The elements of a call with a key, each with a key of its own, for engines that keep no key of a call. All have the
+ * fingerprint of the call: other content is noticed at the first element.
  */
 export function withRequestKeys(elements: readonly NewElement[], request: RequestKey): NewElement[] {
   const { fingerprint } = request;
@@ -27,9 +27,9 @@ function keyAt({ key }: RequestKey, index: number): string {
 }
 
 /**
- * Whether a queue has seen the key of an element. The port has no operation for that, but promises to store nothing of an insert whose
- * elements contradict each other, and to name the first that contradicts: the first of two if the key was seen, otherwise the
- * second. A key that was seen without a fingerprint contradicts none, and both are repeats.
+ * Whether a queue has seen the key of an element. The port has no operation for that, but promises to store nothing of
+ * an insert whose elements contradict each other, and to name the first that contradicts: the first of two if the key
+ * was seen, otherwise the second. A key that was seen without a fingerprint contradicts none, and both are repeats.
  */
 export async function isKeySeen(
   storage: Pick<Storage, 'insert'>,

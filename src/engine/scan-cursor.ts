@@ -1,14 +1,14 @@
 import { DELIVERY_STATES, type DeliveryState } from '../model/element.ts';
 
 /**
- * With so many bytes of bodies a page of a scan ends, `limit` reached or not. Other calls wait behind a page, and an engine needs up to
- * 10 ms for a MiB: who wants more reads the next page, and lets them go between.
+ * With so many bytes of bodies a page of a scan ends, `limit` reached or not. Other calls wait behind a page, and an
+ * engine needs up to 10 ms for a MiB: who wants more reads the next page, and lets them go between.
  */
 export const SCAN_BYTES = 2 * 1_048_576;
 
 /**
- * A place in the order of a scan: the state, the moment by which its deliveries are sorted, and a number behind that. Pages
- * hold together while elements come and go between them.
+ * A place in the order of a scan: the state, the moment by which its deliveries are sorted, and a number behind that.
+ * Pages hold together while elements come and go between them.
  */
 export interface ScanPlace {
   readonly state: DeliveryState;
@@ -23,8 +23,8 @@ export function scanCursor(state: DeliveryState, moment: number | string, id: st
 }
 
 /**
- * Where a page begins in each of the states that it may still have something of. A text that is no cursor of the store begins at the
- * start, as a client's bookmark from before a restore would.
+ * Where a page begins in each of the states that it may still have something of. A text that is no cursor of the store
+ * begins at the start, as a client's bookmark from before a restore would.
  * @param parse returns the number behind its text; null: the store never gave that out
  */
 export function scanStarts(

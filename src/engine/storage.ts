@@ -14,28 +14,30 @@ import type { ReadySignal, Signaller } from './signaller.ts';
  *   elements, and a waiting consumer is served by the same batch that stored its element.
  * - **Durable before acknowledged.** A promise resolves after the change is as durable as the engine's mode
  *   promises (`docs/engines/README.md`).
- * - **All or nothing per call.** A rejected call had no effect, except with the error `outcome-unknown`, after which
- *   it was applied or not. A `settle` with several items may be applied in part, or in steps between which other calls take
- *   effect, if an engine's page says so. One caller's failure never affects another caller's call in the same batch.
- * - **Deadline.** Every call settles within 5 s, or in the {@link TimeLeft} that it is given, whatever the state of any batch.
- * - **Time is the engine's**, one clock for all nodes that share it. Moments are ms since 1970. `matureAt` and `expiresAt` of
- *   new elements are as clients give them, see `aheadMs`.
+ * - **All or nothing per call.** A rejected call had no effect, except with the error `outcome-unknown`, after which it
+ *   was applied or not. A `settle` with several items may be applied in part, or in steps between which other calls
+ *   take effect, if an engine's page says so. One caller's failure never affects another caller's call in the same
+ *   batch.
+ * - **Deadline.** Every call settles within 5 s, or in the {@link TimeLeft} that it is given, whatever the state of any
+ *   batch.
+ * - **Time is the engine's**, one clock for all nodes that share it. Moments are ms since 1970. `matureAt` and
+ *   `expiresAt` of new elements are as clients give them, see `aheadMs`.
  * - **Errors** are `QuaysideError`: `storage-unavailable` (not applied), `outcome-unknown`, `storage-full`
  *   (insert, and settle with inserts or a move). Driver errors stop at the engine's edge.
- * - **Unknown names.** A queue that was never written is empty, and reading leaves no trace of it. `insert`, `declare` and
- *   whatever stores an element create it.
- * - **Groups are bounded.** `insert` and `settle` with inserts are rejected with `too-many-groups` if they would create more
- *   groups of one queue than its namespace's `maxGroups`. The default groups of the namespace always fit and are not
- *   counted; those of `undoTake` fit, too. Empty groups are evicted when a queue reaches its limit, at once or
+ * - **Unknown names.** A queue that was never written is empty, and reading leaves no trace of it. `insert`, `declare`
+ *   and whatever stores an element create it.
+ * - **Groups are bounded.** `insert` and `settle` with inserts are rejected with `too-many-groups` if they would create
+ *   more groups of one queue than its namespace's `maxGroups`. The default groups of the namespace always fit and are
+ *   not counted; those of `undoTake` fit, too. Empty groups are evicted when a queue reaches its limit, at once or
  *   after a while, as the engine's page says. Nodes that create groups at one moment may exceed it by a few.
  * - **Expiry.** An element is not delivered at or after its `expiresAt`. It goes to the dead-letter queue with the
- *   reason {@link EXPIRED} if its queue has one, otherwise it is removed; until a take or a sweep does so it may be counted.
- *   A dead letter does not expire.
+ *   reason {@link EXPIRED} if its queue has one, otherwise it is removed; until a take or a sweep does so it may be
+ *   counted. A dead letter does not expire.
  *   A reservation that was made before may still be settled.
  *
- * One data model serves plain and stream queues: an element has one *delivery* per group; see
- * `docs/concepts.md`. The policy of a namespace (dead letter, retention, retry delay), and of queues by their names, is given
- * when the engine is opened, that of a queue by `declare`; the operations apply it.
+ * One data model serves plain and stream queues: an element has one *delivery* per group; see `docs/concepts.md`. The
+ * policy of a namespace (dead letter, retention, retry delay), and of queues by their names, is given when the engine
+ * is opened, that of a queue by `declare`; the operations apply it.
  */
 export interface Storage {
   /** What this engine can do; a front end rejects the rest with `not-supported` before it calls. */
@@ -52,8 +54,8 @@ export interface Storage {
 
   /**
    * Creates queues, empty if new. Idempotent.
-   * @param options stored with each queue in place of what was stored; not given: what is stored stays; null: nothing is stored
-   *   any more. A queue that has options, be they empty, is not forgotten.
+   * @param options stored with each queue in place of what was stored; not given: what is stored stays; null: nothing
+   *   is stored any more. A queue that has options, be they empty, is not forgotten.
    */
   declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void>;
 
@@ -61,9 +63,9 @@ export interface Storage {
   queues(ns: string): Promise<string[]>;
 
   /**
-   * Stores elements, all or none. Returns their ids. Delivery order among equal maturities is the order
-   * of insertion: the array's within a call, the calls' between them. See `NewElement.dedupKey` for repeats. If the key of an
-   * element was seen with other content, in this call or before, none of the call is stored, and there are no ids.
+   * Stores elements, all or none. Returns their ids. Delivery order among equal maturities is the order of insertion:
+   * the array's within a call, the calls' between them. See `NewElement.dedupKey` for repeats. If the key of an element
+   * was seen with other content, in this call or before, none of the call is stored, and there are no ids.
    */
   insert(queue: QueueKey, elements: readonly NewElement[], options?: InsertOptions): Promise<ElementId[]>;
 
@@ -75,9 +77,9 @@ export interface Storage {
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult>;
 
   /**
-   * Applies one action to each delivery, if it is in the state that the item names; see {@link SettleAction}. Each item is
-   * atomic with its inserts or its move: unless its outcome is `done` or `dead-lettered`, nothing of it happened. Items may
-   * name several queues of the engine.
+   * Applies one action to each delivery, if it is in the state that the item names; see {@link SettleAction}. Each item
+   * is atomic with its inserts or its move: unless its outcome is `done` or `dead-lettered`, nothing of it happened.
+   * Items may name several queues of the engine.
    */
   settle(items: readonly SettleItem[], time?: TimeLeft): Promise<SettleResult[]>;
 
@@ -89,7 +91,8 @@ export interface Storage {
 
   /**
    * Pages through a queue without changing it, in delivery order within each state; states in the order of
-   * `DELIVERY_STATES`. A page is a moment's picture: elements that change state between two pages may be missed or seen twice.
+   * `DELIVERY_STATES`. A page is a moment's picture: elements that change state between two pages may be missed or seen
+   * twice.
    */
   scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage>;
 
@@ -100,9 +103,9 @@ export interface Storage {
   purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep>;
 
   /**
-   * Forgets a queue that holds nothing, with its options, dedup keys and statistics, as if it had never been. Returns false, and
-   * changes nothing, if it holds a delivery. What is stored at the same moment is found, or creates the queue again; only a
-   * pop whose reply was lost just then cannot be undone any more.
+   * Forgets a queue that holds nothing, with its options, dedup keys and statistics, as if it had never been. Returns
+   * false, and changes nothing, if it holds a delivery. What is stored at the same moment is found, or creates the
+   * queue again; only a pop whose reply was lost just then cannot be undone any more.
    */
   drop(queue: QueueKey): Promise<boolean>;
 
@@ -113,16 +116,20 @@ export interface Storage {
    */
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts>;
 
-  /** What a namespace holds, without reading its elements; see {@link Usage}. Bytes may be left out if they are not needed. */
+  /**
+   * What a namespace holds, without reading its elements; see {@link Usage}. Bytes may be left out if they are not
+   * needed.
+   */
   usage(ns: string, needsBytes?: boolean): Promise<Usage>;
 
   /**
    * Housekeeping for all queues of the engine: expires leases that ran out (each a failed try with the reason
-   * {@link LEASE_EXPIRED}, dead letter and retry delay included, the delay from the lease's end) and elements, applies retention, forgets old dedup keys and unused queues.
-   * Bounded work per call. Returns which queues gained eligible elements by a step of the engine's own since the last sweep of this
-   * engine object, such as the dead-letter queues of settles, and when to call again (null: nothing is due). What it sends to a queue
-   * on another server of a cluster may arrive later, so that one which cannot be reached delays no other; a later sweep then names that queue.
-   * Safe to call from several nodes at once.
+   * {@link LEASE_EXPIRED}, dead letter and retry delay included, the delay from the lease's end) and elements, applies
+   * retention, forgets old dedup keys and unused queues. Bounded work per call. Returns which queues gained eligible
+   * elements by a step of the engine's own since the last sweep of this engine object, such as the dead-letter queues
+   * of settles, and when to call again (null: nothing is due). What it sends to a queue on another server of a cluster
+   * may arrive later, so that one which cannot be reached delays no other; a later sweep then names that queue. Safe to
+   * call from several nodes at once.
    */
   sweep(): Promise<SweepResult>;
 
@@ -133,8 +140,8 @@ export interface Storage {
   now(queue?: QueueKey): number;
 
   /**
-   * By how much the engine's clock is ahead of the one by which moments of new elements are given, ms: 0 unless the engine's time continued
-   * when its clock was set back.
+   * By how much the engine's clock is ahead of the one by which moments of new elements are given, ms: 0 unless the
+   * engine's time continued when its clock was set back.
    */
   readonly aheadMs: number;
 }
@@ -158,8 +165,8 @@ export interface InsertOptions extends TimeLeft {
    */
   readonly signal?: ReadySignal | null;
   /**
-   * Called before the promise resolves, for each element that is not stored since its key was seen; if one came with other
-   * content, at least for the first of these.
+   * Called before the promise resolves, for each element that is not stored since its key was seen; if one came with
+   * other content, at least for the first of these.
    */
   readonly onRepeat?: OnRepeat | null;
   /** A key of the whole call, in place of keys of its elements. */
@@ -167,10 +174,10 @@ export interface InsertOptions extends TimeLeft {
 }
 
 /**
- * A call whose key the queue has seen, within the window in which it remembers keys of elements, stores nothing and returns the
- * ids of the first one: all its elements are repeats. If the first one had another fingerprint, there are no ids, and
- * at least the element 0 is reported. A call without elements only looks: it does not store its key, and reports the element 0 if the
- * key was seen.
+ * A call whose key the queue has seen, within the window in which it remembers keys of elements, stores nothing and
+ * returns the ids of the first one: all its elements are repeats. If the first one had another fingerprint, there are
+ * no ids, and at least the element 0 is reported. A call without elements only looks: it does not store its key, and
+ * reports the element 0 if the key was seen.
  */
 export interface RequestKey {
   /** Differs from the keys of all elements. */
@@ -217,8 +224,8 @@ export interface QueueOptions {
 }
 
 /**
- * How long an element waits after a failed try that names no delay: `firstMs` after the first one, after each further one
- * `factor` times as long, `maxMs` at most. See `retryDelayMs` in `queue-policy.ts`.
+ * How long an element waits after a failed try that names no delay: `firstMs` after the first one, after each further
+ * one `factor` times as long, `maxMs` at most. See `retryDelayMs` in `queue-policy.ts`.
  */
 export interface RetryDelay {
   /** Above 0. */
@@ -250,8 +257,9 @@ export interface TakeOptions extends TimeLeft {
   /** The tids of the consumers that the reservations are for; not given: none. See `ScannedDelivery.holder`. */
   readonly tids?: Tids;
   /**
-   * No element beyond the first is taken with which the bodies would come to more, 1 to `LIMITS.takeBytes`; an engine may
-   * count headers as well. Not given: an engine stops at about `LIMITS.takeBytes`, which takes that share a round trip may share.
+   * No element beyond the first is taken with which the bodies would come to more, 1 to `LIMITS.takeBytes`; an engine
+   * may count headers as well. Not given: an engine stops at about `LIMITS.takeBytes`, which takes that share a round
+   * trip may share.
    */
   readonly maxBytes?: number;
 }
@@ -263,15 +271,18 @@ export interface TakeResult {
    * none waits. If `count` was reached, or `ids` given: null, not looked up.
    */
   readonly nextDueAt: number | null;
-  /** Whether `maxBytes` ended it: another element is eligible, and would not have fit. Then `nextDueAt` is any moment that has passed. */
+  /**
+   * Whether `maxBytes` ended it: another element is eligible, and would not have fit. Then `nextDueAt` is any moment
+   * that has passed.
+   */
   readonly isCut?: boolean;
   /** Whether takes that share its round trip left it no room: another element is eligible, and may be taken at once. */
   readonly isLeft?: boolean;
 }
 
 /**
- * A receipt: names a reserved delivery. Without `token` it names the current reservation: of `owner`, or one that belongs
- * to nobody; without `owner` as well, any.
+ * A receipt: names a reserved delivery. Without `token` it names the current reservation: of `owner`, or one that
+ * belongs to nobody; without `owner` as well, any.
  */
 export interface DeliveryRef {
   readonly id: ElementId;
@@ -297,8 +308,9 @@ export interface SettleItem {
 export type SettleAction = FinishAction | ReleaseAction | ExtendAction | DeadLetterAction | MoveAction;
 
 /**
- * The delivery is finished: a commit from `reserved`, a removal from `waiting`, and with inserts an exchange's transfer.
- * An element goes when its last delivery is finished. A commit also succeeds if the lease ran out and nobody has reserved since.
+ * The delivery is finished: a commit from `reserved`, a removal from `waiting`, and with inserts an exchange's
+ * transfer. An element goes when its last delivery is finished. A commit also succeeds if the lease ran out and nobody
+ * has reserved since.
  */
 export interface FinishAction {
   readonly kind: 'finish';
@@ -308,9 +320,9 @@ export interface FinishAction {
 
 /**
  * The delivery waits (again), eligible after `delayMs`, or at `dueAt` if that is given. If `countTry` is true its tries
- * grow by one, and at the queue's `maxTries` the element moves to its dead-letter queue in the same
- * atomic step. With `countTry` false (the consumer never saw it, or is not to blame) no try is counted; from `reserved`,
- * with neither a delay nor `dueAt`, it regains the maturity it had.
+ * grow by one, and at the queue's `maxTries` the element moves to its dead-letter queue in the same atomic step. With
+ * `countTry` false (the consumer never saw it, or is not to blame) no try is counted; from `reserved`, with neither a
+ * delay nor `dueAt`, it regains the maturity it had.
  */
 export interface ReleaseAction {
   readonly kind: 'release';
@@ -330,8 +342,8 @@ interface ExtendAction {
 }
 
 /**
- * Moves the element to its queue's dead-letter queue now, whatever its tries; the outcome is `dead-lettered`. If the queue has
- * none, or is it itself, the element is released without delay: nothing is lost because a policy changed.
+ * Moves the element to its queue's dead-letter queue now, whatever its tries; the outcome is `dead-lettered`. If the
+ * queue has none, or is it itself, the element is released without delay: nothing is lost because a policy changed.
  */
 interface DeadLetterAction {
   readonly kind: 'dead-letter';
@@ -341,8 +353,8 @@ interface DeadLetterAction {
 }
 
 /**
- * Finishes the delivery and stores a copy of its element elsewhere in the engine, in one atomic step. The copy has a new id
- * and the content, maturity and expiry of the element.
+ * Finishes the delivery and stores a copy of its element elsewhere in the engine, in one atomic step. The copy has a
+ * new id and the content, maturity and expiry of the element.
  */
 export interface MoveAction {
   readonly kind: 'move';
@@ -419,7 +431,9 @@ export interface ScannedDelivery extends Delivery {
   readonly reason: string | null;
   /** The length of the body. */
   readonly bytes: number;
-  /** Who holds the reservation, and since when, ms since 1970; null if it is not reserved. Extending changes nothing. */
+  /**
+   * Who holds the reservation, and since when, ms since 1970; null if it is not reserved. Extending changes nothing.
+   */
   readonly holder: (Holder & { readonly since: number }) | null;
   /** For `ScanOptions.after`: a page that begins behind this delivery. Null if it was asked for by id. */
   readonly cursor: string | null;
@@ -458,8 +472,8 @@ export interface Usage {
   /** Waiting and reserved; in a stream an element counts once for each of its groups. */
   readonly elements: number;
   /**
-   * What the namespace takes in its store, or, if the engine cannot tell them apart, all namespaces of the store together;
-   * null if the engine does not know.
+   * What the namespace takes in its store, or, if the engine cannot tell them apart, all namespaces of the store
+   * together; null if the engine does not know.
    */
   readonly bytes: number | null;
 }

@@ -15,7 +15,10 @@ import type { Clock } from '../util/clock.ts';
 export const EVENT_KINDS = ['queues', 'exchanges', 'nodes', 'operations', 'alarms'] as const;
 export type EventKind = (typeof EVENT_KINDS)[number];
 
-/** The rights that decide which pictures a viewer is shown. Viewers with the same rights in every namespace are shown the same. */
+/**
+ * The rights that decide which pictures a viewer is shown. Viewers with the same rights in every namespace are shown
+ * the same.
+ */
 export type EventViewer = Pick<User, 'name' | 'may' | 'maySee' | 'maySeeBodies'>;
 
 /** A namespace, or one of its queues, that a picture is about. */
@@ -42,8 +45,8 @@ export interface Picture {
 }
 
 /**
- * Makes pictures of one kind. While there are subscribers, it is read every two seconds and whenever it reports a change;
- * otherwise it rests.
+ * Makes pictures of one kind. While there are subscribers, it is read every two seconds and whenever it reports a
+ * change; otherwise it rests.
  */
 export interface PictureSource {
   readonly kind: EventKind;
@@ -137,7 +140,10 @@ const EVERYTHING: OperationCaller = {
 };
 const ALL = { ns: null, queue: null, state: null };
 
-/** Bulk operations and how far they are, for those who may manage their source. Samples are in the operation's record alone. */
+/**
+ * Bulk operations and how far they are, for those who may manage their source. Samples are in the operation's record
+ * alone.
+ */
 export class OperationPictures implements PictureSource {
   readonly kind = 'operations';
   readonly #operations: Pick<BulkOperations, 'views'>;

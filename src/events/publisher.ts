@@ -62,12 +62,21 @@ interface PublisherParts {
 
 /** Between two updates of a subscriber. */
 const UPDATE_MS = 500;
-/** Subscribers that are written to in one turn of the event loop: a write takes tens of microseconds, and there may be thousands of them. */
+/**
+ * Subscribers that are written to in one turn of the event loop: a write takes tens of microseconds, and there may be
+ * thousands of them.
+ */
 const WRITES_A_TURN = 50;
-/** After a round of updates that took long, the next waits for so many times as long: updates take a twentieth of the main thread at most. */
+/**
+ * After a round of updates that took long, the next waits for so many times as long: updates take a twentieth of the
+ * main thread at most.
+ */
 const REST_FACTOR = 20;
 const SOURCES_MS = 2_000;
-/** A subscriber that was sent nothing for so long is sent that the stream is alive: proxies keep it, and the client knows that it is not cut off. */
+/**
+ * A subscriber that was sent nothing for so long is sent that the stream is alive: proxies keep it, and the client
+ * knows that it is not cut off.
+ */
 const BEAT_MS = 15_000;
 /** About the bytes of one write, and so of the memory that a subscriber takes that does not read. */
 const PIECE_BYTES = 24_576;
@@ -81,14 +90,17 @@ const MAX_AGE_MS = 3_600_000;
 const RETRY_MS = 2_000;
 const MAX_ID_LENGTH = 64;
 
-/** A comment keeps a connection open, as the specification of server-sent events suggests. Browsers hide it from pages, which get the event. */
+/**
+ * A comment keeps a connection open, as the specification of server-sent events suggests. Browsers hide it from pages,
+ * which get the event.
+ */
 const BEAT = Buffer.from(':\nevent: alive\ndata: {}\n\n');
 const COMPLETE = Buffer.from('event: complete\ndata: {}\n\n');
 
 /**
- * Sends subscribers what changes on this node and on others: one collection serves all of them, and there is none without
- * subscribers. What is not sent yet is in the journal alone, which has the latest picture of each thing; a subscriber
- * has only a place in the journal, and one write that the kernel has not taken.
+ * Sends subscribers what changes on this node and on others: one collection serves all of them, and there is none
+ * without subscribers. What is not sent yet is in the journal alone, which has the latest picture of each thing; a
+ * subscriber has only a place in the journal, and one write that the kernel has not taken.
  */
 export class EventPublisher implements Service, QueueFollower {
   readonly counts: EventCounts = { subscribers: 0, bytes: 0 };
@@ -146,7 +158,8 @@ export class EventPublisher implements Service, QueueFollower {
     this.#cancelLinger = null;
     const collection = this.#collection ?? this.#begin();
     const viewKey = this.#viewKey(user, filter);
-    // With other rights, or another filter, the client lacks what it was not sent, and keeps what it may not see any more.
+    // With other rights, or another filter, the client lacks what it was not sent, and keeps what it may not see any
+    // more.
     const idPrefix = `${collection.id}.${textFingerprint(viewKey)}-`;
     const version = collection.versionOf(lastEventId, idPrefix);
     const subscriber: SubscriberState = {
@@ -247,7 +260,8 @@ export class EventPublisher implements Service, QueueFollower {
   #flushSoon(): void {
     if (this.#collection === null || this.#isClosed) return;
     if (this.#collection.isDue) {
-      // Nodes and exchanges are read, and sent, before the queues are: the full picture does not wait for the next update.
+      // Nodes and exchanges are read, and sent, before the queues are: the full picture does not wait for the next
+      // update.
       this.#cancelFlush?.();
       this.#flush();
       return;
@@ -552,8 +566,8 @@ interface JournalEntry {
 const MAX_GONE = 1_000;
 
 /**
- * The latest picture of each thing, in the order in which they changed. A subscriber that has read up to a version needs what
- * follows it, and nothing else: however far behind it is, there is one entry for each thing.
+ * The latest picture of each thing, in the order in which they changed. A subscriber that has read up to a version
+ * needs what follows it, and nothing else: however far behind it is, there is one entry for each thing.
  */
 export class PictureJournal {
   readonly #entries = new Map<string, JournalEntry>();

@@ -6,7 +6,9 @@ import { bytesOfText } from '../util/byte-text.ts';
 
 // What an element becomes on its way through an exchange, for the loop and for dry runs.
 
-/** The queues, in the source's namespace, for elements that no destination accepted, and for those with too many hops. */
+/**
+ * The queues, in the source's namespace, for elements that no destination accepted, and for those with too many hops.
+ */
 export const NO_ROUTE = '__no_route__';
 export const TOO_MANY_HOPS = '__too_many_hops__';
 
@@ -33,8 +35,8 @@ export function historyOf({ headers }: Pick<ElementContent, 'headers'>): History
 }
 
 /**
- * What the destination can store. A copy that is due later needs a maturity; if the destination does not support one, that is an
- * error of the selector and counts as a rejection, since another try would fail, too.
+ * What the destination can store. A copy that is due later needs a maturity; if the destination does not support one,
+ * that is an error of the selector and counts as a rejection, since another try would fail, too.
  */
 export function keepable(
   verdict: SelectorVerdict,
@@ -52,8 +54,8 @@ export function keepable(
 export type Returning = readonly boolean[] | null;
 
 /**
- * How many copies an element's original has become in those that an exchange may bring back, if these destinations get one.
- * `isTooMany`: none gets one then.
+ * How many copies an element's original has become in those that an exchange may bring back, if these destinations get
+ * one. `isTooMany`: none gets one then.
  */
 export function copiesBack(
   before: number,
@@ -65,7 +67,9 @@ export function copiesBack(
   return { count, isTooMany: back > 0 && count > maxCopies };
 }
 
-/** A destination's copy: body and headers as its selector, and those before it, left them, one hop more, a new start. */
+/**
+ * A destination's copy: body and headers as its selector, and those before it, left them, one hop more, a new start.
+ */
 export function copyOf(
   content: ElementContent,
   verdict: SelectorVerdict,
@@ -97,7 +101,8 @@ interface UnroutableReason {
 
 /**
  * An element that could not be forwarded: unchanged but for the name of the exchange that gave up on it, and the error
- * that it failed with, if there is one. One that returns to its source has one hop more, or the exchange would take it for ever.
+ * that it failed with, if there is one. One that returns to its source has one hop more, or the exchange would take it
+ * for ever.
  */
 export function unroutable(
   { body, contentType, contentEncoding, headers: given }: Delivery,

@@ -2,8 +2,8 @@ import { NO_ROUTE, type Returning } from './copies.ts';
 import type { Caller, Declaration, DeclaredQueue } from './declaration.ts';
 
 /**
- * A declared exchange, as an edge from its source to its destinations. If it has a selector, it also leads to the queue for elements
- * that no destination accepted: an exchange that consumes those may bring them back.
+ * A declared exchange, as an edge from its source to its destinations. If it has a selector, it also leads to the queue
+ * for elements that no destination accepted: an exchange that consumes those may bring them back.
  */
 export interface Edge {
   readonly key: string;
@@ -31,9 +31,9 @@ interface NumberedEdge {
 }
 
 /**
- * The graph of declared exchanges. What is costly is done once, in time linear in the graph: which queues are in a loop with
- * each other. That alone decides whether an exchange is in a loop; naming its loops is a search of bounded cost within
- * these queues.
+ * The graph of declared exchanges. What is costly is done once, in time linear in the graph: which queues are in a loop
+ * with each other. That alone decides whether an exchange is in a loop; naming its loops is a search of bounded cost
+ * within these queues.
  */
 export class ExchangeGraph {
   readonly #byKey = new Map<string, NumberedEdge>();
@@ -77,8 +77,8 @@ export class ExchangeGraph {
   }
 
   /**
-   * The loops that an exchange is part of, each as the keys of the exchanges that an element would pass, beginning and ending
-   * with `key`. Selectors may break a loop, so it is named and not rejected. Named is a shortest loop for each
+   * The loops that an exchange is part of, each as the keys of the exchanges that an element would pass, beginning and
+   * ending with `key`. Selectors may break a loop, so it is named and not rejected. Named is a shortest loop for each
    * destination that an element can come back from, the shortest ones first, up to `MAX_LOOPS`.
    *
    * One of more than `MAX_LOOP_LENGTH` exchanges is cut after so many keys, and so does not end with `key`. If the

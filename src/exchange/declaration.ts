@@ -239,8 +239,8 @@ const MARK = '\u001f';
 
 /**
  * Ids of exchanges are unique on the whole server, and one whose source namespace a user may not see must not show by
- * being taken. So if a user creates an exchange with such an id, it is stored under a key of its own, made of the id and the
- * namespace of its source. For most exchanges id and key are the same.
+ * being taken. So if a user creates an exchange with such an id, it is stored under a key of its own, made of the id
+ * and the namespace of its source. For most exchanges id and key are the same.
  */
 export function scopedKey(id: string, namespace: string): string {
   return id + MARK + namespace;
@@ -253,8 +253,8 @@ export function idOf(key: string): string {
 }
 
 /**
- * The keys by the ids under which a caller who sees all of them knows them: the given ids and, for the second exchange of
- * an id, `<id>@<namespace of its source>`.
+ * The keys by the ids under which a caller who sees all of them knows them: the given ids and, for the second exchange
+ * of an id, `<id>@<namespace of its source>`.
  * @param keys sorted
  */
 export function idsOf(keys: readonly string[]): Map<string, string> {

@@ -69,7 +69,9 @@ interface TriedDestination {
   readonly payload_bytes: number;
 }
 
-/** Bytes of the payloads that a dry run shows, of all destinations together: selectors may write a mebibyte for each. */
+/**
+ * Bytes of the payloads that a dry run shows, of all destinations together: selectors may write a mebibyte for each.
+ */
 const SHOWN_BYTES = 4 * 1_048_576;
 
 interface DryRunContext {

@@ -214,7 +214,10 @@ export class Exchange {
   }
 }
 
-/** The counters of the replaced exchange. Each destination continues those of the first one with the same queue that is not taken. */
+/**
+ * The counters of the replaced exchange. Each destination continues those of the first one with the same queue that is
+ * not taken.
+ */
 function continued({ declaration, counters }: Exchange, { dst }: Declaration): ExchangeCounters {
   const left = new Set(declaration.dst.keys());
   const before = dst.map(({ ns, queue, selector }) => {
@@ -254,8 +257,9 @@ function mustReserve({ consumer }: Declaration, source: Namespace, route: Exchan
 }
 
 /**
- * Its queues are exempt from `maxQueues`: those declared were allowed at the create (`checkQueueLimits`), and must not fail a
- * restart once the namespace is full; the queues for unroutable elements belong to the service, as dead-letter queues do.
+ * Its queues are exempt from `maxQueues`: those declared were allowed at the create (`checkQueueLimits`), and must not
+ * fail a restart once the namespace is full; the queues for unroutable elements belong to the service, as dead-letter
+ * queues do.
  */
 function routeOf(
   key: string,
@@ -306,13 +310,13 @@ const USUAL_BYTES = 4 * 1024;
 const OWN_BYTES = 256;
 
 /**
- * One loop of an exchange, as a pipeline of three stages: while some batches are being stored, the selectors run for the next,
- * and the one after is being taken. Batches are sent to be stored in the order in which they were taken, and an engine keeps
- * the order of calls, so a loop keeps the order of its source. Waiting for each reply cost 40 % of throughput. A batch is stored in parts
- * if it is large, or if selectors write much.
+ * One loop of an exchange, as a pipeline of three stages: while some batches are being stored, the selectors run for
+ * the next, and the one after is being taken. Batches are sent to be stored in the order in which they were taken, and
+ * an engine keeps the order of calls, so a loop keeps the order of its source. Waiting for each reply cost 40 % of
+ * throughput. A batch is stored in parts if it is large, or if selectors write much.
  *
- * States: `idle` (before start, after stop), `running`, `stopping` (no new batch is taken; those that were taken and not yet
- * decided are returned undelivered, those in their fan-out finish).
+ * States: `idle` (before start, after stop), `running`, `stopping` (no new batch is taken; those that were taken and
+ * not yet decided are returned undelivered, those in their fan-out finish).
  */
 class Loop {
   readonly #options: LoopOptions;
@@ -398,8 +402,8 @@ class Loop {
   }
 
   /**
-   * The first elements of a batch that are stored in one round trip, and their bytes with their copies, and with what selectors
-   * are going to write as far as that can be foreseen.
+   * The first elements of a batch that are stored in one round trip, and their bytes with their copies, and with what
+   * selectors are going to write as far as that can be foreseen.
    */
   #firstPart(batch: readonly Delivery[]): { readonly part: readonly Delivery[]; readonly bytes: number } {
     let [bytes, ownBytes, count] = [0, 0, 0];
@@ -486,7 +490,10 @@ class Loop {
     return undecided;
   }
 
-  /** Null if the selectors could not run, or the exchange was stopped in the meantime: then the batch is returned undelivered. */
+  /**
+   * Null if the selectors could not run, or the exchange was stopped in the meantime: then the batch is returned
+   * undelivered.
+   */
   async #runSelectors(batch: readonly Delivery[]): Promise<Decision | null> {
     const { promise: stopped, resolve } = Promise.withResolvers<null>();
     let isReturned = false;
@@ -617,8 +624,8 @@ interface Plan {
 }
 
 /**
- * Stores the copies of a batch and settles its sources. Its calls to the source's engine are made before it returns, so that
- * batches keep their order. Resolves with false if the loop is to slow down.
+ * Stores the copies of a batch and settles its sources. Its calls to the source's engine are made before it returns, so
+ * that batches keep their order. Resolves with false if the loop is to slow down.
  */
 type StoreBatch = () => Promise<boolean>;
 
@@ -627,7 +634,10 @@ interface Decision {
   readonly store: StoreBatch;
   /** Bytes that selectors wrote. */
   readonly written: number;
-  /** The last elements, if the selectors wrote so much that they did not run for these: they are to be decided once the others are stored. */
+  /**
+   * The last elements, if the selectors wrote so much that they did not run for these: they are to be decided once the
+   * others are stored.
+   */
   readonly undecided: readonly Delivery[];
 }
 
@@ -663,8 +673,8 @@ class Forwarder {
   }
 
   /**
-   * Runs the selectors. May run while an earlier batch is still being stored. Null if the batch was returned in the meantime: what
-   * selectors did with it counts for nothing.
+   * Runs the selectors. May run while an earlier batch is still being stored. Null if the batch was returned in the
+   * meantime: what selectors did with it counts for nothing.
    */
   async decide(batch: readonly Delivery[], isReturned: () => boolean): Promise<Decision | null> {
     const { route, program, counters, clock } = this.#options;
@@ -786,8 +796,9 @@ class Forwarder {
   }
 
   /**
-   * Whether a copy is stored by an insert of its own, by destination; null: none is. Of a popped element every copy is, since
-   * there is no finish that it could share. Checked for each batch: a namespace may begin to move to another engine.
+   * Whether a copy is stored by an insert of its own, by destination; null: none is. Of a popped element every copy is,
+   * since there is no finish that it could share. Checked for each batch: a namespace may begin to move to another
+   * engine.
    */
   #remoteDestinations(): IsRemote | null {
     const { route, reserves } = this.#options;
@@ -851,8 +862,9 @@ class Forwarder {
   }
 
   /**
-   * Finishes the sources, with what goes to their own engine in the same step. If one destination has no capacity for a batch,
-   * elements for others are forwarded all the same. Resolves with false if none could be: the loop is to slow down then.
+   * Finishes the sources, with what goes to their own engine in the same step. If one destination has no capacity for a
+   * batch, elements for others are forwarded all the same. Resolves with false if none could be: the loop is to slow
+   * down then.
    */
   async #finish(plans: readonly Plan[], isRemote: IsRemote | null): Promise<boolean> {
     const { route, log, reserves } = this.#options;
@@ -916,7 +928,9 @@ class Forwarder {
     }
   }
 
-  /** Does not depend on the position of the destination in the declaration, which may have changed since the last try. */
+  /**
+   * Does not depend on the position of the destination in the declaration, which may have changed since the last try.
+   */
   #dedupKey({ delivery }: Plan, { destination }: Copy): string {
     const { route } = this.#options;
     const place = destination === null ? -1 : (route.destinations[destination]?.place ?? 0);
@@ -924,8 +938,8 @@ class Forwarder {
   }
 
   /**
-   * Keeps their order. An unavailable engine is no fault of the element, so that no try is counted then: it would end in the
-   * dead-letter queue after `maxTries` times 5 s.
+   * Keeps their order. An unavailable engine is no fault of the element, so that no try is counted then: it would end
+   * in the dead-letter queue after `maxTries` times 5 s.
    */
   async #requeue(deliveries: readonly Delivery[], countTry: boolean): Promise<void> {
     this.#options.counters.totals.requeued += deliveries.length;

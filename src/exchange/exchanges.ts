@@ -66,17 +66,19 @@ const STOP_AGAIN_MS = 1_000;
 const NEVER_CHANGED: ExchangeState = { stopped: null, lastError: null };
 
 /**
- * All exchanges of this node. Their declarations, and whether they are stopped, are definitions in the engine of the source's
- * namespace. Changes of one exchange are made one at a time, and nothing waits for an engine that it does not need.
- * Users name an exchange by its id. The methods take its key, under which it is stored and which `keyOf` finds for an id:
- * see `scopedKey`. `create` alone takes an id, since it chooses the key.
+ * All exchanges of this node. Their declarations, and whether they are stopped, are definitions in the engine of the
+ * source's namespace. Changes of one exchange are made one at a time, and nothing waits for an engine that it does not
+ * need. Users name an exchange by its id. The methods take its key, under which it is stored and which `keyOf` finds
+ * for an id: see `scopedKey`. `create` alone takes an id, since it chooses the key.
  */
 export class Exchanges implements Service {
   readonly #options: ExchangesOptions;
   readonly #registry: ExchangeRegistry;
   readonly #changes = new KeyMutex();
   readonly #checks = createCheckLimit();
-  /** Stops of exchanges that lost their owner. They are retried here, since no client is there to repeat a failed one. */
+  /**
+   * Stops of exchanges that lost their owner. They are retried here, since no client is there to repeat a failed one.
+   */
   readonly #unownedStops: Retries;
   /** Keys of exchanges that overran their limits, while their stop is being stored. */
   readonly #beingStopped = new Set<string>();
@@ -247,8 +249,8 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Checks again whether the owner is missing: while a stop waited or was retried, the exchange may have been deleted, or
-   * started by a user who became its owner, or its owner may have been added again.
+   * Checks again whether the owner is missing: while a stop waited or was retried, the exchange may have been deleted,
+   * or started by a user who became its owner, or its owner may have been added again.
    */
   async #stopIfUnowned(key: string): Promise<void> {
     const stopIfUnowned = (stored: StoredExchange): StoredExchange => {
@@ -263,9 +265,9 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Deletes an exchange, also one that is stored and cannot run on this node; its queues stay. If other engines define an
-   * exchange under the same key, those definitions are deleted, too: they would take its place. One for which `check` throws
-   * is kept.
+   * Deletes an exchange, also one that is stored and cannot run on this node; its queues stay. If other engines define
+   * an exchange under the same key, those definitions are deleted, too: they would take its place. One for which
+   * `check` throws is kept.
    * @throws QuaysideError `exchange-not-found`; `storage-unavailable` and `outcome-unknown` also if this node
    * does not run it and an engine that may define it failed
    */
@@ -419,7 +421,9 @@ export class Exchanges implements Service {
     void this.#storeStop(key, declaration, lastError);
   }
 
-  /** Another declaration may have taken the place of the one that overran, or take it just now: that one is not stopped. */
+  /**
+   * Another declaration may have taken the place of the one that overran, or take it just now: that one is not stopped.
+   */
   async #storeStop(key: string, declaration: Declaration, lastError: string): Promise<void> {
     const stop = (stored: StoredExchange): StoredExchange =>
       sameDeclaration(stored.declaration, declaration) ? { ...stored, stopped: true, lastError } : stored;
@@ -523,9 +527,10 @@ interface Registered {
 }
 
 /**
- * The exchanges of this node. It follows the definitions of all stores, through a cache of each, and makes the node do what
- * they say. If several stores define one key, the first in the order of the configuration counts, and the others are hidden
- * behind it. Two engines may share a store, and then both define the same. Nothing waits for an engine that it does not need.
+ * The exchanges of this node. It follows the definitions of all stores, through a cache of each, and makes the node do
+ * what they say. If several stores define one key, the first in the order of the configuration counts, and the others
+ * are hidden behind it. Two engines may share a store, and then both define the same. Nothing waits for an engine that
+ * it does not need.
  */
 class ExchangeRegistry {
   readonly #context: NodeContext;
@@ -622,8 +627,8 @@ class ExchangeRegistry {
   }
 
   /**
-   * The key of the exchange that the caller means, see `scopedKey`. An id that no visible exchange has is its own key: another
-   * node may have created it just now.
+   * The key of the exchange that the caller means, see `scopedKey`. An id that no visible exchange has is its own key:
+   * another node may have created it just now.
    */
   async keyOf(id: string, caller: Caller): Promise<string> {
     if (this.#isVisible(id, caller)) return id;
@@ -654,8 +659,8 @@ class ExchangeRegistry {
   }
 
   /**
-   * Creates an exchange that is new, to be given to `wrote`, and to `discard` afterwards. It counts from now on, so that many
-   * at once do not exceed the limit.
+   * Creates an exchange that is new, to be given to `wrote`, and to `discard` afterwards. It counts from now on, so
+   * that many at once do not exceed the limit.
    * @throws QuaysideError `too-many-exchanges`, and as the constructor of `Exchange`
    */
   createNew(key: string, setup: Omit<ExchangeSetup, 'before'>): Exchange {
@@ -698,7 +703,8 @@ class ExchangeRegistry {
   }
 
   /**
-   * As `known`. If no store is known to define it, reads all stores concurrently: another node may have created it just now.
+   * As `known`. If no store is known to define it, reads all stores concurrently: another node may have created it just
+   * now.
    * @throws QuaysideError `exchange-not-found`; `storage-unavailable`, `outcome-unknown` if a store that failed
    * may define it
    */

@@ -18,8 +18,8 @@ export interface BatchInFlight {
 /**
  * Bounds the bytes that the exchanges of a node have in flight together, and shares them among the users in whose names
  * they run: each may have half of what others leave, and a user who has none always enters. So what one user's slow
- * selectors hold never keeps another's exchanges waiting. A batch of more than a quarter of the limit, which is a single
- * large element with many copies, is not counted: there is one at a time on the node.
+ * selectors hold never keeps another's exchanges waiting. A batch of more than a quarter of the limit, which is a
+ * single large element with many copies, is not counted: there is one at a time on the node.
  */
 export class InFlightLimit {
   readonly #bytes: number;

@@ -190,7 +190,10 @@ const HIDDEN_MESSAGE = 'The selector threw. What it threw may quote the body, wh
 export class DestinationErrors {
   #errors: { readonly error: DestinationError; readonly isThrown: boolean }[] = [];
 
-  /** @param place of an error that the selector threw, null if it is not known; not given: the destination did not store a copy */
+  /**
+   * @param place of an error that the selector threw, null if it is not known; not given: the destination did not store
+   * a copy
+   */
   add(destination: number, message: string, at: number, place?: SourcePosition | null): void {
     const known = this.#errors.find(
       ({ error }) => error.destination === destination && error.message === message,

@@ -57,8 +57,8 @@ function isOwnOrigin(origin: string, host: string | null): boolean {
 }
 
 /**
- * Checks a request of a browser, and notes of which allowed page it is. Answers it if it is a preflight: that comes without
- * credentials, and so before they are checked, and is answered in the same way for all paths.
+ * Checks a request of a browser, and notes of which allowed page it is. Answers it if it is a preflight: that comes
+ * without credentials, and so before they are checked, and is answered in the same way for all paths.
  * @returns whether it was answered
  * @throws QuaysideError `forbidden-origin`
  */
@@ -130,8 +130,8 @@ const CONSOLE_PATH = '/console/';
 export const SESSION_PATH = '/console/session';
 
 /**
- * The name of the cookie for a request. Over TLS, browsers take it from this host alone: else another host of the domain, or plain HTTP,
- * could set one, and a user would work in a session of somebody else.
+ * The name of the cookie for a request. Over TLS, browsers take it from this host alone: else another host of the
+ * domain, or plain HTTP, could set one, and a user would work in a session of somebody else.
  */
 function cookieName(call: HttpCall): string {
   return call.isSecure ? `__Host-${SESSION_COOKIE}` : SESSION_COOKIE;
@@ -150,8 +150,8 @@ export function sessionToken(call: HttpCall): string | null {
 }
 
 /**
- * Sets the cookie; '' makes the browser forget it. Its path is `/`, since behind a proxy this server does not know under
- * which path browsers see it, and the console calls routes outside of `/console/`.
+ * Sets the cookie; '' makes the browser forget it. Its path is `/`, since behind a proxy this server does not know
+ * under which path browsers see it, and the console calls routes outside of `/console/`.
  */
 export function cookieHeaders(call: HttpCall, token: string): string[] {
   const attributes = `Path=/; HttpOnly; SameSite=Strict${call.isSecure ? '; Secure' : ''}`;
@@ -159,8 +159,8 @@ export function cookieHeaders(call: HttpCall, token: string): string[] {
 }
 
 /**
- * Finds the session of the console that a request with a cookie belongs to. A browser adds Basic credentials that it remembers by
- * itself: the console means its own user, and nobody else if its session has ended.
+ * Finds the session of the console that a request with a cookie belongs to. A browser adds Basic credentials that it
+ * remembers by itself: the console means its own user, and nobody else if its session has ended.
  * @returns whether the session is the only credential of the request
  */
 export function useSession(call: HttpCall): boolean {
@@ -172,8 +172,8 @@ export function useSession(call: HttpCall): boolean {
 }
 
 /**
- * The console session that a request belongs to, or null. Only requests of the console's own pages do: `Sec-Fetch-Site` says
- * `same-origin`, or is missing, as browsers leave it out if they use plain HTTP to another machine.
+ * The console session that a request belongs to, or null. Only requests of the console's own pages do: `Sec-Fetch-Site`
+ * says `same-origin`, or is missing, as browsers leave it out if they use plain HTTP to another machine.
  */
 function findSession(call: HttpCall, sessions: ConsoleSessions): ConsoleSession | null {
   const { fetchSite, cookie } = call.head;
@@ -190,8 +190,8 @@ export function originOf({ address, request: { rawHeaders } }: HttpCall): Sessio
 }
 
 /**
- * Checks the CSRF token of a request with a session, if it needs one. Reads need none: they change nothing, pages of other
- * origins cannot see what they are answered, and streams of events and downloads cannot send the header.
+ * Checks the CSRF token of a request with a session, if it needs one. Reads need none: they change nothing, pages of
+ * other origins cannot see what they are answered, and streams of events and downloads cannot send the header.
  * @throws QuaysideError `forbidden-origin`
  */
 export function checkCsrfToken(call: HttpCall, session: ConsoleSession, { csrf }: Route): void {
@@ -215,7 +215,10 @@ export function onSessionEnd(call: HttpCall, run: () => void): () => void {
   return consoleSessions.onEnd(token, run);
 }
 
-/** Whether a request has the cookie of a session and names a CSRF token: it is the console's, even if the session has ended. */
+/**
+ * Whether a request has the cookie of a session and names a CSRF token: it is the console's, even if the session has
+ * ended.
+ */
 function namesCsrfToken(call: HttpCall): boolean {
   return sessionToken(call) !== null && rareHeader(call.request.rawHeaders, CSRF_HEADER) !== null;
 }

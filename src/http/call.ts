@@ -96,7 +96,8 @@ export class HttpCall {
 
   /**
    * Reads the rights of the user again, for a call that lasts, such as one whose body takes minutes to arrive.
-   * @throws QuaysideError `unauthorized`, `forbidden`, `namespace-not-found` if the user is gone, or may not do it any more
+   * @throws QuaysideError `unauthorized`, `forbidden`, `namespace-not-found` if the user is gone, or may not do it any
+   * more
    */
   renewUser(): void {
     const { login, route } = this;
@@ -160,8 +161,9 @@ export class HttpCall {
   }
 
   /**
-   * Answers what is made in pieces, which is JSON if no other type is given. Between two of them other requests are served, and
-   * the next one waits for the client to read. Resolves when all of it is written, or the client has disconnected.
+   * Answers what is made in pieces, which is JSON if no other type is given. Between two of them other requests are
+   * served, and the next one waits for the client to read. Resolves when all of it is written, or the client has
+   * disconnected.
    * @param written called once the kernel has all of it, and not at all if the connection ends before
    */
   async pieces(
@@ -211,8 +213,8 @@ export class HttpCall {
   }
 
   /**
-   * Adds to a stream. Calls `taken` when the kernel has all of it: a client that takes nothing for as long as a request may
-   * take is cut off.
+   * Adds to a stream. Calls `taken` when the kernel has all of it: a client that takes nothing for as long as a request
+   * may take is cut off.
    */
   write(bytes: Buffer, taken: () => void): void {
     this.response.write(bytes, (error) => {
@@ -225,9 +227,9 @@ export class HttpCall {
   }
 
   /**
-   * Answers text whose length is known at its end only. The next piece is made when the client has read enough of those before. If
-   * making the first one fails, this rejects and nothing is answered; later, the response is cut short, and the client sees
-   * that it is not whole.
+   * Answers text whose length is known at its end only. The next piece is made when the client has read enough of those
+   * before. If making the first one fails, this rejects and nothing is answered; later, the response is cut short, and
+   * the client sees that it is not whole.
    */
   async stream(contentType: string, texts: AsyncIterable<string>): Promise<void> {
     for await (const text of texts) {
@@ -342,7 +344,10 @@ export class HttpCall {
   }
 }
 
-/** @throws QuaysideError `forbidden`, `namespace-not-found` if the user may not use the route, in the namespace of its path */
+/**
+ * @throws QuaysideError `forbidden`, `namespace-not-found` if the user may not use the route, in the namespace of its
+ * path
+ */
 export function checkAccess(
   user: User | null,
   { access, right }: Route,

@@ -31,19 +31,21 @@ const HSTS = linesOf(['strict-transport-security', 'max-age=31536000']);
 const MAX_WAITING_LISTINGS = 16;
 
 /**
- * Bodies of more than one element's limit that are held at once: of one user, and of all. A user who has none is never kept waiting by
- * others, whose clients may take a minute to send one.
+ * Bodies of more than one element's limit that are held at once: of one user, and of all. A user who has none is never
+ * kept waiting by others, whose clients may take a minute to send one.
  */
 const LARGE_BODIES_PER_USER = 2;
 const LARGE_BODIES = 4;
-/** Of those that have come, so many are worked on at once: that takes a few times their size. No client can prolong it. */
+/**
+ * Of those that have come, so many are worked on at once: that takes a few times their size. No client can prolong it.
+ */
 const LARGE_BODIES_IN_WORK = 4;
 /** Those of one user that wait, in their sockets, for the ones before them; further ones are rejected. */
 const MAX_WAITING_BODIES = 100;
 
 /**
- * Bytes of bodies that were taken and that their clients have not read yet: of one user, and of all. With its response each takes
- * twice as much memory.
+ * Bytes of bodies that were taken and that their clients have not read yet: of one user, and of all. With its response
+ * each takes twice as much memory.
  */
 const UNREAD_BYTES_PER_USER = 128 * 1_048_576;
 const UNREAD_BYTES = 2 * UNREAD_BYTES_PER_USER;
@@ -204,9 +206,9 @@ export class Front {
   }
 
   /**
-   * Reads a body that may be larger than an element's, and does the work on it. A body that is, or whose length is not known, waits
-   * for its turn to be read, so that few are held at once, and when it has come for its turn to be worked on. Not at all if the client
-   * disconnects before that.
+   * Reads a body that may be larger than an element's, and does the work on it. A body that is, or whose length is not
+   * known, waits for its turn to be read, so that few are held at once, and when it has come for its turn to be worked
+   * on. Not at all if the client disconnects before that.
    * @throws QuaysideError `body-too-large`, `overloaded`, and what `work` throws
    */
   async readLargeInTurn(
@@ -229,8 +231,8 @@ export class Front {
   }
 
   /**
-   * Counts bodies that were taken until the function that it returns is called, which may be more than once: clients that take and
-   * do not read would fill the memory.
+   * Counts bodies that were taken until the function that it returns is called, which may be more than once: clients
+   * that take and do not read would fill the memory.
    * @throws QuaysideError `overloaded`
    */
   holdUnread(user: string, bytes: number): () => void {
@@ -262,8 +264,9 @@ export class Front {
   }
 
   /**
-   * A pipelined GET or HEAD, or a take of many, starts after the responses in front of it have left. Otherwise a client that does not
-   * read would hold as many elements as it asked for, and a listing behind a blocked get its user's turn to list.
+   * A pipelined GET or HEAD, or a take of many, starts after the responses in front of it have left. Otherwise a client
+   * that does not read would hold as many elements as it asked for, and a listing behind a blocked get its user's turn
+   * to list.
    */
   inTurn(call: HttpCall, start: () => void): void {
     if (call.response.socket !== null) {
@@ -290,8 +293,8 @@ export class Front {
   }
 
   /**
-   * Responds to a client that ended its half of the connection, most often because it is gone. Thousands may be gone at once, and a
-   * response takes 50 µs: other requests are served between some of them and the next ones.
+   * Responds to a client that ended its half of the connection, most often because it is gone. Thousands may be gone at
+   * once, and a response takes 50 µs: other requests are served between some of them and the next ones.
    */
   respondInTurn(respond: () => void): void {
     if (this.#responses.push(respond) === 1) setImmediate(this.#respondToSome);
@@ -455,7 +458,10 @@ export class Front {
     if (route.isAudited) this.#audit(call, handling);
   }
 
-  /** A connection counts for the user of its first request: those of a proxy have many. @throws QuaysideError `overloaded` */
+  /**
+   * A connection counts for the user of its first request: those of a proxy have many.
+   * @throws QuaysideError `overloaded`
+   */
   #countConnection(socket: Socket, user: string, call: HttpCall | null = null): void {
     if (this.#counted.has(socket) || socket.destroyed) return;
     try {
@@ -480,7 +486,10 @@ export class Front {
     else handling.then(note, () => {});
   }
 
-  /** Logs what a user did, and keeps it for those who look who it was. @param user who signed in or out; not given: the call's */
+  /**
+   * Logs what a user did, and keeps it for those who look who it was.
+   * @param user who signed in or out; not given: the call's
+   */
   audit(call: HttpCall, { name: user }: User = call.user): void {
     const { clock, log } = this.parts;
     const { address } = call;
@@ -577,7 +586,8 @@ class Router {
   });
 
   constructor(routes: readonly Route[]) {
-    // Before there are routes: those of a method are then compiled at its first request. All of them take 4 % of a start.
+    // Before there are routes: those of a method are then compiled at its first request. All of them take 4 % of a
+    // start.
     this.#finder.compile();
     for (const route of routes) {
       this.#finder.on([...route.methods], route.path, NEVER_CALLED, route);

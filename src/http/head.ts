@@ -145,8 +145,8 @@ function readElementHeader(head: RequestHead, lower: string, value: string): voi
 }
 
 /**
- * Node checks the last transfer coding only. It accepts any codings before that, in the same line or in others, and would hand over a body
- * that is still coded.
+ * Node checks the last transfer coding only. It accepts any codings before that, in the same line or in others, and
+ * would hand over a body that is still coded.
  */
 function severalCodings(codings: string): QuaysideError {
   return new QuaysideError(
@@ -201,9 +201,10 @@ interface ForwardedHeaders {
 
 /**
  * The address that a request comes from: its peer, or what trusted proxies say of it. Each proxy appends the address
- * that it got the request from, so the list is read from its end, as long as the proxies that wrote it are trusted; what
- * precedes that may be invented. A client can send the header that its proxy leaves alone: if both headers are sent and differ,
- * neither is believed. Nor are headers longer than a chain of proxies makes: anonymous clients send them, too.
+ * that it got the request from, so the list is read from its end, as long as the proxies that wrote it are trusted;
+ * what precedes that may be invented. A client can send the header that its proxy leaves alone: if both headers are
+ * sent and differ, neither is believed. Nor are headers longer than a chain of proxies makes: anonymous clients send
+ * them, too.
  */
 export function clientAddress(peer: string, headers: ForwardedHeaders, trusted: Networks): string {
   const { forwardedFor, forwarded } = headers;

@@ -115,7 +115,10 @@ export function* treePieces<T>(folders: readonly Folder<T>[], leaf: (item: T) =>
   yield separator === '[' ? '[]' : ']';
 }
 
-/** Queues that are read at once: enough to fill an engine's batch, few enough that it takes milliseconds. PostgreSQL reads streams one by one. */
+/**
+ * Queues that are read at once: enough to fill an engine's batch, few enough that it takes milliseconds. PostgreSQL
+ * reads streams one by one.
+ */
 const READ_AT_ONCE = 32;
 
 /** What `read` returns of each queue, in batches between which the engine and this thread serve others. */

@@ -84,8 +84,9 @@ function viewerOf(user: User, only: string | null): ListViewer {
 }
 
 /**
- * Rows of one kind of all nodes. Each node leaves out what the viewer may not see, so that it sends nothing else and its limit
- * is one of visible rows. The node that asks does so again: it knows the user, and need not trust the rights that another node applied.
+ * Rows of one kind of all nodes. Each node leaves out what the viewer may not see, so that it sends nothing else and
+ * its limit is one of visible rows. The node that asks does so again: it knows the user, and need not trust the rights
+ * that another node applied.
  */
 class NodeList<Row extends object> {
   readonly #broker: Broker;
@@ -211,7 +212,10 @@ export class NodeLists {
     this.#auditTrail.add(line);
   }
 
-  /** The sessions of the console of a user, the latest used first; one that several nodes have served as the last of them saw it. */
+  /**
+   * The sessions of the console of a user, the latest used first; one that several nodes have served as the last of
+   * them saw it.
+   */
   async consoleSessions(caller: User, name: string): Promise<ListOfNodes<SeenSession>> {
     const viewer = {
       name,
@@ -248,8 +252,8 @@ function viewerWith({ name, isAdministrator, isLimited = false, manages, sees }:
 }
 
 /**
- * The consumers that wait on this node. For another node in the namespaces that both serve: a cancel reaches no others, and of those on SQLite
- * each node has its own, though their names are the same.
+ * The consumers that wait on this node. For another node in the namespaces that both serve: a cancel reaches no others,
+ * and of those on SQLite each node has its own, though their names are the same.
  */
 function waitingFor(broker: Broker, viewer: ListViewer, from: string): QueuedConsumer[] {
   return broker
@@ -270,8 +274,8 @@ function waitingFor(broker: Broker, viewer: ListViewer, from: string): QueuedCon
 }
 
 /**
- * Users see their own sessions whole; of others, consumers in namespaces where they have `manage`. A limited token sees of its owner's
- * the consumers in namespaces that it may see.
+ * Users see their own sessions whole; of others, consumers in namespaces where they have `manage`. A limited token sees
+ * of its owner's the consumers in namespaces that it may see.
  */
 function shownSession(session: SessionInfo, viewer: ListViewer): readonly SessionInfo[] {
   const isOwn = session.user === viewer.name;
@@ -280,7 +284,10 @@ function shownSession(session: SessionInfo, viewer: ListViewer): readonly Sessio
   return consumers.length === 0 ? [] : [{ ...session, consumers }];
 }
 
-/** Administrators see everything; others what they did, and what they might have done, too; a limited token the latter alone. */
+/**
+ * Administrators see everything; others what they did, and what they might have done, too; a limited token the latter
+ * alone.
+ */
 function shownLine(line: AuditLine, viewer: ListViewer): readonly AuditLine[] {
   const { user, namespace } = line;
   const isOwn = user === viewer.name && !viewer.isLimited;

@@ -29,7 +29,10 @@ export interface HttpOptions {
   readonly batchBytes: number;
   /** PEM contents; null: plain HTTP. */
   readonly tls: TlsMaterial | null;
-  /** Origins (`https://jobs.example`) whose pages may call from a browser, in addition to the one that the request's `Host` names. */
+  /**
+   * Origins (`https://jobs.example`) whose pages may call from a browser, in addition to the one that the request's
+   * `Host` names.
+   */
   readonly allowedOrigins: readonly string[];
   /** Whether `/metrics` is served without credentials. */
   readonly metricsWithoutLogin: boolean;
@@ -44,8 +47,9 @@ export interface HttpOptions {
   /** From the first byte of a request to the end of its header section. */
   readonly headersTimeoutMs: number;
   /**
-   * From the first byte of a request to the last of its body; waiting for an element is not counted. Of an import, which may be of
-   * any length: how long nothing of its body may come. Also how long a client may take without reading on in its response.
+   * From the first byte of a request to the last of its body; waiting for an element is not counted. Of an import,
+   * which may be of any length: how long nothing of its body may come. Also how long a client may take without reading
+   * on in its response.
    */
   readonly requestTimeoutMs: number;
   /** How long an idle connection is kept. */
@@ -95,7 +99,10 @@ export interface EngineReport {
   readonly state: 'healthy' | 'slow' | 'unavailable';
   /** How long it took to answer a ping; null: it did not answer. */
   readonly pingMs: number | null;
-  /** Bytes of its files, and of the space that their disk has; null: it has none on this machine, or they cannot be looked at now. */
+  /**
+   * Bytes of its files, and of the space that their disk has; null: it has none on this machine, or they cannot be
+   * looked at now.
+   */
   readonly disk: {
     readonly fileBytes: number;
     readonly freeBytes: number;

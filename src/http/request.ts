@@ -65,9 +65,9 @@ interface BodyReader {
  * through the stream's events, saves about a sixth of a small PUT's time (ADR 3). The stream side of this
  * object is never used.
  *
- * States, and who moves it: `unclaimed` (chunks are buffered, up to {@link UNCLAIMED_BYTES}) -> `claim` ->
- * `claimed` (buffered up to the limit), or -> `chunks` -> `chunked` (buffered up to {@link UNREAD_BYTES}) -> `discard`, by the limit
- * or by a rejection -> `discarded`.
+ * States, and who moves it: `unclaimed` (chunks are buffered, up to {@link UNCLAIMED_BYTES}) -> `claim` -> `claimed`
+ * (buffered up to the limit), or -> `chunks` -> `chunked` (buffered up to {@link UNREAD_BYTES}) -> `discard`, by the
+ * limit or by a rejection -> `discarded`.
  */
 export class HttpRequest extends IncomingMessage {
   #state: 'unclaimed' | 'claimed' | 'chunked' | 'discarded' = 'unclaimed';
@@ -125,8 +125,8 @@ export class HttpRequest extends IncomingMessage {
   }
 
   /**
-   * From now on the body is read in chunks of what has come; the socket waits for a reader that is slow. Called at most once,
-   * in place of `claim`. Ends early if the client disconnects, see `complete`, or the body is discarded.
+   * From now on the body is read in chunks of what has come; the socket waits for a reader that is slow. Called at most
+   * once, in place of `claim`. Ends early if the client disconnects, see `complete`, or the body is discarded.
    * @param maxIdleMs how long the reader waits for the client; the time that the reader itself takes is not limited
    * @throws QuaysideError `request-timeout` if no chunk comes for so long
    */
@@ -241,8 +241,8 @@ export function readBody(call: HttpCall, limit: number, take: (body: Buffer) => 
 }
 
 /**
- * The same as a promise, for bodies that are read in a larger piece of work. Resolves to null if the client disconnects before
- * the end of the body: that work may hold a turn that other requests wait for.
+ * The same as a promise, for bodies that are read in a larger piece of work. Resolves to null if the client disconnects
+ * before the end of the body: that work may hold a turn that other requests wait for.
  * @throws QuaysideError `body-too-large`, and as `HttpCall.renewUser`
  */
 export async function wholeBody(call: HttpCall, limit: number): Promise<Buffer | null> {
@@ -289,8 +289,8 @@ function tooLarge(limit: number, what: string): QuaysideError {
 }
 
 /**
- * Reads a JSON body of at most `maxBytes`. Resolves when `take` has dealt with it, or the client has disconnected before its end.
- * Rejects with `body-too-large`, `invalid-body` and what `take` rejects with.
+ * Reads a JSON body of at most `maxBytes`. Resolves when `take` has dealt with it, or the client has disconnected
+ * before its end. Rejects with `body-too-large`, `invalid-body` and what `take` rejects with.
  */
 export async function readJson(
   call: HttpCall,

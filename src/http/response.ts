@@ -9,12 +9,15 @@ const { _storeHeader: storeHeader } = ServerResponse.prototype as unknown as {
 
 /** A response whose head has lines that do not change from one to the next. */
 export class HttpResponse extends ServerResponse<HttpRequest> {
-  /** They follow the status line. As headers of `writeHead`, Node would check, compare and join them each time again (ADR 3). */
+  /**
+   * They follow the status line. As headers of `writeHead`, Node would check, compare and join them each time again
+   * (ADR 3).
+   */
   constantLines = '';
 
   /**
-   * The connection is this response's turn. If the client read the one before slowly, a timer still runs for that, which would cut off a get
-   * that waits now.
+   * The connection is this response's turn. If the client read the one before slowly, a timer still runs for that,
+   * which would cut off a get that waits now.
    */
   override assignSocket(socket: Socket): void {
     if (socket.timeout !== undefined && socket.timeout > 0) socket.setTimeout(0);

@@ -19,14 +19,14 @@ export type Method = (typeof METHODS)[number];
 const READS: readonly Method[] = ['GET', 'HEAD'];
 
 /**
- * What a route takes as request body. `discard`: none; one that comes is read and thrown away. `elements`: many, as lines of
- * NDJSON, of which `request` is the shape of one, or as `multipart/mixed`.
+ * What a route takes as request body. `discard`: none; one that comes is read and thrown away. `elements`: many, as
+ * lines of NDJSON, of which `request` is the shape of one, or as `multipart/mixed`.
  */
 export type BodyUse = 'discard' | 'element' | 'elements' | 'json';
 
 /**
- * Which requests with the cookie of a console session have to name the session's CSRF token: those that change something
- * (`writes`: all but GET and HEAD), all, or none.
+ * Which requests with the cookie of a console session have to name the session's CSRF token: those that change
+ * something (`writes`: all but GET and HEAD), all, or none.
  */
 type CsrfRule = 'writes' | 'all' | 'none';
 
@@ -47,8 +47,8 @@ export interface ResponseNote {
 }
 
 /**
- * The headers of every response of a route that names no others. They make it harmless in a browser, whatever a producer
- * stored: an element may be a page with a script.
+ * The headers of every response of a route that names no others. They make it harmless in a browser, whatever a
+ * producer stored: an element may be a page with a script.
  */
 export const INERT: readonly string[] = [
   'cache-control',
@@ -81,8 +81,8 @@ export interface Route {
   readonly makesQueue: boolean;
   readonly csrf: CsrfRule;
   /**
-   * Whether it is for browsers alone, and so not in `/openapi.json`, from which programs are made. It holds nothing of a user: any
-   * page may link to it.
+   * Whether it is for browsers alone, and so not in `/openapi.json`, from which programs are made. It holds nothing of
+   * a user: any page may link to it.
    */
   readonly isPage: boolean;
   readonly query: QueryReader<object>;
@@ -168,8 +168,8 @@ export interface RouteMatch {
   readonly params: Readonly<Record<string, string | undefined>>;
 }
 
-// The shapes of JSON responses are declared with their routes, for `/openapi.json`. They are shown, not enforced: the types of the
-// code enforce them. These are their common parts.
+// The shapes of JSON responses are declared with their routes, for `/openapi.json`. They are shown, not enforced: the
+// types of the code enforce them. These are their common parts.
 
 /** A schema that `/openapi.json` has under this name, so that generated clients have a type of it. */
 export function named<T extends Schema>($id: string, schema: T): T {

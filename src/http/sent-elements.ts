@@ -19,7 +19,8 @@ import type { HttpCall } from './call.ts';
 import { idempotencyKeyOf, MAX_KEY_LENGTH, type RequestHead, readHead } from './head.ts';
 import { MULTIPART, NDJSON } from './written-elements.ts';
 
-// What reads the elements of a body: lines of JSON or parts of `multipart/mixed` of an insert of many, and the lines of an export.
+// What reads the elements of a body: lines of JSON or parts of `multipart/mixed` of an insert of many, and the lines of
+// an export.
 
 /** An element, and the number of its line or part in the body, from 1. */
 interface NumberedElement {
@@ -88,8 +89,8 @@ function* readSentParts(
 }
 
 /**
- * The elements of an export, as its lines arrive: the client waits while one is dealt with. Ends early if the client disconnects;
- * then the request is not `complete`.
+ * The elements of an export, as its lines arrive: the client waits while one is dealt with. Ends early if the client
+ * disconnects; then the request is not `complete`.
  * @throws QuaysideError what is wrong with the next one, which it names; `request-timeout`
  */
 export async function* importedElements(call: HttpCall): AsyncGenerator<ImportedElement, void, undefined> {
@@ -226,8 +227,8 @@ class LineSplitter {
   }
 
   /**
-   * Behind the empty lines, and the white space, that begin there. A body may be millions of empty lines: to make a text of each
-   * would keep other requests waiting for seconds.
+   * Behind the empty lines, and the white space, that begin there. A body may be millions of empty lines: to make a
+   * text of each would keep other requests waiting for seconds.
    */
   #skipBlank(chunk: Buffer, from: number): number {
     let at = from;
@@ -328,8 +329,8 @@ const JSON_TYPE = 'application/json';
 const MAX_SECONDS = LIMITS.delayMs / 1000;
 
 /**
- * An element as a line of NDJSON gives it: `{"json" or "text" or "base64", "contentType", "contentEncoding", "headers", "mature",
- * "delay", "tries", "groups", "ttl", "key"}`. But for `json`, null is as good as not given.
+ * An element as a line of NDJSON gives it: `{"json" or "text" or "base64", "contentType", "contentEncoding", "headers",
+ * "mature", "delay", "tries", "groups", "ttl", "key"}`. But for `json`, null is as good as not given.
  * @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`; members are named within the line
  */
 function readLineElement(line: string): GivenElement {
@@ -491,7 +492,8 @@ const CLOSING = new Set([0x7d, 0x5d]);
 
 /**
  * The text of a member's value as it is in the text of an object, which is known to be JSON and to have the member: the
- * last one if it has several, as `JSON.parse` has it. So what is stored keeps the digits of its numbers and the order of its members.
+ * last one if it has several, as `JSON.parse` has it. So what is stored keeps the digits of its numbers and the order
+ * of its members.
  */
 function memberSource(object: string, member: string): string {
   let source = '';
@@ -624,9 +626,9 @@ function boundaryOf(contentType: string): string {
 }
 
 /**
- * The parts of a body, one after the other; their contents are views of it. What precedes the first boundary and behind the
- * last one is left out, as RFC 2046 has it. Lines end with CRLF. A line that only begins with the boundary is an error:
- * readers differ about it.
+ * The parts of a body, one after the other; their contents are views of it. What precedes the first boundary and behind
+ * the last one is left out, as RFC 2046 has it. Lines end with CRLF. A line that only begins with the boundary is an
+ * error: readers differ about it.
  * @throws QuaysideError `invalid-body` when the iteration comes to it; the part that it is in is the next one
  */
 function* readParts(body: Buffer, boundary: string): Generator<BodyPart, void, undefined> {

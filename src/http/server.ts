@@ -70,14 +70,16 @@ export class HttpServer implements Service {
     return listen(this.#server, host.startsWith('/') ? { path: host } : { host, port }, 'HTTP', log);
   }
 
-  /** From now on each response ends its connection. To be called before the broker is drained, which ends blocked gets. */
+  /**
+   * From now on each response ends its connection. To be called before the broker is drained, which ends blocked gets.
+   */
   drain(): void {
     this.#front.close();
   }
 
   /**
-   * Accepts no further connection, waits for the responses in progress (each with `Connection: close`), then cuts what is
-   * left after `drainMs`. Blocked gets end when the broker is drained; call that first.
+   * Accepts no further connection, waits for the responses in progress (each with `Connection: close`), then cuts what
+   * is left after `drainMs`. Blocked gets end when the broker is drained; call that first.
    */
   stop(): Promise<void> {
     this.#stopping ??= this.#stop();
@@ -214,7 +216,10 @@ function respondToUnreadable(thrown: Error, socket: Duplex, lines: string): void
   }
 }
 
-/** Responds after the requests in front, which are carried out: one that was stored must not be answered as if it was wrong. */
+/**
+ * Responds after the requests in front, which are carried out: one that was stored must not be answered as if it was
+ * wrong.
+ */
 function endInTurn(socket: Duplex, error: QuaysideError, lines: string): void {
   // Node's own field for the response that is first in the row of this connection, null between responses.
   const { _httpMessage: first } = socket as Duplex & { _httpMessage?: ServerResponse | null };

@@ -10,8 +10,8 @@ const UNTRACED: ReadonlySet<string> = new Set(['live', 'ready', 'metrics']);
 const CLIENT_GONE = 'client-disconnected';
 const SERVER_ERROR = 500;
 /**
- * Namespace and queue, percent-encoded, have fewer characters. Spans wait for their collector, and anybody may send a target of 16 KiB, of
- * which they must retain no more.
+ * Namespace and queue, percent-encoded, have fewer characters. Spans wait for their collector, and anybody may send a
+ * target of 16 KiB, of which they must retain no more.
  */
 const MAX_PATH_LENGTH = 2_048;
 

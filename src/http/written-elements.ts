@@ -12,8 +12,8 @@ import { textOfBytes } from '../util/byte-text.ts';
 // Elements as responses have them: as headers and a body, as lines of JSON, and as parts of `multipart/mixed`.
 
 /**
- * The headers that describe an element, flat: those of the response to a get (spec 2.1), and of a part of `multipart/mixed`.
- * Each character of a value is one byte.
+ * The headers that describe an element, flat: those of the response to a get (spec 2.1), and of a part of
+ * `multipart/mixed`. Each character of a value is one byte.
  */
 export function pushElementHeaders(headers: string[], delivery: Delivery): void {
   const { body, contentType, contentEncoding, headers: own, lease } = delivery;
@@ -32,7 +32,10 @@ export function pushElementHeaders(headers: string[], delivery: Delivery): void 
   }
 }
 
-/** What {@link pushElementHeaders} gives whether or not the element is reserved, for the documents; what differs is given by the route. */
+/**
+ * What {@link pushElementHeaders} gives whether or not the element is reserved, for the documents; what differs is
+ * given by the route.
+ */
 export const ELEMENT_HEADER_NOTES = [
   { name: 'x-ks-hdr-*', description: 'Its element headers.' },
   { name: 'x-ks-origin-id', description: 'Of a dead letter: the first id of the element.' },
@@ -101,8 +104,8 @@ interface LineSource {
 
 /**
  * A delivery as one line of NDJSON, its line feed included: `{"ns", "queue", "id", "tries", "mature", "contentType",
- * "contentEncoding", "headers", "json" or "text" or "base64", "lease", "leaseUntil"}`. Moments are ISO 8601; what the element
- * does not have is null. The first two are there if `source` is not null.
+ * "contentEncoding", "headers", "json" or "text" or "base64", "lease", "leaseUntil"}`. Moments are ISO 8601; what the
+ * element does not have is null. The first two are there if `source` is not null.
  * @param asJson whether bodies of JSON types are values (`json`); one that does not parse is text like any other
  */
 export function elementLine(delivery: Delivery, asJson: boolean, source: LineSource | null = null): string {
@@ -129,8 +132,8 @@ function contentMembers(content: ElementContent, asJson: boolean): string {
 }
 
 /**
- * A body as the member of a JSON object: `"json":…` if that is wanted and the content type is JSON, `"text":"…"` if its bytes
- * are UTF-8, else `"base64":"…"`. Never has a line feed.
+ * A body as the member of a JSON object: `"json":…` if that is wanted and the content type is JSON, `"text":"…"` if its
+ * bytes are UTF-8, else `"base64":"…"`. Never has a line feed.
  */
 function bodyMember(content: ElementContent, asJson: boolean): string {
   const { body, contentType, contentEncoding } = content;
@@ -230,9 +233,10 @@ export function isoTime(at: number): string {
 }
 
 /**
- * A delivery with its whole state as one line of an export, its line feed included: `{"id", "state", "group", "mature", "expiresAt",
- * "insertedAt", "tries", "reason", "contentType", "contentEncoding", "headers", "text" or "base64"}`. `mature` is in seconds as on an
- * insert, the other moments are ISO 8601. `group` is there on a stream only. What the element does not have is null.
+ * A delivery with its whole state as one line of an export, its line feed included: `{"id", "state", "group", "mature",
+ * "expiresAt", "insertedAt", "tries", "reason", "contentType", "contentEncoding", "headers", "text" or "base64"}`.
+ * `mature` is in seconds as on an insert, the other moments are ISO 8601. `group` is there on a stream only. What the
+ * element does not have is null.
  */
 export function exportedLine(delivery: ScannedDelivery, isStream: boolean): string {
   const { id, state, group, matureAt, expiresAt, insertedAt, tries, reason } = delivery;
@@ -244,8 +248,8 @@ export function exportedLine(delivery: ScannedDelivery, isStream: boolean): stri
 }
 
 /**
- * A delivery as one part: the headers and the body that the response to a get has. A body of `multipart/mixed` is parts one after
- * the other, and {@link multipartEnd}.
+ * A delivery as one part: the headers and the body that the response to a get has. A body of `multipart/mixed` is parts
+ * one after the other, and {@link multipartEnd}.
  * @param more flat headers of the part in addition; each character of a value is one byte
  */
 export function elementPart(boundary: string, delivery: Delivery, more: readonly string[] = []): Buffer {

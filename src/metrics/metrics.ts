@@ -161,7 +161,9 @@ interface MetricSample {
   readonly metricName?: string;
   /** The namespaces that it is about: shown only to viewers who may see all of them. Not given: shown to all. */
   readonly namespaces?: readonly string[];
-  /** Whether it takes the right `read` in these, as for queues, whose names and sizes a writer does not see elsewhere. */
+  /**
+   * Whether it takes the right `read` in these, as for queues, whose names and sizes a writer does not see elsewhere.
+   */
   readonly needsRead?: true;
 }
 
@@ -172,9 +174,9 @@ interface Viewer {
 }
 
 /**
- * The Prometheus text of what the viewer may see of families. The library keeps the format; the numbers are
- * kept by who counts them. It is loaded by the first scrape: with its own dependencies it would be a tenth of
- * the start. Other requests are served between two families: all of them together took 20 ms for a thousand queues and exchanges.
+ * The Prometheus text of what the viewer may see of families. The library keeps the format; the numbers are kept by who
+ * counts them. It is loaded by the first scrape: with its own dependencies it would be a tenth of the start. Other
+ * requests are served between two families: all of them together took 20 ms for a thousand queues and exchanges.
  */
 async function exposition(families: readonly Family[], viewer: Viewer): Promise<string> {
   const { Registry } = await import('@prometheus-io/client');

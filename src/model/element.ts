@@ -48,8 +48,8 @@ export interface NewElement extends ElementContent {
   /** From this moment on (ms since 1970) it is not delivered; null or not given: it does not expire. */
   readonly expiresAt?: number | null;
   /**
-   * Stored with the key, so that a repeat with other content is noticed: {@link contentFingerprint}, always 22 characters. Without one, and
-   * in what a settlement inserts, a key that was seen is a repeat whatever its content.
+   * Stored with the key, so that a repeat with other content is noticed: {@link contentFingerprint}, always 22
+   * characters. Without one, and in what a settlement inserts, a key that was seen is a repeat whatever its content.
    */
   readonly fingerprint?: string | null;
 }
@@ -68,7 +68,9 @@ export interface Delivery extends ElementContent {
 
 /** A reservation of one delivery. */
 export interface Lease {
-  /** 128 random bits, new at every reservation: a late worker's token no longer fits. At most 32 URL-safe characters. */
+  /**
+   * 128 random bits, new at every reservation: a late worker's token no longer fits. At most 32 URL-safe characters.
+   */
   readonly token: string;
   /** The moment at which the reservation ends by itself, ms since 1970 by the engine's clock. */
   readonly until: number;

@@ -10,8 +10,8 @@ type GivenContent = Omit<NewElement, 'dedupKey' | 'fingerprint' | 'expiresAt'>;
 
 /**
  * 128 bits of a hash over all that an insert says of an element: body, content type and encoding, headers, groups,
- * maturity, delay, tries and time to live. The order of headers and groups does not count: proxies may change it. SHA-256 is what
- * current processors compute in hardware, 1.5 GB/s; it is computed only if a key is given.
+ * maturity, delay, tries and time to live. The order of headers and groups does not count: proxies may change it.
+ * SHA-256 is what current processors compute in hardware, 1.5 GB/s; it is computed only if a key is given.
  */
 export function contentFingerprint(element: GivenContent, ttlMs: number | null = null): string {
   const hash = createHash('sha256')

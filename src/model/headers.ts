@@ -16,7 +16,10 @@ const NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
  * UTF-8 reaches an HTTP server as such bytes. White space at the ends is not part of a value in HTTP.
  */
 const VALUE = /^(?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?$/;
-/** The same with spaces at the ends: the name of a queue or an exchange may have them, and the service writes it as it is. */
+/**
+ * The same with spaces at the ends: the name of a queue or an exchange may have them, and the service writes it as it
+ * is.
+ */
 const SERVICE_VALUE = /^(?:[\x20-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x20-\x7e\x80-\xff])?)?$/;
 const VALUE_RULE =
   'a header value has no control character but tab, no character above U+00FF and no white space at its ends';
@@ -24,8 +27,9 @@ const VALUE_RULE =
 const NONE: ReadonlySet<string> = new Set();
 
 /**
- * Checks element headers, flat pairs without the `x-ks-hdr-` prefix: names are lower-case tokens, values
- * survive an HTTP answer unchanged, at most 64 pairs and 8 KiB of names and values. Repeated names are the front end's to join. Answers what it was given.
+ * Checks element headers, flat pairs without the `x-ks-hdr-` prefix: names are lower-case tokens, values survive an
+ * HTTP answer unchanged, at most 64 pairs and 8 KiB of names and values. Repeated names are the front end's to join.
+ * Answers what it was given.
  * @param exempt names that the limits are not for, since the service writes them; each as long as a name may be, and
  * with spaces at its ends as a name may have
  * @param prefix that the names had on the wire, for the error

@@ -12,8 +12,8 @@ export const LIMITS = {
   /** Consumer groups of one element. */
   groups: 64,
   /**
-   * Deliveries that one insert of many makes: an element of a stream has one for each of its groups. The engine stores all of them
-   * in one step, in which it serves nobody else: 10,000 elements with 64 groups took Redis more than 4.5 s.
+   * Deliveries that one insert of many makes: an element of a stream has one for each of its groups. The engine stores
+   * all of them in one step, in which it serves nobody else: 10,000 elements with 64 groups took Redis more than 4.5 s.
    */
   insertDeliveries: 100_000,
   /** Element headers of one element. */

@@ -49,7 +49,10 @@ export function atMember<T>(path: string, read: () => T, lead = `${path}:`): T {
   }
 }
 
-/** Text as the bytes of its UTF-8 form, one character for each, as headers are kept. @throws QuaysideError `invalid-parameter` */
+/**
+ * Text as the bytes of its UTF-8 form, one character for each, as headers are kept.
+ * @throws QuaysideError `invalid-parameter`
+ */
 export function bytesMember(path: string, text: string): string {
   if (!text.isWellFormed()) throw wrongMember(path, text, 'well-formed Unicode');
   return bytesOfText(text);

@@ -48,7 +48,8 @@ export function isGroup(group: string): boolean {
 }
 
 /**
- * Checks one consumer group name: 1 to 64 characters, no comma (it separates groups), no control character, no space at an end, well-formed.
+ * Checks one consumer group name: 1 to 64 characters, no comma (it separates groups), no control character, no space at
+ * an end, well-formed.
  * @throws QuaysideError `invalid-parameter` naming `parameter`
  */
 export function checkGroup(parameter: string, group: string): string {

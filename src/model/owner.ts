@@ -33,8 +33,8 @@ export interface Holder {
 export type Tids = string | null | readonly (string | null)[];
 
 /**
- * How an engine keeps the holders of reservations that are made together: one text for all, or one by place. Empty texts
- * stand for nobody.
+ * How an engine keeps the holders of reservations that are made together: one text for all, or one by place. Empty
+ * texts stand for nobody.
  */
 export function holderTexts(
   user: string | null | undefined,

@@ -33,8 +33,8 @@ export const ORIGIN_ID = 'x-ks-origin-id';
 export const FROM_QUEUE = 'x-dl-from-queue';
 
 /**
- * Names the queue of an element that a bulk move has in a queue of its own, on its way to another engine. If it expires there, that
- * queue is what {@link FROM_QUEUE} names.
+ * Names the queue of an element that a bulk move has in a queue of its own, on its way to another engine. If it expires
+ * there, that queue is what {@link FROM_QUEUE} names.
  */
 export const MOVED_FROM = 'x-ks-moved-from';
 
@@ -42,7 +42,10 @@ export const MOVED_FROM = 'x-ks-moved-from';
 export const DEAD_LETTER_AT = 'x-dl-at';
 export const DEAD_LETTER_REASON = 'x-dl-reason';
 
-/** The headers that describe the last move. An element that returns to its queue loses them, and keeps its {@link ORIGIN_ID}. */
+/**
+ * The headers that describe the last move. An element that returns to its queue loses them, and keeps its
+ * {@link ORIGIN_ID}.
+ */
 export const MOVE_HEADERS: ReadonlySet<string> = new Set([
   FROM_QUEUE,
   DEAD_LETTER_AT,
@@ -90,8 +93,8 @@ const CONTROLS = /[\x00-\x1f\x7f]/g;
 const SPACES_AT_ENDS = /^ +| +$/g;
 
 /**
- * Text as a header's value: its bytes, and what would end the header is a space. None at its ends, as of headers that clients send:
- * reasons often end with a line end, and what takes the element later checks its headers.
+ * Text as a header's value: its bytes, and what would end the header is a space. None at its ends, as of headers that
+ * clients send: reasons often end with a line end, and what takes the element later checks its headers.
  */
 function headerValue(text: string): string {
   return bytesOfText(text.replace(CONTROLS, ' ').replace(SPACES_AT_ENDS, ''));

@@ -96,11 +96,12 @@ const NOT_DEAD: readonly (string | null)[] = [
 ];
 
 /**
- * Does what an operation does to a batch of elements. Each element is changed in one atomic step of the engine, which does
- * nothing if it was changed before or is reserved, so a batch may be repeated at any time.
+ * Does what an operation does to a batch of elements. Each element is changed in one atomic step of the engine, which
+ * does nothing if it was changed before or is reserved, so a batch may be repeated at any time.
  *
- * Elements that move to another engine are moved to a queue of their own first, in such a step, where no consumer finds them;
- * from there they are stored at their destination under keys derived from operation and element, and then finished.
+ * Elements that move to another engine are moved to a queue of their own first, in such a step, where no consumer finds
+ * them; from there they are stored at their destination under keys derived from operation and element, and then
+ * finished.
  */
 export class ElementChanger {
   readonly #options: ChangerOptions;
@@ -109,7 +110,10 @@ export class ElementChanger {
 
   /** The queue for elements on their way to another engine; null: this operation needs none. */
   readonly transit: Queue | null;
-  /** Whether some of those on their way may be at their destination already: a reply was lost, or the node that stored them died. */
+  /**
+   * Whether some of those on their way may be at their destination already: a reply was lost, or the node that stored
+   * them died.
+   */
   #mayHaveArrived: boolean;
   /** How many elements returned to the source from their way. */
   turnedBack = 0;
@@ -167,7 +171,10 @@ export class ElementChanger {
     }
   }
 
-  /** One that is as wanted is left alone: it may be what this operation stored, if the engine's clock was set back since its start. */
+  /**
+   * One that is as wanted is left alone: it may be what this operation stored, if the engine's clock was set back since
+   * its start.
+   */
   #set(
     { headers, tries }: ScannedDelivery,
     change: ElementChange | null,

@@ -157,7 +157,10 @@ function parseQueue(ns: string, name: string, value: unknown): DocumentQueue {
   return { paused, options: optionsAt(memberPath(path, 'options'), name, options) };
 }
 
-/** Options with their defaults filled in, as they are stored. What is wrong with them is named by its place in the document. */
+/**
+ * Options with their defaults filled in, as they are stored. What is wrong with them is named by its place in the
+ * document.
+ */
 function optionsAt(path: string, queue: string, value: unknown): OptionsRecord['stored'] {
   return atMember(path, () => {
     const options = parseOptions(value);
@@ -205,8 +208,8 @@ function isSame(a: unknown, b: unknown): boolean {
 }
 
 /**
- * Applies changes of the present definitions, one after the other. An id may name another exchange once one is deleted, so keys
- * are found first.
+ * Applies changes of the present definitions, one after the other. An id may name another exchange once one is deleted,
+ * so keys are found first.
  */
 export async function applyChanges(
   changes: readonly DocumentChange[],

@@ -85,7 +85,10 @@ const MAX_KEPT = 100;
 const LOOK_MS = 2_000;
 /** A node that has not written for so long is gone: it writes every second, and a call to an engine takes up to 5 s. */
 const SILENT_MS = 7_000;
-/** By then a node that can run an operation has continued it: a cancelled one that still has none is ended by a node that cannot. */
+/**
+ * By then a node that can run an operation has continued it: a cancelled one that still has none is ended by a node
+ * that cannot.
+ */
 const ABANDONED_MS = 30_000;
 /** How long a cancel waits for the page in progress. */
 const CANCEL_MS = 5_000;
@@ -109,9 +112,9 @@ interface SilenceWatch {
 }
 
 /**
- * The bulk operations of this node, and those of the others as far as their definitions show them. One is stored in the engine
- * of its source, and run by the node that took the request; if that node stops or dies, another one, or a later start,
- * continues where it was.
+ * The bulk operations of this node, and those of the others as far as their definitions show them. One is stored in the
+ * engine of its source, and run by the node that took the request; if that node stops or dies, another one, or a later
+ * start, continues where it was.
  */
 export class BulkOperations implements Service {
   readonly #options: BulkOperationsOptions;
@@ -177,7 +180,8 @@ export class BulkOperations implements Service {
 
   /**
    * Starts an operation and returns its id. The caller's rights were checked.
-   * @throws QuaysideError `invalid-parameter`, `invalid-body` (the selector), `not-supported`, `too-many-queues`, `overloaded`
+   * @throws QuaysideError `invalid-parameter`, `invalid-body` (the selector), `not-supported`, `too-many-queues`,
+   * `overloaded`
    */
   async create(
     request: OperationRequest,
@@ -202,7 +206,10 @@ export class BulkOperations implements Service {
     return id;
   }
 
-  /** @throws QuaysideError also `definition-conflict`, if the namespace moves already or something is about it that would not move with it */
+  /**
+   * @throws QuaysideError also `definition-conflict`, if the namespace moves already or something is about it that
+   * would not move with it
+   */
   async #createMigration(
     request: OperationRequest,
     caller: Pick<OperationCaller, 'name' | 'maySee'>,
@@ -267,8 +274,8 @@ export class BulkOperations implements Service {
   }
 
   /**
-   * One operation. @throws QuaysideError `operation-not-found` also if its source's namespace may not be seen; `forbidden`
-   * without the right `manage` there
+   * One operation. @throws QuaysideError `operation-not-found` also if its source's namespace may not be seen;
+   * `forbidden` without the right `manage` there
    */
   async get(id: string, caller: OperationCaller): Promise<OperationRecord> {
     const found = await this.#visible(id, caller);
@@ -291,8 +298,8 @@ export class BulkOperations implements Service {
   }
 
   /**
-   * Ends an operation after the page in progress; what it changed stays changed. Idempotent. Returns whether it has ended: if its
-   * node is slow or gone, it ends later.
+   * Ends an operation after the page in progress; what it changed stays changed. Idempotent. Returns whether it has
+   * ended: if its node is slow or gone, it ends later.
    * @throws QuaysideError as `get`
    */
   async cancel(id: string, caller: OperationCaller): Promise<boolean> {
@@ -564,7 +571,10 @@ export class BulkOperations implements Service {
     }
   }
 
-  /** Takes over what no node runs. Never rejects. @param isStart whether nothing of before can still run on this process */
+  /**
+   * Takes over what no node runs. Never rejects.
+   * @param isStart whether nothing of before can still run on this process
+   */
   async #look(isStart: boolean): Promise<void> {
     const left = [...this.#all()].filter(
       ({ id, operation }) => operation.end === null && !this.#runs.has(id),
@@ -660,8 +670,8 @@ function notFound(id: string): QuaysideError {
 }
 
 /**
- * Removes the deliveries of these states, of all groups, and returns how many they were. No more than there were when it began:
- * a queue into which producers insert all the while is not emptied for ever.
+ * Removes the deliveries of these states, of all groups, and returns how many they were. No more than there were when
+ * it began: a queue into which producers insert all the while is not emptied for ever.
  * @throws QuaysideError `storage-unavailable`, `outcome-unknown`; then a part of them may be removed
  */
 export async function purgeQueue(queue: Queue, states: readonly DeliveryState[]): Promise<number> {
@@ -692,8 +702,8 @@ const MAX_ROUNDS = 10;
 
 /**
  * Deletes a queue with its pause flag, options and statistics. Returns how many deliveries it held.
- * @throws QuaysideError `queue-in-use` if it holds elements, calls wait for it on any node, or an exchange names it; by force,
- * only if elements come faster than they are removed
+ * @throws QuaysideError `queue-in-use` if it holds elements, calls wait for it on any node, or an exchange names it; by
+ * force, only if elements come faster than they are removed
  */
 export async function deleteQueue(queue: Queue, { force, exchanges }: DeleteOptions): Promise<number> {
   const { namespace } = queue;

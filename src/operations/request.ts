@@ -84,8 +84,8 @@ export interface OperatorRights {
 }
 
 /**
- * What the user of an operation needs, from its start to its end: the right `manage` in the source's namespace, `write` where elements are
- * stored, and `read` if they leave the namespace.
+ * What the user of an operation needs, from its start to its end: the right `manage` in the source's namespace, `write`
+ * where elements are stored, and `read` if they leave the namespace.
  */
 export function rightsFor({
   action,
@@ -124,7 +124,8 @@ const MAX_LIMIT = 1_000_000_000;
 const MEMBERS = ['action', 'source', 'where', 'to', 'delay', 'set', 'limit', 'rate', 'dryRun'] as const;
 
 /**
- * Parses the body of a request for an operation. Unknown members are rejected: a misspelt `where` would match everything.
+ * Parses the body of a request for an operation. Unknown members are rejected: a misspelt `where` would match
+ * everything.
  * @throws QuaysideError `invalid-parameter` with the path of the member
  */
 export function parseRequest(payload: unknown): OperationRequest {

@@ -93,13 +93,14 @@ class Superseded extends Error {}
 /**
  * Runs one operation on this node, from where it is to its end.
  *
- * Before a page of elements is changed, their ids are stored as pending, with the cursor behind them. The node that continues,
- * after a failed call or on another node, first repeats what is pending: elements that are still there were not changed
- * yet, and the others were. So a crash at any moment neither skips an element nor changes one twice, and `limit` holds.
+ * Before a page of elements is changed, their ids are stored as pending, with the cursor behind them. The node that
+ * continues, after a failed call or on another node, first repeats what is pending: elements that are still there were
+ * not changed yet, and the others were. So a crash at any moment neither skips an element nor changes one twice, and
+ * `limit` holds.
  *
- * OperationProgress is written with compare-and-set: a node that was silent for so long that another one took over notices at its
- * next write, and stops. A page that it was changing at that time is one that the other repeats, and each element of it is
- * changed once, by the one or the other.
+ * OperationProgress is written with compare-and-set: a node that was silent for so long that another one took over
+ * notices at its next write, and stops. A page that it was changing at that time is one that the other repeats, and
+ * each element of it is changed once, by the one or the other.
  */
 export class OperationRun {
   readonly #options: RunOptions;
@@ -241,7 +242,10 @@ export class OperationRun {
     }
   }
 
-  /** It runs in the name of the user who started it. @throws QuaysideError `forbidden` if they may not start it any more */
+  /**
+   * It runs in the name of the user who started it.
+   * @throws QuaysideError `forbidden` if they may not start it any more
+   */
   #checkUser(): void {
     const { operation, userNamed } = this.#options;
     const by = `User ${quote(operation.by)}, who started this operation,`;
@@ -336,8 +340,8 @@ export class OperationRun {
   }
 
   /**
-   * What this operation stores must be younger than what it is about, or it would meet its own copies: the first page waits
-   * for the moment after its bound.
+   * What this operation stores must be younger than what it is about, or it would meet its own copies: the first page
+   * waits for the moment after its bound.
    */
   async #passBound(): Promise<void> {
     const { now, operation } = this.#options;
@@ -407,7 +411,10 @@ export class OperationRun {
     }
   }
 
-  /** What is on its way to another engine returns to the source, unless it has arrived; of the page in progress, the rest was moved. */
+  /**
+   * What is on its way to another engine returns to the source, unless it has arrived; of the page in progress, the
+   * rest was moved.
+   */
   async #turnBack(): Promise<void> {
     const { pending, counters } = this.#progress;
     if (this.#changer.transit === null || pending === null) return;
@@ -543,8 +550,8 @@ interface OperationPage {
 const FIRST_PAGE: PageCursor = { part: 0, after: null };
 
 /**
- * Reads the elements that an operation is about, in pages: one search for each state, since an element that matures in between
- * must not be missed, or one for all if ids are given.
+ * Reads the elements that an operation is about, in pages: one search for each state, since an element that matures in
+ * between must not be missed, or one for all if ids are given.
  */
 class Pages {
   readonly #options: PagesOptions;
@@ -647,7 +654,8 @@ const CHECK_MS = 1_000;
 const EMPTY_MS = 6_000;
 
 /**
- * Moves a namespace to another engine: joins the two, and follows how consumers drain the old one. It ends when that is empty.
+ * Moves a namespace to another engine: joins the two, and follows how consumers drain the old one. It ends when that is
+ * empty.
  *
  * Nothing but the count is to be stored on the way: a later start joins the engines again before this runs.
  */

@@ -41,13 +41,18 @@ export interface SearchOptions {
   readonly path: string;
   /** Whether the bodies of the matches are wanted; if not, they are empty. */
   readonly bodies: boolean;
-  /** A selector that reads `env.msg.payload` is rejected: the user who searches may not see bodies. Not given: false. */
+  /**
+   * A selector that reads `env.msg.payload` is rejected: the user who searches may not see bodies. Not given: false.
+   */
   readonly hidesBodies?: boolean;
 }
 
 /** What one step of a search found. */
 export interface SearchPage {
-  /** In delivery order within each state; states in the order of `DELIVERY_STATES`. With ids: in the order of these, roughly. */
+  /**
+   * In delivery order within each state; states in the order of `DELIVERY_STATES`. With ids: in the order of these,
+   * roughly.
+   */
   readonly matches: ScannedDelivery[];
   /** How many elements were looked at, those that do not match included. */
   readonly looked: number;
@@ -74,7 +79,10 @@ interface SearchContext {
   readonly selectors: boolean;
 }
 
-/** A page looks at no more elements than about this, and takes no longer than about this; it ends earlier when it is full. */
+/**
+ * A page looks at no more elements than about this, and takes no longer than about this; it ends earlier when it is
+ * full.
+ */
 const MAX_LOOKED = 50_000;
 const MAX_PAGE_MS = 1_000;
 /** Bodies of the matches of one page, about; the last one may exceed it. */
@@ -101,8 +109,8 @@ export class Searches {
 
   /**
    * Prepares a search; `close` it afterwards.
-   * @throws QuaysideError `invalid-body` for a selector that does not compile, with its line and column; `invalid-parameter` if
-   * selectors are switched off, or for a group of a namespace that has none
+   * @throws QuaysideError `invalid-body` for a selector that does not compile, with its line and column;
+   * `invalid-parameter` if selectors are switched off, or for a group of a namespace that has none
    */
   async open(queue: Queue, filter: ElementFilter, options: SearchOptions): Promise<ElementSearch> {
     const { sandbox, selectors } = this.#context;
@@ -120,7 +128,8 @@ export class Searches {
   }
 
   /**
-   * One page of a search that is made for it alone, as a request for it is. Of those with a selector a user may have a few at once.
+   * One page of a search that is made for it alone, as a request for it is. Of those with a selector a user may have a
+   * few at once.
    * @param after the `next` of the page before, as this method returned it; null for the first page
    * @throws QuaysideError as `open` and `ElementSearch.page`; `invalid-parameter` if `after` is none; `overloaded`
    */
@@ -146,8 +155,8 @@ export class Searches {
 }
 
 /**
- * A cursor as a client gets it. Engines begin at the start if they cannot read a cursor, so it carries a mark of what it was issued
- * for: a client that sends another one would page through the queue without end. The mark is no secret.
+ * A cursor as a client gets it. Engines begin at the start if they cannot read a cursor, so it carries a mark of what
+ * it was issued for: a client that sends another one would page through the queue without end. The mark is no secret.
  */
 function marked(cursor: string, { key, namespace }: Queue, { group, ids }: ElementFilter): string {
   const { type, migration, defaultGroup } = namespace;
@@ -177,9 +186,9 @@ interface ReadElements {
 }
 
 /**
- * Pages through the elements of a queue that match a filter, and changes nothing. A page does bounded work and needs bounded
- * memory, whatever the size of the queue: it ends when it is full, or when it has looked at enough, and says how far it came.
- * Bodies are read only if the selector or the caller needs them.
+ * Pages through the elements of a queue that match a filter, and changes nothing. A page does bounded work and needs
+ * bounded memory, whatever the size of the queue: it ends when it is full, or when it has looked at enough, and says
+ * how far it came. Bodies are read only if the selector or the caller needs them.
  */
 export class ElementSearch {
   readonly #queue: Queue;
@@ -231,7 +240,8 @@ export class ElementSearch {
     for (;;) {
       const chunk = await reading;
       size = Math.min(size * 2, MAX_CHUNK);
-      // The next ones are read, and the selector asked, while this one's answers are awaited; but not behind the first ones.
+      // The next ones are read, and the selector asked, while this one's answers are awaited; but not behind the first
+      // ones.
       const isAhead = found.looked > 0 && chunk.deciding !== null && chunk.next !== null && !this.#byIds;
       if (isAhead) {
         reading = this.#read(chunk.next, size, found.left);
@@ -342,7 +352,10 @@ export class ElementSearch {
     return hasBodies ? program.select(deliveries) : program.selectWithoutBodies(deliveries);
   }
 
-  /** Adds what matches. Returns the cursor behind the last one if the page is full before the end of the chunk; else null. */
+  /**
+   * Adds what matches. Returns the cursor behind the last one if the page is full before the end of the chunk; else
+   * null.
+   */
   #sift(
     { deliveries, next }: ReadElements,
     answers: readonly SelectorAnswer[] | null,
@@ -480,9 +493,9 @@ export interface DeadLetterSummaries {
 }
 
 /**
- * Summarizes dead-letter queues, in their order. Looks at a bounded number of elements in bounded time, all queues together. Elements
- * beyond that number are counted, but not looked at; queues whose turn comes after that time are left out. Of a stream it looks
- * at the deliveries of the default group.
+ * Summarizes dead-letter queues, in their order. Looks at a bounded number of elements in bounded time, all queues
+ * together. Elements beyond that number are counted, but not looked at; queues whose turn comes after that time are
+ * left out. Of a stream it looks at the deliveries of the default group.
  * @throws QuaysideError the first one's reason, if the engines of all are unavailable
  */
 export async function summarizeDeadLetters(

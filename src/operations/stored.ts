@@ -3,15 +3,15 @@ import type { DeliveryState, ElementId } from '../model/element.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 import type { Action, OperationRequest } from './request.ts';
 
-// What is stored of an operation: one definition for what it is and how it ended, which every node follows, and one for how
-// far it came, which only the node that runs it writes, with each page. That one is deleted at the end.
+// What is stored of an operation: one definition for what it is and how it ended, which every node follows, and one for
+// how far it came, which only the node that runs it writes, with each page. That one is deleted at the end.
 
 export const OPERATION_STATES = ['running', 'done', 'cancelled', 'failed'] as const;
 export type OperationState = (typeof OPERATION_STATES)[number];
 
 /**
- * The engine's clock is known to a few milliseconds. An operation is about what was inserted until so long after its start; what
- * it stores in its own source comes later than that.
+ * The engine's clock is known to a few milliseconds. An operation is about what was inserted until so long after its
+ * start; what it stores in its own source comes later than that.
  */
 export const BOUND_MS = 20;
 
@@ -77,7 +77,10 @@ export interface OperationEnd extends OperationError {
   readonly samples: readonly ElementSample[];
 }
 
-/** Where the next page begins: which of the states that are looked at, one after the other, and the cursor of its search. */
+/**
+ * Where the next page begins: which of the states that are looked at, one after the other, and the cursor of its
+ * search.
+ */
 export interface PageCursor {
   readonly part: number;
   readonly after: string | null;
@@ -159,7 +162,10 @@ export interface RecordViewer {
 /** Where the selector of an operation stands in its request. */
 export const SELECTOR_PATH = 'where.selector';
 
-/** The error of an operation as far as the viewer may know what it names: a queue of its target, or what its selector saw. */
+/**
+ * The error of an operation as far as the viewer may know what it names: a queue of its target, or what its selector
+ * saw.
+ */
 function shownError(
   { error, isThrown = true }: OperationError,
   { request: { source, to }, hidesBodies }: Pick<StoredOperation, 'request' | 'hidesBodies'>,

@@ -14,8 +14,9 @@ import { MAX_CHUNK } from './search.ts';
 export type { ScannedDelivery };
 
 /**
- * All elements of a queue with their state, page by page, in delivery order within each state. It is no picture of one moment:
- * elements that change state while it runs may come twice, or not at all. Pause the queue, and let reservations end, for an exact one.
+ * All elements of a queue with their state, page by page, in delivery order within each state. It is no picture of one
+ * moment: elements that change state while it runs may come twice, or not at all. Pause the queue, and let reservations
+ * end, for an exact one.
  * @param group on a stream: only its deliveries; null: those of each group that has any, one group after the other
  * @param user in whose turn large bodies are read
  * @throws QuaysideError `invalid-parameter` for a group of a namespace that has none
@@ -61,8 +62,9 @@ const MAX_BATCH = 500;
 const MAX_BATCH_BYTES = 1_048_576;
 
 /**
- * Stores elements of an export in a queue. Each is stored once: one that the queue has still, or that was imported before within the
- * window of idempotency keys, is left out. So an import that was interrupted is repeated from its start.
+ * Stores elements of an export in a queue. Each is stored once: one that the queue has still, or that was imported
+ * before within the window of idempotency keys, is left out. So an import that was interrupted is repeated from its
+ * start.
  */
 export class QueueImport {
   readonly #queue: Queue;
@@ -84,8 +86,8 @@ export class QueueImport {
 
   /**
    * Adds an element, and stores those before it if they are many.
-   * @throws QuaysideError `invalid-parameter` for a group of a namespace that has none, `not-supported` for a maturity or an expiry
-   * that the engine does not have, and what `Queue.insert` throws
+   * @throws QuaysideError `invalid-parameter` for a group of a namespace that has none, `not-supported` for a maturity
+   * or an expiry that the engine does not have, and what `Queue.insert` throws
    */
   async add(element: ExportedElement): Promise<void> {
     const { namespace } = this.#queue;
@@ -96,7 +98,10 @@ export class QueueImport {
     if (this.#batch.length >= MAX_BATCH || this.#bytes >= MAX_BATCH_BYTES) await this.flush();
   }
 
-  /** Stores what was added. @throws QuaysideError what `Queue.insert` throws; then none of the last batch was stored, or all */
+  /**
+   * Stores what was added.
+   * @throws QuaysideError what `Queue.insert` throws; then none of the last batch was stored, or all
+   */
   async flush(): Promise<void> {
     const batch = this.#batch;
     this.#batch = [];

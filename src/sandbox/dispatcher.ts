@@ -20,7 +20,10 @@ import {
  * a busy main thread between them. More would only be lost with it.
  */
 const IN_FLIGHT = 2;
-/** Only a request that is usually quicker than this is sent while another runs: one of another user may come, and waits for it. */
+/**
+ * Only a request that is usually quicker than this is sent while another runs: one of another user may come, and waits
+ * for it.
+ */
 const QUICK_MS = 5;
 
 /** A request to the worker, and whose share of its time it uses. */
@@ -52,9 +55,9 @@ interface SentRequest extends WaitingRequest {
  * Sends requests to the one selector worker, and replaces it when it hangs or ends.
  *
  * States of the worker: none (not started yet, or stopped) -> starting -> ready -> ended, which is followed by starting
- * if requests wait. If a ready worker ends, the request that was running gets an overrun; the one behind it, which had not
- * started, is sent to the next worker. If a worker ends before it was ready, the next one would fail in the same way:
- * all waiting requests are rejected, and the next request tries again.
+ * if requests wait. If a ready worker ends, the request that was running gets an overrun; the one behind it, which had
+ * not started, is sent to the next worker. If a worker ends before it was ready, the next one would fail in the same
+ * way: all waiting requests are rejected, and the next request tries again.
  */
 export class Dispatcher {
   readonly #limits: SandboxLimits;
@@ -138,8 +141,8 @@ export class Dispatcher {
   }
 
   /**
-   * While a request runs, only a quick one is sent behind it, of another payer if there is one. So a request that comes now
-   * waits for little more than the one that runs.
+   * While a request runs, only a quick one is sent behind it, of another payer if there is one. So a request that comes
+   * now waits for little more than the one that runs.
    */
   #next(): WaitingRequest | null {
     if (this.#sent.length === 0) return this.#waiting.next();
@@ -388,8 +391,8 @@ export function loadWasm(): Promise<WasmModule> {
 }
 
 /**
- * The user whose share of the worker's time a request uses: the owner of an exchange, or the caller of a check. Empty: the node
- * itself; no user has an empty name.
+ * The user whose share of the worker's time a request uses: the owner of an exchange, or the caller of a check. Empty:
+ * the node itself; no user has an empty name.
  */
 export type Payer = string;
 
@@ -406,9 +409,9 @@ interface KeyUsage {
 }
 
 /**
- * Self-clocked fair queueing. Next is the key that will have used the least time if its request takes as long as its last one.
- * A key that had no request waiting starts with the least that any waiting key has used, so that idle time gives no credit. Of
- * keys that have used the same, the one with quick requests is next.
+ * Self-clocked fair queueing. Next is the key that will have used the least time if its request takes as long as its
+ * last one. A key that had no request waiting starts with the least that any waiting key has used, so that idle time
+ * gives no credit. Of keys that have used the same, the one with quick requests is next.
  */
 class FairQueue<K, V> {
   readonly #waiting = new Map<K, V>();
@@ -480,9 +483,9 @@ const NOT_USED: KeyUsage = { used: 0, last: 0 };
 const MAX_IDLE_KEYS = 1000;
 
 /**
- * Requests that wait for the one worker. Its time is shared fairly among payers, and among the programs of each payer. So
- * however much one user runs, and however slow it is, it delays a request of another user by one request, and a slow exchange
- * delays a quick one of the same user by no more than that.
+ * Requests that wait for the one worker. Its time is shared fairly among payers, and among the programs of each payer.
+ * So however much one user runs, and however slow it is, it delays a request of another user by one request, and a slow
+ * exchange delays a quick one of the same user by no more than that.
  */
 export class RequestQueue<T extends QueuedRequest> {
   readonly #payers = new FairQueue<Payer, FairQueue<number, T[]>>();
@@ -573,10 +576,10 @@ const MIN_BUSY_PART = 0.4;
 const MAX_LIMITS = 4;
 
 /**
- * Detects a thread that has made no progress for longer than its request may take. It reads what the thread wrote to shared
- * memory, not its messages: if the main thread itself was busy for a second, the thread's answers are still in its event queue,
- * and the thread is not stuck. Nor is a thread that the machine did not let run: under a load of six on two cores, harmless
- * selectors had to wait for 250 ms and more.
+ * Detects a thread that has made no progress for longer than its request may take. It reads what the thread wrote to
+ * shared memory, not its messages: if the main thread itself was busy for a second, the thread's answers are still in
+ * its event queue, and the thread is not stuck. Nor is a thread that the machine did not let run: under a load of six
+ * on two cores, harmless selectors had to wait for 250 ms and more.
  */
 export class Watchdog {
   readonly #clock: Clock;

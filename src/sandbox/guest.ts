@@ -8,13 +8,14 @@ export interface GuestHost {
   /** The current body of element `at`: `=` and text, bytes, or `!` and why it cannot be read. */
   payload(at: number): string | Uint8Array;
   /**
-   * Stores what the selector at position `at` of the codes changed: headers as a JSON array of names and values, and the
-   * payload (`=` and text, or bytes); null for what it did not change. Stores both or neither. Returns an error, or null.
+   * Stores what the selector at position `at` of the codes changed: headers as a JSON array of names and values, and
+   * the payload (`=` and text, or bytes); null for what it did not change. Stores both or neither. Returns an error, or
+   * null.
    */
   seal(at: number, headers: string | null, payload: string | Uint8Array | null): string | null;
   /**
-   * The VM starts or ends reading or writing a payload as JSON: this time does not count against the selectors. Called for
-   * texts longer than `GuestLimits.quickText` only; `payload` itself marks the start of reading.
+   * The VM starts or ends reading or writing a payload as JSON: this time does not count against the selectors. Called
+   * for texts longer than `GuestLimits.quickText` only; `payload` itself marks the start of reading.
    */
   converting(isOn: boolean): void;
   /** A line that a selector wrote to its console: `=` and text. */
@@ -62,8 +63,8 @@ interface Guest {
    */
   add(step: Selector | string | null, isPure: boolean): void;
   /**
-   * Runs every selector for each element of `PackedElements.input`, in order, until `softMs` have passed or they wrote enough.
-   * Returns JSON: `[how many elements, codes, extras]` as in `Called`.
+   * Runs every selector for each element of `PackedElements.input`, in order, until `softMs` have passed or they wrote
+   * enough. Returns JSON: `[how many elements, codes, extras]` as in `Called`.
    * @param logs whether console output is wanted
    */
   evaluate(input: string, softMs: number, logs: boolean): string;
@@ -130,7 +131,10 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     #touched = false;
     /** A selector that is not pure ran: there may be more than data in the message. */
     #isMixed = false;
-    /** The payload was used since: it may refer to what selectors can change, be referred to from there, or change by itself. */
+    /**
+     * The payload was used since: it may refer to what selectors can change, be referred to from there, or change by
+     * itself.
+     */
     #isLive = false;
     /** The payload as the worker has it, if that is text. */
     #text: string | null = null;
@@ -194,8 +198,9 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     }
 
     /**
-     * Stores what the running selector changed. The payload is written out, to see whether it changed, unless it cannot have:
-     * until a selector uses it that is not pure, or comes after one that is not, it is data that only the getter leads to.
+     * Stores what the running selector changed. The payload is written out, to see whether it changed, unless it cannot
+     * have: until a selector uses it that is not pure, or comes after one that is not, it is data that only the getter
+     * leads to.
      * @throws TypeError if it cannot be stored
      */
     static seal(message: Message, at: number): void {
@@ -325,7 +330,9 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       return true;
     },
     ownKeys: (message) => ownKeys(expose(message)),
-    /** There is no such trap, since with one the VM loses the accessors; but whatever looks for it needs the members. */
+    /**
+     * There is no such trap, since with one the VM loses the accessors; but whatever looks for it needs the members.
+     */
     get getOwnPropertyDescriptor() {
       if (current !== null) expose(current);
       return undefined as never;

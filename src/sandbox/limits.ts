@@ -2,8 +2,8 @@ import { QuaysideError } from '../model/errors.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 
 /**
- * What a selector may cost: see ADR 4. Each limit is a parameter, so that a test can make it the one that is met first. The
- * values in use are `DEFAULT_LIMITS`.
+ * What a selector may cost: see ADR 4. Each limit is a parameter, so that a test can make it the one that is met first.
+ * The values in use are `DEFAULT_LIMITS`.
  */
 export interface SandboxLimits {
   /** Heap of one VM, bytes. */
@@ -11,15 +11,15 @@ export interface SandboxLimits {
   /** Native stack of one VM, bytes. */
   readonly stackBytes: number;
   /**
-   * Processor time to make the selectors of one exchange ready, ms. A check has it twice: once for parsing them and starting a
-   * VM, and once for compiling them in it. The first call of an exchange has it once for all of this.
+   * Processor time to make the selectors of one exchange ready, ms. A check has it twice: once for parsing them and
+   * starting a VM, and once for compiling them in it. The first call of an exchange has it once for all of this.
    */
   readonly compileMs: number;
   /** One call into a VM, for up to `batch` elements, may take this long, ms of processor time. */
   readonly callMs: number;
   /**
-   * The worker thread is replaced after it made no progress for this long, ms of wall time, if it was running for at least 40 %
-   * of that; else the machine was busy with something else, and it is replaced after four times as long.
+   * The worker thread is replaced after it made no progress for this long, ms of wall time, if it was running for at
+   * least 40 % of that; else the machine was busy with something else, and it is replaced after four times as long.
    */
   readonly watchdogMs: number;
   /**
@@ -85,7 +85,10 @@ const MAX_OF_USER = 2;
 const MAX_IN_ALL = 16;
 /** Creates of one user that wait for their check, at most. */
 const MAX_WAITING_OF_USER = 32;
-/** Calls of a user that wait when a further dry run is rejected. Fewer than for creates: a dry run holds a body of up to a mebibyte. */
+/**
+ * Calls of a user that wait when a further dry run is rejected. Fewer than for creates: a dry run holds a body of up to
+ * a mebibyte.
+ */
 export const MAX_WAITING_DRY_RUNS = 2;
 
 /**

@@ -51,7 +51,10 @@ export type ProgramSources = readonly (string | null)[];
 export type WorkerRequest =
   /** Compiles selectors in a VM of their own, which is then closed. */
   | { readonly kind: 'compile'; readonly seq: number; readonly sources: readonly string[] }
-  /** Runs the selectors of a program for some elements. `sources` is sent with the first call of a program to this worker. */
+  /**
+   * Runs the selectors of a program for some elements. `sources` is sent with the first call of a program to this
+   * worker.
+   */
   | {
       readonly kind: 'call';
       readonly seq: number;
@@ -71,7 +74,10 @@ export interface PackedElements {
   readonly count: number;
   /** JSON: `[[id, tries, mature in seconds, payload kind, {header: value}], …]`. Values are text. */
   readonly input: string;
-  /** Headers whose bytes are not UTF-8, so that they stay as they are if no selector changes them. Usually there are none. */
+  /**
+   * Headers whose bytes are not UTF-8, so that they stay as they are if no selector changes them. Usually there are
+   * none.
+   */
   readonly notUtf8: readonly NotUtf8Header[];
   /** Null until some selector of the program has used a payload. */
   readonly bodies: SelectorBodies | null;
@@ -113,7 +119,9 @@ export interface Called {
   readonly logs: readonly LogLine[];
 }
 
-/** What a selector wrote to `console`. `at` is its position in `Called.codes`, which counts on from element to element. */
+/**
+ * What a selector wrote to `console`. `at` is its position in `Called.codes`, which counts on from element to element.
+ */
 export type LogLine = readonly [at: number, text: string];
 
 export const VERDICT_CODES = { no: '0', yes: '1', override: '2', error: '3' } as const;

@@ -20,8 +20,8 @@ import {
 } from './protocol.ts';
 
 /**
- * Runs the selectors of exchanges so that they cannot escape, harm the server, or keep others from running: see ADR 4. Its
- * thread starts with `start`, or when the first selector is checked or run.
+ * Runs the selectors of exchanges so that they cannot escape, harm the server, or keep others from running: see ADR 4.
+ * Its thread starts with `start`, or when the first selector is checked or run.
  */
 export interface SelectorSandbox extends Service {
   /**
@@ -34,9 +34,9 @@ export interface SelectorSandbox extends Service {
   check(selectors: readonly SelectorSource[], payer: Payer): Promise<void>;
 
   /**
-   * Opens the program of an exchange. Per destination, in their order: a selector's source, or null for a destination that
-   * accepts every element. Needs no thread and no VM until the first `select`. If a selector that was stored earlier does not
-   * compile any more, its destination fails for each element.
+   * Opens the program of an exchange. Per destination, in their order: a selector's source, or null for a destination
+   * that accepts every element. Needs no thread and no VM until the first `select`. If a selector that was stored
+   * earlier does not compile any more, its destination fails for each element.
    */
   open(selectors: readonly (string | null)[], options?: ProgramOptions): SelectorProgram;
 }
@@ -59,15 +59,15 @@ interface SelectorSource {
 /** The selectors of one exchange. No other program uses its VM. */
 export interface SelectorProgram {
   /**
-   * Runs the selectors of all destinations for each element. Returns the answers in the order of the elements, for the first ones
-   * only if the selectors write more than `writtenBytes`: the caller is to store that before it continues. Batches of any
-   * size are divided into calls; calls may overlap, and those of other programs may run in between.
+   * Runs the selectors of all destinations for each element. Returns the answers in the order of the elements, for the
+   * first ones only if the selectors write more than `writtenBytes`: the caller is to store that before it continues.
+   * Batches of any size are divided into calls; calls may overlap, and those of other programs may run in between.
    * @throws QuaysideError `shutting-down` after `stop`, `internal` if the thread cannot be started
    */
   select(elements: readonly SelectorInput[]): Promise<SelectorAnswer[]>;
   /**
-   * The same for elements whose bodies were not read, and are empty. Returns null if a selector needs bodies, now or in an
-   * earlier call: then call `select` with them.
+   * The same for elements whose bodies were not read, and are empty. Returns null if a selector needs bodies, now or in
+   * an earlier call: then call `select` with them.
    */
   selectWithoutBodies(elements: readonly SelectorInput[]): Promise<SelectorAnswer[] | null>;
   /** Closes the VM. A later `select` opens it again. */
@@ -88,8 +88,8 @@ export type DestinationLogLine = readonly [destination: number, text: string];
  * - `evaluated`: the selectors ran; there is one verdict per destination.
  * - `overrun`: one of the selectors used more time or memory than it may, or the payload took too long to be read for
  *   them (`inPayload`). No destination has a verdict.
- * - `not-evaluated`: the selectors did not run, since `maxOverrunsInARow` elements before it overran, or the program was closed. It
- *   is to be returned undelivered, without counting a try.
+ * - `not-evaluated`: the selectors did not run, since `maxOverrunsInARow` elements before it overran, or the program
+ *   was closed. It is to be returned undelivered, without counting a try.
  */
 export type SelectorAnswer =
   | {
@@ -113,7 +113,8 @@ export interface SelectorVerdict {
   /** Whether this destination accepts the element. */
   readonly accepted: boolean;
   /**
-   * What the selector threw, at most 200 characters, and its position: `accepted` is then false and its changes are undone.
+   * What the selector threw, at most 200 characters, and its position: `accepted` is then false and its changes are
+   * undone.
    */
   readonly error: string | null;
   /** The position in the selector where it was thrown; null if it is not known. */
@@ -124,7 +125,10 @@ export interface SelectorVerdict {
   readonly delayMs: number | null;
   /** Null if the selector set none. */
   readonly tries: number | null;
-  /** The headers of this destination's copy, checked as at an insert, without those that the exchange adds; null: unchanged. */
+  /**
+   * The headers of this destination's copy, checked as at an insert, without those that the exchange adds; null:
+   * unchanged.
+   */
   readonly headers: ElementHeaders | null;
   /** The body of this destination's copy; null: unchanged. */
   readonly body: Uint8Array | null;
@@ -246,8 +250,8 @@ class WorkerProgram implements SelectorProgram {
   }
 
   /**
-   * A call of several elements that overran does not show which of them was the cause, so it is repeated with one element at
-   * a time. That finds the one that overruns, and verdicts for the others.
+   * A call of several elements that overran does not show which of them was the cause, so it is repeated with one
+   * element at a time. That finds the one that overruns, and verdicts for the others.
    */
   async select(elements: readonly SelectorInput[]): Promise<SelectorAnswer[]> {
     return (await this.#select(elements, true)) ?? [];

@@ -7,8 +7,8 @@ import type { ClientSession } from './client-session.ts';
 import { type Outstanding, returnOutstanding } from './push-consumer.ts';
 import { isCertain, MAX_SETTLED, settleInSteps } from './settle-steps.ts';
 
-// What the frames of one turn of the event loop ask of the engine, with the pending reply to each frame: what its protocol confirms
-// when the engine has executed it, such as a receipt or a delivery.
+// What the frames of one turn of the event loop ask of the engine, with the pending reply to each frame: what its
+// protocol confirms when the engine has executed it, such as a receipt or a delivery.
 
 interface InsertBatch<Reply> {
   readonly elements: NewElement[];
@@ -22,11 +22,17 @@ interface InsertBatch<Reply> {
 /** Why an insert stored nothing although a part of its elements could be stored. */
 const PARTIAL: ReadonlySet<ErrorCode> = new Set(['queue-full', 'namespace-full', 'too-many-groups']);
 
-/** Bodies are copied if they retain this many times their bytes, and more than a little: both bound what waits for a stalled engine. */
+/**
+ * Bodies are copied if they retain this many times their bytes, and more than a little: both bound what waits for a
+ * stalled engine.
+ */
 const MAX_OVERHEAD = 4;
 const LITTLE_BYTES = 4096;
 
-/** Gathers the elements that one turn of the event loop brought, so that each queue gets one insert; more if that is more than one may be. */
+/**
+ * Gathers the elements that one turn of the event loop brought, so that each queue gets one insert; more if that is
+ * more than one may be.
+ */
 export class InsertBatcher<Reply> {
   readonly #session: ClientSession<Reply>;
   readonly #batches = new Map<Queue, InsertBatch<Reply>>();
@@ -105,8 +111,8 @@ export class InsertBatcher<Reply> {
   }
 
   /**
-   * Stores elements that only came together: each for which there is room is stored, although the engine stores all of a call
-   * or none. Those in front of the first that fails have precedence.
+   * Stores elements that only came together: each for which there is room is stored, although the engine stores all of
+   * a call or none. Those in front of the first that fails have precedence.
    * @returns false if nothing that came behind them is to be stored
    */
   async #store(
@@ -200,7 +206,8 @@ export class SettleBatcher<Reply> {
     }
     batch.bytes += bytes;
     const last = batch.frames.at(-1);
-    // Each of two frames with one receipt id is confirmed. A pending reply that is an object, or none, may stand for many frames.
+    // Each of two frames with one receipt id is confirmed. A pending reply that is an object, or none, may stand for
+    // many frames.
     if (last?.reply === reply && typeof reply === 'object') last.end = batch.items.length;
     else batch.frames.push({ end: batch.items.length, reply });
   }
@@ -215,8 +222,8 @@ export class SettleBatcher<Reply> {
   }
 
   /**
-   * A frame took effect if each of its elements was settled. What is certainly not settled because a call failed returns to the queue:
-   * the client cannot settle it again.
+   * A frame took effect if each of its elements was settled. What is certainly not settled because a call failed
+   * returns to the queue: the client cannot settle it again.
    */
   async #settle(queue: Queue, { outstanding, items, frames, bytes }: SettleBatch<Reply>): Promise<void> {
     const session = this.#session;
@@ -239,7 +246,8 @@ export class SettleBatcher<Reply> {
     };
     work.begin(count, bytes);
     try {
-      // A client that stores a result, and then finishes what it was made of, loses neither if the server fails in between.
+      // A client that stores a result, and then finishes what it was made of, loses neither if the server fails in
+      // between.
       await settleInSteps(queue, items, note, session.inserts.allSent());
     } catch (failure) {
       session.notSettled(

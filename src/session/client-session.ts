@@ -29,14 +29,14 @@ export const PAUSE = {
 /** Bytes that are read before the login. */
 export const LOGIN_BYTES = 4096;
 /**
- * Reading pauses, and no element is added, while more than this waits for a client that does not take its responses: one
- * element above it, whatever the number of its consumers.
+ * Reading pauses, and no element is added, while more than this waits for a client that does not take its responses:
+ * one element above it, whatever the number of its consumers.
  */
 const MAX_OUTPUT_BYTES = 1024 * 1024;
 /**
- * A session pauses reading while this many items, or bytes, of its client are pending in the engine. An item is an element that is
- * inserted or settled, a page of a browser, or a reply that waits for others. One frame may add many: a cumulative ACK settles up
- * to 65,536 elements.
+ * A session pauses reading while this many items, or bytes, of its client are pending in the engine. An item is an
+ * element that is inserted or settled, a page of a browser, or a reply that waits for others. One frame may add many: a
+ * cumulative ACK settles up to 65,536 elements.
  */
 const MAX_PENDING_ITEMS = 4096;
 const MAX_PENDING_BYTES = 4 * 1024 * 1024;
@@ -49,12 +49,15 @@ const LINGER_MS = 2_000;
 
 type State = 'new' | 'open' | 'finishing' | 'gone';
 
-/** Writes the last frame of a session. @param isDone whether everything that was asked of the engine before has an outcome */
+/**
+ * Writes the last frame of a session.
+ * @param isDone whether everything that was asked of the engine before has an outcome
+ */
 type WriteClose = (isDone: boolean) => void;
 
 /**
- * One client, from its first byte to its last. Reads its frames, pauses reading while too much of it is pending in the engine
- * so that TCP slows it down, and ends it such that nothing is lost.
+ * One client, from its first byte to its last. Reads its frames, pauses reading while too much of it is pending in the
+ * engine so that TCP slows it down, and ends it such that nothing is lost.
  *
  * States, and what moves it:
  * - `new`: the user is unknown. At most `LOGIN_BYTES` are read. Left by `login`, or an error.
@@ -66,10 +69,10 @@ type WriteClose = (isDone: boolean) => void;
  * - `gone`: the connection is lost or closed. Reached from every state, and final.
  *
  * A protocol implements: `writer`; `input` and `readFrame`, which take bytes and execute whole frames; `fail`, by
- * `failWith`; and the pending replies (`inserted`, `notInserted`, `settled`, `notSettled`): an `InsertReply` or `SettleReply`
- * is what the protocol needs to confirm a frame once the engine has executed it. It calls `expectWithin` for the login's
- * deadline, `login`, `startHeartBeat`, `planFill` and `endByClient`. A frame only adds to `inserts` and `settles`: the
- * engine is asked at the end of the turn.
+ * `failWith`; and the pending replies (`inserted`, `notInserted`, `settled`, `notSettled`): an `InsertReply` or
+ * `SettleReply` is what the protocol needs to confirm a frame once the engine has executed it. It calls `expectWithin`
+ * for the login's deadline, `login`, `startHeartBeat`, `planFill` and `endByClient`. A frame only adds to `inserts` and
+ * `settles`: the engine is asked at the end of the turn.
  */
 export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown> {
   /** Resolves when the connection is closed and the engine has answered everything that the session asked. */
@@ -114,7 +117,9 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   #isClosing = false;
   /** Of a session that is `finishing`; null: it has no closing frame. */
   #writeClose: WriteClose | null = null;
-  /** The client ended the session, nothing that it asked for before has failed, and the closing frame is not written. */
+  /**
+   * The client ended the session, nothing that it asked for before has failed, and the closing frame is not written.
+   */
   #isClientEnding = false;
 
   /** @param parse reads the destinations, or addresses, of the protocol */
@@ -219,8 +224,8 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   }
 
   /**
-   * Runs a step that has no caller to fail to. Whatever it throws is a fault of the server: it ends this session with an
-   * error, and never the process.
+   * Runs a step that has no caller to fail to. Whatever it throws is a fault of the server: it ends this session with
+   * an error, and never the process.
    */
   guard(step: () => void): void {
     try {
@@ -387,8 +392,8 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   }
 
   /**
-   * The client ends the session: as `finish`. If something that it asked for before fails, the closing frame would confirm
-   * what is not done: then that of the first error is written instead.
+   * The client ends the session: as `finish`. If something that it asked for before fails, the closing frame would
+   * confirm what is not done: then that of the first error is written instead.
    */
   protected endByClient(writeClose: WriteClose | null): void {
     if (this.isEnding) return;
@@ -430,8 +435,8 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   }
 
   /**
-   * Closes the connection once everything is written, and cuts it after a while. A client that ended the session itself wants the
-   * confirmations of what it sent: it has as much time to read them as before.
+   * Closes the connection once everything is written, and cuts it after a while. A client that ended the session itself
+   * wants the confirmations of what it sent: it has as much time to read them as before.
    */
   #close(isByClient: boolean): void {
     this.#cancelDeadline();
@@ -570,7 +575,8 @@ class Destinations {
     const { ns, name } = this.#parse(text);
     const namespace = this.#broker.namespace(ns);
     this.check(right, ns);
-    // Who browses creates no queue, so the limit of queues is not for them; kept, it would not be for what follows either.
+    // Who browses creates no queue, so the limit of queues is not for them; kept, it would not be for what follows
+    // either.
     if (right === 'browse') return { namespace, queue: namespace.visit(name) };
     const destination = { namespace, queue: namespace.queue(name) };
     if (this.#found.size >= REMEMBERED) this.#found.clear();

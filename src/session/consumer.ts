@@ -72,7 +72,8 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
   /**
    * Sends nothing more, and returns what it holds. Harmless when repeated.
    * @param countTries whether it is a failed try of each element that the client can have seen
-   * @returns a promise that never rejects: it resolves with null when the engine has the elements, or with why it has not
+   * @returns a promise that never rejects: it resolves with null when the engine has the elements, or with why it has
+   * not
    */
   async stop(countTries: boolean): Promise<unknown> {
     if (this.#isStopped) return null;

@@ -368,11 +368,11 @@ class PoppedDelivery implements WriteObserver {
 }
 
 /**
- * Returns elements that a client holds, because it is gone or has ended their consumer: at once, or if a try counts and the queue has a retry delay,
- * after that.
+ * Returns elements that a client holds, because it is gone or has ended their consumer: at once, or if a try counts and
+ * the queue has a retry delay, after that.
  * @param countTries whether it is a failed try of each that the client can have seen
- * @returns a promise that never rejects, since leases end by themselves: it resolves with null when the engine has them, or with
- * why it has not
+ * @returns a promise that never rejects, since leases end by themselves: it resolves with null when the engine has
+ * them, or with why it has not
  */
 export async function returnOutstanding(
   queue: Queue,

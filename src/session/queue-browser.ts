@@ -11,8 +11,9 @@ const STATES: readonly DeliveryState[] = ['ready'];
 
 /**
  * Shows the ready elements of a queue to a client in delivery order, and changes nothing: a STOMP subscription with
- * `browser:true`, or an AMQP link whose source has the distribution mode `copy`. It reads a page at a time, as the client has
- * room, and no page if it has none or another browser of the session reads one. At the end of the queue it stops until `lookAgain`.
+ * `browser:true`, or an AMQP link whose source has the distribution mode `copy`. It reads a page at a time, as the
+ * client has room, and no page if it has none or another browser of the session reads one. At the end of the queue it
+ * stops until `lookAgain`.
  *
  * A protocol implements `free`, the number of elements that the client takes now, and `show`, which writes one.
  */
@@ -27,7 +28,10 @@ export abstract class QueueBrowser<
   /** It is to look again after the page that is being read, which may not show what has come since. */
   #looksAgain = false;
 
-  /** Writes an element, of which nobody observes the write: it is in its queue. @returns how many bytes it was, about */
+  /**
+   * Writes an element, of which nobody observes the write: it is in its queue.
+   * @returns how many bytes it was, about
+   */
   protected abstract show(delivery: Delivery): number;
   /** It reads no further page for now: all elements that there are were shown, or `free` is 0. */
   protected abstract onIdle(isAtEnd: boolean): void;
@@ -104,15 +108,18 @@ export abstract class QueueBrowser<
 }
 
 /**
- * Lets the browsers of a session read one page at a time, in turn: the elements of a page are in memory together, and the
- * size of each page depends on the capacity that those before it left.
+ * Lets the browsers of a session read one page at a time, in turn: the elements of a page are in memory together, and
+ * the size of each page depends on the capacity that those before it left.
  */
 export class PageTurns {
   /** In the order of their turns. One whose client has no capacity keeps its place. */
   readonly #waiting = new Set<QueueBrowser>();
   #isReading = false;
 
-  /** Gives the browser a place in the order, if it has none. @returns whether it may begin; if not, its `fill` is called later */
+  /**
+   * Gives the browser a place in the order, if it has none.
+   * @returns whether it may begin; if not, its `fill` is called later
+   */
   isNext(browser: QueueBrowser): boolean {
     this.#waiting.add(browser);
     const [first] = this.#waiting;

@@ -225,8 +225,8 @@ export class SessionServer implements Service {
   #contextOptions({ cert, key, clientCa }: TlsMaterial): SecureContextOptions {
     const options = { cert, key, ...TLS_VERSION };
     if (this.#parts.options.tls?.clientCa === undefined) return options;
-    // Without `ca` those would be trusted that sign the world's websites. Without tickets no session is resumed, so each
-    // connection has its certificate checked, and by the authorities of now.
+    // Without `ca` those would be trusted that sign the world's websites. Without tickets no session is resumed, so
+    // each connection has its certificate checked, and by the authorities of now.
     return { ...options, ca: clientCa ?? [], secureOptions: constants.SSL_OP_NO_TICKET };
   }
 

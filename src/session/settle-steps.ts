@@ -9,8 +9,8 @@ export function isCertain(failure: unknown): failure is QuaysideError {
 }
 
 /**
- * Elements that are settled in one call. An engine executes it as a whole, and what others ask of it waits behind that: one call for
- * a window of 65,536 took Redis 1.2 s.
+ * Elements that are settled in one call. An engine executes it as a whole, and what others ask of it waits behind that:
+ * one call for a window of 65,536 took Redis 1.2 s.
  */
 export const MAX_SETTLED = 1000;
 

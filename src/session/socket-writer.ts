@@ -12,8 +12,9 @@ export interface WriteObserver {
 }
 
 /**
- * Observes a frame that belongs to elements although nothing depends on its write: a part of an element, a browsed element, or the
- * frame that ends a drain or a browse. Such a frame is dropped with the elements before it when the session ends.
+ * Observes a frame that belongs to elements although nothing depends on its write: a part of an element, a browsed
+ * element, or the frame that ends a drain or a browse. Such a frame is dropped with the elements before it when the
+ * session ends.
  */
 export const UNOBSERVED: WriteObserver = { written: () => {}, lost: () => {} };
 
@@ -108,8 +109,8 @@ export class SocketWriter {
   }
 
   /**
-   * Drops all elements of which no byte was written, because the session ends: its client would ignore them, or could not settle them.
-   * Other frames stay.
+   * Drops all elements of which no byte was written, because the session ends: its client would ignore them, or could
+   * not settle them. Other frames stay.
    */
   dropElements(): void {
     const waiting = this.#chunks.splice(0).flatMap(({ frames }) => frames);
@@ -123,8 +124,8 @@ export class SocketWriter {
   }
 
   /**
-   * What was added last is the last: an answer of the engine that comes later is not sent behind a closing frame. Calls `then` when the
-   * kernel has all; not at all if the connection is lost.
+   * What was added last is the last: an answer of the engine that comes later is not sent behind a closing frame. Calls
+   * `then` when the kernel has all; not at all if the connection is lost.
    */
   end(then: () => void): void {
     this.#isEnded = true;
@@ -237,8 +238,9 @@ export class SocketWriter {
 }
 
 /**
- * Joins frames that follow each other and have no element. A client that reads nothing may leave very many small ones, and each
- * retains more than its bytes: the frame of the client that it repeats a text of, or a block that small buffers share.
+ * Joins frames that follow each other and have no element. A client that reads nothing may leave very many small ones,
+ * and each retains more than its bytes: the frame of the client that it repeats a text of, or a block that small
+ * buffers share.
  */
 function withoutOverhead(frames: readonly WrittenFrame[]): WrittenFrame[] {
   const all: WrittenFrame[] = [];
@@ -275,7 +277,9 @@ function lengthOf({ parts }: Pick<WrittenFrame, 'parts'>): number {
   return bytes;
 }
 
-/** Strings that follow each other become one, and so do small buffers; all other parts are written from where they are. */
+/**
+ * Strings that follow each other become one, and so do small buffers; all other parts are written from where they are.
+ */
 function joined(frames: readonly WrittenFrame[]): readonly WrittenPart[] {
   const written: WrittenPart[] = [];
   let text = '';

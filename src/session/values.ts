@@ -6,8 +6,8 @@ import { bytesOfText, textOfBytes } from '../util/byte-text.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 
-// Readers of single header values as bytes, one character for each; null stands for one that was not sent. Groups are kept for
-// long, in counters, wait queues and engines, so they are strings of their own, which retain no frame.
+// Readers of single header values as bytes, one character for each; null stands for one that was not sent. Groups are
+// kept for long, in counters, wait queues and engines, so they are strings of their own, which retain no frame.
 
 const WHOLE = /^[0-9]{1,16}$/;
 

@@ -24,13 +24,16 @@ interface WebSocketOptions {
 /** The overhead of WebSocket for a client that sends its login byte by byte. */
 const LOGIN_OVERHEAD = 8;
 /**
- * Each fragment of a message retains all that was read together with it, control frames included. So what comes for one message
- * is bounded, by this many times the largest message and by `SLACK_BYTES`; and so are the fragments, and the chunks of bytes of an
- * incomplete one.
+ * Each fragment of a message retains all that was read together with it, control frames included. So what comes for one
+ * message is bounded, by this many times the largest message and by `SLACK_BYTES`; and so are the fragments, and the
+ * chunks of bytes of an incomplete one.
  */
 const MESSAGE_OVERHEAD = 2;
 const SLACK_BYTES = 64 * 1024;
-/** Fragments of a message, and chunks of a fragment: so many, and more of messages in which they have this many bytes each. */
+/**
+ * Fragments of a message, and chunks of a fragment: so many, and more of messages in which they have this many bytes
+ * each.
+ */
 const PARTS = 16 * 1024;
 const PART_BYTES = 256;
 /** The head of a client's control frame, and the longest such frame. */

@@ -321,7 +321,9 @@ export class FrameParser {
   }
 }
 
-/** The end of the line that begins at `at`, as far as it was received; at most 100 bytes, enough for an error message. */
+/**
+ * The end of the line that begins at `at`, as far as it was received; at most 100 bytes, enough for an error message.
+ */
 function shownEnd(input: Buffer, at: number): number {
   const end = input.subarray(at, at + 100).findIndex((byte) => byte === LF || byte === CR);
   return end < 0 ? at + 100 : at + end;
@@ -385,7 +387,10 @@ function addHeader(headers: string[], text: string, rules: HeadRules): void {
   headers.push(unescapeHeader(rules, text.slice(0, colon)), rules.trims ? trimmed(value) : value);
 }
 
-/** Removes the spaces around a value, and no other white space: the byte A0 of a letter in UTF-8 would be some to `trim`. */
+/**
+ * Removes the spaces around a value, and no other white space: the byte A0 of a letter in UTF-8 would be some to
+ * `trim`.
+ */
 export function trimmed(value: string): string {
   let from = 0;
   let end = value.length;

@@ -123,7 +123,10 @@ function expiryOf(headers: StompFrame['headers'], { namespace, queue }: Destinat
   return ttlMs === null ? expiresAt : momentIn(ttlMs, namespace, queue.key);
 }
 
-/** What is passed on: flat pairs, names in lower case and without prefix, of repeated ones the first; null if there are none. */
+/**
+ * What is passed on: flat pairs, names in lower case and without prefix, of repeated ones the first; null if there are
+ * none.
+ */
 function elementHeaders(headers: StompFrame['headers']): string[] | null {
   let own: string[] | null = null;
   for (let at = 0; at + 1 < headers.length; at += 2) {
@@ -212,7 +215,10 @@ function candidates(
   return named === undefined ? [] : [named];
 }
 
-/** A group that is given must be the one of the reserve (spec 4.3), trimmed as in SUBSCRIBE; not given, that one is meant. */
+/**
+ * A group that is given must be the one of the reserve (spec 4.3), trimmed as in SUBSCRIBE; not given, that one is
+ * meant.
+ */
 function fits(group: string | null, subscription: StompSubscription): boolean {
   return group === null || textOfBytes(group)?.trim() === subscription.group;
 }

@@ -27,8 +27,8 @@ export const STOMP_WEB_SOCKET = { subprotocols: ['v12.stomp', 'v11.stomp', 'v10.
 export type StompParts = SessionParts<StompOptions>;
 
 /**
- * Bounds on what one client may make this server keep, so that none uses up its memory. `docs/protocols/stomp.md` lists the
- * same numbers, and a test compares them.
+ * Bounds on what one client may make this server keep, so that none uses up its memory. `docs/protocols/stomp.md` lists
+ * the same numbers, and a test compares them.
  */
 export const STOMP_LIMITS = {
   /** Bytes that are read before CONNECTED. */

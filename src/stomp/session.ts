@@ -44,7 +44,9 @@ export class StompServer extends SessionServer {
   }
 }
 
-/** The session of one STOMP client: executes its frames. A pending reply is the id of the receipt that a frame asks for. */
+/**
+ * The session of one STOMP client: executes its frames. A pending reply is the id of the receipt that a frame asks for.
+ */
 export class StompSession extends ClientSession<string, string> {
   /** Its rules are those of what is sent, too. */
   readonly input: FrameParser;
@@ -101,8 +103,8 @@ export class StompSession extends ClientSession<string, string> {
   }
 
   /**
-   * Sends a RECEIPT once `done` resolves with null, or if a receipt was asked for the ERROR with which it resolves; the session does
-   * not end before. `done` does not reject.
+   * Sends a RECEIPT once `done` resolves with null, or if a receipt was asked for the ERROR with which it resolves; the
+   * session does not end before. `done` does not reject.
    */
   async confirmAfter(done: Promise<unknown>, receipt: string | null): Promise<void> {
     this.work.begin(1, 0);

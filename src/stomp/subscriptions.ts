@@ -25,7 +25,10 @@ const SPELLING = new HeaderSpelling(
   [],
   ['ack', 'browser'],
 );
-/** A client that means to browse must not consume: `browser:true` as ActiveMQ and Apollo read it, `activemq.browser:true` as ActiveMQ does too. */
+/**
+ * A client that means to browse must not consume: `browser:true` as ActiveMQ and Apollo read it,
+ * `activemq.browser:true` as ActiveMQ does too.
+ */
 const BROWSER = /^(?:.*[.-])?browser$/i;
 const NO = /^\s*(?:0|false|no|off)\s*$/i;
 

@@ -156,8 +156,8 @@ export class Transaction {
   }
 
   /**
-   * Puts everything into effect. What it settles is not outstanding any more from now on. If it settles nothing, the engine is
-   * asked to store the rest in this turn.
+   * Puts everything into effect. What it settles is not outstanding any more from now on. If it settles nothing, the
+   * engine is asked to store the rest in this turn.
    * @param inserts of its session: the engine has them before anything is acknowledged
    * @throws QuaysideError what settling and storing do, if nothing took effect; else `outcome-unknown`
    */
@@ -254,7 +254,10 @@ export class Transaction {
     }
   }
 
-  /** Waits for a call that settles these, and notes which of them it settled. @throws what it does, or how the first was refused */
+  /**
+   * Waits for a call that settles these, and notes which of them it settled.
+   * @throws what it does, or how the first was refused
+   */
   async #noteResults(
     settlements: readonly Settlement[],
     settling: Promise<readonly SettleResult[]>,
@@ -269,7 +272,8 @@ export class Transaction {
         else refusal ??= refused(outcome, settlement);
       }
     } catch (error) {
-      // What may be settled is left to its lease: returned, it would be delivered again in addition to what was stored for it.
+      // What may be settled is left to its lease: returned, it would be delivered again in addition to what was stored
+      // for it.
       if (!isCertain(error)) for (const one of settlements) this.#left.delete(one);
       throw error;
     }
@@ -284,7 +288,10 @@ export class Transaction {
   }
 }
 
-/** Waits for all calls. @throws how one of them failed, and if any may have taken effect all the same, how that one did */
+/**
+ * Waits for all calls.
+ * @throws how one of them failed, and if any may have taken effect all the same, how that one did
+ */
 async function allEnded(calls: readonly Promise<void>[]): Promise<void> {
   const ended = await Promise.allSettled(calls);
   const failures = ended.flatMap((one) => (one.status === 'rejected' ? [one.reason as unknown] : []));

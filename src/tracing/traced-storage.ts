@@ -42,9 +42,9 @@ type OperationType = 'send' | 'receive' | 'settle' | null;
 const MAX_CONTEXTS = 128;
 
 /**
- * A storage whose calls are spans. A call within a request belongs to the request's trace. Inserts, takes and settlements
- * that no request made, such as those of sessions and exchanges, begin traces of their own; other such calls are not recorded.
- * A span is linked with those that inserted the elements which the call is about.
+ * A storage whose calls are spans. A call within a request belongs to the request's trace. Inserts, takes and
+ * settlements that no request made, such as those of sessions and exchanges, begin traces of their own; other such
+ * calls are not recorded. A span is linked with those that inserted the elements which the call is about.
  */
 export class TracedStorage implements Storage {
   readonly capabilities: StorageCapabilities;
@@ -164,7 +164,8 @@ export class TracedStorage implements Storage {
     { current, startedAt }: { current: Span | null; startedAt?: number } = { current: this.#tracer.current },
   ): Span {
     const destination = queue === null ? null : `${queue.ns}/${queue.name}`;
-    // What a session inserts belongs to the trace of the program that sent it. A take begins one, linked with the insert.
+    // What a session inserts belongs to the trace of the program that sent it. A take begins one, linked with the
+    // insert.
     const [only = null] = type === 'send' && contexts.length === 1 ? contexts : [];
     const parent = current?.context ?? only;
     const span = this.#tracer.begin({

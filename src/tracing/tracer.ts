@@ -6,7 +6,10 @@ import type { Clock } from '../util/clock.ts';
 
 interface TracerOptions {
   readonly clock: Clock;
-  /** The share of the traces that begin here which is recorded, 0 to 1. A trace that began elsewhere is recorded as its parent says. */
+  /**
+   * The share of the traces that begin here which is recorded, 0 to 1. A trace that began elsewhere is recorded as its
+   * parent says.
+   */
   readonly ratio: number;
   /** Takes a recorded span that has ended. */
   readonly onEnd: (span: Span) => void;
@@ -18,7 +21,9 @@ interface BeginOptions {
   readonly kind: SpanKind;
   /** Null: it begins a trace. */
   readonly parent: TraceContext | null;
-  /** For a span that begins a trace: spans that it is linked with. It is recorded if one of them is, or by the ratio. */
+  /**
+   * For a span that begins a trace: spans that it is linked with. It is recorded if one of them is, or by the ratio.
+   */
   readonly linked?: readonly TraceContext[];
   /** As `now()` returned it; not given: now. */
   readonly startedAt?: number;
@@ -48,9 +53,9 @@ export class Tracer {
   }
 
   /**
-   * Ms since 1970 with a fraction, by the monotonic clock, so that a span within another one is shown within it. If the wall clock
-   * was set, or the machine slept, which the monotonic clock does not count, it begins again from the wall clock: else all later
-   * spans would have a wrong time.
+   * Ms since 1970 with a fraction, by the monotonic clock, so that a span within another one is shown within it. If the
+   * wall clock was set, or the machine slept, which the monotonic clock does not count, it begins again from the wall
+   * clock: else all later spans would have a wrong time.
    */
   now(): number {
     const monotonic = this.#clock.monotonic();
@@ -60,8 +65,8 @@ export class Tracer {
   }
 
   /**
-   * The span within which this code runs; null if there is none. One that has ended does not count: a timer that was set
-   * within it belongs to whatever it serves later.
+   * The span within which this code runs; null if there is none. One that has ended does not count: a timer that was
+   * set within it belongs to whatever it serves later.
    */
   get current(): Span | null {
     const span = this.#current.getStore();
@@ -114,7 +119,10 @@ interface SpanStart {
   readonly startedAt: number;
 }
 
-/** A piece of work that takes time. One that is not sampled is kept only so that the work within it is not sampled either. */
+/**
+ * A piece of work that takes time. One that is not sampled is kept only so that the work within it is not sampled
+ * either.
+ */
 export class Span {
   readonly kind: SpanKind;
   readonly context: TraceContext;

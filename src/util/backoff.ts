@@ -6,7 +6,9 @@ interface BackoffBounds {
 /** For work that needs an engine: few enough tries while it is unavailable, and none waits long once it is back. */
 const OF_ENGINES: BackoffBounds = { minMs: 100, maxMs: 5_000 };
 
-/** How long work that failed waits until it is tried again: twice as long after each failure in a row, up to a bound. */
+/**
+ * How long work that failed waits until it is tried again: twice as long after each failure in a row, up to a bound.
+ */
 export class Backoff {
   readonly #random: () => number;
   readonly #bounds: BackoffBounds;
@@ -26,7 +28,9 @@ export class Backoff {
     this.#ms = Math.min(Math.max(this.#ms * 2, this.#bounds.minMs), this.#bounds.maxMs);
   }
 
-  /** ± half, so that many that failed at the same moment are not all tried again at the same moment; 0 after no failure. */
+  /**
+   * ± half, so that many that failed at the same moment are not all tried again at the same moment; 0 after no failure.
+   */
   delayMs(): number {
     return this.#ms * (0.5 + this.#random());
   }

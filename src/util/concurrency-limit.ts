@@ -18,8 +18,9 @@ export interface ConcurrencyLimitOptions {
 
 interface WorkOptions {
   /**
-   * What it counts, such as bytes; defaults to 1. Work that counts nothing waits for other work of its key only. The last piece that
-   * starts below a bound may exceed it: otherwise small pieces of other keys would pass a large one for ever.
+   * What it counts, such as bytes; defaults to 1. Work that counts nothing waits for other work of its key only. The
+   * last piece that starts below a bound may exceed it: otherwise small pieces of other keys would pass a large one for
+   * ever.
    */
   readonly size?: number;
   /** For work that should wait behind less than others may; 0: it starts now or is rejected. */
@@ -45,8 +46,8 @@ class KeyState {
 
 /**
  * Bounds the work in progress, for each key (a user, an exchange) and in all. Work of one key starts in order; a key
- * whose own bound is reached does not delay the others. Capacity that becomes free goes to the key with the least work in
- * progress, however much of others waits, and to those with equally much in turn.
+ * whose own bound is reached does not delay the others. Capacity that becomes free goes to the key with the least work
+ * in progress, however much of others waits, and to those with equally much in turn.
  */
 export class ConcurrencyLimit {
   readonly #options: ConcurrencyLimitOptions;
@@ -60,8 +61,8 @@ export class ConcurrencyLimit {
   }
 
   /**
-   * Does the work when it may start: before this returns, if that is now. Rejects if it waits too long or too much of its key
-   * waits, else as the work does.
+   * Does the work when it may start: before this returns, if that is now. Rejects if it waits too long or too much of
+   * its key waits, else as the work does.
    */
   run<T>(key: string, work: () => Promise<T>, options: WorkOptions = {}): Promise<T> {
     const { size = 1 } = options;

@@ -1,6 +1,8 @@
 import type { CancelTimer, Clock } from './clock.ts';
 
-/** One timer for work that is wanted at several moments: it runs at the earliest of them, and is then to be set again. */
+/**
+ * One timer for work that is wanted at several moments: it runs at the earliest of them, and is then to be set again.
+ */
 export class EarliestTimer {
   readonly #clock: Pick<Clock, 'monotonic' | 'after'>;
   readonly #run: () => void;

@@ -3,8 +3,9 @@ import { LineLimit } from './line-limit.ts';
 import type { FrontEndLog } from './log.ts';
 
 /**
- * Logs that connections were closed when they came, as there were too many. Their clients see only that they are closed, so the
- * log is where this can be found. One line a minute: a client that connects again and again must not fill the log.
+ * Logs that connections were closed when they came, as there were too many. Their clients see only that they are
+ * closed, so the log is where this can be found. One line a minute: a client that connects again and again must not
+ * fill the log.
  */
 export class ExcessConnections {
   readonly #fields: { readonly protocol: string; readonly maxSockets: number };

@@ -38,7 +38,10 @@ export function makeFolder(path: string): void {
 /** What only the owner of a file may read. */
 export const PRIVATE_MODE = 0o600;
 
-/** Opens a file for writing, made or emptied. Follows no link: others who may write to the folder could choose its target. */
+/**
+ * Opens a file for writing, made or emptied. Follows no link: others who may write to the folder could choose its
+ * target.
+ */
 export function openPrivateFile(path: string): number {
   const { O_WRONLY, O_CREAT, O_TRUNC, O_NOFOLLOW = 0 } = constants;
   const descriptor = openSync(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, PRIVATE_MODE);
@@ -51,7 +54,10 @@ export function openPrivateFile(path: string): number {
   return descriptor;
 }
 
-/** Creates an empty file that only its owner, that of its folder, may read. Does nothing if it exists, or if its folder is missing. */
+/**
+ * Creates an empty file that only its owner, that of its folder, may read. Does nothing if it exists, or if its folder
+ * is missing.
+ */
 export function createPrivateFile(path: string): void {
   try {
     const descriptor = openSync(path, 'wx', PRIVATE_MODE);
@@ -66,7 +72,10 @@ export function createPrivateFile(path: string): void {
   }
 }
 
-/** Copies a file to where none is, readable by its owner, that of its folder, alone; it is on disk then. @throws Error of the system */
+/**
+ * Copies a file to where none is, readable by its owner, that of its folder, alone; it is on disk then.
+ * @throws Error of the system
+ */
 export function copyPrivateFile(from: string, to: string): void {
   // Node's copy gives it the mode of the original, and on some systems its owner.
   copyFileSync(from, to, constants.COPYFILE_EXCL);
@@ -81,8 +90,8 @@ export function copyPrivateFile(from: string, to: string): void {
 }
 
 /**
- * A file that root creates is for the user that the server runs as, whose folder it is: a backup, or a restore, by root must not
- * keep the server from opening its own files.
+ * A file that root creates is for the user that the server runs as, whose folder it is: a backup, or a restore, by root
+ * must not keep the server from opening its own files.
  */
 function leaveToFolderOwner(descriptor: number, path: string): void {
   if (process.getuid?.() !== 0) return;
@@ -122,7 +131,8 @@ export async function replaceFile(path: string, content: string): Promise<void> 
 }
 
 /**
- * Replaces a file that exists as one step, and leaves it its mode and its owner. A link stays one: its target is replaced.
+ * Replaces a file that exists as one step, and leaves it its mode and its owner. A link stays one: its target is
+ * replaced.
  * @throws Error of the system, also if the owner cannot be kept
  */
 export async function rewriteFile(path: string, content: string): Promise<void> {
@@ -155,8 +165,9 @@ const LOCK_RETRY_MS = 20;
 export class FileLocked extends Error {}
 
 /**
- * Runs what reads a file and then replaces it, while no other process does so by this function. The lock is a file beside it, as those of
- * git are. One that a killed process left is removed by hand: nothing tells it for certain from one that is held.
+ * Runs what reads a file and then replaces it, while no other process does so by this function. The lock is a file
+ * beside it, as those of git are. One that a killed process left is removed by hand: nothing tells it for certain from
+ * one that is held.
  * @throws FileLocked if the lock is not free in time; Error of the system
  */
 export async function whileLocked<T>(

@@ -5,8 +5,8 @@ const MAX_NETWORKS = 1_000;
 const WINDOW_MS = 60_000;
 
 /**
- * Limits log lines of what anybody can cause to one for each network, or other cause, and minute. What is left out is counted, and each
- * count is written: when its minute ends, or when the server stops.
+ * Limits log lines of what anybody can cause to one for each network, or other cause, and minute. What is left out is
+ * counted, and each count is written: when its minute ends, or when the server stops.
  */
 export class LineLimit {
   readonly #clock: Clock;

@@ -7,8 +7,8 @@ export interface LiveItem {
 /**
  * What comes and goes with each request: added and removed in constant time, in no order.
  *
- * Not a Set: V8 gives a Set a new table after so many additions, and the old table keeps the requests that it had last until old objects are
- * collected. A pop over HTTP copied 3.5 KB into the old generation that way (ADR 6).
+ * Not a Set: V8 gives a Set a new table after so many additions, and the old table keeps the requests that it had last
+ * until old objects are collected. A pop over HTTP copied 3.5 KB into the old generation that way (ADR 6).
  */
 export class LiveList<T extends LiveItem> {
   readonly #items: T[] = [];

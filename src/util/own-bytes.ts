@@ -1,6 +1,6 @@
 /**
- * A copy in memory of its own, for what lives long. Small buffers of Node are parts of blocks of 64 KiB, and one that stays would
- * retain its whole block.
+ * A copy in memory of its own, for what lives long. Small buffers of Node are parts of blocks of 64 KiB, and one that
+ * stays would retain its whole block.
  */
 export function ownBytes(bytes: Uint8Array): Buffer {
   const copy = Buffer.allocUnsafeSlow(bytes.byteLength);

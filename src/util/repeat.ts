@@ -1,8 +1,8 @@
 import type { CancelTimer, Clock } from './clock.ts';
 
 /**
- * Does work from time to time: `ms` ± half from now, and as long after each time that it ended. It must not reject. Returns a function that
- * ends this; work in progress ends on its own.
+ * Does work from time to time: `ms` ± half from now, and as long after each time that it ended. It must not reject.
+ * Returns a function that ends this; work in progress ends on its own.
  */
 export function repeat(
   work: () => Promise<void>,

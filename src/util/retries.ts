@@ -1,7 +1,10 @@
 import type { CancelTimer, Clock } from './clock.ts';
 import { ConcurrencyLimit } from './concurrency-limit.ts';
 
-/** Changes of definitions that an engine is given at once: those for thousands of users who are removed together leave other calls their turns. */
+/**
+ * Changes of definitions that an engine is given at once: those for thousands of users who are removed together leave
+ * other calls their turns.
+ */
 export const MAX_CHANGES = 32;
 
 interface RetriesParts {

@@ -43,8 +43,8 @@ export function addressOf(server: Server, protocol: string): AddressInfo {
 }
 
 /**
- * A buffer of up to this size is copied into one write with the bytes around it, because a second write costs more than the copy.
- * Larger ones are written from where they are.
+ * A buffer of up to this size is copied into one write with the bytes around it, because a second write costs more than
+ * the copy. Larger ones are written from where they are.
  */
 export const JOINED_BYTES = 4096;
 

@@ -48,7 +48,8 @@ export class AmqpNode extends SessionNode<AmqpServer> {
 
   /**
    * Lets the node's clock run with that of the machine, by which clients send their heart-beats, until it stops.
-   * @param unheardMs how far it runs without a frame of a client, whom a busy machine may hold up; not given: without limit
+   * @param unheardMs how far it runs without a frame of a client, whom a busy machine may hold up; not given: without
+   * limit
    */
   runClock(unheardMs = Infinity): void {
     clearInterval(this.#timer);

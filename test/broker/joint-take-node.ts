@@ -25,8 +25,8 @@ interface Stored {
 }
 
 /**
- * Two namespaces, each on an engine of its own that the test controls: takes and counts see what was inserted before they were
- * called, and return when the test lets them, in any order.
+ * Two namespaces, each on an engine of its own that the test controls: takes and counts see what was inserted before
+ * they were called, and return when the test lets them, in any order.
  */
 export class JointTakeNode {
   readonly clock = new FakeClock();

@@ -19,8 +19,9 @@ interface Options {
 }
 
 /**
- * A queue on an engine that the test controls: elements are numbers that become eligible, and each `take` returns when the test
- * lets it. It keeps the storage port's promise on the order of effect: a take sees what was inserted before it was called.
+ * A queue on an engine that the test controls: elements are numbers that become eligible, and each `take` returns when
+ * the test lets it. It keeps the storage port's promise on the order of effect: a take sees what was inserted before it
+ * was called.
  */
 export class WaitQueueNode {
   readonly clock = new FakeClock();

@@ -10,15 +10,17 @@ import { QueueClient } from '../support/http-client.ts';
 import { type Block, blocksOf, commandsOf, Shell } from '../support/page-commands.ts';
 
 /**
- * A newcomer's first hour: the code blocks of README.md and of docs/get-started, in order, in a fresh clone of the last commit. The
- * server is started by README's own command. Packages come from npm's cache where it has them, so no network is needed after the
- * `npm ci` that installed these tests.
+ * A newcomer's first hour: the code blocks of README.md and of docs/get-started, in order, in a fresh clone of the last
+ * commit. The server is started by README's own command. Packages come from npm's cache where it has them, so no
+ * network is needed after the `npm ci` that installed these tests.
  */
 const PROJECT = fileURLToPath(new URL('../..', import.meta.url));
 /** Only for a test that would otherwise hang; nothing is measured with it. */
 const PATIENCE_MS = 240_000;
 
-/** Settings of a newcomer's machine. What else `npm test` set for its children would mislead an npm in another folder. */
+/**
+ * Settings of a newcomer's machine. What else `npm test` set for its children would mislead an npm in another folder.
+ */
 const NPM_SETTINGS = /^npm_config_(cache|registry|userconfig|globalconfig|cafile|noproxy|https?_proxy)$/i;
 
 describe('README.md and docs/get-started in a fresh clone', () => {
@@ -200,7 +202,9 @@ describe('README.md and docs/get-started in a fresh clone', () => {
   });
 });
 
-/** A command that keeps running, in a process group of its own: npm, the shell that npm starts, and what this starts. */
+/**
+ * A command that keeps running, in a process group of its own: npm, the shell that npm starts, and what this starts.
+ */
 class Program {
   output = '';
   readonly #child: ChildProcess;

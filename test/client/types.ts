@@ -1,4 +1,7 @@
-/** What the compiler accepts and rejects in a program that uses the client library; `npm run check` compiles it, nothing runs it. */
+/**
+ * What the compiler accepts and rejects in a program that uses the client library; `npm run check` compiles it, nothing
+ * runs it.
+ */
 import { Bury, Quayside, type StandardSchema, Worker } from '../../src/client/index.ts';
 
 declare const Order: StandardSchema<{ readonly id: number }>;

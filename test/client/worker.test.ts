@@ -91,7 +91,8 @@ for (const engine of CLIENT_ENGINES) {
     it('renews the lease while the handler runs', async () => {
       const queue = client.queue('N/renewed');
       await queue.insert('x');
-      // A busy machine may be late with a renewal, which comes after a third of it; one was seen to stand still for a second.
+      // A busy machine may be late with a renewal, which comes after a third of it; one was seen to stand still for a
+      // second.
       const leaseMs = 4_500;
       const worker = new Worker(
         queue,

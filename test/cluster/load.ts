@@ -17,7 +17,9 @@ export interface Consumed {
   readonly consumed: ReadonlyMap<number, readonly string[]>;
   /** Commits by id that were answered as done. */
   readonly commits: ReadonlyMap<string, number>;
-  /** Pops that failed with an unknown outcome, as on a machine that is busy for seconds: each may have taken an element. */
+  /**
+   * Pops that failed with an unknown outcome, as on a machine that is busy for seconds: each may have taken an element.
+   */
   readonly unknownPops: number;
 }
 

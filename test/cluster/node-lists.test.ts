@@ -237,7 +237,8 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       const { pid } = nodes.server(2);
       const lists: Consumers[] = [];
       try {
-        // Frozen each time: a node that was silent for 7 s, which a busy machine may take to ask, is not there any more.
+        // Frozen each time: a node that was silent for 7 s, which a busy machine may take to ask, is not there any
+        // more.
         await reached('a list without the frozen node', async () => {
           process.kill(pid, 'SIGCONT');
           await reached('they see each other', allSeen);

@@ -2,7 +2,10 @@ import assert from 'node:assert/strict';
 import { it } from 'node:test';
 import type { OpenedConsole } from './opened.ts';
 
-/** What people complain of in consoles of other queues, as far as the other tests do not show it; docs/console.md has the list. */
+/**
+ * What people complain of in consoles of other queues, as far as the other tests do not show it; docs/console.md has
+ * the list.
+ */
 export function complaints(opened: () => OpenedConsole): void {
   it('looks at elements without taking them', async () => {
     await opened().insert('N', 'peeked', '{"order":1}');

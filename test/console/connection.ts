@@ -5,7 +5,9 @@ import { until } from '../support/until.ts';
 import { ADMIN, type OpenedConsole, READER } from './opened.ts';
 import { setHidden, stopTime } from './refreshing.ts';
 
-/** What the console does while the server cannot be reached, and with sessions that other tabs have ended or replaced. */
+/**
+ * What the console does while the server cannot be reached, and with sessions that other tabs have ended or replaced.
+ */
 export function connection(opened: () => OpenedConsole): void {
   it('shows the page again when the server does not say at first who is signed in', async () => {
     const page = await opened().page('#/queues', { isFailing: true });
@@ -413,7 +415,10 @@ export function connection(opened: () => OpenedConsole): void {
     await route.abort();
   }
 
-  /** What the server sends in between shows that the connection is there: then none is opened, and time passes once more. */
+  /**
+   * What the server sends in between shows that the connection is there: then none is opened, and time passes once
+   * more.
+   */
   async function untilFollowed(page: Page, passTime: () => Promise<void>): Promise<void> {
     let isFollowed = false;
     page.on('request', (request) => {
@@ -426,8 +431,8 @@ export function connection(opened: () => OpenedConsole): void {
   }
 
   /**
-   * Presses a button whose request is answered that the session has ended. The page may have learned that by a request of its own before,
-   * and then nobody could click on what is behind the form.
+   * Presses a button whose request is answered that the session has ended. The page may have learned that by a request
+   * of its own before, and then nobody could click on what is behind the form.
    */
   async function pressWithoutSession(page: Page, button: Locator): Promise<void> {
     const answered = page.waitForResponse(

@@ -43,7 +43,8 @@ describe('The console in a browser, on engines with servers', () => {
       assert.equal((await waiting).status, 410);
       await page.getByText('Nobody waits for an element').waitFor();
       const missing = page.getByText('did not answer: what it knows is not shown').first();
-      // A node that was silent for 7 s, which a busy machine may take to ask, is not there any more: then it is frozen again.
+      // A node that was silent for 7 s, which a busy machine may take to ask, is not there any more: then it is frozen
+      // again.
       await reached('the note of a frozen node', async () => {
         process.kill(other.pid, 'SIGCONT');
         await reached('two nodes', async () => (await nodes()) === 2);

@@ -4,7 +4,10 @@ import type { Locator } from 'playwright-core';
 import { until } from '../support/until.ts';
 import type { OpenedConsole } from './opened.ts';
 
-/** An editor that redraws itself while its text is being replaced restores its selection, and the new text is added to the old. */
+/**
+ * An editor that redraws itself while its text is being replaced restores its selection, and the new text is added to
+ * the old.
+ */
 export async function fillEditor(editor: Locator, text: string): Promise<void> {
   await until(async () => {
     await editor.fill(text);

@@ -34,8 +34,8 @@ export function configOf(namespaces: Namespaces): Record<string, unknown> {
  */
 const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium-headless-shell';
 /**
- * Each page is in a context of its own, and so in a process of its own at any limit; without one the browser also starts a process
- * for a page that never comes. A page takes a seventh less processor time.
+ * Each page is in a context of its own, and so in a process of its own at any limit; without one the browser also
+ * starts a process for a page that never comes. A page takes a seventh less processor time.
  */
 const CHROMIUM_ARGS = ['--renderer-process-limit=1', '--in-process-gpu'];
 const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
@@ -75,7 +75,10 @@ export class OpenedConsole {
     return new OpenedConsole(server, browser, slow);
   }
 
-  /** A page in a session of its own, signed in. What the browser complains about fails the test that calls {@link check}. */
+  /**
+   * A page in a session of its own, signed in. What the browser complains about fails the test that calls
+   * {@link check}.
+   */
   async page(
     where = '#/',
     options: {
@@ -122,7 +125,8 @@ export class OpenedConsole {
       void dialog.dismiss();
     });
     page.on('console', (message) => {
-      // Before the sign-in there is no session (401); a selector with a mistake is rejected (400), and the page says so.
+      // Before the sign-in there is no session (401); a selector with a mistake is rejected (400), and the page says
+      // so.
       const isExpected = /status of 4(?:0[01]|12)\b/.test(message.text()) || message.type() !== 'error';
       // An element may be gone, and its page says so.
       const isOfElement =
@@ -148,7 +152,8 @@ export class OpenedConsole {
   }
 
   /**
-   * Ends what a test opened. If the test failed, its pages are printed: a time limit alone says nothing of what they showed.
+   * Ends what a test opened. If the test failed, its pages are printed: a time limit alone says nothing of what they
+   * showed.
    * @throws AssertionError if a page threw, or broke its security policy
    */
   async check(test: TestContext | SuiteContext | null = null): Promise<void> {

@@ -3,7 +3,9 @@ import { fileURLToPath } from 'node:url';
 import { OpenedConsole } from './opened.ts';
 import { fill, pagesToShow, show } from './pictured.ts';
 
-/** The pictures of README and docs/console.md: `npm run console:pictures` writes them to `docs/images`, to be committed. */
+/**
+ * The pictures of README and docs/console.md: `npm run console:pictures` writes them to `docs/images`, to be committed.
+ */
 
 const FOLDER = fileURLToPath(new URL('../../docs/images/', import.meta.url));
 const PICTURES = [

@@ -119,7 +119,8 @@ export function refreshing(opened: () => OpenedConsole): void {
 }
 
 /**
- * From here on the time of a page with a clock of the test passes only as the test says, however long the machine takes.
+ * From here on the time of a page with a clock of the test passes only as the test says, however long the machine
+ * takes.
  * @returns the time of the page
  */
 export async function stopTime(page: Page): Promise<number> {

@@ -3,7 +3,10 @@ import { fileURLToPath } from 'node:url';
 import { OpenedConsole } from './opened.ts';
 import { fill, pagesToShow, show } from './pictured.ts';
 
-/** Pictures of every page in both themes at three widths, to be looked at. `npm run console:screens` writes them to `dist/screens`. */
+/**
+ * Pictures of every page in both themes at three widths, to be looked at. `npm run console:screens` writes them to
+ * `dist/screens`.
+ */
 
 const FOLDER = fileURLToPath(new URL('../../dist/screens/', import.meta.url));
 const SIZES = [

@@ -6,15 +6,20 @@ import { type Random, seededRandom } from '../support/random.ts';
 
 /** A piece of a request or of a response is late by up to so much. */
 const MAX_LATE_MS = 400;
-/** So long the browser, or this process with the server in it, is stopped, and so long is the time between two stops. */
+/**
+ * So long the browser, or this process with the server in it, is stopped, and so long is the time between two stops.
+ */
 const STOP_MS = [100, 500] as const;
 const BETWEEN_STOPS_MS = [500, 3_000] as const;
-/** The browser computes for a page so many times as long. It spends that time, so that a larger number slows down everything else as well. */
+/**
+ * The browser computes for a page so many times as long. It spends that time, so that a larger number slows down
+ * everything else as well.
+ */
 const SLOWER = [1, 4] as const;
 
 /**
- * A machine that is busy with something else, and a network that is slow: responses are late, the browser and the server stop at
- * any moment. The tests of the console must pass whatever order of events this brings about.
+ * A machine that is busy with something else, and a network that is slow: responses are late, the browser and the
+ * server stop at any moment. The tests of the console must pass whatever order of events this brings about.
  */
 export class SlowMachine {
   readonly #random: Random;

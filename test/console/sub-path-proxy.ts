@@ -3,8 +3,9 @@ import { createServer, request, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 
 /**
- * A proxy that serves a server under a path, as nginx does with `location /tools/quayside/ { proxy_pass http://server/; }`: it removes the
- * path and leaves everything else as it is. What is not under the path is answered with 404.
+ * A proxy that serves a server under a path, as nginx does with
+ * `location /tools/quayside/ { proxy_pass http://server/; }`: it removes the path and leaves everything else as it is.
+ * What is not under the path is answered with 404.
  */
 export class SubPathProxy {
   readonly #server: Server;

@@ -99,8 +99,8 @@ export class Fixture {
   }
 
   /**
-   * Sweeps until a sweep has named the target and it has so many elements: in a cluster of Redis a sweep begins to send dead letters to
-   * another server, and does not wait for that. Returns the queues that the sweeps named.
+   * Sweeps until a sweep has named the target and it has so many elements: in a cluster of Redis a sweep begins to send
+   * dead letters to another server, and does not wait for that. Returns the queues that the sweeps named.
    */
   async sweepInto(target: QueueKey, count = 1): Promise<QueueKey[]> {
     const affected: QueueKey[] = [];

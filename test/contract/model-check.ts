@@ -7,8 +7,8 @@ import type { Model, ModelDelivery } from './model.ts';
 import { DEAD_LETTER_QUEUES, EVERY_QUEUE, groupsOf, type World } from './model-world.ts';
 
 /**
- * After how many steps of a history the counts of each group are also read by themselves, which triples the calls of a check.
- * With `MODEL_RUNS`, as in `npm run test:long`, after each.
+ * After how many steps of a history the counts of each group are also read by themselves, which triples the calls of a
+ * check. With `MODEL_RUNS`, as in `npm run test:long`, after each.
  */
 const STEPS_TO_GROUPS = process.env.MODEL_RUNS === undefined ? 5 : 1;
 
@@ -111,7 +111,9 @@ function bySource(a: ElementHeaders, b: ElementHeaders): number {
   return source(a).localeCompare(source(b));
 }
 
-/** Nor does any promise an order of those that expired: each goes to the place of the real one that is the same element. */
+/**
+ * Nor does any promise an order of those that expired: each goes to the place of the real one that is the same element.
+ */
 function likeReal(real: readonly Delivery[], expected: readonly ModelDelivery[]): ModelDelivery[] {
   const left = expected.filter(({ element }) => isExpired(element.content.headers));
   const sameAs = ({ headers, body }: Delivery, one: ModelDelivery | undefined, isKnown: boolean): boolean => {
@@ -157,8 +159,8 @@ export async function passTime(model: Model, { opened }: World, ms: number): Pro
 }
 
 /**
- * Sweeps until nothing is due, and until all dead letters have arrived: a Redis cluster sends them to other servers, and no sweep waits
- * for that.
+ * Sweeps until nothing is due, and until all dead letters have arrived: a Redis cluster sends them to other servers,
+ * and no sweep waits for that.
  */
 export async function sweepAll(model: Model, { opened }: Pick<World, 'opened'>): Promise<void> {
   const { storage } = opened.engine;

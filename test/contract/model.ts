@@ -104,7 +104,10 @@ export class Model {
     this.#expire();
   }
 
-  /** What waits and has come to its end goes. Returns whether any did since the last call: the real system needs a sweep for it. */
+  /**
+   * What waits and has come to its end goes. Returns whether any did since the last call: the real system needs a sweep
+   * for it.
+   */
   sweep(): boolean {
     this.#expire();
     const { hasExpired } = this.#state;
@@ -161,7 +164,9 @@ export class Model {
     return this.#state.dedup.find((one) => one.queue === text(queue) && one.key === key);
   }
 
-  /** The place of the first element of a call whose key was seen with other content, in the call or before; null: none. */
+  /**
+   * The place of the first element of a call whose key was seen with other content, in the call or before; null: none.
+   */
   mismatchIn(queue: QueueKey, elements: readonly NewElement[]): number | null {
     const own = new Map<string, string | null>();
     for (const [index, { dedupKey: key, fingerprint = null }] of elements.entries()) {

@@ -15,7 +15,10 @@ const RUNS = Number(process.env.MODEL_RUNS ?? 30);
 const RUNS_OF_MODES = Number(process.env.MODEL_RUNS ?? 8);
 const ENGINES_IN_FULL = ['sqlite', 'redis', 'postgres'];
 const LENGTH = 60;
-/** What one history may take before it counts as hung. On PostgreSQL half a minute is not enough while the machine is busy. */
+/**
+ * What one history may take before it counts as hung. On PostgreSQL half a minute is not enough while the machine is
+ * busy.
+ */
 const HISTORY_MS = 5 * 60_000;
 
 /**

@@ -19,8 +19,8 @@ const TAKES = 20;
 const COMMIT_LOCK = 7;
 
 /**
- * While some transaction stays open, PostgreSQL can remove nothing that was finished since, and a plain read of the index
- * steps over all of it. Pages read are counted, not time: they do not depend on what else the machine does.
+ * While some transaction stays open, PostgreSQL can remove nothing that was finished since, and a plain read of the
+ * index steps over all of it. Pages read are counted, not time: they do not depend on what else the machine does.
  */
 describe('A queue on PostgreSQL whose finished elements cannot be removed', () => {
   let server: PostgresServer;
@@ -279,8 +279,8 @@ describe('What a namespace on PostgreSQL holds', () => {
       SELECT setval(pg_get_serial_sequence('counter', 'id'), 1000000)`,
     );
     await storage.insert(QUEUE, [newElement()]);
-    // The first pass finds how far the numbers are apart, the second one writes the rows of both queues again; a minute after the
-    // third one has seen that, a fourth one shows that nothing came before.
+    // The first pass finds how far the numbers are apart, the second one writes the rows of both queues again; a minute
+    // after the third one has seen that, a fourth one shows that nothing came before.
     for (const minutes of [0, 0, 1, 1]) {
       clock.shiftMs += minutes * 60_000;
       for (let batch = 0; batch < 200; batch += 1) await engine.ping();
@@ -359,8 +359,8 @@ async function stopAutovacuum(server: PostgresServer, schema: string): Promise<v
 const ELEMENTS = { tables: ['delivery', 'element', 'dedup'], index: 'delivery_waiting' };
 
 /**
- * Pages of some tables and of an index that all sessions have read. They report what they counted at most once a second, and when
- * they next do something.
+ * Pages of some tables and of an index that all sessions have read. They report what they counted at most once a
+ * second, and when they next do something.
  */
 async function pagesOf(
   server: PostgresServer,

@@ -408,7 +408,8 @@ describe('PostgreSQL that fails', () => {
     await node.storage.insert(own, newElements('a'));
     const holder = await session();
     await holder.query(`BEGIN; LOCK TABLE ${schema}.delivery`);
-    // Calls about one queue keep their order, so these share no statement, and the first one alone is the one that waits.
+    // Calls about one queue keep their order, so these share no statement, and the first one alone is the one that
+    // waits.
     const calls = ['b', 'c', 'd'].flatMap((body) => [
       codeOf(node.storage.insert(own, newElements(body))),
       codeOf(pop(node, own)),
@@ -501,7 +502,10 @@ describe('PostgreSQL with a synchronous standby', () => {
   });
 });
 
-/** Waits in this turn, so that nothing is read from any socket of this process, until PostgreSQL has popped all and replied. */
+/**
+ * Waits in this turn, so that nothing is read from any socket of this process, until PostgreSQL has popped all and
+ * replied.
+ */
 function waitForPop(url: string, schema: string): void {
   const program = `
     const client = new (require('pg').Client)({ connectionString: ${JSON.stringify(url)} });

@@ -3,8 +3,8 @@ import { connect, createServer, type Server, type Socket } from 'node:net';
 import type { CrashMoment } from '../engines.ts';
 
 /**
- * Statements that are no part of a call's transaction: what prepares one, and what the engine does in the background, at
- * moments of its own. To cut there would be to cut before the call began.
+ * Statements that are no part of a call's transaction: what prepares one, and what the engine does in the background,
+ * at moments of its own. To cut there would be to cut before the call began.
  */
 const NO_CALLS = new Set([
   ...[
@@ -182,7 +182,10 @@ class Pair {
 class Framing {
   #chunks: Buffer[] = [];
   #received = 0;
-  /** Bytes without which no message is complete: joining all chunks at each one would copy a large message again and again. */
+  /**
+   * Bytes without which no message is complete: joining all chunks at each one would copy a large message again and
+   * again.
+   */
   #needed = 0;
   #isFirst: boolean;
 

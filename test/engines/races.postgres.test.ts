@@ -109,7 +109,8 @@ describe('A call on PostgreSQL that meets another node', () => {
   it('is repeated soon if what waits was taken and returned since its snapshot', async () => {
     const own = queue();
     await engine.storage.insert(own, newElements('x'));
-    // The take has its snapshot when it asks for the time, which it gets when the element is another version of its row.
+    // The take has its snapshot when it asks for the time, which it gets when the element is another version of its
+    // row.
     await other.query(`ALTER FUNCTION now_ms() RENAME TO real_now_ms;
       CREATE FUNCTION now_ms() RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN
         PERFORM pg_advisory_xact_lock_shared(99); RETURN real_now_ms(); END $$; SELECT pg_advisory_lock(99)`);

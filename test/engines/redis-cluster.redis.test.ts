@@ -27,7 +27,10 @@ describe('the Redis engine on a cluster', () => {
 
   after(() => cluster.stop());
 
-  /** @param settings default: a write waits for no replica, which a busy machine may hold up for longer than it would wait */
+  /**
+   * @param settings default: a write waits for no replica, which a busy machine may hold up for longer than it would
+   * wait
+   */
   const open = async (
     prefix = freshPrefix(),
     clock: FakeClock | null = null,

@@ -135,7 +135,9 @@ describe('A queue on Redis that holds something which this version did not write
     assert.equal(await commitOne(held, null), 'done');
   });
 
-  /** Replaces the content of an element by one that only a newer version could read; the function returned undoes it. */
+  /**
+   * Replaces the content of an element by one that only a newer version could read; the function returned undoes it.
+   */
   function spoil(id: string): () => void {
     const number = String(Number.parseInt(id.slice(12), 32));
     const rename = (from: string, to: string): string =>

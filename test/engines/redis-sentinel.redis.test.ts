@@ -65,7 +65,10 @@ describe('the Redis engine with Sentinel', () => {
   });
 });
 
-/** A failover, and a replica of a busy machine, may take longer than one call may: then it is made again, under the same keys. */
+/**
+ * A failover, and a replica of a busy machine, may take longer than one call may: then it is made again, under the same
+ * keys.
+ */
 async function inserted({ storage }: Engine, ...bodies: readonly string[]): Promise<void> {
   const elements = bodies.map((body) => newElement({ body, dedupKey: body }));
   await until(async () => {

@@ -52,8 +52,8 @@ export function redisEngine(setUp: RedisSetUp): Engine {
 }
 
 /**
- * Subscribes on one engine to what another publishes, from when this resolves: a subscription begins a moment after it was
- * asked for.
+ * Subscribes on one engine to what another publishes, from when this resolves: a subscription begins a moment after it
+ * was asked for.
  */
 export async function listening(
   subscriber: Engine,
@@ -107,9 +107,9 @@ export const sharedCluster = async (): Promise<string> => ignoringReplicas(await
 const sharedSentinel = async (): Promise<string> => ignoringReplicas(await sentinelUrl());
 
 /**
- * Waits for no replica: a busy machine may hold one up for longer than a write waits for it, which leaves the outcome of that
- * write unknown. The suites that kill masters have servers of their own and wait for replicas, and so does the contract in
- * `npm run test:long`.
+ * Waits for no replica: a busy machine may hold one up for longer than a write waits for it, which leaves the outcome
+ * of that write unknown. The suites that kill masters have servers of their own and wait for replicas, and so does the
+ * contract in `npm run test:long`.
  */
 function ignoringReplicas(url: string): string {
   return process.env.CONTRACT === 'whole' ? url : withParameter(url, 'wait', '0');

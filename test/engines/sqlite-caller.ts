@@ -1,7 +1,8 @@
 /**
- * A process of its own that opens the database in the folder given and calls it, until the test kills it. The mode says what it
- * does and prints:
- * - `random SEED`: calls at random and without end, one after the other; a line before each call and another one after it
+ * A process of its own that opens the database in the folder given and calls it, until the test kills it. The mode says
+ * what it does and prints:
+ * - `random SEED`: calls at random and without end, one after the other; a line before each call and another one after
+ *   it
  * - `script CALLS`: the same for calls named by a list with commas, once
  * - `insert FIRST`: inserts numbered elements without end, eight at a time; each number after its insert was answered
  * - `hold DURABILITY`: inserts an element and reserves it; how many it found before, id and token
@@ -45,8 +46,9 @@ function print(line: Line): Promise<void> {
 }
 
 /**
- * Resolves when the system has the line. What a test that gets no processor time does not read stays in this process once the system's
- * buffer is full, and SIGKILL takes it along: without waiting, calls would be made and acknowledged that the test does not know.
+ * Resolves when the system has the line. What a test that gets no processor time does not read stays in this process
+ * once the system's buffer is full, and SIGKILL takes it along: without waiting, calls would be made and acknowledged
+ * that the test does not know.
  */
 function write(line: string): Promise<void> {
   return new Promise((resolve) => process.stdout.write(`${line}\n`, () => resolve()));

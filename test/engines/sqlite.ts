@@ -38,9 +38,9 @@ export const SQLITE = durable('sqlite', {});
 export const NORMAL_SQLITE = durable('sqlite, durability normal', { durability: 'normal' });
 
 /**
- * The store without a thread of its own, which takes a tenth of a second of processor time to start: many tests open an engine
- * each. The model of files has the thread, and so have the contract of files in `npm run test:long` and tests that stop it in
- * the middle. What passes between the threads is copied here, too, by the same kind of port.
+ * The store without a thread of its own, which takes a tenth of a second of processor time to start: many tests open an
+ * engine each. The model of files has the thread, and so have the contract of files in `npm run test:long` and tests
+ * that stop it in the middle. What passes between the threads is copied here, too, by the same kind of port.
  */
 export const inThisThread = (): TestThread =>
   new TestThread((data) => {

@@ -214,7 +214,8 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
       await pop(node);
       older = new pg.Client({ connectionString: server.url() });
       await older.connect();
-      // As a statement that stores something and has just begun: with the locks and the snapshot that it will have to its end.
+      // As a statement that stores something and has just begun: with the locks and the snapshot that it will have to
+      // its end.
       await older.query(
         `BEGIN ISOLATION LEVEL REPEATABLE READ; LOCK TABLE ${schema}.subscription IN ROW EXCLUSIVE MODE`,
       );

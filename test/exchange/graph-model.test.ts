@@ -72,8 +72,8 @@ describe('a graph of exchanges', () => {
 });
 
 /**
- * The model: where every element ends, by queue, sorted, and how many copies are stored on the way. Unroutable ones by the
- * name of their queue and engine.
+ * The model: where every element ends, by queue, sorted, and how many copies are stored on the way. Unroutable ones by
+ * the name of their queue and engine.
  */
 function forwardAll({ exchanges, inserts, engines }: Graph): {
   ended: Record<string, string[]>;
@@ -113,8 +113,8 @@ function forwardAll({ exchanges, inserts, engines }: Graph): {
 }
 
 /**
- * The real thing: creates the exchanges, inserts, waits for rest, and pops everything. It fails once it stores more copies
- * than the model: in a loop their number doubles until the memory is full.
+ * The real thing: creates the exchanges, inserts, waits for rest, and pops everything. It fails once it stores more
+ * copies than the model: in a loop their number doubles until the memory is full.
  */
 async function forwardThrough(
   node: ExchangeNode,

@@ -8,7 +8,10 @@ import { FakeClock } from '../support/clock.ts';
 import { bodyText } from '../support/elements.ts';
 import { declare, ExchangeNode } from './node.ts';
 
-/** Two engines: one as if it were in a file of the node, and another one. `start` starts a node with namespace A in one and B in the other. */
+/**
+ * Two engines: one as if it were in a file of the node, and another one. `start` starts a node with namespace A in one
+ * and B in the other.
+ */
 async function openBoth() {
   const clock = new FakeClock();
   const sandbox = patientSandbox();

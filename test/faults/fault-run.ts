@@ -8,8 +8,8 @@ import { Gate, Load } from '../support/recorded-load.ts';
 
 const NODES = 2;
 /**
- * Load must be there all the while that a fault and its end take, which is seconds; more of it only costs processor time.
- * `npm run test:faults` has as much as the machine can process.
+ * Load must be there all the while that a fault and its end take, which is seconds; more of it only costs processor
+ * time. `npm run test:faults` has as much as the machine can process.
  */
 const PAUSE_MS = Number(process.env.FAULT_PAUSE_MS ?? 100);
 /** Calls that succeed before a fault, between its parts and after it; `npm run test:faults` waits for 300. */
@@ -30,8 +30,8 @@ export interface FaultPlan {
   /** Where the second node finds it, when that is a way of its own, such as one through a proxy. */
   readonly secondUrl?: string;
   /**
-   * Breaks things and mends them again; `answered` resolves when some hundred calls more have succeeded. The time in which
-   * what it passes to `outage` breaks and mends is noted in the history: replies of the engine may be lost then.
+   * Breaks things and mends them again; `answered` resolves when some hundred calls more have succeeded. The time in
+   * which what it passes to `outage` breaks and mends is noted in the history: replies of the engine may be lost then.
    */
   readonly fault: (
     answered: () => Promise<void>,

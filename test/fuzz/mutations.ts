@@ -9,7 +9,9 @@ export interface Mutation {
 
 const PLACES = 2 ** 20;
 
-/** A place in bytes of whatever length, as a share of it. All are as likely; an `fc.double` is nearly always almost 0. */
+/**
+ * A place in bytes of whatever length, as a share of it. All are as likely; an `fc.double` is nearly always almost 0.
+ */
 export const place = fc.noBias(fc.nat(PLACES - 1)).map((which) => which / PLACES);
 
 function mutation(name: string, apply: (bytes: Buffer) => Buffer): Mutation {
@@ -97,9 +99,9 @@ export function* cuts(length: number): Generator<number[]> {
 }
 
 /**
- * In which a server of this process has answered what a client wrote. Client, server and store share this event loop, so its
- * turns decide and not the time: 2 ms were sometimes one turn on a busy machine, and receivers left before they received anything.
- * Six are enough.
+ * In which a server of this process has answered what a client wrote. Client, server and store share this event loop,
+ * so its turns decide and not the time: 2 ms were sometimes one turn on a busy machine, and receivers left before they
+ * received anything. Six are enough.
  */
 export const TURNS_TO_ANSWER = 20;
 

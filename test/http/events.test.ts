@@ -135,7 +135,8 @@ describe('GET /events', () => {
     withEvents(async (events) => {
       await events.harness.client().insert('N', 'orders', 'a');
       const listener = events.listen();
-      // Nodes and exchanges are sent at once: the queues, which are read later, do not wait for the update that follows.
+      // Nodes and exchanges are sent at once: the queues, which are read later, do not wait for the update that
+      // follows.
       const ms = await events.until(() => listener.isComplete, 10);
       assert.ok(ms < 100, `${ms} ms of the server's clock until the picture was full`);
       assert.equal(listener.queue('N', 'orders')?.size, 1);

@@ -40,7 +40,10 @@ const USERS: readonly UserDefinition[] = [
   { name: 'jobs-only', password: 'x', rights: { jobs: ['read'], N: ['browse'] } },
 ];
 
-/** A node that has read its queues: `N` has `small` (2), `large` (20) and `later` (3 scheduled), `jobs` has `large` (5), paused. */
+/**
+ * A node that has read its queues: `N` has `small` (2), `large` (20) and `later` (3 scheduled), `jobs` has `large` (5),
+ * paused.
+ */
 describe('GET /queues', () => {
   let harness: Harness;
   let client: QueueClient;

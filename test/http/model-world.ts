@@ -207,7 +207,9 @@ export class HttpWorld {
     ];
   }
 
-  /** Serves in the model every consumer that can be served, and waits until the server has done, and shows, the same. */
+  /**
+   * Serves in the model every consumer that can be served, and waits until the server has done, and shows, the same.
+   */
   async #settle(): Promise<void> {
     for (const who of [...this.#waiting]) {
       const { queue, group, leaseMs, endsAt } = who;

@@ -26,7 +26,10 @@ async function insertAll(harness: Harness, queue: string, bodies: Iterable<strin
   for (const body of bodies) await client.insert(ns, queue, body);
 }
 
-/** `http.batchBytes` for each engine. What its server does with 16 MiB may take longer than a call, if the machine is busy. */
+/**
+ * `http.batchBytes` for each engine. What its server does with 16 MiB may take longer than a call, if the machine is
+ * busy.
+ */
 const BATCH_BYTES = 2 * 1024 * 1024;
 
 /** Takes what comes to that many bytes at most, all but two of the elements. */

@@ -15,8 +15,8 @@ export interface DebianArchive {
 }
 
 /**
- * A folder for the run with the root of a small Debian in it, as an archive. mmdebstrap takes what it needs from Debian's mirror.
- * What else these tests need of this machine's Debian is installed as well.
+ * A folder for the run with the root of a small Debian in it, as an archive. mmdebstrap takes what it needs from
+ * Debian's mirror. What else these tests need of this machine's Debian is installed as well.
  */
 export async function debianArchive(): Promise<DebianArchive> {
   needDebian('buildah', 'mmdebstrap', 'systemd');

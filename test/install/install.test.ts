@@ -28,7 +28,9 @@ describe('an installation', { concurrency: true }, () => {
   after(() => debian.remove());
 
   describe('from the Dockerfile', { concurrency: false }, () => {
-    /** Storage of this test's own, in plain folders: no image of the machine is touched, and no kernel module needed. */
+    /**
+     * Storage of this test's own, in plain folders: no image of the machine is touched, and no kernel module needed.
+     */
     let buildah: (...args: string[]) => Promise<{ stdout: string }>;
     let flags: string[];
 

@@ -4,7 +4,9 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
   { file: `src/access/${file}`, search, replace },
 ];
 
-/** Bugs of logins and tokens: each lets strangers in or lets them lock users out, or gives a token more than it is for. */
+/**
+ * Bugs of logins and tokens: each lets strangers in or lets them lock users out, or gives a token more than it is for.
+ */
 export const ACCESS: readonly Mutant[] = [
   {
     name: 'failures of a name in one network keep other names there out',

@@ -4,7 +4,10 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
   { file: `src/client/${file}`, search, replace },
 ];
 
-/** Bugs of the client library: what is stored is reported as lost, or the other way round; or a program ends too early, or never. */
+/**
+ * Bugs of the client library: what is stored is reported as lost, or the other way round; or a program ends too early,
+ * or never.
+ */
 export const CLIENT: readonly Mutant[] = [
   {
     name: 'close waits for no insert',

@@ -1,9 +1,9 @@
 /**
- * `npm run test:mutants -- [--part NAME] [--suite NAME] [--only TEXT] [--jobs N]`: plants each bug of `mutants.ts` in a copy
- * of the source and prints whether the tests find it. Exit code 1 if one was not found.
+ * `npm run test:mutants -- [--part NAME] [--suite NAME] [--only TEXT] [--jobs N]`: plants each bug of `mutants.ts` in a
+ * copy of the source and prints whether the tests find it. Exit code 1 if one was not found.
  *
- * A suite must pass without a bug first, or a failure would say nothing. It is ended at its first failed test; a suite that
- * hangs found its bug, and the line about it says so. Each of the N jobs (2) has a copy of its own.
+ * A suite must pass without a bug first, or a failure would say nothing. It is ended at its first failed test; a suite
+ * that hangs found its bug, and the line about it says so. Each of the N jobs (2) has a copy of its own.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -17,7 +17,10 @@ import { type Edit, MUTANTS, type Mutant, SUITES, type Suite } from './mutants.t
 const REPOSITORY = new URL('../../', import.meta.url).pathname;
 /** Histories a model may use to find a bug. */
 const MODEL_RUNS = '300';
-/** A suite counts as hung after this, or if it needs several times as long as without a bug. A model has more histories then. */
+/**
+ * A suite counts as hung after this, or if it needs several times as long as without a bug. A model has more histories
+ * then.
+ */
 const MAX_MS = 4 * 60 * 1000;
 const MIN_MS = 30_000;
 const HUNG_FACTOR = 6;

@@ -8,8 +8,8 @@ export type Cut = 'before' | 'after';
 const CHANGES = new Set(['settle', 'insert', 'put', 'delete']);
 
 /**
- * Engines as one node of several sees them that dies: from one of its changing calls on, no call is answered, and none but
- * perhaps that one takes effect, unless the node is thawed. What other nodes do with the engines is not touched.
+ * Engines as one node of several sees them that dies: from one of its changing calls on, no call is answered, and none
+ * but perhaps that one takes effect, unless the node is thawed. What other nodes do with the engines is not touched.
  */
 export class DyingNode {
   /** Changing calls until then. */
@@ -44,7 +44,9 @@ export class DyingNode {
     for (const { resume } of this.#hung.splice(0)) resume();
   }
 
-  /** It was only cut off: the calls that hang were lost, as far as it knows, and those that follow take effect as ever. */
+  /**
+   * It was only cut off: the calls that hang were lost, as far as it knows, and those that follow take effect as ever.
+   */
   reconnect(): void {
     this.#isDead = false;
     for (const { reject } of this.#hung.splice(0)) reject('outcome-unknown');

@@ -24,7 +24,10 @@ export class OperationNode {
   readonly warnings: string[] = [];
   /** The exchanges that there are. */
   exchanges: readonly ExchangeOverview[] = [];
-  /** The rights of the users whose names are here; those of all others are {@link OPERATOR}'s. Null: there is no such user any more. */
+  /**
+   * The rights of the users whose names are here; those of all others are {@link OPERATOR}'s. Null: there is no such
+   * user any more.
+   */
   readonly users = new Map<string, OperatorRights | null>();
 
   /** @param seed another one for each further node on the same engines */
@@ -67,7 +70,8 @@ export class OperationNode {
 
   /**
    * How an operation ended. Time passes until then.
-   * @param stepMs longer for an operation with a rate: on PostgreSQL each step replaces the function that tells the time
+   * @param stepMs longer for an operation with a rate: on PostgreSQL each step replaces the function that tells the
+   * time
    */
   async ended(id: string, opened: Pick<TestEngine, 'passTime'>, stepMs = 1): Promise<OperationRecord> {
     await until(async () => {

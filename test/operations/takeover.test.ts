@@ -14,7 +14,10 @@ const COUNT = 150;
 const DAY_MS = 24 * 3_600_000;
 /** Longer than a node may be silent, and the others look for what it left. */
 const SILENT_MS = 13_000;
-/** The changing calls of a node that runs an operation: it is stored, claimed, its first page is stored as pending, and changed. */
+/**
+ * The changing calls of a node that runs an operation: it is stored, claimed, its first page is stored as pending, and
+ * changed.
+ */
 const STORES_PENDING = 3;
 const CHANGES_PAGE = 4;
 

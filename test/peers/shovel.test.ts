@@ -10,7 +10,10 @@ import { until } from '../support/until.ts';
 
 const COUNT = 200;
 
-/** Two shovels, as a configuration file of RabbitMQ has them: from its queue `from` to Quayside, and back to its queue `to`. */
+/**
+ * Two shovels, as a configuration file of RabbitMQ has them: from its queue `from` to Quayside, and back to its queue
+ * `to`.
+ */
 function shovels(port: number): string {
   const quayside = `{protocol,amqp10},{uris,["amqp://test:test@127.0.0.1:${port}?sasl=plain"]}`;
   const rabbit = (queue: string): string =>

@@ -1,7 +1,10 @@
 import { closeSync, openSync } from 'node:fs';
 import { patientSandbox } from './elements.ts';
 
-/** A process that has no file descriptor left when its sandbox reads the code of its VM, and for its second selector has again. */
+/**
+ * A process that has no file descriptor left when its sandbox reads the code of its VM, and for its second selector has
+ * again.
+ */
 const sandbox = patientSandbox();
 const check = (): Promise<string> =>
   sandbox.check([{ path: 'selector', source: 'env => true' }], '').then(

@@ -283,7 +283,8 @@ describe('the sandbox as a service', () => {
 
   it('takes turns: one exchange with much to ask does not hold up another', async (context) => {
     const sandbox = makeOne(context, { batch: 1, callMs: FOREVER, watchdogMs: FOREVER });
-    // Turns go by the time that was measured. Only the busy one's calls are long, so that the noise of that decides nothing.
+    // Turns go by the time that was measured. Only the busy one's calls are long, so that the noise of that decides
+    // nothing.
     const [busy, quiet] = [sandbox.open([SLOW]), sandbox.open(['env => true'])];
     await Promise.all([warm(busy), warm(quiet)]);
     const order: string[] = [];
@@ -300,8 +301,8 @@ describe('the sandbox as a service', () => {
     await warm(honest);
     const order: string[] = [];
     const source = 'env => { while (1); }';
-    // A try is first, and long. A check may be quicker than the honest call was, on a machine that is slowed down, and then
-    // evil would rightly be next once more.
+    // A try is first, and long. A check may be quicker than the honest call was, on a machine that is slowed down, and
+    // then evil would rightly be next once more.
     const floods = Array.from({ length: 10 }, () => [
       sandbox
         .open([source], { payer: 'evil' })

@@ -428,7 +428,9 @@ interface Counting {
   readonly held: HeldCounts;
 }
 
-/** `results` is bounded, and its count, which is read before something is stored in it, comes only after `held.release`. */
+/**
+ * `results` is bounded, and its count, which is read before something is stored in it, comes only after `held.release`.
+ */
 async function whileCounting(test: (counting: Counting) => Promise<void>): Promise<void> {
   const node = await StompNode.start();
   let held: HeldCounts | null = null;

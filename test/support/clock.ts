@@ -9,7 +9,9 @@ export class FakeClock implements Clock {
   /** From monotonic to wall time; kept, rather than both times, so that fractions cannot add up to another one. */
   #offset: number;
   #monotonic = 0;
-  /** By moment, those of one moment in the order in which they were set: thousands of calls may have the same deadline. */
+  /**
+   * By moment, those of one moment in the order in which they were set: thousands of calls may have the same deadline.
+   */
   readonly #timers = new Map<number, Set<Timer>>();
   #pending = 0;
 
@@ -76,7 +78,10 @@ export class FakeClock implements Clock {
   }
 }
 
-/** The clock of a node that is suspended for a minute when its timers are next due: it reads the replies of that time later. */
+/**
+ * The clock of a node that is suspended for a minute when its timers are next due: it reads the replies of that time
+ * later.
+ */
 export class SuspendedClock extends FakeClock {
   #suspendedMs = 0;
 
@@ -104,8 +109,9 @@ export function skewed(clock: Clock, skewMs: number): Clock {
 const PATIENCE = 8;
 
 /**
- * The clock by which engines of tests wait for servers that are there: a busy machine may take longer for a call of some MiB, or
- * ten thousand rows, than the service waits for it. Time-outs have tests of their own, with clocks that these move.
+ * The clock by which engines of tests wait for servers that are there: a busy machine may take longer for a call of
+ * some MiB, or ten thousand rows, than the service waits for it. Time-outs have tests of their own, with clocks that
+ * these move.
  */
 export function patient(clock: Clock): Clock {
   return {

@@ -33,7 +33,10 @@ export function engineWithDefinitions(
   return Object.create(engine, { definitions: { value: definitions } });
 }
 
-/** The engine as a node has it whose news of definitions are late: it gets no notification of changes, and finds what it reads. */
+/**
+ * The engine as a node has it whose news of definitions are late: it gets no notification of changes, and finds what it
+ * reads.
+ */
 export function engineWithoutNews(engine: Engine): Engine {
   return engineWithDefinitions(engine, () => ({ watch: () => () => {} }));
 }

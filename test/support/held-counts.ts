@@ -1,6 +1,9 @@
 import type { Storage } from '../../src/engine/storage.ts';
 
-/** Holds back what a queue holds, which is read to know whether it is full, and notes what the engine is given in that time. */
+/**
+ * Holds back what a queue holds, which is read to know whether it is full, and notes what the engine is given in that
+ * time.
+ */
 export interface HeldCounts {
   /** `insert` and `settle`, in the order in which the engine was given them. */
   readonly calls: readonly string[];

@@ -159,9 +159,9 @@ interface First {
 }
 
 /**
- * Looks for an element that was handed out before a get for an older one of its producer was even invoked.
- * A take returns what is ready. So an engine that executes a take whose reply is lost holds an element that is not ready until the
- * take is undone, and younger ones come first. Each such case is laid to such a take of its own, and returned.
+ * Looks for an element that was handed out before a get for an older one of its producer was even invoked. A take
+ * returns what is ready. So an engine that executes a take whose reply is lost holds an element that is not ready until
+ * the take is undone, and younger ones come first. Each such case is laid to such a take of its own, and returned.
  */
 function checkOrder(stories: readonly Story[], around: Surroundings, found: Found): Violation[] {
   const overtaken: Violation[] = [];
@@ -218,7 +218,10 @@ function reordered(firsts: readonly First[]): [older: First, younger: First][] {
   return pairs;
 }
 
-/** An engine that was frozen or cut off may execute a take long after it was answered: Redis rejects those sent more than 30 s ago. */
+/**
+ * An engine that was frozen or cut off may execute a take long after it was answered: Redis rejects those sent more
+ * than 30 s ago.
+ */
 function mayHaveHeld(take: TakeOperation, older: First, younger: First): boolean {
   return take.invokedAt < younger.take.endedAt && take.endedAt + LATEST_TAKE_MS > older.insert.invokedAt;
 }

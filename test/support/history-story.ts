@@ -157,8 +157,8 @@ export function storiesOf(
 }
 
 /**
- * What happened to a value, and around it in its queue: crashes, outages, and every operation that was not acknowledged, since
- * one of these may have taken it.
+ * What happened to a value, and around it in its queue: crashes, outages, and every operation that was not
+ * acknowledged, since one of these may have taken it.
  */
 function operationsAround(operations: readonly Operation[], value: string, group: string): Operation[] {
   const own = operations.filter((operation) => valueIn(operation) === value);

@@ -25,7 +25,9 @@ interface Timed {
   readonly invokedWallAt: number;
   readonly endedWallAt: number;
   readonly outcome: Outcome;
-  /** What `outcome` was concluded from: the status of the reply, with its body if it is an error, or why there was none. */
+  /**
+   * What `outcome` was concluded from: the status of the reply, with its body if it is an error, or why there was none.
+   */
   readonly reply?: string;
 }
 
@@ -76,8 +78,8 @@ export interface CrashOperation extends Timed {
 }
 
 /**
- * A node could not reach the engine, or its replies were lost. What it reserved then nobody received, and the lease may end,
- * which counts a try, before that node can undo it.
+ * A node could not reach the engine, or its replies were lost. What it reserved then nobody received, and the lease may
+ * end, which counts a try, before that node can undo it.
  */
 export interface OutageOperation extends Timed {
   readonly kind: 'outage';

@@ -3,8 +3,8 @@ const EVERY_MS = 10;
 const USUAL_MS = 5;
 
 /**
- * How late the timers of this process ran, in all: what a busy machine adds to whatever a process waits for. Measured here and
- * not in the program under test, whose own delays are none of the machine.
+ * How late the timers of this process ran, in all: what a busy machine adds to whatever a process waits for. Measured
+ * here and not in the program under test, whose own delays are none of the machine.
  */
 export class Lateness {
   readonly #timer: NodeJS.Timeout;

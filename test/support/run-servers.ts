@@ -25,8 +25,8 @@ export const RUN_SERVERS = {
 } as const;
 
 /**
- * How long a shared server must be silent to be replaced. Tests of failovers have servers of their own; here a machine that is
- * busy must not cause one, which leaves the outcome of calls unknown.
+ * How long a shared server must be silent to be replaced. Tests of failovers have servers of their own; here a machine
+ * that is busy must not cause one, which leaves the outcome of calls unknown.
  */
 const FAILOVER_AFTER_MS = 60_000;
 

@@ -17,8 +17,8 @@ const PROGRAMS = {
   'yaml-thread': 'src/config/yaml-thread.ts',
 };
 /**
- * The drivers of Redis and PostgreSQL stay outside, since a server may lack them, and what the sandbox's thread loads, since
- * QuickJS finds its WebAssembly next to its own module.
+ * The drivers of Redis and PostgreSQL stay outside, since a server may lack them, and what the sandbox's thread loads,
+ * since QuickJS finds its WebAssembly next to its own module.
  */
 const PACKAGES = ['@prometheus-io/client', 'commander', 'find-my-way', 'pino', 'ws', 'yaml'];
 
@@ -29,9 +29,9 @@ export interface Bundle {
 }
 
 /**
- * Bundles the server of this tree, its threads included, in a new folder: from its 300 modules a start takes a third more
- * processor time, and a run starts several hundred. Each program by itself, with the packages that a start loads: with the modules
- * that programs share in files of their own, and with packages, a start takes another fifth more.
+ * Bundles the server of this tree, its threads included, in a new folder: from its 300 modules a start takes a third
+ * more processor time, and a run starts several hundred. Each program by itself, with the packages that a start loads:
+ * with the modules that programs share in files of their own, and with packages, a start takes another fifth more.
  */
 export async function bundleServer(): Promise<Bundle> {
   const folder = mkdtempSync(join(tmpdir(), 'quayside-bundle-'));
@@ -70,8 +70,8 @@ export async function bundleServer(): Promise<Bundle> {
 }
 
 /**
- * Serves once with these namespaces and stops, which fills the compile cache: a server that is killed writes nothing there, and
- * most of those that a run starts first are.
+ * Serves once with these namespaces and stops, which fills the compile cache: a server that is killed writes nothing
+ * there, and most of those that a run starts first are.
  */
 export async function warmBundle({ folder, program }: Bundle, urls: readonly string[]): Promise<void> {
   const dataDir = join(folder, 'data');

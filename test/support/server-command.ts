@@ -12,9 +12,9 @@ export const SERVER_FLAGS = startArgs.filter((arg) => arg.startsWith('-'));
 /** Names the server's bundle that a whole run shares, see `server-bundle.ts`. */
 export const RUN_PROGRAM = 'TEST_RUN_PROGRAM';
 /**
- * The program of `npm start` with its whole path, or its bundle, and no flags: they change how the garbage collector works, no
- * behaviour, and with other flags than its own Node compiles its own modules at each start, a fifth of the processor time of a
- * server's start. `test/system/npm-start.test.ts` has the flags and the modules.
+ * The program of `npm start` with its whole path, or its bundle, and no flags: they change how the garbage collector
+ * works, no behaviour, and with other flags than its own Node compiles its own modules at each start, a fifth of the
+ * processor time of a server's start. `test/system/npm-start.test.ts` has the flags and the modules.
  */
 export const SERVER_ARGS = programArgs();
 /** Node's own default place. A test that starts many servers compiles the same files once. */

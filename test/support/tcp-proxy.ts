@@ -55,8 +55,8 @@ export class TcpProxy {
 
   /**
    * Waits for a request in which this is found. `deaf` swallows it and what follows on its connection; `mute` lets it
-   * pass and swallows what the server answers from then on; `held` keeps it and what follows until {@link release}. Resolves
-   * with the first bytes that do not pass.
+   * pass and swallows what the server answers from then on; `held` keeps it and what follows until {@link release}.
+   * Resolves with the first bytes that do not pass.
    */
   catch(request: RegExp, direction: Direction): Promise<Buffer> {
     return new Promise((resolve) => {

@@ -2,7 +2,10 @@ import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises'
 
 /** What takes longer does not come: the test says so, before a limit of the whole run does. */
 const PATIENCE_MS = 60_000;
-/** What only needs the event loop to turn is there after a few turns. A loop of turns alone would take a whole core until then. */
+/**
+ * What only needs the event loop to turn is there after a few turns. A loop of turns alone would take a whole core
+ * until then.
+ */
 const TURNS = 20;
 const PAUSE_MS = 2;
 

@@ -1,7 +1,7 @@
 /**
- * What each process of `npm test` imports first. Node's test runner tracks every promise, to know which test an error belongs to
- * that nobody caught: an `await` takes 4 µs instead of 0.2, and a whole run a fifth more processor time. Without it, such an error
- * still fails the file. The server itself runs untracked, too.
+ * What each process of `npm test` imports first. Node's test runner tracks every promise, to know which test an error
+ * belongs to that nobody caught: an `await` takes 4 µs instead of 0.2, and a whole run a fifth more processor time.
+ * Without it, such an error still fails the file. The server itself runs untracked, too.
  */
 import hooks from 'node:async_hooks';
 

@@ -34,8 +34,9 @@ const KILL_AFTER = { least: 3, most: 60, mostMs: 20 };
 const OVERTAKEN: ReadonlySet<string> = new Set(['lease-lost', 'not-reserved', 'not-found', 'token-required']);
 
 /**
- * Kills the server again and again while producers insert many elements with one request, and workers take many elements under leases, from one queue and from both, and settle them with
- * one request. What was inserted and not committed must be there at the end; what was committed must never come again.
+ * Kills the server again and again while producers insert many elements with one request, and workers take many
+ * elements under leases, from one queue and from both, and settle them with one request. What was inserted and not
+ * committed must be there at the end; what was committed must never come again.
  */
 export async function runBatchCrash(kills: number, seed: number): Promise<BatchCrashReport> {
   const namespaces = { N: { url: 'sqlite:N.db' }, M: { url: 'sqlite:M.db' } };

@@ -30,8 +30,9 @@ const COMMITS = { least: 1, most: 60 };
 const KILLED = ['server', 'worker', 'both'] as const;
 
 /**
- * Kills the server, the worker, or both, again and again, while a client inserts and a worker in a process of its own handles. Nobody but the library
- * repeats anything. Each acknowledged insert must be handled, as one element, and none after its commit was acknowledged.
+ * Kills the server, the worker, or both, again and again, while a client inserts and a worker in a process of its own
+ * handles. Nobody but the library repeats anything. Each acknowledged insert must be handled, as one element, and none
+ * after its commit was acknowledged.
  */
 export async function runClientCrash(url: string, kills: number, seed: number): Promise<ClientCrashReport> {
   const port = await freePort();

@@ -1,6 +1,6 @@
 /**
- * A program with a worker of the client library, which a test kills: it prints `handled ID VALUE` when a handler has ended and `committed ID VALUE`
- * when the commit was acknowledged. SIGTERM stops it.
+ * A program with a worker of the client library, which a test kills: it prints `handled ID VALUE` when a handler has
+ * ended and `committed ID VALUE` when the commit was acknowledged. SIGTERM stops it.
  */
 import { writeSync } from 'node:fs';
 import { setImmediate as turn } from 'node:timers/promises';

@@ -1,7 +1,7 @@
 /**
- * Measures whether the time that a rejected login takes says if a user exists: the real server, over
- * HTTP, wrong passwords of users and names of nobody by turns. Each login comes from another network, as a proxy reports
- * it, so that no limit cuts in. `npm run test:login-timing`; `LOGIN_SAMPLES` sets how many of both together.
+ * Measures whether the time that a rejected login takes says if a user exists: the real server, over HTTP, wrong
+ * passwords of users and names of nobody by turns. Each login comes from another network, as a proxy reports it, so
+ * that no limit cuts in. `npm run test:login-timing`; `LOGIN_SAMPLES` sets how many of both together.
  */
 import { randomInt } from 'node:crypto';
 import { hashPassword } from '../../src/access/password.ts';

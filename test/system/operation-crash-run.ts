@@ -53,8 +53,8 @@ const END_TIMEOUT_MS = 60_000;
 const JSON_TYPE = { 'content-type': 'application/json' };
 
 /**
- * Kills the real server again and again while it runs an operation, starts it again, waits for the end of the operation, and
- * compares: each element in exactly the queues where it should be, once each, and each counted once.
+ * Kills the real server again and again while it runs an operation, starts it again, waits for the end of the
+ * operation, and compares: each element in exactly the queues where it should be, once each, and each counted once.
  */
 export async function runOperationCrash({
   url,

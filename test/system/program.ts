@@ -9,7 +9,10 @@ import { SERVER_ARGS, SERVER_CACHE } from '../support/server-command.ts';
 /** Only for a test that would otherwise hang; nothing is measured with it. */
 const PATIENCE_MS = 60_000;
 
-/** Of Debian's util-linux. Root may open any file, whatever its mode, and loses that here: the mode counts as for other users. */
+/**
+ * Of Debian's util-linux. Root may open any file, whatever its mode, and loses that here: the mode counts as for other
+ * users.
+ */
 const OBEYING_MODES = [
   '/usr/bin/setpriv',
   '--bounding-set=-dac_override,-dac_read_search',

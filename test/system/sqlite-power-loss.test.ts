@@ -76,7 +76,9 @@ interface Acknowledged {
   readonly inFlight: Line | null;
 }
 
-/** Calls the engine, at random or as given, in a process that loses its power after a number of lines, or the last call. */
+/**
+ * Calls the engine, at random or as given, in a process that loses its power after a number of lines, or the last call.
+ */
 async function callAndLosePower(
   folder: string,
   how: readonly [mode: 'random' | 'script', argument: string],

@@ -18,7 +18,10 @@ const NPM_COMMANDS = ['ci', 'pack', 'run'];
 /** npm runs these by itself. */
 const LIFECYCLE = ['prepack', 'prepare'];
 
-/** Whether a source in TypeScript or Lua declares a function, type, value or method of this name: a mention is not enough. */
+/**
+ * Whether a source in TypeScript or Lua declares a function, type, value or method of this name: a mention is not
+ * enough.
+ */
 function declares(source: string, name: string): boolean {
   const statement = `(?:function\\*?|class|interface|type|enum|const|let|local) +${name}\\b`;
   const member = ` +(?:(?:static|async|get|set|readonly|abstract) +)*${name}(?:<[^\\n]*>)?(?:[?:=]|\\()(?![^\\n]*;$)`;

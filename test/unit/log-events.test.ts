@@ -15,8 +15,8 @@ const NO_SERVER = /^src\/(console|cli|client)\//;
 const LEVELS = new Set(['debug', 'info', 'warn', 'error', 'fatal']);
 
 /**
- * Calls that log a message which they were given, by file, and how many each file has. Their messages are found where they
- * are written, or have no fixed text: warnings about the configuration, what libraries print.
+ * Calls that log a message which they were given, by file, and how many each file has. Their messages are found where
+ * they are written, or have no fixed text: warnings about the configuration, what libraries print.
  */
 const FORWARDED: Readonly<Record<string, number>> = {
   'src/app/log.ts': 1,
@@ -85,7 +85,10 @@ interface LogCall {
   readonly message: AnyNode;
 }
 
-/** A call such as `log.warn(fields, message)`, `warn(fields, message)`, `this.#warn(fields, message)` or `log[isKnown ? 'info' : 'warn'](fields, message)`. */
+/**
+ * A call such as `log.warn(fields, message)`, `warn(fields, message)`, `this.#warn(fields, message)` or
+ * `log[isKnown ? 'info' : 'warn'](fields, message)`.
+ */
 function logCall(node: AnyNode, source: string): LogCall | null {
   if (node.type !== 'CallExpression') return null;
   const { callee, arguments: [fields, message] = [] } = node;

@@ -78,7 +78,8 @@ describe('Lines of a log on their way to a pipe', {
     losing.write(LINE);
     let read = '';
     await until(async () => {
-      // The line may have come while a write was about to fail: what that left is tried again with the next one, or by a flush.
+      // The line may have come while a write was about to fail: what that left is tried again with the next one, or by
+      // a flush.
       await losing.flush(20);
       read += readAll();
       return /\d+ lines are missing\n/.test(read);

@@ -138,7 +138,9 @@ describe('quayside user', () => {
   ] as const) {
     it(`loses no change of ${where} when several commands run at once`, async () => {
       const names = Array.from({ length: 8 }, (_, index) => `user${index}`);
-      const users = Object.fromEntries(names.map((name) => [name, { password: HASH, rights: { N: ['read'] } }]));
+      const users = Object.fromEntries(
+        names.map((name) => [name, { password: HASH, rights: { N: ['read'] } }]),
+      );
       await writeFile(join(folder, 'users.json'), JSON.stringify(users));
       await writeFile(file, JSON.stringify({ http: { users }, namespaces: { N: { url: 'sqlite:N.db' } } }));
       const path = configFile && join(folder, configFile);

@@ -58,7 +58,10 @@ export interface ConnectionHost {
   readonly writer: { add(observer: WriteObserver | null, frame: Buffer): void };
   /** Calls `flush` at the end of this turn. */
   planFlush(): void;
-  /** The client opened the connection. @param idleTimeoutMs the longest time in which the client wants to be sent nothing; 0: any */
+  /**
+   * The client opened the connection.
+   * @param idleTimeoutMs the longest time in which the client wants to be sent nothing; 0: any
+   */
   onOpen(idleTimeoutMs: number): void;
   /** A link: `accept` or `refuse` it. */
   onAttach(endpoint: Endpoint): void;

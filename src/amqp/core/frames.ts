@@ -78,8 +78,8 @@ const TRANSFER_LIST_BYTES = 1 + 5 + 5 + 6 + 1 + 1 + 1;
 export const TRANSFER_HEAD_BYTES = HEADER_BYTES + 5 + TRANSFER_LIST_BYTES;
 
 /**
- * Writes the head of a transfer (transport, 2.7.5) in front of its payload, which ends at `end`. The delivery's id is its
- * tag, too.
+ * Writes the head of a transfer (transport, 2.7.5) in front of its payload, which ends at `end`. The delivery's id is
+ * its tag, too.
  */
 export function writeTransferHead(
   bytes: Buffer,

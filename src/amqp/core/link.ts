@@ -205,7 +205,10 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
     this.#deliveryCount = request.initialDeliveryCount;
   }
 
-  /** Answers the `attach` with what the client wrote. @param maxMessageBytes the largest message that this side takes */
+  /**
+   * Answers the `attach` with what the client wrote.
+   * @param maxMessageBytes the largest message that this side takes
+   */
   accept(handler: ReceiverHandler, maxMessageBytes: number): void {
     const { source, target, sndSettleMode } = this.request;
     this.handler = handler;
@@ -248,7 +251,8 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
   }
 
   /**
-   * Keeps a part of the begun delivery, up to one byte above the largest message, which shows its user that it is too large.
+   * Keeps a part of the begun delivery, up to one byte above the largest message, which shows its user that it is too
+   * large.
    * @returns by how much `begunCost` grew
    */
   keepPart(part: Buffer, maxBytes: number): number {
@@ -338,7 +342,8 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
     const { queued } = this;
     // A client that names no delivery-count has not seen the `attach` of this side, in which it is 0.
     const seen = Math.max(0, deliveryCount);
-    // No client has seen what waits here, whatever delivery-count it claims. So credit and queued are not more than it gave.
+    // No client has seen what waits here, whatever delivery-count it claims. So credit and queued are not more than it
+    // gave.
     const unseen = Math.max(queued, (this.deliveryCount + queued - seen) | 0);
     this.credit = Math.max(0, credit - unseen);
     this.isDraining = isDraining;

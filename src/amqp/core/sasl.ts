@@ -63,7 +63,8 @@ export class SaslLogin {
   /** Offers the mechanisms. */
   offer(): void {
     const offer = frame(FRAME_TYPE.sasl, 0, SASL.mechanisms, () => {
-      // An array, also of one: a symbol alone, which the standard allows, is unknown to RabbitMQ's Erlang client and its Shovel.
+      // An array, also of one: a symbol alone, which the standard allows, is unknown to RabbitMQ's Erlang client and
+      // its Shovel.
       writer.symbols(this.#mechanisms);
       return 1;
     });

@@ -35,8 +35,8 @@ export class SentDelivery {
   /** Learns what becomes of it. */
   observer: WriteObserver = UNOBSERVED;
   /**
-   * Its delivery-id; -1 before its first frame is written. Clients end their connection if an id is left out, and a link may
-   * end before its messages are sent.
+   * Its delivery-id; -1 before its first frame is written. Clients end their connection if an id is left out, and a
+   * link may end before its messages are sent.
    */
   id = -1;
   /** What is to be sent: the encoded message behind `TRANSFER_HEAD_BYTES` of room, which are overwritten. */
@@ -86,9 +86,9 @@ const INITIAL_RING = 16;
 /**
  * This server's end of a session (transport, 2.5). All ids are serial numbers of 32 bits, which wrap.
  *
- * Sent deliveries that are not settled are in a ring by their ids. The ring grows to `AMQP_LIMITS.unsettled`; a message is
- * taken when there is a place for the next id, that is, when the oldest is settled. Messages that the client's window
- * has no room for wait in one queue with the flows that report used credit, so that a drained link's flow never
+ * Sent deliveries that are not settled are in a ring by their ids. The ring grows to `AMQP_LIMITS.unsettled`; a message
+ * is taken when there is a place for the next id, that is, when the oldest is settled. Messages that the client's
+ * window has no room for wait in one queue with the flows that report used credit, so that a drained link's flow never
  * overtakes a transfer.
  */
 export class SessionEndpoint {
@@ -229,7 +229,8 @@ export class SessionEndpoint {
       writer.boolean(link.drain);
       return 9;
     });
-    // At the end of a drain the client takes the queue for empty, so this must not be sent without the elements before it.
+    // At the end of a drain the client takes the queue for empty, so this must not be sent without the elements before
+    // it.
     this.#connection.send(flow, link?.drain ? UNOBSERVED : null);
   }
 
@@ -291,7 +292,10 @@ export class SessionEndpoint {
 
   // What is sent to the client.
 
-  /** Sends a message of a link, or queues it until the client's window opens. There must be credit, and room: `available`. */
+  /**
+   * Sends a message of a link, or queues it until the client's window opens. There must be credit, and room:
+   * `available`.
+   */
   send(delivery: SentDelivery): void {
     if (this.available <= 0) throw new Error('The session has no room for another unsettled delivery.');
     const { endpoint } = delivery;
@@ -316,7 +320,8 @@ export class SessionEndpoint {
   }
 
   /**
-   * Checks the range of a disposition of the client. It may be long: what is settled already may be in it (transport, 2.7.6).
+   * Checks the range of a disposition of the client. It may be long: what is settled already may be in it (transport,
+   * 2.7.6).
    * @param isPeerReceiver about what was sent to the client
    */
   checkRange(isPeerReceiver: boolean, first: number, last: number): void {

@@ -6,8 +6,8 @@ const EMPTY: Buffer = Buffer.alloc(0);
 const FIRST_BUFFER_BYTES = 512;
 
 /**
- * Splits a stream of bytes into frames. Whole frames stay in the chunk that they came in; only one that came in parts is
- * copied, to a buffer of at most twice the bytes that have come of it.
+ * Splits a stream of bytes into frames. Whole frames stay in the chunk that they came in; only one that came in parts
+ * is copied, to a buffer of at most twice the bytes that have come of it.
  */
 export class FrameSplitter {
   /** The largest frame. */

@@ -60,7 +60,9 @@ interface LoadedList {
   readonly after: string | null;
   readonly isLoading: boolean;
   readonly selectorError: string | null;
-  /** How many elements had been inserted into the queue just before the list was loaded; null: the user may not know. */
+  /**
+   * How many elements had been inserted into the queue just before the list was loaded; null: the user may not know.
+   */
   readonly inserted: number | null;
 }
 
@@ -75,7 +77,9 @@ const NOTHING: LoadedList = {
   inserted: null,
 };
 
-/** The elements of a queue: by state, searched, selected, acted upon. The list changes only when somebody asks for that. */
+/**
+ * The elements of a queue: by state, searched, selected, acted upon. The list changes only when somebody asks for that.
+ */
 export function ElementList({
   of,
   status,
@@ -112,7 +116,8 @@ export function ElementList({
     list.value = { ...before, after, isLoading: true, error: null };
     if (after === null) selected.value = new Set();
     try {
-      // From the server, as what it last sent may be older than the list; and before the list, so that no later insert is missed.
+      // From the server, as what it last sent may be older than the list; and before the list, so that no later insert
+      // is missed.
       const inserted =
         after === null && may('read', ns) ? (await queueStatus(of, abort.signal)).stats.put : before.inserted;
       const page = await listElements(of, filter, { after, hidesBodies, signal: abort.signal });

@@ -28,7 +28,10 @@ import { Failure, Loading } from '../ui/states.tsx';
 import { StateBadge } from './element-list.tsx';
 import { ElementTimeline } from './element-timeline.tsx';
 
-/** What is known of an element: the list has its holder and the reason of its last failure, the element itself its whole body. */
+/**
+ * What is known of an element: the list has its holder and the reason of its last failure, the element itself its whole
+ * body.
+ */
 interface KnownElement {
   readonly whole: WholeElement | null;
   readonly listed: ListedElement | null;
@@ -233,7 +236,10 @@ function OtherGroups({ of, id, group }: OfDelivery) {
 /** Headers that the server itself writes: a copy is a new element. */
 const OF_SERVICE = /^x-(dl-|ks-|hop-count$|copy-count$|exchange-)/;
 
-/** The body as a text that can be edited; null: it is none, only a part of it was read, or a form would store other bytes. */
+/**
+ * The body as a text that can be edited; null: it is none, only a part of it was read, or a form would store other
+ * bytes.
+ */
 function wholeText({ body, isCut, isUnreadable }: WholeElement): string | null {
   const text = isCut || isUnreadable ? null : decode(body);
   if (text === null || new TextEncoder().encode(text).length !== body.length) return null;

@@ -401,7 +401,10 @@ function EngineState({
   );
 }
 
-/** Of the engines of one namespace, as all nodes see them. An alarm comes at once, while the engines are read every 15 s. */
+/**
+ * Of the engines of one namespace, as all nodes see them. An alarm comes at once, while the engines are read every 15
+ * s.
+ */
 function healthOf(
   alarm: AlarmPicture | undefined,
   engines: readonly EngineInfo[],

@@ -86,7 +86,8 @@ function LazyPage({ name, rest }: { readonly name: string; readonly rest: readon
   }, [isLive]);
   if (Page !== undefined) return <Page rest={rest} />;
   if (failure.value !== null) {
-    // After an update of the server the old files are gone; a reload fetches the new ones. While the server is away it would find nothing.
+    // After an update of the server the old files are gone; a reload fetches the new ones. While the server is away it
+    // would find nothing.
     const retry = (): void => (isLive ? location.reload() : void load(name));
     return <Failure error="This page could not be loaded." retry={retry} />;
   }

@@ -26,7 +26,10 @@ import { QueueOptionsTab } from './queue-options.tsx';
 import { TryIt } from './try-it.tsx';
 import { WatchedElement } from './watched-element.tsx';
 
-/** A queue, and what belongs to it: `/q/N/orders`, `/q/N/orders/e/ID`, `/q/N/orders/watch/ID`, and its tabs such as `/q/N/orders/consumers`. */
+/**
+ * A queue, and what belongs to it: `/q/N/orders`, `/q/N/orders/e/ID`, `/q/N/orders/watch/ID`, and its tabs such as
+ * `/q/N/orders/consumers`.
+ */
 export function QueuePages({ rest }: PageProps) {
   const [ns = '', queue = '', tab = 'elements', id] = rest;
   const of: QueueNamed = { ns, queue };

@@ -35,8 +35,8 @@ interface ListedPage extends FoundQueues {
 }
 
 /**
- * All queues that the user may read, filtered, sorted and paged by the server. The order is that of the moment when the page was asked for:
- * rows do not jump.
+ * All queues that the user may read, filtered, sorted and paged by the server. The order is that of the moment when the
+ * page was asked for: rows do not jump.
  */
 export function Queues() {
   const search = searchOf(address.value.query);
@@ -66,7 +66,8 @@ export function Queues() {
   const isLive = connection.value === 'live';
   const wasLive = useRef(isLive);
   useEffect(() => {
-    // While nobody listened, what the server had read of queues was up to ten seconds old; for the stream it has read them all again.
+    // While nobody listened, what the server had read of queues was up to ten seconds old; for the stream it has read
+    // them all again.
     if (isLive && !wasLive.current) sortAgain();
     wasLive.current = isLive;
   }, [isLive]);

@@ -25,7 +25,10 @@ const RIGHTS: readonly (readonly [AccessRight, string])[] = [
   ['exchange', 'Exchange'],
 ];
 
-/** What the user who signed in may do, and who changed what. Users and their rights are changed in the configuration only. */
+/**
+ * What the user who signed in may do, and who changed what. Users and their rights are changed in the configuration
+ * only.
+ */
 export function Users() {
   return (
     <>

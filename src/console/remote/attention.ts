@@ -35,8 +35,9 @@ export interface Concerns {
 }
 
 /**
- * The queues that need attention, the most urgent first; of the same rank, the one with the oldest ready element. With 10,000 queues this
- * runs twice a second: no moment is parsed, since their texts sort as they do, and only the first are kept in order.
+ * The queues that need attention, the most urgent first; of the same rank, the one with the oldest ready element. With
+ * 10,000 queues this runs twice a second: no moment is parsed, since their texts sort as they do, and only the first
+ * are kept in order.
  */
 export function concerns(
   queues: ReadonlyMap<string, QueuePicture>,

@@ -83,7 +83,9 @@ export function placesOf({ dst, strays_to, overrun }: DryRunResult): readonly st
   return accepting.length === 0 && strays_to !== null ? [strays_to] : accepting;
 }
 
-/** Whether a change sends an element elsewhere, stores other copies in the same places, or does what was done before. */
+/**
+ * Whether a change sends an element elsewhere, stores other copies in the same places, or does what was done before.
+ */
 export function differenceOf({ before, after }: ComparedElement): 'elsewhere' | 'changed' | 'same' {
   const sorted = (result: DryRunResult): string => JSON.stringify([...placesOf(result)].sort());
   if (sorted(before) !== sorted(after)) return 'elsewhere';
@@ -100,7 +102,10 @@ function copiesOf({ dst }: DryRunResult): string {
   );
 }
 
-/** Asks the server whether a selector can be used. Only mistakes of the selector count here: the rest of the form may be unfinished. */
+/**
+ * Asks the server whether a selector can be used. Only mistakes of the selector count here: the rest of the form may be
+ * unfinished.
+ */
 export async function selectorMistake(
   { src, dst }: ExchangeDeclared,
   destination: number,

@@ -62,8 +62,9 @@ function compactJson(text: string): string {
 }
 
 /**
- * What a search means to the server: a selector as it is, other text as a part of the id, a header or the body. A selector sees a body
- * that is neither JSON nor text as bytes; they are compared with those of the text in UTF-8, since the sandbox has no decoder.
+ * What a search means to the server: a selector as it is, other text as a part of the id, a header or the body. A
+ * selector sees a body that is neither JSON nor text as bytes; they are compared with those of the text in UTF-8, since
+ * the sandbox has no decoder.
  */
 export function selectorOf(search: string, hidesBodies: boolean): string | null {
   const text = search.trim();

@@ -81,8 +81,9 @@ interface MadeRow {
 const made = new WeakMap<QueueOfPage, MadeRow>();
 
 /**
- * The rows of a list in their order, with the newest that is known of each: what the server sends while it is listened to, else what was
- * read last. Queues that are gone are left out; a queue that the stream has not sent yet is new and stays listed.
+ * The rows of a list in their order, with the newest that is known of each: what the server sends while it is listened
+ * to, else what was read last. Queues that are gone are left out; a queue that the stream has not sent yet is new and
+ * stays listed.
  */
 export function withLatest(
   listed: readonly QueueOfPage[],

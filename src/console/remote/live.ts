@@ -143,8 +143,8 @@ const LATEST_MS = 1_000;
 let firstReads = 0;
 
 /**
- * The stream starts when the first page has read its own data. It starts with all queues, and 10,000 of them keep the server and the
- * browser busy for longer than a page may take.
+ * The stream starts when the first page has read its own data. It starts with all queues, and 10,000 of them keep the
+ * server and the browser busy for longer than a page may take.
  */
 export function beforeStream(reading: Promise<unknown>): void {
   if (isDue.peek()) return;
@@ -188,7 +188,10 @@ function show(): void {
   version.value += 1;
 }
 
-/** Shows what is new with the next frame: one update of the server comes as many events, and pages go through all queues. */
+/**
+ * Shows what is new with the next frame: one update of the server comes as many events, and pages go through all
+ * queues.
+ */
 function showSoon(): void {
   if (isShowing) return;
   isShowing = true;
@@ -304,8 +307,8 @@ const FORGET_EVERY_MS = 60_000;
 /** Between two requests that say that the session is in use, at least. */
 const MIN_KEEP_MS = 1_000;
 /**
- * The server sends something every 15 s. A connection that is silent for longer is dead: the computer slept, or something on the way has
- * dropped it, and the browser may not notice for minutes.
+ * The server sends something every 15 s. A connection that is silent for longer is dead: the computer slept, or
+ * something on the way has dropped it, and the browser may not notice for minutes.
  */
 const SILENCE_MS = 45_000;
 /** By the clock of the browser. */
@@ -344,7 +347,8 @@ export function follow(isAtOnce: boolean): void {
   effect(() => {
     const record = session.value;
     if (!record || !wanted.value) return undefined;
-    // A page that shows only what the stream sends would make no request, and the session would end while somebody watches.
+    // A page that shows only what the stream sends would make no request, and the session would end while somebody
+    // watches.
     const leftMs = Date.parse(record.expiresAt) - now();
     return every(Math.max(MIN_KEEP_MS, leftMs / 2), () => void resume());
   });

@@ -73,7 +73,10 @@ export function startOperation(request: BulkRequest, signal?: AbortSignal): Prom
   });
 }
 
-/** Reads an operation until it has ended. It does not need this page: if the server is away for a while, it is read again later. */
+/**
+ * Reads an operation until it has ended. It does not need this page: if the server is away for a while, it is read
+ * again later.
+ */
 export async function watchOperation(
   id: string,
   { onProgress, onTrouble }: OperationWatcher,

@@ -21,8 +21,8 @@ interface ResourceState<T> {
 }
 
 /**
- * Reads when the page is shown and when `key` changes, and every `everyMs` if it is given and refreshing is on, or less often if an
- * interval is chosen that is longer. A reading that is overtaken is aborted.
+ * Reads when the page is shown and when `key` changes, and every `everyMs` if it is given and refreshing is on, or less
+ * often if an interval is chosen that is longer. A reading that is overtaken is aborted.
  */
 export function useResource<T>(
   key: string,

@@ -7,7 +7,9 @@ export interface ImportResult {
   readonly repeated: number;
 }
 
-/** Where all elements of a queue can be downloaded, as lines of JSON; null: a browser cannot reach a queue of that name. */
+/**
+ * Where all elements of a queue can be downloaded, as lines of JSON; null: a browser cannot reach a queue of that name.
+ */
 export function exportUrl({ ns, queue }: QueueNamed): string | null {
   const where = path('q', ns, queue, 'export');
   return stepIn(where) === undefined ? urlOf(where).href : null;

@@ -77,8 +77,8 @@ function marksOf({ doc }: EditorState, problem: SelectorProblem | null): Decorat
 }
 
 /**
- * An editor of one selector. It is in a shadow root, where its styles are adopted as style sheets: the page's policy allows no `<style>`
- * that a script adds.
+ * An editor of one selector. It is in a shadow root, where its styles are adopted as style sheets: the page's policy
+ * allows no `<style>` that a script adds.
  */
 export function openCodeEditor(
   host: HTMLElement,

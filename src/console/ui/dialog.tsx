@@ -3,8 +3,8 @@ import { useEffect, useRef } from 'preact/hooks';
 import { Icon } from './icon.tsx';
 
 /**
- * A dialog over the page. It is there while its parent shows it; Escape, the cross and `close` tell the parent. Updates of what is
- * behind it leave it alone.
+ * A dialog over the page. It is there while its parent shows it; Escape, the cross and `close` tell the parent. Updates
+ * of what is behind it leave it alone.
  */
 export function Dialog({
   title,

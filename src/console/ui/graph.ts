@@ -42,7 +42,10 @@ interface GraphLayout {
   }[];
 }
 
-/** The last one, with what it was made of. Counts change twice a second, and a layout of 60 exchanges takes a tenth of a second. */
+/**
+ * The last one, with what it was made of. Counts change twice a second, and a layout of 60 exchanges takes a tenth of a
+ * second.
+ */
 let latest: { readonly shape: string; readonly layout: GraphLayout } | null = null;
 
 export function drawGraph(places: readonly GraphPlace[], edges: readonly GraphEdge[]): GraphDrawing {

@@ -2,7 +2,10 @@ import { useSignal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useId, useRef } from 'preact/hooks';
 
-/** A button that opens a panel next to it, whose content is made when it is first opened. Arrow keys move within it, Escape closes it. */
+/**
+ * A button that opens a panel next to it, whose content is made when it is first opened. Arrow keys move within it,
+ * Escape closes it.
+ */
 export function Menu({
   label,
   title,

@@ -47,8 +47,8 @@ function cameSince(where: ElementChoice, since: Since): ElementChoice {
 }
 
 /**
- * An action on many elements, in three steps: what it would change, by a dry run; a confirmation that names queue and number; and
- * how far it is. It runs on the server, so that closing this does not end it.
+ * An action on many elements, in three steps: what it would change, by a dry run; a confirmation that names queue and
+ * number; and how far it is. It runs on the server, so that closing this does not end it.
  */
 export function OperationDialog({
   action,

@@ -23,8 +23,8 @@ interface PlotContent {
 }
 
 /**
- * Lines over time as SVG: an hour has sixty points, for which a drawing library would be half of what the page loads. They are drawn once
- * the width of their place is known, which is after the rest of the page.
+ * Lines over time as SVG: an hour has sixty points, for which a drawing library would be half of what the page loads.
+ * They are drawn once the width of their place is known, which is after the rest of the page.
  */
 export function Plot(content: PlotContent) {
   const width = useSignal<number | null>(null);
@@ -141,7 +141,10 @@ function pathOf(
     .join('');
 }
 
-/** A round distance between marks, so that there are three or four. A fraction of a unit would be a mark that its text does not say. */
+/**
+ * A round distance between marks, so that there are three or four. A fraction of a unit would be a mark that its text
+ * does not say.
+ */
 function stepOf(largest: number, steps: readonly number[] | undefined, unit: number): number {
   const wanted = largest / 3;
   if (steps !== undefined) return steps.find((step) => step >= wanted) ?? steps.at(-1) ?? 1;

@@ -29,7 +29,9 @@ import { int4Array, type Query, type Row, type Statement } from './statement.ts'
 const ONE_ROW: CallSize = { bytes: 0, rows: 1 };
 const NO_USES: readonly GroupUse[] = [];
 
-/** How long a batch takes at most that waits for one lock in vain: the server's limit, and what comes before and after. */
+/**
+ * How long a batch takes at most that waits for one lock in vain: the server's limit, and what comes before and after.
+ */
 const LOCKED_BATCH_MS = LOCK_TIMEOUT_MS * 1.25;
 /** What one batch has at most. A call that is larger by itself has a batch to itself. */
 const BATCH_BYTES = 8 * 1024 * 1024;
@@ -480,8 +482,8 @@ export class Batcher {
   }
 
   /**
-   * Calls that would expire while another batch waits for the lock, with an outcome that nobody knows. Now it is known that nothing
-   * happened.
+   * Calls that would expire while another batch waits for the lock, with an outcome that nobody knows. Now it is known
+   * that nothing happened.
    */
   #rejectLate(calls: readonly Call[], error: Refused): void {
     const latest = this.#options.clock.monotonic() + LOCKED_BATCH_MS;
@@ -534,8 +536,8 @@ export class Batcher {
   }
 
   /**
-   * Those in front: calls are pending nearly in the order of their deadlines. A look at all of them for each that expires took 12 s
-   * for 10,000 calls.
+   * Those in front: calls are pending nearly in the order of their deadlines. A look at all of them for each that
+   * expires took 12 s for 10,000 calls.
    */
   #dropSettled(): void {
     const kept = this.#pending.findIndex(({ isSettled }) => !isSettled);

@@ -13,7 +13,10 @@ const KEEP_ALIVE_AFTER_MS = 10_000;
 /** Values stay PostgreSQL's text: each operation reads its own columns. */
 const AS_TEXT = { getTypeParser: () => asText } as unknown as pg.CustomTypesConfig;
 
-/** As the user: a role that its sessions take on, if an administrator has set one (`ALTER ROLE … SET role`), may not end them. */
+/**
+ * As the user: a role that its sessions take on, if an administrator has set one (`ALTER ROLE … SET role`), may not end
+ * them.
+ */
 const END_SESSION: Statement = {
   name: 'end session',
   text: `SELECT set_config('role', 'none', true), pg_terminate_backend(pid, 1000) FROM pg_stat_activity
@@ -25,7 +28,9 @@ const ALIVE: Statement = { name: 'alive', text: 'SELECT 1' };
 /** The oldest PostgreSQL that is supported, as `server_version_num` has it. */
 const OLDEST_VERSION = 140_000;
 
-/** The server cancels a statement after this time. A call may expire before, as its statement waits for earlier ones. */
+/**
+ * The server cancels a statement after this time. A call may expire before, as its statement waits for earlier ones.
+ */
 const STATEMENT_TIMEOUT_MS = 3000;
 export const LOCK_TIMEOUT_MS = 1500;
 /** A node that fails between BEGIN and COMMIT must not keep its rows locked until TCP notices. */
@@ -36,9 +41,9 @@ const WORK_MEMORY = '64MB';
 /**
  * The settings of each of our sessions, as one round trip of SQL.
  *
- * Plans are forced: a plan that was made while a table was empty would read all of it when it holds a million rows. Each
- * statement has one right plan, nested loops over the index that was made for it. So the other kinds are switched off, and
- * the plan is made once and not for each set of values.
+ * Plans are forced: a plan that was made while a table was empty would read all of it when it holds a million rows.
+ * Each statement has one right plan, nested loops over the index that was made for it. So the other kinds are switched
+ * off, and the plan is made once and not for each set of values.
  */
 function sessionSettings({ schema, synchronousCommit }: Settings): string {
   const settings = {
@@ -47,7 +52,8 @@ function sessionSettings({ schema, synchronousCommit }: Settings): string {
     statement_timeout: STATEMENT_TIMEOUT_MS,
     lock_timeout: LOCK_TIMEOUT_MS,
     idle_in_transaction_session_timeout: IDLE_IN_TRANSACTION_MS,
-    // An administrator's limit for sessions of people would end ours whenever nothing happens; the one that listens sends nothing.
+    // An administrator's limit for sessions of people would end ours whenever nothing happens; the one that listens
+    // sends nothing.
     idle_session_timeout: 0,
     default_transaction_isolation: 'read committed',
     default_transaction_read_only: 'off',
@@ -78,8 +84,9 @@ class UnfitServer extends Error {
 }
 
 /**
- * Sent first in each new session, for `checkSession`. A session that is marked already is one of which a pooler made several, or
- * which it handed on as it was: settings would be those of others. No prepared statement: it may be there, too.
+ * Sent first in each new session, for `checkSession`. A session that is marked already is one of which a pooler made
+ * several, or which it handed on as it was: settings would be those of others. No prepared statement: it may be there,
+ * too.
  */
 const SESSION_CHECK: Statement = {
   name: '',
@@ -319,8 +326,8 @@ export class Connection {
   }
 
   /**
-   * Ends the server's session of an earlier connection, if it is still there: statements that it has received and not executed
-   * must not take effect after what is sent from now on.
+   * Ends the server's session of an earlier connection, if it is still there: statements that it has received and not
+   * executed must not take effect after what is sent from now on.
    */
   async endSession(name: string): Promise<void> {
     try {
@@ -362,7 +369,10 @@ export class Connection {
     throw error;
   }
 
-  /** Resolves when a transaction that cannot be committed any more has ended. @param ending what ends it; null: nothing was sent */
+  /**
+   * Resolves when a transaction that cannot be committed any more has ended.
+   * @param ending what ends it; null: nothing was sent
+   */
   async #rolledBack(ending: Promise<void> | null): Promise<void> {
     try {
       await this.#confirmed(ending ?? this.run('ROLLBACK'));
@@ -372,8 +382,8 @@ export class Connection {
   }
 
   /**
-   * An error in place of a commit's reply means a rollback only if the server continues: one that fails while it writes its
-   * log may have written the commit.
+   * An error in place of a commit's reply means a rollback only if the server continues: one that fails while it writes
+   * its log may have written the commit.
    * @param query the place of a statement that is a transaction of its own
    */
   async #confirmed<T>(ending: Promise<T>, query: number | null = null): Promise<T> {
@@ -389,8 +399,8 @@ export class Connection {
   }
 
   /**
-   * A COMMIT that is cancelled leaves its transaction aborted: all that follows would be rejected. @throws ConnectionLost if
-   * the server does not reply
+   * A COMMIT that is cancelled leaves its transaction aborted: all that follows would be rejected. @throws
+   * ConnectionLost if the server does not reply
    */
   async #endAborted(): Promise<void> {
     try {
@@ -470,8 +480,8 @@ export class Refused extends Error {
 const DISK_FULL = '53100';
 const READ_ONLY = '25006';
 /**
- * The same call may well pass when made again: deadlock, serialization failure, and a unique violation, as two nodes see that
- * create the same queue at the same moment.
+ * The same call may well pass when made again: deadlock, serialization failure, and a unique violation, as two nodes
+ * see that create the same queue at the same moment.
  */
 const WORTH_A_RETRY = new Set(['40P01', '40001', '23505']);
 /** A statement, or its wait for a lock, took too long. */
@@ -488,7 +498,9 @@ function fromDriver(error: unknown): ConnectionLost | Refused {
   return new ConnectionLost('The connection to PostgreSQL ended.', error);
 }
 
-/** An error without whatever could hold a stored value or a secret: the message's parts that are known to be neither. */
+/**
+ * An error without whatever could hold a stored value or a secret: the message's parts that are known to be neither.
+ */
 function describe(error: unknown): Error {
   if (error instanceof pg.DatabaseError) {
     // Class 22 is about data, and its messages quote them.
@@ -500,7 +512,10 @@ function describe(error: unknown): Error {
   return new Error(error instanceof Error ? error.message : String(error));
 }
 
-/** The port's error for a rejected call. @param stores whether it stores elements: a full disk is then an error of its own */
+/**
+ * The port's error for a rejected call.
+ * @param stores whether it stores elements: a full disk is then an error of its own
+ */
 export function refusedError(error: Refused, stores: boolean): QuaysideError {
   return refusedByStore(error, error.code === DISK_FULL && stores);
 }

@@ -35,8 +35,8 @@ const FULL_LOOK_EVERY_MS = 1000;
 const LOCKED_FOR_MS = 50;
 
 /**
- * What is found by one index from a place on, locked. The limit comes before the join with the policies, so that rows of
- * namespaces that this node does not have are stepped over once, and not locked by every statement.
+ * What is found by one index from a place on, locked. The limit comes before the join with the policies, so that rows
+ * of namespaces that this node does not have are stepped over once, and not locked by every statement.
  */
 function found(name: string, moment: string, where: string, [fromMoment, fromSeq]: [string, string]): string {
   return `${name} AS MATERIALIZED (SELECT d.*, ${name === 'xl'} AS is_lease,
@@ -56,9 +56,10 @@ function last(of: 'xl' | 'xe'): string {
 }
 
 /**
- * Expires leases of the namespaces of this engine: each a failed try, after which the element waits from the lease's end, or the
- * retry delay after it, on, or becomes a dead letter. The token stays, so that the late worker may still commit. And elements past their expiry
- * that wait, or have waited since their lease expired here: they become dead letters if their queue has any, else they go.
+ * Expires leases of the namespaces of this engine: each a failed try, after which the element waits from the lease's
+ * end, or the retry delay after it, on, or becomes a dead letter. The token stays, so that the late worker may still
+ * commit. And elements past their expiry that wait, or have waited since their lease expired here: they become dead
+ * letters if their queue has any, else they go.
  */
 const EXPIRE: Statement = {
   name: 'expire',
@@ -127,7 +128,10 @@ export class Expirer {
   readonly #fullPasses = new FullReads();
   /** How long the statements of the pass in progress have taken. */
   #costMs = 0;
-  /** The earliest moment that was added since the last look began: it may be long ago, if a pop of an element was undone. */
+  /**
+   * The earliest moment that was added since the last look began: it may be long ago, if a pop of an element was
+   * undone.
+   */
   #addedAt = Number.POSITIVE_INFINITY;
   #maxRows = MAX_ROWS;
   #pauseMs = 0;
@@ -183,8 +187,8 @@ export class Expirer {
   async run(connection: Connection): Promise<void> {
     const { registry, monotonic } = this.#context;
     const [from, sentAt, knownAt] = [this.#begin(), monotonic(), this.#nextAt];
-    // The batch that follows must see what is known to become eligible here; the reply lowers watermarks for all else. Lowering
-    // them to the front would make takes step over all that is dead after each sweep.
+    // The batch that follows must see what is known to become eligible here; the reply lowers watermarks for all else.
+    // Lowering them to the front would make takes step over all that is dead after each sweep.
     registry.lowerWatermarks(knownAt);
     // What is added from now on is not in the reply.
     this.#nextAt = Number.POSITIVE_INFINITY;

@@ -1,9 +1,11 @@
-/** The next full read waits this many times as long as the last one took, which bounds the share of time that they cost. */
+/**
+ * The next full read waits this many times as long as the last one took, which bounds the share of time that they cost.
+ */
 const PAUSE = 20;
 
 /**
- * When to read an index from its front again. That steps over all that is dead there, so most reads begin further on, and miss what
- * others have put before that place.
+ * When to read an index from its front again. That steps over all that is dead there, so most reads begin further on,
+ * and miss what others have put before that place.
  */
 export class FullReads {
   #endedAt = Number.NEGATIVE_INFINITY;

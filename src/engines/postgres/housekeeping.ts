@@ -40,7 +40,10 @@ const AT_ONCE = 1000;
 /** Of the deliveries. */
 const BYTES_AT_ONCE = 8 * 1024 * 1024;
 
-/** Deliveries of streams that are past the retention of their queue and not reserved. Returns {@link AT_ONCE} if more are left. */
+/**
+ * Deliveries of streams that are past the retention of their queue and not reserved. Returns {@link AT_ONCE} if more
+ * are left.
+ */
 const APPLY_RETENTION: Statement = {
   name: 'apply retention',
   text: `${withList(
@@ -78,23 +81,24 @@ const FORGET_KEYS: Statement = {
 const SUMMED_AT_ONCE = 20_000;
 const SUMS_AT_ONCE = 10;
 /**
- * How far the numbers of rows may be apart: then the next pass writes the older ones again, whatever their subscription has, so that
- * those of queues at rest do not keep reads behind all that is dead. Stepping over so many takes a tenth of a second.
+ * How far the numbers of rows may be apart: then the next pass writes the older ones again, whatever their subscription
+ * has, so that those of queues at rest do not keep reads behind all that is dead. Stepping over so many takes a tenth
+ * of a second.
  */
 const RENEWED_AFTER = 500_000;
 /**
- * Passes that see a part of the steps each. If what waits matures at more steps than half of the rows that one statement
- * reads, about four months, no statement sees many rows of one step, and the rows would become ever more. With so many parts that
- * begins at ten years.
+ * Passes that see a part of the steps each. If what waits matures at more steps than half of the rows that one
+ * statement reads, about four months, no statement sees many rows of one step, and the rows would become ever more.
+ * With so many parts that begins at ten years.
  */
 const PARTS = 32;
 
 /**
- * Adds up the counts of subscriptions that have many more rows than steps of due time, from a row on. Only those of waiting
- * deliveries need their step, and only if it is not past: all others go to step 0, or a row would stay for each step in
- * which something was reserved and for each in which it was finished. Only rows from number $3 on are read; those before $4 are
- * written again in any case; $5 is the part of the steps, or null for all. The last column tells whether most rows are of one
- * subscription and stay as they are.
+ * Adds up the counts of subscriptions that have many more rows than steps of due time, from a row on. Only those of
+ * waiting deliveries need their step, and only if it is not past: all others go to step 0, or a row would stay for each
+ * step in which something was reserved and for each in which it was finished. Only rows from number $3 on are read;
+ * those before $4 are written again in any case; $5 is the part of the steps, or null for all. The last column tells
+ * whether most rows are of one subscription and stay as they are.
  */
 const SUM_COUNTS: Statement = {
   name: 'sum counts',
@@ -147,19 +151,20 @@ const BATCHES_BETWEEN_SUMS = 2000;
 const BATCHES_WORTH_A_SUM = 200;
 
 /**
- * A subscription that holds nothing gets a mark, `idle_from`. Whatever stores something for it removes the mark in its own
- * transaction (`register` in `sql.ts`), and a node that takes from it does so within five minutes. A mark that stays for
- * this long says that nobody uses it: the row is deleted, a queue's with its statistics and all that is known about it.
- * But a transaction that began before the mark may store something without removing it, and its deliveries would belong to no queue
- * for ever. Such transactions last seconds and the mark minutes, unless the clock is set forward: so while a transaction runs whose
- * number is smaller than that of the mark, the row stays. One whose number is larger may have begun before the mark, too
- * ({@link STORING}): only a clock that is set forward in those seconds could do harm. A drop, which does not wait, looks at locks.
+ * A subscription that holds nothing gets a mark, `idle_from`. Whatever stores something for it removes the mark in its
+ * own transaction (`register` in `sql.ts`), and a node that takes from it does so within five minutes. A mark that
+ * stays for this long says that nobody uses it: the row is deleted, a queue's with its statistics and all that is known
+ * about it. But a transaction that began before the mark may store something without removing it, and its deliveries
+ * would belong to no queue for ever. Such transactions last seconds and the mark minutes, unless the clock is set
+ * forward: so while a transaction runs whose number is smaller than that of the mark, the row stays. One whose number
+ * is larger may have begun before the mark, too ({@link STORING}): only a clock that is set forward in those seconds
+ * could do harm. A drop, which does not wait, looks at locks.
  */
 const GROUP_UNUSED_MS = 15 * 60_000;
 const QUEUE_UNUSED_MS = 24 * 3_600_000;
 /**
- * Marks of drops are negative, and begin with the moment: see {@link MARK_FOR_DROP}. One that is older is of a node that failed, and
- * becomes an ordinary one.
+ * Marks of drops are negative, and begin with the moment: see {@link MARK_FOR_DROP}. One that is older is of a node
+ * that failed, and becomes an ordinary one.
  */
 const MARKS_PER_MS = 1000;
 const DROP_MARK_MS = 60_000;
@@ -176,8 +181,8 @@ const HOLDS = `coalesce((SELECT sum(y.waiting + y.reserved) FROM subscription s 
   WHERE s.queue = q.id), 0) <> 0`;
 
 /**
- * Marks idle rows, and deletes those whose mark is old. `c` has the rows to change, as they are when they are locked: a use
- * that was committed since the snapshot is seen. A row that another node locks is left for the next look.
+ * Marks idle rows, and deletes those whose mark is old. `c` has the rows to change, as they are when they are locked: a
+ * use that was committed since the snapshot is seen. A row that another node locks is left for the next look.
  */
 function forgetUnused(of: 'groups' | 'queues'): Statement {
   const isUsed =
@@ -217,8 +222,9 @@ function forgetUnused(of: 'groups' | 'queues'): Statement {
 }
 
 /**
- * Marks a queue and its groups for a drop, with a negative number that no other mark has: so a drop notices if its mark was
- * removed, also if another drop has set its own since. A drop that finds the mark of another one shares it. Returns the queue's.
+ * Marks a queue and its groups for a drop, with a negative number that no other mark has: so a drop notices if its mark
+ * was removed, also if another drop has set its own since. A drop that finds the mark of another one shares it. Returns
+ * the queue's.
  */
 const MARK_FOR_DROP: Statement = {
   name: 'mark for drop',
@@ -238,10 +244,11 @@ const UNMARK: Statement = {
 };
 
 /**
- * The transactions that may be storing something, of those that were found before, or of all if $1 is null; null: none. Those that
- * began before the end of {@link MARK_FOR_DROP} may do so without removing the mark. Neither their numbers nor their snapshots
- * tell: a statement may get its number after the mark's, and has no snapshot any more while it is committed. But it has locked
- * the registry before it takes its snapshot, and has it locked until others see what it stored.
+ * The transactions that may be storing something, of those that were found before, or of all if $1 is null; null: none.
+ * Those that began before the end of {@link MARK_FOR_DROP} may do so without removing the mark. Neither their numbers
+ * nor their snapshots tell: a statement may get its number after the mark's, and has no snapshot any more while it is
+ * committed. But it has locked the registry before it takes its snapshot, and has it locked until others see what it
+ * stored.
  */
 const STORING: Statement = {
   name: 'storing',
@@ -251,7 +258,9 @@ const STORING: Statement = {
       AND l.pid <> pg_backend_pid() AND ($1::text[] IS NULL OR l.virtualtransaction = ANY ($1::text[]))`,
 };
 
-/** Deletes a queue that still has the mark $2, if it holds nothing. Returns how many, and whether it holds something. */
+/**
+ * Deletes a queue that still has the mark $2, if it holds nothing. Returns how many, and whether it holds something.
+ */
 const DROP: Statement = {
   name: 'drop',
   text: `${withList(
@@ -264,7 +273,9 @@ const DROP: Statement = {
   )} SELECT (SELECT count(*) FROM c), EXISTS (SELECT FROM subscription q WHERE q.id = $1::bigint AND ${HOLDS})`,
 };
 
-/** How long older transactions may keep a queue from being dropped, and how often it is checked whether they still run. */
+/**
+ * How long older transactions may keep a queue from being dropped, and how often it is checked whether they still run.
+ */
 const DROP_WAIT_MS = 3_000;
 const DROP_EVERY_MS = 20;
 
@@ -390,7 +401,10 @@ export class Housekeeping {
     ];
   }
 
-  /** Runs each step. One that fails is logged, and left for the next call. Returns whether something was left for another call. */
+  /**
+   * Runs each step. One that fails is logged, and left for the next call. Returns whether something was left for
+   * another call.
+   */
   async run(): Promise<boolean> {
     const steps = await Promise.allSettled([
       this.#retention === null ? 0 : this.#count(this.#retention),
@@ -404,7 +418,10 @@ export class Housekeeping {
     return steps.some((step) => step.status === 'fulfilled' && Number(step.value) >= AT_ONCE);
   }
 
-  /** A subscription is taken from, so it is kept. A failure is no loss: the next note comes long before it would be deleted. */
+  /**
+   * A subscription is taken from, so it is kept. A failure is no loss: the next note comes long before it would be
+   * deleted.
+   */
   noteUse(subscription: Subscription): void {
     if (this.#used.size === 0) {
       setImmediate(() => {
@@ -554,7 +571,8 @@ export class Housekeeping {
     const { startedAt, first, last, rows, isScattered } = pass;
     this.#counted.read(first, this.#clock.monotonic(), startedAt);
     this.#renewBelow = first !== null && last - first > RENEWED_AFTER ? last : 0;
-    // Those that are left after a pass over each part have their steps for themselves. Another is worth it when there are twice as many.
+    // Those that are left after a pass over each part have their steps for themselves. Another is worth it when there
+    // are twice as many.
     this.#fewestRows = Math.min(this.#fewestRows, rows);
     if (!isScattered || rows <= 2 * this.#fewestRows) return;
     this.#part = 0;

@@ -1,11 +1,12 @@
-// The PostgreSQL engine. `storage.ts` turns calls of the Storage port into items; `batcher.ts` places them into batches, one
-// transaction after another on the main connection. Each kind of item is an operation (`operations.ts`) with one SQL statement,
-// which takes rows as columns and returns results by their number: `insert.ts`, `take.ts`, `settle.ts`, `scan.ts`, and `queues.ts`
-// for the rest; `sql.ts` has what statements share, `statement.ts` their parameters. `expire.ts` expires leases and elements
-// before a batch. `registry.ts` knows queues and computes ids, `watermark.ts` where reads begin, `full-reads.ts` when they begin
-// at the front again, `content.ts` how elements are stored. `settings.ts` checks what is configured, `schema.ts` has the tables.
-// `link.ts` keeps a connection (`connection.ts`) open, and has the auxiliary one, on which all else runs: `housekeeping.ts`,
-// `stream-counter.ts`, and the other ports.
+// The PostgreSQL engine. `storage.ts` turns calls of the Storage port into items; `batcher.ts` places them into
+// batches, one transaction after another on the main connection. Each kind of item is an operation (`operations.ts`)
+// with one SQL statement, which takes rows as columns and returns results by their number: `insert.ts`, `take.ts`,
+// `settle.ts`, `scan.ts`, and `queues.ts` for the rest; `sql.ts` has what statements share, `statement.ts` their
+// parameters. `expire.ts` expires leases and elements before a batch. `registry.ts` knows queues and computes ids,
+// `watermark.ts` where reads begin, `full-reads.ts` when they begin at the front again, `content.ts` how elements are
+// stored. `settings.ts` checks what is configured, `schema.ts` has the tables. `link.ts` keeps a connection
+// (`connection.ts`) open, and has the auxiliary one, on which all else runs: `housekeeping.ts`, `stream-counter.ts`,
+// and the other ports.
 
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { StoredDefinitions } from '../../engine/definitions.ts';

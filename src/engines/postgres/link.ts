@@ -19,23 +19,29 @@ import type { Query, Row } from './statement.ts';
 const BACKOFF = { minMs: 50, maxMs: 1000 };
 const RANDOM_STEPS = 2 ** 32;
 /**
- * How long a connect may take, name resolution, TLS and login included. A server that accepts a connection and sends nothing must
- * not delay the next attempt.
+ * How long a connect may take, name resolution, TLS and login included. A server that accepts a connection and sends
+ * nothing must not delay the next attempt.
  */
 const OPEN_TIMEOUT_MS = 5000;
-/** At a start no call waits, and a node that cannot connect ends: a busy server has more time if no other host can be tried. */
+/**
+ * At a start no call waits, and a node that cannot connect ends: a busy server has more time if no other host can be
+ * tried.
+ */
 const START_TIMEOUT_MS = 15_000;
 /** A reconnect prepares little; the first connection may wait for another node that creates the schema. */
 const PREPARE_TIMEOUT_MS = 10_000;
-/** A connection with pending statements that sends nothing for longer has lost its server: each statement would have ended before. */
+/**
+ * A connection with pending statements that sends nothing for longer has lost its server: each statement would have
+ * ended before.
+ */
 const SILENT_MS = 4000;
 /** How long a graceful close may take before the socket is destroyed. */
 const CLOSE_TIMEOUT_MS = 1000;
 
 interface LinkEvents {
   /**
-   * A connection was opened. It is used only after this has resolved; if it rejects, the connection is closed and another one
-   * is tried.
+   * A connection was opened. It is used only after this has resolved; if it rejects, the connection is closed and
+   * another one is tried.
    */
   readonly prepare?: (connection: Connection) => Promise<void>;
   /** A connection that was ready is gone. */
@@ -128,8 +134,8 @@ export class Link {
   }
 
   /**
-   * Drops the connection as soon as it has been silent for so long that its server must be gone. Not because a call expires: a slow
-   * server takes its time for each of several statements.
+   * Drops the connection as soon as it has been silent for so long that its server must be gone. Not because a call
+   * expires: a slow server takes its time for each of several statements.
    */
   dropIfSilent(): void {
     this.#cancelSilence?.();
@@ -256,7 +262,10 @@ export class Link {
     this.#events.back?.();
   }
 
-  /** If the reason is another one than at the host's last attempt: servers that are unavailable for a day must not fill the log. */
+  /**
+   * If the reason is another one than at the host's last attempt: servers that are unavailable for a day must not fill
+   * the log.
+   */
   #logUnavailable(host: Host | undefined, reason: string): void {
     if (reason === this.#reasons.get(host)) return;
     this.#reasons.set(host, reason);
@@ -292,7 +301,8 @@ const NO_REPLY = new ConnectionLost('No reply in time.');
 
 /**
  * The auxiliary connection, for all that is not about the elements of one queue and must not delay those: definitions,
- * statistics, signals, housekeeping. Each query is a transaction of its own; they are executed in the order in which they are sent.
+ * statistics, signals, housekeeping. Each query is a transaction of its own; they are executed in the order in which
+ * they are sent.
  */
 export class Side {
   readonly #link: Link;

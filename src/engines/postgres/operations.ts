@@ -62,8 +62,9 @@ export interface CallSize {
 }
 
 /**
- * A statement returns no more bytes than this, however many deliveries were asked for: a thousand bodies of a megabyte would be
- * two gigabytes of text on the wire. What calls of a batch may return by statements of their own is bounded by as much.
+ * A statement returns no more bytes than this, however many deliveries were asked for: a thousand bodies of a megabyte
+ * would be two gigabytes of text on the wire. What calls of a batch may return by statements of their own is bounded by
+ * as much.
  */
 export const MAX_RETURNED_BYTES = 16 * 1024 * 1024;
 

@@ -112,7 +112,10 @@ const QUEUES_OPERATION: Operation<string, string[]> = {
 /** The size of a delivery without its content, with its places in the indexes, about. */
 const ROW_BYTES = 100;
 
-/** Where the counts of all subscriptions begin is the second parameter: it may have to step over all that is dead before. */
+/**
+ * Where the counts of all subscriptions begin is the second parameter: it may have to step over all that is dead
+ * before.
+ */
 const USAGE: Statement = {
   name: 'usage',
   text: `WITH d AS (SELECT coalesce(sum(y.waiting + y.reserved), 0) AS elements, coalesce(sum(y.bytes), 0) AS bytes
@@ -217,16 +220,16 @@ const PLACES = new Columns<Subscription>()
   .bigint('from_id', ({ counted }) => counted.from);
 
 /**
- * Deliveries that one statement counts row by row, at most: about a quarter of a second on an idle machine. What is beyond that counts as
- * ready. In a stream each element costs a look at its deliveries to other groups as well: with 200,000 deliveries a count took 0.8 s, and
- * on a busy machine more than a statement may take.
+ * Deliveries that one statement counts row by row, at most: about a quarter of a second on an idle machine. What is
+ * beyond that counts as ready. In a stream each element costs a look at its deliveries to other groups as well: with
+ * 200,000 deliveries a count took 0.8 s, and on a busy machine more than a statement may take.
  */
 const MAX_COUNTED = 250_000;
 const MAX_COUNTED_IN_STREAM = 50_000;
 
 /**
- * Counts come from the deltas in `counter`: steps of due time that are past are ready, those to come are scheduled, and of
- * the present one the scheduled are counted in the index.
+ * Counts come from the deltas in `counter`: steps of due time that are past are ready, those to come are scheduled, and
+ * of the present one the scheduled are counted in the index.
  */
 function countsOf(subscriptions: string): string {
   return `SELECT l.ord, c.waiting - c.later - x.soon, c.later + x.soon, c.reserved, c.first,
@@ -247,10 +250,10 @@ const COUNTS: Statement = {
 };
 
 /**
- * The same for all groups of a stream, and in a row 0 the elements, each in its most advanced state. How many there are is
- * counted. Those with nothing but reserved deliveries are looked for among the reserved, those with nothing ready among
- * the scheduled; all others are ready. So a deep stream costs no more than a shallow one, unless it is
- * deep in scheduled elements.
+ * The same for all groups of a stream, and in a row 0 the elements, each in its most advanced state. How many there are
+ * is counted. Those with nothing but reserved deliveries are looked for among the reserved, those with nothing ready
+ * among the scheduled; all others are ready. So a deep stream costs no more than a shallow one, unless it is deep in
+ * scheduled elements.
  */
 const QUEUE = `$${PLACES.count + 1}::bigint`;
 const STREAM_COUNTS: Statement = {

@@ -23,7 +23,8 @@ import { CounterWatermark, Watermark } from './watermark.ts';
 
 /**
  * The id by which deliveries know their subscription: 63 bits of a hash of its names, so no node has to ask for it. The
- * function `subscription_id` of the schema computes the same. The registry holds the names, and its keys reject a collision.
+ * function `subscription_id` of the schema computes the same. The registry holds the names, and its keys reject a
+ * collision.
  */
 function subscriptionId({ ns, name }: QueueKey, group: GroupName): Buffer {
   const names = `${Buffer.byteLength(ns)}:${Buffer.byteLength(name)}:${ns}${name}${group}`;
@@ -74,7 +75,10 @@ export class RegisteredQueue {
   groups: ReadonlySet<GroupName> = new Set();
   groupsReadAt = Number.NEGATIVE_INFINITY;
   usedIn = 0;
-  /** Whether failed elements may become dead letters or wait for a retry delay: by the namespace's policy, or as `declare` stored. */
+  /**
+   * Whether failed elements may become dead letters or wait for a retry delay: by the namespace's policy, or as
+   * `declare` stored.
+   */
   hasPolicy: boolean;
 
   constructor(key: QueueKey, namespaces: NamespacePolicies) {
@@ -100,7 +104,10 @@ export const REGISTERED = new Columns<Subscription>()
 
 /** Objects that were not used while so many were created are forgotten: their names come from requests. */
 const FORGET_AFTER = 10_000;
-/** How long the groups of a queue are remembered. A group that is not used is deleted later than that (`housekeeping.ts`). */
+/**
+ * How long the groups of a queue are remembered. A group that is not used is deleted later than that
+ * (`housekeeping.ts`).
+ */
 const REMEMBERED_MS = 5 * 60_000;
 /** A queue that has all the groups it may have is not read again for so long: a rejection costs nothing. */
 const FULL_MS = 1000;
@@ -211,8 +218,8 @@ export class Registry {
   }
 
   /**
-   * The queues in which some use would create more groups than they may have, or null for uses that fit; counted in the order
-   * of the uses. Asks the database only about groups that are not known.
+   * The queues in which some use would create more groups than they may have, or null for uses that fit; counted in the
+   * order of the uses. Asks the database only about groups that are not known.
    * @throws Refused, ConnectionLost
    */
   async overLimit(
@@ -259,7 +266,10 @@ export class Registry {
     }
   }
 
-  /** A queue that is forgotten while a call holds its object gets a second one: until the next probe, one may miss what the other knows. */
+  /**
+   * A queue that is forgotten while a call holds its object gets a second one: until the next probe, one may miss what
+   * the other knows.
+   */
   #noteCreated(): void {
     this.#created += 1;
     if (this.#created < FORGET_AFTER) return;

@@ -31,9 +31,9 @@ const STATES: Record<DeliveryState, { readonly where: string; readonly moment: s
 };
 
 /**
- * Waiting deliveries come by maturity, then insertion; reserved ones by the end of their lease. A page ends
- * with the sort key of its last row, so pages hold together while elements come and go between them; early rather than with
- * more bytes than a statement may return.
+ * Waiting deliveries come by maturity, then insertion; reserved ones by the end of their lease. A page ends with the
+ * sort key of its last row, so pages hold together while elements come and go between them; early rather than with more
+ * bytes than a statement may return.
  */
 function scanStatement(bodies: boolean, byIds: boolean): Statement {
   const parts = DELIVERY_STATES.map((state, place) => {
@@ -62,8 +62,8 @@ function scanStatement(bodies: boolean, byIds: boolean): Statement {
 }
 
 /**
- * One look-up each, by the primary key: the state is compared behind it, or a plan that was made while the table was empty may read
- * everything of the subscription that is in this state.
+ * One look-up each, by the primary key: the state is compared behind it, or a plan that was made while the table was
+ * empty may read everything of the subscription that is in this state.
  */
 const BY_IDS = `unnest($6::bigint[]) AS i(seq) CROSS JOIN LATERAL (SELECT w.ctid, w.* FROM delivery w
       WHERE w.seq = i.seq AND w.subscription = $1::bigint LIMIT 1) d`;

@@ -9,18 +9,19 @@ import { flag, type Statement } from './statement.ts';
  * What each table is for is in `docs/internals/postgres.md`.
  *
  * - `subscription` is the registry: one row for each consumer group of a queue, and one with the group '' for the queue
- *   itself, which in a plain queue is its only group. Ids are computed from the names (`registry.ts`), so only people and
- *   housekeeping read this table. `max_tries`, `dead_queue`, `retention` and `retry` are what `declare` stored: 0, of `retry` an empty array,
- *   for none, null for what the namespace has. `retry` is as `retryDelay` in `sql.ts` reads it.
+ *   itself, which in a plain queue is its only group. Ids are computed from the names (`registry.ts`), so only people
+ *   and housekeeping read this table. `max_tries`, `dead_queue`, `retention` and `retry` are what `declare` stored: 0,
+ *   of `retry` an empty array, for none, null for what the namespace has. `retry` is as `retryDelay` in `sql.ts` reads
+ *   it.
  * - In a plain queue a delivery holds the content itself: one row to write, move and delete. Measured against a
  *   separate table of elements: insert 10 %, pop 25 %, reserve and commit 25 % less work. In a stream, where groups
  *   share elements, `head` and `body` are null and the content is in `element`.
- * - A delivery with a `lease_until` is reserved. A waiting one that still has a `token` is one whose lease
- *   ran out and that has not been reserved since. `reserved_at` and `holder` are of its last reservation. `reason` is a JSON text.
+ * - A delivery with a `lease_until` is reserved. A waiting one that still has a `token` is one whose lease ran out and
+ *   that has not been reserved since. `reserved_at` and `holder` are of its last reservation. `reason` is a JSON text.
  * - `counter` holds changes of the number of waiting and reserved deliveries, by subscription and by due time in steps
- *   of 2^20 ms (17 minutes); and under the negative id of a stream, of the number of its elements.
- *   Rows are only added; housekeeping adds them up into new ones, with larger numbers. A counter that every change updates in place
- *   would make all nodes wait for one row.
+ *   of 2^20 ms (17 minutes); and under the negative id of a stream, of the number of its elements. Rows are only added;
+ *   housekeeping adds them up into new ones, with larger numbers. A counter that every change updates in place would
+ *   make all nodes wait for one row.
  * - `bytes` bounds results without reading bodies.
  * - Bodies are not compressed by PostgreSQL: they often are already, and it would cost more than the disk.
  * - Index entries of deliveries that are gone lie at the front of `delivery_waiting` until a vacuum; so

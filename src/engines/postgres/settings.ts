@@ -78,8 +78,8 @@ function hostsOf(given: Given, named: readonly Host[], shown: string): readonly 
 
 /**
  * TLS as the URL's `sslmode` asks for. Without it, a server on this machine is used without TLS, and any other one must
- * show a valid certificate for its name (`verify-full`). `allow` and `prefer` are rejected: with them, anybody in between
- * can make the connection fall back to plain text, password included.
+ * show a valid certificate for its name (`verify-full`). `allow` and `prefer` are rejected: with them, anybody in
+ * between can make the connection fall back to plain text, password included.
  */
 function readTls(given: Given, hosts: readonly Host[]): ConnectionOptions | false {
   const mode = given.oneOf('sslmode', SSL_MODES) ?? (hosts.every(isLocal) ? 'disable' : 'verify-full');

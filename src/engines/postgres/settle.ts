@@ -56,8 +56,9 @@ function refColumns(): Columns<Ref> {
 }
 
 /**
- * The entry `r`: the references, each with the place of its delivery in the table, or null. One look-up each, by which all else
- * finds the row: in a join by key, a plan that was made while the table was empty may read all of it for each reference.
+ * The entry `r`: the references, each with the place of its delivery in the table, or null. One look-up each, by which
+ * all else finds the row: in a join by key, a plan that was made while the table was empty may read all of it for each
+ * reference.
  */
 function refs(columns: Columns<Ref>): string {
   return `r AS MATERIALIZED (SELECT r.*, p.tid FROM ${columns.from('r')} LEFT JOIN LATERAL (SELECT d.ctid AS tid FROM delivery d
@@ -68,7 +69,9 @@ function refs(columns: Columns<Ref>): string {
 const IS_HOLDER = `(CASE WHEN r.token IS NULL THEN r.owner = 0 OR coalesce(d.owner, 0) IN (0, r.owner)
   ELSE d.token = r.token AND d.secret = r.secret END)`;
 
-/** Whether the delivery `d` of a reference `r` is in the state that it names; a commit counts a lease that ran out, too. */
+/**
+ * Whether the delivery `d` of a reference `r` is in the state that it names; a commit counts a lease that ran out, too.
+ */
 const isHeld = (reserved: string): string => `d.ctid = r.tid
   AND CASE WHEN r.waiting THEN d.lease_until IS NULL ELSE ${reserved} AND ${IS_HOLDER} END`;
 const MAY_FINISH = isHeld('d.token IS NOT NULL');
@@ -79,8 +82,8 @@ const FINISHED = `g AS (DELETE FROM delivery d USING r WHERE ${MAY_FINISH}
     RETURNING r.ord, d.seq, d.subscription, d.due_at, d.lease_until, d.head, ${CONTENT_BYTES})`;
 
 /**
- * What a settling statement returns: of each reference whose delivery it changed (an entry `g`) a detail, of each other one
- * what is there now.
+ * What a settling statement returns: of each reference whose delivery it changed (an entry `g`) a detail, of each other
+ * one what is there now.
  */
 function outcomes(detail: string): string {
   return `SELECT g.ord, true, ${detail}, NULL::bigint, NULL::bigint, NULL::bool FROM g
@@ -136,8 +139,8 @@ function deliveryKey({ subscription, seq }: Ref): readonly string[] {
 const isDone = (): SettleResult => SETTLED.done;
 
 /**
- * Finishes: commits and removals. With `kinds` also stores elements, in the same statement: an element only if its delivery
- * was finished.
+ * Finishes: commits and removals. With `kinds` also stores elements, in the same statement: an element only if its
+ * delivery was finished.
  */
 function finishOperation(context: Context, shared: boolean, kinds: ElementKinds | null): SettleOperation {
   const columns = refColumns();
@@ -231,9 +234,9 @@ function counts({ item: { action } }: Ref): boolean {
 }
 
 /**
- * Releases of reservations that cannot become dead letters, as no try is counted or the queue has no dead-letter queue, nor
- * wait for a retry delay: the short form of {@link changeOperation}. If another node has declared one of them, nothing happens,
- * and the long form does it.
+ * Releases of reservations that cannot become dead letters, as no try is counted or the queue has no dead-letter queue,
+ * nor wait for a retry delay: the short form of {@link changeOperation}. If another node has declared one of them,
+ * nothing happens, and the long form does it.
  */
 function releaseOperation(context: Context, onRace: SettleOperation): SettleOperation {
   const columns = releaseColumns().id('queue', ({ queue }) => queue.whole.id);
@@ -264,8 +267,8 @@ function releaseOperation(context: Context, onRace: SettleOperation): SettleOper
 }
 
 /**
- * Before a statement is sent: a take of the same batch must see what regains its place, and a probe that is made at the same moment
- * may not see it. The reply says which place that is, see {@link readReturns}.
+ * Before a statement is sent: a take of the same batch must see what regains its place, and a probe that is made at the
+ * same moment may not see it. The reply says which place that is, see {@link readReturns}.
  */
 function expectReturns(items: readonly Ref[], context: Context): void {
   for (const ref of items) {
@@ -304,10 +307,10 @@ function readReturns(
 }
 
 /**
- * All that may move an element, or that changes a waiting one: counted releases, dead letters, moves, releases of what waits.
- * The rows are locked first, then each stays (an update) or goes (a copy elsewhere). Without the lock, a row that another node
- * changes in between would be changed once more, or not at all: older minor releases of PostgreSQL do not compare its place again, newer
- * ones (such as 15.18) do.
+ * All that may move an element, or that changes a waiting one: counted releases, dead letters, moves, releases of what
+ * waits. The rows are locked first, then each stays (an update) or goes (a copy elsewhere). Without the lock, a row
+ * that another node changes in between would be changed once more, or not at all: older minor releases of PostgreSQL do
+ * not compare its place again, newer ones (such as 15.18) do.
  */
 function changeOperation(context: Context): SettleOperation {
   const target = ({ item: { action } }: Ref) => (action.kind === 'move' ? action : null);
@@ -425,7 +428,10 @@ function removeOperation(): Operation<Removal, SettleResult> {
   };
 }
 
-/** Turns the settlements of a call into items for batches. An id that this store never gave out is that of no element: 0. */
+/**
+ * Turns the settlements of a call into items for batches. An id that this store never gave out is that of no element:
+ * 0.
+ */
 export function settlements(
   context: Context,
 ): (items: readonly SettleItem[]) => Item<unknown, SettleResult>[] {

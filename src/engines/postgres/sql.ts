@@ -1,10 +1,14 @@
 import type { RetryDelay } from '../../engine/storage.ts';
 
-/** Parts that several statements have in common. Each is a `WITH` entry or an expression, and names the entries it reads. */
+/**
+ * Parts that several statements have in common. Each is a `WITH` entry or an expression, and names the entries it
+ * reads.
+ */
 
 /**
- * The entry `locked`: streams whose elements a statement is going to finish, and whether it has their locks (see `lockStreams`
- * in `batcher.ts`). It does not wait for one: it holds rows already, so it leaves the elements of a locked stream.
+ * The entry `locked`: streams whose elements a statement is going to finish, and whether it has their locks (see
+ * `lockStreams` in `batcher.ts`). It does not wait for one: it holds rows already, so it leaves the elements of a
+ * locked stream.
  * @param from has a column queue
  */
 export function lockStreamsOf(from: string): string {
@@ -17,8 +21,8 @@ export function lockStreamsOf(from: string): string {
 export const NOW = 't AS MATERIALIZED (SELECT now_ms() AS now)';
 
 /**
- * The same where a scan of an index has to end there: in a join with `t`, PostgreSQL may compare it with each row up to the end of
- * the index.
+ * The same where a scan of an index has to end there: in a join with `t`, PostgreSQL may compare it with each row up to
+ * the end of the index.
  */
 export const NOW_ONCE = '(SELECT now FROM t)';
 
@@ -48,8 +52,9 @@ export const WENT_EITHER: Deltas = {
 };
 
 /**
- * The entry `name`: rows of `from` (with a column bytes) until they have so many bytes, and at least the first. PostgreSQL deletes a
- * large body in as many pieces as it stores it in, about 10 ms for each MiB, so rows alone do not bound what a statement takes.
+ * The entry `name`: rows of `from` (with a column bytes) until they have so many bytes, and at least the first.
+ * PostgreSQL deletes a large body in as many pieces as it stores it in, about 10 ms for each MiB, so rows alone do not
+ * bound what a statement takes.
  */
 export function firstBytes(name: string, from: string, maxBytes: string): string {
   return `${name} AS MATERIALIZED (SELECT * FROM (SELECT f.*, sum(f.bytes) OVER (ROWS UNBOUNDED PRECEDING) - f.bytes AS before
@@ -74,9 +79,9 @@ export function countElements(name: string, from: string, sign: '' | '-'): strin
 }
 
 /**
- * Finishes elements of streams: deliveries of them that have just gone are in `from`, with columns seq and
- * head. The element goes with its last delivery. Its row is locked first, in the order of numbers, so that
- * of two groups that finish it at once the second one sees what the first has left. No entry joins `element` by its number, see
+ * Finishes elements of streams: deliveries of them that have just gone are in `from`, with columns seq and head. The
+ * element goes with its last delivery. Its row is locked first, in the order of numbers, so that of two groups that
+ * finish it at once the second one sees what the first has left. No entry joins `element` by its number, see
  * {@link contentOf}.
  */
 export function finishShared(from: string): string {
@@ -91,8 +96,8 @@ export function finishShared(from: string): string {
 }
 
 /**
- * The content of the elements of deliveries `from` (columns seq, head) that have none, as an item of `FROM`. One look-up each: in
- * a join, a plan that was made while the table was empty may read all of it for each delivery.
+ * The content of the elements of deliveries `from` (columns seq, head) that have none, as an item of `FROM`. One
+ * look-up each: in a join, a plan that was made while the table was empty may read all of it for each delivery.
  */
 export function contentOf(from: string): string {
   return `LEFT JOIN LATERAL (SELECT head, body FROM element WHERE ${from}.head IS NULL AND seq = ${from}.seq LIMIT 1) e ON true`;
@@ -114,8 +119,8 @@ export function register(name: string, from: string, where = 'true'): string {
 
 /**
  * The policy that holds for a subscription, as a lateral item of `FROM`: names, and if its elements may become dead
- * letters, `target` (the name of the queue they go to) and `max_tries`; and `retry`, empty or null if there is no retry delay.
- * What `declare` stored comes before what the namespace has for the name.
+ * letters, `target` (the name of the queue they go to) and `max_tries`; and `retry`, empty or null if there is no retry
+ * delay. What `declare` stored comes before what the namespace has for the name.
  * @param first the number of the first of the six parameters of `Registry.policies`
  */
 export function policyOf(subscription: string, first: number): string {
@@ -131,10 +136,10 @@ export function policyOf(subscription: string, first: number): string {
 }
 
 /**
- * How long a delivery waits after a failed try that named no delay; null if there is no retry delay. As `retryDelayMs` in
- * `engine/queue-policy.ts`.
- * @param retry first, factor, max, jitter, and the number of tries after which a larger power of the factor changes nothing
- *   and may overflow
+ * How long a delivery waits after a failed try that named no delay; null if there is no retry delay. As `retryDelayMs`
+ * in `engine/queue-policy.ts`.
+ * @param retry first, factor, max, jitter, and the number of tries after which a larger power of the factor changes
+ *   nothing and may overflow
  */
 export function retryDelay(retry: string, tries: string, seq: string): string {
   const delay = `least(${retry}[3], ${retry}[1] * power(${retry}[2], least(${tries} - 1, ${retry}[5])))`;
@@ -156,7 +161,10 @@ export function retryArray(retry: RetryDelay | null): Buffer {
   return Buffer.from(`{${[firstMs, factor, maxMs, jitter, stepsToMax(retry)].join(',')}}`);
 }
 
-/** After so many tries more the delay has reached its maximum; for arithmetic that overflows instead of becoming infinite. */
+/**
+ * After so many tries more the delay has reached its maximum; for arithmetic that overflows instead of becoming
+ * infinite.
+ */
 function stepsToMax({ firstMs, factor, maxMs }: RetryDelay): number {
   if (factor === 1 || firstMs >= maxMs) return 0;
   return Math.ceil(Math.log(maxMs / firstMs) / Math.log(factor)) + 1;
@@ -168,10 +176,10 @@ export function deadLine(queue: string, tries: string, seq: string, reason: stri
 }
 
 /**
- * The `WITH` entries that store copies of elements whose deliveries have just gone. These are in `moved`, with
- * columns ord, seq, subscription, due_at, lease_until, head, body and {@link CONTENT_BYTES}; and of the copy to_ns, to_name,
- * to_groups (an array as text; null: no copy), to_due, to_tries, to_expires, to_reason, and line, which is added to the head. In a
- * stream the other groups keep the element.
+ * The `WITH` entries that store copies of elements whose deliveries have just gone. These are in `moved`, with columns
+ * ord, seq, subscription, due_at, lease_until, head, body and {@link CONTENT_BYTES}; and of the copy to_ns, to_name,
+ * to_groups (an array as text; null: no copy), to_due, to_tries, to_expires, to_reason, and line, which is added to the
+ * head. In a stream the other groups keep the element.
  */
 export function copyMoved(): string[] {
   return [

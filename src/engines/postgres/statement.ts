@@ -83,8 +83,8 @@ export class Columns<T> {
 }
 
 /**
- * Variants of something by some properties, each made when it is first needed: a statement that does less costs less, so each
- * has a text of its own. Returns the one with the given properties.
+ * Variants of something by some properties, each made when it is first needed: a statement that does less costs less,
+ * so each has a text of its own. Returns the one with the given properties.
  */
 export function everyKind<F extends readonly boolean[], T>(create: (...flags: F) => T): (...flags: F) => T {
   const variants: T[] = [];

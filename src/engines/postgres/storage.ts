@@ -61,7 +61,9 @@ function operationsOf(context: Context) {
   };
 }
 
-/** The Storage port: each operation becomes items for the batcher. What their statements do is in the operations' files. */
+/**
+ * The Storage port: each operation becomes items for the batcher. What their statements do is in the operations' files.
+ */
 export class PostgresStorage implements Storage {
   readonly capabilities = ALL_CAPABILITIES;
   readonly undoesLostTakes = false;
@@ -207,8 +209,8 @@ export class PostgresStorage implements Storage {
   }
 
   /**
-   * One step: 10,000 deliveries or 8 MiB, of which each statement has an equal share. A delivery must not slip from one state into another
-   * between two statements, so what was released in the meantime is looked for once more.
+   * One step: 10,000 deliveries or 8 MiB, of which each statement has an equal share. A delivery must not slip from one
+   * state into another between two statements, so what was released in the meantime is looked for once more.
    */
   async purge(key: QueueKey, states: readonly DeliveryState[] = DELIVERY_STATES): Promise<PurgeStep> {
     const queue = this.#context.registry.queue(key);

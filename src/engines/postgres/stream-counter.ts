@@ -10,9 +10,9 @@ import type { RegisteredQueue } from './registry.ts';
 const NO_REPLY = new ConnectionLost('No reply in time.');
 
 /**
- * Counts streams on the auxiliary connection, one at a time: a count may take half a second, for which neither a call about elements
- * nor the other work of that connection should wait more than once. Callers list a whole namespace at once; those for whom that
- * takes too long fail alone.
+ * Counts streams on the auxiliary connection, one at a time: a count may take half a second, for which neither a call
+ * about elements nor the other work of that connection should wait more than once. Callers list a whole namespace at
+ * once; those for whom that takes too long fail alone.
  */
 export class StreamCounter {
   readonly #side: Side;

@@ -20,8 +20,8 @@ const PROBE_EVERY_MS = 250;
 /** Pages that a probe from the start may read before a watermark is worth its inexactness: about half a millisecond. */
 const CHEAP_PAGES = 64;
 /**
- * How far a watermark stays behind the start of the oldest pending batch, for clocks that are read at different moments. What
- * a slow batch stores is due before what others stored and committed while it ran.
+ * How far a watermark stays behind the start of the oldest pending batch, for clocks that are read at different
+ * moments. What a slow batch stores is due before what others stored and committed while it ran.
  */
 const MARGIN_MS = 100;
 
@@ -34,7 +34,8 @@ const MARGIN_MS = 100;
  * if a probe from the front turns out to be slow, takes begin at the first delivery that it found.
  *
  * What can appear before the watermark: what this node does itself (inserts, undone takes, expired leases) lowers the
- * watermark at once, and a probe that was pending raises it no higher; what another node does is found by the next full probe.
+ * watermark at once, and a probe that was pending raises it no higher; what another node does is found by the next full
+ * probe.
  */
 export class Watermark {
   #place: Place = START;
@@ -191,9 +192,9 @@ const PROBE: Statement = {
 };
 
 /**
- * The start of the oldest pending batch of any node, or of this statement. It is sent before the probe: what the probe does
- * not see is of a transaction that began earlier and is listed here, or of one that began later. The second column tells whether
- * transactions of some node are hidden: it has another user, or the server does not track activities.
+ * The start of the oldest pending batch of any node, or of this statement. It is sent before the probe: what the probe
+ * does not see is of a transaction that began earlier and is listed here, or of one that began later. The second column
+ * tells whether transactions of some node are hidden: it has another user, or the server does not track activities.
  */
 const OLDEST_BATCH: Statement = {
   name: 'oldest batch',
@@ -207,7 +208,10 @@ const MAX_BATCH_MS = 5000;
 /** At once. Others wait for their turn, the one that has waited longest first. */
 const MAX_PROBES = 2;
 
-/** Keeps the watermarks of busy subscriptions by reading, on the auxiliary connection, where their waiting deliveries begin. */
+/**
+ * Keeps the watermarks of busy subscriptions by reading, on the auxiliary connection, where their waiting deliveries
+ * begin.
+ */
 export class Prober {
   readonly #side: Side;
   readonly #clock: Clock;
@@ -229,7 +233,9 @@ export class Prober {
     this.#probeNext();
   }
 
-  /** A read was slow or timed out, perhaps because it began at the front: worth a probe even if this node takes nothing. */
+  /**
+   * A read was slow or timed out, perhaps because it began at the front: worth a probe even if this node takes nothing.
+   */
   asked(subscription: Subscription): void {
     this.took(subscription, TAKEN_BETWEEN_PROBES);
   }

@@ -119,8 +119,8 @@ interface BatcherContext extends RedisContext {
   /** Publishes signals of stored elements. */
   readonly signaller: RedisSignaller;
   /**
-   * What a reply says of other queues, before its calls are answered. Returns what the calls that move elements wait for,
-   * up to their deadlines. @param awaitedUntil the last of those deadlines; null: there are no such calls
+   * What a reply says of other queues, before its calls are answered. Returns what the calls that move elements wait
+   * for, up to their deadlines. @param awaitedUntil the last of those deadlines; null: there are no such calls
    */
   readonly onReply: (
     queue: QueueKey,
@@ -292,10 +292,10 @@ interface Bundle {
 }
 
 /**
- * The calls of one queue. One batch is in flight at a time, and what is called until it ends gathers for the next:
- * so calls take effect in the order in which they were made, through whatever reconnections, and batches grow
- * with the load. Reads are in the batches of the numbered calls between which they were made: only a page whose reply was
- * lost may be read after calls that were made later.
+ * The calls of one queue. One batch is in flight at a time, and what is called until it ends gathers for the next: so
+ * calls take effect in the order in which they were made, through whatever reconnections, and batches grow with the
+ * load. Reads are in the batches of the numbered calls between which they were made: only a page whose reply was lost
+ * may be read after calls that were made later.
  *
  * A batch waits for no other queue. Each call settles by its deadline, and a batch ends with the last deadline
  * of its calls, whatever it waits for: the library rejects it from then on, since a later one has a higher number.
@@ -315,8 +315,8 @@ class Batcher {
   #received: number;
   #inFlight: Batch | null = null;
   /**
-   * What the last numbered batch took for calls that had expired when its reply came, in the form of `library/session.lua`: the server
-   * undoes it with the next numbered batch. Null: nothing.
+   * What the last numbered batch took for calls that had expired when its reply came, in the form of
+   * `library/session.lua`: the server undoes it with the next numbered batch. Null: nothing.
    */
   #returned: Buffer | null = null;
   /** The server keeps what the last batch popped until the next one. */
@@ -353,7 +353,8 @@ class Batcher {
     if (this.#inFlight !== null) return;
     const calls = this.#gather();
     if (calls.length > 0) this.#send(calls);
-    // Calls that only read put nothing off: while a queue is scanned, what became of a lost take must be settled all the same.
+    // Calls that only read put nothing off: while a queue is scanned, what became of a lost take must be settled all
+    // the same.
     if (areRepeatable(calls)) this.#rest();
   }
 
@@ -487,7 +488,8 @@ class Batcher {
         if (encoded === null || isLess) encoded = this.#encode(batch);
         const { keys, args } = encoded;
         const stores = batch.calls.some(({ options }) => options.stores === true);
-        // Redis rejects `run`, before anything happens, if it is out of memory; what frees memory or needs little passes then.
+        // Redis rejects `run`, before anything happens, if it is out of memory; what frees memory or needs little
+        // passes then.
         const name = stores && !mayBeDone ? run : `${run}_full`;
         return [name, keys.length, ...keys, this.#head(batch, master), ...args];
       },
@@ -586,7 +588,8 @@ class Batcher {
     // A repeated reply does not tell that the attempt whose reply was lost created the queue.
     const mayBeNew = isNew || batch.execution?.mayBeDone === true;
     if (isKnown && !isOtherRetention && !mayBeNew) return null;
-    // Also if that was done before the batch: another node may have dropped the queue, and removed the name, in between.
+    // Also if that was done before the batch: another node may have dropped the queue, and removed the name, in
+    // between.
     const naming = mayBeNew && batch.creates ? registry.declare([this.queue]) : null;
     if (!isKnown) this.#tidyLater();
     return Promise.all([naming, this.#registerDues(batch)]).then(
@@ -596,8 +599,9 @@ class Batcher {
   }
 
   /**
-   * A reply that cannot be decoded counts as not received, so that the next batch of the queue makes the server undo the
-   * takes of this one: all of them. What cannot be decoded is postponed in that batch, or it would be taken again at once.
+   * A reply that cannot be decoded counts as not received, so that the next batch of the queue makes the server undo
+   * the takes of this one: all of them. What cannot be decoded is postponed in that batch, or it would be taken again
+   * at once.
    */
   #undoUndecodable(batch: Batch, error: unknown): void {
     const elements = error instanceof UndecodableElements ? error.elements : [];
@@ -643,8 +647,8 @@ class Batcher {
   }
 
   /**
-   * Calls from the front, as many as fit; without those that have expired. Of what is not a read, either numbered calls or
-   * repeatable ones: the reply of a relay's step has outbox entries, which a session does not keep.
+   * Calls from the front, as many as fit; without those that have expired. Of what is not a read, either numbered calls
+   * or repeatable ones: the reply of a relay's step has outbox entries, which a session does not keep.
    */
   #gather(): PendingCall[] {
     const calls: PendingCall[] = [];
@@ -672,8 +676,8 @@ class Batcher {
   }
 
   /**
-   * Nothing that changes the queue waits. A batch without effect of its own makes the server undo what it never replied, or
-   * finish what it popped; then the batcher is forgotten. The session that remains is removed by a sweep.
+   * Nothing that changes the queue waits. A batch without effect of its own makes the server undo what it never
+   * replied, or finish what it popped; then the batcher is forgotten. The session that remains is removed by a sweep.
    */
   #rest(): void {
     if (this.#cancelTimer !== null) return;
@@ -888,8 +892,8 @@ function readElements(elements: Reply | undefined): readonly (Buffer | null)[] {
 }
 
 /**
- * What begins a long array in MessagePack, and how long the beginning is; false; and what begins a string, and of how many bytes its
- * length is. A string of up to 31 bytes has its length in the first byte.
+ * What begins a long array in MessagePack, and how long the beginning is; false; and what begins a string, and of how
+ * many bytes its length is. A string of up to 31 bytes has its length in the first byte.
  */
 const ARRAY_HEADS: ReadonlyMap<number, number> = new Map([
   [0xdc, 3],

@@ -30,8 +30,9 @@ export class RedisSignaller implements Signaller {
   }
 
   /**
-   * What publishes a message. Behind an insert on the same connection other nodes learn of it when this one does, a round trip
-   * earlier. On a cluster the channel may be another server's, which could be quicker than the one that stores.
+   * What publishes a message. Behind an insert on the same connection other nodes learn of it when this one does, a
+   * round trip earlier. On a cluster the channel may be another server's, which could be quicker than the one that
+   * stores.
    */
   command(topic: string, message: JsonValue): Command {
     const { keys, topology } = this.#context;

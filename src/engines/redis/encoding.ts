@@ -22,8 +22,8 @@ export function encodeContent(content: ElementContent): Buffer {
 }
 
 /**
- * The contents of many elements, as arguments. They are written into one buffer: a buffer for each, which the command then copied,
- * took a third of the node's processor time for an insert of 64 elements.
+ * The contents of many elements, as arguments. They are written into one buffer: a buffer for each, which the command
+ * then copied, took a third of the node's processor time for an insert of 64 elements.
  */
 export function encodeContents(elements: readonly ElementContent[]): EncodedArgs {
   const heads: Buffer[] = [];
@@ -45,7 +45,10 @@ export function encodeContents(elements: readonly ElementContent[]): EncodedArgs
   return new EncodedArgs(elements.length, target.subarray(0, at));
 }
 
-/** The content type of the last element without encoding and headers, and its head: elements that arrive together mostly have the same. */
+/**
+ * The content type of the last element without encoding and headers, and its head: elements that arrive together mostly
+ * have the same.
+ */
 let lastHead = { type: null as string | null, bytes: newHead(NOTHING, 0, NOTHING) };
 
 /** What is in front of the body. */

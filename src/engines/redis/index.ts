@@ -9,7 +9,8 @@
 //   definitions, stats, channels: the other ports
 //   settings, policies, keys, encoding: what the URL and the namespaces say; names of keys; elements and ids as bytes
 //   library.ts      joins library/*.lua to the text that servers load; context.ts: what all of these use
-// A take: RedisStorage.take → Batchers.call → Executor.execute → Master.execute → RedisConnection.send → `take` in library/take.lua
+// A take: RedisStorage.take → Batchers.call → Executor.execute → Master.execute → RedisConnection.send → `take` in
+// library/take.lua
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
 import {

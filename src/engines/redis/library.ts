@@ -1,7 +1,10 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 
-/** In the order in which they are loaded: one uses what those before it define. Each is a block, see `library/shared.lua`. */
+/**
+ * In the order in which they are loaded: one uses what those before it define. Each is a block, see
+ * `library/shared.lua`.
+ */
 const FILES = [
   'queue',
   'groups',
@@ -18,8 +21,8 @@ const FILES = [
 ] as const;
 
 /**
- * The functions that run inside Redis (`library/*.lua`), as one library. Its name has a digest of the text, so
- * each version has its own functions. The records that they write may differ: nodes of two versions must not serve at the
+ * The functions that run inside Redis (`library/*.lua`), as one library. Its name has a digest of the text, so each
+ * version has its own functions. The records that they write may differ: nodes of two versions must not serve at the
  * same time (`docs/engines/redis.md`, Upgrading).
  *
  * A library rather than scripts: a script creates all its Lua functions at every call, which costs about

@@ -38,8 +38,8 @@ import type { Registry, Sweeper } from './registry.ts';
 const NOTHING = { deliveries: [], nextDueAt: null, next: null };
 
 /**
- * The Storage port on plain lists: the fastest, for elements that are due at once and popped. Calls are never sent twice,
- * so an insert or a pop without a reply is `outcome-unknown`; what such a pop took is lost.
+ * The Storage port on plain lists: the fastest, for elements that are due at once and popped. Calls are never sent
+ * twice, so an insert or a pop without a reply is `outcome-unknown`; what such a pop took is lost.
  */
 export class ListStorage implements Storage {
   readonly capabilities: StorageCapabilities = {
@@ -153,8 +153,8 @@ export class ListStorage implements Storage {
   }
 
   /**
-   * What nobody can be given goes to the left end, so that it keeps nothing else from being popped. What another pop took with it
-   * is not lost if that fails. Returns whether it is done.
+   * What nobody can be given goes to the left end, so that it keeps nothing else from being popped. What another pop
+   * took with it is not lost if that fails. Returns whether it is done.
    */
   async #putBehind(queue: QueueKey, found: readonly Damaged[], deadlineAt: number): Promise<boolean> {
     const text = queueText(queue);

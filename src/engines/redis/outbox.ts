@@ -35,9 +35,10 @@ const ACKNOWLEDGE = single<{ readonly to: string; readonly mark: Buffer }, undef
 );
 
 /**
- * Brings the outbox entries of queues to the queues that they are for: see `library/outbox.lua`. A relay for each source
- * and destination applies the oldest entries at the destination and has the source delete them; the reply to that has
- * those that follow. Whatever breaks in between, what remains is done by a later attempt, of this node or of one that sweeps.
+ * Brings the outbox entries of queues to the queues that they are for: see `library/outbox.lua`. A relay for each
+ * source and destination applies the oldest entries at the destination and has the source delete them; the reply to
+ * that has those that follow. Whatever breaks in between, what remains is done by a later attempt, of this node or of
+ * one that sweeps.
  *
  * Each step is a call of its own of the queue that it concerns. No batch waits for one, so queues that send to
  * each other cannot block each other; only callers wait, up to their deadlines.
@@ -61,8 +62,8 @@ export class Outbox {
   }
 
   /**
-   * Relays the entries that a reply has or announces. Resolves when those that its outbox holds by now are applied; null:
-   * there are none, or nobody waits.
+   * Relays the entries that a reply has or announces. Resolves when those that its outbox holds by now are applied;
+   * null: there are none, or nobody waits.
    * @param awaitedUntil when those who wait for that stop, by the monotonic clock; null: nobody waits
    */
   onReply(

@@ -35,7 +35,9 @@ export class Policies {
     return this.#namespaces.rulesOf(ns).some(({ deadLetter }) => deadLetter?.queue === name);
   }
 
-  /** The policy as `library/queue.lua` reads it: a queue's options by default, and what dead letters need in addition. */
+  /**
+   * The policy as `library/queue.lua` reads it: a queue's options by default, and what dead letters need in addition.
+   */
   encode(queue: QueueKey): string {
     const { deadLetter, retryDelay } = this.#namespaces.defaultsOf(queue);
     return JSON.stringify({

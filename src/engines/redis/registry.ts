@@ -46,7 +46,10 @@ const SURELY_KNOWN_MS = 12 * USE_NOTED_MS;
 const CLOCKS_MS = 60_000;
 /** If there are more queues than this, all are forgotten. */
 const MAX_REMEMBERED = 100_000;
-/** A drop dates the last use back by this, so that a use within the same millisecond differs from it, and keeps the name. */
+/**
+ * A drop dates the last use back by this, so that a use within the same millisecond differs from it, and keeps the
+ * name.
+ */
 const DROP_MARK_MS = 0.5;
 /** Queues whose usage is asked for in one go. */
 const QUEUES_AT_ONCE = 200;
@@ -56,8 +59,8 @@ const COUNTED = [
   ['[l', '(m'],
 ] as const;
 /**
- * Redis measures up to this many fields, members or nodes of a key, which takes it 3 ms at most. It takes the rest of a larger
- * key to be of the same size: measuring all of a million takes half a second, in which it serves nothing else.
+ * Redis measures up to this many fields, members or nodes of a key, which takes it 3 ms at most. It takes the rest of a
+ * larger key to be of the same size: measuring all of a million takes half a second, in which it serves nothing else.
  */
 const SAMPLES = 10_000;
 
@@ -113,7 +116,10 @@ export class Registry {
     return this.#isWithin(this.#declared.get(queueText(queue)), SURELY_KNOWN_MS);
   }
 
-  /** A server was restarted or replaced, so what it was given last may be lost: nothing is relied on that was written before. */
+  /**
+   * A server was restarted or replaced, so what it was given last may be lost: nothing is relied on that was written
+   * before.
+   */
   noteLoss(): void {
     for (const map of this.#written) map.clear();
   }
@@ -194,8 +200,8 @@ export class Registry {
   }
 
   /**
-   * Deletes what is stored of a queue that holds no delivery, and then its name, unless it was used since: who stores something
-   * finds it new, and makes its name known again. @throws ExecutionError
+   * Deletes what is stored of a queue that holds no delivery, and then its name, unless it was used since: who stores
+   * something finds it new, and makes its name known again. @throws ExecutionError
    */
   async drop(queue: QueueKey): Promise<boolean> {
     const { ns, name } = queue;
@@ -295,7 +301,10 @@ export class Registry {
     return this.#add('tidy', queue, [at]);
   }
 
-  /** Up to `limit` entries between two moments, the earliest first, without the first `skipped`. @throws ExecutionError */
+  /**
+   * Up to `limit` entries between two moments, the earliest first, without the first `skipped`.
+   * @throws ExecutionError
+   */
   async entries(
     list: SweepList,
     from: string | number,
@@ -354,7 +363,9 @@ const NEEDED_MS = HOUR_MS;
 const REST_MS = 600_000;
 const NAMES_AT_ONCE = 200;
 
-/** Ends leases and does the housekeeping for all queues of the engine, by the registry's lists; forgets unused queues. */
+/**
+ * Ends leases and does the housekeeping for all queues of the engine, by the registry's lists; forgets unused queues.
+ */
 export class Sweeper {
   readonly #context: RedisContext;
   readonly #batchers: Batchers;
@@ -421,8 +432,9 @@ export class Sweeper {
   }
 
   /**
-   * Engines with other namespaces may share the server and the prefix: those of a node with an older configuration, or of another
-   * URL. Without the policy of a namespace, a sweep would return to its queue, or remove, what should become a dead letter.
+   * Engines with other namespaces may share the server and the prefix: those of a node with an older configuration, or
+   * of another URL. Without the policy of a namespace, a sweep would return to its queue, or remove, what should become
+   * a dead letter.
    */
   #isOwn({ queue }: Entry): boolean {
     return this.#namespaces.has(queue.ns);
@@ -488,13 +500,14 @@ export class Sweeper {
   }
 
   /**
-   * Forgets queues that are no longer needed, with their statistics: names must not pile up. One step, if it is time for one.
-   * Never rejects: an unavailable server is asked again at the next.
+   * Forgets queues that are no longer needed, with their statistics: names must not pile up. One step, if it is time
+   * for one. Never rejects: an unavailable server is asked again at the next.
    *
-   * The name and the queue may be on two servers, and other nodes insert at any moment. A node inserts only within twelve
-   * hours of a moment at which it made the name known, or noted its use (`Registry.isDeclared`). So what comes to a queue
-   * that was unused for a day either came before it was checked, and then the queue is not empty; or its use was noted
-   * since, and then the name stays. Whatever breaks between two steps, no element is in a queue without a name.
+   * The name and the queue may be on two servers, and other nodes insert at any moment. A node inserts only within
+   * twelve hours of a moment at which it made the name known, or noted its use (`Registry.isDeclared`). So what comes
+   * to a queue that was unused for a day either came before it was checked, and then the queue is not empty; or its use
+   * was noted since, and then the name stays. Whatever breaks between two steps, no element is in a queue without a
+   * name.
    */
   async forgetUnused(): Promise<void> {
     const now = this.#registry.now();

@@ -162,7 +162,10 @@ export class RedisStorage implements Storage {
     });
   }
 
-  /** Each item is atomic; up to {@link SETTLE_STEP} of one queue are one call. If some calls fail, all is `outcome-unknown`. */
+  /**
+   * Each item is atomic; up to {@link SETTLE_STEP} of one queue are one call. If some calls fail, all is
+   * `outcome-unknown`.
+   */
   async settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
     if (items.length === 0) return [];
     const deadlineAt = this.#batchers.deadline(leftMs);
@@ -304,8 +307,8 @@ export class RedisStorage implements Storage {
   }
 
   /**
-   * Groups that are not the default ones must fit before anything is finished: an outbox entry cannot be rejected when it
-   * arrives. Exchanges name none, and so nothing is asked for here. Null: nothing to do.
+   * Groups that are not the default ones must fit before anything is finished: an outbox entry cannot be rejected when
+   * it arrives. Exchanges name none, and so nothing is asked for here. Null: nothing to do.
    * @throws QuaysideError `too-many-groups`
    */
   #makeRoom(items: readonly SettleItem[], deadlineAt: number): Promise<unknown> | null {
@@ -742,7 +745,10 @@ function eachHolder({ holders, count }: TakeCall): Buffer[] {
   });
 }
 
-/** Calls of the same group, lease and owner, one after the other: the first gets the first. Those with ids or `maxBytes` are alone. */
+/**
+ * Calls of the same group, lease and owner, one after the other: the first gets the first. Those with ids or `maxBytes`
+ * are alone.
+ */
 const TAKE: Verb<TakeCall, TakeResult> = {
   name: 'take',
   encode(calls) {
@@ -915,8 +921,8 @@ const STATES: Readonly<Record<string, DeliveryState>> = Object.fromEntries(
   DELIVERY_STATES.map((state) => [STATE_CODES[state], state]),
 );
 /**
- * A state(1) maturity(6) tries(4) lease end(6) seq(6) body length(6) reserved at(6) length of the reason(2) length of the
- * holder(2).
+ * A state(1) maturity(6) tries(4) lease end(6) seq(6) body length(6) reserved at(6) length of the reason(2) length of
+ * the holder(2).
  */
 const SCANNED_BYTES = 39;
 const GID_BYTES = 2;

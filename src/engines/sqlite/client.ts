@@ -144,7 +144,10 @@ export class WorkerClient {
   readonly #waiting: OutgoingBatch[] = [];
   readonly #inFlight: OutgoingBatch[] = [];
   #inFlightBytes = 0;
-  /** Calls of `run` and `inSteps` that are in flight, for which `close` waits in addition to the calls that were made before it. */
+  /**
+   * Calls of `run` and `inSteps` that are in flight, for which `close` waits in addition to the calls that were made
+   * before it.
+   */
   #unattended = 0;
   readonly #failed = Promise.withResolvers<Error>();
   readonly #exited = Promise.withResolvers<void>();
@@ -212,7 +215,8 @@ export class WorkerClient {
 
   /**
    * Calls an operation of the worker. Rejects with a QuaysideError.
-   * @param write returns the arguments; bodies are added to the batch's. What it throws is thrown here, and no call made
+   * @param write returns the arguments; bodies are added to the batch's. What it throws is thrown here, and no call
+   * made
    * @param read makes the result for the caller
    * @param onLate receives the result if it comes after the call's deadline
    * @param leftMs until that
@@ -293,7 +297,9 @@ export class WorkerClient {
     this.#waiting.splice(this.#waiting.indexOf(batch), 1);
   };
 
-  /** Copies the database, as it is when it is done, into a new file. Returns its bytes. Rejects with a QuaysideError. */
+  /**
+   * Copies the database, as it is when it is done, into a new file. Returns its bytes. Rejects with a QuaysideError.
+   */
   backUp(file: string): Promise<number> {
     const error = this.#down ?? (this.#isOpen ? null : this.#unavailable('is not open'));
     if (error !== null) return Promise.reject(error);
@@ -312,7 +318,8 @@ export class WorkerClient {
   async close(): Promise<void> {
     this.#isClosing = true;
     await this.#opening?.catch(() => {});
-    // Calls keep their order, so once this one has its reply all before it have theirs. One of these may have been late.
+    // Calls keep their order, so once this one has its reply all before it have theirs. One of these may have been
+    // late.
     while (this.#isOpen && this.#down === null) {
       await this.call('ping', () => [], nothing, null, NO_DEADLINE).catch(nothing);
       if (this.#unattended === 0) break;

@@ -45,8 +45,8 @@ interface StoreThread {
 export type StartThread = (data: WorkerData) => StoreThread;
 
 /**
- * What serves the file in place of the engine's own thread: given as the setting `testThread`, which the server never sets.
- * It runs in the thread of the test, or in one that fails where the test asks for it.
+ * What serves the file in place of the engine's own thread: given as the setting `testThread`, which the server never
+ * sets. It runs in the thread of the test, or in one that fails where the test asks for it.
  */
 export class TestThread {
   readonly start: StartThread;

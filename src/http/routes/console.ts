@@ -19,9 +19,9 @@ import { isoTime } from '../written-elements.ts';
 import { checkNoToken } from './tokens.ts';
 
 /**
- * The headers of the console's pages. Their policy allows what the pages are made of and nothing else: no script or style
- * from elsewhere or inside the page, no markup from text, no frame around them. Bodies of elements that are images are shown
- * from memory (`blob:`).
+ * The headers of the console's pages. Their policy allows what the pages are made of and nothing else: no script or
+ * style from elsewhere or inside the page, no markup from text, no frame around them. Bodies of elements that are
+ * images are shown from memory (`blob:`).
  */
 const PAGE: readonly string[] = [
   'content-security-policy',
@@ -466,8 +466,8 @@ const OTHER_TYPE = 'application/octet-stream';
 const compress = promisify(gzip);
 
 /**
- * The built pages of the console, read and compressed at their first use: a server whose console nobody opens starts without
- * them. Requests look names up in what was read, so that no path is ever made of one.
+ * The built pages of the console, read and compressed at their first use: a server whose console nobody opens starts
+ * without them. Requests look names up in what was read, so that no path is ever made of one.
  */
 class ConsoleFiles {
   readonly #folder: string;

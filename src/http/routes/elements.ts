@@ -87,8 +87,8 @@ const SLICE_ELEMENTS = 500;
 const SLICE_BYTES = 262_144;
 
 /**
- * The largest body of a settlement of many: enough for 10,000 items with a token, a group and a short reason each. JSON is parsed in one go,
- * and 4 MiB of it take up to 60 ms.
+ * The largest body of a settlement of many: enough for 10,000 items with a token, a group and a short reason each. JSON
+ * is parsed in one go, and 4 MiB of it take up to 60 ms.
  */
 const MAX_SETTLE_BYTES = 4_194_304;
 
@@ -612,9 +612,9 @@ const MEMBERS: Readonly<Record<BatchAction, readonly string[]>> = {
 };
 
 /**
- * Reads the body of a settlement of many, in its order: `{"commit": […], "rollback": […], "release": […], "extend": […],
- * "bury": […]}`, of items `{"id", "token", "group", "delay", "lease", "reason"}`, or ids. What is not of this shape is an error. What is, but names nothing
- * that can be there, such as an id with a space, is one item's outcome.
+ * Reads the body of a settlement of many, in its order: `{"commit": […], "rollback": […], "release": […], "extend":
+ * […], "bury": […]}`, of items `{"id", "token", "group", "delay", "lease", "reason"}`, or ids. What is not of this
+ * shape is an error. What is, but names nothing that can be there, such as an id with a space, is one item's outcome.
  * @param owner who settles
  * @throws QuaysideError `invalid-parameter` with the path; `body-too-large`; `not-supported`
  */

@@ -73,7 +73,9 @@ export const eventRoutes: readonly Route[] = [
   }),
 ];
 
-/** A response of server-sent events: what one subscriber is sent, until the client disconnects or the subscription ends. */
+/**
+ * A response of server-sent events: what one subscriber is sent, until the client disconnects or the subscription ends.
+ */
 class EventStream implements EventSink {
   readonly #call: HttpCall;
   #subscription: EventSubscription | null = null;

@@ -127,8 +127,8 @@ const ExchangeTrial = namedObject('ExchangeTrial', {
   selector_ms: Type.Number(),
 });
 
-// The bodies that are sent. The code that checks them checks more than a schema could, so these are shown and not enforced.
-// They have no `default`: generators of types would take such a member for one that is always there.
+// The bodies that are sent. The code that checks them checks more than a schema could, so these are shown and not
+// enforced. They have no `default`: generators of types would take such a member for one that is always there.
 
 const Name = Type.String({ minLength: 1, description: '1 to 255 bytes of UTF-8 without control characters' });
 const QueueName = { ns: Name, queue: Name };

@@ -101,8 +101,8 @@ async function* linesOf(call: HttpCall, group: string | null): AsyncGenerator<st
 }
 
 /**
- * What was stored before a line that is wrong stays: the error has the number, and a repetition skips it. So the import is
- * logged although it failed.
+ * What was stored before a line that is wrong stays: the error has the number, and a repetition skips it. So the import
+ * is logged although it failed.
  */
 async function importLines(call: HttpCall): Promise<void> {
   const queueImport = new QueueImport(call.queue, call.user.name);

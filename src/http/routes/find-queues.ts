@@ -73,7 +73,10 @@ const DEFAULT_PAGE = 100;
 const MAX_PAGE = 1_000;
 const MAX_OFFSET = 1_000_000;
 
-/** Queues of a namespace that are read again since they changed. The others keep what the next round of the watch will replace. */
+/**
+ * Queues of a namespace that are read again since they changed. The others keep what the next round of the watch will
+ * replace.
+ */
 const MAX_CHANGED = 500;
 
 const oneNamespace = nameOf('namespace', 'Only this namespace; not given: all that the user may read.');
@@ -185,7 +188,8 @@ class FoundQueue {
 }
 
 /**
- * All queues of namespaces. What did not change since it was read is not read again: with 10,000 queues that would be 10,000 calls of an engine.
+ * All queues of namespaces. What did not change since it was read is not read again: with 10,000 queues that would be
+ * 10,000 calls of an engine.
  * @throws QuaysideError the first one's reason, if no namespace can be read
  */
 async function readRows(
@@ -251,8 +255,8 @@ const COMPARISON = /^(>=|<=|>|<|=)?(\d{1,15}(?:\.\d{1,9})?)$/;
 const QUALIFIED = /^([a-z]+):(.*)$/is;
 
 /**
- * What a filter says: words of names, `ns:N`, `depth:>1000`, `paused`, `running`, `queue:word` for a word that is one of these.
- * All must hold. Letter case does not matter.
+ * What a filter says: words of names, `ns:N`, `depth:>1000`, `paused`, `running`, `queue:word` for a word that is one
+ * of these. All must hold. Letter case does not matter.
  * @throws QuaysideError `invalid-parameter`
  */
 function readQueueFilter(name: string, text: string): QueueFilter {

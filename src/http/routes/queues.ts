@@ -188,7 +188,10 @@ function replaceable({ head: { ifMatch } }: HttpCall): ReadonlySet<string> | nul
   return ifMatch === null ? null : readVersions(ifMatch);
 }
 
-/** What a queue is, how it is controlled, who waits for it, and the options that it has over those of the configuration (docs/guides/policies.md). */
+/**
+ * What a queue is, how it is controlled, who waits for it, and the options that it has over those of the configuration
+ * (docs/guides/policies.md).
+ */
 export const queueRoutes: readonly Route[] = [
   route({
     id: 'queueStatus',

@@ -395,7 +395,9 @@ class Take implements Sink {
   readonly #call: HttpCall;
   /** Null: one element, byte for byte. */
   readonly #format: ManyFormat | null;
-  /** Where it waits if that is one queue, and as whom; it may have been answered already, and leaving twice is harmless. */
+  /**
+   * Where it waits if that is one queue, and as whom; it may have been answered already, and leaving twice is harmless.
+   */
   #queue: Queue | null = null;
   #consumer: Consumer | null = null;
   #joint: JointTake | null = null;
@@ -442,8 +444,8 @@ class Take implements Sink {
       return;
     }
     const { extra } = reason.details;
-    // A call that gave no tid is given one, by which another request can cancel it; few clients use that, so it is made here. One that waits in
-    // several queues brings its own. The path of a call need not name a namespace.
+    // A call that gave no tid is given one, by which another request can cancel it; few clients use that, so it is made
+    // here. One that waits in several queues brings its own. The path of a call need not name a namespace.
     const tid = extra?.tid ?? this.#queue?.namespace.makeTid();
     this.#call.fail(reason.with({ extra: { ...extra, tid } }));
   }
@@ -474,8 +476,9 @@ class Take implements Sink {
     const { socket } = request;
     front.waitingCalls.add(this);
     const forget = onInputEnd(socket, () => {
-      // Once it has elements, a client that half-closed still reads: only the connection's end undoes that. A long response is made in
-      // several turns before its first byte is written, and would be written although its elements went back.
+      // Once it has elements, a client that half-closed still reads: only the connection's end undoes that. A long
+      // response is made in several turns before its first byte is written, and would be written although its elements
+      // went back.
       if (this.#unsent.length > 0 || response.headersSent || this.#call.isGone) return;
       this.#abandon();
       this.#call.front.respondInTurn(() => {
@@ -571,8 +574,8 @@ function qualityOf(accept: string, type: string): number {
 }
 
 /**
- * Parameters that are the members of a JSON object: numbers, strings or booleans as their schemas say. One that is null, like one
- * that is not there, is not given.
+ * Parameters that are the members of a JSON object: numbers, strings or booleans as their schemas say. One that is
+ * null, like one that is not there, is not given.
  * @throws QuaysideError `invalid-parameter` or `invalid-name`, as for a query
  */
 function readMembers<Q extends object>(parameters: Parameters<Q>, members: Members): Q {

@@ -200,8 +200,8 @@ function cpuMs(): number {
 }
 
 /**
- * The VMs kept alive between calls. If there are too many, or if they have too much linear memory, the least recently used are
- * closed. A VM never shrinks: one that had a large payload once may hold twenty times as much as at its start.
+ * The VMs kept alive between calls. If there are too many, or if they have too much linear memory, the least recently
+ * used are closed. A VM never shrinks: one that had a large payload once may hold twenty times as much as at its start.
  */
 export class VmCache {
   readonly #limits: Pick<SandboxLimits, 'liveVms' | 'liveBytes'>;
@@ -238,8 +238,8 @@ export class VmCache {
 }
 
 /**
- * The worker's side of one call: passes bodies to the VM when a selector uses them, takes what selectors wrote, and checks it as
- * an insert would. Nothing in here throws: an error of a selector is returned as a string.
+ * The worker's side of one call: passes bodies to the VM when a selector uses them, takes what selectors wrote, and
+ * checks it as an insert would. Nothing in here throws: an error of a selector is returned as a string.
  */
 export class SelectorCall implements GuestHost {
   /** In the order in which the selectors ran, so ascending. */
@@ -314,8 +314,8 @@ export class SelectorCall implements GuestHost {
   }
 
   /**
-   * Whether payloads, not selectors, used up the time of this call: one is still being converted, or converting them took
-   * longer than what their sizes add to the limit, and longer than half of `callMs`.
+   * Whether payloads, not selectors, used up the time of this call: one is still being converted, or converting them
+   * took longer than what their sizes add to the limit, and longer than half of `callMs`.
    */
   get isPayloadToBlame(): boolean {
     if (this.#convertingSince !== null) return true;
@@ -349,7 +349,10 @@ export class SelectorCall implements GuestHost {
     return joined;
   }
 
-  /** Headers as they are stored; a string is an error. Text is stored in UTF-8, and what a selector did not change as it was. */
+  /**
+   * Headers as they are stored; a string is an error. Text is stored in UTF-8, and what a selector did not change as it
+   * was.
+   */
   #readHeaders(element: number, json: string): readonly string[] | string {
     const flat: unknown = JSON.parse(json);
     if (!Array.isArray(flat) || !flat.every((part) => typeof part === 'string'))
@@ -409,7 +412,9 @@ export class SelectorCall implements GuestHost {
   }
 }
 
-/** Rejects bytes that are not UTF-8 rather than replace them: a body that a selector did not change must stay as it is. */
+/**
+ * Rejects bytes that are not UTF-8 rather than replace them: a body that a selector did not change must stay as it is.
+ */
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 /** The body as `GuestHost.payload` returns it. */
@@ -433,8 +438,8 @@ function showBody(body: Uint8Array, kind: PayloadKind): string | Uint8Array {
 }
 
 /**
- * JSON is passed to the VM as this engine serialises it: the VM then serialises an unchanged value to the same string, and one
- * comparison shows that nothing was changed. The stored bytes stay as the producer sent them.
+ * JSON is passed to the VM as this engine serialises it: the VM then serialises an unchanged value to the same string,
+ * and one comparison shows that nothing was changed. The stored bytes stay as the producer sent them.
  */
 function showJson(body: Uint8Array): string {
   try {
@@ -460,8 +465,8 @@ function writeBody(payload: string | Uint8Array, kind: PayloadKind): Uint8Array 
 const NO_BODIES = new Uint8Array(0);
 
 /**
- * Reads the guest's answer. Every value of it is checked although the guest is our code: if a selector could ever write to the
- * VM's memory, it could forge the answer.
+ * Reads the guest's answer. Every value of it is checked although the guest is our code: if a selector could ever write
+ * to the VM's memory, it could forge the answer.
  * @throws Error if it is not as the guest writes it
  */
 export function readAnswer(json: string, elements: number, destinations: number, call: SelectorCall): Called {
@@ -509,9 +514,9 @@ function malformed(part: string): Error {
 }
 
 /**
- * How long the running step may still take. It counts the thread's processor time, so that a harmless selector does not overrun
- * on a busy machine; the watchdog on the main thread bounds the wall time. The wall clock is read first, since that costs a
- * third of reading the processor time, of which no more can have passed.
+ * How long the running step may still take. It counts the thread's processor time, so that a harmless selector does not
+ * overrun on a busy machine; the watchdog on the main thread bounds the wall time. The wall clock is read first, since
+ * that costs a third of reading the processor time, of which no more can have passed.
  */
 export class Deadline {
   #budgetMs = 0;
@@ -606,7 +611,10 @@ export class SelectorVm {
   #host: GuestHost | null = null;
   /** What a callback threw while the VM ran; `evaluate` throws it. */
   #callbackError: Error | null = null;
-  /** The last value that a callback returned to the VM. The library copies the handle, and this one is still to be disposed. */
+  /**
+   * The last value that a callback returned to the VM. The library copies the handle, and this one is still to be
+   * disposed.
+   */
   #given: JSValueHandle;
 
   static async restore(
@@ -766,8 +774,8 @@ export class SelectorVm {
 }
 
 /**
- * A string from the guest. If there is no memory for a copy, the library returns `<null>`, and no string of the guest begins
- * like that.
+ * A string from the guest. If there is no memory for a copy, the library returns `<null>`, and no string of the guest
+ * begins like that.
  */
 function readText(handle: JSValueHandle): string {
   const text = handle.toString();

@@ -169,10 +169,11 @@ function isNode(value: unknown): value is AnyNode {
  * Whether a selector can change nothing but its own variables, if all that it finds in the message is data. Then the VM
  * need not write the payload out to see whether it changed, which is two thirds of what reading it costs.
  *
- * The proof: of the syntax, only what reads, compares and builds new values is accepted. A call is accepted if its function is a
- * literal, or is found under a name that in data, in the VM's frozen built-ins, and in what the selector may bind or build,
- * belongs only to functions that change nothing. A function is called back only if it is a literal, and so proven itself. If
- * another selector, which may leave functions of its own in a message, ran before, `guest.ts` does not rely on this.
+ * The proof: of the syntax, only what reads, compares and builds new values is accepted. A call is accepted if its
+ * function is a literal, or is found under a name that in data, in the VM's frozen built-ins, and in what the selector
+ * may bind or build, belongs only to functions that change nothing. A function is called back only if it is a literal,
+ * and so proven itself. If another selector, which may leave functions of its own in a message, ran before, `guest.ts`
+ * does not rely on this.
  */
 function isPure(node: AnyNode | null | undefined): boolean {
   if (node === null || node === undefined) return true;

@@ -20,7 +20,7 @@ import { spawnOwned } from '../../support/owned-process.ts';
 //   settle accepted|rejected|released|modified            the last message that came
 //   send-value <address> text|number|flag|list|map        a body of that type -> the outcome
 //   next-value                                            -> the type of the body, if it is the same
-//   drain <address> <credit>                              -> how many came before the end of the drain; they are accepted
+//   drain <address> <credit>                              -> how many came before the drain ended; they are accepted
 
 const INSTALL = fileURLToPath(new URL('../../../scripts/debian-packages.sh', import.meta.url));
 

@@ -1,5 +1,5 @@
-// Uses the client library as it is installed, and prints what it saw. `runtimes.test.ts` runs it in Node, Deno and Bun; so it needs
-// nothing but what these have in common. Arguments: the server's address, user and password, and
+// Uses the client library as it is installed, and prints what it saw. `runtimes.test.ts` runs it in Node, Deno and Bun;
+// so it needs nothing but what these have in common. Arguments: the server's address, user and password, and
 // an address where nobody listens.
 import { Bury, LeaseLostError, Quayside, RetryLater, Worker } from 'quayside/client';
 

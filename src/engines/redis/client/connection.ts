@@ -62,7 +62,9 @@ export interface ConnectionOptions {
 
 /** How long a server may be silent during a connect. */
 export const CONNECT_MS = 2_000;
-/** At a start no call waits, and a node that cannot connect ends: a busy server has more time if no other can be tried. */
+/**
+ * At a start no call waits, and a node that cannot connect ends: a busy server has more time if no other can be tried.
+ */
 export const START_CONNECT_MS = 10_000;
 const FIRST_RETRY_MS = 50;
 const MAX_RETRY_MS = 1_000;
@@ -159,8 +161,8 @@ export class RedisConnection {
   }
 
   /**
-   * Resolves with how many replicas have all that was sent on this connection. One `WAIT` at a time: behind it the server
-   * executes nothing of this connection, so with a replica that stalls, one for each turn would pile up.
+   * Resolves with how many replicas have all that was sent on this connection. One `WAIT` at a time: behind it the
+   * server executes nothing of this connection, so with a replica that stalls, one for each turn would pile up.
    * @throws ReplyError, CommandLost
    */
   replicated(): Promise<Reply> {
@@ -364,8 +366,8 @@ function connectorOf(open: () => Promise<Socket>): new () => AbstractConnector {
 }
 
 /**
- * A call of a function, whose many arguments are encoded in one pass. ioredis makes a list of three texts or buffers of each
- * and copies that, which took a seventh of the processor time of an insert.
+ * A call of a function, whose many arguments are encoded in one pass. ioredis makes a list of three texts or buffers of
+ * each and copies that, which took a seventh of the processor time of an insert.
  */
 class FunctionCall extends RedisCommand {
   readonly #args: readonly Arg[];

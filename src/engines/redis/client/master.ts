@@ -344,7 +344,10 @@ async function recheckServer(connection: RedisConnection): Promise<number> {
   return replicasIn(info);
 }
 
-/** Loads our functions if they are missing. Another node may do so at the same moment. @throws ReplyError, CommandLost */
+/**
+ * Loads our functions if they are missing. Another node may do so at the same moment.
+ * @throws ReplyError, CommandLost
+ */
 async function loadLibrary(connection: RedisConnection, library: Library): Promise<void> {
   const found = await connection.send('FUNCTION', ['LIST', 'LIBRARYNAME', library.name]);
   if (Array.isArray(found) && found.length > 0) return;
@@ -396,7 +399,9 @@ function readInfo(reply: Reply): ReadonlyMap<string, string> {
   return new Map(lines.map((line) => line.split(/:(.*)/s, 2) as [string, string]));
 }
 
-/** `connected_slaves` also counts those that are being filled, such as `redis-cli --rdb`, which acknowledges nothing. */
+/**
+ * `connected_slaves` also counts those that are being filled, such as `redis-cli --rdb`, which acknowledges nothing.
+ */
 function replicasIn(info: ReadonlyMap<string, string>): number {
   let online = 0;
   for (const [name, value] of info) if (/^slave\d+$/.test(name) && value.includes('state=online')) online++;

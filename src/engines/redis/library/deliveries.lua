@@ -1,5 +1,5 @@
--- Changes of one delivery's state, each keeping z, the delivery record and a stream's record in step; the ends of leases
--- and of elements. A record, which a delivery has from its first reservation on:
+-- Changes of one delivery's state, each keeping z, the delivery record and a stream's record in step; the ends of
+-- leases and of elements. A record, which a delivery has from its first reservation on:
 --
 --   maturity(6) tries(4) token(16) lease end(6) owner(6) reserved or extended at(6) expires at(6) reserved at(6)
 --   length of the holder(2) holder, reason
@@ -27,8 +27,8 @@ function memberOf(gid, seq, d)
   return waitingMember(gid, d.maturity, seq, d.tries, not d.isUntouched)
 end
 
--- `text`: the record, false if there is none, or nil if it was not read yet. One that is too short is none: an error here would
--- come after the first writes of a call.
+-- `text`: the record, false if there is none, or nil if it was not read yet. One that is too short is none: an error
+-- here would come after the first writes of a call.
 function readRecord(q, gid, seq, text)
   if text == nil then text = db('HGET', q.h, 'd' .. gid .. seq) end
   if not text or #text < RECORD then return nil end
@@ -142,8 +142,8 @@ function failTry(q, gid, seq, d, maturity, token, reason, retryFrom)
   return false
 end
 
--- Ends of leases and elements are bounded in each call, as it keeps all others waiting: by their number, and by the bytes of
--- dead letters that are copied.
+-- Ends of leases and elements are bounded in each call, as it keeps all others waiting: by their number, and by the
+-- bytes of dead letters that are copied.
 local LEASES_AT_ONCE, EXPIRED_AT_ONCE = 1000, 1000
 MAX_COPIED = 16 * 1024 * 1024
 
@@ -182,8 +182,8 @@ function endLeases(q, gid)
   end
 end
 
--- The same over all groups: what goes to the dead-letter queue goes in the order in which it died. Returns whether there may
--- be more.
+-- The same over all groups: what goes to the dead-letter queue goes in the order in which it died. Returns whether
+-- there may be more.
 function endAllLeases(q)
   local ended = {}
   for _, group in ipairs(allGroups(q)) do

@@ -1,17 +1,18 @@
 -- Functions of their own, which need no session: for the registry (registry.ts), definitions and counters.
 
--- Names of queues by when they were last used, and the lists of those to sweep by when: sorted sets. Functions, as plain
--- commands would be rejected if Redis is out of memory, and then nobody could reserve.
+-- Names of queues by when they were last used, and the lists of those to sweep by when: sorted sets. Functions, as
+-- plain commands would be rejected if Redis is out of memory, and then nobody could reserve.
 --
 -- moments: keys: a sorted set; arguments: moments, each with a member.
--- use: keys: the names of a namespace; arguments: the time to go by or 0, '1' to make names known, names. Notes that those
--- that are known are used; returns how many they are.
--- unname: the same key; arguments: name, the moment of its last use, '' or a moment to note instead. Without one the name is
--- removed. Returns 1, or 0 if the queue was used since.
--- forget: keys: those of a queue (queue.lua), and others of its slot. Deletes an empty queue; returns 0 if it is not empty, or
--- was declared with options.
--- drop: the same keys. Deletes a queue that holds no delivery and no outbox entry, whatever else it remembers. With a list
--- variant's queue one key more, which makes its dedup keys void (list.lua); argument: for how long they are kept, ms.
+-- use: keys: the names of a namespace; arguments: the time to go by or 0, '1' to make names known, names. Notes that
+-- those that are known are used; returns how many they are.
+-- unname: the same key; arguments: name, the moment of its last use, '' or a moment to note instead. Without one the
+-- name is removed. Returns 1, or 0 if the queue was used since.
+-- forget: keys: those of a queue (queue.lua), and others of its slot. Deletes an empty queue; returns 0 if it is not
+-- empty, or was declared with options.
+-- drop: the same keys. Deletes a queue that holds no delivery and no outbox entry, whatever else it remembers. With a
+-- list variant's queue one key more, which makes its dedup keys void (list.lua); argument: for how long they are kept,
+-- ms.
 
 register('_moments', function(keys, args)
   return spreadCall('ZADD', keys[1], args)
@@ -36,8 +37,8 @@ register('_unname', function(keys, args)
   return 1
 end)
 
--- Deliveries, elements of streams and outbox entries keep a queue from being dropped. All other members of z are dedup keys,
--- sessions and the like, which go with it.
+-- Deliveries, elements of streams and outbox entries keep a queue from being dropped. All other members of z are dedup
+-- keys, sessions and the like, which go with it.
 register('_drop', function(keys, args)
   if db('EXISTS', keys[4]) == 1 then return 0 end
   for prefix in string.gmatch('wlabp', '.') do
@@ -100,11 +101,11 @@ register('_delete', function(keys, args)
   return 1
 end)
 
--- Counters for people to read: a hash, <counter>:<group> -> count, and what else exists of its queue: h and its list. Arguments:
--- fields and what to add to each.
+-- Counters for people to read: a hash, <counter>:<group> -> count, and what else exists of its queue: h and its list.
+-- Arguments: fields and what to add to each.
 
--- Counters are kept for so long after the last count if nothing is there of their queue: its engine is another one, or it was
--- deleted just before another node counted.
+-- Counters are kept for so long after the last count if nothing is there of their queue: its engine is another one, or
+-- it was deleted just before another node counted.
 local GONE_MS = 30 * 24 * 3600 * 1000
 
 -- As `MAX_COUNTED_GROUPS` in `engine/stats.ts`, in addition to the plain group.

@@ -4,8 +4,8 @@
 local MAX_GROUPS = 65535
 -- Looking for numbers that can be freed is a scan, so it is done each time that the table has doubled.
 local FIRST_CLEARING = 256
--- If the queue has as many groups as it may, it is done once in so long: a producer that continues to name new ones must
--- not make each insert a scan.
+-- If the queue has as many groups as it may, it is done once in so long: a producer that continues to name new ones
+-- must not make each insert a scan.
 local CLEAR_AGAIN_MS = 1000
 
 local function readGroups(q)
@@ -164,8 +164,8 @@ OVERDUE = 2
 
 local ELEMENT_LENGTH, ENTRY_LENGTH = 17, 9
 
--- The groups remain the text that they are stored as: with tables, a change of one of 64 groups took Redis 72 µs in place of 36.
--- Nil if there is none; and whether there is one that cannot be read.
+-- The groups remain the text that they are stored as: with tables, a change of one of 64 groups took Redis 72 µs in
+-- place of 36. Nil if there is none; and whether there is one that cannot be read.
 function readElement(q, seq)
   local text = db('HGET', q.h, 'g' .. seq)
   if not text then return nil, false end

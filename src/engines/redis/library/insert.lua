@@ -1,7 +1,9 @@
--- insert <count> <columns> <dedup window> [<limit>] [<sizes>] [<request keys>] <contents> [<timings>] [<groups>] [<dedup keys>]
+-- insert <count> <columns> <dedup window> [<limit>] [<sizes>] [<request keys>] <contents> [<timings>] [<groups>]
+-- [<dedup keys>]
 --
 -- Of contents, timings, groups and dedup keys there is one for each element.
--- columns: 't' if timings are given, 'g' if groups are, 'd' if dedup keys are, 'r' if request keys are. Groups are joined by commas.
+-- columns: 't' if timings are given, 'g' if groups are, 'd' if dedup keys are, 'r' if request keys are. Groups are
+-- joined by commas.
 -- limit: with groups only, see groups.lua.
 -- sizes: with groups or keys: how many elements each of the calls has that were joined.
 -- request keys: of each call one that is for all its elements, as a dedup key; '' for none.
@@ -9,9 +11,10 @@
 -- tries(4) expires at(6).
 -- dedup key: the key, and behind a zero byte the fingerprint(22) of the content, if there is one.
 -- Returns the first number(6), then, if a dedup key may have met an earlier one, or there are groups, of each element
--- its number(6) and what became of it(1): STORED, REPEATED or MISMATCHED; the number 0 for those of a call of which nothing is
--- stored: its groups do not fit, or it has one that is MISMATCHED. Of a call with a request key there is one such record, with the
--- number of its first element; the others follow that one. A call without elements stores nothing, its key neither.
+-- its number(6) and what became of it(1): STORED, REPEATED or MISMATCHED; the number 0 for those of a call of which
+-- nothing is stored: its groups do not fit, or it has one that is MISMATCHED. Of a call with a request key there is one
+-- such record, with the number of its first element; the others follow that one. A call without elements stores
+-- nothing, its key neither.
 
 function timingOf(text)
   if text == '' then return call.now, 0, NEVER end
@@ -50,8 +53,8 @@ local function splitKey(text)
   return sub(text, 1, at - 1), sub(text, at + 1)
 end
 
--- The number of the element that this key made within the window, or nil; the fingerprint that came with it; and what is
--- stored of the key, even if it is past the window.
+-- The number of the element that this key made within the window, or nil; the fingerprint that came with it; and what
+-- is stored of the key, even if it is past the window.
 local function findRepeat(q, key, window)
   local stored = db('HGET', q.h, 'k' .. key)
   if stored and fromSix(stored, 7) > call.now - window then return sub(stored, 1, 6), sub(stored, 13), stored end
@@ -120,7 +123,8 @@ local function resolveGroups(q, elements, from, upTo, limit)
   end
 end
 
--- Looks for a key of one call that was seen with other content, in this call or before: then none of its elements is stored.
+-- Looks for a key of one call that was seen with other content, in this call or before: then none of its elements is
+-- stored.
 local function findMismatch(q, elements, from, upTo, window)
   local known = {}
   for i = from, upTo do
@@ -190,7 +194,8 @@ local function insertPlain(q, args, at, count, timings)
   return first
 end
 
--- Stores the elements of a call by `store`, which returns the number of the first one, unless the key of the call was seen before.
+-- Stores the elements of a call by `store`, which returns the number of the first one, unless the key of the call was
+-- seen before.
 local function putRequest(q, request, window, count, store)
   local key, fingerprint = splitKey(request)
   local earlier, seen, before = findRepeat(q, key, window)

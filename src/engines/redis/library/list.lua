@@ -1,13 +1,15 @@
--- The list variant: the elements of a queue are a list, the next one at its right end. A call has the form of session.lua's,
--- but no session: it is sent once. Its keys are the list, one that exists if the queue was dropped (functions.lua), then those of
--- dedup keys in the order of their elements. An item is maturity(6) tries(4) id(22), then the content.
+-- The list variant: the elements of a queue are a list, the next one at its right end. A call has the form of
+-- session.lua's, but no session: it is sent once. Its keys are the list, one that exists if the queue was dropped
+-- (functions.lua), then those of dedup keys in the order of their elements. An item is maturity(6) tries(4) id(22),
+-- then the content.
 --
--- lpush <window> <count> <sizes>, then per element: <1 if it has a dedup key, else ''> <id and fingerprint> <item>; sizes: how
--- many elements each of the calls has that were joined; returns, as elements, what each key holds: id and fingerprint of the
--- first element that had it; '' for those without a key, and if a key came with other content for all others of that call,
--- of which nothing is stored
--- rpop <count> <bytes that no item after the first may exceed, or ''>: the items, no more than fit in a reply; if there is a next
--- one and `count` was not reached, its maturity(6) and 1 if its bytes ended it, 2 if those of the call did(1), else ''
+-- lpush <window> <count> <sizes>, then per element: <1 if it has a dedup key, else ''> <id and fingerprint> <item>;
+-- sizes: how many elements each of the calls has that were joined; returns, as elements, what each key holds: id and
+-- fingerprint of the first element that had it; '' for those without a key, and if a key came with other content for
+-- all others of that call, of which nothing is stored
+-- rpop <count> <bytes that no item after the first may exceed, or ''>: the items, no more than fit in a reply; if there
+-- is a next one and `count` was not reached, its maturity(6) and 1 if its bytes ended it, 2 if those of the call
+-- did(1), else ''
 -- rpush <count> <items>: they return to the right end; returns nothing
 -- lrange <skip> <limit>: items from the right, no more than fit in a reply; whether there are more(1)
 -- llen: the length(6), maturity(6) of the next item or ''
@@ -44,8 +46,8 @@ local function pushOnce(q, window, item, identity)
   return identity
 end
 
--- What the first key of one call holds that was seen with other content, in this call or before, and its place among the
--- arguments; nil if there is none.
+-- What the first key of one call holds that was seen with other content, in this call or before, and its place among
+-- the arguments; nil if there is none.
 local function findMismatch(q, args, from, upTo)
   local known, nextKey = {}, q.nextKey
   for i = from, upTo, 3 do

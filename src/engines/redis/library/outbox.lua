@@ -8,12 +8,12 @@
 -- p<number(7)>  run(8), then, packed: { timing, content, groups, dedup key, reason } each
 -- o<tag of the source><run>  the mark: number(7) last use(6) listed under `o` at(6)
 --
--- Waiting for replicas waits for what the same connection wrote last. So a call that returns entries, or finds them applied,
--- writes something all the same: a failover must not undo a step whose entries have been applied.
+-- Waiting for replicas waits for what the same connection wrote last. So a call that returns entries, or finds them
+-- applied, writes something all the same: a failover must not undo a step whose entries have been applied.
 --
 -- The run of the server is part of the mark's key: after a failover that lost the last numbers, with a clock that is
--- behind, new entries must not look like old ones, nor be deleted with them. Entries that survived it keep the run in which
--- they were written.
+-- behind, new entries must not look like old ones, nor be deleted with them. Entries that survived it keep the run in
+-- which they were written.
 
 local ENTRY_ELEMENTS = 200
 local ENTRY_BYTES = 1024 * 1024
@@ -76,9 +76,9 @@ function writeEntries(q)
   if q.lastEntry then store(q, 'N', seven(q.lastEntry)) end
 end
 
--- The oldest entries for a destination: { to, number(7) of the newest one or zeros, number and entry each … }. No entries if
--- some are older than `from`: a relay is at work on those, or will be when it is time to try again, and while a
--- destination is unavailable each reply would have the same ones.
+-- The oldest entries for a destination: { to, number(7) of the newest one or zeros, number and entry each … }. No
+-- entries if some are older than `from`: a relay is at work on those, or will be when it is time to try again, and
+-- while a destination is unavailable each reply would have the same ones.
 local function readPrefix(q, to, from)
   local front = 'p' .. to .. '\0'
   local low, high = '[' .. front, '(' .. front .. LAST .. '\255'
@@ -116,8 +116,9 @@ function wantedEntries(q)
   return prefixes
 end
 
--- acknowledge <to> <number(7) run(8)>: deletes the entries for a destination up to this one, which was the last that was
--- applied; the reply has those that follow. If a failover came between, entries that were written since may have lower numbers.
+-- acknowledge <to> <number(7) run(8)>: deletes the entries for a destination up to this one, which was the last that
+-- was applied; the reply has those that follow. If a failover came between, entries that were written since may have
+-- lower numbers.
 verbs.acknowledge = function(q, args, at)
   local to, number, run = args[at], sub(args[at + 1], 1, 7), sub(args[at + 1], 8)
   local front, isOwnRun = 'p' .. to .. '\0', run == runOfServer()
@@ -161,8 +162,8 @@ local function applyEntry(q, entry, window)
   return true
 end
 
--- apply <tag of the source> <window> <count> <entries>: returns nothing, but NO_CAPACITY if groups of an entry do not fit; those
--- before it are applied.
+-- apply <tag of the source> <window> <count> <entries>: returns nothing, but NO_CAPACITY if groups of an entry do not
+-- fit; those before it are applied.
 verbs.apply = function(q, args, at)
   local source, window, count = args[at], tonumber(args[at + 1]), tonumber(args[at + 2])
   local marks, outcome = {}, ''

@@ -32,7 +32,8 @@
 -- Both keys always exist once the queue does: while Redis moves a slot, a call that names a key which exists
 -- on neither side would be rejected until the slot has moved.
 --
--- Moments are ms since 1970, as 6 bytes, big end first, so that bytes sort as numbers do. Group numbers (gid) are 2 bytes.
+-- Moments are ms since 1970, as 6 bytes, big end first, so that bytes sort as numbers do. Group numbers (gid) are 2
+-- bytes.
 
 -- Redis's own functions are there only while a function of ours runs.
 local function bind()
@@ -40,8 +41,8 @@ local function bind()
   concat, spread, sub, byte = table.concat, unpack, string.sub, string.byte
 end
 
--- Makes a function of the library callable, under the name of the library and `suffix`. Plain: rejected, before anything
--- happens, if Redis is out of memory.
+-- Makes a function of the library callable, under the name of the library and `suffix`. Plain: rejected, before
+-- anything happens, if Redis is out of memory.
 function register(suffix, callback, isPlain)
   redis.register_function({
     function_name = '@RUN@' .. suffix,
@@ -120,16 +121,16 @@ function firstMember(z, prefix)
   return membersBetween(z, '[' .. prefix, '(' .. prefix .. LAST, 1)[1]
 end
 
--- Whether a delivery's member of z comes before another of the same state: by its moment, then its number. Strings are not
--- compared: Lua would ask the server's locale.
+-- Whether a delivery's member of z comes before another of the same state: by its moment, then its number. Strings are
+-- not compared: Lua would ask the server's locale.
 function isEarlier(a, b)
   local first, second = fromSix(a, 4), fromSix(b, 4)
   if first ~= second then return first < second end
   return fromSix(a, 10) < fromSix(b, 10)
 end
 
--- Where the members of a group's deliveries in a state begin, and what they are all before. State: w (ready), s (scheduled),
--- r (reserved).
+-- Where the members of a group's deliveries in a state begin, and what they are all before. State: w (ready), s
+-- (scheduled), r (reserved).
 function rangeOf(gid, state)
   if state == 'r' then return 'l' .. gid, 'l' .. gid .. LAST end
   local front, now = 'w' .. gid, six(call.now + 1)
@@ -241,8 +242,8 @@ function withoutBody(value)
   return sub(value, 1, bodyAt - 1), math.max(0, #value - bodyAt + 1)
 end
 
--- Most calls need nothing of a body. But Redis has no command that reads a part of a field, and to read a megabyte from Lua keeps it from
--- all else for 4 ms.
+-- Most calls need nothing of a body. But Redis has no command that reads a part of a field, and to read a megabyte from
+-- Lua keeps it from all else for 4 ms.
 LARGE = 4096
 
 function storeElement(q, seq, value)
@@ -313,8 +314,8 @@ function retentionOf(q)
   return options.r or q.retention or policy.r
 end
 
--- Where deliveries of the queue go that failed too often, how many tries they have, the policy, and the retention there;
--- nil: nowhere.
+-- Where deliveries of the queue go that failed too often, how many tries they have, the policy, and the retention
+-- there; nil: nowhere.
 function deadLetterPolicy(q)
   if q ~= call.home then return nil end
   local policy, options = policyOf(q)
@@ -323,8 +324,8 @@ function deadLetterPolicy(q)
   return to[1], to[2], policy, to[3]
 end
 
--- How long a delivery waits after a failed try that named no delay; nil if the queue has no retry delay. As `retryDelayMs` in
--- engine/queue-policy.ts.
+-- How long a delivery waits after a failed try that named no delay; nil if the queue has no retry delay. As
+-- `retryDelayMs` in engine/queue-policy.ts.
 function retryDelay(q, tries, seq)
   local policy, options = policyOf(q)
   local retry = options.t or policy.t

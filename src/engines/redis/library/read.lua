@@ -1,8 +1,9 @@
 -- counts <group or *>: ready(6) scheduled(6) reserved(6) next known(1) next(6), then the same per group that has
 -- anything, before each the length of its name(2) and the name; of =group, or for * of the whole queue
--- scan <group> <states: any of w, s, r, in this order> <after: a cursor or ''> <limit> <bodies: 1 or ''> <ids>: the length of
--- the next cursor(1) and the cursor, the group's gid(2), then per delivery its state(1) maturity(6) tries(4) lease end(6) seq(6) body length(6)
--- reserved at(6) length of the reason(2) length of the holder(2) the reason, the holder; and the elements. A cursor is a state and a member of z.
+-- scan <group> <states: any of w, s, r, in this order> <after: a cursor or ''> <limit> <bodies: 1 or ''> <ids>: the
+-- length of the next cursor(1) and the cursor, the group's gid(2), then per delivery its state(1) maturity(6) tries(4)
+-- lease end(6) seq(6) body length(6) reserved at(6) length of the reason(2) length of the holder(2) the reason, the
+-- holder; and the elements. A cursor is a state and a member of z.
 
 local function countBetween(q, low, high)
   return db('ZLEXCOUNT', q.z, low, high)

@@ -18,13 +18,14 @@
 -- retention if it has options of its own }. LATE and STALE are errors, and nothing was done. STALE
 -- only comes to a call that its node has given up, as a later one has a higher number: nobody reads it.
 --
--- A session is what a node's last call returned, so that a call that is sent again is answered again and not done again.
--- A node has one call in flight per queue, so one reply is enough: a higher number says that the node knows how the
--- earlier calls ended. Bodies are not copied. What was popped stays in the hash until the node's next call; if that
+-- A session is what a node's last call returned, so that a call that is sent again is answered again and not done
+-- again. A node has one call in flight per queue, so one reply is enough: a higher number says that the node knows how
+-- the earlier calls ended. Bodies are not copied. What was popped stays in the hash until the node's next call; if that
 -- says that the reply never came, the take is undone.
 --
---   number(6) last use(6) listed under `c` at(6), then TAKE or OTHER(1) and the result of the only verb; or, if there were several
---   verbs or it wrote to the outbox, packed: the results, which of them are takes, and for which queues it wrote to the outbox
+--   number(6) last use(6) listed under `c` at(6), then TAKE or OTHER(1) and the result of the only verb; or, if there
+--   were several verbs or it wrote to the outbox, packed: the results, which of them are takes, and for which queues it
+--   wrote to the outbox
 
 -- A call that comes later than this after it was sent was given up long ago.
 local LATE_MS = 30000
@@ -174,8 +175,8 @@ local function repeatReply(q)
   return replyOf(results, elements)
 end
 
--- Nothing is written for a queue that does not exist unless a verb creates it. But if the outcome of an earlier call is not
--- known, that call may yet arrive, and only a session rejects it.
+-- Nothing is written for a queue that does not exist unless a verb creates it. But if the outcome of an earlier call is
+-- not known, that call may yet arrive, and only a session rejects it.
 local function needsSession(q)
   return call.number > 0 and (q.tag ~= '' or call.received < call.number - 1)
 end

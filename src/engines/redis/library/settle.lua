@@ -2,18 +2,20 @@
 --
 -- groups: names, each with a comma behind it. An item: tag(12) seq(6) flags(1) token(16) owner(6) number of the group
 -- among them, 0 for all(2) action(1) value(6).
--- flags: 1 a token is given, 2 from `waiting`, 4 count a try, 8 the value is a moment, 16 a reason follows, 32 the queue's
---   retry delay goes before the value
+-- flags: 1 a token is given, 2 from `waiting`, 4 count a try, 8 the value is a moment, 16 a reason follows, 32 the
+--   queue's retry delay goes before the value
 -- actions, with what follows for them:
 --   f finish
---   t finish with inserts: dedup window, count, then per insert: the queue's name, the retention of its namespace, timing,
---     content, groups, dedup key
+--   t finish with inserts: dedup window, count, then per insert: the queue's name, the retention of its namespace,
+--     timing, content, groups, dedup key
 --   r release: the value is a delay or a moment, 0 for the maturity that it had; reason
 --   e extend: the value is the length of the lease
 --   d dead-letter: reason; released without delay if there is no dead-letter queue
---   m move: the queue's name, the retention of its namespace, groups, tries or '', headers as a JSON list of names and values
--- Returns an outcome per item, then for each extend that is done the end of the lease(6). Once a batch has copied MAX_COPIED
--- bytes, its other items have the outcome LATER and are not settled: the server does nothing else in that time.
+--   m move: the queue's name, the retention of its namespace, groups, tries or '', headers as a JSON list of names and
+--   values
+-- Returns an outcome per item, then for each extend that is done the end of the lease(6). Once a batch has copied
+-- MAX_COPIED bytes, its other items have the outcome LATER and are not settled: the server does nothing else in that
+-- time.
 
 local ITEM = 50
 
@@ -87,7 +89,8 @@ local function idOf(q, seq)
   return q.tag .. concat(digits)
 end
 
--- A moment as `Date.toISOString` writes it: Redis has no `os.date`. Days are counted from March, so that leap days are last.
+-- A moment as `Date.toISOString` writes it: Redis has no `os.date`. Days are counted from March, so that leap days are
+-- last.
 local function isoTime(moment)
   local days, rest = math.floor(moment / 86400000) + 719468, moment % 86400000
   local era = math.floor(days / 146097)
@@ -102,7 +105,8 @@ local function isoTime(moment)
     math.floor(rest / 60000) % 60, math.floor(rest / 1000) % 60, rest % 1000)
 end
 
--- As `headerValue` in model/service-headers.ts: each byte is a character, what would end the header is a space, and none is at its ends.
+-- As `headerValue` in model/service-headers.ts: each byte is a character, what would end the header is a space, and
+-- none is at its ends.
 local function headerValue(text)
   local value = string.gsub(text, '[%z\1-\31\127]', ' ')
   value = string.gsub(string.gsub(value, '^ +', ''), ' +$', '')
@@ -192,8 +196,8 @@ local function readReason(items, flags)
   return bit.band(flags, 16) > 0 and nextArgument(items) or ''
 end
 
--- Per action: `read` what follows for it, before it is known whether the delivery is there; then do it, which returns the
--- outcome.
+-- Per action: `read` what follows for it, before it is known whether the delivery is there; then do it, which returns
+-- the outcome.
 local actions
 actions = {
   f = {
@@ -299,8 +303,9 @@ local function readItem(text, at, gid)
   return { gid = gid, tag = tag, seq = seq, flags = flags, token = token, owner = owner, action = action, value = value }
 end
 
--- The usual commit, of a plain delivery that is reserved under the token of the item, as `settleOne` does it: what it needs
--- are pieces of the two texts. Returns whether it was one. Redis takes 25 thousand instructions for it, in place of 48 thousand.
+-- The usual commit, of a plain delivery that is reserved under the token of the item, as `settleOne` does it: what it
+-- needs are pieces of the two texts. Returns whether it was one. Redis takes 25 thousand instructions for it, in place
+-- of 48 thousand.
 local FINISH, LEASE = 102, 'l' .. PLAIN
 
 local function commitPlain(q, text, at, seq, record, field)
@@ -352,8 +357,8 @@ local function isStaleLease(q, gid, member)
   return not isReservedUntil(readRecord(q, gid, sub(member, 10, 15)), fromSix(member, 4))
 end
 
--- `step`: how many deliveries may still be removed, and how many were. Of a plain queue in which something expires it is read when
--- the elements do, as they may be listed under `x`.
+-- `step`: how many deliveries may still be removed, and how many were. Of a plain queue in which something expires it
+-- is read when the elements do, as they may be listed under `x`.
 local function purgeState(q, gid, state, step)
   local low, high = rangeOf(gid, state)
   local expires = gid == PLAIN and q.expires and state ~= 'r'

@@ -1,5 +1,6 @@
--- What the files of the library share. Each file is a block of its own, as Lua has room for 200 local variables in one: what a file
--- declares `local` is its own, what it declares without that must be named here. Redis rejects a library that has global variables.
+-- What the files of the library share. Each file is a block of its own, as Lua has room for 200 local variables in one:
+-- what a file declares `local` is its own, what it declares without that must be named here. Redis rejects a library
+-- that has global variables.
 
 -- queue.lua
 local db, pack, unpackAt, concat, spread, sub, byte

@@ -1,4 +1,5 @@
--- sweep <dedup window>: released(1) ready(1) more(1) next lease, expiry or retention(6) next housekeeping(6); 0 for never
+-- sweep <dedup window>: released(1) ready(1) more(1) next lease, expiry or retention(6) next housekeeping(6); 0 for
+-- never
 -- options <options as JSON, or ''>: stored in place of those that were declared before; returns nothing
 -- settle-session: does nothing itself. The call settles the node's previous one.
 
@@ -9,8 +10,8 @@ local SESSION_MS = 60000
 -- Entries that nobody relayed by then are relayed by the node that sweeps.
 local RELAY_MS = 1000
 
--- Removes what waits past its retention. What is reserved then is removed when it is released. Returns whether there may be
--- more.
+-- Removes what waits past its retention. What is reserved then is removed when it is released. Returns whether there
+-- may be more.
 local function removeOld(q)
   local retention = retentionOf(q)
   if retention == 0 then return false end
@@ -43,8 +44,8 @@ local function forgetKeys(q, window)
   return #old
 end
 
--- Forgets records of a kind whose last use(6), at `at`, is older than `age`: each is listed with a moment, which follows the
--- last use only here.
+-- Forgets records of a kind whose last use(6), at `at`, is older than `age`: each is listed with a moment, which
+-- follows the last use only here.
 local function forgetSilent(q, kind, at, age, forget)
   for _, member in ipairs(membersBetween(q.z, '[' .. kind, '(' .. kind .. six(math.max(0, call.now - age + 1)), AT_ONCE)) do
     local field = kind .. sub(member, 8)
@@ -69,7 +70,8 @@ local function forgetSessions(q)
   end)
 end
 
--- Deletes a queue that only a session created: nothing was ever stored in it. A verb behind this one may create it again.
+-- Deletes a queue that only a session created: nothing was ever stored in it. A verb behind this one may create it
+-- again.
 local function forgetUnused(q)
   if q.tag ~= '' and q.seq == 0 and not q.options and db('ZCARD', q.z) == 1 then
     db('UNLINK', q.h, q.z)

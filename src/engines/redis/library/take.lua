@@ -1,25 +1,26 @@
--- take <group> <count> <lease, ms; 0 to pop> <of a reserve: first token(16) owner(6) and the holders> <ids: tag(12) seq(6)
--- each, or ''> <bytes that no element after the first may exceed, or ''>
+-- take <group> <count> <lease, ms; 0 to pop> <of a reserve: first token(16) owner(6) and the holders> <ids: tag(12)
+-- seq(6) each, or ''> <bytes that no element after the first may exceed, or ''>
 -- holders: 1(1) and one text for all; or 2(1) and for each place the length(2) of its text and the text
--- Returns the elements, behind popped ones the reasons of those that were touched, as a list or, if they are small, packed; and
--- P (popped), p (popped and untouched) or R (reserved)(1) gid(2) lease end(6) next known(1), plus 2 if its bytes ended it or 4 if those of the call did, next
--- maturity(6), then the members of z that the deliveries had; of p, their fields of h: of plain deliveries without a record, maturity
--- and tries are those of the elements. Of R, the first token(16) at its end.
+-- Returns the elements, behind popped ones the reasons of those that were touched, as a list or, if they are small,
+-- packed; and P (popped), p (popped and untouched) or R (reserved)(1) gid(2) lease end(6) next known(1), plus 2 if its
+-- bytes ended it or 4 if those of the call did, next maturity(6), then the members of z that the deliveries had; of p,
+-- their fields of h: of plain deliveries without a record, maturity and tries are those of the elements. Of R, the
+-- first token(16) at its end.
 
 -- What a take returns of an element whose record cannot be read: the node finds that it cannot be decoded.
 local UNREADABLE = ''
 
 local TAKE_HEAD, TAKE_STEP, FIELD = 16, 19, 7
 local POPS, UNTOUCHED_POPS, RESERVES = 80, 112, 82
--- Packing costs Redis 1,300 instructions for an element of 91 bytes, a twelfth of its pop, and saves the node 0.7 µs, a quarter, as
--- it decodes one item in place of many. The copy of larger elements would cost more than that.
+-- Packing costs Redis 1,300 instructions for an element of 91 bytes, a twelfth of its pop, and saves the node 0.7 µs, a
+-- quarter, as it decodes one item in place of many. The copy of larger elements would cost more than that.
 local LARGEST_PACKED = 65536
 local FIELDS_AT_ONCE = 1000
 
 -- Elements that are read at once.
 PAGE = 64
--- The takes of one call stop at this many bytes together: a thousand elements of a megabyte would be a gigabyte in one reply.
--- A page of a scan stops at an eighth: `SCAN_BYTES` in engine/scan-cursor.ts.
+-- The takes of one call stop at this many bytes together: a thousand elements of a megabyte would be a gigabyte in one
+-- reply. A page of a scan stops at an eighth: `SCAN_BYTES` in engine/scan-cursor.ts.
 LARGEST_REPLY = 16 * 1024 * 1024
 
 function isTouched(member)
@@ -30,7 +31,8 @@ local function isTooLarge(size, left, most)
   return size > left and (left <= 0 or most and left < most)
 end
 
--- The last of these fields that fits. Elements with large bodies are measured before they are read, which takes 4 ms for a megabyte.
+-- The last of these fields that fits. Elements with large bodies are measured before they are read, which takes 4 ms
+-- for a megabyte.
 local function lastFitting(q, fields, from, upTo, left, most)
   for i = from, upTo do
     local size = db('HSTRLEN', q.h, fields[i])
@@ -40,9 +42,11 @@ local function lastFitting(q, fields, from, upTo, left, most)
   return upTo
 end
 
--- The elements of these members, or of as many as fit, and how many bytes are left. Then whether not all fit, and their fields.
--- bounds: the bytes that are `left`; `most`, without which the last element may exceed what is left; `isFront` if fronts suffice;
--- `isPlainPop`: whether to check, and return at last, that no delivery has a record and all elements are there, none with a front.
+-- The elements of these members, or of as many as fit, and how many bytes are left. Then whether not all fit, and their
+-- fields.
+-- bounds: the bytes that are `left`; `most`, without which the last element may exceed what is left; `isFront` if
+-- fronts suffice; `isPlainPop`: whether to check, and return at last, that no delivery has a record and all elements
+-- are there, none with a front.
 function readElementsAt(q, members, bounds)
   local left, most, areUntouched = bounds.left, bounds.most, bounds.isPlainPop
   local values, fields, from, count = {}, {}, 1, #members
@@ -149,9 +153,9 @@ local function nothingTaken()
   return { members = {}, values = {}, bytes = 0 }
 end
 
--- Takes the deliveries of these members, or of as many as fit: the others leave the list. `areNeighbours` says that they are
--- next to each other in z. Returns the members, their elements and the bytes of those, whether `most` ended it, and the fields of an
--- untouched pop.
+-- Takes the deliveries of these members, or of as many as fit: the others leave the list. `areNeighbours` says that
+-- they are next to each other in z. Returns the members, their elements and the bytes of those, whether `most` ended
+-- it, and the fields of an untouched pop.
 local function takeMembers(q, gid, members, areNeighbours, ends, holder, most)
   local largest = most or LARGEST_REPLY
   local capacity, isPlainPop = math.min(largest, call.capacity), gid == PLAIN and ends == 0
@@ -250,7 +254,8 @@ local function isPop(taken)
   return kind == POPS or kind == UNTOUCHED_POPS
 end
 
--- Calls `each` with the member if the take names it, the number of the element, and the place of every delivery of a take.
+-- Calls `each` with the member if the take names it, the number of the element, and the place of every delivery of a
+-- take.
 local function eachTaken(taken, each)
   local isNamed, index = byte(taken) ~= UNTOUCHED_POPS, 0
   local step, seqAt = isNamed and TAKE_STEP or FIELD, isNamed and 9 or 1
@@ -267,7 +272,8 @@ local function tokenAt(taken, index)
   return pack('>I4', (unpackAt('>I4', first) + index) % 4294967296) .. sub(first, 5)
 end
 
--- Deletes the fields that an untouched pop names. They are cut from its text together, as each call from Lua has its price.
+-- Deletes the fields that an untouched pop names. They are cut from its text together, as each call from Lua has its
+-- price.
 local function deleteFields(q, taken)
   for at = TAKE_HEAD + 1, #taken, FIELD * FIELDS_AT_ONCE do
     local count = math.min(FIELDS_AT_ONCE, (#taken - at + 1) / FIELD)
@@ -290,8 +296,8 @@ function finishPops(q, taken)
   end
 end
 
--- The node does not know what it took, or gave the elements of these numbers to nobody: they return to their places, and no try
--- is counted.
+-- The node does not know what it took, or gave the elements of these numbers to nobody: they return to their places,
+-- and no try is counted.
 function undoTake(q, taken, numbers)
   local gid, ends = sub(taken, 2, 3), fromSix(taken, 4)
   eachTaken(taken, function(member, seq, index)
@@ -364,7 +370,8 @@ function takenAgain(q, taken)
 end
 
 -- undo <count>, then per delivery: <group> <tag(12) seq(6) maturity(6) tries(4) inserted at(6) expires at(6)> <content>
--- <reason>; returns nothing, but NO_CAPACITY if the queue has more groups than fit: what is named from there on is not restored.
+-- <reason>; returns nothing, but NO_CAPACITY if the queue has more groups than fit: what is named from there on is not
+-- restored.
 --
 -- Undoes pops of this node. Its session is settled before any verb runs, so what it popped is forgotten by then, and
 -- what returns is stored as if it were new.

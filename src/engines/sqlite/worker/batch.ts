@@ -88,14 +88,15 @@ export function wholeOf(batch: Batch): Part {
 }
 
 /**
- * Runs batches of calls in their order, in one transaction; they have their replies only after its commit, and after its sync if they
- * need one.
+ * Runs batches of calls in their order, in one transaction; they have their replies only after its commit, and after
+ * its sync if they need one.
  *
- * If a call throws, the transaction is rolled back and its halves run again, each in a transaction of its own, until the
- * call that throws is alone: one caller's failure never reaches another. A failure of the file itself (see `errors.ts`)
- * is different: it is thrown to the worker's loop, which replies for all.
+ * If a call throws, the transaction is rolled back and its halves run again, each in a transaction of its own, until
+ * the call that throws is alone: one caller's failure never reaches another. A failure of the file itself (see
+ * `errors.ts`) is different: it is thrown to the worker's loop, which replies for all.
  * @param beforeSync called between the commit and the sync of a transaction that has all of them
- * @param isRepeated whether a single call has failed before: an error may have been a passing one, so it has two attempts
+ * @param isRepeated whether a single call has failed before: an error may have been a passing one, so it has two
+ * attempts
  * @throws whatever makes the store unusable
  */
 export function runBatches(
@@ -140,8 +141,8 @@ function halvesOf(parts: readonly Part[]): (readonly Part[])[] {
 }
 
 /**
- * Leases that have ended by the batch's moment are settled before its calls run. On a full disk a sweep alone does that: it may need
- * space for dead letters, and then no other call must fail with it.
+ * Leases that have ended by the batch's moment are settled before its calls run. On a full disk a sweep alone does
+ * that: it may need space for dead letters, and then no other call must fail with it.
  */
 function runCalls(store: Store, { batch, result, from, to }: Part): void {
   store.now = batch.now;
@@ -162,7 +163,8 @@ function runCalls(store: Store, { batch, result, from, to }: Part): void {
     try {
       result.results[index] = run(store, ...args);
     } catch (error) {
-      // Thrown by an operation that has stored nothing (it may have evicted empty groups): its call is rejected, and no other.
+      // Thrown by an operation that has stored nothing (it may have evicted empty groups): its call is rejected, and no
+      // other.
       if (!(error instanceof QuaysideError)) throw error;
       reject(result, index, rejectionOf(error, false));
     }
@@ -182,8 +184,9 @@ function takesSpace(call: Call | undefined): boolean {
 }
 
 /**
- * Whether the call must be on the disk before its reply. A reservation need not: a power loss that takes it back ends its lease
- * early, and what the take did in passing, dead letters of expired elements among it, is done again. What is read needs nothing.
+ * Whether the call must be on the disk before its reply. A reservation need not: a power loss that takes it back ends
+ * its lease early, and what the take did in passing, dead letters of expired elements among it, is done again. What is
+ * read needs nothing.
  */
 function needsFsync(call: Call): boolean {
   if (isOf(call, 'take')) {
@@ -195,8 +198,9 @@ function needsFsync(call: Call): boolean {
 }
 
 /**
- * The calls of each batch that may be replied to before the transaction is synced, as they need no fsync themselves. Null if there are
- * none, or if one might deliver what another call of the transaction inserts, which a power loss may still take back.
+ * The calls of each batch that may be replied to before the transaction is synced, as they need no fsync themselves.
+ * Null if there are none, or if one might deliver what another call of the transaction inserts, which a power loss may
+ * still take back.
  */
 export function placesBeforeSync(store: Store, batches: readonly Batch[]): (readonly number[])[] | null {
   let count = 0;

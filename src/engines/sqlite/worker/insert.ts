@@ -80,8 +80,8 @@ function isUsual({ groups, extra }: Incoming): boolean {
 }
 
 /**
- * The result of a call whose key was seen before; null: it was not. One row is stored for all elements of a call: they got
- * consecutive numbers, and the same content draws as many again.
+ * The result of a call whose key was seen before; null: it was not. One row is stored for all elements of a call: they
+ * got consecutive numbers, and the same content draws as many again.
  */
 function repeatOf(
   { ids, queues, records, now }: Store,

@@ -7,10 +7,11 @@ import { UNSYNCED_PAGE } from './schema.ts';
  *
  * The difference is in what follows: a commit that is fsynced has all frames before it on the disk, and the next one
  * starts after that. So a power loss tears one such transaction at most, and those behind the last one that were not
- * fsynced, which only moved leases. Two synced commits at the break or behind it were both acknowledged: the break is damage.
- * A break in the last synced transaction cannot be distinguished from a torn one. A transaction is an unsynced one if it
- * writes the page that no other does (`schema.ts`). SQLite writes the pages of a transaction in the order of their numbers,
- * so a number that is not above the one before begins the next transaction, although the commit between them was lost.
+ * fsynced, which only moved leases. Two synced commits at the break or behind it were both acknowledged: the break is
+ * damage. A break in the last synced transaction cannot be distinguished from a torn one. A transaction is an unsynced
+ * one if it writes the page that no other does (`schema.ts`). SQLite writes the pages of a transaction in the order of
+ * their numbers, so a number that is not above the one before begins the next transaction, although the commit between
+ * them was lost.
  *
  * Format: https://www.sqlite.org/fileformat2.html#the_write_ahead_log. A log is reused from its start, with new
  * salts, so behind its end there may be sound frames of an earlier generation; those were checkpointed.

@@ -67,8 +67,8 @@ export function openDatabase(options: OpenSettings, warn: Warn): DatabaseSync {
 }
 
 /**
- * SQLite calls a file that it may only read an I/O error, as of a disk that fails. Files are often another user's after root has
- * started the server once, or has copied them.
+ * SQLite calls a file that it may only read an I/O error, as of a disk that fails. Files are often another user's after
+ * root has started the server once, or has copied them.
  * @throws OpenError
  */
 function checkAccess(file: string): void {
@@ -168,8 +168,8 @@ function warnOfWiderModes(file: string, warn: Warn): void {
 }
 
 /**
- * Files up to this size are checked whole at each start: 2 ms a MiB, 4 ms with small elements, so at most 0.3 s. It holds
- * about half a million small elements.
+ * Files up to this size are checked whole at each start: 2 ms a MiB, 4 ms with small elements, so at most 0.3 s. It
+ * holds about half a million small elements.
  */
 const CHECKED_BYTES = 64 * 1024 * 1024;
 

@@ -20,15 +20,21 @@ export interface WorkerQueue {
   policy: QueueDefaults;
   /** When it was last used, to {@link USE_NOTED_MS}. */
   usedAt: number;
-  /** With a retention: nothing that waits there was inserted before this moment. Infinity: nothing waits; or {@link UNKNOWN}. */
+  /**
+   * With a retention: nothing that waits there was inserted before this moment. Infinity: nothing waits; or
+   * {@link UNKNOWN}.
+   */
   oldestAt: number;
-  /** Null: they were not counted since the queue was read from the tables, or what was counted does not hold any more. */
+  /**
+   * Null: they were not counted since the queue was read from the tables, or what was counted does not hold any more.
+   */
   shared: SharedCounts | null;
 }
 
 /**
- * How many deliveries in each state there are beyond the elements that they are of, each of which counts once. Kept in memory, and
- * only for elements that did not change since: so a count reads those that did, and not a backlog of millions.
+ * How many deliveries in each state there are beyond the elements that they are of, each of which counts once. Kept in
+ * memory, and only for elements that did not change since: so a count reads those that did, and not a backlog of
+ * millions.
  */
 export interface SharedCounts {
   readonly beyond: StateCounts;
@@ -112,7 +118,9 @@ export class Queues {
     this.reload();
   }
 
-  /** Reads all of it from the tables: at the start, and after a transaction that failed, so that nothing need be undone. */
+  /**
+   * Reads all of it from the tables: at the start, and after a transaction that failed, so that nothing need be undone.
+   */
   reload(): void {
     this.#byName.clear();
     this.#subscriptions.clear();
@@ -341,8 +349,8 @@ function countsOf({ rows, now }: Store, subscription: Subscription): Counts {
 }
 
 /**
- * Elements, each once. The sum over the groups counts an element of several groups several times, which is put right; a queue
- * without them, such as every plain one, costs no scan.
+ * Elements, each once. The sum over the groups counts an element of several groups several times, which is put right; a
+ * queue without them, such as every plain one, costs no scan.
  */
 function elementCounts({ rows, now }: Store, queue: WorkerQueue, groups: readonly GroupCounts[]): Counts {
   const total: Counts = { ...NO_COUNTS };

@@ -74,7 +74,10 @@ export class Records {
     return this.#sql.definitions.all(kind) as unknown as StoredDefinition[];
   }
 
-  /** @param version the new one @returns whether what is stored has the `expected` version, as in the port: if not, nothing changes */
+  /**
+   * @param version the new one
+   * @returns whether what is stored has the `expected` version, as in the port: if not, nothing changes
+   */
   putDefinition(kind: string, key: string, value: string, expected: string | null, version: number): boolean {
     if (expected !== 'any' && (this.definition(kind, key)?.[2] ?? null) !== expected) return false;
     this.#sql.putDefinition.run(kind, key, value, version);
@@ -93,7 +96,8 @@ export class Records {
     const streams = new Set<WorkerQueue>();
     type Entry = [name: QueueName, group: string, ...counts: number[]];
     for (const [name, group, ...counts] of tuplesOf<Entry>(entries, 2 + COUNTER_NAMES.length)) {
-      // Statistics of a namespace that is stored elsewhere, or of another collection, are all that is known of its queues.
+      // Statistics of a namespace that is stored elsewhere, or of another collection, are all that is known of its
+      // queues.
       const queue = this.#queues.use(name, now);
       if (group !== '') streams.add(queue);
       this.#sql.addCounts.run(queue.id, group, ...counts);

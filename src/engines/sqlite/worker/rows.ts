@@ -111,13 +111,13 @@ const ADD =
 const ADDED_ROW = '(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)';
 const ADDED_COLUMNS = 13;
 /**
- * Rows that one statement changes. Of an insert they cost 0.86 µs a row, one statement for each 1.4, and 32 rows save another
- * 5 %; of a pop 2.7 µs and 3.1, of a reservation 4.7 and 5.5, each with its selection.
+ * Rows that one statement changes. Of an insert they cost 0.86 µs a row, one statement for each 1.4, and 32 rows save
+ * another 5 %; of a pop 2.7 µs and 3.1, of a reservation 4.7 and 5.5, each with its selection.
  */
 const ROWS_AT_ONCE = 16;
 /**
- * Deliveries whose numbers follow each other are changed by their range: 64 that are removed by one statement take 1.6 µs each
- * with their selection, by statements of 16 numbers 2.1. Nothing but they can be in the range.
+ * Deliveries whose numbers follow each other are changed by their range: 64 that are removed by one statement take 1.6
+ * µs each with their selection, by statements of 16 numbers 2.1. Nothing but they can be in the range.
  */
 export const SHORTEST_RANGE = 4;
 
@@ -267,8 +267,8 @@ export class Rows {
   // Elements.
 
   /**
-   * Plain elements of one subscription, whose numbers follow each other from `first`, each with its delivery. Content that
-   * is small is in the delivery's row.
+   * Plain elements of one subscription, whose numbers follow each other from `first`, each with its delivery. Content
+   * that is small is in the delivery's row.
    */
   addPlain(subscription: Subscription, first: number, elements: readonly NewRow[], now: number): void {
     let values: (string | number | null | Uint8Array)[] = [];
@@ -331,8 +331,8 @@ export class Rows {
   }
 
   /**
-   * Makes rows readable again in which a fault of the disk left a number of more than 53 bits, so that they can be set aside.
-   * Reads both tables, once for each such fault.
+   * Makes rows readable again in which a fault of the disk left a number of more than 53 bits, so that they can be set
+   * aside. Reads both tables, once for each such fault.
    */
   makeReadable(): void {
     for (const sql of REPAIRS) this.#db.exec(sql);
@@ -356,7 +356,10 @@ export class Rows {
     return (statement.get(element, id) as unknown as DeliveryRow | undefined) ?? null;
   }
 
-  /** The same with its content, `hasBody`: and its body, in one statement: two take a bulk move a fifth more processor time. */
+  /**
+   * The same with its content, `hasBody`: and its body, in one statement: two take a bulk move a fifth more processor
+   * time.
+   */
   findWhole({ id, group }: Subscription, element: number, hasBody = true): ScannedRow | null {
     const { wholePlain, wholeShared, namedPlain, namedShared } = this.#sql;
     const [plain, shared] = hasBody ? [wholePlain, wholeShared] : [namedPlain, namedShared];
@@ -364,7 +367,10 @@ export class Rows {
     return (statement.get(element, id) as unknown as ScannedRow | undefined) ?? null;
   }
 
-  /** Deliveries of these elements in some states, in the order of pages: by state, then in delivery order. Null is no element. */
+  /**
+   * Deliveries of these elements in some states, in the order of pages: by state, then in delivery order. Null is no
+   * element.
+   */
   named(
     subscription: Subscription,
     elements: readonly (number | null)[],
@@ -390,7 +396,9 @@ export class Rows {
     return this.#sql.ofElement.all({ element }) as unknown as DeliveryRow[];
   }
 
-  /** The first `limit` eligible deliveries, by maturity, then by insertion. They are read as arrays, which is faster. */
+  /**
+   * The first `limit` eligible deliveries, by maturity, then by insertion. They are read as arrays, which is faster.
+   */
   ready({ id: subscription }: Subscription, now: number, limit: number): ReadyRow[] {
     const rows = this.#sql.ready.all(subscription, now, limit) as unknown as [
       seq: number,
@@ -425,8 +433,9 @@ export class Rows {
   }
 
   /**
-   * Deliveries in a state behind a place, by their moment (maturity, or lease end) and number. Bodies are read one by one,
-   * 0.8 µs a row more, as a page may end at a few large ones: reading a hundred of 1 MiB for sixteen would hold up the thread.
+   * Deliveries in a state behind a place, by their moment (maturity, or lease end) and number. Bodies are read one by
+   * one, 0.8 µs a row more, as a page may end at a few large ones: reading a hundred of 1 MiB for sixteen would hold up
+   * the thread.
    */
   page(
     { id: subscription }: Subscription,
@@ -488,8 +497,8 @@ export class Rows {
   }
 
   /**
-   * reserved -> finished, for deliveries whose numbers follow each other, if each is plain and small and all reservations
-   * have this token. Returns whether they were; else nothing is changed.
+   * reserved -> finished, for deliveries whose numbers follow each other, if each is plain and small and all
+   * reservations have this token. Returns whether they were; else nothing is changed.
    */
   removeHeldRange(subscription: Subscription, first: number, count: number, token: string): boolean {
     const last = first + count - 1;

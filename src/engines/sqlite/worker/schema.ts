@@ -7,15 +7,15 @@ import type { DatabaseSync, StatementSync } from 'node:sqlite';
  *   table, so that its only page has the number {@link UNSYNCED_PAGE}: by it `log-check.ts` recognizes them.
  * - `subscription` is one consumer group of one queue, so that a delivery names both by one small number. It
  *   holds the counts that `rows.ts` keeps. `queue.options` is JSON text, as `declare` gave it.
- * - `delivery` is found by delivery order through `delivery_waiting`. `token` (see `tokens.ts`), `owner`, `reserved_at` and
- *   `holder` are of its last reservation. Its number is the element's if that has one
+ * - `delivery` is found by delivery order through `delivery_waiting`. `token` (see `tokens.ts`), `owner`, `reserved_at`
+ *   and `holder` are of its last reservation. Its number is the element's if that has one
  *   delivery, else a later one, drawn with it. A delivery with a `lease_until` is reserved; a waiting one that still
  *   has a `token` is one whose lease ended and that nobody has reserved since. Its `crc` is of what a reservation
  *   leaves alone.
  * - The content of a small element with one plain delivery is in that delivery's row: 22 % less time an insert, 17 %
  *   less a pop (ADR 9). All other content is in `element`, and `delivery.element` names it.
- * - `element.groups` is 0 on a plain queue. On a stream it is the number of groups that the element was inserted for; of one that an
- *   undone pop brought back, 1, or more if several groups have it.
+ * - `element.groups` is 0 on a plain queue. On a stream it is the number of groups that the element was inserted for;
+ *   of one that an undone pop brought back, 1, or more if several groups have it.
  * - `damaged` holds elements whose checksum did not fit, for a person to look at.
  */
 const SCHEMA = `

@@ -34,7 +34,10 @@ import { isTokenOf, storedToken, TakeTokens } from './tokens.ts';
 
 type Kind = SettleFields[6];
 
-/** How an item names a delivery: by its element and state, its token and, without a token, the user; 0: the service itself. */
+/**
+ * How an item names a delivery: by its element and state, its token and, without a token, the user; 0: the service
+ * itself.
+ */
 interface Reference {
   readonly element: number;
   readonly isWaiting: boolean;
@@ -43,8 +46,8 @@ interface Reference {
 }
 
 /**
- * Applies one action to each delivery. What an item inserts stands in the call's transaction, so it happens wholly or not
- * at all. Once the transaction has copied enough, the other items are left: there is no result for them.
+ * Applies one action to each delivery. What an item inserts stands in the call's transaction, so it happens wholly or
+ * not at all. Once the transaction has copied enough, the other items are left: there is no result for them.
  * @throws QuaysideError `too-many-groups`
  */
 export function settle(
@@ -55,7 +58,10 @@ export function settle(
 ): Fields {
   if (details !== null) makeRoom(store, items, details);
   const results: Fields = [];
-  /** What the items insert, by queue: together they take 2 µs less an item of an exchange, which has two copies, than one by one. */
+  /**
+   * What the items insert, by queue: together they take 2 µs less an item of an exchange, which has two copies, than
+   * one by one.
+   */
   const inserted = new Map<QueueName, Incoming[]>();
   let queue: WorkerQueue | null = null;
   /** The items before it were looked at for a range. */
@@ -207,7 +213,9 @@ function find({ rows }: Store, subscription: Subscription, element: number, kind
   return isCopied ? rows.findWhole(subscription, element) : rows.find(subscription, element);
 }
 
-/** Null: the caller may settle the delivery. A commit also succeeds if the lease ended and nobody has reserved since. */
+/**
+ * Null: the caller may settle the delivery. A commit also succeeds if the lease ended and nobody has reserved since.
+ */
 function outcomeIfNotAllowed(
   row: DeliveryRow,
   { element, isWaiting, token, owner }: Reference,
@@ -290,9 +298,9 @@ function wait(
 }
 
 /**
- * Ends leases that ran out, each a failed try whose element waits again from the lease's end, or the queue's retry delay
- * after it. Run before each batch in which one may have ended, so no operation depends on `sweep` being called in time; what is too
- * much for one step is left to the next.
+ * Ends leases that ran out, each a failed try whose element waits again from the lease's end, or the queue's retry
+ * delay after it. Run before each batch in which one may have ended, so no operation depends on `sweep` being called in
+ * time; what is too much for one step is left to the next.
  */
 export function endLeases(store: Store): void {
   const { rows, queues, now, copiedBytes } = store;
@@ -369,15 +377,18 @@ export function expire(store: Store, subscription: Subscription, row: DeliveryRo
   else toDeadLetterQueue(store, subscription, row, to, row.tries, EXPIRED);
 }
 
-/** Where failed elements of the queue go; null: they stay. Those of the dead-letter queue itself would only move to where they are. */
+/**
+ * Where failed elements of the queue go; null: they stay. Those of the dead-letter queue itself would only move to
+ * where they are.
+ */
 function deadLetterQueue({ policy, key }: WorkerQueue): string | null {
   const { deadLetter } = policy;
   return deadLetter === null || deadLetter.queue === key.name ? null : deadLetter.queue;
 }
 
 /**
- * Moves a delivery's element to the queue's dead-letter queue: a new element with the same content and some more headers,
- * for the namespace's default groups, with no tries. In a stream only this group's delivery is finished; the
+ * Moves a delivery's element to the queue's dead-letter queue: a new element with the same content and some more
+ * headers, for the namespace's default groups, with no tries. In a stream only this group's delivery is finished; the
  * others continue with the original. An element whose checksum does not fit is set aside instead.
  */
 function toDeadLetterQueue(
@@ -449,10 +460,10 @@ function soundContent(store: Store, row: DeliveryRow): ElementRow | null {
 }
 
 /**
- * Takes a delivery whose checksum, or that of its content, does not fit out of its queue, and keeps its content in the table
- * `damaged`. It is never handed out as good, does not block what is behind it, and is not lost to a person who can still
- * make sense of it. A warning names its id and queue. If it is the content that does not fit, it goes for all groups;
- * a damaged delivery goes alone, since its field `element` may name the element of another.
+ * Takes a delivery whose checksum, or that of its content, does not fit out of its queue, and keeps its content in the
+ * table `damaged`. It is never handed out as good, does not block what is behind it, and is not lost to a person who
+ * can still make sense of it. A warning names its id and queue. If it is the content that does not fit, it goes for all
+ * groups; a damaged delivery goes alone, since its field `element` may name the element of another.
  */
 export function setAsideDamaged(store: Store, seq: number): void {
   const { rows, queues, now } = store;

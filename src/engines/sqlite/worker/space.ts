@@ -62,8 +62,8 @@ export class Space {
   /**
    * Looks at the disk now and then; called before each transaction. Asking costs about 10 µs, a sixth of a small one,
    * so only each {@link TRANSACTIONS_A_LOOK}th asks, the first after {@link LOOK_EACH_MS}, and each that stores much:
-   * what comes unseen is a part of the margin, or one transaction. Inserts stop below the margin and go on a quarter above it, so that they do not
-   * flutter.
+   * what comes unseen is a part of the margin, or one transaction. Inserts stop below the margin and go on a quarter
+   * above it, so that they do not flutter.
    * @param bytes of the bodies that the transaction may store
    * @throws StoreLost if the file or its log has no name any more, or another file has it
    */

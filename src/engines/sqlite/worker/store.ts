@@ -20,8 +20,8 @@ const TRANSACTIONS_A_LOG_QUERY = 8;
 const BYTES_A_LOG_QUERY = 1024 * 1024;
 
 /**
- * What one transaction copies to other queues, dead-letter queues among them, about: 40 ms. A consumer that is gone may have held
- * a thousand elements of a megabyte, whose copies took 8 s in one transaction, while which every call failed.
+ * What one transaction copies to other queues, dead-letter queues among them, about: 40 ms. A consumer that is gone may
+ * have held a thousand elements of a megabyte, whose copies took 8 s in one transaction, while which every call failed.
  */
 const MAX_COPIED_BYTES = 4 * 1024 * 1024;
 
@@ -89,7 +89,8 @@ export class Store {
     this.#isDurable = options.durability === 'full';
     // As `openDatabase` leaves it, commits wait for their fsync.
     this.ids = Ids.open(db);
-    // From now on, what needs an fsync is synced after its commit, so that calls which need none are replied to in between.
+    // From now on, what needs an fsync is synced after its commit, so that calls which need none are replied to in
+    // between.
     db.exec('PRAGMA synchronous = NORMAL');
     this.#log = options.file === MEMORY ? null : openSync(`${options.file}-wal`, 'r+');
     this.queues = new Queues(db, options.policies);
@@ -144,7 +145,10 @@ export class Store {
     return this.#needsSync && this.#log !== null;
   }
 
-  /** Follows each commit, and makes durable what needs it. @throws StoreLost if that fails: a second fsync would prove nothing */
+  /**
+   * Follows each commit, and makes durable what needs it.
+   * @throws StoreLost if that fails: a second fsync would prove nothing
+   */
   sync(): void {
     this.#reach('committed');
     try {
@@ -170,8 +174,8 @@ export class Store {
   }
 
   /**
-   * Whether a step that began when so many bytes were copied may copy another element. Each may copy one, however much others of
-   * the transaction have copied, so that none starves.
+   * Whether a step that began when so many bytes were copied may copy another element. Each may copy one, however much
+   * others of the transaction have copied, so that none starves.
    */
   mayCopyMore(copiedBefore: number): boolean {
     return this.copiedBytes < MAX_COPIED_BYTES || this.copiedBytes === copiedBefore;
@@ -209,8 +213,8 @@ export class Store {
    * then starts the log again. Asked for explicitly because SQLite's automatic checkpoints swallow their errors: a
    * failed fsync must end the engine (`errors.ts`), not be tried again.
    *
-   * The length of the log is not queried after each transaction: SQLite compiles a PRAGMA again for each execution, which takes
-   * 16 to 19 µs.
+   * The length of the log is not queried after each transaction: SQLite compiles a PRAGMA again for each execution,
+   * which takes 16 to 19 µs.
    * @param bytes of the bodies that the transaction may have stored
    * @throws the error of a failed checkpoint
    */

@@ -152,8 +152,8 @@ export class Sweeper {
   }
 
   /**
-   * Shrinks the file a little (`auto_vacuum = INCREMENTAL`) if a quarter of it is free. Returns whether more is to be done.
-   * On a full disk it shrinks down to the last free page.
+   * Shrinks the file a little (`auto_vacuum = INCREMENTAL`) if a quarter of it is free. Returns whether more is to be
+   * done. On a full disk it shrinks down to the last free page.
    */
   #returnPages(store: Store): boolean {
     if (!isShrinkable(store)) return false;

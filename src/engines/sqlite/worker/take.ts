@@ -23,8 +23,8 @@ const PAGE = 64;
 /** Rows read at first, when nothing is known of the size of their bodies: of 1 MiB, so many fill a reply. */
 const FIRST_PAGE = 16;
 /**
- * A call returns no more once its bodies have this many bytes, fewer than `count` or not. The caller sees a `nextDueAt` that
- * has passed and asks again.
+ * A call returns no more once its bodies have this many bytes, fewer than `count` or not. The caller sees a `nextDueAt`
+ * that has passed and asks again.
  */
 const MAX_REPLY_BYTES = LIMITS.takeBytes;
 /** Expired elements that one call ends; with more of them, the caller asks again. */
@@ -112,7 +112,10 @@ export function take(
   return [left > 0 && ids === null ? rows.firstDueAt(subscription) : null, until, lost, fields, isCut];
 }
 
-/** As many rows as fit, by the size of the bodies so far: those that are read and do not fit are read again by the next call. */
+/**
+ * As many rows as fit, by the size of the bodies so far: those that are read and do not fit are read again by the next
+ * call.
+ */
 function pageSize(bytes: number, bodies: number): number {
   if (bytes === 0) return FIRST_PAGE;
   return Math.max(1, Math.min(PAGE, Math.ceil(((MAX_REPLY_BYTES - bytes) * bodies) / bytes)));
@@ -149,8 +152,8 @@ export function undoTake(
 }
 
 /**
- * Waiting deliveries come by maturity, then insertion; reserved ones by the end of their lease. A page ends early rather
- * than growing past {@link SCAN_BYTES}. What fails its checksum is left out, and set aside by `take`: a scan
+ * Waiting deliveries come by maturity, then insertion; reserved ones by the end of their lease. A page ends early
+ * rather than growing past {@link SCAN_BYTES}. What fails its checksum is left out, and set aside by `take`: a scan
  * changes nothing.
  */
 export function scan(

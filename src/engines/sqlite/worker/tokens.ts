@@ -1,9 +1,9 @@
 import type { LeaseTokens } from '../../../model/lease-token.ts';
 
-// Lease tokens. A take draws 128 random bits, which are stored with each of its reservations, so that these can be written, and
-// finished, by ranges: 1.9 and 0.8 µs a delivery; with bits of its own each took 2.3 and 2.3 (ADR 9). The token of a reservation is those
-// bits, the last 32 exclusive-or the last 32 of the delivery's element. So no two tokens of a take are alike, and none settles
-// another reservation than its own.
+// Lease tokens. A take draws 128 random bits, which are stored with each of its reservations, so that these can be
+// written, and finished, by ranges: 1.9 and 0.8 µs a delivery; with bits of its own each took 2.3 and 2.3 (ADR 9). The
+// token of a reservation is those bits, the last 32 exclusive-or the last 32 of the delivery's element. So no two
+// tokens of a take are alike, and none settles another reservation than its own.
 
 const DIGITS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_';
 /** The value of each digit by its code; -1: it is none. */
@@ -18,7 +18,10 @@ for (const [value, digit] of [...DIGITS].entries()) {
 const LENGTH = 22;
 /** The last 32 bits begin at a digit's boundary. */
 const PREFIX = 16;
-/** Ends what is stored for the tokens of a take. A file of version 0.1.0 may hold tokens as they are, which have no such end. */
+/**
+ * Ends what is stored for the tokens of a take. A file of version 0.1.0 may hold tokens as they are, which have no such
+ * end.
+ */
 const END = '+';
 
 /** The tokens of one take. */
