@@ -304,19 +304,24 @@ export const ACCESS: readonly Mutant[] = [
     edits: [
       {
         file: 'src/app/user-commands.ts',
-        search: `    const loaded = await load();
-    const store = await findStore(loaded, configFile);
-    userToChange(store, change);
+        search: `      const loaded = await load();
+      const store = await findStore(loaded, configFile);
+      userToChange(store, change);
 `,
-        replace: `    const loaded = before;
-    const store = beforeStore;
+        replace: `      const loaded = before;
+      const store = found;
 `,
       },
+    ],
+  },
+  {
+    name: 'commands of users that run at once do not wait for each other',
+    suite: 'user commands',
+    edits: [
       {
-        file: 'src/app/user-commands.ts',
-        search: 'const user = userToChange(await findStore(before, configFile), change);',
-        replace: `const beforeStore = await findStore(before, configFile);
-    const user = userToChange(beforeStore, change);`,
+        file: 'src/util/files.ts',
+        search: 'for (let leftMs = waitMs; !(await isCreated(lock)); leftMs -= LOCK_RETRY_MS) {',
+        replace: 'for (let leftMs = waitMs; waitMs === 0; leftMs -= LOCK_RETRY_MS) {',
       },
     ],
   },
