@@ -38,6 +38,15 @@ export class Activity {
     this.note(name);
   }
 
+  /**
+   * A queue is not known any more, or never came to be. If it was read, what followers were told of it is forgotten in
+   * its turn, see `forgetUnknown`.
+   */
+  forget(name: string): void {
+    this.#changed.delete(name);
+    if (this.#series.get(name)?.wasRead === false) this.#series.delete(name);
+  }
+
   /** Counters that note each queue they count for. */
   watched(stats: Stats): Stats {
     return new WatchedStats(stats, this);
@@ -251,6 +260,10 @@ export class QueueSeries {
     this.#lastAt = at;
     this.#sameSince = isNew ? at - HOUR_MS : at;
     this.#firstMinute = isNew ? minuteOf(toUnits(at)) : null;
+  }
+
+  get wasRead(): boolean {
+    return this.last !== null && this.last !== NOTHING;
   }
 
   /** @param changedAt when the first of the changes since the last reading was made, if that is known */

@@ -681,6 +681,7 @@ export class Namespace {
     this.#capacities.delete(name);
     this.#elementBytes.delete(name);
     this.#queues.delete(name);
+    this.activity.forget(name);
     this.#dropIdle(name);
     for (const added of this.#reloads) added.delete(name);
   }

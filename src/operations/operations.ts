@@ -683,7 +683,8 @@ export async function purgeQueue(queue: Queue, states: readonly DeliveryState[])
   for (;;) {
     const step = await storage.purge(queue.key, states);
     removed += step.removed;
-    queue.namespace.activity.note(queue.key.name);
+    // Names come from clients: one that no queue has must not be kept.
+    if (step.removed > 0) queue.namespace.activity.note(queue.key.name);
     if (step.isDone || removed >= max) return removed;
     // Each step is a call like any other; those of other users come in between.
     await turn();

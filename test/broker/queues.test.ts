@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { Namespace } from '../../src/broker/namespace.ts';
-import { FINISH } from '../../src/broker/queue.ts';
+import { FINISH, readQueue } from '../../src/broker/queue.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { PLAIN_GROUP } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
@@ -75,6 +75,20 @@ describe('the queues of a namespace', () => {
     for (let i = 0; i < MAX_QUEUES; i += 1) await store(`stored ${i}`);
     assert.throws(() => namespace.queue('refused 0'), TOO_MANY);
     assert.equal((await namespace.queueNames()).length, MAX_QUEUES);
+  });
+
+  it('leave nothing in memory if the engine refused their first insert', async () => {
+    const { activity } = namespace;
+    await store('dropped');
+    await opened.engine.storage.take({ ns: 'N', name: 'dropped' }, { group: '', count: 1, leaseMs: null });
+    activity.noteReading('dropped', await readQueue(namespace.visit('dropped')), null);
+    assert.equal(await namespace.drop({ ns: 'N', name: 'dropped' }), true);
+    refusal = new QuaysideError('storage-full', 'planted');
+    for (const name of ['refused 1', 'refused 2', 'dropped']) {
+      await assert.rejects(store(name), { code: 'storage-full' });
+    }
+    assert.deepEqual([...activity.changed(Infinity).keys()], []);
+    assert.deepEqual(activity.forgetUnknown(namespace.knownNames), ['dropped'], 'followers know of it');
   });
 
   it('are counted here when another node makes them', async () => {

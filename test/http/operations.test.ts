@@ -319,6 +319,42 @@ describe('A purge', () => {
     assert.deepEqual(jsonOf(await client.request('DELETE', '/q/N/never/elements')), { removed: 0 });
     assert.ok(!('never' in jsonOf<object>(await client.queues('N'))));
   });
+
+  it('of a queue that does not exist leaves nothing in memory, nor does any other request that names one', async () => {
+    const client = harness().client();
+    const { activity, knownNames } = harness().broker.namespace('N');
+    activity.takeChanged(Infinity);
+    const requests: readonly (readonly [method: string, path: string, body?: unknown])[] = [
+      ['DELETE', '/elements'],
+      ['DELETE', '/elements?state=all'],
+      ['GET', '?to=0'],
+      ['GET', '?to=0&reserve=1'],
+      ['POST', '/take', { to: 0 }],
+      ['GET', '/elements'],
+      ['GET', '/elements/1-1'],
+      ['GET', '/export'],
+      ['GET', '/status'],
+      ['GET', '/history'],
+      ['GET', '/paused'],
+      ['GET', '/consumers'],
+      ['PATCH', '/commit/1-1'],
+      ['PATCH', '/rollback/1-1'],
+      ['PATCH', '/release/1-1'],
+      ['PATCH', '/extend/1-1'],
+      ['POST', '/settle', { commit: ['1-1'], rollback: ['1-2'], extend: ['1-3'] }],
+      ['DELETE', '/1-1'],
+      ['DELETE', '/consumer/none'],
+      ['DELETE', ''],
+      ['DELETE', '?force=1'],
+    ];
+    for (const [i, [method, path, body]] of requests.entries()) {
+      const options = body === undefined ? {} : { body: JSON.stringify(body), headers: json };
+      const { status } = await client.request(method, `/q/N/invented${i}${path}`, options);
+      assert.notEqual(status, 400, `${method} ${path}`);
+      assert.deepEqual([...activity.changed(Infinity).keys()], [], `${method} ${path}`);
+    }
+    assert.deepEqual(activity.forgetUnknown(knownNames), []);
+  });
 });
 
 describe('Deleting a queue', () => {

@@ -248,6 +248,16 @@ export const BROKER: readonly Mutant[] = [
     ),
   },
   {
+    name: 'names of queues whose first insert was rejected are kept',
+    suite: 'queues of a namespace',
+    edits: edit('broker/namespace.ts', 'this.activity.forget(name);', ''),
+  },
+  {
+    name: 'names of queues that do not exist are kept when they are purged',
+    suite: 'HTTP operations',
+    edits: edit('operations/operations.ts', 'if (step.removed > 0) queue.namespace', 'queue.namespace'),
+  },
+  {
     name: 'a node publishes its inserts although it is alone',
     suite: 'a lone node',
     edits: edit(
