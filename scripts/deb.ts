@@ -42,6 +42,7 @@ try {
   put('ops/systemd/quayside.service', 'lib/systemd/system/quayside.service');
   for (const document of DOCUMENTS) put(document, `usr/share/doc/quayside/${document.split('/').at(-1)}`);
   write('usr/share/doc/quayside/copyright', copyright());
+  put(`node_modules/node-linux-${process.arch}/LICENSE`, 'usr/share/doc/quayside/LICENSE.node');
   write('usr/share/doc/quayside/changelog.Debian.gz', gzipSync(debianChangelog(), { level: 9 }));
   for (const script of SCRIPTS) put(`ops/debian/${script}`, `DEBIAN/${script}`, 0o755);
   write('DEBIAN/conffiles', '/etc/quayside/quayside.yaml\n');
@@ -116,7 +117,8 @@ Files: *
 Copyright: the Quayside developers
 License: Apache-2.0
  On Debian systems, the text of the licence is in /usr/share/common-licenses/Apache-2.0.
- Node and the libraries below /usr/lib/quayside/node_modules have licences of their own, which stand in their folders.
+ The licence of Node is LICENSE.node in this folder; those of the libraries below /usr/lib/quayside/node_modules stand in
+ their folders.
 `;
 }
 

@@ -182,8 +182,9 @@ function isText(value: unknown): boolean {
 function parsedFile(path: string, text: string): unknown {
   try {
     return JSON.parse(text);
-  } catch (error) {
-    throw new CommandUsageError(`${path} is not JSON: ${(error as Error).message}`);
+  } catch {
+    // The error's message has a part of the text, which may be one of the password.
+    throw new CommandUsageError(`${path} is not JSON.`);
   }
 }
 

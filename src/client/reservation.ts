@@ -142,6 +142,9 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
       const { outcome, isRepeat } = await this.#wire.settle(
         { ...settlement, receipt: this.#receipt },
         options,
+        () => {
+          this.#unknown = action;
+        },
       );
       const isDone = outcome === 'done' || outcome === 'dead-lettered';
       // What its first attempt may have caused. A caller that gave an element back does not know where it is; after a

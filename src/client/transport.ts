@@ -73,6 +73,8 @@ const UNKNOWN = new Set(['outcome-unknown', 'internal']);
 const NOT_SENT =
   /REFUSED|NOTFOUND|EAI_AGAIN|CONNECT_TIMEOUT| connect E|error \(Connect\)|CERT|LEAF_SIGNATURE|WRONG_VERSION/;
 
+const URL_IN_TEXT = /https?:\/\/\S+/g;
+
 /**
  * Sends requests: credentials, deadlines, errors, and attempts until a request has succeeded or may not be repeated.
  */
@@ -306,7 +308,8 @@ function problemOf(response: Response, text: string): QuaysideError {
 
 function connectionError(error: unknown, base: string): ConnectionError {
   const { code, message = '' } = causeOf(error);
-  const isSent = !NOT_SENT.test(`${code} ${message}`);
+  // Deno's message has the URL, with the name of the queue, which may be any word.
+  const isSent = !NOT_SENT.test(`${code} ${message.replace(URL_IN_TEXT, '')}`);
   const what = isSent
     ? 'The connection ended before the response had arrived'
     : 'The server cannot be reached';

@@ -83,9 +83,10 @@ export class QueueWire {
     return jsonIn<{ ids: string[] }>(text, 'ids').ids;
   }
 
-  settle(item: SettleRequest, options: CallOptions = {}): Promise<SettleResponse> {
+  /** @param onAbandoned see {@link RequestBatcher.add} */
+  settle(item: SettleRequest, options: CallOptions = {}, onAbandoned?: () => void): Promise<SettleResponse> {
     const size = RECEIPT_SIZE + ('reason' in item ? MAX_REASON_LENGTH : 0);
-    return this.transport.during(() => this.#settlements.add(item, size, options));
+    return this.transport.during(() => this.#settlements.add(item, size, options, onAbandoned));
   }
 
   post(

@@ -2,6 +2,9 @@ import { createHash, type Hash } from 'node:crypto';
 import { compareTexts } from '../util/compare-texts.ts';
 import type { NewElement } from './element.ts';
 
+/** What tracing adds: a repeat of the same insert is another span. */
+const OF_TRACING: ReadonlySet<string> = new Set(['traceparent', 'tracestate', 'baggage']);
+
 /** 128 bits in base64url. */
 const LENGTH = 22;
 
@@ -10,8 +13,9 @@ type GivenContent = Omit<NewElement, 'dedupKey' | 'fingerprint' | 'expiresAt'>;
 
 /**
  * 128 bits of a hash over all that an insert says of an element: body, content type and encoding, headers, groups,
- * maturity, delay, tries and time to live. The order of headers and groups does not count: proxies may change it.
- * SHA-256 is what current processors compute in hardware, 1.5 GB/s; it is computed only if a key is given.
+ * maturity, delay, tries and time to live. The context of a trace is left out. The order of headers and groups does not
+ * count: proxies may change it. SHA-256 is what current processors compute in hardware, 1.5 GB/s; it is computed only
+ * if a key is given.
  */
 export function contentFingerprint(element: GivenContent, ttlMs: number | null = null): string {
   const hash = createHash('sha256')
@@ -67,7 +71,10 @@ function textOf(hash: Hash): string {
 function factsOf(element: GivenContent, ttlMs: number | null): unknown[] {
   const { contentType, contentEncoding, headers, matureAt, delayMs, tries, groups } = element;
   const pairs: [string, string][] = [];
-  for (let i = 0; i + 1 < headers.length; i += 2) pairs.push([headers[i] ?? '', headers[i + 1] ?? '']);
+  for (let i = 0; i + 1 < headers.length; i += 2) {
+    const [name = '', value = ''] = [headers[i], headers[i + 1]];
+    if (!OF_TRACING.has(name)) pairs.push([name, value]);
+  }
   pairs.sort(([a], [b]) => compareTexts(a, b));
   return [contentType, contentEncoding, matureAt, delayMs, tries, [...new Set(groups)].sort(), pairs, ttlMs];
 }

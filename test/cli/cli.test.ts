@@ -526,11 +526,21 @@ describe('The command line', () => {
     const folder = path.join(home, 'wrong');
     await mkdir(path.join(folder, 'quayside'), { recursive: true });
     const file = path.join(folder, 'quayside', 'client.json');
-    for (const content of ['null', '[]', '"http://127.0.0.1"', '{"url": 5}', '{']) {
+    const secret = 'hunter2secret';
+    for (const content of [
+      'null',
+      '[]',
+      '"http://127.0.0.1"',
+      '{"url": 5}',
+      '{',
+      `{"password": ${secret}}`,
+      `{"password": '${secret}'}`,
+    ]) {
       await writeFile(file, content);
       const { code, stderr } = await quayside(['status'], '', { XDG_CONFIG_HOME: folder });
       assert.equal(code, 2, content);
       assert.ok(stderr.startsWith(`quayside: ${file} `), stderr);
+      assert.doesNotMatch(stderr, /hunter|secret/);
     }
     await rm(file);
     await mkdir(file);

@@ -23,6 +23,7 @@ import { makeCertificate } from '../support/certificate.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
 import { until } from '../support/until.ts';
 import { AUTH, CLIENT_ENGINES, clientConfig, WatchedClient } from './server.ts';
+import { FakeTracing } from './tracing.ts';
 
 /** A lease that is over as soon as a test asks. */
 const SHORT_LEASE_MS = 1;
@@ -711,6 +712,76 @@ describe('The client', () => {
       if (again === 'commit') await job?.commit();
       else await assert.rejects(async () => job?.rollback(), LeaseLostError);
     }
+  });
+
+  it('has done a commit that was aborted in flight and is called again, if the element is gone', async () => {
+    const replies = [Response.json(TAKEN), null, Response.json(GONE)];
+    const controller = new AbortController();
+    await using client = new Quayside({
+      url: 'http://x',
+      auth: AUTH,
+      fetch: async () => {
+        const reply = replies.shift();
+        if (reply) return reply;
+        controller.abort();
+        return new Promise<Response>(() => {});
+      },
+    });
+    const job = await client.queue('N/gone').reserve();
+    await assert.rejects(async () => job?.commit({ signal: controller.signal }), { name: 'AbortError' });
+    await job?.commit();
+  });
+
+  it('does not send a batch in halves after an attempt that may have stored it', async () => {
+    let calls = 0;
+    await using client = new Quayside({
+      url: 'http://x',
+      auth: AUTH,
+      retry: { minMs: 1 },
+      fetch: async () => {
+        calls += 1;
+        if (calls === 1) throw new TypeError('fetch failed', { cause: new Error('other side closed') });
+        return new Response('too large', { status: 413 });
+      },
+    });
+    const queue = client.queue('N/halves');
+    const results = await Promise.allSettled([queue.insert(1), queue.insert(2)]);
+    for (const result of results) {
+      assert.equal(result.status, 'rejected');
+      assert.equal((result.reason as QuaysideError).outcome, 'unknown');
+    }
+    assert.equal(calls, 2);
+  });
+
+  it('takes no name of a queue in the message of an error for a reason why nothing was sent', async () => {
+    let calls = 0;
+    await using client = new Quayside({
+      url: 'http://x',
+      auth: AUTH,
+      retry: { minMs: 1 },
+      fetch: async (input) => {
+        calls += 1;
+        const cause = new Error(
+          `error sending request for url (${input}): client error (SendRequest): connection closed before message completed`,
+        );
+        throw new TypeError('fetch failed', { cause });
+      },
+    });
+    await assert.rejects(client.queue('N/CERTIFICATES').pop(), {
+      name: 'ConnectionError',
+      outcome: 'unknown',
+    });
+    assert.equal(calls, 1);
+  });
+
+  it('repeats an insert with a key of its own although each call is another span', async () => {
+    await using client = new Quayside({ url: server.url, auth: AUTH, tracing: new FakeTracing() });
+    const queue = client.queue('N/traced');
+    const insert = (data: string) => queue.insert(data, { idempotencyKey: 'order-4', headers: { a: 'b' } });
+    const { id } = await insert('x');
+    assert.equal((await insert('x')).id, id);
+    await assert.rejects(insert('y'), { code: 'idempotency-mismatch' });
+    assert.equal((await queue.status()).total, 1);
   });
 
   it('has not done a commit whose first call was never sent, if the element is gone', async () => {

@@ -27,6 +27,7 @@ const TYPES: Readonly<Record<string, string>> = {
 };
 
 const SECRETS = { name: 'quayside', users: { admin: 'admin' } };
+const COLLECTOR = { to: [{ podSelector: { matchLabels: { app: 'collector' } } }], ports: [{ port: 4318 }] };
 const EVERYTHING = {
   secrets: { ...SECRETS, consoleSecret: 'console' },
   stomp: { port: 61613 },
@@ -38,6 +39,7 @@ const EVERYTHING = {
     clients: [{ namespaceSelector: { matchLabels: { team: 'shop' } } }],
     monitoring: [{ namespaceSelector: { matchLabels: { 'kubernetes.io/metadata.name': 'monitoring' } } }],
     engines: [{ ipBlock: { cidr: '10.0.0.0/8' } }],
+    egress: [COLLECTOR],
   },
   serviceMonitor: { enabled: true, labels: { release: 'prometheus' }, basicAuth: { secretName: 'metrics' } },
   serviceAccount: { annotations: { c: 'd' } },
@@ -195,6 +197,22 @@ describe('the Helm chart', () => {
         name,
       );
     }
+  });
+
+  it('lets nodes connect to engines, and to what the values name, alone', () => {
+    const DNS = 53;
+    const expected = {
+      'SQLite, nothing but the Secret': [],
+      'SQLite, everything': [DNS, DNS, 4318],
+      'Redis or PostgreSQL, nothing but the Secret': [DNS, DNS, 5432, 6379],
+      'Redis or PostgreSQL, everything': [DNS, DNS, 5432, 6379, 4318],
+    };
+    const open = [...shapes].map(([name, manifests]) => {
+      const { egress } = manifests.find(({ kind }) => kind === 'NetworkPolicy').spec;
+      const ports = egress.flatMap((rule: Manifest) => rule.ports.map(({ port }: Manifest) => port));
+      return [name, ports];
+    });
+    assert.deepEqual(Object.fromEntries(open), expected);
   });
 
   it('selects by labels that the pods have, and names ports and volumes that they have', () => {

@@ -171,6 +171,15 @@ RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm
       await rm(join(root, 'run/systemd'), { recursive: true });
     });
 
+    it('is upgraded although the administrator has removed its configuration file', async () => {
+      const settings = join(root, 'etc/quayside/quayside.yaml');
+      const content = await readFile(settings, 'utf8');
+      await rm(settings);
+      await install('2');
+      await writeFile(settings, content);
+      await install('1');
+    });
+
     it('serves as a user of its own, keeps elements and settings over an upgrade, and elements when it is purged', async () => {
       const settings = join(root, 'etc/quayside/quayside.yaml');
       let server = await serve();
