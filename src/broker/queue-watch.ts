@@ -84,6 +84,8 @@ class NamespacePoll {
   #readyAt = 0;
   /** Of queues whose next element becomes eligible then, by the monotonic clock. */
   readonly #dueAt = new Map<string, number>();
+  /** Names whose last reading failed, and when they may be read again, by the monotonic clock. */
+  readonly #failed = new Map<string, number>();
   readonly #timer: EarliestTimer;
   #reading: Promise<void> | null = null;
   #isStopped = true;
@@ -147,24 +149,16 @@ class NamespacePoll {
     const { activity } = this.#namespace;
     const changed = activity.takeChanged(MAX_CHANGED);
     const follows = this.#follows;
-    let hasFailed = false;
     this.#hasFollowerFailed = false;
-    try {
-      for (const name of this.#due(startedAt)) if (!changed.has(name)) changed.set(name, startedAt);
-      const names = [...new Set([...changed.keys(), ...this.#inTurn(startedAt)])];
-      await this.#readAll(names, changed);
-      if (this.#isFilling && this.#turn.length === 0 && this.#follows === follows) this.#filled();
-      if (names.length > 0) this.#notify((follower) => follower.onRound(this.#namespace));
-    } catch {
-      // The engine is unavailable, which is logged, and raises an alarm elsewhere.
-      hasFailed = true;
-      for (const name of changed.keys()) activity.note(name);
-      if (this.#isFilling && this.#follows === follows) this.#filled();
-      this.#notify((follower) => follower.onRound(this.#namespace));
-    } finally {
-      if (!this.#hasFollowerFailed) this.#followerFailures.worked();
-      this.#rest(startedAt, hasFailed);
-    }
+    for (const name of this.#due(startedAt)) if (!changed.has(name)) changed.set(name, startedAt);
+    const names = [...new Set([...changed.keys(), ...this.#inTurn(startedAt)])];
+    const unread = await this.#readAll(names, changed);
+    for (const name of unread) if (changed.has(name)) activity.note(name);
+    const isDone = this.#turn.length === 0 || unread.length === names.length;
+    if (this.#isFilling && isDone && this.#follows === follows) this.#filled();
+    if (names.length > 0) this.#notify((follower) => follower.onRound(this.#namespace));
+    if (!this.#hasFollowerFailed) this.#followerFailures.worked();
+    this.#rest(startedAt, unread.length > 0);
   }
 
   /** A bug of the follower must neither end the poller nor pass for a failure of the engine. */
@@ -183,11 +177,12 @@ class NamespacePoll {
     const isLive = this.#follower !== null;
     const paceMs = isLive ? LIVE_MS : RESTING_MS;
     const restMs = Math.max(startedAt + paceMs - now, REST_FACTOR * (now - startedAt));
-    const pauseMs = hasFailed ? RETRY_MS : this.#isFilling ? 0 : restMs;
+    // A call to a server that does not reply takes seconds: what other servers have does not wait for many times that.
+    const pauseMs = this.#isFilling ? 0 : hasFailed ? Math.min(restMs, RETRY_MS) : restMs;
     this.#readyAt = now + pauseMs;
     // The reading that ends now still counts as in flight.
     queueMicrotask(() => {
-      const isDue = hasFailed || this.#isFilling || !isLive || this.#namespace.activity.hasChanged;
+      const isDue = this.#isFilling || !isLive || this.#namespace.activity.hasChanged;
       this.#arm(isDue ? pauseMs : Math.max(pauseMs, this.#nextDueIn(now)));
     });
   }
@@ -227,19 +222,47 @@ class NamespacePoll {
       this.#dueAt.delete(name);
       this.#notify((follower) => follower.onGone(this.#namespace, name));
     }
+    for (const name of this.#failed.keys()) if (!knownNames.has(name)) this.#failed.delete(name);
     this.#turn = [...knownNames];
   }
 
-  async #readAll(names: readonly string[], changed: ReadonlyMap<string, number>): Promise<void> {
-    for (let from = 0; from < names.length && !this.#isStopped; from += READ_AT_ONCE) {
-      const some = names.slice(from, from + READ_AT_ONCE);
-      await Promise.all(some.map((name) => this.#read(name, changed.get(name) ?? null)));
+  /**
+   * Returns the names that were not read. One master of a cluster may be unavailable and the others not: what failed
+   * the last time comes after all others, and not in each round. If nothing of a batch can be read, the rest waits for
+   * the next round.
+   */
+  async #readAll(names: readonly string[], changed: ReadonlyMap<string, number>): Promise<string[]> {
+    const now = this.#clock.monotonic();
+    const fresh: string[] = [];
+    const again: string[] = [];
+    const unread: string[] = [];
+    for (const name of names) {
+      const at = this.#failed.get(name);
+      (at === undefined ? fresh : at <= now ? again : unread).push(name);
     }
+    again.sort((a, b) => (this.#failed.get(a) ?? 0) - (this.#failed.get(b) ?? 0));
+    const sorted = [...fresh, ...again];
+    for (let from = 0; from < sorted.length && !this.#isStopped; from += READ_AT_ONCE) {
+      const some = sorted.slice(from, from + READ_AT_ONCE);
+      await Promise.all(some.map((name) => this.#read(name, changed.get(name) ?? null)));
+      const failed = some.filter((name) => this.#failed.has(name));
+      if (failed.length === some.length) return [...unread, ...sorted.slice(from)];
+      unread.push(...failed);
+    }
+    return unread;
   }
 
   async #read(name: string, changedAt: number | null): Promise<void> {
     const namespace = this.#namespace;
-    const reading = await readQueue(namespace.visit(name));
+    let reading: QueueReading;
+    try {
+      reading = await readQueue(namespace.visit(name));
+    } catch {
+      // The engine is unavailable, which is logged, and raises an alarm elsewhere.
+      this.#failed.set(name, this.#clock.monotonic() + RETRY_MS);
+      return;
+    }
+    this.#failed.delete(name);
     namespace.activity.noteReading(name, reading, changedAt);
     if (this.#follower === null || this.#isStopped) return;
     this.#noteDue(name, reading);

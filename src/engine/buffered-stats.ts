@@ -28,7 +28,8 @@ export interface CounterDeltas {
 export interface CounterStore {
   /**
    * Whether one connection carries all calls in order, so that one write takes all queues, and a read sees exactly the
-   * writes that were called before it. If not, each queue is written on its own, and reads are kept apart from writes.
+   * writes that were called before it. If not, each queue is written and read on its own, since it may have another
+   * server, and reads are kept apart from writes.
    */
   readonly isOrdered: boolean;
   /** Adds in one step. @throws QuaysideError `storage-unavailable`, `outcome-unknown` */
@@ -89,7 +90,7 @@ export class BufferedStats implements Stats {
     this.#cancelFlush = this.#clock.after(FLUSH_AFTER_MS, () => void this.flush().catch(() => {}));
   }
 
-  /** Reads of one turn, as a listing makes them, are one read of the store. */
+  /** Reads of one turn, as a listing makes them, are one read of a store that is ordered. */
   read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>> {
     return new Promise((resolve, reject) => {
       if (this.#reads >= MAX_READS) {
@@ -146,6 +147,11 @@ export class BufferedStats implements Stats {
   async #readAll(): Promise<void> {
     const readers = this.#readers;
     this.#readers = [];
+    const batches = this.#store.isOrdered ? [readers] : readers.map((reader) => [reader]);
+    await Promise.all(batches.map((batch) => this.#readBatch(batch)));
+  }
+
+  async #readBatch(readers: readonly Reader[]): Promise<void> {
     try {
       const counts = await this.#readOnce(readers.map(({ queue }) => queue));
       for (const [index, { resolve }] of readers.entries()) resolve(counts[index] ?? new Map());

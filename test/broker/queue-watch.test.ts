@@ -47,6 +47,8 @@ describe('The watch of queues', () => {
   let watch: QueueWatch;
   let counted: string[] = [];
   let isAway = false;
+  /** Queues of a server that is away, while others of the same engine are not. */
+  let lost = new Set<string>();
   /** What the engine says that there is; null: the truth. */
   let names: string[] | null = null;
   const follower = (): Follower => {
@@ -58,6 +60,7 @@ describe('The watch of queues', () => {
   beforeEach(async () => {
     counted = [];
     isAway = false;
+    lost = new Set();
     names = null;
     const policy = plain('N');
     opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
@@ -66,7 +69,7 @@ describe('The watch of queues', () => {
       queues: async (ns) => names ?? real.queues(ns),
       counts: async (queue, group) => {
         counted.push(queue.name);
-        if (isAway) throw unavailable('The engine is away.', new Error('planted'));
+        if (isAway || lost.has(queue.name)) throw unavailable('The engine is away.', new Error('planted'));
         return real.counts(queue, group);
       },
     }));
@@ -183,6 +186,46 @@ describe('The watch of queues', () => {
     isAway = false;
     await passUntil(() => one.readyIn('q') === 1);
   });
+
+  for (const { some, isLost, count = 100, withinMs } of [
+    { some: 'one queue', isLost: (i: number) => i === 0, withinMs: 200 },
+    { some: 'every other one', isLost: (i: number) => i % 2 === 0, withinMs: 200 },
+    { some: 'the first 40', isLost: (i: number) => i < 40, withinMs: 1_000 },
+    { some: 'the first 400', isLost: (i: number) => i < 400, count: 410, withinMs: 10_000 },
+  ]) {
+    it(`tells of all other queues while ${some} cannot be read, and of these as soon as they can`, async () => {
+      const all = Array.from({ length: count }, (_, i) => `q${i}`);
+      const last = all.at(-1) ?? '';
+      for (const name of all) await insert(broker, name);
+      lost = new Set(all.filter((_, i) => isLost(i)));
+      const readable = all.filter((name) => !lost.has(name)).sort();
+      const one = follower();
+      const { clock } = opened;
+      const from = clock.monotonic();
+      await passUntil(() => one.seen.size >= readable.length || clock.monotonic() > from + withinMs);
+      assert.deepEqual([...one.seen.keys()].sort(), readable);
+      await passUntil(() => one.filled === 1);
+      for (const ready of [2, 3]) {
+        await insert(broker, 'q0');
+        await insert(broker, last);
+        const ms = await passUntil(() => one.readyIn(last) === ready);
+        assert.ok(ms <= 600, `${ms} ms until a change was seen`);
+      }
+      counted = [];
+      const since = clock.monotonic();
+      await passUntil(() => clock.monotonic() >= since + 30_000);
+      const times = counted.filter((name) => name === 'q0').length;
+      assert.ok(times >= 2 && times <= 7, `${times} reads in vain within half a minute`);
+      for (const left of [Math.floor(lost.size * 0.8), 0]) {
+        lost = new Set([...lost].slice(0, left));
+        const at = clock.monotonic();
+        const expected = all.length - left;
+        await passUntil(() => one.seen.size >= expected || clock.monotonic() > at + 15_000);
+        assert.equal(one.seen.size, expected);
+      }
+      assert.equal(one.readyIn('q0'), 3);
+    });
+  }
 
   it('continues although its follower throws, also while the engine is away', async () => {
     await insert(broker, 'gone');

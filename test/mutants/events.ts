@@ -91,6 +91,34 @@ export const EVENTS: readonly Mutant[] = [
     edits: edit('http/routes/events.ts', 'onInputEnd(socket, onEnd)', 'onInputEnd(socket, () => {})'),
   },
   {
+    name: 'counters of one queue that cannot be read hide those of the others',
+    suite: 'buffered statistics',
+    edits: edit(
+      'engine/buffered-stats.ts',
+      'this.#store.isOrdered ? [readers] : readers.map((reader) => [reader])',
+      '[readers]',
+    ),
+  },
+  {
+    name: 'a queue that cannot be read hides those that are read after it',
+    suite: 'watched queues',
+    edits: edit(
+      'broker/queue-watch.ts',
+      'if (failed.length === some.length) return',
+      'if (failed.length > 0) return',
+    ),
+  },
+  {
+    name: 'queues that cannot be read are read before those that can',
+    suite: 'watched queues',
+    edits: edit('broker/queue-watch.ts', '[...fresh, ...again]', '[...again, ...fresh]'),
+  },
+  {
+    name: 'a queue that cannot be read is tried in each round',
+    suite: 'watched queues',
+    edits: edit('broker/queue-watch.ts', 'at <= now ? again : unread', 'again'),
+  },
+  {
     name: 'updates come as fast as queues change',
     suite: 'watched queues',
     edits: edit(

@@ -217,6 +217,7 @@ export const SUITES = {
   'HTTP events': { files: ['test/http/events.test.ts'], pattern: '/GET .events/' },
   'event publisher': { files: ['test/unit/event-publisher.test.ts'], pattern: null },
   'watched queues': { files: ['test/broker/queue-watch.test.ts'], pattern: null },
+  'buffered statistics': { files: ['test/unit/buffered-stats.test.ts'], pattern: null },
   'queues of a namespace': { files: ['test/broker/queues.test.ts'], pattern: null },
   'series of queues': { files: ['test/unit/queue-series.test.ts'], pattern: null },
   'HTTP CORS': { files: ['test/http/cors.test.ts', 'test/http/rights.test.ts'], pattern: null },

@@ -19,6 +19,8 @@ class CountersInMemory implements CounterStore {
   readonly isOrdered: boolean;
   readonly writes: (readonly CounterDeltas[])[] = [];
   failure: ((batch: readonly CounterDeltas[]) => QuaysideError | null) | null = null;
+  /** Queues whose counters cannot be read. */
+  lost: readonly string[] = [];
   beforeReply: (() => Promise<void>) | null = null;
   readonly #puts = new Map<string, number>();
 
@@ -43,6 +45,7 @@ class CountersInMemory implements CounterStore {
     this.beforeReply = null;
     await before?.();
     for (const [index, { name }] of queues.entries()) {
+      if (this.lost.includes(name)) throw new QuaysideError('storage-unavailable', 'planted');
       const put = this.#puts.get(`${name} `);
       if (put !== undefined) found(index, '', { put });
     }
@@ -85,6 +88,19 @@ describe('Buffered statistics', () => {
     assert.deepEqual(
       store.writes.map((batch) => batch.map(({ queue }) => queue.name)),
       [['b'], ['a']],
+    );
+  });
+
+  it('are read of each queue on its own if the store has several servers', async () => {
+    const store = new CountersInMemory(false);
+    const stats = statsOn(store);
+    for (const name of ['a', 'b', 'c']) stats.add({ ns: 'N', name }, '', { put: 1 });
+    await stats.flush();
+    store.lost = ['b'];
+    const read = await Promise.allSettled(['a', 'b', 'c'].map((name) => stats.read({ ns: 'N', name })));
+    assert.deepEqual(
+      read.map((each) => (each.status === 'fulfilled' ? each.value.get('')?.put : each.reason.code)),
+      [1, 'storage-unavailable', 1],
     );
   });
 
