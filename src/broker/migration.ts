@@ -367,10 +367,10 @@ export class MigratingStorage implements Storage {
       });
     } catch (error) {
       if (deliveries.length === 0) throw error;
-      if (!isUnknownOutcome(error)) return { deliveries, nextDueAt: LOOK_AGAIN };
+      if (!isUnknownOutcome(error)) return { deliveries, nextDueAt: LOOK_AGAIN, isLeft: true };
       // The taker learns that elements may be lost to it, so it gets none; unless they would be lost as well.
       if (await this.#release(this.#from, queue, deliveries)) throw error;
-      return { deliveries, nextDueAt: LOOK_AGAIN };
+      return { deliveries, nextDueAt: LOOK_AGAIN, isLeft: true };
     }
     for (const delivery of rest.deliveries) if (delivery.lease === null) this.#popped.add(delivery);
     if (left !== undefined && deliveries.length > 0 && bytesOf(rest.deliveries) > left) {

@@ -276,7 +276,10 @@ export interface TakeResult {
    * that has passed.
    */
   readonly isCut?: boolean;
-  /** Whether takes that share its round trip left it no room: another element is eligible, and may be taken at once. */
+  /**
+   * Whether it ended early for anything else, such as takes that share its round trip and left it no room, or elements
+   * that expired: another element may be eligible, and the taker asks again at once.
+   */
   readonly isLeft?: boolean;
 }
 

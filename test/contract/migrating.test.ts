@@ -220,9 +220,14 @@ describe('a queue in two engines', () => {
       [UNAVAILABLE, ['a', 'b']],
     ] as const) {
       const failing = override(engines.to.storage, { take: () => Promise.reject(failure) });
-      const take = taken(queue, 3, new MigratingStorage({ from: old(), to: failing }));
+      const storage = new MigratingStorage({ from: old(), to: failing });
+      const take = storage.take(queue, { group: '', count: 3, leaseMs: null });
       if (expected === null) await assert.rejects(take, { code: 'outcome-unknown' });
-      else assert.deepEqual(bodyTexts(await take), expected);
+      else {
+        const { deliveries, isLeft } = await take;
+        // Who shares the take and got nothing is to meet the failure, and not a time-out.
+        assert.deepEqual([bodyTexts(deliveries), isLeft], [expected, true]);
+      }
       assert.deepEqual(await sizes(queue), [expected === null ? 2 : 0, 0]);
     }
   });

@@ -16,6 +16,11 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('rows.ts', 'let after = shared?.readTo ?? ', 'let after = ')],
   },
   {
+    name: 'a take that has a full reply does not say that there is more',
+    suite: 'contract',
+    edits: [inWorker('take.ts', 'isLast = isLeft = true;', 'isLast = true;')],
+  },
+  {
     name: 'all dead letters of leases that ended are moved in one step',
     suite: 'sqlite dead letters',
     edits: [inWorker('settle.ts', 'if (!store.mayCopyMore(copiedBytes)) break;', '')],

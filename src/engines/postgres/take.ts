@@ -96,8 +96,7 @@ interface TakeKind {
  * % less work. Expired elements are locked and left alone, and expired before the next batch; while that fails, they
  * are stepped over.
  *
- * A caller that gets too few because of the bytes that a statement may return sees a `nextDueAt` that has passed and
- * asks again.
+ * What gets too few because of the bytes that a statement may return, or of expired elements, `isLeft`.
  */
 function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind): Statement {
   const columns = reserves ? RESERVES : POPS;
@@ -236,10 +235,11 @@ function prepareTake(
       const taken = readTaken(context, requests, limits, rows);
       return shares.map(({ at, from, to }) => {
         const result = taken[at] as TakeResult;
-        const { deliveries, nextDueAt } = result;
+        const { deliveries, nextDueAt, isLeft = false } = result;
         if (deliveries.length <= to - from && from === 0) return result;
         const own = deliveries.slice(from, to);
-        return { deliveries: own, nextDueAt: own.length < to - from ? nextDueAt : null };
+        const isShort = own.length < to - from;
+        return { deliveries: own, nextDueAt: isShort ? nextDueAt : null, isLeft: isShort && isLeft };
       });
     },
   };
@@ -324,12 +324,15 @@ function readTaken(
     const wasCut = maxBytes === null ? bytes >= MAX_RETURNED_BYTES : bytes > maxBytes;
     if (expiredAt !== null) expirer.add(expiredAt);
     // If the database's clock was set forward, the limit was wrong; it is right the next time.
-    const isCut = wasCut || expiredAt !== null || now > until;
-    const next = isCut ? now : prober.lookAgainAt(subscription, now, numberOrNull(row, 1));
+    const isEarly = wasCut || expiredAt !== null || now > until;
+    const isShort = deliveries.length < wanted;
+    const isCut = wasCut && maxBytes !== null;
+    const next = isEarly ? now : prober.lookAgainAt(subscription, now, numberOrNull(row, 1));
     results[place] = {
       deliveries,
-      nextDueAt: byIds || deliveries.length >= wanted ? null : next,
-      isCut: wasCut,
+      nextDueAt: byIds || !isShort ? null : next,
+      isCut,
+      isLeft: isEarly && isShort && !isCut,
     };
     deliveries = [];
   }

@@ -167,6 +167,7 @@ export type Taken = [
   lost: Fields | null,
   deliveries: Fields,
   isCut: boolean,
+  isLeft: boolean,
 ];
 
 export type ScannedFields = [

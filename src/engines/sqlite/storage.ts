@@ -128,6 +128,7 @@ export class SqliteStorage implements Storage {
         deliveries: readTaken(taken, group, bodies),
         nextDueAt: taken[0],
         isCut: taken[4],
+        isLeft: taken[5],
       }),
       ({ deliveries }) => this.#returnLate(queue, deliveries),
       leftMs,

@@ -59,6 +59,20 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await countsOf(queue), [0, 0, 0]);
     });
 
+    it('lets a take say that it is left, if so many expired that it did not come to what is behind them', async () => {
+      const queue = on.queue();
+      const expired = Array.from({ length: 1000 }, () => newElement({ body: '', expiresAt: later(-1) }));
+      for (let i = 0; i < 3; i += 1) await on.storage.insert(queue, expired);
+      await on.storage.insert(queue, newElements('behind'));
+      const take = () => on.storage.take(queue, { group: '', count: 1, leaseMs: null });
+      let taken = await take();
+      for (let takes = 1; taken.deliveries.length === 0; takes += 1) {
+        assert.ok(taken.isLeft === true && takes < 20, `take ${takes} has nothing, and does not say why`);
+        taken = await take();
+      }
+      assert.deepEqual(bodyTexts(taken.deliveries), ['behind']);
+    });
+
     it('is not taken by id, either', async () => {
       const queue = on.queue();
       const ids = await on.storage.insert(queue, [newElement({ expiresAt: later(1000) })]);

@@ -233,7 +233,7 @@ verbs.take = function(q, args, at)
       taken = takeByIds(q, gid, ids, count, ends, holder, most)
     elseif mayExpireMore then
       -- More has expired than one call removes: the caller is to call again at once.
-      next = call.now
+      next, taken.isLeft = call.now, true
     else
       taken = takeFirst(q, gid, count, ends, holder, most)
       if #taken.members < count then next = firstMaturity(q, gid) end

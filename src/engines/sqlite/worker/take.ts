@@ -22,12 +22,9 @@ import { TakeTokens } from './tokens.ts';
 const PAGE = 64;
 /** Rows read at first, when nothing is known of the size of their bodies: of 1 MiB, so many fill a reply. */
 const FIRST_PAGE = 16;
-/**
- * A call returns no more once its bodies have this many bytes, fewer than `count` or not. The caller sees a `nextDueAt`
- * that has passed and asks again.
- */
+/** A call returns no more once its bodies have this many bytes, fewer than `count` or not, and says `isLeft`. */
 const MAX_REPLY_BYTES = LIMITS.takeBytes;
-/** Expired elements that one call ends; with more of them, the caller asks again. */
+/** Expired elements that one call ends; with more of them, it `isLeft`, too. */
 const MAX_EXPIRED = 1000;
 
 /** Pops, or reserves for `leaseMs`, what is eligible. */
@@ -46,11 +43,12 @@ export function take(
   const queue = queues.find(name);
   if (queue !== null) queues.noteUse(queue, now);
   const subscription = queue?.subscriptions.get(group);
-  if (subscription === undefined) return [null, null, null, [], false];
+  if (subscription === undefined) return [null, null, null, [], false, false];
   const until = leaseMs === null ? null : now + leaseMs;
   const elements = ids?.map((id) => store.ids.parse(id)) ?? null;
   const from = reply.byteLength;
   let isCut = false;
+  let isLeft = false;
   const fields: Fields = [];
   let tokens: TakeTokens | null = null;
   let lost: Fields | null = null;
@@ -71,7 +69,7 @@ export function take(
       const { seq, dueAt, tries, expiresAt, reason, type, more, body } = row;
       const isStepOver = expired === MAX_EXPIRED || !store.mayCopyMore(copiedBefore);
       if (isStepOver || reply.byteLength - from >= MAX_REPLY_BYTES) {
-        isLast = true;
+        isLast = isLeft = true;
         break;
       }
       if (expiresAt !== null && expiresAt <= now) {
@@ -109,7 +107,8 @@ export function take(
       rows.reserve(subscription, taken, { until, owner, at: now, token: tokens.stored, holders: places });
     }
   }
-  return [left > 0 && ids === null ? rows.firstDueAt(subscription) : null, until, lost, fields, isCut];
+  const nextDueAt = left > 0 && ids === null ? rows.firstDueAt(subscription) : null;
+  return [nextDueAt, until, lost, fields, isCut, isLeft];
 }
 
 /**
