@@ -74,10 +74,12 @@ const WRITES_A_TURN = 50;
 const REST_FACTOR = 20;
 const SOURCES_MS = 2_000;
 /**
- * A subscriber that was sent nothing for so long is sent that the stream is alive: proxies keep it, and the client
- * knows that it is not cut off.
+ * A subscriber is sent something at least so often, if need be that the stream is alive: proxies keep it, and the
+ * client knows that it is not cut off.
  */
 const BEAT_MS = 15_000;
+/** How often subscribers are checked for that. */
+const BEAT_CHECK_MS = 1_000;
 /** About the bytes of one write, and so of the memory that a subscriber takes that does not read. */
 const PIECE_BYTES = 24_576;
 /** Pieces that are kept for subscribers that come to the same place a moment later. */
@@ -362,7 +364,7 @@ export class EventPublisher implements Service, QueueFollower {
 
   #beatLater(): CancelTimer {
     const { clock } = this.#parts;
-    return clock.after(BEAT_MS, () => {
+    return clock.after(BEAT_CHECK_MS, () => {
       this.#cancelBeat = this.#beatLater();
       const now = clock.monotonic();
       this.#forEach((subscriber) => this.#beat(subscriber, now));
@@ -371,7 +373,7 @@ export class EventPublisher implements Service, QueueFollower {
 
   #beat(subscriber: SubscriberState, now: number): void {
     if (now - subscriber.openedAt >= MAX_AGE_MS) this.#end(subscriber, 'login-expired');
-    else if (!subscriber.isWriting && now - subscriber.wroteAt >= BEAT_MS) {
+    else if (!subscriber.isWriting && now - subscriber.wroteAt >= BEAT_MS - BEAT_CHECK_MS) {
       subscriber.isWriting = true;
       subscriber.wroteAt = now;
       const collection = this.#collection;

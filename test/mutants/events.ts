@@ -91,6 +91,11 @@ export const EVENTS: readonly Mutant[] = [
     edits: edit('http/routes/events.ts', 'onInputEnd(socket, onEnd)', 'onInputEnd(socket, () => {})'),
   },
   {
+    name: 'a stream is silent for up to twice as long as it may be',
+    suite: 'HTTP events',
+    edits: edit('events/publisher.ts', 'clock.after(BEAT_CHECK_MS,', 'clock.after(BEAT_MS,'),
+  },
+  {
     name: 'counters of one queue that cannot be read hide those of the others',
     suite: 'buffered statistics',
     edits: edit(
