@@ -438,6 +438,24 @@ class Workers(AioTest):
         self.assertEqual(job.tries, 1)
         await job.commit()
 
+    async def test_a_later_stop_may_shorten_the_grace_period(self) -> None:
+        for patience in (3600.0, float("inf")):
+            await self.queue.insert("hang")
+            started = asyncio.Event()
+
+            async def handle(job: Reservation[Any]) -> None:
+                started.set()
+                await asyncio.Event().wait()
+
+            worker = Worker(self.queue, handle).start()
+            await started.wait()
+            patient = asyncio.ensure_future(worker.stop(grace=patience))
+            await worker._stopping.wait()
+            self.assertEqual(await worker.stop(grace=0), Stopped(0, 1))
+            self.assertEqual(await patient, Stopped(0, 1))
+            job = await self.queue.pop()
+            assert job is not None
+            self.assertEqual(job.tries, 1)
 
     async def test_a_worker_survives_a_function_for_credentials_that_raises(self) -> None:
         await self.queue.insert("x")

@@ -475,6 +475,28 @@ class Transports(unittest.TestCase):
             self.assertEqual([connection.sock for connection in stale], [None] * 3)
             self.assertEqual(len(idle), 1)
 
+    def test_so_are_those_of_asyncio(self) -> None:
+        async def run(server: PortServer) -> None:
+            async with quayside.aio.Quayside(server.url) as client:
+                # Inserts into one queue would share requests.
+                queues = [client.queue(f"N/{number}") for number in range(4)]
+                idle = client._transport._idle
+                server.together = threading.Barrier(len(queues))
+                await asyncio.gather(*(queue.insert("a") for queue in queues))
+                server.together = None
+                stale = idle[:3]
+                for _, writer in stale:
+                    server.hang_up(writer.get_extra_info("sockname")[1])
+                while not all(reader.at_eof() for reader, _ in stale):
+                    await asyncio.sleep(0)
+                for _ in range(3):
+                    await queues[0].insert("a")
+                self.assertTrue(all(writer.is_closing() for _, writer in stale))
+                self.assertEqual(len(idle), 1)
+
+        with PortServer() as server:
+            asyncio.run(run(server))
+
     def test_settlements_and_inserts_that_are_too_many_at_once_are_sent_in_several_requests(self) -> None:
         settlements = [Settlement("commit", Receipt(str(number), "token", None)) for number in range(3)]
 

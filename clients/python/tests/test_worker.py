@@ -421,6 +421,41 @@ class Workers(ClientTest):
         self.assertEqual(lost, [False])
         self.assertEqual(self.queue.status().total, 0)
 
+    def test_leases_are_renewed_if_a_listener_stops_the_worker_when_another_job_is_lost(self) -> None:
+        self.queue.insert_many(["lost", "long"])
+        taken: dict[str, Reservation[Any]] = {}
+        both = threading.Event()
+        renewals: list[int] = []
+
+        def handle(job: Reservation[Any]) -> None:
+            if job.data == "lost":
+                job.lost.wait()
+                worker._stopping.wait()
+                return
+            worker._stopping.wait()
+            ends = {job.lease_until}
+            for _ in range(500):
+                if len(ends) == 3 or job.lost.wait(0.01):
+                    break
+                ends.add(job.lease_until)
+            renewals.append(len(ends))
+
+        def note(job: Reservation[Any]) -> None:
+            taken[job.data] = job
+            if len(taken) == 2:
+                both.set()
+
+        with Quayside() as client:
+            worker = Worker(client.queue(self.queue.name), handle, concurrency=2, lease=0.9)
+            worker.on("taken", note).on("lease_lost", lambda job: worker.stop(grace=3600)).start()
+            both.wait()
+            # As an operator does. The worker notices when it renews the lease.
+            self.queue.settle([Settlement("release", taken["lost"].receipt)], None)
+            worker._stopping.wait()
+            self.assertEqual(worker.stop(grace=3600).returned, 0)
+        self.assertEqual(renewals, [3])
+        self.assertEqual([element.data for element in self.queue.browse()], ["lost"])
+
     def test_a_later_stop_may_shorten_the_grace_period(self) -> None:
         self.queue.insert("hang")
         hanging = threading.Event()

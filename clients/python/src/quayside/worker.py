@@ -149,6 +149,10 @@ class Worker(Generic[T]):
             self._changed.notify_all()
             is_of_job = any(run.thread == threading.get_ident() for run in self._active.values())
         self._received.put(0)
+        if threading.current_thread() is self._renewer:
+            # A listener's call. The leases of the jobs that are waited for are renewed by this thread.
+            threading.Thread(target=self.stop, args=(grace,), name="quayside-stopper", daemon=True).start()
+            return Stopped(self._finished, self._returned)
         # Another thread that stops the worker waits for the job of this one.
         if self._stop_lock.acquire(blocking=not is_of_job):
             try:

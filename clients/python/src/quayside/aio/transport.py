@@ -117,8 +117,7 @@ class Transport:
             except (OSError, EOFError, ValueError, ProtocolError, asyncio.LimitOverrunError) as error:
                 raise self._failure(error, is_sent) from error
             if is_reusable and not self._is_closed:
-                connection[0].is_idle = True
-                self._idle.append(connection)
+                self._release(connection)
             else:
                 abort(connection)
             return response
@@ -127,6 +126,13 @@ class Transport:
             return await asyncio.wait_for(exchange(), timeout)
         except asyncio.TimeoutError as error:
             raise self._failure(error, is_sent) from error
+
+    def _release(self, connection: Connection) -> None:
+        # The last one is used next. Of a moment with many calls, the first ones would remain, closed by the server.
+        if self._idle and not is_usable(self._idle[0]):
+            abort(self._idle.pop(0))
+        connection[0].is_idle = True
+        self._idle.append(connection)
 
     def _failure(self, error: Exception, is_sent: bool) -> QuaysideError:
         what = "failed before the response was complete" if is_sent else "cannot be opened"
@@ -155,9 +161,8 @@ class Transport:
             raise closed_error()
         while self._idle:
             connection = self._idle.pop()
-            reader, writer = connection
-            reader.is_idle = False
-            if not reader.is_stale and not reader.at_eof() and not writer.is_closing():
+            connection[0].is_idle = False
+            if is_usable(connection):
                 return connection
             abort(connection)
         loop = asyncio.get_running_loop()
@@ -167,6 +172,12 @@ class Transport:
             lambda: protocol, self._server.host, self._server.port, ssl=self._tls
         )
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+def is_usable(connection: Connection) -> bool:
+    """Whether the server has neither closed an idle connection nor sent what nobody asked for."""
+    reader, writer = connection
+    return not reader.is_stale and not reader.at_eof() and not writer.is_closing()
 
 
 def abort(connection: Connection) -> None:

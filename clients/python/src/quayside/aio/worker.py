@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -83,6 +84,10 @@ class Worker(Generic[T]):
         #: Why `run` ends.
         self._received = asyncio.Event()
         self._stopper: asyncio.Task[None] | None = None
+        #: The shortest grace period of all calls of `stop`.
+        self._grace_until = math.inf
+        self._grace_over = asyncio.Event()
+        self._grace_timer: asyncio.TimerHandle | None = None
         self._finished = 0
         self._returned = 0
         self._taker: asyncio.Task[None] | None = None
@@ -134,23 +139,37 @@ class Worker(Generic[T]):
 
         A commit or rollback that is being sent then is waited for, as long as a call may take. In a handler it returns at once.
         """
-        if self._stopper is None:
-            self._stopper = asyncio.ensure_future(self._stop(grace))
+        stopper = self._begin_stop(grace)
         # A handler would wait for itself.
         if HANDLED.get() not in self._active:
             # Of all callers, so that one of them that is cancelled does not end it.
-            await asyncio.shield(self._stopper)
+            await asyncio.shield(stopper)
         return Stopped(self._finished, self._returned)
 
-    async def _stop(self, grace: float) -> None:
+    def _begin_stop(self, grace: float) -> asyncio.Task[None]:
+        """What stops the worker. A later call may make the grace period shorter."""
         until = time.monotonic() + grace
+        if until < self._grace_until:
+            self._grace_until = until
+            if self._grace_timer is not None:
+                self._grace_timer.cancel()
+            self._grace_timer = asyncio.get_running_loop().call_later(max(grace, 0.0), self._grace_over.set)
+        if self._stopper is None:
+            self._stopper = asyncio.ensure_future(self._stop())
+        return self._stopper
+
+    async def _stop(self) -> None:
         self._received.set()
         self._stopping.set()
         async with self._changed:
             self._changed.notify_all()
-        await self._end_take(until)
+        await self._end_take(self._grace_until)
         if self._active:
-            await asyncio.wait(self._active.values(), timeout=max(until - time.monotonic(), 0.0))
+            ended = asyncio.ensure_future(asyncio.wait(self._active.values()))
+            over = asyncio.ensure_future(self._grace_over.wait())
+            await asyncio.wait((ended, over), return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            over.cancel()
         rest = {job: task for job, task in self._active.items() if job not in self._ended}
         for job in rest:
             del self._active[job]
@@ -160,6 +179,8 @@ class Worker(Generic[T]):
         for task in (*own, *rest.values()):
             task.cancel()
         await asyncio.gather(*own, *rest.values(), *self._active.values(), return_exceptions=True)
+        if self._grace_timer is not None:
+            self._grace_timer.cancel()
         self._listeners.emit("stopped")
 
     async def __aenter__(self) -> Worker[T]:
@@ -185,7 +206,7 @@ class Worker(Generic[T]):
                 failed += 1
                 self._listeners.emit("error", failure)
                 if isinstance(failure, StoppedError):
-                    self._stopper = self._stopper or asyncio.ensure_future(self._stop(GRACE_SECONDS))
+                    self._begin_stop(GRACE_SECONDS)
                     return
                 try:
                     await asyncio.wait_for(self._stopping.wait(), pause_after(failed, failure))
