@@ -54,6 +54,16 @@ interface DeclarationChange {
 /** Throws if this declaration may not be changed. */
 type CheckChange = (declaration: Declaration) => void;
 
+/** What is stored under a key. */
+interface ExchangeWrite {
+  readonly key: string;
+  readonly stored: StoredExchange;
+  /** The version that it replaces; null: there is none. */
+  readonly expected: string | null;
+  /** A new one that is to run; null: none was created. */
+  readonly created: Exchange | null;
+}
+
 /** By whom a check or a dry run is requested, and which member of the body the declaration is; not given: the body. */
 interface CheckRequest {
   readonly caller?: Caller;
@@ -245,7 +255,11 @@ export class Exchanges implements Service {
       const { exchange, state } = this.#registry.mustGet(key);
       return state.stopped !== true && lostOwner(exchange, this.#options.owners) !== null;
     });
-    await Promise.all(unowned.map((key) => this.#unownedStops.do(key, () => this.#stopIfUnowned(key))));
+    await Promise.all(unowned.map((key) => this.#stopUnowned(key)));
+  }
+
+  #stopUnowned(key: string): Promise<void> {
+    return this.#unownedStops.do(key, () => this.#stopIfUnowned(key));
   }
 
   /**
@@ -360,10 +374,8 @@ export class Exchanges implements Service {
     // Before it is stored: what cannot run here is rejected, and then nothing of it may be left.
     const created = this.#registry.createNew(key, { declaration, owner });
     try {
-      const definitions = this.#storeOf(declaration);
-      const value = toValue({ declaration, owner, ...NEVER_CHANGED });
-      const version = await definitions.put('exchange', key, value, null);
-      this.#registry.wrote(definitions, { key, value, version }, created);
+      const stored = { declaration, owner, ...NEVER_CHANGED };
+      await this.#put(this.#storeOf(declaration), { key, stored, expected: null, created });
     } finally {
       this.#registry.discard(created);
     }
@@ -376,10 +388,23 @@ export class Exchanges implements Service {
   ): Promise<void> {
     return retryConflicts(async () => {
       const [{ definitions, definition }] = await this.#registry.find(key);
-      const value = toValue(update(toStored(definition.value), definitions));
-      const version = await definitions.put('exchange', key, value, definition.version);
-      this.#registry.wrote(definitions, { key, value, version });
+      const stored = update(toStored(definition.value), definitions);
+      await this.#put(definitions, { key, stored, expected: definition.version, created: null });
     });
+  }
+
+  /** Stores an exchange, and does what its definition says. If its owner is lost by then, its stop follows. */
+  async #put(definitions: Definitions, { key, stored, expected, created }: ExchangeWrite): Promise<void> {
+    const value = toValue(stored);
+    try {
+      const version = await definitions.put('exchange', key, value, expected);
+      this.#registry.wrote(definitions, { key, value, version }, created);
+    } finally {
+      // Also after an error, which may be that of a write that took effect. The stop of all that lost their owners did
+      // not see it.
+      if (stored.stopped !== true && lostOwner(stored, this.#options.owners) !== null)
+        void this.#stopUnowned(key);
+    }
   }
 
   /** The file wins over what any engine stores under this key, and owns it, but does not start what was stopped. */

@@ -210,21 +210,22 @@ function isSame(a: unknown, b: unknown): boolean {
 /**
  * Applies changes of the present definitions, one after the other. An id may name another exchange once one is deleted,
  * so keys are found first.
+ * @param callerNow returns who the caller is at each change; throws if they may change nothing any more
  */
 export async function applyChanges(
   changes: readonly DocumentChange[],
   context: DefinitionsContext,
-  caller: Caller,
+  callerNow: () => Caller,
 ): Promise<ChangeOutcome[]> {
   const keys = new Map(context.exchanges.visible(NODE));
   const outcomes: ChangeOutcome[] = [];
-  for (const change of changes) outcomes.push(await applyChange(change, context, { caller, keys }));
+  for (const change of changes) outcomes.push(await applyChange(change, context, { callerNow, keys }));
   return outcomes;
 }
 
 /** On whose behalf changes are applied, and the keys of the exchanges by the ids that the document has. */
 interface Applying {
-  readonly caller: Caller;
+  readonly callerNow: () => Caller;
   readonly keys: ReadonlyMap<string, string>;
 }
 
@@ -238,7 +239,8 @@ async function applyChange(
   applying: Applying,
 ): Promise<ChangeOutcome> {
   try {
-    if (change.kind === 'exchange') await applyToExchange(change, exchanges, applying);
+    const caller = applying.callerNow();
+    if (change.kind === 'exchange') await applyToExchange(change, exchanges, { caller, keys: applying.keys });
     else await applyToQueue(change, broker);
     return 'done';
   } catch (error) {
@@ -250,7 +252,7 @@ async function applyChange(
 async function applyToExchange(
   { id, before, after }: Extract<DocumentChange, { kind: 'exchange' }>,
   exchanges: Exchanges,
-  { caller, keys }: Applying,
+  { caller, keys }: Pick<Applying, 'keys'> & { readonly caller: Caller },
 ): Promise<void> {
   const key = keys.get(id) ?? id;
   if (after === null) return exchanges.delete(key);

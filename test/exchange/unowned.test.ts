@@ -6,6 +6,8 @@ import { FakeClock } from '../support/clock.ts';
 import { until } from '../support/until.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
 
+const callerNamed = (name: string) => ({ name, maySee: () => true, maySeeBodies: () => true });
+
 describe('An exchange whose owner was removed while its engine was unavailable', () => {
   const sandbox = patientSandbox();
   let opened: Awaited<ReturnType<typeof openEngine>>;
@@ -29,11 +31,7 @@ describe('An exchange whose owner was removed while its engine was unavailable',
     };
     const owners = (name: string) => (users.has(name) ? { may: () => true } : null);
     node = await new ExchangeNode(opened.namespaces, opened.clock, sandbox, { owners }).start();
-    await node.exchanges.create('x', declare('N/from', ['N/to']), {
-      name: 'ann',
-      maySee: () => true,
-      maySeeBodies: () => true,
-    });
+    await node.exchanges.create('x', declare('N/from', ['N/to']), callerNamed('ann'));
     users.delete('ann');
     isAway = true;
     await node.exchanges.stopUnowned();
@@ -68,12 +66,97 @@ describe('An exchange whose owner was removed while its engine was unavailable',
   it('may have been deleted by then', async () => {
     await node.exchanges.delete('x');
     tryAgain();
-    await node.exchanges.create('x', declare('N/from', ['N/to']), {
-      name: 'bob',
-      maySee: () => true,
-      maySeeBodies: () => true,
-    });
+    await node.exchanges.create('x', declare('N/from', ['N/to']), callerNamed('bob'));
     tryAgain();
     assert.equal(node.exchanges.record('x').stopped, null);
+  });
+});
+
+describe('An exchange that is being stored while its owner is removed', () => {
+  const sandbox = patientSandbox();
+  const plain = declare('N/from', ['N/to']);
+  let opened: Awaited<ReturnType<typeof openEngine>>;
+  let node: ExchangeNode;
+  /** Who is a user. */
+  let users: Set<string>;
+  /** Holds the next write until ann is no user any more. */
+  let isHeld = false;
+  /** Whether the reply of the held write is lost. */
+  let losesReply = false;
+
+  before(() => sandbox.start());
+  after(() => sandbox.stop());
+  beforeEach(async () => {
+    users = new Set(['ann', 'bob']);
+    losesReply = false;
+    opened = await openEngine('N');
+    const { definitions } = opened.engine;
+    const put = definitions.put.bind(definitions);
+    definitions.put = async (...args) => {
+      if (!isHeld) return put(...args);
+      isHeld = false;
+      users.delete('ann');
+      await node.exchanges.stopUnowned();
+      const version = await put(...args);
+      if (losesReply) throw new QuaysideError('outcome-unknown', 'planted');
+      return version;
+    };
+    const owners = (name: string) => (users.has(name) ? { may: () => true } : null);
+    node = await new ExchangeNode(opened.namespaces, opened.clock, sandbox, { owners }).start();
+  });
+  afterEach(async () => {
+    await node.stop();
+    await opened.close();
+  });
+
+  const isStopped = async (): Promise<void> => {
+    const onlyWaits = new Error('Changes of one exchange are made one after the other.');
+    const last = node.exchanges.stopExchange('x', () => {
+      throw onlyWaits;
+    });
+    await assert.rejects(last, onlyWaits);
+    assert.equal(node.exchanges.record('x').stopped, true);
+    assert.match(node.exchanges.record('x').lastError ?? '', /^User "ann", .* is no longer a user/);
+  };
+
+  it('is stopped if it is new', async () => {
+    isHeld = true;
+    await node.exchanges.create('x', plain, callerNamed('ann'));
+    await isStopped();
+  });
+
+  it('is stopped if it is new, although the reply of its engine was lost', async () => {
+    [isHeld, losesReply] = [true, true];
+    const creating = node.exchanges.create('x', plain, callerNamed('ann'));
+    await assert.rejects(creating, { code: 'outcome-unknown' });
+    await isStopped();
+  });
+
+  it('is stopped if the owner changed it', async () => {
+    await node.exchanges.create('x', plain, callerNamed('bob'));
+    isHeld = true;
+    const declaration = declare('N/from', ['N/other']);
+    const change = { declaration, caller: callerNamed('ann'), versions: null };
+    await node.exchanges.change('x', change, () => {});
+    await isStopped();
+  });
+
+  it('is stopped if the owner started it', async () => {
+    await node.exchanges.create('x', plain, callerNamed('bob'));
+    await node.exchanges.stopExchange('x');
+    users.delete('bob');
+    isHeld = true;
+    await node.exchanges.startExchange('x', () => {}, callerNamed('ann'));
+    await isStopped();
+  });
+
+  it('runs if another user owns it', async () => {
+    await node.exchanges.create('x', plain, callerNamed('bob'));
+    await node.exchanges.stopExchange('x');
+    isHeld = true;
+    await node.exchanges.startExchange('x', () => {}, callerNamed('ann'));
+    await node.insert('N', 'from', 'goes');
+    await node.pop('N', 'to');
+    assert.equal(node.exchanges.record('x').stopped, false);
   });
 });

@@ -186,3 +186,28 @@ describe('A document of definitions', () => {
     assert.equal((await put(client, EMPTY)).status, 403);
   });
 });
+
+describe('A document of definitions whose user is removed while it is applied', () => {
+  let isUser = true;
+  const harness = sharedHarness({ renewUser: (user) => (isUser ? user : null) });
+
+  it('changes nothing from then on, and says so', async () => {
+    const client = harness().client();
+    const { definitions } = harness().opened.engine;
+    const store = definitions.put.bind(definitions);
+    definitions.put = async (...args) => {
+      const version = await store(...args);
+      isUser = false;
+      return version;
+    };
+    const queues = { N: { a: { paused: true }, b: { paused: true } } };
+    const { changes } = jsonOf<Changes>(await put(client, { exchanges: { forward: FORWARD }, queues }));
+    definitions.put = store;
+    assert.deepEqual(
+      changes.map(({ outcome }) => (outcome === 'done' ? outcome : (outcome as { code: string }).code)),
+      ['done', 'unauthorized', 'unauthorized'],
+    );
+    isUser = true;
+    assert.equal((await client.paused('N', 'a')).body.toString(), 'false');
+  });
+});

@@ -28,6 +28,16 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     ],
   },
   {
+    name: 'an exchange runs on that is stored just after its owner was removed',
+    suite: 'exchanges without an owner',
+    edits: edit('exchange/exchanges.ts', '        void this.#stopUnowned(key);', '        {}'),
+  },
+  {
+    name: 'a user who is removed goes on changing definitions',
+    suite: 'documents of definitions',
+    edits: edit('http/routes/definitions.ts', '          call.renewUser();\n', ''),
+  },
+  {
     name: 'a payload that is slow to parse counts against the selector',
     suite: 'overruns of exchanges',
     edits: edit(

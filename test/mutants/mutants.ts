@@ -265,6 +265,11 @@ export const SUITES = {
   },
   'headers in selectors': { files: ['test/sandbox/header-text.test.ts'], pattern: null },
   'hidden exchanges': { files: ['test/http/exchange-hidden.test.ts'], pattern: null },
+  'exchanges without an owner': { files: ['test/exchange/unowned.test.ts'], pattern: null },
+  'documents of definitions': {
+    files: ['test/http/definitions.test.ts'],
+    pattern: 'A document of definitions',
+  },
   'changed exchanges': { files: ['test/http/exchange-change.test.ts'], pattern: null },
   'HTTP browsing': {
     files: ['test/http/browse.test.ts'],

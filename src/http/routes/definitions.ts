@@ -117,7 +117,10 @@ export const definitionRoutes: readonly Route[] = [
           call.value({ applied: false, changes });
           return;
         }
-        const outcomes = await applyChanges(changes, parts, call.user);
+        const outcomes = await applyChanges(changes, parts, () => {
+          call.renewUser();
+          return call.user;
+        });
         const applied = changes.map((change, i) => ({ ...change, outcome: outcomes[i] }));
         call.value({ applied: true, changes: applied });
       }),
