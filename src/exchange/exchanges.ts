@@ -631,7 +631,9 @@ class ExchangeRegistry {
       const { exchange, state } = this.mustGet(key);
       const { declaration, counters, hindrance } = exchange;
       const lastError = hindrance ?? state.lastError;
-      return { key, declaration, counters, lastError, stopped: state.stopped === true || hindrance !== null };
+      const isStopStored = state.stopped === true;
+      const stopped = isStopStored || hindrance !== null;
+      return { key, declaration, counters, lastError, stopped, isStopStored };
     });
   }
 

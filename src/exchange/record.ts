@@ -49,6 +49,8 @@ export interface ExchangeOverview {
   readonly declaration: Declaration;
   /** Also if this node may not run it. */
   readonly stopped: boolean;
+  /** Whether it is stored as stopped, and so on all nodes. */
+  readonly isStopStored: boolean;
   /** As in the record. */
   readonly lastError: string | null;
   readonly counters: Readonly<ExchangeCounters>;

@@ -90,7 +90,10 @@ export function presentDefinitions({ broker, exchanges }: DefinitionsContext): D
   }
   return {
     exchanges: Object.fromEntries(
-      own.map(({ id, declaration, stopped }) => [id, { ...ordered(declaration), stopped }]),
+      own.map(({ id, declaration, isStopStored }) => [
+        id,
+        { ...ordered(declaration), stopped: isStopStored },
+      ]),
     ),
     queues,
   };

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import { presentDefinitions } from '../../src/operations/definitions-document.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
@@ -44,6 +45,20 @@ describe('a stored exchange with a selector on a node with selectors: off', () =
         ['x', true],
       ],
     );
+  });
+
+  it('is not stopped in the document of definitions: other nodes run it', async () => {
+    const { exchanges } = presentDefinitions(node);
+    assert.deepEqual(
+      Object.entries(exchanges).map(([id, { stopped }]) => [id, stopped]),
+      [
+        ['plain', false],
+        ['x', false],
+      ],
+    );
+    await node.exchanges.stopExchange('x');
+    assert.equal(presentDefinitions(node).exchanges.x?.stopped, true);
+    await node.exchanges.startExchange('x');
   });
 
   it('does not run when it is started, and is not tried', async () => {

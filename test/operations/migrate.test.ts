@@ -308,7 +308,8 @@ describe('A namespace that moves to another engine', () => {
     const declaration = { src: { ns: 'other', queue: 'q' }, dst: [destination], consumer: {} };
     const counters = zeroExchangeCounters(1);
     const key = scopedKey('copy', 'other');
-    node.exchanges = [{ key, declaration, stopped: false, lastError: null, counters }];
+    const state = { stopped: false, isStopStored: false, lastError: null };
+    node.exchanges = [{ key, declaration, ...state, counters }];
     const code = 'definition-conflict';
     await assert.rejects(node.create(MIGRATE), { code, message: /: exchange "copy" names it\./ });
     const caller = { ...OPERATOR, maySee: (ns: string) => ns !== 'other' };

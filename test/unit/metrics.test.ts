@@ -20,6 +20,7 @@ const EXCHANGE: ExchangeOverview = {
   key: 'x1',
   declaration: { src: { ns: 'N', queue: 'src' }, dst: [{ ns: 'N', queue: 'to' }], consumer: {} },
   stopped: true,
+  isStopStored: true,
   lastError: null,
   counters: {
     totals: { noRoute: 1, tooManyHops: 2, requeued: 3, selectorMs: 1500 },
