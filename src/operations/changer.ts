@@ -117,6 +117,8 @@ export class ElementChanger {
   #mayHaveArrived: boolean;
   /** How many elements returned to the source from their way. */
   turnedBack = 0;
+  /** How many of the batch in progress were copied. */
+  copied = 0;
 
   constructor(options: ChangerOptions) {
     this.#options = options;
@@ -287,7 +289,8 @@ export class ElementChanger {
   async #copy({ deliveries, isRepeated }: ChangeBatch): Promise<Changes> {
     const { source, group, target } = this.#options.queues;
     if (target === null) return NOTHING;
-    let [changed, failed] = [0, 0];
+    this.copied = 0;
+    let failed = 0;
     let error: string | null = null;
     for (const chunk of chunksOf(deliveries)) {
       const found = await withBodies(source, group, chunk);
@@ -300,8 +303,10 @@ export class ElementChanger {
       });
       const { stored, repeated } = await this.#store(target, fit);
       // What matured in between is met twice: scheduled, then ready.
-      changed += isRepeated ? stored + repeated : stored;
+      this.copied += isRepeated ? stored + repeated : stored;
     }
+    const changed = this.copied;
+    this.copied = 0;
     return { changed, failed, error };
   }
 

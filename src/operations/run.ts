@@ -402,6 +402,8 @@ export class OperationRun {
     for (;;) {
       try {
         await this.#turnBack();
+        const { pending } = this.#progress;
+        if (pending !== null && this.#changer.copied > 0) this.#countPart(pending, this.#changer.copied);
         return await this.#end('failed');
       } catch (failure) {
         if (!isPassing(failure)) throw failure;
@@ -416,15 +418,20 @@ export class OperationRun {
    * rest was moved.
    */
   async #turnBack(): Promise<void> {
-    const { pending, counters } = this.#progress;
+    const { pending } = this.#progress;
     if (this.#changer.transit === null || pending === null) return;
     const left = (await this.#pages.named(pending)).length;
     await this.#changer.turnBack();
-    const moved = Math.max(0, pending.length - left - this.#changer.turnedBack);
-    const changed = counters.changed + moved;
+    this.#countPart(pending, Math.max(0, pending.length - left - this.#changer.turnedBack));
+  }
+
+  /** Of the page in progress, which ends here, so many elements were changed. */
+  #countPart(pending: readonly PendingElement[], count: number): void {
+    const { counters } = this.#progress;
+    const changed = counters.changed + count;
     const matched = counters.matched + pending.length;
     this.#progress = { ...this.#progress, pending: null, counters: { ...counters, matched, changed } };
-    this.#options.onChanged(moved);
+    this.#options.onChanged(count);
   }
 
   async #release(): Promise<void> {

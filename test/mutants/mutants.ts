@@ -197,7 +197,7 @@ export const SUITES = {
   },
   'operations of many pages': {
     files: ['test/operations/actions.test.ts'],
-    pattern: 'Bulk operations on sqlite::memory: (delete|move)',
+    pattern: 'Bulk operations on sqlite::memory: (delete|move|copy)',
   },
   'operations of nodes that die': {
     files: ['test/operations/crash.test.ts'],

@@ -314,6 +314,15 @@ export const OPERATIONS: readonly Mutant[] = [
     edits: edit('operations/changer.ts', 'dedupKey: this.#keyOf(id),', 'dedupKey: null,'),
   },
   {
+    name: 'copies of a page that fails are not counted',
+    suite: 'operations of many pages',
+    edits: edit(
+      'operations/run.ts',
+      'if (pending !== null && this.#changer.copied > 0) this.#countPart(pending, this.#changer.copied);',
+      '',
+    ),
+  },
+  {
     name: 'the counters are lost when another node continues',
     suite: 'operations of nodes that die',
     edits: edit(
@@ -377,8 +386,8 @@ export const OPERATIONS: readonly Mutant[] = [
     edits: edit(
       'operations/run.ts',
       `        await this.#turnBack();
-        return await this.#end('failed');`,
-      `        return await this.#end('failed');`,
+        const { pending }`,
+      '        const { pending }',
     ),
   },
   {

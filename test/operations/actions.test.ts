@@ -147,6 +147,20 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       );
     });
 
+    it('copy that fails in the middle of a page says how many copies it stored', async () => {
+      const [from, to] = [queue(), queue()];
+      const body = 'x'.repeat(102_400);
+      for (let i = 0; i < 6; i += 1) await node.insert('N', from, ...Array<string>(20).fill(body));
+      await node.broker.namespace('other').queue(to).storeOptions({ maxElements: 100 });
+      const request = { action: 'copy', source: { ns: 'N', queue: from }, to: { ns: 'other', queue: to } };
+      const { state, error, matched, changed } = await node.run(request, opened);
+      assert.equal(state, 'failed');
+      assert.match(error ?? '', /holds as much as it may/);
+      const copies = (await node.elements('other', to)).length;
+      assert.ok(copies > 0, `${copies} copies`);
+      assert.deepEqual([changed, matched], [copies, 120]);
+    });
+
     it('redrive returns dead letters to their queues, with tries 0 and without the headers of a dead letter', async () => {
       const [a, b] = [queue(), queue()];
       for (const q of [a, b]) {
