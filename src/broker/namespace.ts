@@ -783,6 +783,8 @@ class UndoneTakes {
       } catch (error) {
         if (mayRepeat && isCertain(error)) throw error;
         this.#lost(error, queue, popped);
+        // They may be stored all the same, or still be: takes that are called from now on come behind that.
+        if (!isCertain(error)) done(true);
       }
       this.#bytes -= bytes;
       this.#count -= popped.length;

@@ -21,11 +21,14 @@ describe('popped elements that are given back while their engine is away', () =>
   /** Calls to put back that the engine was given, and what they wait for. */
   let undone = 0;
   let mayUndo: Promise<void> = Promise.resolve();
+  /** Whether the next calls to put back do so, and fail with this. */
+  let lateFailure: QuaysideError | null = null;
   /** What the replies of takes wait for. */
   let mayReply: Promise<void> = Promise.resolve();
 
   beforeEach(async () => {
     failures = [];
+    lateFailure = null;
     mayReply = Promise.resolve();
     mayUndo = Promise.resolve();
     opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
@@ -40,7 +43,8 @@ describe('popped elements that are given back while their engine is away', () =>
         if (failure !== undefined) throw failure;
         undone += 1;
         await mayUndo;
-        return real.undoTake(...args);
+        await real.undoTake(...args);
+        if (lateFailure !== null) throw lateFailure;
       },
     }));
     broker = brokerOn([{ policy: POLICY, engine }], opened.clock);
@@ -76,6 +80,19 @@ describe('popped elements that are given back while their engine is away', () =>
     await pass(1_000);
     assert.equal(bodyText(await waiting), 'first');
     assert.equal(bodyText(await get()), 'second');
+  });
+
+  it('wake who waits if they are back although the engine did not say so', async () => {
+    failures = [new QuaysideError('storage-unavailable', 'planted')];
+    lateFailure = new QuaysideError('outcome-unknown', 'planted');
+    const [first] = [await get(), await get()];
+    queue.returnUndelivered(first);
+    const served: string[] = [];
+    void get().then((delivery) => served.push(bodyText(delivery)));
+    // Its take finds nothing before the second try.
+    await pass(1_000);
+    await pass(0);
+    assert.deepEqual(served, ['first']);
   });
 
   it('are not put back twice where the first time may have worked', async () => {

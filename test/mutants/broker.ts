@@ -234,6 +234,11 @@ export const BROKER: readonly Mutant[] = [
     ),
   },
   {
+    name: 'nobody is woken for popped elements that return although the engine did not say so',
+    suite: 'undone takes',
+    edits: edit('broker/namespace.ts', 'if (!isCertain(error)) done(true);', ''),
+  },
+  {
     name: 'resume wakes no consumer',
     suite: 'wake-ups',
     edits: edit('broker/queue.ts', 'if (!paused) this.match(MANY);', 'if (!paused) this.match(0);'),

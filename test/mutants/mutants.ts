@@ -171,6 +171,7 @@ export const SUITES = {
   'dead letters': { files: ['test/broker/dead-letter-wake.test.ts'], pattern: 'memory' },
   'a lone node': { files: ['test/broker/alone.test.ts'], pattern: null },
   'wake-ups': { files: ['test/broker/wake-up.test.ts'], pattern: null },
+  'undone takes': { files: ['test/broker/undone-takes.test.ts'], pattern: null },
   'options of queues': { files: ['test/broker/queue-options.test.ts'], pattern: 'nodes: sqlite::memory:' },
   'retry delays': { files: ['test/contract/engines.test.ts'], pattern: 'sqlite::memory: retry delay' },
   'redis retry delays': { files: ['test/contract/engines.test.ts'], pattern: 'port: redis retry delay' },

@@ -31,10 +31,15 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/engines/sqlite/storage.ts',
-        search: 'this.#lateAffected.push(...affected)',
-        replace: 'affected.length',
+        search: '({ affected }) => this.#nameLate(affected)',
+        replace: '() => {}',
       },
     ],
+  },
+  {
+    name: 'nobody is woken for what a late take took and returns',
+    suite: 'sqlite faults',
+    edits: [{ file: 'src/engines/sqlite/storage.ts', search: 'this.#nameLate([queue]);', replace: '' }],
   },
   {
     name: 'a count of a stream misses what became due since the one before',

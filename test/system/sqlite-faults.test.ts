@@ -4,10 +4,12 @@ import { describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { Engine } from '../../src/engine/engine.ts';
 import type { TransactionPoint } from '../../src/engines/sqlite/worker/store.ts';
+import type { Delivery } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { Faults } from '../engines/sqlite-faults.ts';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
-import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { brokerOn, plain } from '../support/broker.ts';
+import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
 import { commit } from '../support/settle.ts';
 
@@ -417,6 +419,64 @@ describe('a SQLite store whose disk stands still', () => {
       resume();
       const { affected } = await engine.storage.sweep();
       assert.deepEqual(affected, [{ ns: 'N', name: '__deadletter__' }]);
+      assert.deepEqual((await engine.storage.sweep()).affected, []);
+    });
+  });
+
+  it('serves a get that found nothing while a take was late with what that took, after one sweep', async () => {
+    await withFolder(async (folder) => {
+      const { clock } = folder;
+      const faults = new Faults(clock);
+      const policy = plain('N');
+      const engine = await folder.started({ testThread: faults.thread }, [policy]);
+      const broker = brokerOn([{ policy, engine }], clock);
+      await broker.start();
+      const queue = broker.namespace('N').queue('q');
+      const get = (): Promise<Delivery> =>
+        new Promise((deliver, end) => {
+          queue.get(
+            { group: null, leaseMs: null, timeoutMs: 60_000, tid: null, owner: null },
+            { deliver, end },
+          );
+        });
+      await queue.insert(newElements('a'));
+      const frozen = faults.freeze('commit');
+      const late = codeOf(get());
+      await frozen;
+      clock.advance(4_500);
+      assert.equal(await late, 'outcome-unknown');
+      const served: string[] = [];
+      const waiting = codeOf(get().then((delivery) => served.push(bodyText(delivery))));
+      // Its take is in the thread's port, behind the late one and before what undoes that.
+      await turn();
+      faults.resume();
+      const answered = async (): Promise<void> => {
+        for (let calls = 0; calls < 3; calls += 1) await engine.ping();
+      };
+      await answered();
+      // A node sweeps at least so often, and waits for an answer for less than two of these.
+      for (let passed = 0; passed < 7_500; passed += 2_500) {
+        clock.advance(2_500);
+        await answered();
+      }
+      assert.deepEqual(served, ['a']);
+      await waiting;
+      await broker.stop();
+    });
+  });
+
+  it('names the queues of late takes by the next sweep, and no others', async () => {
+    await withFolder(async (folder) => {
+      const empty = { ns: 'N', name: 'empty' };
+      const { engine, resume } = await stalled(folder, ({ storage }) => [
+        storage.take(empty, POP),
+        storage.take(QUEUE, { ...POP, count: 1 }),
+        storage.take(QUEUE, { ...POP, count: 1, leaseMs: 600_000 }),
+      ]);
+      resume();
+      // Its reply comes behind those that are late.
+      await engine.storage.counts(QUEUE);
+      assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
       assert.deepEqual((await engine.storage.sweep()).affected, []);
     });
   });

@@ -68,8 +68,8 @@ export class SqliteStorage implements Storage {
   readonly insertSignaller = null;
   readonly #client: WorkerClient;
   readonly #time: SteadyTime;
-  /** What sweeps named whose reply came too late: the next one names it, as the worker does not again. */
-  readonly #lateAffected: QueueKey[] = [];
+  /** What the next sweep names, as the worker does not, or not again: see {@link SqliteStorage.#nameLate}. */
+  readonly #late = new Map<QueueName, QueueKey>();
 
   constructor(client: WorkerClient, time: SteadyTime) {
     this.#client = client;
@@ -137,6 +137,7 @@ export class SqliteStorage implements Storage {
 
   /** The taker was answered `outcome-unknown`: what it would have had regains its place. */
   #returnLate(queue: QueueKey, deliveries: readonly Delivery[]): void {
+    if (deliveries.length === 0) return;
     const failure = 'elements of a take whose reply came too late could not be returned to their queue';
     const popped = deliveries.filter(({ lease }) => lease === null);
     const reserved = deliveries.filter(({ lease }) => lease !== null);
@@ -150,6 +151,15 @@ export class SqliteStorage implements Storage {
       return [0, items, reserved.map(() => [0, null, 0, null, 0])];
     };
     if (reserved.length > 0) this.#client.run('settle', write, failure);
+    this.#nameLate([queue]);
+  }
+
+  /**
+   * These queues gain elements by a call whose reply came too late, or by one that has been made because of that. Takes
+   * may have found nothing in between; those that follow the next sweep come behind it.
+   */
+  #nameLate(queues: readonly QueueKey[]): void {
+    for (const queue of queues) this.#late.set(nameOf(queue), queue);
   }
 
   settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
@@ -263,8 +273,12 @@ export class SqliteStorage implements Storage {
     return this.#client.call(
       'sweep',
       () => [],
-      ({ affected, nextAt }) => ({ affected: [...this.#lateAffected.splice(0), ...affected], nextAt }),
-      ({ affected }) => this.#lateAffected.push(...affected),
+      ({ affected, nextAt }) => {
+        const all = [...this.#late.values(), ...affected];
+        this.#late.clear();
+        return { affected: all, nextAt };
+      },
+      ({ affected }) => this.#nameLate(affected),
     );
   }
 
