@@ -14,6 +14,7 @@ import { wireError } from './errors.ts';
 import { AMQP_LIMITS } from './limits.ts';
 import {
   IncomingLink,
+  OutgoingLink,
   openLink,
   type PendingInsertReply,
   type PendingSettleReply,
@@ -116,6 +117,7 @@ export class AmqpConnection
       this.endByServer(error);
       return;
     }
+    if (link instanceof OutgoingLink && !this.isEnding) link.noteSent();
     link.stop(true);
     link.endpoint.detach(wireError(error));
   }

@@ -218,6 +218,11 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     this.session.failLink(this, error);
   }
 
+  /** The link ends and its connection does not: what the writer has is still sent, because no id may be left out. */
+  noteSent(): void {
+    for (const [delivery, one] of this.outstanding) one.isSeen ||= delivery.isWritten;
+  }
+
   protected override onStop(countTries: boolean): Promise<unknown> {
     const released = super.onStop(countTries);
     this.session.removeLink(this);

@@ -243,18 +243,21 @@ describe('a message in many frames', () => {
 
   it('ends the link of a client that takes no message as large, which stays in the queue', async () => {
     const node = await AmqpNode.start();
-    const client = await node.client();
-    await node.insert('a', 'small', { body: Buffer.alloc(10_000) }, 'next');
-    const receiver = await client.receiver('N/a', { max_message_size: 5_000 }, 10);
-    assert.equal(textOf(await receiver.next()), 'small');
-    assert.equal((await receiver.ended())?.condition, 'amqp:link:message-size-exceeded');
-    while ((await node.sizes('a')).reserved > 0);
-    assert.deepEqual(
-      [await node.pop('a'), await node.pop('a'), await node.pop('a')].map((one) => one?.tries),
-      [1, 0, 0],
-    );
-    await client.close();
-    await node.stop();
+    try {
+      const client = await node.client();
+      // What fits behind the first one is taken with the large one, and is not written yet when the link ends.
+      await node.insert('a', 'first', 'second', { body: Buffer.alloc(10_000) }, 'next');
+      const receiver = await client.receiver('N/a', { max_message_size: 5_000 }, 10);
+      for (const body of ['first', 'second']) assert.equal(textOf(await receiver.next()), body);
+      assert.equal((await receiver.ended())?.condition, 'amqp:link:message-size-exceeded');
+      while ((await node.sizes('a')).reserved > 0);
+      const tries: (number | undefined)[] = [];
+      for (let i = 0; i < 4; i++) tries.push((await node.pop('a'))?.tries);
+      assert.deepEqual(tries, [1, 1, 0, 0]);
+      await client.close();
+    } finally {
+      await node.stop();
+    }
   });
 
   it('continues when the client’s window does, and a link that is closed in between leaves no rest', async () => {

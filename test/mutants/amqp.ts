@@ -52,6 +52,11 @@ export const AMQP: readonly Mutant[] = [
     edits: edit('links.ts', ', this.outstanding.size + credit);', ', Number.POSITIVE_INFINITY);'),
   },
   {
+    name: 'what is still sent to a client whose link the server ends counts no failed try',
+    suite: 'AMQP credit',
+    edits: edit('connection.ts', 'if (link instanceof OutgoingLink && !this.isEnding) link.noteSent();', ''),
+  },
+  {
     name: 'a consumer that was answered at once is taken for one that waits',
     suite: 'AMQP credit',
     edits: shared(

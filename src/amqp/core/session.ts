@@ -49,6 +49,11 @@ export class SentDelivery {
     this.bytes = bytes;
     this.isSettled = isSettled;
   }
+
+  /** Whether all of it was given to the writer. */
+  get isWritten(): boolean {
+    return this.bytes === NOTHING;
+  }
 }
 
 /** A flow of a link that has to stay behind its messages. */
