@@ -1,7 +1,7 @@
 import type { Consumer, SessionConsumerInfo, Sink } from '../broker/consumer.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery, ElementId, GroupName } from '../model/element.ts';
-import { QuaysideError } from '../model/errors.ts';
+import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import type { CancelTimer } from '../util/clock.ts';
 import type { ClientSession } from './client-session.ts';
 import { type ConsumerOptions, MAX_TAKE, SessionConsumer } from './consumer.ts';
@@ -26,8 +26,13 @@ export interface PushConsumerOptions extends ConsumerOptions {
 const HALVED_FROM = 64;
 /** A few free places are left to gather for this long, and then filled however few they are. */
 const TOP_UP_MS = 5;
-/** A consumer that was rejected because too many wait tries again after this long. */
-const RETRY_MS = 1000;
+/** A consumer that could not take for a reason that passes by itself tries again after this long. */
+export const RETRY_MS = 1000;
+/**
+ * What passes by itself, and a consumer that waits does not notice. One that drains looks again: its client is neither
+ * told that there is nothing more, nor that its link is over.
+ */
+const PASSING: ReadonlySet<ErrorCode> = new Set(['storage-unavailable', 'overloaded']);
 /** Checks in each lease, so that every lease is extended while at least half of it is left. */
 const LEASE_CHECKS = 4;
 
@@ -200,6 +205,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     if (reason.code === 'pop-timeout') this.#drained();
     // What it may have taken is unknown: reservations return when their leases expire, popped elements are gone.
     else if (reason.code === 'outcome-unknown') this.fill();
+    else if (this.#onDrained !== null && PASSING.has(reason.code)) this.#fillLater();
     else this.fail(reason);
   }
 
@@ -232,15 +238,16 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     try {
       this.#join(count);
     } catch (error) {
-      if (!(error instanceof QuaysideError) || error.code !== 'too-many-consumers') {
-        this.fail(error);
-        return;
-      }
-      this.#cancelRetry = this.session.clock.after(RETRY_MS, () => {
-        this.#cancelRetry = null;
-        this.session.guard(() => this.fill());
-      });
+      if (error instanceof QuaysideError && error.code === 'too-many-consumers') this.#fillLater();
+      else this.fail(error);
     }
+  }
+
+  #fillLater(): void {
+    this.#cancelRetry = this.session.clock.after(RETRY_MS, () => {
+      this.#cancelRetry = null;
+      this.session.guard(() => this.fill());
+    });
   }
 
   /** How many elements to ask for: none if no place is free, or the client is behind. */

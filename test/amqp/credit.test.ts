@@ -1,11 +1,13 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import { RETRY_MS } from '../../src/session/push-consumer.ts';
 import { until } from '../support/until.ts';
 import { type AmqpClient, socketOf, textOf } from './client.ts';
 import { AmqpNode, stalled } from './node.ts';
 import { KIND } from './raw-client.ts';
-import { attachReceiver, frame, NULL, TRUE, uint } from './wire.ts';
+import { attachReceiver, begin, frame, NULL, TRUE, uint } from './wire.ts';
 
 describe('credit of a client that receives', () => {
   let node: AmqpNode;
@@ -167,6 +169,38 @@ describe('credit of a client that receives', () => {
     await node.queue('a').resume();
     assert.equal(textOf(await receiver.next()), 'x');
   });
+
+  for (const code of ['storage-unavailable', 'overloaded'] as const) {
+    it(`that is drained while the engine answers ${code} is used up when that has passed, and the link stays`, async () => {
+      await node.insert('a', 'x');
+      const { storage } = node.engine.engine;
+      const { take } = storage;
+      let failed = 0;
+      storage.take = () => {
+        failed += 1;
+        return Promise.reject(new QuaysideError(code, 'The take failed.'));
+      };
+      const raw = await node.rawClient(
+        begin(),
+        attachReceiver({ address: 'N/a' }),
+        frame('flow', [uint(0), uint(2048), uint(0), uint(2048), uint(0), uint(0), uint(10), NULL, TRUE]),
+      );
+      // It asks again, and no more often than once a second.
+      for (let times = 1; times <= 3; times += 1) {
+        await until(() => failed === times && node.queue('a').consumers().length === 0);
+        node.clock.advance(RETRY_MS - 1);
+        assert.deepEqual([failed, node.server.counts.links], [times, 1]);
+        if (times === 3) storage.take = take;
+        node.clock.advance(1);
+      }
+      const kinds: unknown[] = [];
+      while (kinds.at(-1) !== KIND.flow) kinds.push((await raw.next())?.kind);
+      assert.deepEqual(kinds, [KIND.begin, KIND.attach, KIND.transfer, KIND.flow]);
+      // The next one waits, as before.
+      raw.write(frame('flow', [uint(1), uint(2048), uint(0), uint(2048), uint(0), uint(10), uint(1)]));
+      await until(() => node.queue('a').consumers().length === 1);
+    });
+  }
 
   it('beyond what a session may leave unsettled waits until some of it is settled', async () => {
     const count = 3000;

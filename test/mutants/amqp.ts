@@ -52,6 +52,15 @@ export const AMQP: readonly Mutant[] = [
     edits: edit('links.ts', ', this.outstanding.size + credit);', ', Number.POSITIVE_INFINITY);'),
   },
   {
+    name: 'a drain ends the link if the engine is away for a moment',
+    suite: 'AMQP credit',
+    edits: shared(
+      'push-consumer.ts',
+      'if (this.#onDrained !== null && PASSING',
+      'if (PASSING.size === 0 && PASSING',
+    ),
+  },
+  {
     name: 'what is still sent to a client whose link the server ends counts no failed try',
     suite: 'AMQP credit',
     edits: edit('connection.ts', 'if (link instanceof OutgoingLink && !this.isEnding) link.noteSent();', ''),
