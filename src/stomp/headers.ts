@@ -28,7 +28,7 @@ export const OWN_HEADERS: ReadonlySet<string> = new Set([
 
 /** Other protocols and older pages write the same header with or without `ks-`. */
 const PREFIX = /^x-(?:ks-)?/;
-/** Too many names differ by one character from a shorter one. */
+/** Too many names of extensions differ by one character from a shorter one. */
 const MIN_LENGTH = 4;
 const EXTENSION = /^x-/i;
 
@@ -54,9 +54,7 @@ export class HeaderSpelling {
   /** @throws QuaysideError `invalid-parameter` if a known header was probably meant */
   check(name: string): void {
     if (this.#exact.has(name)) return;
-    const meant = EXTENSION.test(name)
-      ? this.#extensionMeant(name)
-      : nearestName(name, this.#plain, MIN_LENGTH);
+    const meant = EXTENSION.test(name) ? this.#extensionMeant(name) : nearestName(name, this.#plain);
     if (meant === null) return;
     throw invalidParameter(name, `Unknown header ${quoteBytes(name)}. Did you mean "${meant}"?`);
   }

@@ -25,6 +25,15 @@ export const STOMP: readonly Mutant[] = [
     edits: edit('commands.ts', 'if (CHECKED.test(name)) SEND_SPELLING.check(name);', ''),
   },
   {
+    name: 'a misspelt ack of SUBSCRIBE has no effect, so that it pops',
+    suite: 'STOMP slips',
+    edits: edit(
+      'headers.ts',
+      'nearestName(name, this.#plain);',
+      'nearestName(name, this.#plain, MIN_LENGTH);',
+    ),
+  },
+  {
     name: 'every client may say where it connects from',
     suite: 'PROXY headers',
     edits: shared('server.ts', 'if (!options.trustedProxies.has(proxy)) {', 'if (proxy === null) {'),

@@ -40,6 +40,8 @@ describe('a header that is probably misspelt', () => {
 
   for (const [slip, meant] of [
     ['Ack', 'ack'],
+    ['acks', 'ack'],
+    ['akc', 'ack'],
     ['x-ks-lease', 'x-lease'],
     ['x-w-size', 'x-wsize'],
     ['X-WSize', 'x-wsize'],
