@@ -13,7 +13,7 @@ const SERVER_ERROR = 500;
  * Namespace and queue, percent-encoded, have fewer characters. Spans wait for their collector, and anybody may send a
  * target of 16 KiB, of which they must retain no more.
  */
-const MAX_PATH_LENGTH = 2_048;
+const MAX_TEXT_LENGTH = 2_048;
 
 /** Runs a request within a span that ends when its response has left, or its client has. */
 export function traceRequest(call: HttpCall, tracer: Tracer, run: () => void): void {
@@ -48,12 +48,13 @@ function describe(span: Span, call: HttpCall): void {
   const { request, response, route } = call;
   span.set('http.request.method', request.method ?? '');
   span.set('url.scheme', call.front.parts.options.tls === null ? 'http' : 'https');
-  span.set('url.path', ownString(call.path.slice(0, MAX_PATH_LENGTH)));
+  span.set('url.path', bounded(call.path));
   if (route !== null) {
     span.name = `${request.method} ${route.path}`;
     span.set('http.route', route.path);
     const { namespace, queue } = call.params;
-    if (queue !== undefined) span.set('messaging.destination.name', ownString(`${namespace}/${queue}`));
+    // Not yet checked if the request was rejected.
+    if (queue !== undefined) span.set('messaging.destination.name', bounded(`${namespace}/${queue}`));
   }
   if (!response.headersSent) {
     span.fail(CLIENT_GONE);
@@ -62,4 +63,8 @@ function describe(span: Span, call: HttpCall): void {
   const { statusCode } = response;
   span.set('http.response.status_code', statusCode);
   if (statusCode >= SERVER_ERROR) span.fail(String(statusCode));
+}
+
+function bounded(text: string): string {
+  return ownString(text.slice(0, MAX_TEXT_LENGTH));
 }

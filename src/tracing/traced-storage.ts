@@ -26,6 +26,7 @@ import type {
 } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
+import { ownString } from '../util/own-bytes.ts';
 import { contextIn, type Span, type TraceContext, type Tracer } from './tracer.ts';
 
 interface TracedStorageOptions {
@@ -80,7 +81,7 @@ export class TracedStorage implements Storage {
       if (current === null && deliveries.length === 0) return;
       const span = this.#begin('take', 'receive', queue, contextsOf(deliveries), { current, startedAt });
       if (!span.isRecorded) return;
-      if (options.group !== '') span.set('messaging.consumer.group.name', options.group);
+      if (options.group !== '') span.set('messaging.consumer.group.name', ownString(options.group));
       noteMessages(
         span,
         deliveries.map(({ id }) => id),
@@ -217,6 +218,7 @@ function contextsOf(elements: readonly Pick<ElementContent, 'headers'>[]): Trace
 function noteMessages(span: Span, ids: readonly ElementId[]): void {
   if (!span.isRecorded) return;
   const [id] = ids;
-  if (ids.length === 1 && id !== undefined) span.set('messaging.message.id', id);
+  // One of a settlement may be cut out of the target of its request.
+  if (ids.length === 1 && id !== undefined) span.set('messaging.message.id', ownString(id));
   else span.set('messaging.batch.message_count', ids.length);
 }

@@ -3,6 +3,7 @@ import { randomFillSync } from 'node:crypto';
 import type { ElementHeaders } from '../model/element.ts';
 import { headerOf } from '../model/headers.ts';
 import type { Clock } from '../util/clock.ts';
+import { ownString } from '../util/own-bytes.ts';
 
 interface TracerOptions {
   readonly clock: Clock;
@@ -194,7 +195,9 @@ const SAMPLED = 1;
 export function parseTraceparent(text: string): TraceContext | null {
   const [, version, traceId = '', spanId = '', flags = '', more] = FORM.exec(text.trim()) ?? [];
   if (version === undefined || (version === '00' && more !== undefined)) return null;
-  return { traceId, spanId, isSampled: (Number.parseInt(flags, 16) & SAMPLED) !== 0 };
+  const isSampled = (Number.parseInt(flags, 16) & SAMPLED) !== 0;
+  // Spans wait for their collector, and must not retain the rest of the text, or of the frame that it is a part of.
+  return { traceId: ownString(traceId), spanId: ownString(spanId), isSampled };
 }
 
 /** The span that inserted an element; null if its headers name none. */

@@ -34,11 +34,12 @@ export const TRACING: readonly Mutant[] = [
   {
     name: 'a span shows the query of its request, which may hold a lease token',
     suite,
-    edits: edit(
-      'http/traced-request.ts',
-      'ownString(call.path.slice(0, MAX_PATH_LENGTH))',
-      "request.url ?? ''",
-    ),
+    edits: edit('http/traced-request.ts', 'bounded(call.path)', "request.url ?? ''"),
+  },
+  {
+    name: 'a span that waits keeps the header that its trace was cut out of',
+    suite,
+    edits: edit('tracing/tracer.ts', 'traceId: ownString(traceId)', 'traceId'),
   },
   {
     name: 'the flag of a sender that does not record its trace is ignored',

@@ -5,6 +5,7 @@ import { loadConfig, showConfig } from '../../src/config/load.ts';
 import { AmqpClient } from '../amqp/client.ts';
 import { StompClient } from '../stomp/client.ts';
 import { QueueClient } from '../support/http-client.ts';
+import { memoryInUse } from '../support/memory.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
 import { closedPort, type ReceivedSpan, TraceReceiver } from '../support/trace-receiver.ts';
 
@@ -109,6 +110,37 @@ describe('A server with tracing', () => {
     await stop();
     const { attributes } = receiver.received(({ kind }) => kind === SERVER);
     assert.match(String(attributes['url.path']), /^\/x{2000,4095}…?$/);
+  });
+
+  it('keeps of the name of a queue no more, if it is rejected', async () => {
+    await start();
+    const { status } = await client.request('GET', `/q/N/${'x'.repeat(15_000)}/status`);
+    assert.equal(status, 400);
+    await stop();
+    const { attributes } = receiver.received(({ kind }) => kind === SERVER);
+    assert.match(String(attributes['messaging.destination.name']), /^N\/x{255,4095}…?$/);
+  });
+
+  it('keeps of a request what its spans say of it, and no more, until they are sent', async () => {
+    await start({ otlp: `http://127.0.0.1:${await closedPort()}` });
+    const count = 300;
+    const bytes = 6_000;
+    const run = async (id: string, padding: number): Promise<number> => {
+      const more = padding === 0 ? '' : `-${'x'.repeat(padding)}`;
+      const headers = { traceparent: `01-${REQUEST_TRACE}-${REQUEST_SPAN}-01${more}` };
+      const before = await memoryInUse();
+      for (let i = 0; i < count; i += 1) {
+        const path = `/q/N/orders/commit/none-of-some-length-${id}-${i}`;
+        const { status } = await client.request('PATCH', path, { headers, query: { padding: more } });
+        assert.equal(status, 404);
+      }
+      return (await memoryInUse()) - before;
+    };
+    await run('first', 0);
+    const short = await run('short', 0);
+    const long = await run('long', bytes);
+    // Each is in the target and in the header.
+    assert.ok(long - short < (count * bytes) / 4, `${short} and ${long} bytes`);
   });
 
   it('links a get, and a take of many, with the inserts of what they return, and records what a status reads', async () => {
