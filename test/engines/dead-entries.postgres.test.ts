@@ -29,11 +29,16 @@ describe('A queue on PostgreSQL whose finished elements cannot be removed', () =
   let holder: pg.Client;
   /** Probes go by it: while it stands still, none is made and counted. */
   const clock = new FakeClock();
+  /** Statements that the server rejected. */
+  const rejected: unknown[] = [];
+  const note = ({ err }: { readonly err?: unknown }): void => {
+    if (err instanceof pg.DatabaseError) rejected.push(err);
+  };
 
   before(async () => {
     server = await sharedServer();
     schema = freshSchema();
-    engine = await openNode(server, { schema, clock });
+    engine = await openNode(server, { schema, clock, log: { info: note, warn: note } });
     await stopAutovacuum(server, schema);
     await engine.storage.declare([QUEUE]);
     holder = new pg.Client({ connectionString: server.url() });
@@ -51,6 +56,7 @@ describe('A queue on PostgreSQL whose finished elements cannot be removed', () =
   after(async () => {
     await holder.end();
     await engine.stop();
+    assert.deepEqual(rejected, []);
     await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
   });
 

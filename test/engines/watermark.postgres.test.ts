@@ -58,6 +58,14 @@ describe('The low watermark of waiting deliveries', () => {
     assert.ok(watermark.isSet && watermark.place.dueAt < NOW - 3000);
   });
 
+  it('is a whole number, which the server compares with a column', () => {
+    for (const first of [{ dueAt: NOW, seq: 7 }, null]) {
+      const watermark = new Watermark();
+      probe(watermark, 0, { ...costly(first), pendingMs: 0.4373 });
+      assert.ok(watermark.isSet && Number.isInteger(watermark.place.dueAt), `${watermark.place.dueAt}`);
+    }
+  });
+
   it('is lowered at once by what this node stores before it', () => {
     const watermark = new Watermark();
     probe(watermark, 0, costly({ dueAt: NOW - 50_000, seq: 7 }));

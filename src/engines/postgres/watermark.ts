@@ -131,7 +131,8 @@ export interface Probed {
 }
 
 function placeAt({ first, now, pendingMs }: Probed): Place {
-  const latest = now - pendingMs - MARGIN_MS;
+  // The server measures in parts of a millisecond; what is compared with a column is a whole number.
+  const latest = Math.floor(now - pendingMs - MARGIN_MS);
   return first !== null && first.dueAt < latest ? first : { dueAt: latest, seq: 0 };
 }
 
