@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
-import { SLOTS, slotOf } from '../../src/engines/redis/client/topology.ts';
+import { SLOTS, slotOf, Topology } from '../../src/engines/redis/client/topology.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { systemClock } from '../../src/util/clock.ts';
 import { plain } from '../support/broker.ts';
-import { FakeClock, patient } from '../support/clock.ts';
+import { FakeClock, patient, skewed } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { type RedisCluster, type RedisServer, redisCli, startCluster } from '../support/redis-servers.ts';
 import { rollback, transfer } from '../support/settle.ts';
@@ -241,6 +241,42 @@ describe('the Redis engine on a cluster', () => {
     assert.deepEqual(await engine.storage.sweep(), { affected: [away], nextAt: null });
     await engine.stop();
   });
+
+  it('takes the time of the other servers for that of a new master which has not replied yet', async (t) => {
+    const prefix = freshPrefix();
+    const engine = await open(prefix, null, skewed(systemClock, 3_600_000));
+    const { storage } = engine;
+    const queue: QueueKey = { ns: 'plain', name: 'expiring' };
+    await storage.insert(queue, newElements('before'));
+    const old = ownerOf(slotOf(new Keys(prefix).queue(queue).hash));
+    const successor = replicaOf(old);
+    const learning = t.mock.method(Topology.prototype, 'moved');
+    cli(successor.port, 'CLUSTER', 'FAILOVER', 'TAKEOVER');
+    await until(() => cli(old.port, 'ROLE').startsWith('slave'));
+    successor.freeze();
+    const during = storage.insert(queue, newElements('during'));
+    await until(() => learning.mock.callCount() > 0);
+    const now = storage.now(queue);
+    const expiring = storage.insert(queue, [newElement({ body: 'expiring', expiresAt: now + 60_000 })]);
+    successor.thaw();
+    await Promise.all([during, expiring]);
+    assert.ok(Math.abs(now - Date.now()) < 60_000, `${now}`);
+    assert.deepEqual(bodyTexts((await storage.take(queue, POP)).deliveries), [
+      'before',
+      'during',
+      'expiring',
+    ]);
+    await engine.stop();
+  });
+
+  function replicaOf(master: RedisServer): RedisServer {
+    const id = cli(master.port, 'CLUSTER', 'MYID');
+    const found = cluster.servers.find(({ port }) =>
+      new RegExp(`myself,slave ${id}`).test(cli(port, 'CLUSTER', 'NODES')),
+    );
+    assert.ok(found);
+    return found;
+  }
 
   it('sends dead letters to a queue of another server before it answers', async () => {
     const engine = await open();

@@ -139,6 +139,10 @@ export const SUITES = {
     pattern: 'one server (returns no more|remembers no dedup)|an item which cannot be decoded',
   },
   'redis connection': { files: ['test/engines/redis-connection.test.ts'], pattern: null },
+  'redis cluster': {
+    files: ['test/engines/redis-cluster.redis.test.ts'],
+    pattern: 'time of the other servers',
+  },
   'redis unfit': { files: ['test/engines/redis-calls.redis.test.ts'], pattern: 'that evicts' },
   'redis bad network': { files: ['test/engines/redis-calls.redis.test.ts'], pattern: 'brings its functions' },
   'redis away': { files: ['test/engines/redis-away.redis.test.ts'], pattern: 'begins to evict' },

@@ -119,4 +119,9 @@ export const REDIS_DRIVER: readonly Mutant[] = [
       ),
     ],
   },
+  {
+    name: 'a new master of a cluster counts time from 1970 until it replies',
+    suite: 'redis cluster',
+    edits: [inClient('topology.ts', '      serverTime: this.#serverTime,', '      serverTime: 0,')],
+  },
 ];

@@ -68,8 +68,7 @@ export class Executor {
 
   /** What the clock of the master shows that has the key, as far as we know. */
   serverTime(key: string): number {
-    const { topology, clock } = this.#context;
-    return topology.masterOf(slotOf(key))?.serverTime ?? clock.now();
+    return this.#context.topology.serverTime(slotOf(key));
   }
 
   /** Why a request for this slot would be in vain now; null: it may succeed. */

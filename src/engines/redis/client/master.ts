@@ -47,6 +47,8 @@ interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate'> {
   readonly settings: Settings;
   /** It is not one of those with which the node started. */
   readonly isSuccessor: boolean;
+  /** What its clock is taken to show now, until it replies for the first time. */
+  readonly serverTime: number;
   /**
    * Called at each new connection.
    * @param isOther the server was restarted, or another one took over: it may have lost what it was given last
@@ -80,7 +82,7 @@ export class Master {
   /** When it replied again after it had been unavailable; null if it never was. */
   #contact: { readonly at: number; readonly givenAt: number | null } | null = null;
   /** The server's clock minus our monotonic one. */
-  #timeOffset = 0;
+  #timeOffset: number;
   #runId: string | null = null;
   /** Changes wait for no replica, although they did before. */
   #lacksReplicas = false;
@@ -88,6 +90,7 @@ export class Master {
   constructor(options: MasterOptions) {
     this.#options = options;
     this.#downSince = options.clock.monotonic();
+    this.#timeOffset = options.serverTime - this.#downSince;
     this.#connections = [this.#open(), this.#open()];
   }
 

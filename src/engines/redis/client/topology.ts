@@ -77,6 +77,11 @@ export class Topology {
     return this.#slots[this.isCluster ? slot : 0] ?? null;
   }
 
+  /** What the clock of the master that has the slot shows now, as far as we know. */
+  serverTime(slot: number): number {
+    return this.masterOf(slot)?.serverTime ?? this.#serverTime;
+  }
+
   /** The masters that are known now. */
   masters(): readonly Master[] {
     return [...this.#masters.values()];
@@ -114,6 +119,12 @@ export class Topology {
     this.#listeners.push(listener);
   }
 
+  /** Of a server that has not replied yet: the clocks of a cluster agree, while this machine's may be wrong. */
+  get #serverTime(): number {
+    const [any] = this.#masters.values();
+    return any?.serverTime ?? this.#options.clock.now();
+  }
+
   /** Null: it is not used any more. */
   #addressOf(server: Master | undefined): string | null {
     for (const [address, master] of this.#masters) if (master === server) return address;
@@ -134,6 +145,7 @@ export class Topology {
       ...options,
       locate,
       isSuccessor: this.#isStarted,
+      serverTime: this.#serverTime,
       onReady: (facts, isOther) => {
         onReady(facts, address, isOther);
         this.#changed();
@@ -192,12 +204,13 @@ export class Topology {
     const addresses = await this.#askFirst(servers, settings.login, command, readSlots);
     if (this.#isStopped) return;
     const current = new Set(addresses);
+    // First the new ones, which take over what the others know of the time.
+    this.#slots = addresses.map((address) => (address === undefined ? undefined : this.#masterAt(address)));
     for (const [address, master] of this.#masters) {
       if (current.has(address)) continue;
       this.#masters.delete(address);
       master.stop();
     }
-    this.#slots = addresses.map((address) => (address === undefined ? undefined : this.#masterAt(address)));
     this.#changed();
   }
 
