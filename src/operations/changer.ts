@@ -343,6 +343,11 @@ export class ElementChanger {
     };
   }
 
+  /** Another node changes elements, too: what is on its way may be at its destination already. */
+  noteOtherNode(): void {
+    this.#mayHaveArrived = true;
+  }
+
   /**
    * Stores what is on its way at its destination, and finishes it.
    * @throws QuaysideError as the destination's engine; what is on its way stays there

@@ -154,9 +154,9 @@ export class OperationRun {
     this.#storedAt = clock.monotonic();
   }
 
-  /** What it did so far. */
-  get progress(): OperationProgress {
-    return this.#progress;
+  /** What it did so far; null: another node runs the operation now. */
+  get progress(): OperationProgress | null {
+    return this.#isSuperseded ? null : this.#progress;
   }
 
   /**
@@ -185,17 +185,41 @@ export class OperationRun {
     try {
       await this.#loop();
     } catch (error) {
-      if (error instanceof Superseded) log.info({ operation: id }, 'another node runs this operation now');
-      else
+      if (error instanceof Superseded) {
+        log.info({ operation: id }, 'another node runs this operation now');
+        await this.#clearTransit();
+      } else {
         log.warn(
           { err: error, operation: id, ns: operation.request.source.ns },
           'an operation could not go on',
         );
+      }
     } finally {
       this.#isStopping = true;
       this.#beat?.();
       this.#pages.close();
       await this.#storing.catch(() => {});
+    }
+  }
+
+  /**
+   * The node that runs the operation now may have ended it: what this one has put on its way to another engine since
+   * then, that one has not seen. Never rejects.
+   */
+  async #clearTransit(): Promise<void> {
+    const changer = this.#changer;
+    if (changer.transit === null) return;
+    changer.noteOtherNode();
+    let mustReturn = false;
+    while (!this.#isStopping) {
+      try {
+        // The other node returns those of a cancelled operation: one that is forwarded then would be in two queues.
+        mustReturn ||= this.#isCancelled;
+        return await (mustReturn ? changer.turnBack() : changer.forward());
+      } catch (error) {
+        mustReturn ||= !isPassing(error);
+        await this.#waitAfter(error);
+      }
     }
   }
 
@@ -368,11 +392,15 @@ export class OperationRun {
   }
 
   async #backOff(error: unknown): Promise<void> {
+    // What is on its way to an engine that is unavailable is turned back by a cancel.
+    if (this.#isCancelled && this.#changer.transit !== null) await this.#turnBack().catch(() => {});
+    await this.#waitAfter(error);
+  }
+
+  async #waitAfter(error: unknown): Promise<void> {
     const { log, id } = this.#options;
     if (!this.#backoff.isActive) log.warn({ err: error, operation: id }, 'an operation waits for an engine');
     this.#backoff.noteFailure();
-    // What is on its way to an engine that is unavailable is turned back by a cancel.
-    if (this.#isCancelled && this.#changer.transit !== null) await this.#turnBack().catch(() => {});
     await this.#wait(this.#backoff.delayMs());
   }
 
@@ -486,7 +514,7 @@ export class OperationRun {
   /** Says that this node is alive, while a page or a wait takes longer. */
   #beatLater(): void {
     this.#beat?.();
-    if (this.#isStopping) return;
+    if (this.#isStopping || this.#isSuperseded) return;
     this.#beat = this.#options.clock.after(BEAT_MS, () => {
       this.#beat = null;
       // A failure shows at the next step, which writes again.

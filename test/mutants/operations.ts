@@ -410,6 +410,11 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
+    name: 'what a node that was frozen puts on its way to another engine stays there if that is away',
+    suite: 'operations that are taken over',
+    edits: edit('operations/run.ts', '        await this.#clearTransit();\n', ''),
+  },
+  {
     name: 'a node that was cut off continues an operation that another one ended',
     suite: 'operations that are taken over',
     edits: edit(

@@ -1,12 +1,15 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
+import type { Engine } from '../../src/engine/engine.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
 import { toProgress } from '../../src/operations/stored.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { betweenProcesses, plain } from '../support/broker.ts';
-import { engineWithoutNews } from '../support/engine-with.ts';
+import { engineWith, engineWithoutNews } from '../support/engine-with.ts';
+import { rollback } from '../support/settle.ts';
 import { type Cut, DyingNode } from './dying-node.ts';
 import { OPERATOR, OperationNode } from './node.ts';
 
@@ -168,6 +171,88 @@ describe('A node that continues a bulk operation of another one', () => {
     const record = await survivor.ended(id, opened, 100);
     assert.deepEqual([record.state, record.changed], ['done', COUNT]);
     assert.deepEqual(await survivor.elements('N', 'from'), []);
+  });
+});
+
+describe('A node that was frozen during a bulk move to another engine', () => {
+  const policies = [plain('N'), plain('far')] as const;
+  const sandbox = patientSandbox();
+  const source = { ns: 'N', queue: 'from' };
+  let near: TestEngine;
+  let far: TestEngine;
+  let mortal: DyingNode;
+  let doomed: OperationNode;
+  let survivor: OperationNode;
+  /** Whether inserts of the frozen node into the far engine fail, and how many did. */
+  let isAway = false;
+  let failures = 0;
+
+  const passTime = async (ms: number): Promise<void> => {
+    await far.passTime(ms);
+    await near.passTime(ms);
+  };
+  const start = (engines: readonly [Engine, Engine], seed: number): Promise<OperationNode> => {
+    const namespaces = policies.map((policy, i) => ({ policy, engine: engines[i] as Engine }));
+    return new OperationNode(namespaces, near.clock, sandbox, seed).start();
+  };
+
+  beforeEach(async () => {
+    near = await MEMORY_SQLITE.open({ namespaces: [policies[0]] });
+    far = await MEMORY_SQLITE.open({ namespaces: [policies[1]] });
+    mortal = new DyingNode(CHANGES_PAGE, 'before');
+    const [nearEngine, farEngine] = [betweenProcesses(near.engine), betweenProcesses(far.engine)];
+    const insertsUnlessAway = engineWith(farEngine, (real) => ({
+      insert: async (...args) => {
+        if (!isAway) return real.insert(...args);
+        failures += 1;
+        throw new QuaysideError('storage-unavailable', 'The far engine is away.');
+      },
+    }));
+    survivor = await start([nearEngine, farEngine], 1);
+    doomed = await start([mortal.view(nearEngine), insertsUnlessAway], 2);
+    mortal.calls = 0;
+  });
+  afterEach(async () => {
+    mortal.end();
+    await doomed.stop();
+    await survivor.stop();
+    await sandbox.stop();
+    await far.close();
+    await near.close();
+  });
+
+  /** So long that a silent node counts as gone, and what failed is tried again. */
+  const passSilence = async (): Promise<void> => {
+    for (let passed = 0; passed < SILENT_MS; passed += 250) {
+      await passTime(250);
+      // Calls of the other node in the same time are answered before this one.
+      await survivor.elements('far', 'to');
+    }
+  };
+
+  it('brings to its destination what it put on its way after another node had ended the move', async () => {
+    await survivor.insertMany('N', 'from', COUNT);
+    const id = await doomed.create({ action: 'move', source, to: { ns: 'far', queue: 'to' } });
+    while (!mortal.isDead) await turn();
+    // The other node does not find this element, which is returned to the source after the end.
+    const [held] = await survivor.reserve('N', 'from', 1);
+    assert.ok(held !== undefined);
+    await passSilence();
+    assert.equal((await survivor.ended(id, { passTime })).state, 'done');
+    const ref = { id: held.id, group: held.group, token: held.lease?.token ?? null };
+    const { storage } = survivor.broker.namespace('N');
+    const back = { ...ref, delayMs: 0, countTry: false };
+    assert.deepEqual(await rollback(storage, { ns: 'N', name: 'from' }, [back]), ['done']);
+    assert.equal((await survivor.elements('far', 'to')).length, COUNT - 1);
+
+    isAway = true;
+    mortal.thaw();
+    while (failures === 0) await turn();
+    isAway = false;
+    await passSilence();
+    const left = [`__operation__${id}`, 'from'].map((queue) => survivor.elements('N', queue));
+    assert.deepEqual((await Promise.all(left)).flat(), []);
+    assert.equal((await survivor.elements('far', 'to')).length, COUNT);
   });
 });
 
