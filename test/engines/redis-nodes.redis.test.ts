@@ -9,7 +9,8 @@ import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { followDefinitions } from '../support/followed-definitions.ts';
-import { redisCli } from '../support/redis-servers.ts';
+import { codeOf } from '../support/outcome.ts';
+import { redisCli, startRedis } from '../support/redis-servers.ts';
 import { commit } from '../support/settle.ts';
 import { until } from '../support/until.ts';
 import { freshPrefix, listening, redisEngine, standalone } from './redis.ts';
@@ -107,6 +108,29 @@ describe('several nodes on one Redis', () => {
     assert.equal(count('ZCARD', order), 2, 'the element, and what keeps the key');
     assert.deepEqual(bodyTexts((await other.storage.take(QUEUE, POP)).deliveries), ['b']);
     await stop([dying, other]);
+  });
+
+  it('undo a pop of which they do not know whether it lasts before they stop', async (t) => {
+    const server = await startRedis('--repl-diskless-sync-delay', '0');
+    const replica = await startRedis('--replicaof', '127.0.0.1', String(server.port));
+    const clock = new FakeClock();
+    const common = { url: server.url, namespaces: NAMESPACES, clock, prefix: freshPrefix() };
+    const stopping = redisEngine({ ...common, settings: { wait: 1 } });
+    const other = redisEngine({ ...common, settings: { wait: 0 } });
+    t.after(async () => {
+      await stop([stopping, other]);
+      await Promise.all([replica.stop(), server.stop()]);
+    });
+    await Promise.all([stopping.start(), other.start()]);
+    const element = newElement({ body: 'a', dedupKey: 'a' });
+    await until(async () => (await codeOf(stopping.storage.insert(QUEUE, [element]))) === 'done');
+    replica.freeze();
+    await assert.rejects(stopping.storage.take(QUEUE, POP), { code: 'outcome-unknown' });
+    assert.equal((await other.storage.counts(QUEUE)).ready, 0, 'the pop was done');
+    await stopping.stop();
+    clock.advance(61_000);
+    await other.storage.sweep();
+    assert.deepEqual(bodyTexts((await other.storage.take(QUEUE, POP)).deliveries), ['a']);
   });
 
   it('find by a sweep what retention drops in a queue that they never used', async () => {

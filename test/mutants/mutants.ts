@@ -143,6 +143,7 @@ export const SUITES = {
     files: ['test/engines/redis-cluster.redis.test.ts'],
     pattern: 'time of the other servers',
   },
+  'redis nodes': { files: ['test/engines/redis-nodes.redis.test.ts'], pattern: 'before they stop' },
   'redis unfit': { files: ['test/engines/redis-calls.redis.test.ts'], pattern: 'that evicts' },
   'redis bad network': { files: ['test/engines/redis-calls.redis.test.ts'], pattern: 'brings its functions' },
   'redis away': { files: ['test/engines/redis-away.redis.test.ts'], pattern: 'begins to evict' },

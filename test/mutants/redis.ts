@@ -563,4 +563,9 @@ export const REDIS: readonly Mutant[] = [
     suite: 'redis lists',
     edits: [inRedis('library/list.lua', "window ~= '0' and db('SET'", "db('SET'")],
   },
+  {
+    name: 'a node that stops leaves a pop of unknown outcome to a sweep, which makes it final',
+    suite: 'redis nodes',
+    edits: [inRedis('index.ts', 'this.stats.stop(), this.#batchers.settle()', 'this.stats.stop()')],
+  },
 ];

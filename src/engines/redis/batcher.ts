@@ -136,6 +136,8 @@ const MAX_PAGE_BYTES = 16 * 1024 * 1024;
 /** A queue that was not used for this long lets the server finish what it popped last. */
 const IDLE_MS = 5_000;
 const SETTLE_AGAIN_MS = 500;
+/** A stop waits for servers no longer than this. */
+const STOP_MS = 2_000;
 
 const CLIENT_BYTES = 8;
 const HEAD_BYTES = CLIENT_BYTES + 6 * 6 + 1;
@@ -227,6 +229,18 @@ export class Batchers {
     this.#batchers.delete(text);
     this.#scheduled.delete(batcher);
     batcher.stop();
+  }
+
+  /**
+   * Before a stop: has the servers undo what calls took whose outcome is unknown, as far as they reply soon. A minute
+   * after the last call of this node, a sweep makes it final.
+   */
+  async settle(): Promise<void> {
+    const deadlineAt = this.deadline(STOP_MS);
+    const unsettled = [...this.#batchers.values()].filter(({ isUnsettled }) => isUnsettled);
+    await Promise.allSettled(
+      unsettled.map(({ queue }) => this.call(queue, SETTLE_SESSION, undefined, { deadlineAt })),
+    );
   }
 
   stop(): void {
@@ -374,11 +388,11 @@ class Batcher {
 
   /** Nothing waits, and every outcome is known. */
   get isIdle(): boolean {
-    return this.#waiting.length === 0 && this.#inFlight === null && !this.#isUnsettled;
+    return this.#waiting.length === 0 && this.#inFlight === null && !this.isUnsettled;
   }
 
   /** The server must still undo what a batch took, or did not reply to one. */
-  get #isUnsettled(): boolean {
+  get isUnsettled(): boolean {
     return this.#number !== this.#received || this.#returned !== null;
   }
 
@@ -681,7 +695,7 @@ class Batcher {
    */
   #rest(): void {
     if (this.#cancelTimer !== null) return;
-    const isUnsettled = this.#isUnsettled;
+    const isUnsettled = this.isUnsettled;
     this.#cancelTimer = this.#context.clock.after(isUnsettled ? SETTLE_AGAIN_MS : IDLE_MS, () => {
       this.#cancelTimer = null;
       if (isUnsettled || this.#keepsPops) this.enqueue(this.#ownCall(SETTLE_SESSION, undefined));

@@ -130,7 +130,7 @@ class RedisEngine implements Engine {
     return this.#starting;
   }
 
-  /** What is buffered is flushed, as far as the server answers soon. */
+  /** What is buffered is flushed, and takes of unknown outcome are undone, as far as the server answers soon. */
   stop(): Promise<void> {
     this.#stopping ??= this.#stop();
     return this.#stopping;
@@ -174,7 +174,7 @@ class RedisEngine implements Engine {
   }
 
   async #stop(): Promise<void> {
-    await this.stats.stop();
+    await Promise.all([this.stats.stop(), this.#batchers.settle()]);
     this.#batchers.stop();
     this.#outbox.stop();
     this.#channels.stop();
