@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect } from 'node:net';
 import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
@@ -101,6 +103,19 @@ describe('calls of the Redis engine on a bad network', () => {
     const { deliveries } = await withAnswerLost(() => far.storage.take(queue, POP));
     assert.deepEqual(bodyTexts(deliveries), ['a', 'b']);
     assert.equal((await near.storage.counts(queue)).ready, 0);
+  });
+
+  it('pops nothing if its first attempt arrives after the second one has found no queue', async () => {
+    const queue = freshQueue();
+    const caught = proxy.catch(QUEUE_CALL, 'deaf');
+    const popping = far.storage.take(queue, POP);
+    const late = await caught;
+    proxy.reset();
+    assert.deepEqual((await popping).deliveries, []);
+    await near.storage.insert(queue, newElements('a'));
+    const socket = connect(server.port, '127.0.0.1').end(late);
+    await once(socket, 'data');
+    assert.deepEqual(bodyTexts((await far.storage.take(queue, POP)).deliveries), ['a']);
   });
 
   it('reserves once although the answer was lost: the token that it answers is the one that holds', async () => {

@@ -200,7 +200,7 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'library/session.lua',
-        "return call.number > 0 and (q.tag ~= '' or call.received < call.number - 1)",
+        "return call.number > 0 and (q.tag ~= '' or call.received < call.number - 1 or call.mayBeDone)",
         'return call.number > 0',
       ),
     ],
@@ -219,7 +219,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a call of a queue that does not exist may be executed after the client gave it up',
     suite: 'redis no trace',
-    edits: [inRedis('library/session.lua', ' or call.received < call.number - 1)', ')')],
+    edits: [inRedis('library/session.lua', ' or call.received < call.number - 1', '')],
   },
   {
     name: 'a take hands out what has expired',
@@ -567,5 +567,10 @@ export const REDIS: readonly Mutant[] = [
     name: 'a node that stops leaves a pop of unknown outcome to a sweep, which makes it final',
     suite: 'redis nodes',
     edits: [inRedis('index.ts', 'this.stats.stop(), this.#batchers.settle()', 'this.stats.stop()')],
+  },
+  {
+    name: 'a pop that is sent again and finds no queue leaves nothing, so that its first attempt is executed late',
+    suite: 'redis calls',
+    edits: [inRedis('library/session.lua', ' or call.mayBeDone)', ')')],
   },
 ];

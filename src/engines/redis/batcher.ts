@@ -505,7 +505,7 @@ class Batcher {
         // Redis rejects `run`, before anything happens, if it is out of memory; what frees memory or needs little
         // passes then.
         const name = stores && !mayBeDone ? run : `${run}_full`;
-        return [name, keys.length, ...keys, this.#head(batch, master), ...args];
+        return [name, keys.length, ...keys, this.#head(batch, master, mayBeDone), ...args];
       },
       writes: calls.some(({ options }) => options.waits ?? !isRepeatable),
       repeatable: !this.#isList || isRepeatable,
@@ -528,7 +528,7 @@ class Batcher {
   }
 
   /** What the server must know of this attempt: see `library/session.lua`. */
-  #head({ number, received }: Batch, master: Master): Buffer {
+  #head({ number, received }: Batch, master: Master, mayBeDone: boolean): Buffer {
     const { settings, topology } = this.#context;
     const givenTime = settings.givenTime?.now();
     const head = Buffer.alloc(HEAD_BYTES);
@@ -540,7 +540,7 @@ class Batcher {
     const { since, excusedUntil } = master.contact;
     head.writeUIntBE(since, CLIENT_BYTES + 24, 6);
     head.writeUIntBE(excusedUntil, CLIENT_BYTES + 30, 6);
-    head.writeUInt8(topology.isCluster ? 1 : 0, CLIENT_BYTES + 36);
+    head.writeUInt8((topology.isCluster ? 1 : 0) + (mayBeDone ? 2 : 0), CLIENT_BYTES + 36);
     return this.#returned === null ? head : Buffer.concat([head, this.#returned]);
   }
 

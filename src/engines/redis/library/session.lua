@@ -1,7 +1,8 @@
 -- One call: its keys are h and z of its queue. Arguments:
 --
---   1  node(8) number(6) received(6) sent(6) time(6) contact(6) excused(6) on a cluster(1), then what is returned: number(6),
---      and per delivery the place of its take among those of that call(2) and the number of its element(6)
+--   1  node(8) number(6) received(6) sent(6) time(6) contact(6) excused(6), 1 on a cluster plus 2 if an earlier attempt
+--      may have been executed(1), then what is returned: number(6), and per delivery the place of its take among those
+--      of that call(2) and the number of its element(6)
 --   2  the policy of the namespace, in the form of options (queue.lua), with `from`: the queue's name as a header's value, and
 --      `groups`: those of dead letters
 --   3… verbs with their arguments
@@ -69,10 +70,11 @@ end
 
 -- Reads what every call begins with. Returns an error if it must not run.
 local function begin(args)
-  local node, number, received, sent, given, contact, excused, isCluster = unpackAt('>c8I6I6I6I6I6I6I1', args[1])
+  local node, number, received, sent, given, contact, excused, flags = unpackAt('>c8I6I6I6I6I6I6I1', args[1])
   call = {
     node = node, number = number, received = received, contact = contact, excused = excused,
-    isCluster = isCluster == 1, policyText = args[2], opened = {}, died = {}, outbox = {}, wanted = {}, copied = 0,
+    isCluster = flags % 2 == 1, mayBeDone = flags > 1, policyText = args[2],
+    opened = {}, died = {}, outbox = {}, wanted = {}, copied = 0,
     -- What its takes may still return.
     capacity = LARGEST_REPLY,
   }
@@ -175,10 +177,10 @@ local function repeatReply(q)
   return replyOf(results, elements)
 end
 
--- Nothing is written for a queue that does not exist unless a verb creates it. But if the outcome of an earlier call is
--- not known, that call may yet arrive, and only a session rejects it.
+-- Nothing is written for a queue that does not exist unless a verb creates it. But if the outcome of an earlier call, or
+-- of an earlier attempt of this one, is not known, it may yet arrive, and only a session rejects it.
 local function needsSession(q)
-  return call.number > 0 and (q.tag ~= '' or call.received < call.number - 1)
+  return call.number > 0 and (q.tag ~= '' or call.received < call.number - 1 or call.mayBeDone)
 end
 
 local function run(keys, args)
