@@ -190,10 +190,10 @@ interface MigratingStorageOptions {
 /** A nextDueAt that has passed: the taker looks again. */
 const LOOK_AGAIN = 0;
 /**
- * How long an element of the old engine is held while its copies are stored in the new one: three times the deadline of
- * both calls.
+ * How an element of the old engine is held while copies are stored in the new one: for three times the deadline of both
+ * calls.
  */
-const TRANSFER_LEASE_MS = 30_000;
+const HOLD = { kind: 'extend', leaseMs: 30_000 } as const;
 
 /**
  * Queues whose elements are in two engines, for as long as a namespace moves from one to the other.
@@ -206,8 +206,8 @@ const TRANSFER_LEASE_MS = 30_000;
  * - Each call asks the old engine first. The parts for the new engine start in the order of the calls, so that calls
  *   take effect in their order there, too. A call has the deadlines of both engines one after the other.
  * - The copies that a settlement of an element of the old engine inserts are stored in the new one first, under derived
- *   keys, and then the element is finished: at least once, and no copy twice, as between any two engines. Moves of
- *   waiting elements stay within their engine and are atomic.
+ *   keys, and then all elements of the call are finished: at least once, and no copy twice, as between any two engines.
+ *   Moves of waiting elements stay within their engine and are atomic.
  */
 export class MigratingStorage implements Storage {
   readonly capabilities: StorageCapabilities;
@@ -407,50 +407,35 @@ export class MigratingStorage implements Storage {
     }
   }
 
+  /**
+   * A call with copies holds what it finishes in the old engine until the new one has done its part: nothing goes
+   * before what is stored for it.
+   */
   settle(items: readonly SettleItem[], time?: TimeLeft): Promise<SettleResult[]> {
-    return this.#inOrder(this.#settleOld(items, time), async (results) => {
+    const hasCopies = items.some((item) => copiesOf(item).length > 0);
+    const first = hasCopies
+      ? items.map((item) => (isCommit(item) ? { ...item, action: HOLD } : item))
+      : items;
+    return this.#inOrder(this.#from.settle(first, time), async (results) => {
+      const held = hasCopies ? heldElements(items, results) : [];
       const places = items.flatMap((_, i) => (results[i]?.outcome === 'not-found' ? [i] : []));
-      if (places.length === 0) return results;
-      let rest: SettleResult[];
+      const all = [...results];
+      let isChanged = results.some((result, i) => first[i] === items[i] && isChange(result));
       try {
+        if (held.length > 0) await this.#insertCopies(held, time);
         const other = places.map((i) => items[i] as SettleItem);
-        rest = await this.#to.settle(other, time);
+        const rest = other.length === 0 ? [] : await this.#to.settle(other, time);
+        for (const [at, i] of places.entries()) all[i] = rest[at] ?? SETTLED['not-found'];
+        isChanged ||= rest.some(isChange);
+        if (held.length > 0) await this.#finish(held, all, time);
       } catch (error) {
-        const isChanged = results.some(({ outcome }) => outcome === 'done' || outcome === 'dead-lettered');
         throw isChanged ? unknownOutcome(error as Error) : error;
       }
-      const all = [...results];
-      for (const [at, i] of places.entries()) all[i] = rest[at] ?? SETTLED['not-found'];
       return all;
     });
   }
 
-  /** Settles what is in the old engine; all else is `not-found`. */
-  async #settleOld(items: readonly SettleItem[], time?: TimeLeft): Promise<SettleResult[]> {
-    // An element whose copies go to the new engine is held until they are stored.
-    const first = await this.#from.settle(
-      items.map((item) =>
-        copiesOf(item) === null ? item : { ...item, action: { kind: 'extend', leaseMs: TRANSFER_LEASE_MS } },
-      ),
-      time,
-    );
-    const held: { item: SettleItem; copies: readonly KeyedInsert[]; places: number[] }[] = [];
-    const byElement = new Map<string, (typeof held)[number]>();
-    for (const [place, item] of items.entries()) {
-      const copies = first[place]?.outcome === 'done' ? copiesOf(item) : null;
-      if (copies === null) continue;
-      const { queue, id, group } = item;
-      const element = JSON.stringify([queue.ns, queue.name, id, group]);
-      const before = byElement.get(element);
-      // The first settlement of an element finishes it; those after it have no copies.
-      if (before !== undefined) before.places.push(place);
-      else {
-        const one = { item, copies: copies.map((copy, i) => keyed(copy, item, i)), places: [place] };
-        byElement.set(element, one);
-        held.push(one);
-      }
-    }
-    if (held.length === 0) return first;
+  async #insertCopies(held: readonly HeldElement[], time?: TimeLeft): Promise<void> {
     const byQueue = Map.groupBy(
       held.flatMap(({ copies }) => copies),
       ({ queue: { ns, name } }) => JSON.stringify([ns, name]),
@@ -468,18 +453,20 @@ export class MigratingStorage implements Storage {
         );
       }),
     );
+  }
+
+  /** Finishes what was held, and notes the results at their places. */
+  async #finish(held: readonly HeldElement[], results: SettleResult[], time?: TimeLeft): Promise<void> {
     const finished = await this.#from.settle(
       held.map(({ item }) => ({ ...item, action: { kind: 'finish' } })),
       time,
     );
-    const results = [...first];
     for (const [at, { places }] of held.entries()) {
       const result = finished[at] ?? SETTLED['not-found'];
       for (const [i, place] of places.entries()) {
         results[place] = i > 0 && result.outcome === 'done' ? SETTLED['not-found'] : result;
       }
     }
-    return results;
   }
 
   async undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
@@ -620,10 +607,43 @@ const NOTHING_SEEN: Promise<ReadonlyMap<number, SeenElement>> = Promise.resolve(
 
 type KeyedInsert = NonNullable<FinishAction['inserts']>[number];
 
-/** The copies that finishing a reserved element stores; null: none. */
-function copiesOf({ from, action }: SettleItem): readonly KeyedInsert[] | null {
-  if (from !== 'reserved' || action.kind !== 'finish') return null;
-  return action.inserts === undefined || action.inserts.length === 0 ? null : action.inserts;
+/** A reserved element of the old engine that a call with copies finishes. */
+interface HeldElement {
+  readonly item: SettleItem;
+  readonly copies: readonly KeyedInsert[];
+  /** Of its settlements in the call. */
+  readonly places: number[];
+}
+
+/** What a call holds, after the results of holding it. */
+function heldElements(items: readonly SettleItem[], results: readonly SettleResult[]): HeldElement[] {
+  const byElement = new Map<string, HeldElement>();
+  for (const [place, item] of items.entries()) {
+    if (!isCommit(item) || results[place]?.outcome !== 'done') continue;
+    const { queue, id, group } = item;
+    const element = JSON.stringify([queue.ns, queue.name, id, group]);
+    const before = byElement.get(element);
+    // The first settlement of an element finishes it; those after it have no copies.
+    if (before !== undefined) before.places.push(place);
+    else {
+      const copies = copiesOf(item).map((copy, i) => keyed(copy, item, i));
+      byElement.set(element, { item, copies, places: [place] });
+    }
+  }
+  return [...byElement.values()];
+}
+
+function isCommit({ from, action }: SettleItem): boolean {
+  return from === 'reserved' && action.kind === 'finish';
+}
+
+function isChange({ outcome }: SettleResult): boolean {
+  return outcome === 'done' || outcome === 'dead-lettered';
+}
+
+/** The copies that finishing a reserved element stores. */
+function copiesOf({ from, action }: SettleItem): readonly KeyedInsert[] {
+  return from === 'reserved' && action.kind === 'finish' ? (action.inserts ?? []) : [];
 }
 
 /**

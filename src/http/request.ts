@@ -2,6 +2,7 @@ import { isUtf8 } from 'node:buffer';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { QuaysideError } from '../model/errors.ts';
+import { BytePieces } from '../util/byte-pieces.ts';
 import type { Clock } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
 import type { HttpCall } from './call.ts';
@@ -72,7 +73,8 @@ interface BodyReader {
 export class HttpRequest extends IncomingMessage {
   #state: 'unclaimed' | 'claimed' | 'chunked' | 'discarded' = 'unclaimed';
   #first: Buffer | null = null;
-  #more: Buffer[] | null = null;
+  /** All of them, if it has come in several chunks. */
+  #more: BytePieces | null = null;
   #size = 0;
   #limit = 0;
   #isComplete = false;
@@ -105,9 +107,13 @@ export class HttpRequest extends IncomingMessage {
       this.#overflow();
       return true;
     }
-    if (this.#first === null) this.#first = chunk;
-    else if (this.#more === null) this.#more = [this.#first, chunk];
-    else this.#more.push(chunk);
+    if (this.#more !== null) this.#more.append(chunk);
+    else if (this.#first === null) this.#first = chunk;
+    else {
+      this.#more = new BytePieces();
+      this.#more.append(this.#first);
+      this.#more.append(chunk);
+    }
     if (this.#state === 'unclaimed' && this.#size > UNCLAIMED_BYTES) this.#isPaused = true;
     if (this.#state === 'chunked' && this.#size > UNREAD_BYTES) this.#isPaused = true;
     this.#onChunk?.();
@@ -138,7 +144,7 @@ export class HttpRequest extends IncomingMessage {
     READ_IN_CHUNKS.add(socket);
     try {
       while (this.#state === 'chunked') {
-        const chunk = this.#more === null ? this.#first : Buffer.concat(this.#more, this.#size);
+        const chunk = this.#more === null ? this.#first : this.#more.take();
         this.#first = null;
         this.#more = null;
         this.#size = 0;
@@ -173,7 +179,7 @@ export class HttpRequest extends IncomingMessage {
   #finish(): void {
     const reader = this.#reader;
     this.#reader = null;
-    const body = this.#more === null ? (this.#first ?? EMPTY) : Buffer.concat(this.#more, this.#size);
+    const body = this.#more === null ? (this.#first ?? EMPTY) : this.#more.take();
     this.#first = null;
     this.#more = null;
     reader?.bodyEnded(body);

@@ -14,6 +14,7 @@ import {
 import { checkGroup } from '../model/names.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import type { ExportedElement } from '../operations/transfer.ts';
+import { BytePieces } from '../util/byte-pieces.ts';
 import { quote, quoteBytes } from '../util/quote.ts';
 import type { HttpCall } from './call.ts';
 import { idempotencyKeyOf, MAX_KEY_LENGTH, type RequestHead, readHead } from './head.ts';
@@ -201,8 +202,7 @@ class LineSplitter {
   /** Lines that have ended. */
   #count = 0;
   /** Of the line that has not ended. */
-  #rest: Buffer[] = [];
-  #restBytes = 0;
+  readonly #rest = new BytePieces();
 
   constructor(maxBytes: number) {
     this.#maxBytes = maxBytes;
@@ -244,17 +244,14 @@ class LineSplitter {
   }
 
   #keep(bytes: Buffer): void {
-    this.#rest.push(bytes);
-    this.#restBytes += bytes.length;
-    if (this.#restBytes > this.#maxBytes) throw this.#tooLong(this.#restBytes);
+    this.#rest.append(bytes);
+    if (this.#rest.length > this.#maxBytes) throw this.#tooLong(this.#rest.length);
   }
 
   /** @param last the bytes of the line that this chunk has */
   #endLine(last: Buffer): string {
-    const bytes = Buffer.concat([...this.#rest, last]);
-    this.#rest = [];
-    this.#restBytes = 0;
-    return this.#textOf(bytes, 'utf8', false);
+    this.#rest.append(last);
+    return this.#textOf(this.#rest.take(), 'utf8', false);
   }
 
   /** A part of some bytes. @param isText whether they are known to be UTF-8 */

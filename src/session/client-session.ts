@@ -422,7 +422,11 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
       if (this.#isClosing || this.#state === 'gone') return;
       this.#isClosing = true;
       this.#isClientEnding = false;
-      this.guard(() => this.#writeClose?.(this.work.isIdle));
+      this.guard(() => {
+        // A closing frame comes behind the answers of this turn; without one, they are sent here.
+        if (this.#writeClose === null) this.endTurn();
+        else this.#writeClose(this.work.isIdle);
+      });
       this.#close(isByClient);
     };
     this.#setDeadline(FINISH_MS, close);

@@ -1,5 +1,6 @@
 import { isUtf8 } from 'node:buffer';
 import { QuaysideError } from '../model/errors.ts';
+import { GrowingBytes } from '../util/byte-pieces.ts';
 import { ownBytes } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 
@@ -149,7 +150,7 @@ export class FrameParser {
   /** As the frame says; null: up to the first NUL. */
   #bodyLength: number | null = null;
   /** What came of a body that spans chunks. */
-  #body: BodyBuffer | null = null;
+  #body: GrowingBytes | null = null;
 
   constructor(limits: FrameLimits) {
     this.#limits = limits;
@@ -300,7 +301,7 @@ export class FrameParser {
   #keep(end: number): void {
     const piece = this.#input.subarray(this.#at, end);
     if (this.#body !== null) this.#body.append(piece);
-    else if (piece.length > 0) this.#body = new BodyBuffer(piece);
+    else if (piece.length > 0) this.#body = new GrowingBytes(piece);
     this.#input = NOTHING;
     this.#at = 0;
   }
@@ -397,39 +398,4 @@ export function trimmed(value: string): string {
   while (value[from] === ' ') from += 1;
   while (end > from && value[end - 1] === ' ') end -= 1;
   return value.slice(from, end);
-}
-
-const FIRST_BYTES = 4096;
-
-/**
- * Gathers a body that comes in pieces. It holds about twice what came so far at most, never what a length
- * header promises, and small pieces cost no object each.
- */
-class BodyBuffer {
-  #bytes: Buffer;
-  #length = 0;
-
-  constructor(first: Uint8Array) {
-    this.#bytes = Buffer.allocUnsafeSlow(Math.max(FIRST_BYTES, 2 * first.length));
-    this.append(first);
-  }
-
-  get length(): number {
-    return this.#length;
-  }
-
-  append(piece: Uint8Array): void {
-    const length = this.#length + piece.length;
-    if (length > this.#bytes.length) {
-      const larger = Buffer.allocUnsafeSlow(Math.max(length, 2 * this.#bytes.length));
-      larger.set(this.#bytes.subarray(0, this.#length));
-      this.#bytes = larger;
-    }
-    this.#bytes.set(piece, this.#length);
-    this.#length = length;
-  }
-
-  get bytes(): Buffer {
-    return this.#bytes.subarray(0, this.#length);
-  }
 }

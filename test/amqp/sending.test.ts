@@ -5,6 +5,8 @@ import { type ErrorCode, QuaysideError } from '../../src/model/errors.ts';
 import { until } from '../support/until.ts';
 import { type AmqpClient, type TestSender, textOf } from './client.ts';
 import { AmqpNode } from './node.ts';
+import { KIND } from './raw-client.ts';
+import { attachSender, begin, dataSection, transfer } from './wire.ts';
 
 describe('a message of a client that sends', () => {
   let node: AmqpNode;
@@ -158,6 +160,18 @@ describe('a message of a client that sends', () => {
     const at = rhea.types.wrap_timestamp(node.clock.now() + 5000);
     await delayed.send({ body: 'x', message_annotations: { 'x-opt-delivery-time': at } });
     assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 1, reserved: 0 });
+  });
+
+  it('is answered although its client has closed its half of the connection behind it', async () => {
+    const { asked, letGo } = node.holdInserts();
+    const message = transfer(dataSection('x'));
+    const raw = await node.rawClient(begin(), attachSender({ address: 'N/a' }), message);
+    raw.socket.end();
+    await asked;
+    await until(() => node.server.describeSessions().length === 1);
+    letGo();
+    await raw.until(KIND.disposition);
+    assert.deepEqual(await raw.rest(), []);
   });
 
   it('reaches a client that waits in the same moment', async () => {

@@ -212,6 +212,53 @@ describe('a queue in two engines', () => {
     });
   });
 
+  describe('whose elements are finished in one call with copies', () => {
+    /** Holds an element of the old engine and one of the new one; commits both, the second with a copy. */
+    const commitBoth = async (storage: MigratingStorage, from: QueueKey, to: QueueKey) => {
+      const inserts = [{ queue: to, element: newElement({ body: 'copy' }) }];
+      const [first, second] = [await reserveOne(from), await reserveOne(from)];
+      return transfer(storage, [
+        { from, finish: byToken(first), inserts: [] },
+        { from, finish: byToken(second), inserts },
+      ]);
+    };
+
+    it('keeps all of them if the copies could not be stored, also those that have none', async () => {
+      const [from, to] = [newQueue(), newQueue()];
+      await old().insert(from, newElements('a', 'b'));
+      const insert = () => Promise.reject(UNAVAILABLE);
+      const storage = new MigratingStorage({ from: old(), to: override(engines.to.storage, { insert }) });
+      await assert.rejects(commitBoth(storage, from, to), { code: 'storage-unavailable' });
+      assert.deepEqual(await sizes(from), [2, 0]);
+      assert.deepEqual(await sizes(to), [0, 0]);
+    });
+
+    it('keeps those of the old engine if the new one could not do its part', async () => {
+      const [from, to] = [newQueue(), newQueue()];
+      await old().insert(from, newElements('a'));
+      await engines.storage.insert(from, newElements('b'));
+      const settle = () => Promise.reject(UNAVAILABLE);
+      const storage = new MigratingStorage({ from: old(), to: override(engines.to.storage, { settle }) });
+      await assert.rejects(commitBoth(storage, from, to), { code: 'storage-unavailable' });
+      assert.deepEqual(await sizes(from), [1, 1]);
+      assert.deepEqual(await sizes(to), [0, 0]);
+    });
+
+    it('says that the outcome is unknown if the new engine did its part, and the old one did not', async () => {
+      const [from, to] = [newQueue(), newQueue()];
+      await old().insert(from, newElements('a'));
+      await engines.storage.insert(from, newElements('b'));
+      const failing = override(old(), {
+        settle: (items) =>
+          items[0]?.action.kind === 'finish' ? Promise.reject(UNAVAILABLE) : old().settle(items),
+      });
+      const storage = new MigratingStorage({ from: failing, to: engines.to.storage });
+      await assert.rejects(commitBoth(storage, from, to), { code: 'outcome-unknown' });
+      assert.deepEqual(await sizes(from), [1, 0]);
+      assert.deepEqual(await sizes(to), [0, 1]);
+    });
+  });
+
   it('hands out what the old engine gave if the new one is unavailable, and returns it if that may have lost elements', async () => {
     const queue = newQueue();
     await old().insert(queue, newElements('a', 'b'));

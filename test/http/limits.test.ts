@@ -1,11 +1,14 @@
 import assert from 'node:assert/strict';
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { once } from 'node:events';
-import { connect } from 'node:net';
-import { describe, it } from 'node:test';
+import { connect, type Socket } from 'node:net';
+import { afterEach, beforeEach, describe, it } from 'node:test';
 import { type Authenticator, RIGHTS, type User } from '../../src/access/user.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
 import { plain } from '../support/broker.ts';
 import { jsonOf } from '../support/http-client.ts';
 import { memoryInUse } from '../support/memory.ts';
+import { until } from '../support/until.ts';
 import { basic, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, exchange, type RawAnswer, RawConnection, rawRequest } from './raw.ts';
 import { takeFrom } from './takes.ts';
@@ -242,6 +245,88 @@ describe('Connections of one user', () => {
     assert.equal((await ask(held[0] as RawConnection, 'test1', 2))?.status, 200);
     assert.equal((await ask(honest, 'other', 2))?.status, 200);
     for (const connection of held) connection.destroy();
+  });
+});
+
+describe('A body that comes in chunks of one byte', () => {
+  const login = Promise.withResolvers<User>();
+  const harness = sharedHarness();
+  const slowLogin = sharedHarness({
+    authenticator: () => ({
+      recall: () => null,
+      login: () => login.promise,
+      loginWithoutPassword: () => null,
+    }),
+  });
+  const CHUNK = '1\r\nx\r\n';
+  /** The connections of requests, as the server has them. */
+  let sockets: Socket[] = [];
+  const onStart = (message: unknown): void => {
+    sockets.push((message as { socket: Socket }).socket);
+  };
+  beforeEach(() => {
+    sockets = [];
+    subscribe('http.server.request.start', onStart);
+  });
+  afterEach(() => unsubscribe('http.server.request.start', onStart));
+
+  async function begun(port: number, method: string, path: string): Promise<RawConnection> {
+    const connection = await RawConnection.open(port);
+    const lines = [`${method} ${path} HTTP/1.1`, 'Host: test', AUTHORIZATION, 'Transfer-Encoding: chunked'];
+    connection.send(rawRequest(lines));
+    await until(() => sockets.length === 1);
+    return connection;
+  }
+
+  /** What the server keeps once it has read that. @param count how many bytes of the body it reads at least */
+  async function kept(connection: RawConnection, chunks: Buffer, count: number): Promise<number> {
+    const [socket] = sockets;
+    const before = await memoryInUse();
+    const end = (socket?.bytesRead ?? 0) + CHUNK.length * count;
+    connection.send(chunks);
+    await until(() => (socket?.bytesRead ?? 0) >= end);
+    return (await memoryInUse()) - before;
+  }
+
+  it('takes about twice its size, and is stored as it is', async () => {
+    const size = MIB / 2;
+    const chunks = Buffer.from(CHUNK.repeat(size));
+    const connection = await begun(harness().port, 'PUT', '/q/N/pieces');
+    const bytes = await kept(connection, chunks, size);
+    connection.send('0\r\n\r\n');
+    assert.equal((await connection.answers(1))[0]?.status, 200);
+    connection.destroy();
+    const { body } = await harness().client().get('N', 'pieces', { to: 0 });
+    assert.ok(body.equals(Buffer.alloc(size, 'x')));
+    assert.ok(bytes < 10 * size, `${bytes} bytes`);
+  });
+
+  it('takes no more before its login is checked', async () => {
+    const size = MIB / 8;
+    const chunks = Buffer.from(CHUNK.repeat(size));
+    const connection = await begun(slowLogin().port, 'PUT', '/q/N/q');
+    const bytes = await kept(connection, chunks, 65_536);
+    login.reject(new QuaysideError('unauthorized', 'The password is wrong.'));
+    assert.equal((await connection.answers(1))[0]?.status, 401);
+    connection.destroy();
+    assert.ok(bytes < 10 * size, `${bytes} bytes`);
+  });
+
+  it('takes no more as a line of an import whose end has not come', async () => {
+    const count = 10_000;
+    const connection = await begun(harness().port, 'POST', '/q/N/imported/import');
+    connection.socket.setNoDelay();
+    const [socket] = sockets;
+    const one = Buffer.from(CHUNK);
+    const before = await memoryInUse();
+    for (let i = 0; i < count; i += 1) {
+      const end = (socket?.bytesRead ?? 0) + one.length;
+      connection.send(one);
+      await until(() => (socket?.bytesRead ?? 0) >= end);
+    }
+    const bytes = (await memoryInUse()) - before;
+    connection.destroy();
+    assert.ok(bytes < 100 * count, `${bytes} bytes`);
   });
 });
 

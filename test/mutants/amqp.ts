@@ -176,6 +176,15 @@ export const AMQP: readonly Mutant[] = [
     edits: edit('message.ts', 'if (type !== usual) this.#types.push', 'if (false) this.#types.push'),
   },
   {
+    name: 'the outcomes of a client that has closed its half of the connection are not sent',
+    suite: 'AMQP sending',
+    edits: shared(
+      'client-session.ts',
+      'if (this.#writeClose === null) this.endTurn();',
+      'if (this.#writeClose === null);',
+    ),
+  },
+  {
     name: 'a message is released since another one that came with it found no room',
     suite: 'AMQP sending',
     edits: shared('batchers.ts', 'elements.length === 1) {', 'elements.length > 0) {'),

@@ -39,6 +39,11 @@ export const HTTP: readonly Mutant[] = [
     ),
   },
   {
+    name: 'each chunk of a body is kept as an object of its own',
+    suite: 'HTTP small chunks',
+    edits: edit('util/byte-pieces.ts', 'if (piece.length >= SMALL_BYTES)', 'if (piece.length >= 1)'),
+  },
+  {
     name: 'pipelined gets take their elements at once',
     suite: 'HTTP pipelining',
     edits: edit(

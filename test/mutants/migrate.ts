@@ -87,7 +87,11 @@ export const MIGRATE: readonly Mutant[] = [
   {
     name: 'the copies of an element have no keys, so that a repeated transfer stores them twice',
     suite: 'joined engines',
-    edits: edit('broker/migration.ts', 'copies.map((copy, i) => keyed(copy, item, i))', 'copies'),
+    edits: edit(
+      'broker/migration.ts',
+      'copiesOf(item).map((copy, i) => keyed(copy, item, i))',
+      'copiesOf(item)',
+    ),
   },
   {
     name: 'other copies of an element count as repeats, and are lost',
@@ -103,8 +107,17 @@ export const MIGRATE: readonly Mutant[] = [
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
-      "copiesOf(item) === null ? item : { ...item, action: { kind: 'extend', leaseMs: TRANSFER_LEASE_MS } },",
-      "copiesOf(item) === null ? item : { ...item, action: { kind: 'finish' } },",
+      'isCommit(item) ? { ...item, action: HOLD } : item',
+      "isCommit(item) ? { ...item, action: { kind: 'finish' } } : item",
+    ),
+  },
+  {
+    name: 'what has no copies is finished before those of its call are stored',
+    suite: 'joined engines',
+    edits: edit(
+      'broker/migration.ts',
+      '(isCommit(item) ? { ...item, action: HOLD } : item)',
+      '(copiesOf(item).length > 0 ? { ...item, action: HOLD } : item)',
     ),
   },
   {

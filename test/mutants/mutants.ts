@@ -214,6 +214,7 @@ export const SUITES = {
   'joined engines': { files: ['test/contract/migrating.test.ts'], pattern: null },
   migrations: { files: ['test/operations/migrate.test.ts'], pattern: null },
   'HTTP exchanges': { files: ['test/http/exchanges.test.ts'], pattern: null },
+  'HTTP small chunks': { files: ['test/http/limits.test.ts'], pattern: 'chunks of one byte' },
   'HTTP pipelining': { files: ['test/http/pipelining.test.ts'], pattern: null },
   'HTTP half-closed': { files: ['test/http/half-closed.test.ts'], pattern: null },
   'HTTP framing': { files: ['test/http/smuggling.test.ts'], pattern: null },

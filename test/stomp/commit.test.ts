@@ -386,6 +386,21 @@ describe('a COMMIT across two engines', () => {
     );
   });
 
+  it('to which a namespace moves acknowledges nothing if that could not store what it sends', async () => {
+    await client.ask('ABORT', { transaction });
+    await client.ask('SEND', { destination: '/q/N/from' }, 'second');
+    const { headers } = await client.expect('MESSAGE');
+    await broker.migrate('N', 'M');
+    await client.ask('BEGIN', { transaction });
+    // That of both: the subscription is cumulative.
+    await client.ask('ACK', { id: headers.get('ack') ?? '', transaction });
+    await client.ask('SEND', { destination: '/q/N/near', transaction }, 'z');
+    failNext(there.engine.storage, 'insert', 'storage-unavailable');
+    client.send('COMMIT', { transaction });
+    await client.expectError('storage-unavailable');
+    assert.deepEqual([await sizeOf('N', 'near'), await sizeOf('N', 'from')], [0, 2]);
+  });
+
   describe('of which one gets a namespace of the other in the middle of it', () => {
     const storesAll = async (): Promise<void> => {
       await client.ask('COMMIT', { transaction });

@@ -1,0 +1,76 @@
+/**
+ * Smaller pieces are copied. Each buffer that is kept takes some 200 bytes in addition to its content, and a client
+ * decides how small the pieces are: a MiB that came in chunks of one byte took more than 200 MiB.
+ */
+const SMALL_BYTES = 4096;
+const FIRST_BYTES = 4096;
+
+/**
+ * Gathers bytes that come in pieces. It holds about twice what came so far, or 4 KiB. Large pieces are kept as they
+ * are, and copied only when all of them are joined.
+ */
+export class BytePieces {
+  #pieces: Buffer[] = [];
+  /** The small pieces behind them. */
+  #small: GrowingBytes | null = null;
+  #length = 0;
+
+  get length(): number {
+    return this.#length;
+  }
+
+  append(piece: Buffer): void {
+    this.#length += piece.length;
+    if (piece.length >= SMALL_BYTES) {
+      this.#endSmall();
+      this.#pieces.push(piece);
+    } else if (this.#small !== null) this.#small.append(piece);
+    else if (piece.length > 0) this.#small = new GrowingBytes(piece);
+  }
+
+  /** All of them. Nothing is kept then. */
+  take(): Buffer {
+    this.#endSmall();
+    const [first] = this.#pieces;
+    const bytes = this.#pieces.length === 1 && first !== undefined ? first : Buffer.concat(this.#pieces);
+    this.#pieces = [];
+    this.#length = 0;
+    return bytes;
+  }
+
+  #endSmall(): void {
+    if (this.#small === null) return;
+    this.#pieces.push(this.#small.bytes);
+    this.#small = null;
+  }
+}
+
+/** Bytes in one buffer that grows with them, never to what a length header promises. */
+export class GrowingBytes {
+  #bytes: Buffer;
+  #length = 0;
+
+  constructor(first: Uint8Array) {
+    this.#bytes = Buffer.allocUnsafeSlow(Math.max(FIRST_BYTES, 2 * first.length));
+    this.append(first);
+  }
+
+  get length(): number {
+    return this.#length;
+  }
+
+  append(piece: Uint8Array): void {
+    const length = this.#length + piece.length;
+    if (length > this.#bytes.length) {
+      const larger = Buffer.allocUnsafeSlow(Math.max(length, 2 * this.#bytes.length));
+      larger.set(this.#bytes.subarray(0, this.#length));
+      this.#bytes = larger;
+    }
+    this.#bytes.set(piece, this.#length);
+    this.#length = length;
+  }
+
+  get bytes(): Buffer {
+    return this.#bytes.subarray(0, this.#length);
+  }
+}
