@@ -45,6 +45,8 @@ export interface ConsoleSession {
   readonly expiresAt: number;
   /** The cookie of the session from now on; null: the one that came. */
   readonly renewedToken: string | null;
+  /** Whether it was ended in the meantime, on any node, or has lasted as long as one may: for requests that last. */
+  readonly isOver: () => boolean;
 }
 
 /** Where a session is used from. */
@@ -261,12 +263,17 @@ export class ConsoleSessions {
   #session(account: Account, claims: Claims, isNew: boolean): ConsoleSession {
     const key = this.#keyOf(account);
     const body = isNew ? Buffer.from(JSON.stringify(claims)).toString('base64url') : '';
+    const { name, startedAt } = claims;
+    const id = digest(claims.id);
     return {
       user: account.user,
-      id: digest(claims.id),
+      id,
       csrfToken: sign(key, `csrf ${claims.id}`),
       expiresAt: this.#endOf(claims),
       renewedToken: isNew ? `${body}.${sign(key, `session ${body}`)}` : null,
+      isOver: () =>
+        startedAt + MAX_SESSION_MS <= this.#options.clock.now() ||
+        this.#hasEnded(name, id, { startedAt, key }),
     };
   }
 

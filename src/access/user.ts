@@ -51,11 +51,14 @@ function rejection(user: User, right: Right, namespace: string): QuaysideError {
   return user.maySee(namespace) ? missingRight(user, right, namespace) : namespaceNotFound(namespace);
 }
 
-/** The error for a user who logged in and is gone by now, or has another password; or whose API token has ended. */
+/**
+ * The error for a user who logged in and is gone by now, or has another password; or whose API token, or session of the
+ * console, has ended.
+ */
 export function loginLost(): QuaysideError {
   return new QuaysideError(
     'unauthorized',
-    'This user is gone, or has another password, or the API token has ended.',
+    'This user is gone, or has another password, or the API token or the session of the console has ended.',
   );
 }
 

@@ -97,15 +97,25 @@ export class HttpCall {
   /**
    * Reads the rights of the user again, for a call that lasts, such as one whose body takes minutes to arrive.
    * @throws QuaysideError `unauthorized`, `forbidden`, `namespace-not-found` if the user is gone, or may not do it any
-   * more
+   * more, or the console session has ended
    */
   renewUser(): void {
     const { login, route } = this;
     if (login === null || route === null) return;
+    if (this.session?.isOver() === true) throw this.sessionLost();
     const user = this.front.parts.renewUser(login);
     if (user === null) throw loginLost();
     this.login = user;
     checkAccess(user, route, this.params.namespace);
+  }
+
+  /**
+   * The error for a call whose console session has ended. It renews no cookie: the browser may have that of a later
+   * session by now.
+   */
+  sessionLost(): QuaysideError {
+    this.newCookie = null;
+    return loginLost();
   }
 
   get protocol(): 'http' {

@@ -16,6 +16,7 @@ import { type Answer, headerOf, jsonOf, type QueueClient, queuePath } from '../s
 import { memoryInUse } from '../support/memory.ts';
 import { until } from '../support/until.ts';
 import { basic, Harness, sharedHarness } from './harness.ts';
+import { RawConnection, rawRequest } from './raw.ts';
 
 const USERS: readonly UserDefinition[] = [
   { name: 'ops', password: 'ops-password', rights: null },
@@ -568,6 +569,154 @@ describe('The end of a session', () => {
     assert.equal(harness.events.counts.subscribers, 0);
     assert.equal((await stream).status, 200);
     assert.equal((await session(client, headers)).status, 401, 'the one that asked ends with them');
+  });
+
+  const sizeOf = async (queue: string, headers: HeaderFields): Promise<number> =>
+    jsonOf<{ totalSize: number }>(await client.status('N', queue, { headers })).totalSize;
+
+  /** A session that has been in use until a second before its longest time. */
+  const longUsed = async (): Promise<HeaderFields> => {
+    // After an end of all sessions one begins up to a minute later than by the clock.
+    await harness.passTime(MINUTE);
+    let headers = await signedIn(client);
+    for (let i = 1; i < 36; i += 1) {
+      await harness.passTime(20 * MINUTE);
+      headers = { ...headers, cookie: cookieOf(await session(client, headers)) };
+    }
+    await harness.passTime(20 * MINUTE - 1000);
+    return headers;
+  };
+
+  interface End {
+    readonly when: string;
+    readonly begin: () => Promise<HeaderFields>;
+    readonly end: (headers: HeaderFields) => Promise<unknown>;
+  }
+
+  const ends: readonly End[] = [
+    {
+      when: 'by a sign-out',
+      begin: () => signedIn(client),
+      end: (headers) => client.request('DELETE', '/console/session', { headers }),
+    },
+    {
+      when: 'with all sessions of the user',
+      begin: () => signedIn(client),
+      end: async (headers) => {
+        // Of two ends of all in one millisecond the second would leave what began after the first.
+        await harness.passTime(1);
+        await client.request('DELETE', '/console/sessions', { headers });
+      },
+    },
+    { when: 'after 12 hours', begin: longUsed, end: () => harness.passTime(1000) },
+  ];
+  for (const { when, begin, end } of ends) {
+    it(`ends its takes that wait, and they take nothing: ${when}`, async () => {
+      const headers = await begin();
+      const queue = harness.queue();
+      const take = (path: string, body: object): Promise<Answer> =>
+        client.request('POST', path, { headers, body: JSON.stringify(body) });
+      const calls = [
+        client.get('N', queue, { headers }),
+        take(`${queuePath('N', queue)}/take`, { min: 2, count: 2 }),
+        take('/take', { from: [{ ns: 'N', queue }] }),
+      ];
+      await harness.waiting(calls.length);
+      await end(headers);
+      assert.equal(harness.broker.waiting, 0);
+      const later = await signedIn(client);
+      for (let i = 0; i < 4; i += 1) await client.insert('N', queue, 'a', { headers: later });
+      const statuses = (await Promise.all(calls)).map(({ status }) => status);
+      assert.deepEqual(statuses, [401, 401, 401]);
+      assert.equal(await sizeOf(queue, later), 4);
+    });
+  }
+
+  it('leaves the browser the cookie of a session after it', async () => {
+    const headers = await signedIn(client);
+    await harness.passTime(20 * MINUTE);
+    // Its response would renew the cookie, which is old enough.
+    const get = client.get('N', harness.queue(), { headers });
+    await harness.waiting(1);
+    await client.request('DELETE', '/console/session', { headers });
+    assert.equal(harness.broker.waiting, 0);
+    const { status, headers: fields } = await get;
+    assert.deepEqual([status, fields['set-cookie']], [401, undefined]);
+  });
+
+  const chunk = (text: string): string => `${text.length.toString(16)}\r\n${text}\r\n`;
+
+  /** Lines of an export, as many as are stored at once. */
+  const batch = (from: number): string =>
+    Array.from({ length: 500 }, (_, i) => {
+      const [id, insertedAt] = [String(from + i), '2026-01-01T00:00:00.000Z'];
+      return `${JSON.stringify({ id, mature: 1_700_000_000, insertedAt, tries: 0, headers: {}, text: id })}\n`;
+    }).join('');
+
+  /** A request whose body has only begun. */
+  const begun = async (line: string, headers: HeaderFields): Promise<RawConnection> => {
+    const connection = await RawConnection.open(harness.port);
+    const fields = Object.entries(headers).map(([name, value]) => `${name}: ${value}`);
+    connection.send(rawRequest([line, 'Host: test', ...fields, 'Transfer-Encoding: chunked']));
+    return connection;
+  };
+
+  for (const { when, begin, end } of ends) {
+    it(`ends an import that it began, with what was stored by then: ${when}`, async () => {
+      const headers = await begin();
+      const queue = harness.queue();
+      const connection = await begun(`POST ${queuePath('N', queue)}/import HTTP/1.1`, headers);
+      connection.send(chunk(batch(0)));
+      const other = await signedIn(client);
+      await until(async () => (await sizeOf(queue, other)) === 500);
+      await end(headers);
+      connection.send(`${chunk(batch(500))}0\r\n\r\n`);
+      const [answer] = await connection.answers(1);
+      assert.equal(answer?.status, 401);
+      assert.equal(JSON.parse(answer.body).imported, 500);
+      assert.equal(await sizeOf(queue, await signedIn(client)), 500);
+      connection.destroy();
+    });
+  }
+
+  it('ends an insert whose body still comes, and it stores nothing', async () => {
+    const headers = await signedIn(client);
+    const queue = harness.queue();
+    const connection = await begun(`PUT ${queuePath('N', queue)} HTTP/1.1`, headers);
+    connection.send(chunk('la'));
+    // A response on another connection shows that the bytes before it were read.
+    await session(client, headers);
+    await client.request('DELETE', '/console/session', { headers });
+    connection.send(`${chunk('te')}0\r\n\r\n`);
+    const [answer] = await connection.answers(1);
+    assert.equal(answer?.status, 401);
+    assert.equal(await sizeOf(queue, await signedIn(client)), 0);
+    connection.destroy();
+  });
+
+  it('cuts an export short that it began', async () => {
+    const headers = await signedIn(client);
+    const queue = harness.queue();
+    const lines = Array.from({ length: 500 }, (_, i) => ({ text: String(i) }));
+    assert.equal((await client.insertLines('N', queue, lines, { headers })).status, 200);
+    const { storage } = harness.opened.engine;
+    const { scan } = storage;
+    const [entered, released] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    let scans = 0;
+    storage.scan = async (...given) => {
+      scans += 1;
+      if (scans === 2) {
+        entered.resolve();
+        await released.promise;
+      }
+      return scan.apply(storage, given);
+    };
+    const exported = client.request('GET', `${queuePath('N', queue)}/export`, { headers });
+    await entered.promise;
+    storage.scan = scan;
+    await client.request('DELETE', '/console/session', { headers });
+    released.resolve();
+    await assert.rejects(exported, { code: 'ECONNRESET' });
   });
 
   it('comes for its renewed cookies as well when it is signed out', async () => {

@@ -55,6 +55,34 @@ export const CONSOLE: readonly Mutant[] = [
     ),
   },
   {
+    name: 'a get that waits takes an element after its session has ended',
+    suite: 'console sessions',
+    edits: edit('http/routes/takes.ts', '() => this.#refuse(this.#call.sessionLost())', '() => {}'),
+  },
+  {
+    name: 'an import stores what comes after the end of its session',
+    suite: 'console sessions',
+    edits: edit('http/call.ts', 'if (this.session?.isOver() === true) throw this.sessionLost();', ''),
+  },
+  {
+    name: 'an import goes on after the longest time of its session',
+    suite: 'console sessions',
+    edits: edit(
+      'access/console-sessions.ts',
+      'startedAt + MAX_SESSION_MS <= this.#options.clock.now() ||',
+      '',
+    ),
+  },
+  {
+    name: 'the end of a session in a call that lasts brings its cookie back',
+    suite: 'console sessions',
+    edits: edit(
+      'http/call.ts',
+      '    this.newCookie = null;\n    return loginLost();',
+      '    return loginLost();',
+    ),
+  },
+  {
     name: 'another site may call the session of the console as it may link to its pages',
     suite: 'console pages',
     edits: edit('http/browser.ts', '?.route.isPage === true) return', "?.route.access === 'open') return"),

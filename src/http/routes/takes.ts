@@ -12,6 +12,7 @@ import { atMember, type Members, membersOf, wholeMember, wrongMember } from '../
 import { checkGroup, checkName } from '../../model/names.ts';
 import { quote } from '../../util/quote.ts';
 import { type Properties, type Schema, Type } from '../../util/schema.ts';
+import { onSessionEnd } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
 import type { RequestHead } from '../head.ts';
 import { flag, group, nameOf, oneOf, type Parameters, type QueryParameter, whole } from '../parameters.ts';
@@ -451,12 +452,16 @@ class Take implements Sink {
   }
 
   renewUser(renew: RenewUser): void {
-    const { user, response } = this.#call;
-    if (response.headersSent || this.#call.isGone) return;
+    const { user } = this.#call;
     const renewed = renew(user);
     const error = renewed === null ? loginLost() : this.#refusalTo(renewed);
     this.#call.login = renewed ?? user;
-    if (error === null) return;
+    if (error !== null) this.#refuse(error);
+  }
+
+  /** Ends the wait, unless the response has begun. */
+  #refuse(error: QuaysideError): void {
+    if (this.#call.response.headersSent || this.#call.isGone) return;
     this.#abandon();
     this.#call.fail(error);
   }
@@ -475,7 +480,8 @@ class Take implements Sink {
     const { request, response, front } = this.#call;
     const { socket } = request;
     front.waitingCalls.add(this);
-    const forget = onInputEnd(socket, () => {
+    const forgetSession = onSessionEnd(this.#call, () => this.#refuse(this.#call.sessionLost()));
+    const forgetInput = onInputEnd(socket, () => {
       // Once it has elements, a client that half-closed still reads: only the connection's end undoes that. A long
       // response is made in several turns before its first byte is written, and would be written although its elements
       // went back.
@@ -487,7 +493,8 @@ class Take implements Sink {
     });
     response.on('close', () => {
       front.waitingCalls.remove(this);
-      forget();
+      forgetSession();
+      forgetInput();
       this.#abandon();
     });
   }
