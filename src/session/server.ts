@@ -144,8 +144,7 @@ export class SessionServer implements Service {
     const { tls, maxSockets } = parts.options;
     this.#excess = new ExcessConnections(protocol, maxSockets, parts);
     this.#logins = connectionLimit(protocol, maxSockets);
-    // A client may close its sending side first; what it asked for is answered all the same. TLS has no such
-    // state in practice, and one that ends in the middle of a handshake would be kept until that times out.
+    // See `#admit`. Over TLS it waits for that: a handshake that a client ends would be kept until it times out.
     this.#server = createServer({ allowHalfOpen: tls === null });
     this.#server.on('connection', (socket: Socket) => this.#connected(socket));
     this.#tls =
@@ -275,6 +274,8 @@ export class SessionServer implements Service {
       socket.destroy();
       return;
     }
+    // A client may close its sending side first; what it asked for is done and answered all the same.
+    socket.allowHalfOpen = true;
     socket.setNoDelay(true);
     socket.setKeepAlive(true, TCP_KEEP_ALIVE_MS);
     this.#begin(socket, this.#behindProxies.get(peerOf(socket)) ?? socket.remoteAddress ?? '');

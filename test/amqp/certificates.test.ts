@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { after, before, beforeEach, describe, it } from 'node:test';
 import type { SecureVersion, TLSSocket } from 'node:tls';
 import { readAccounts } from '../../src/access/account.ts';
@@ -6,6 +7,8 @@ import { PasswordAuthenticator } from '../../src/access/password-authenticator.t
 import type { TlsMaterial } from '../../src/util/sockets.ts';
 import { CertificateAuthority, type ClientIdentity, makeCertificate } from '../support/certificate.ts';
 import { FakeClock } from '../support/clock.ts';
+import { SlowAuthenticator } from '../support/session-node.ts';
+import { until } from '../support/until.ts';
 import { AmqpClient, textOf } from './client.ts';
 import { AmqpNode } from './node.ts';
 import { codeOf, conditionOf, KIND, RawClient } from './raw-client.ts';
@@ -15,6 +18,7 @@ import {
   attachSender,
   begin,
   bin,
+  dataSection,
   described,
   list8,
   open,
@@ -22,6 +26,7 @@ import {
   rawFrame,
   SASL,
   saslInit,
+  transfer,
 } from './wire.ts';
 
 const server = makeCertificate();
@@ -205,5 +210,31 @@ describe('The login by SASL EXTERNAL', () => {
     assert.deepEqual(offered, ['PLAIN']);
     assert.equal(await login(client, saslInit('EXTERNAL', '')), 1);
     await other.stop();
+  });
+});
+
+describe('A connection over TLS that its client closes', () => {
+  it('executes and answers what came before, although the check of its login took longer', async () => {
+    const authenticator = new SlowAuthenticator();
+    const node = await AmqpNode.start({ options: { tls: server }, authenticator });
+    const connect = (): Promise<RawClient> => RawClient.openTls(node.port, { ca: server.cert });
+    try {
+      const client = await connect();
+      const frames = [open(), begin(), attachSender(), transfer(dataSection('x'))];
+      client.socket.allowHalfOpen = true;
+      client.socket.end(Buffer.concat([SASL, plain('test', 'test'), AMQP, ...frames]));
+      await once(client.socket, 'finish');
+      // Behind this handshake the server has seen that end, too.
+      const next = await connect();
+      authenticator.letIn();
+      await client.until(KIND.disposition);
+      assert.equal((await node.sizes('q')).ready, 1);
+      // The server closes its side by itself: its clock stands still.
+      await client.rest();
+      await until(() => node.server.counts.sessions === 0);
+      next.socket.destroy();
+    } finally {
+      await node.stop();
+    }
   });
 });

@@ -241,6 +241,7 @@ export const SUITES = {
     pattern: '/that was not stored|reads slowly/',
   },
   'STOMP frame ends': { files: ['test/stomp/trailing-newline.test.ts'], pattern: null },
+  'STOMP over TLS': { files: ['test/stomp/tls.test.ts'], pattern: 'before it closed' },
   'STOMP settling': { files: ['test/stomp/settling.test.ts'], pattern: null },
   'STOMP commits': { files: ['test/stomp/commit.test.ts'], pattern: null },
   'STOMP browsing': { files: ['test/stomp/browsing.test.ts'], pattern: null },

@@ -110,6 +110,11 @@ export const STOMP: readonly Mutant[] = [
     edits: shared('push-consumer.ts', 'this.#queue.returnUndelivered(this.#delivery);', ''),
   },
   {
+    name: 'a connection over TLS that its client closes loses what waits for the login',
+    suite: 'STOMP over TLS',
+    edits: shared('server.ts', 'socket.allowHalfOpen = true;', ''),
+  },
+  {
     name: 'a WebSocket that closes loses what its client sent before',
     suite: 'WebSocket',
     edits: shared(

@@ -4,7 +4,7 @@ import { type IncomingMessage, request } from 'node:http';
 import { connect, type Socket } from 'node:net';
 import { after, afterEach, before, describe, it } from 'node:test';
 import rhea from 'rhea';
-import type { Authenticator, User } from '../../src/access/user.ts';
+import type { Authenticator } from '../../src/access/user.ts';
 import { AMQP_WEB_SOCKET } from '../../src/amqp/options.ts';
 import type { HttpServer } from '../../src/http/server.ts';
 import { STOMP_WEB_SOCKET } from '../../src/stomp/options.ts';
@@ -13,6 +13,7 @@ import { AmqpNode } from '../amqp/node.ts';
 import { basic } from '../http/harness.ts';
 import { StompNode, type StompNodeOptions, TestAuthenticator } from '../stomp/node.ts';
 import { makeCertificate } from '../support/certificate.ts';
+import { SlowAuthenticator } from '../support/session-node.ts';
 import { until } from '../support/until.ts';
 import { startWebSocketPort, type WebSocketPortOptions } from '../support/web-socket-port.ts';
 
@@ -400,17 +401,8 @@ describe('STOMP over WebSocket', () => {
   });
 
   it('executes what came before its close, also if the login took longer', async () => {
-    const login = Promise.withResolvers<void>();
-    class SlowAuthenticator extends TestAuthenticator {
-      override recall(): null {
-        return null;
-      }
-      override async login(): Promise<User> {
-        await login.promise;
-        return this.userNamed('test') as User;
-      }
-    }
-    await start({}, {}, new SlowAuthenticator());
+    const authenticator = new SlowAuthenticator();
+    await start({}, {}, authenticator);
     const { socket } = await ask();
     socket.write(CONNECT);
     socket.write(message('SEND\ndestination:/q/N/a\n\nx\0'));
@@ -418,7 +410,7 @@ describe('STOMP over WebSocket', () => {
     await Promise.all([once(socket, 'close'), socket.resume()]);
     // Behind this the server has seen that close, too.
     await ask();
-    login.resolve();
+    authenticator.letIn();
     await until(() => node.server.counts.sessions === 1);
     assert.equal((await node.sizes('a')).ready, 1);
   });

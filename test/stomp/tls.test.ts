@@ -6,6 +6,7 @@ import { after, before, describe, it } from 'node:test';
 import { connect, type TLSSocket } from 'node:tls';
 import { sampleBody } from '../support/bodies.ts';
 import { CertificateAuthority, makeCertificate } from '../support/certificate.ts';
+import { SlowAuthenticator } from '../support/session-node.ts';
 import { until } from '../support/until.ts';
 import { StompClient } from './client.ts';
 import { readSlowly, StompNode } from './node.ts';
@@ -52,6 +53,34 @@ describe('STOMP over TLS', () => {
     await readSlowly(node, client);
     client.socket.destroy();
     await until(() => node.server.counts.sessions === 0);
+  });
+
+  it('executes and confirms what a client sent before it closed, although the check of its login took longer', async () => {
+    const authenticator = new SlowAuthenticator();
+    const other = await StompNode.start({ options: { tls: first }, authenticator });
+    const open = (): Promise<StompClient> => StompClient.open(other.port, { ca: first.cert });
+    try {
+      const client = await open();
+      const frames = [
+        client.frame('CONNECT', { 'accept-version': '1.2', host: 'here', login: 'test', passcode: 'test' }),
+        client.frame('SEND', { destination: '/q/N/a', receipt: 'sent' }, 'x'),
+      ];
+      client.socket.allowHalfOpen = true;
+      client.socket.end(Buffer.concat(frames));
+      await once(client.socket, 'finish');
+      // Behind this handshake the server has seen that end, too.
+      const next = await open();
+      authenticator.letIn();
+      await client.expect('CONNECTED');
+      assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'sent');
+      assert.equal((await other.sizes('a')).ready, 1);
+      // The server closes its side by itself: its clock stands still.
+      await client.expectClose();
+      await until(() => other.server.counts.sessions === 0);
+      next.socket.destroy();
+    } finally {
+      await other.stop();
+    }
   });
 
   it('is TLS 1.2 or newer', async () => {

@@ -57,6 +57,24 @@ export class TestAuthenticator implements Authenticator {
   }
 }
 
+/** Takes time for each password, as the real one does: until `letIn`. */
+export class SlowAuthenticator extends TestAuthenticator {
+  readonly #checked = Promise.withResolvers<void>();
+
+  override recall(): null {
+    return null;
+  }
+
+  override async login(): Promise<User> {
+    await this.#checked.promise;
+    return this.userNamed('test') as User;
+  }
+
+  letIn(): void {
+    this.#checked.resolve();
+  }
+}
+
 export interface SessionNodeOptions {
   readonly policies?: readonly NamespacePolicy[];
   readonly engine?: EngineUnderTest;
