@@ -1,5 +1,5 @@
 import { signal } from '@preact/signals';
-import { timeRequest } from './timers.ts';
+import { after, SILENCE_MS, timeRequest } from './timers.ts';
 
 /** The interface of the server is next to the console, whatever path a proxy puts in front of both. */
 export const BASE = new URL('../', new URL('./', location.href.split(/[?#]/, 1)[0] ?? location.href));
@@ -140,13 +140,8 @@ async function send(where: string, request: ApiRequest): Promise<Response> {
     signal: signal ?? null,
     cache: 'no-store',
     redirect: 'error',
-  }).catch((error: unknown) => {
-    if (signal?.aborted === true) throw error;
-    throw new ApiError(
-      0,
-      'unreachable',
-      'The server did not answer. Is it running, and is the network there?',
-    );
+  }).catch(() => {
+    throw signal?.aborted === true ? signal.reason : unreachable();
   });
   noteDate(response.headers.get('date'));
   if (response.ok) return response;
@@ -171,8 +166,75 @@ export function apiError(status: number, statusText: string, text: string, isOfS
   }
 }
 
-export async function get<T>(where: string, request: ApiRequest = {}): Promise<T> {
-  return (await (await call(where, request)).json()) as T;
+function unreachable(): ApiError {
+  return new ApiError(
+    0,
+    'unreachable',
+    'The server did not answer. Is it running, and is the network there?',
+  );
+}
+
+/**
+ * Sends a request whose response has a body, and reads as much of it as `use` takes. If its connection breaks, or
+ * nothing comes for {@link SILENCE_MS}, that is as if the server had not answered.
+ * @throws ApiError as `call`
+ */
+export async function read<T>(
+  where: string,
+  request: ApiRequest,
+  use: (headers: Headers, body: AsyncIterable<Uint8Array>) => Promise<T>,
+): Promise<T> {
+  const silence = new AbortController();
+  const signal = AbortSignal.any([silence.signal, ...(request.signal === undefined ? [] : [request.signal])]);
+  let cancel = (): void => {};
+  const listen = (): void => {
+    cancel();
+    cancel = after(SILENCE_MS, () => silence.abort(unreachable()));
+  };
+  listen();
+  try {
+    const { headers, body } = await call(where, { ...request, signal });
+    return await use(headers, piecesOf(body, signal, listen));
+  } finally {
+    cancel();
+  }
+}
+
+async function* piecesOf(
+  body: ReadableStream<Uint8Array> | null,
+  signal: AbortSignal,
+  onPiece: () => void,
+): AsyncGenerator<Uint8Array> {
+  if (body === null) return;
+  const reader = body.getReader();
+  try {
+    for (;;) {
+      onPiece();
+      const { done, value } = await reader.read().catch(() => {
+        throw signal.aborted ? signal.reason : unreachable();
+      });
+      if (done) return;
+      yield value;
+    }
+  } finally {
+    // What is not taken is not sent.
+    reader.cancel().catch(() => {});
+  }
+}
+
+export function get<T>(where: string, request: ApiRequest = {}): Promise<T> {
+  return read(where, request, async (_, body) => {
+    const decoder = new TextDecoder();
+    let text = '';
+    for await (const piece of body) text += decoder.decode(piece, { stream: true });
+    try {
+      return JSON.parse(text + decoder.decode()) as T;
+    } catch {
+      const message =
+        'What came is no response of the server. Something in between answered instead, or cut it off.';
+      throw new ApiError(0, 'unreadable', message);
+    }
+  });
 }
 
 /** What an error tells a person: its message, and what may be done about it. */

@@ -1,5 +1,12 @@
 /** What the console knows of time: the one place that asks the browser for it. */
 
+/**
+ * A connection on which nothing comes for longer is dead: the computer slept, or something on the way has dropped it,
+ * and the browser may not notice for many minutes. The server sends each follower of its events something every 15 s,
+ * and answers what pages read within seconds.
+ */
+export const SILENCE_MS = 45_000;
+
 /** What is added to the clock of the browser, so that it agrees with that of the server. */
 let offsetMs = 0;
 

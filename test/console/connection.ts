@@ -4,6 +4,7 @@ import type { Locator, Page, Route } from 'playwright-core';
 import { until } from '../support/until.ts';
 import { ADMIN, type OpenedConsole, READER } from './opened.ts';
 import { setHidden, stopTime } from './refreshing.ts';
+import { SubPathProxy } from './sub-path-proxy.ts';
 
 /**
  * What the console does while the server cannot be reached, and with sessions that other tabs have ended or replaced.
@@ -121,6 +122,59 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Sign out' }).click();
     await page.getByText('You are still signed in').waitFor();
     await page.getByRole('heading', { name: 'Overview' }).waitFor();
+  });
+
+  it('reads again what a proxy answered with a page of its own', async () => {
+    await opened().insert('N', 'not-answered', '1');
+    const page = await opened().page('#/q/N/not-answered', { isFailing: true });
+    await page.route('**/events?*', (route) => route.fulfill({ status: 502 }));
+    await page.route('**/elements?*', (route) =>
+      route.fulfill({ contentType: 'text/html', body: '<p>Sign in' }),
+    );
+    await page.reload();
+    await page.getByRole('alert').filter({ hasText: 'no response of the server' }).waitFor();
+    await page.unrouteAll();
+    await page.getByText('All 1 that match').waitFor();
+  });
+
+  it('reads a page again whose response broke off, when the server is there again', async () => {
+    await opened().insert('N', 'broken-off', '1');
+    await behindProxy('#/q/N/broken-off', async (page, proxy) => {
+      await page.locator('table.rows tbody a').first().click();
+      await page.getByText('Why is it not delivered now?').waitFor();
+      proxy.breaks = (path) => path.includes('/broken-off/elements/');
+      await page.route('**/events?*', (route) => route.fulfill({ status: 502 }));
+      await page.reload();
+      await page.getByRole('button', { name: 'Refresh: Connection lost' }).waitFor();
+      await page.getByRole('alert').filter({ hasText: 'The server did not answer' }).waitFor();
+      proxy.breaks = () => false;
+      await page.unrouteAll();
+      await page.getByText('Why is it not delivered now?').waitFor();
+    });
+  });
+
+  it('neither starts an operation twice nor gives it up when responses about it break off', async () => {
+    await opened().insert('N', 'half-told', '1');
+    await behindProxy('#/q/N/half-told', async (page, proxy) => {
+      await page.getByRole('button', { name: 'Copy …' }).click();
+      const dialog = page.getByRole('dialog');
+      await page.getByLabel('To queue').fill('half-told-copy');
+      const confirm = dialog.getByRole('button', { name: 'Copy 1 element of half-told', disabled: false });
+      await confirm.waitFor();
+      proxy.breaks = (path) => path === '/operations';
+      await confirm.click();
+      await dialog.getByText('The response was lost: the operation may run.').waitFor();
+      assert.equal(await confirm.count(), 0);
+      proxy.breaks = () => false;
+      await dialog.getByRole('button', { name: 'Try again' }).click();
+      await confirm.waitFor();
+      proxy.breaks = (path) => path.startsWith('/operations/');
+      await confirm.click();
+      await dialog.getByRole('alert').filter({ hasText: 'The server did not answer' }).waitFor();
+      proxy.breaks = () => false;
+      await page.getByText('1 element of half-told copied').waitFor();
+      assert.equal(await dialog.getByRole('alert').count(), 0);
+    });
   });
 
   it('goes on to show an operation when the server could not be asked for a while', async () => {
@@ -407,6 +461,69 @@ export function connection(opened: () => OpenedConsole): void {
     await untilFollowed(page, () => page.clock.runFor('01:00'));
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
   });
+
+  it('reads again what a page shows though a response never comes', async () => {
+    const page = await opened().page('#/');
+    await page.clock.install();
+    await page.reload();
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    await stopTime(page);
+    let reads = 0;
+    await page.route('**/history', () => {
+      reads += 1;
+    });
+    await until(async () => {
+      await page.clock.fastForward(15_000);
+      return reads > 0;
+    });
+    await until(async () => {
+      await page.clock.fastForward(15_000);
+      return reads > 1;
+    });
+  });
+
+  it('follows the server again though a connection is silent before it is live, and after one was lost', async () => {
+    const page = await opened().page('#/operations');
+    await page.clock.install();
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    let attempts = 0;
+    let isBreaking = false;
+    await page.route('**/events?*', async (route) => {
+      attempts += 1;
+      if (!isBreaking) return;
+      isBreaking = false;
+      await route.fulfill({ body: 'retry: 10\n\n', contentType: 'text/event-stream' });
+    });
+    // In the time of the page: nothing came for longer than a connection may be silent.
+    const passSilence = async (): Promise<void> => {
+      const attempted = page.waitForRequest('**/events?*');
+      await page.clock.runFor('00:50');
+      await attempted;
+    };
+    await page.reload();
+    await page.getByRole('button', { name: 'Refresh: Connecting' }).waitFor();
+    await until(() => attempts > 0);
+    isBreaking = true;
+    await passSilence();
+    await page.getByRole('button', { name: 'Refresh: Connection lost' }).waitFor();
+    // The browser has tried again itself.
+    await until(() => attempts > 2);
+    await passSilence();
+  });
+
+  async function behindProxy(
+    where: string,
+    test: (page: Page, proxy: SubPathProxy) => Promise<void>,
+  ): Promise<void> {
+    const proxy = await SubPathProxy.start(opened().server.url, '/behind');
+    try {
+      await test(await opened().page(where, { behind: proxy.url, isFailing: true }), proxy);
+      // Before the proxy closes: the page would report the end of its stream of events.
+      await opened().check();
+    } finally {
+      await proxy.close();
+    }
+  }
 
   /** The server does what it is asked for, and the page does not learn of it. */
   async function loseResponse(route: Route): Promise<void> {

@@ -8,6 +8,8 @@ import type { AddressInfo } from 'node:net';
  * What is not under the path is answered with 404.
  */
 export class SubPathProxy {
+  /** Of which paths of the server the connection breaks in the middle of a response. */
+  breaks: (path: string) => boolean = () => false;
   readonly #server: Server;
   readonly #path: string;
 
@@ -18,7 +20,9 @@ export class SubPathProxy {
 
   /** @param path with a slash at its start and none at its end */
   static async start(target: string, path: string): Promise<SubPathProxy> {
-    const server = createServer((incoming, outgoing) => {
+    const server = createServer();
+    const proxy = new SubPathProxy(server, path);
+    server.on('request', (incoming, outgoing) => {
       const { method = 'GET', url = '', rawHeaders } = incoming;
       if (!url.startsWith(`${path}/`)) {
         outgoing.writeHead(404).end();
@@ -27,7 +31,11 @@ export class SubPathProxy {
       const passed = request(`${target}${url.slice(path.length)}`, { method, headers: rawHeaders });
       passed.on('response', (response) => {
         outgoing.writeHead(response.statusCode ?? 502, response.rawHeaders);
-        response.pipe(outgoing);
+        if (proxy.breaks(url.slice(path.length))) {
+          response.once('data', (piece: Buffer) => {
+            outgoing.write(piece.subarray(0, piece.length >> 1), () => outgoing.destroy());
+          });
+        } else response.pipe(outgoing);
       });
       passed.on('error', () => outgoing.destroy());
       outgoing.on('close', () => passed.destroy());
@@ -35,7 +43,7 @@ export class SubPathProxy {
     });
     server.listen(0, '127.0.0.1');
     await once(server, 'listening');
-    return new SubPathProxy(server, path);
+    return proxy;
   }
 
   /** Where it serves the root of the server, without a slash at the end. */

@@ -1,4 +1,4 @@
-import { call, get, path, urlOf } from '../api.ts';
+import { get, path, read, urlOf } from '../api.ts';
 import { bytesOfText, textOfBytes } from './header-text.ts';
 import type { QueueNamed } from './live.ts';
 
@@ -140,49 +140,44 @@ export function downloadUrl(of: QueueNamed, id: string, group: string | null): s
   return url.href;
 }
 
-export async function readElement(
+export function readElement(
   of: QueueNamed,
   id: string,
   group: string | null,
   signal: AbortSignal,
 ): Promise<WholeElement> {
-  const response = await call(elementPath(of, id), { query: { group }, signal });
-  const { headers } = response;
-  const read = await readBody(response).catch((error: unknown) => {
-    // A body that is not encoded as its header says ends like a connection that is lost; all else is known of it.
-    if (signal.aborted || !headers.has('content-encoding')) throw error;
-    return { body: new Uint8Array(), isCut: false, isUnreadable: true };
+  return read(elementPath(of, id), { query: { group }, signal }, async (headers, pieces) => {
+    const body = await readBody(pieces).catch((error: unknown) => {
+      // A body that is not encoded as its header says ends like a connection that is lost; all else is known of it.
+      if (signal.aborted || !headers.has('content-encoding')) throw error;
+      return { body: new Uint8Array(), isCut: false, isUnreadable: true };
+    });
+    return {
+      state: (headers.get('x-ks-state') ?? 'ready') as ElementState,
+      mature: headers.get('x-ks-mature'),
+      insertedAt: headers.get('x-ks-inserted'),
+      leaseUntil: headers.get('x-ks-lease-until'),
+      tries: Number(headers.get('x-ks-tries') ?? 0),
+      contentType: headers.get('content-type'),
+      headers: [...headers]
+        .filter(([name]) => name.startsWith(HEADER_PREFIX))
+        .map(([name, value]) => [name.slice(HEADER_PREFIX.length), textOfBytes(value)] as const),
+      isUnreadable: false,
+      ...body,
+    };
   });
-  return {
-    state: (headers.get('x-ks-state') ?? 'ready') as ElementState,
-    mature: headers.get('x-ks-mature'),
-    insertedAt: headers.get('x-ks-inserted'),
-    leaseUntil: headers.get('x-ks-lease-until'),
-    tries: Number(headers.get('x-ks-tries') ?? 0),
-    contentType: headers.get('content-type'),
-    headers: [...headers]
-      .filter(([name]) => name.startsWith(HEADER_PREFIX))
-      .map(([name, value]) => [name.slice(HEADER_PREFIX.length), textOfBytes(value)] as const),
-    isUnreadable: false,
-    ...read,
-  };
 }
 
 /** Reads no more of a body than is shown: a large one must not fill the tab. */
-async function readBody(response: Response): Promise<{ body: Uint8Array<ArrayBuffer>; isCut: boolean }> {
-  const reader = response.body?.getReader();
+async function readBody(
+  pieces: AsyncIterable<Uint8Array>,
+): Promise<{ body: Uint8Array<ArrayBuffer>; isCut: boolean }> {
   const parts: Uint8Array[] = [];
   let length = 0;
-  let isCut = false;
-  while (reader !== undefined) {
-    const { done, value } = await reader.read();
-    if (done) break;
-    parts.push(value);
-    length += value.length;
-    if (length <= MAX_BODY_BYTES) continue;
-    isCut = true;
-    await reader.cancel();
-    break;
+  for await (const part of pieces) {
+    parts.push(part);
+    length += part.length;
+    if (length > MAX_BODY_BYTES) break;
   }
   const body = new Uint8Array(Math.min(length, MAX_BODY_BYTES));
   let at = 0;
@@ -191,5 +186,5 @@ async function readBody(response: Response): Promise<{ body: Uint8Array<ArrayBuf
     body.set(room, at);
     at += room.length;
   }
-  return { body, isCut };
+  return { body, isCut: length > MAX_BODY_BYTES };
 }

@@ -2,7 +2,7 @@ import { computed, effect, signal } from '@preact/signals';
 import { BASE } from '../api.ts';
 import { refresh } from '../preferences.ts';
 import { hasEnded, onUserChange, resume, session } from '../session.ts';
-import { after, browserNow, every, nextFrame, now } from '../timers.ts';
+import { after, browserNow, every, nextFrame, now, SILENCE_MS } from '../timers.ts';
 import { addSample, type DepthSample, isAtRest } from './series.ts';
 
 export interface QueueNamed {
@@ -243,6 +243,7 @@ function forgetOldSamples(): void {
 
 function listen(): () => void {
   connection.value = 'connecting';
+  heardAt = browserNow();
   const source = new EventSource(new URL(`events?kinds=${KINDS.join(',')}`, BASE));
   let retry: (() => void) | null = null;
   source.addEventListener('start', ({ data }) => {
@@ -274,6 +275,8 @@ function listen(): () => void {
   });
   source.addEventListener('error', () => {
     connection.value = 'lost';
+    // The attempt that the browser makes next may be silent for as long as this one.
+    heardAt = browserNow();
     if (source.readyState !== EventSource.CLOSED) return;
     // The browser does not try again after an error response; 401 is the usual one.
     retry = after(3_000, () => {
@@ -306,12 +309,7 @@ function replace<K, V>(map: Map<K, V>, others: ReadonlyMap<K, V>): void {
 const FORGET_EVERY_MS = 60_000;
 /** Between two requests that say that the session is in use, at least. */
 const MIN_KEEP_MS = 1_000;
-/**
- * The server sends something every 15 s. A connection that is silent for longer is dead: the computer slept, or
- * something on the way has dropped it, and the browser may not notice for minutes.
- */
-const SILENCE_MS = 45_000;
-/** By the clock of the browser. */
+/** When the connection last showed that it is not dead, by the clock of the browser. */
 let heardAt = browserNow();
 
 /**
@@ -338,7 +336,8 @@ export function follow(isAtOnce: boolean): void {
     attempt.value += 1;
   });
   effect(() => {
-    if (connection.value !== 'live') return undefined;
+    // Also of a connection that is being made: one that is dead by then would never become live.
+    if (!wanted.value) return undefined;
     return every(1_000, () => {
       // A clock that was set back would hide the silence.
       if (Math.abs(browserNow() - heardAt) > SILENCE_MS) attempt.value += 1;
