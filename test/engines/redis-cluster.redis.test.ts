@@ -8,8 +8,9 @@ import { systemClock } from '../../src/util/clock.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock, patient, skewed } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
 import { type RedisCluster, type RedisServer, redisCli, startCluster } from '../support/redis-servers.ts';
-import { rollback, transfer } from '../support/settle.ts';
+import { commit, rollback, transfer } from '../support/settle.ts';
 import { until } from '../support/until.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
 import { Traffic } from './redis-traffic.ts';
@@ -239,6 +240,26 @@ describe('the Redis engine on a cluster', () => {
     cli(silent.port, 'CLIENT', 'UNPAUSE');
     clock.advance(5_000);
     assert.deepEqual(await engine.storage.sweep(), { affected: [away], nextAt: null });
+    await engine.stop();
+  });
+
+  it('commits and inserts what is called together with a reserve that a silent server keeps from being done', async () => {
+    const prefix = prefixOnThird(0);
+    const engine = await open(prefix);
+    const { storage } = engine;
+    const { to: queue } = queuesApart(new Keys(prefix));
+    await storage.insert(queue, newElements('held', 'next'));
+    const [held] = (await storage.take(queue, { ...RESERVE, count: 1 })).deliveries;
+    const silent = ownerOf(slotOf(new Keys(prefix).due));
+    cli(silent.port, 'CLIENT', 'PAUSE', '30000', 'WRITE');
+    const reserving = codeOf(storage.take(queue, { ...RESERVE, leaseMs: 5_000 }));
+    const committing = commit(storage, queue, [{ id: held?.id ?? '', group: '', token: null }]);
+    const inserting = storage.insert(queue, newElements('last'));
+    await inserting;
+    assert.deepEqual(await committing, ['done']);
+    assert.equal(await reserving, 'storage-unavailable');
+    cli(silent.port, 'CLIENT', 'UNPAUSE');
+    assert.deepEqual(bodyTexts((await storage.take(queue, POP)).deliveries), ['next', 'last']);
     await engine.stop();
   });
 

@@ -66,13 +66,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a read fails for the changes in whose batch it is',
     suite: 'redis batches',
-    edits: [
-      inRedis(
-        'batcher.ts',
-        ': options.isRead === true && !batch.isRepeatable && deadlineAt > now',
-        ': false',
-      ),
-    ],
+    edits: [inRedis('batcher.ts', 'return options.isRead === true && !batch.isRepeatable;', 'return false;')],
   },
   {
     name: 'a page whose reply was lost is read from the reply that the server kept of its batch',
@@ -572,5 +566,15 @@ export const REDIS: readonly Mutant[] = [
     name: 'a pop that is sent again and finds no queue leaves nothing, so that its first attempt is executed late',
     suite: 'redis calls',
     edits: [inRedis('library/session.lua', ' or call.mayBeDone)', ')')],
+  },
+  {
+    name: 'a reserve that a silent server keeps from being done rejects the commits of its batch',
+    suite: 'redis cluster',
+    edits: [inRedis('batcher.ts', 'return !this.#needsPreparation(call);', 'return false;')],
+  },
+  {
+    name: 'a batch of a cluster waits for a silent server until it is too late for all of its calls',
+    suite: 'redis cluster',
+    edits: [inRedis('batcher.ts', 'topology.isCluster ? clock', 'false ? clock')],
   },
 ];

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { DeadlineQueue, Expiring, inTime } from '../../engine/calls.ts';
+import { DeadlineQueue, Expiring, inTime, UNREACHABLE_MS } from '../../engine/calls.ts';
 import type { ReadySignal } from '../../engine/signaller.ts';
 import type { ElementId } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
@@ -406,7 +406,8 @@ class Batcher {
     this.#cancelTimer = null;
   }
 
-  #send(calls: readonly PendingCall[]): void {
+  /** @param isPrepared what must be there before has been written, or is not needed */
+  #send(calls: readonly PendingCall[], isPrepared = false): void {
     const isRepeatable = areRepeatable(calls);
     if (!isRepeatable) this.stop();
     const isNumbered = !isRepeatable && !this.#isList;
@@ -427,7 +428,7 @@ class Batcher {
     };
     for (const call of calls) call.batch = batch;
     this.#inFlight = batch;
-    const preparing = isRepeatable && !batch.creates ? null : this.#prepare(batch);
+    const preparing = isPrepared || (isRepeatable && !batch.creates) ? null : this.#prepare(batch);
     const sending = preparing === null ? this.#execute(batch) : preparing.then(() => this.#execute(batch));
     sending.then(
       (executed) => this.#onExecuted(batch, executed),
@@ -438,21 +439,32 @@ class Batcher {
   /**
    * Before a batch that creates its queue, the name is made known; before one that needs a sweep, the entry by which a
    * sweep finds the queue. For queues that do not exist nothing is written. Null: nothing is to be done.
+   *
+   * Names and entries may be on another server of a cluster. Calls that need neither, those behind the batch included,
+   * wait for that one only until it counts as unreachable.
    */
   #prepare(batch: Batch): Promise<void> | null {
-    const { registry } = this.#context;
-    if (!registry.isDeclared(this.queue)) return this.#prepareUnknown(batch).catch(nothingDone);
+    const { registry, topology, clock } = this.#context;
+    const soon = topology.isCluster ? clock.monotonic() + UNREACHABLE_MS : Number.POSITIVE_INFINITY;
+    const deadlineAt = Math.min(batch.deadlineAt, soon);
+    if (!registry.isDeclared(this.queue)) return this.#prepareUnknown(batch, deadlineAt).catch(notPrepared);
     this.#tidyLater();
     registry.noteUse(this.queue);
-    return this.#registerDues(batch);
+    return this.#registerDues(batch, deadlineAt);
   }
 
-  async #prepareUnknown(batch: Batch): Promise<void> {
+  async #prepareUnknown(batch: Batch, deadlineAt: number): Promise<void> {
     const { registry } = this.#context;
-    if (batch.creates) await registry.declare([this.queue], batch.deadlineAt);
-    else if (!(await registry.isKnown(this.queue, batch.deadlineAt))) return;
+    if (batch.creates) await registry.declare([this.queue], deadlineAt);
+    else if (!(await registry.isKnown(this.queue, deadlineAt))) return;
     this.#tidyLater();
-    await this.#registerDues(batch);
+    await this.#registerDues(batch, deadlineAt);
+  }
+
+  /** Whether something must be written before the call. */
+  #needsPreparation({ options: { creates = false, dues = [] } }: PendingCall): boolean {
+    if (dues.length > 0) return true;
+    return creates && (this.#retentionMs > 0 || !this.#context.registry.isDeclared(this.queue));
   }
 
   /** What a list remembers ends by itself. */
@@ -460,7 +472,7 @@ class Batcher {
     if (!this.#isList) this.#context.registry.tidyLater(this.queue);
   }
 
-  #registerDues({ calls, deadlineAt }: Batch): Promise<void> | null {
+  #registerDues({ calls }: Batch, deadlineAt: number): Promise<void> | null {
     const { registry } = this.#context;
     let needed: Promise<void>[] | null = null;
     const register = (queue: QueueKey, ms: number): void => {
@@ -471,7 +483,7 @@ class Batcher {
       if (options.creates === true && this.#retentionMs > 0) register(this.queue, this.#retentionMs);
       for (const { queue, ms } of options.dues ?? []) register(queue, ms);
     }
-    return needed === null ? null : Promise.all(needed).then(() => {}, nothingDone);
+    return needed === null ? null : Promise.all(needed).then(() => {}, notPrepared);
   }
 
   /** The commands that publish the signals of calls, one for all that have the same. */
@@ -606,7 +618,7 @@ class Batcher {
     // between.
     const naming = mayBeNew && batch.creates ? registry.declare([this.queue]) : null;
     if (!isKnown) this.#tidyLater();
-    return Promise.all([naming, this.#registerDues(batch)]).then(
+    return Promise.all([naming, this.#registerDues(batch, batch.deadlineAt)]).then(
       () => {},
       () => registry.forgetWritten(this.queue),
     );
@@ -632,8 +644,9 @@ class Batcher {
   }
 
   /**
-   * If a full server rejected the batch, what stores nothing is sent again without what does. Reads of a failed batch
-   * are sent again by themselves: they fail for no other call.
+   * If a full server rejected the batch, what stores nothing is sent again without what does; if it could not be
+   * prepared, what needs no preparation without what does. Reads of a failed batch are sent again by themselves: they
+   * fail for no other call.
    */
   #onError(batch: Batch, error: unknown): void {
     if (batch.isOver) return;
@@ -644,14 +657,16 @@ class Batcher {
     if (certain && this.#received === batch.number - 1) this.#received = batch.number;
     const isFull = error instanceof ExecutionError && error.code === 'storage-full';
     const now = this.#context.clock.monotonic();
-    const rest = batch.calls.filter(({ isSettled, options, deadlineAt }) => {
+    const rest = batch.calls.filter((call) => {
+      const { isSettled, options, deadlineAt } = call;
       if (isSettled) return false;
-      return isFull
-        ? options.stores !== true
-        : options.isRead === true && !batch.isRepeatable && deadlineAt > now;
+      if (isFull) return options.stores !== true;
+      if (deadlineAt <= now) return false;
+      if (error instanceof NotPrepared) return !this.#needsPreparation(call);
+      return options.isRead === true && !batch.isRepeatable;
     });
     for (const call of batch.calls) if (!rest.includes(call)) call.reject(error);
-    if (rest.length > 0) this.#send(rest);
+    if (rest.length > 0) this.#send(rest, true);
     else this.#next();
   }
 
@@ -856,9 +871,11 @@ function decode({ verb, calls }: Bundle, result: Result | undefined): Decoded {
 const NO_SIGNALS: readonly Command[] = [];
 
 /** Whatever became of the preparation: what was to follow it was not sent. */
-function nothingDone(error: unknown): never {
+class NotPrepared extends ExecutionError {}
+
+function notPrepared(error: unknown): never {
   const why = error instanceof Error ? error.message : String(error);
-  throw new ExecutionError('storage-unavailable', why);
+  throw new NotPrepared('storage-unavailable', why);
 }
 
 const NO_ELEMENTS: readonly (Buffer | null)[] = [];
