@@ -64,8 +64,6 @@ export class AmqpConnection
   readonly #withRoom = new Set<SessionEndpoint>();
   /** Bytes of messages that wait for the windows of sessions. */
   #queuedBytes = 0;
-  /** It was full, and is not any more. */
-  #hasNewCapacity = false;
   #phase: Phase = 'sasl-header';
   #isTurnPlanned = false;
 
@@ -131,10 +129,6 @@ export class AmqpConnection
   }
 
   override endTurn(): void {
-    if (this.#hasNewCapacity) {
-      this.#hasNewCapacity = false;
-      for (const consumer of this.consumers) this.planFill(consumer);
-    }
     if (this.#withRoom.size > 0) {
       for (const link of this.links) {
         if (!(link instanceof IncomingLink) && this.#withRoom.has(link.endpoint.session)) this.planFill(link);
@@ -203,12 +197,9 @@ export class AmqpConnection
     this.planFlush();
   }
 
+  /** What leaves the queue goes to the writer, or is dropped before an answer does: then consumers are filled. */
   onQueued(bytes: number): void {
-    const wasFull = this.isFull;
     this.#queuedBytes += bytes;
-    if (!wasFull || this.isFull) return;
-    this.#hasNewCapacity = true;
-    this.planFlush();
   }
 
   onClose(): void {
