@@ -21,6 +21,17 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('take.ts', 'isLast = isLeft = true;', 'isLast = true;')],
   },
   {
+    name: 'a ballast that was deleted is not made again',
+    suite: 'sqlite disk full',
+    edits: [
+      inWorker(
+        'space.ts',
+        '    this.#checkFiles();\n    this.#hasBallast = this.#findBallast();',
+        '    this.#checkFiles();',
+      ),
+    ],
+  },
+  {
     name: 'all dead letters of leases that ended are moved in one step',
     suite: 'sqlite dead letters',
     edits: [inWorker('settle.ts', 'if (!store.mayCopyMore(copiedBytes)) break;', '')],

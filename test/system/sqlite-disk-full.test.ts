@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { existsSync, rmSync, statfsSync, writeFileSync } from 'node:fs';
+import { existsSync, rmSync, statfsSync, statSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
@@ -89,6 +89,21 @@ describe('a SQLite store whose disk is said to be full', () => {
       });
       assert.deepEqual(await transfer(storage, [{ from: QUEUE, finish: ref, inserts: [] }]), ['done']);
       assert.equal((await storage.take(QUEUE, { ...popping, count: 1 })).deliveries.length, 1);
+    });
+  });
+
+  it('makes its ballast again that was deleted, or cut, while it runs', async () => {
+    await withFolder(async (folder) => {
+      const { storage } = await folder.started({ ballastBytes: MIB });
+      const ballast = `${folder.file}.ballast`;
+      await storage.insert(QUEUE, [newElement()]);
+      for (const spoil of [rmSync, truncateSync]) {
+        spoil(ballast);
+        folder.clock.advance(1000);
+        await storage.insert(QUEUE, [newElement()]);
+        assert.equal(statSync(ballast).size, MIB);
+      }
+      assert.deepEqual(folder.warnings, []);
     });
   });
 

@@ -44,7 +44,7 @@ export class Space {
     this.#options = options;
     this.#warn = warn;
     this.#ballast = `${options.file}.ballast`;
-    this.#hasBallast = options.ballastBytes === 0 || ballastSize(this.#ballast) >= options.ballastBytes;
+    this.#hasBallast = this.#findBallast();
   }
 
   /** The database and its log are there: whatever else is found at their paths from now on is not them. */
@@ -75,6 +75,7 @@ export class Space {
     if (!this.#tight && !isMuch && !isLate && this.#transactionsUntilLook > 0) return;
     this.#lookedAt = now;
     this.#checkFiles();
+    this.#hasBallast = this.#findBallast();
     this.#transactionsUntilLook = TRANSACTIONS_A_LOOK;
     this.#bytesSinceLook = bytes;
     const { minFreeBytes, ballastBytes } = this.#options;
@@ -108,6 +109,12 @@ export class Space {
       // What is written now would not survive the end of the process.
       throw new StoreLost(`${path} was deleted or replaced while it was in use`);
     }
+  }
+
+  /** Somebody may have deleted it. */
+  #findBallast(): boolean {
+    const { ballastBytes } = this.#options;
+    return ballastBytes === 0 || ballastSize(this.#ballast) >= ballastBytes;
   }
 
   #free(): number {
