@@ -42,17 +42,21 @@ export class ApiError extends Error {
   readonly status: number;
   readonly code: string;
   readonly details: Readonly<Record<string, unknown>>;
+  /** Whether the server itself says what is wrong: a proxy may respond in its place. */
+  readonly isOfServer: boolean;
 
   constructor(
     status: number,
     code: string,
     message: string,
     details: Readonly<Record<string, unknown>> = {},
+    isOfServer = false,
   ) {
     super(message);
     this.status = status;
     this.code = code;
     this.details = details;
+    this.isOfServer = isOfServer;
   }
 }
 
@@ -62,6 +66,15 @@ export class ApiError extends Error {
  */
 export function isTemporary(error: unknown): boolean {
   return error instanceof ApiError && (error.status === 0 || error.status === 401 || error.status >= 500);
+}
+
+/** Whether a request may have changed something although there was no success. */
+export function mayHaveHappened(error: unknown): boolean {
+  if (!(error instanceof ApiError)) return false;
+  const { isOfServer, code, status } = error;
+  if (isOfServer) return code === 'outcome-unknown' || code === 'internal';
+  // With 4xx a proxy has not passed it on; with 5xx the server may have had it.
+  return status === 0 || status >= 500;
 }
 
 interface ApiRequest {
@@ -146,21 +159,32 @@ async function send(where: string, request: ApiRequest): Promise<Response> {
   noteDate(response.headers.get('date'));
   if (response.ok) return response;
   const text = await response.text().catch(() => '');
-  // Of a session before this one: that it has ended says nothing of this one.
-  throw apiError(response.status, response.statusText, text, csrfToken === ownToken);
+  throw apiError(response.status, response.statusText, text, {
+    // Of a session before this one: that it has ended says nothing of this one.
+    isOfSession: csrfToken === ownToken,
+    isOfServer: response.headers.get('content-type')?.startsWith('application/problem+json') === true,
+  });
 }
 
-/**
- * The error of a response that is no success.
- * @param isOfSession whether the request was sent in the session of now
- */
-export function apiError(status: number, statusText: string, text: string, isOfSession = true): ApiError {
+interface ErrorOrigin {
+  /** Whether the request was sent in the session of now. */
+  readonly isOfSession?: boolean;
+  readonly isOfServer?: boolean;
+}
+
+/** The error of a response that is no success. */
+export function apiError(
+  status: number,
+  statusText: string,
+  text: string,
+  { isOfSession = true, isOfServer = false }: ErrorOrigin = {},
+): ApiError {
   if (status === 401 && isOfSession) rejected.value += 1;
   try {
     const { code, message, error, detail, title, ...details } = JSON.parse(text) as Record<string, unknown>;
     const said = [message, detail, title, error].find((one) => typeof one === 'string');
     if (code === 'forbidden') forbidden.value += 1;
-    return new ApiError(status, String(code ?? status), String(said ?? statusText), details);
+    return new ApiError(status, String(code ?? status), String(said ?? statusText), details, isOfServer);
   } catch {
     return new ApiError(status, String(status), `${status} ${statusText} ${text.slice(0, 200)}`.trim());
   }

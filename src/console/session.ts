@@ -81,14 +81,15 @@ export async function signIn(user: string, password: string): Promise<void> {
 }
 
 /**
- * An error response removes the cookie as well; without a response the browser keeps it.
+ * An error response of the server removes the cookie as well; without one, or with that of a proxy, the browser keeps
+ * it.
  * @throws Error the session has not ended
  */
 export async function signOut(): Promise<void> {
   try {
     await call(WHERE, { method: 'DELETE' });
   } catch (error) {
-    if (error instanceof ApiError && error.status === 0)
+    if (error instanceof ApiError && !error.isOfServer)
       throw new Error('You are still signed in: the server did not answer. Sign out again when it does.');
     notice.value = messageOf(error);
   }

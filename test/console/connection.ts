@@ -6,6 +6,9 @@ import { ADMIN, type OpenedConsole, READER } from './opened.ts';
 import { setHidden, stopTime } from './refreshing.ts';
 import { SubPathProxy } from './sub-path-proxy.ts';
 
+/** What a proxy answers if the server ended the connection before it answered. */
+const PROXY_PAGE = '<html><h1>502 Bad Gateway</h1></html>';
+
 /**
  * What the console does while the server cannot be reached, and with sessions that other tabs have ended or replaced.
  */
@@ -124,6 +127,19 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('heading', { name: 'Overview' }).waitFor();
   });
 
+  it('does not claim a sign-out that a proxy answers instead of the server', async () => {
+    const page = await opened().page('#/', { isFailing: true });
+    await page.route('**/console/session', (route) =>
+      route.request().method() === 'DELETE'
+        ? route.fulfill({ status: 502, body: PROXY_PAGE })
+        : route.continue(),
+    );
+    await page.getByRole('button', { name: 'User admin' }).click();
+    await page.getByRole('button', { name: 'Sign out' }).click();
+    await page.getByText('You are still signed in').waitFor();
+    await page.getByRole('heading', { name: 'Overview' }).waitFor();
+  });
+
   it('reads again what a proxy answered with a page of its own', async () => {
     await opened().insert('N', 'not-answered', '1');
     const page = await opened().page('#/q/N/not-answered', { isFailing: true });
@@ -175,6 +191,56 @@ export function connection(opened: () => OpenedConsole): void {
       await page.getByText('1 element of half-told copied').waitFor();
       assert.equal(await dialog.getByRole('alert').count(), 0);
     });
+  });
+
+  it('says that an operation may run whose start a proxy answered, and shows what it did', async () => {
+    await opened().insert('N', 'behind-proxy', '1');
+    const page = await opened().page('#/q/N/behind-proxy', { isFailing: true });
+    await page.getByRole('button', { name: 'Delete …' }).click();
+    const dialog = page.getByRole('dialog');
+    const confirm = dialog.getByRole('button', {
+      name: 'Delete 1 element of behind-proxy',
+      disabled: false,
+    });
+    await confirm.waitFor();
+    await page.route('**/operations', async (route) => {
+      await route.fetch();
+      await route.fulfill({ status: 502, body: PROXY_PAGE });
+    });
+    await confirm.click();
+    await dialog.getByText('The response was lost: the operation may run.').waitFor();
+    assert.equal(await confirm.count(), 0);
+    await until(async () => (await opened().size('N', 'behind-proxy')) === 0);
+    await dialog.getByRole('button', { name: 'Cancel' }).click();
+    await page.getByText('The queue is empty').waitFor();
+  });
+
+  it('keeps the dialog of an operation until the server has said whether it runs', async () => {
+    await opened().insert('jobs', 'starting', '1');
+    await opened().fail('jobs', 'starting', 'smtp 454');
+    const page = await opened().page('#/dead-letters');
+    await page.getByRole('button', { name: 'Redrive smtp 454' }).click();
+    const dialog = page.getByRole('dialog');
+    const confirm = { name: 'Redrive 1 element of __deadletter__' };
+    await dialog.getByRole('button', { ...confirm, disabled: false }).waitFor();
+    const { promise: asked, resolve: ask } = Promise.withResolvers<void>();
+    const { promise: mayStart, resolve: start } = Promise.withResolvers<void>();
+    await page.route('**/operations', async (route) => {
+      ask();
+      await mayStart;
+      await route.continue();
+    });
+    await dialog.getByRole('button', confirm).click();
+    await asked;
+    await dialog.getByRole('button', { name: 'Cancel', disabled: true }).waitFor();
+    assert.equal(await dialog.getByLabel('Became dead letters').isDisabled(), true);
+    // Browsers let Escape close it the second time.
+    await page.keyboard.press('Escape');
+    await page.keyboard.press('Escape');
+    await dialog.getByRole('button', { name: 'Close', exact: true }).click();
+    start();
+    await dialog.getByText('1 element of __deadletter__ redriven').waitFor();
+    await opened().request('DELETE', '/q/jobs/starting?force=1');
   });
 
   it('goes on to show an operation when the server could not be asked for a while', async () => {

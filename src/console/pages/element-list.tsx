@@ -255,9 +255,9 @@ export function ElementList({
           action={action.value.action}
           where={action.value.where}
           source={of}
-          onClose={(hasChanged) => {
+          onClose={(outcome) => {
             action.value = null;
-            if (hasChanged) void load(null);
+            if (outcome !== 'none') void load(null);
           }}
         />
       )}

@@ -166,14 +166,14 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
           action={action.value}
           source={of}
           where={where}
-          onClose={(hasChanged) => {
+          onClose={(outcome) => {
             const done = action.value;
             action.value = null;
-            if (hasChanged && done === 'redrive' && isDeadLetter)
+            if (outcome === 'changes' && done === 'redrive' && isDeadLetter)
               go(href(['q', ns, leftQueue, 'watch', firstIdOf(id, headers)], { dead: queue }));
-            else if (hasChanged && (done === 'delete' || done === 'move' || done === 'redrive'))
+            else if (outcome === 'changes' && (done === 'delete' || done === 'move' || done === 'redrive'))
               go(queueHref(ns, queue));
-            else if (hasChanged) known.reload();
+            else if (outcome !== 'none') known.reload();
           }}
         />
       )}

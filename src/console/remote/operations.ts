@@ -58,19 +58,29 @@ export interface OperationDetails extends OperationPicture {
 const POLL_MS = 250;
 const RETRY_MS = 2_000;
 
-interface OperationWatcher {
+export interface OperationWatcher {
   readonly onProgress: (operation: OperationDetails) => void;
   /** It cannot be read now. */
   readonly onTrouble: (error: unknown) => void;
 }
 
-export function startOperation(request: BulkRequest, signal?: AbortSignal): Promise<OperationDetails> {
+/** It cannot be ended from here before the server has responded: it may run by then. */
+export function startOperation(request: BulkRequest): Promise<OperationDetails> {
   return get<OperationDetails>('operations', {
     method: 'POST',
     // A picture of a queue has more members than its name.
     json: { ...request, source: { ns: request.source.ns, queue: request.source.queue } },
-    ...(signal !== undefined && { signal }),
   });
+}
+
+/** Counts what an operation would change. */
+export async function countMatching(
+  request: BulkRequest,
+  watcher: OperationWatcher,
+  signal: AbortSignal,
+): Promise<void> {
+  const { id } = await startOperation({ ...request, dryRun: true });
+  await watchOperation(id, watcher, signal);
 }
 
 /**

@@ -38,6 +38,8 @@ export function Dialog({
         event.preventDefault();
         onClose();
       }}
+      // Browsers let Escape close it the second time, also while the parent keeps it.
+      onClose={() => ref.current?.showModal()}
     >
       <header>
         <h2 id="dialog-title">{title}</h2>

@@ -1,6 +1,6 @@
 import { useComputed, useSignal } from '@preact/signals';
-import { useEffect } from 'preact/hooks';
-import { ApiError, call, path } from '../api.ts';
+import { useEffect, useRef } from 'preact/hooks';
+import { call, mayHaveHappened, path } from '../api.ts';
 import { bytes, count, named, several, startOfDay } from '../format.ts';
 import { isComplete, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import {
@@ -8,8 +8,10 @@ import {
   ACTION_RESULTS,
   type BulkAction,
   type BulkRequest,
+  countMatching,
   type ElementChoice,
   type OperationDetails,
+  type OperationWatcher,
   startOperation,
   watchOperation,
 } from '../remote/operations.ts';
@@ -47,6 +49,12 @@ function cameSince(where: ElementChoice, since: Since): ElementChoice {
 }
 
 /**
+ * What became of an action when its dialog is closed. `none`: no operation was started. `perhaps`: one was started, or
+ * may have been, but it is not known to change anything. `changes`: one has changed elements, or still runs.
+ */
+export type OperationOutcome = 'none' | 'perhaps' | 'changes';
+
+/**
  * An action on many elements, in three steps: what it would change, by a dry run; a confirmation that names queue and
  * number; and how far it is. It runs on the server, so that closing this does not end it.
  */
@@ -62,7 +70,7 @@ export function OperationDialog({
   readonly where: ElementChoice;
   /** Whether to ask since when they are dead letters. */
   readonly hasTimes?: boolean;
-  readonly onClose: (hasChanged: boolean) => void;
+  readonly onClose: (outcome: OperationOutcome) => void;
 }) {
   const preview = useSignal<OperationDetails | null>(null);
   const running = useSignal<OperationDetails | null>(null);
@@ -70,8 +78,11 @@ export function OperationDialog({
   const target = useSignal<QueueNamed>({ ns: targetNamespaces(source.ns)[0] ?? '', queue: '' });
   const delay = useSignal('0');
   const chosen = useSignal(where);
-  const stops = useSignal<readonly AbortController[]>([]);
+  const counting = useRef(new AbortController());
+  const watching = useRef(new AbortController());
   const isStarting = useSignal(false);
+  /** Whether an operation may run of which this dialog shows nothing. */
+  const isUnknown = useSignal(false);
   const needsTarget = action === 'move' || action === 'copy';
   const request = useComputed(
     (): BulkRequest => ({
@@ -82,62 +93,76 @@ export function OperationDialog({
       ...(action === 'delay' && { delay: Math.round(Number(delay.value) * 1000) }),
     }),
   );
-  const run = async (dryRun: boolean): Promise<void> => {
-    const abort = new AbortController();
-    stops.value = [...stops.peek(), abort];
-    const shown = dryRun ? preview : running;
+  const showIn = (shown: { value: OperationDetails | null }): OperationWatcher => ({
+    onProgress: (operation) => {
+      shown.value = operation;
+      error.value = null;
+    },
+    onTrouble: (reason) => {
+      error.value = reason;
+    },
+  });
+  const countAgain = async (): Promise<void> => {
+    counting.current.abort();
+    counting.current = new AbortController();
+    const { signal } = counting.current;
     error.value = null;
-    isStarting.value = !dryRun;
+    preview.value = null;
+    // Which elements match does not depend on where they would go.
+    const to = { ns: source.ns, queue: source.queue === 'preview' ? 'preview-2' : 'preview' };
     try {
-      // Which elements match does not depend on where they would go.
-      const to =
-        dryRun && needsTarget
-          ? { to: { ns: source.ns, queue: source.queue === 'preview' ? 'preview-2' : 'preview' } }
-          : {};
-      // What came since the count was not confirmed.
-      const limit = dryRun || preview.peek() === null ? {} : { limit: preview.peek()?.matched };
-      const { id } = await startOperation({ ...request.peek(), ...to, ...limit, dryRun }, abort.signal).catch(
-        (reason: unknown) => {
-          if (dryRun || !mayHaveStarted(reason)) throw reason;
-          // What it would change now is counted again before it can be confirmed again.
-          preview.value = null;
-          throw new Error(
-            'The response was lost: the operation may run. Look at the list of operations before you start it again.',
-          );
-        },
-      );
-      const onProgress = (operation: OperationDetails): void => {
-        shown.value = operation;
-        error.value = null;
-      };
-      const onTrouble = (reason: unknown): void => {
-        error.value = reason;
-      };
-      await watchOperation(id, { onProgress, onTrouble }, abort.signal);
+      const counted = { ...request.peek(), ...(needsTarget && { to }) };
+      await countMatching(counted, showIn(preview), signal);
     } catch (reason) {
-      if (!abort.signal.aborted) error.value = reason;
+      if (!signal.aborted) error.value = reason;
     }
-    isStarting.value = false;
   };
-  const stop = (): void => {
-    for (const abort of stops.peek()) abort.abort();
+  const start = async (): Promise<void> => {
+    const { signal } = watching.current;
+    isStarting.value = true;
+    error.value = null;
+    try {
+      // What came since the count was not confirmed.
+      running.value = await startOperation({ ...request.peek(), limit: preview.peek()?.matched });
+      isStarting.value = false;
+      await watchOperation(running.value.id, showIn(running), signal);
+    } catch (reason) {
+      isStarting.value = false;
+      if (running.peek() === null && mayHaveHappened(reason)) {
+        // What it would change now is counted again before it can be confirmed again.
+        preview.value = null;
+        isUnknown.value = true;
+        error.value =
+          'The response was lost: the operation may run. Look at the list of operations before you start it again.';
+      } else if (!signal.aborted) error.value = reason;
+    }
+  };
+  const close = (): void => {
+    // Until the server has responded it is not known whether the operation runs.
+    if (isStarting.peek()) return;
+    const operation = running.peek();
+    if (operation === null) onClose(isUnknown.peek() ? 'perhaps' : 'none');
+    else onClose(operation.changed > 0 || operation.state === 'running' ? 'changes' : 'perhaps');
   };
   useEffect(() => {
-    void run(true);
-    return stop;
+    void countAgain();
+    return () => {
+      counting.current.abort();
+      watching.current.abort();
+    };
   }, []);
   const goesTo = needsTarget && target.value.queue !== '' ? ` to ${named(target.value.queue)}` : '';
   const title = `${ACTION_NAMES[action]} elements of ${named(source.queue)}`;
   const isReady = !needsTarget || target.value.queue.trim() !== '';
   return (
-    <Dialog title={title} onClose={() => onClose(running.value !== null)} wide>
+    <Dialog title={title} onClose={close} wide>
       {running.value !== null ? (
-        <Progress operation={running.value} error={error.value} onClose={() => onClose(true)} />
+        <Progress operation={running.value} error={error.value} onClose={close} />
       ) : (
         <form
           onSubmit={(event) => {
             event.preventDefault();
-            void run(false);
+            void start();
           }}
         >
           <p>{EFFECTS[action]}</p>
@@ -153,11 +178,10 @@ export function OperationDialog({
             <label class="field">
               <span>Became dead letters</span>
               <select
+                disabled={isStarting.value}
                 onChange={(event) => {
-                  stop();
-                  preview.value = null;
                   chosen.value = cameSince(where, event.currentTarget.value as Since);
-                  void run(true);
+                  void countAgain();
                 }}
               >
                 {Object.entries(SINCE).map(([since, text]) => (
@@ -183,10 +207,10 @@ export function OperationDialog({
               />
             </label>
           )}
-          {error.value !== null && <Failure error={error.value} retry={() => void run(true)} />}
+          {error.value !== null && <Failure error={error.value} retry={() => void countAgain()} />}
           {(error.value === null || preview.value !== null) && <Preview operation={preview.value} />}
           <div class="foot">
-            <button type="button" onClick={() => onClose(false)}>
+            <button type="button" disabled={isStarting.value} onClick={close}>
               Cancel
             </button>
             <button
@@ -209,11 +233,6 @@ export function OperationDialog({
       )}
     </Dialog>
   );
-}
-
-/** Whether a start may have succeeded although its response says nothing of that. */
-function mayHaveStarted(error: unknown): boolean {
-  return error instanceof ApiError && (error.status === 0 || error.code === 'outcome-unknown');
 }
 
 function Preview({ operation }: { readonly operation: OperationDetails | null }) {
