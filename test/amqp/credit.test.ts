@@ -5,7 +5,7 @@ import { QuaysideError } from '../../src/model/errors.ts';
 import { RETRY_MS } from '../../src/session/push-consumer.ts';
 import { until } from '../support/until.ts';
 import { type AmqpClient, socketOf, textOf } from './client.ts';
-import { AmqpNode, stalled } from './node.ts';
+import { AmqpNode, stalled, TestAuthenticator } from './node.ts';
 import { KIND } from './raw-client.ts';
 import { attachReceiver, begin, frame, NULL, TRUE, uint } from './wire.ts';
 
@@ -259,6 +259,35 @@ describe('credit of a client that receives', () => {
     await receiver.close();
     while ((await node.sizes('a')).reserved > 0);
     assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+  });
+});
+
+describe('messages of a link that the server ends while the client does not read', () => {
+  it('count a failed try if they still come, and else none', async () => {
+    const node = await AmqpNode.start();
+    try {
+      const count = 60;
+      await node.insert('a', ...Array.from({ length: count }, () => ({ body: Buffer.alloc(400_000) })));
+      const client = await node.client();
+      const receiver = await client.receiver('N/a');
+      socketOf(client.connection).pause();
+      receiver.link.add_credit(count);
+      await stalled(node, 1);
+      node.server.renewUsers(() => new TestAuthenticator().userNamed('writer'));
+      socketOf(client.connection).resume();
+      assert.equal((await receiver.ended())?.condition, 'amqp:unauthorized-access');
+      await until(async () => (await node.sizes('a')).ready === count);
+      const tries: (number | undefined)[] = [];
+      for (let i = 0; i < count; i++) tries.push((await node.pop('a'))?.tries);
+      const came = receiver.inbox.length;
+      assert.ok(came > 0 && came < count, `${came} came`);
+      assert.deepEqual(
+        tries,
+        tries.map((_, i) => (i < came ? 1 : 0)),
+      );
+    } finally {
+      await node.stop();
+    }
   });
 });
 
