@@ -146,6 +146,38 @@ describe('the Redis engine on a cluster', () => {
     for (const port of [to, from]) cli(port, 'CLUSTER', 'SETSLOT', String(slot), 'NODE', toId);
   }
 
+  it('inserts into lists and pops all they have while their slots move', async () => {
+    const prefix = freshPrefix();
+    const engine = await open(prefix, null, systemClock, { wait: 0, variant: 'list' });
+    const { storage } = engine;
+    const queue: QueueKey = { ns: 'plain', name: 'moving list' };
+    const insert = (...bodies: string[]) => storage.insert(queue, newElements(...bodies));
+    const popped: string[] = [];
+    const pop = async (count: number): Promise<void> => {
+      popped.push(...bodyTexts((await storage.take(queue, { ...POP, count })).deliveries));
+    };
+    const slot = slotOf(new Keys(prefix).list(queue));
+    await insert('a', 'b', 'c');
+    let isFirst = true;
+    await moveSlot(slot, async () => {
+      // Each of these is one call, which takes all there is, looks for more, and stores what comes next.
+      if (isFirst) await Promise.all([pop(1), pop(9), storage.counts(queue), insert('d', 'e')]);
+      if (isFirst) await Promise.all([pop(1), pop(9), storage.counts(queue)]);
+      isFirst = false;
+      assert.equal((await storage.counts(queue)).ready, 0);
+      await insert('f');
+      await pop(9);
+    });
+    await insert('g');
+    await moveSlot(slot, async () => {
+      await insert('h');
+      await pop(1);
+    });
+    await pop(9);
+    assert.deepEqual(popped, ['a', 'b', 'c', 'd', 'e', 'f', 'f', 'g', 'h', 'h']);
+    await engine.stop();
+  });
+
   it('counts a try of a lease that ends while the slot of another queue moves', async () => {
     const [prefix, clock] = [freshPrefix(), new FakeClock()];
     // A node that stood still may have missed an outage, in which leases end without a try.

@@ -141,7 +141,7 @@ export const SUITES = {
   'redis connection': { files: ['test/engines/redis-connection.test.ts'], pattern: null },
   'redis cluster': {
     files: ['test/engines/redis-cluster.redis.test.ts'],
-    pattern: 'time of the other servers|that a silent server',
+    pattern: 'time of the other servers|that a silent server|pops all they have',
   },
   'redis nodes': { files: ['test/engines/redis-nodes.redis.test.ts'], pattern: 'before they stop' },
   'redis unfit': { files: ['test/engines/redis-calls.redis.test.ts'], pattern: 'that evicts' },

@@ -547,8 +547,8 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'library/list.lua',
-        'while #items < count and (left > 0 or most) and not isCut do',
-        'while #items < count and not isCut do',
+        'while #items < limit and (left > 0 or most) and not isCut do',
+        'while #items < limit and not isCut do',
       ),
     ],
   },
@@ -576,5 +576,16 @@ export const REDIS: readonly Mutant[] = [
     name: 'a batch of a cluster waits for a silent server until it is too late for all of its calls',
     suite: 'redis cluster',
     edits: [inRedis('batcher.ts', 'topology.isCluster ? clock', 'false ? clock')],
+  },
+  {
+    name: 'a list that becomes empty while its slot moves fails calls that have popped from it',
+    suite: 'redis cluster',
+    edits: [
+      inRedis(
+        'library/list.lua',
+        'q.taken = q.taken + #items\n',
+        'q.taken = q.taken + #items\n  removeTaken(q)\n',
+      ),
+    ],
   },
 ];

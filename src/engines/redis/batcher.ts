@@ -347,7 +347,7 @@ class Batcher {
     this.#context = context;
     this.#isList = context.settings.variant === 'list';
     const { hash, order } = context.keys.queue(queue);
-    this.#keys = this.#isList ? [context.keys.list(queue), context.keys.listDropped(queue)] : [hash, order];
+    this.#keys = this.#isList ? [context.keys.list(queue)] : [hash, order];
     this.slot = slotOf(hash);
     this.#policy = context.policies.encode(queue);
     this.#policyRetentionMs = context.policies.retentionMs(queue);

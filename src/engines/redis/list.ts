@@ -119,7 +119,7 @@ export class ListStorage implements Storage {
       bytes += item.length;
       return { id, key, fingerprint: fingerprint ?? '', item };
     });
-    const call = { items, windowMs, onRepeat };
+    const call = { items, dropped: this.#keys.listDropped(queue), windowMs, onRepeat };
     const deadlineAt = this.#batchers.deadline(leftMs);
     const options = { join: 'lpush', stores: true, creates, signal, items: items.length, bytes };
     return this.#batchers.call(queue, LPUSH, call, { ...options, deadlineAt });
@@ -168,7 +168,8 @@ export class ListStorage implements Storage {
     }
     const items = damaged.map(({ id, item }) => ({ id, key: null, fingerprint: '', item }));
     const bytes = items.reduce((sum, { item }) => sum + item.length, 0);
-    const call = { items, windowMs: this.#dedupWindowMs, onRepeat: null };
+    const dropped = this.#keys.listDropped(queue);
+    const call = { items, dropped, windowMs: this.#dedupWindowMs, onRepeat: null };
     const options = { creates: true, items: items.length, bytes, deadlineAt };
     try {
       await this.#batchers.call(queue, LPUSH, call, options);
@@ -259,17 +260,23 @@ interface ListItem {
 
 interface PushCall {
   readonly items: readonly ListItem[];
+  /** The key that exists if the queue was dropped: it makes dedup keys void. */
+  readonly dropped: string;
   readonly windowMs: number;
   readonly onRepeat: OnRepeat | null;
 }
 
 const LPUSH: Verb<PushCall, ElementId[]> = {
   name: 'lpush',
-  keys: (calls) => calls.flatMap(({ items }) => items.flatMap(({ key }) => key ?? [])),
+  keys(calls) {
+    const keys = calls.flatMap(({ items }) => items.flatMap(({ key }) => key ?? []));
+    return keys.length === 0 ? [] : [(calls[0] as PushCall).dropped, ...keys];
+  },
   encode(calls) {
     const items = calls.flatMap((call) => call.items);
     const sizes = calls.map((call) => call.items.length).join(',');
-    const args: Arg[] = [calls[0]?.windowMs ?? 0, items.length, sizes];
+    const isKeyed = items.some(({ key }) => key !== null);
+    const args: Arg[] = [isKeyed ? (calls[0] as PushCall).windowMs : '', items.length, sizes];
     for (const { id, key, fingerprint, item } of items)
       args.push(key === null ? '' : 1, id + fingerprint, item);
     return args;

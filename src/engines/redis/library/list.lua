@@ -1,19 +1,24 @@
 -- The list variant: the elements of a queue are a list, the next one at its right end. A call has the form of
--- session.lua's, but no session: it is sent once. Its keys are the list, one that exists if the queue was dropped
--- (functions.lua), then those of dedup keys in the order of their elements. An item is maturity(6) tries(4) id(22),
--- then the content.
+-- session.lua's, but no session: it is sent once. Its keys are the list, then those of each lpush with dedup keys: one
+-- that exists if the queue was dropped (functions.lua), and dedup keys in the order of their elements. An item is
+-- maturity(6) tries(4) id(22), then the content.
 --
--- lpush <window> <count> <sizes>, then per element: <1 if it has a dedup key, else ''> <id and fingerprint> <item>;
--- sizes: how many elements each of the calls has that were joined; returns, as elements, what each key holds: id and
--- fingerprint of the first element that had it; '' for those without a key, and if a key came with other content for
--- all others of that call, of which nothing is stored
+-- While Redis moves a slot, it rejects calls with several keys of which one does not exist, until the slot has moved. A
+-- call with the list alone is executed where the list is, or, if it does not exist, by the server to which the slot
+-- moves. But a function that touches a key which has ceased to exist fails there, in the middle: what a call takes is
+-- removed at its end.
+--
+-- lpush <window, '' without dedup keys> <count> <sizes>, then per element: <1 if it has a dedup key, else ''> <id and
+-- fingerprint> <item>; sizes: how many elements each of the calls has that were joined; returns, as elements, what each
+-- key holds: id and fingerprint of the first element that had it; '' for those without a key, and if a key came with
+-- other content for all others of that call, of which nothing is stored
 -- rpop <count> <bytes that no item after the first may exceed, or ''>: the items, no more than fit in a reply; if there
 -- is a next one and `count` was not reached, its maturity(6) and 1 if its bytes ended it, 2 if those of the call
 -- did(1), else ''
 -- rpush <count> <items>: they return to the right end; returns nothing
 -- lrange <skip> <limit>: items from the right, no more than fit in a reply; whether there are more(1)
 -- llen: the length(6), maturity(6) of the next item or ''
--- drop: deletes the list; the length that it had(6)
+-- drop: takes all items; how many they were(6)
 
 -- Items that are read at once: one, then as many as fit if they are like those before. Lua takes 4 ms for a megabyte.
 local ITEMS_AT_ONCE = 16
@@ -32,7 +37,7 @@ local function valueOf(q, key)
 end
 
 local function pushOnce(q, window, item, identity)
-  local key = q.dedupKeys[q.nextKey]
+  local key = q.keys[q.nextKey]
   q.nextKey = q.nextKey + 1
   local earlier = window ~= '0' and db('SET', key, identity, 'PX', window, 'NX', 'GET')
   if earlier and isVoid(q, key) then
@@ -52,7 +57,7 @@ local function findMismatch(q, args, from, upTo)
   local known, nextKey = {}, q.nextKey
   for i = from, upTo, 3 do
     if args[i] ~= '' then
-      local key, identity = q.dedupKeys[nextKey], args[i + 1]
+      local key, identity = q.keys[nextKey], args[i + 1]
       nextKey = nextKey + 1
       known[key] = known[key] or valueOf(q, key) or identity
       local first, fingerprint = sub(known[key], ID_LENGTH + 1), sub(identity, ID_LENGTH + 1)
@@ -84,6 +89,7 @@ end
 
 verbs.lpush = function(q, args, at)
   local window, count, sizes = args[at], tonumber(args[at + 1]), args[at + 2]
+  if window ~= '' then q.dropped, q.nextKey = q.keys[q.nextKey], q.nextKey + 1 end
   local from, behind, kept = at + 3, at + 3 + 3 * count, {}
   for size in string.gmatch(sizes, '%d+') do
     pushCall(q, window, args, from, from + 3 * size - 1, kept)
@@ -92,39 +98,50 @@ verbs.lpush = function(q, args, at)
   return '', behind, kept
 end
 
--- Adds what was popped, as far as it fits; what does not returns to its place.
-local function addItems(q, popped, items, left, most)
-  for i, item in ipairs(popped) do
-    if most and #items > 0 and #item > left then
-      local rest = {}
-      for j = #popped, i, -1 do rest[#rest + 1] = popped[j] end
-      spreadCall('RPUSH', q.list, rest)
-      return left, true
-    end
-    items[#items + 1] = item
-    left = left - #item
-  end
-  return left, false
-end
-
 -- How many items to read next, if `count` came to so many bytes.
 local function nextStep(count, bytes, left)
   return math.max(1, math.min(ITEMS_AT_ONCE, math.floor(left * count / math.max(1, bytes))))
+end
+
+-- Up to `limit` items from the right, without `skip`, until `left` bytes are used up; how many are left then. With
+-- `most` no item after the first may exceed them; then also whether one would have.
+local function readItems(q, skip, limit, left, most)
+  local items, isCut, step = {}, left <= 0, 1
+  while #items < limit and (left > 0 or most) and not isCut do
+    local seen, before = skip + #items, left
+    local range = db('LRANGE', q.list, -seen - math.min(limit - #items, step), -seen - 1)
+    if #range == 0 then break end
+    for i = #range, 1, -1 do
+      isCut = most and #items > 0 and #range[i] > left
+      if isCut then break end
+      items[#items + 1] = range[i]
+      left = left - #range[i]
+    end
+    step = nextStep(#range, before - left, left)
+  end
+  return items, left, isCut
+end
+
+-- Removes what the call has taken until now.
+function removeTaken(q)
+  if q.taken == 0 then return end
+  -- Many are removed by another thread.
+  if q.taken > ITEMS_AT_ONCE and q.taken == db('LLEN', q.list) then
+    db('UNLINK', q.list)
+  else
+    db('LTRIM', q.list, 0, -q.taken - 1)
+  end
+  q.taken = 0
 end
 
 verbs.rpop = function(q, args, at)
   local count, most = tonumber(args[at]), tonumber(args[at + 1])
   local largest = most or LARGEST_REPLY
   local capacity = math.min(largest, call.capacity)
-  local items, left, isCut, step = {}, capacity, capacity <= 0, 1
-  while #items < count and (left > 0 or most) and not isCut do
-    local popped, before = db('RPOP', q.list, math.min(count - #items, step)), left
-    if not popped then break end
-    left, isCut = addItems(q, popped, items, left, most)
-    step = nextStep(#popped, before - left, left)
-  end
+  local items, left, isCut = readItems(q, q.taken, count, capacity, most)
+  q.taken = q.taken + #items
   call.capacity = call.capacity - (capacity - left)
-  local next = #items < count and db('LINDEX', q.list, -1)
+  local next = #items < count and db('LINDEX', q.list, -q.taken - 1)
   local isOwn = isCut and capacity == largest
   local ended = isOwn and '1' or (isCut or left <= 0) and '2' or '0'
   return next and sub(next, 1, 6) .. ended or '', at + 2, items
@@ -133,32 +150,30 @@ end
 verbs.rpush = function(q, args, at)
   local count, items = tonumber(args[at]), {}
   for i = 1, count do items[i] = args[at + i] end
+  -- Something at the other end keeps the list in existence.
+  local isTaken = q.taken > 0
+  if isTaken then
+    db('LPUSH', q.list, '')
+    removeTaken(q)
+  end
   spreadCall('RPUSH', q.list, items)
+  if isTaken then db('LPOP', q.list) end
   return '', at + 1 + count
 end
 
 verbs.lrange = function(q, args, at)
-  local skip, limit, items, left, step = tonumber(args[at]), tonumber(args[at + 1]), {}, LARGEST_REPLY / 8, 1
-  while #items < limit and left > 0 do
-    local seen, before = skip + #items, left
-    local range = db('LRANGE', q.list, -seen - math.min(limit - #items, step), -seen - 1)
-    if #range == 0 then break end
-    for i = #range, 1, -1 do
-      items[#items + 1] = range[i]
-      left = left - #range[i]
-    end
-    step = nextStep(#range, before - left, left)
-  end
+  local skip, limit = q.taken + tonumber(args[at]), tonumber(args[at + 1])
+  local items = readItems(q, skip, limit, LARGEST_REPLY / 8)
   return db('LLEN', q.list) > skip + #items and '1' or '0', at + 2, items
 end
 
 verbs.llen = function(q, _, at)
-  local next = db('LINDEX', q.list, -1)
-  return six(db('LLEN', q.list)) .. (next and sub(next, 1, 6) or ''), at
+  local next = db('LINDEX', q.list, -q.taken - 1)
+  return six(db('LLEN', q.list) - q.taken) .. (next and sub(next, 1, 6) or ''), at
 end
 
 verbs.drop = function(q, _, at)
-  local count = db('LLEN', q.list)
-  db('UNLINK', q.list)
+  local count = db('LLEN', q.list) - q.taken
+  q.taken = q.taken + count
   return six(count), at
 end

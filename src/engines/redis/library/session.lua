@@ -208,10 +208,12 @@ local function runList(keys, args)
   local rejection = begin(args)
   if rejection then return rejection end
   call.home = {
-    tag = '', list = keys[1], dropped = keys[2], dedupKeys = keys, nextKey = 3,
+    tag = '', list = keys[1], keys = keys, nextKey = 2, taken = 0,
     gone = {}, added = {}, stored = {}, deleted = {},
   }
-  return replyOf(runVerbs(call.home, args))
+  local results, elements = runVerbs(call.home, args)
+  removeTaken(call.home)
+  return replyOf(results, elements)
 end
 
 register('', run, true)

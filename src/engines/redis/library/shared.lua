@@ -37,5 +37,8 @@ local isTouched, readElementsAt, removeFirst, unlistExpiries, firstMaturity, eac
 -- settle.lua
 local moveToDeadLetters
 
+-- list.lua
+local removeTaken
+
 -- session.lua
 local takesOf
