@@ -243,6 +243,46 @@ export function connection(opened: () => OpenedConsole): void {
     await opened().request('DELETE', '/q/jobs/starting?force=1');
   });
 
+  it('ends a count on the server when its dialog is closed and when it counts again', async () => {
+    await opened().request('POST', '/q/N/long-count/elements', {
+      headers: { 'content-type': 'application/x-ndjson' },
+      body: '{"text":"x"}\n'.repeat(1_100),
+    });
+    const page = await opened().page('#/q/N/long-count', { isFailing: true });
+    // Its second page waits for a quarter of an hour.
+    const slowly = (route: Route): string => JSON.stringify({ ...route.request().postDataJSON(), rate: 1 });
+    await page.route('**/operations', (route) => route.continue({ postData: slowly(route) }));
+    await page.route('**/operations/*', (route) =>
+      route.request().method() === 'GET' ? route.fulfill({ status: 503 }) : route.continue(),
+    );
+    /** Of the counts, the latest first. */
+    const states = async (): Promise<string> => {
+      const response = await opened().request('GET', '/operations?queue=long-count');
+      return ((await response.json()) as { state: string }[]).map(({ state }) => state).join();
+    };
+    await page.getByRole('button', { name: 'Delete …' }).click();
+    await page.getByRole('dialog').getByRole('button', { name: 'Try again' }).click();
+    await until(async () => (await states()) === 'running,cancelled');
+    await page.unroute('**/operations/*');
+    await page.getByText('1,000 elements match so far').waitFor();
+    await page.getByRole('button', { name: 'Cancel', exact: true }).click();
+    await until(async () => (await states()) === 'cancelled,cancelled');
+    // Also if the dialog is closed before the server has responded.
+    await page.unroute('**/operations');
+    const { promise: mayAnswer, resolve: answer } = Promise.withResolvers<void>();
+    await page.route('**/operations', async (route) => {
+      const response = await route.fetch({ postData: slowly(route) });
+      await mayAnswer;
+      await route.fulfill({ response });
+    });
+    await page.getByRole('button', { name: 'Delete …' }).click();
+    await page.getByRole('button', { name: 'Cancel', exact: true }).click();
+    await until(async () => (await states()) === 'running,cancelled,cancelled');
+    answer();
+    await until(async () => (await states()) === 'cancelled,cancelled,cancelled');
+    await opened().request('DELETE', '/q/N/long-count?force=1');
+  });
+
   it('goes on to show an operation when the server could not be asked for a while', async () => {
     await opened().insert('N', 'interrupted', '1');
     const page = await opened().page('#/q/N/interrupted', { isFailing: true });

@@ -1,4 +1,4 @@
-import { get, isTemporary, path } from '../api.ts';
+import { call, get, isTemporary, path } from '../api.ts';
 import { after } from '../timers.ts';
 import type { OperationPicture, QueueNamed } from './live.ts';
 
@@ -73,14 +73,26 @@ export function startOperation(request: BulkRequest): Promise<OperationDetails> 
   });
 }
 
-/** Counts what an operation would change. */
+/**
+ * Counts what an operation would change. When `signal` ends it, the server ends it as well: else it would read the
+ * whole queue for nobody, and count as one of the operations that may run at a time.
+ */
 export async function countMatching(
   request: BulkRequest,
   watcher: OperationWatcher,
   signal: AbortSignal,
 ): Promise<void> {
   const { id } = await startOperation({ ...request, dryRun: true });
-  await watchOperation(id, watcher, signal);
+  const cancel = (): void => {
+    call(path('operations', id), { method: 'DELETE' }).catch(() => {});
+  };
+  if (signal.aborted) return cancel();
+  signal.addEventListener('abort', cancel);
+  try {
+    await watchOperation(id, watcher, signal);
+  } finally {
+    signal.removeEventListener('abort', cancel);
+  }
 }
 
 /**
