@@ -211,7 +211,7 @@ function wrongValue(name: string, value: string, allowed: string): Error {
 export type Parameters<Q> = { readonly [Name in keyof Q]: QueryParameter<Q[Name]> };
 
 /** A shorter name is one edit away from too many others. */
-const MIN_EDITED_NAME = 4;
+const MIN_EDITED_NAME = 3;
 
 /**
  * Reads the query strings of one route, prepared once. A mistake that would otherwise go unnoticed is rejected: a

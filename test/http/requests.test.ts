@@ -131,6 +131,17 @@ describe('Requests in general', () => {
     assert.equal((await client.get('N', queue, { query: { x: '%zz' } })).status, 200);
   });
 
+  it('a misspelt ttl is rejected: ignored, the element would never expire', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    for (const name of ['tll', 'ttls', 'tl', 'Ttl', 'til']) {
+      const answer = await client.insert('N', queue, 'a', { query: { [name]: '5' } });
+      const { detail } = problemOf(answer, 400, 'invalid-parameter');
+      assert.equal(detail, `Unknown parameter "${name}". Did you mean "ttl"?`);
+    }
+    assert.equal((await client.get('N', queue, { query: { to: '0' } })).status, 504);
+  });
+
   it('a flag is true with any value but 0 false no off, in any case', async () => {
     const client = harness().client();
     const queue = harness().queue();
