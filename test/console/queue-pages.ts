@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import { type IncomingMessage, request } from 'node:http';
 import { it } from 'node:test';
-import type { Locator } from 'playwright-core';
+import type { Locator, Page } from 'playwright-core';
 import { until } from '../support/until.ts';
 import { ADMIN, type OpenedConsole, READER } from './opened.ts';
 
@@ -208,16 +208,65 @@ export function queuePages(opened: () => OpenedConsole): void {
     assert.equal(await page.getByText('Why is it not delivered now?').count(), 0);
   });
 
-  it('watches what becomes of a dead letter that is redriven', async () => {
-    await opened().insert('jobs', 'retried', '1');
-    await opened().fail('jobs', 'retried', 'smtp 451');
+  /** The page of a dead letter, with the dialog that redrives it. */
+  async function redriving(queue: string, reason: string): Promise<{ page: Page; id: string }> {
+    await opened().insert('jobs', queue, '1');
+    await opened().fail('jobs', queue, reason);
     const list = await opened().request(
       'GET',
-      '/q/jobs/__deadletter__/elements?where=env.msg.hdrs["x-dl-reason"]==="smtp 451"',
+      `/q/jobs/__deadletter__/elements?where=env.msg.hdrs["x-dl-reason"]==="${reason}"`,
     );
     const { elements } = (await list.json()) as { elements: { id: string }[] };
-    const page = await opened().page(`#/q/jobs/__deadletter__/e/${elements[0]?.id}`);
+    const id = elements[0]?.id ?? '';
+    const page = await opened().page(`#/q/jobs/__deadletter__/e/${id}`);
     await page.getByRole('button', { name: 'Redrive …' }).click();
+    const confirm = page.getByRole('button', {
+      name: 'Redrive 1 element of __deadletter__',
+      disabled: false,
+    });
+    await confirm.waitFor();
+    return { page, id };
+  }
+
+  it('says that a dead letter is still one while its redriving has not reached it', async () => {
+    const { page, id } = await redriving('waited-for', 'smtp 455');
+    const at = '2026-11-24T12:00:00.000Z';
+    const json = {
+      id: 'slow',
+      action: 'redrive',
+      source: { ns: 'jobs', queue: '__deadletter__' },
+      where: { ids: [id] },
+      dryRun: false,
+      state: 'running',
+      ...{ seen: 0, matched: 0, changed: 0, failed: 0, estimate: 1 },
+      samples: [],
+      by: ADMIN.user,
+      startedAt: at,
+      endedAt: null,
+      error: null,
+    };
+    await page.route('**/operations', (route) => route.fulfill({ status: 202, json }));
+    await page.route('**/operations/slow', (route) => route.fulfill({ json }));
+    await page.getByRole('button', { name: 'Redrive 1 element of __deadletter__' }).click();
+    await page.getByText('0 elements of __deadletter__ redriven').waitFor();
+    await page.getByRole('dialog').getByRole('button', { name: 'Close' }).last().click();
+    const seen = page.getByLabel('What became of it').locator('li');
+    await seen.filter({ hasText: 'It is still a dead letter: smtp 455' }).waitFor();
+    await opened().request('DELETE', `/q/jobs/__deadletter__/${id}`);
+  });
+
+  it('stays at a dead letter of which a redriving has changed nothing', async () => {
+    const { page, id } = await redriving('not-redriven', 'smtp 456');
+    await opened().request('DELETE', `/q/jobs/__deadletter__/${id}`);
+    await page.getByRole('button', { name: 'Redrive 1 element of __deadletter__' }).click();
+    await page.getByText('0 elements of __deadletter__ redriven').waitFor();
+    await page.getByRole('dialog').getByText('done').waitFor();
+    await page.getByRole('dialog').getByRole('button', { name: 'Close' }).last().click();
+    await page.getByRole('alert').filter({ hasText: 'It was consumed, moved or removed' }).waitFor();
+  });
+
+  it('watches what becomes of a dead letter that is redriven', async () => {
+    const { page } = await redriving('retried', 'smtp 451');
     await page.getByRole('button', { name: 'Redrive 1 element of __deadletter__' }).click();
     await page.getByText('1 element of __deadletter__ redriven').waitFor();
     await page.getByRole('dialog').getByRole('button', { name: 'Close' }).last().click();

@@ -170,7 +170,7 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
             const done = action.value;
             action.value = null;
             if (outcome === 'changes' && done === 'redrive' && isDeadLetter)
-              go(href(['q', ns, leftQueue, 'watch', firstIdOf(id, headers)], { dead: queue }));
+              go(href(['q', ns, leftQueue, 'watch', firstIdOf(id, headers)], { dead: queue, left: id }));
             else if (outcome === 'changes' && (done === 'delete' || done === 'move' || done === 'redrive'))
               go(queueHref(ns, queue));
             else if (outcome !== 'none') known.reload();

@@ -18,7 +18,10 @@ interface WatchedMoment {
   readonly href: string | null;
 }
 
-/** What becomes of a dead letter that was redriven: `/q/NS/QUEUE/watch/FIRST-ID?dead=QUEUE` */
+/**
+ * What becomes of a dead letter that is redriven: `/q/NS/QUEUE/watch/FIRST-ID?dead=QUEUE&left=ID`; `left` is its id as
+ * the dead letter that it was.
+ */
 export function WatchedElement({
   source,
   firstId,
@@ -28,12 +31,13 @@ export function WatchedElement({
 }) {
   const { ns } = source;
   const dead = address.value.query.get('dead') ?? '';
+  const left = address.value.query.get('left');
   const redriven: RedrivenElement = { firstId, source, deadLetters: { ns, queue: dead } };
   const found = useResource(firstId, (signal) => whereIs(redriven, signal), LOOK_EVERY_MS);
   const seen = useSignal<readonly WatchedMoment[]>([]);
   useEffect(() => {
     if (found.value === null) return;
-    const moment = momentOf(found.value, redriven);
+    const moment = momentOf(found.value, redriven, left);
     if (seen.peek().at(-1)?.text === moment.text) return;
     seen.value = [...seen.peek(), moment];
   }, [found.value]);
@@ -71,7 +75,11 @@ export function WatchedElement({
   );
 }
 
-function momentOf(found: Whereabouts, { source, deadLetters }: RedrivenElement): WatchedMoment {
+function momentOf(
+  found: Whereabouts,
+  { source, deadLetters }: RedrivenElement,
+  left: string | null,
+): WatchedMoment {
   const at = clock.peek();
   if (found.kind === 'gone')
     return {
@@ -88,9 +96,12 @@ function momentOf(found: Whereabouts, { source, deadLetters }: RedrivenElement):
   const { element } = found;
   if (found.kind === 'dead letter') {
     const reason = element.headers['x-dl-reason'];
+    // One that came back has another id.
+    const kind =
+      left === null ? 'a dead letter' : element.id === left ? 'still a dead letter' : 'a dead letter again';
     return {
       at,
-      text: `It is a dead letter again${reason === undefined ? '' : `: ${reason}`}`,
+      text: `It is ${kind}${reason === undefined ? '' : `: ${reason}`}`,
       href: elementHref(deadLetters, element.id),
     };
   }
