@@ -11,6 +11,9 @@ export const ADMIN = { user: 'admin', password: 'secret' };
 /** May look at what is in `jobs`, and change nothing. */
 export const READER = { user: 'reader', password: 'reading' };
 
+/** May look at elements of `N` and change them, but sees no bodies. */
+export const MASKED = { user: 'masked', password: 'looking' };
+
 type Namespaces = Readonly<Record<string, Readonly<Record<string, unknown>>>>;
 
 const NAMESPACES: Namespaces = {
@@ -23,8 +26,10 @@ const NAMESPACES: Namespaces = {
 /** Of the server, and of further nodes. */
 export function configOf(namespaces: Namespaces): Record<string, unknown> {
   const reading = { password: READER.password, rights: { jobs: ['read'], N: ['read'] } };
+  const masked = { password: MASKED.password, rights: { N: ['browse', 'manage'] }, maskBodies: true };
   const admin = { password: ADMIN.password };
-  const users = { [ADMIN.user]: admin, ...('jobs' in namespaces && { [READER.user]: reading }) };
+  const others = { [READER.user]: reading, [MASKED.user]: masked };
+  const users = { [ADMIN.user]: admin, ...('jobs' in namespaces && others) };
   return { http: { users }, namespaces };
 }
 

@@ -5,7 +5,7 @@ import { type IncomingMessage, request } from 'node:http';
 import { it } from 'node:test';
 import type { Locator, Page } from 'playwright-core';
 import { until } from '../support/until.ts';
-import { ADMIN, type OpenedConsole, READER } from './opened.ts';
+import { ADMIN, MASKED, type OpenedConsole, READER } from './opened.ts';
 
 /** Inserts by a path that is sent as it is: `fetch` would remove its steps. */
 async function insertRaw(url: string, path: string, body: string): Promise<void> {
@@ -263,6 +263,17 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByRole('dialog').getByText('done').waitFor();
     await page.getByRole('dialog').getByRole('button', { name: 'Close' }).last().click();
     await page.getByRole('alert').filter({ hasText: 'It was consumed, moved or removed' }).waitFor();
+  });
+
+  it('tells those who see no bodies that an element is gone', async () => {
+    const put = await opened().request('PUT', '/q/N/gone-unseen', { body: '1' });
+    const { id } = (await put.json()) as { id: string };
+    const page = await opened().page(`#/q/N/gone-unseen/e/${id}`, { who: MASKED });
+    await page.getByText('Bodies are hidden from you in N.').waitFor();
+    await (await opened().request('GET', '/q/N/gone-unseen')).arrayBuffer();
+    await page.reload();
+    await page.getByRole('alert').filter({ hasText: 'It was consumed, moved or removed' }).waitFor();
+    assert.equal(await page.getByText('Why is it not delivered now?').count(), 0);
   });
 
   it('watches what becomes of a dead letter that is redriven', async () => {

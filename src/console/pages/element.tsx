@@ -1,7 +1,7 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import { ApiError } from '../api.ts';
-import { bytes, exact, relative, several } from '../format.ts';
+import { bytes, exact, named, relative, several } from '../format.ts';
 import {
   downloadUrl,
   havingHeader,
@@ -47,10 +47,16 @@ async function readKnown(
   const hidesBodies = session.peek()?.maskedBodies.includes(of.ns) === true;
   const [whole, listed, waiting] = await Promise.all([
     hidesBodies ? null : readElement(of, id, group, signal),
-    // Lists of Redis do not find elements by their ids.
-    listedElement(of, id, group, signal).catch(() => null),
+    listedElement(of, id, group, signal).catch((error: unknown) => {
+      // Lists of Redis do not find elements by their ids.
+      if (hidesBodies) throw error;
+      return null;
+    }),
     may('manage', of.ns) ? queueConsumers(of, signal).catch(() => null) : null,
   ]);
+  // As the server answers those who may see bodies.
+  if (whole === null && listed === null)
+    throw new ApiError(404, 'element-not-found', `Queue ${named(of.queue)} has no element ${named(id)}.`);
   return { whole, listed, waiting: waiting?.length ?? null };
 }
 
