@@ -191,7 +191,7 @@ describe('a batch of calls in the SQLite engine', () => {
     run([['insert', QUEUE, [null, null, 0, 0, 1, 0, '', null], null]], [pop]);
     const changes = (): unknown => store.db.prepare('SELECT total_changes() AS n').get()?.n;
     const before = changes();
-    assert.deepEqual(run([RESERVE])[0]?.results, [[null, 1001, null, [], false]]);
+    assert.deepEqual(run([RESERVE])[0]?.results, [[null, 1001, null, [], false, false]]);
     assert.equal(changes(), before);
     assert.equal(store.rows.mayLeaseHaveEnded(1001), false);
   });
