@@ -283,6 +283,22 @@ export function connection(opened: () => OpenedConsole): void {
     await opened().request('DELETE', '/q/N/long-count?force=1');
   });
 
+  it('shows another user who signs in no error that the one before was shown', async () => {
+    await opened().insert('N', 'error-of-one', '1');
+    const page = await opened().page('#/q/N/error-of-one', { isFailing: true });
+    await page.route('**/pause', (route) =>
+      route.fulfill({ status: 503, json: { code: 'storage-unavailable', message: 'The engine is away.' } }),
+    );
+    await page.getByRole('button', { name: 'Pause', exact: true }).click();
+    await page.getByText('The engine is away.').waitFor();
+    await page.getByRole('button', { name: 'User admin' }).click();
+    await page.getByRole('button', { name: 'Sign out' }).click();
+    opened().forgetSignIns();
+    await opened().signIn(page, READER);
+    await page.getByRole('button', { name: 'User reader' }).waitFor();
+    assert.equal(await page.getByText('The engine is away.').count(), 0);
+  });
+
   it('goes on to show an operation when the server could not be asked for a while', async () => {
     await opened().insert('N', 'interrupted', '1');
     const page = await opened().page('#/q/N/interrupted', { isFailing: true });

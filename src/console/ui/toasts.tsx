@@ -1,5 +1,6 @@
 import { signal } from '@preact/signals';
 import { messageOf } from '../api.ts';
+import { onUserChange } from '../session.ts';
 import { after } from '../timers.ts';
 import { Icon } from './icon.tsx';
 
@@ -11,6 +12,10 @@ interface Toast {
 
 const toasts = signal<readonly Toast[]>([]);
 let last = 0;
+
+onUserChange(() => {
+  toasts.value = [];
+});
 
 function add(level: Toast['level'], text: string): void {
   last += 1;
