@@ -299,6 +299,24 @@ export function connection(opened: () => OpenedConsole): void {
     assert.equal(await page.getByText('The engine is away.').count(), 0);
   });
 
+  it('says why a purge cannot name its number, and tries again', async () => {
+    await opened().insert('N', 'uncounted', '1');
+    const page = await opened().page('#/q/N/uncounted', { isFailing: true });
+    for (const path of ['**/events?*', '**/uncounted/status']) {
+      await page.route(path, (route) => route.fulfill({ status: 502 }));
+    }
+    await page.reload();
+    await page.getByRole('button', { name: 'Refresh: Connection lost' }).waitFor();
+    await page.getByRole('button', { name: 'More of uncounted' }).click();
+    await page.getByRole('button', { name: 'Purge …' }).click();
+    const dialog = page.getByRole('dialog');
+    await dialog.getByRole('alert').filter({ hasText: '502' }).waitFor();
+    await page.unroute('**/uncounted/status');
+    await dialog.getByRole('button', { name: 'Try again' }).click();
+    await dialog.getByRole('button', { name: 'Remove 1 element of uncounted', disabled: false }).click();
+    await page.getByText('1 element of uncounted removed').waitFor();
+  });
+
   it('goes on to show an operation when the server could not be asked for a while', async () => {
     await opened().insert('N', 'interrupted', '1');
     const page = await opened().page('#/q/N/interrupted', { isFailing: true });

@@ -217,6 +217,7 @@ function Removal({
             </>
           )}
         </p>
+        {size === null && status.error !== null && <Failure error={status.error} retry={status.reload} />}
         {error.value !== null && <Failure error={error.value} />}
         {isInUse && (
           <p>If you delete it all the same, the calls that wait for it end, and what is in it is removed.</p>
