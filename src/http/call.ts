@@ -25,6 +25,8 @@ const NO_MORE_HEADERS: readonly string[] = [];
 const NO_PARAMS: RouteMatch['params'] = {};
 /** The operation of requests that no route took: without a login, or to a path that does not exist. */
 export const UNMATCHED = 'unmatched';
+/** What reads: a GET may take an element, and both may hold their user's turn to list. */
+export const READ_METHODS: ReadonlySet<string | undefined> = new Set(['GET', 'HEAD']);
 
 /** One request on its way to its response. The front fills it in, step by step; then it is the route's. */
 export class HttpCall {
@@ -158,10 +160,14 @@ export class HttpCall {
     this.text(200, JSON.stringify(value), headers);
   }
 
-  /** Answers a text, which is JSON if no other type is given. */
+  /**
+   * Answers a text, which is JSON if no other type is given.
+   * @throws QuaysideError `overloaded`, of what reads: what has changed something is answered in any case
+   */
   text(status: number, text: string, more?: readonly string[], contentType = 'application/json'): void {
-    const headers = this.#headers();
     const length = Buffer.byteLength(text);
+    if (READ_METHODS.has(this.request.method)) this.front.holdUnread(this, length);
+    const headers = this.#headers();
     headers.push('content-type', contentType, 'content-length', String(length));
     if (more !== undefined) headers.push(...more);
     // As many bytes as characters: it is ASCII, and Latin-1 is written faster.
@@ -285,6 +291,7 @@ export class HttpCall {
   /**
    * Answers an element, byte for byte as it was inserted (spec 4.1, Get or reserve). `written` is called once
    * the kernel has all of it, and not at all if the connection ends before.
+   * @throws QuaysideError `overloaded`
    */
   element(
     delivery: Delivery,
@@ -292,6 +299,7 @@ export class HttpCall {
     more: readonly string[] = NO_MORE_HEADERS,
   ): void {
     const { body } = delivery;
+    this.front.holdUnread(this, body.byteLength);
     if (this.span !== null) linkInsert(this.span, delivery);
     const headers = this.#headers(delivery.headers);
     pushElementHeaders(headers, delivery);

@@ -15,7 +15,7 @@ import { ownString } from '../util/own-bytes.ts';
 import { quote } from '../util/quote.ts';
 import { UserLimit } from '../util/user-limit.ts';
 import { checkCsrfToken, checkPage, exposedHeaders, respondToPreflight, useSession } from './browser.ts';
-import { checkAccess, HttpCall, UNMATCHED } from './call.ts';
+import { checkAccess, HttpCall, READ_METHODS, UNMATCHED } from './call.ts';
 import { routeNotFound, unauthorized } from './errors.ts';
 import { rareHeader, readHead } from './head.ts';
 import { NodeLists } from './node-lists.ts';
@@ -44,8 +44,8 @@ const LARGE_BODIES_IN_WORK = 4;
 const MAX_WAITING_BODIES = 100;
 
 /**
- * Bytes of bodies that were taken and that their clients have not read yet: of one user, and of all. With its response
- * each takes twice as much memory.
+ * Bytes of responses that their clients have not read yet: of one user, and of all. The body of an element takes twice
+ * as much memory.
  */
 const UNREAD_BYTES_PER_USER = 128 * 1_048_576;
 const UNREAD_BYTES = 2 * UNREAD_BYTES_PER_USER;
@@ -65,8 +65,6 @@ const REQUEST_TIME_BUCKETS_S = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.
 const NOT_OF_A_TARGET = /[^\x21\x22\x24-\x7e]/;
 const ABSOLUTE_FORM = /^https?:\/\/[^/?]*/i;
 
-/** What reads: a GET may take an element, and both may hold their user's turn to list. */
-const READ_METHODS: ReadonlySet<string | undefined> = new Set(['GET', 'HEAD']);
 /** Reads that wait on one connection for the responses in front of them; further ones are rejected. */
 const MAX_WAITING_READS = 100;
 
@@ -136,7 +134,7 @@ export class Front {
     ({ total, perUser }) =>
       new QuaysideError(
         'overloaded',
-        `Clients have yet to read what they took: at most ${perUser} bytes for one user, ${total} in all; read those responses, then retry.`,
+        `Clients have yet to read their responses: at most ${perUser} bytes for one user, ${total} in all; read those, then retry.`,
       ),
   );
   readonly #origins: ReadonlySet<string>;
@@ -231,19 +229,26 @@ export class Front {
   }
 
   /**
-   * Counts bodies that were taken until the function that it returns is called, which may be more than once: clients
-   * that take and do not read would fill the memory.
+   * Counts a response until the kernel has all of it, or its connection is closed: clients that ask and do not read
+   * would fill the memory.
    * @throws QuaysideError `overloaded`
    */
-  holdUnread(user: string, bytes: number): () => void {
-    if (bytes <= UNCOUNTED_BYTES) return NOTHING_HELD;
+  holdUnread({ login, request: { socket }, response, isGone }: HttpCall, bytes: number): void {
+    if (bytes <= UNCOUNTED_BYTES || isGone) return;
+    const user = login?.name ?? NOBODY;
     // One element may be larger than the limit, and is held alone.
     let held = Math.min(bytes, UNREAD_BYTES_PER_USER);
     this.#unread.enter(user, held);
-    return () => {
+    const release = (): void => {
+      response.off('close', release);
+      socket.off('close', release);
       this.#unread.exit(user, held);
+      // It may be called twice if the connection is closed.
       held = 0;
     };
+    response.once('close', release);
+    // A response that waits for those in front of it does not learn that its connection is closed.
+    socket.once('close', release);
   }
 
   /** Answers a request, now or later. Never throws. */
@@ -564,7 +569,8 @@ function pathOf(target: string): string {
 
 const SLASH = 0x2f;
 
-const NOTHING_HELD = (): void => {};
+/** Counts for all requests without a login. No user has this name. */
+const NOBODY = '';
 
 /** How a blocked get ends without an element: no rejection. */
 const ENDED_WAITS: ReadonlySet<string> = new Set(['pop-timeout', 'pop-cancelled']);

@@ -174,6 +174,42 @@ describe('A client that goes away before its element was handed over', () => {
     assert.equal((await harness().client().reserve('N', queue)).body.length, half.body.byteLength);
   });
 
+  it('clients that look at elements and do not read them are counted in the same way', async () => {
+    const queue = harness().queue();
+    const half = newElement({ body: Buffer.alloc(64 * 1_048_576) });
+    const [id = ''] = await harness().opened.engine.storage.insert({ ns: 'N', name: queue }, [half]);
+    const path = `${queuePath('N', queue)}/elements/${id}`;
+    const looked = (): number => harness().server.requestTimes.get('browseElement')?.count ?? 0;
+    const connections = [];
+    for (const count of [1, 2]) {
+      const connection = await RawConnection.open(harness().port);
+      connection.socket.pause();
+      connection.send(rawRequest([`GET ${path} HTTP/1.1`, 'Host: test', AUTHORIZATION]));
+      connections.push(connection);
+      await until(() => looked() === count);
+    }
+    const client = harness().client();
+    const insertMany = (count: number) => client.insertLines('N', queue, Array(count).fill({ text: 'a' }));
+    const selector = 'env => { env.msg.payload = "x".repeat(100000); return true }';
+    const declaration = { src: { ns: 'N', queue }, dst: [{ ns: 'N', queue: 'to', selector }], consumer: {} };
+    for (const ask of [
+      () => client.request('GET', path),
+      () => client.reserve('N', queue),
+      // The responses to these would have more than 64 KiB.
+      () => insertMany(5_000),
+      () => client.settleMany('N', queue, { commit: Array(1_000).fill('none') }),
+      () => client.request('POST', '/x/none/test', { body: JSON.stringify({ declaration }) }),
+    ]) {
+      const rejected = await ask();
+      assert.deepEqual([rejected.status, jsonOf<{ code: string }>(rejected).code], [503, 'overloaded']);
+    }
+    assert.equal((await insertMany(100)).status, 200);
+    assert.equal((await statusOf(harness(), queue)).size, 101, 'nothing of what was rejected is stored');
+    for (const connection of connections) connection.destroy();
+    await until(async () => (await client.request('GET', path)).status === 200);
+    assert.equal((await insertMany(5_000)).status, 200);
+  });
+
   it('clients of two users that do not read keep no third user from taking', async () => {
     const queue = harness().queue();
     const half = newElement({ body: Buffer.alloc(64 * 1_048_576) });
@@ -334,4 +370,28 @@ describe('A client that goes away in the middle of an insert', () => {
       assert.equal((await statusOf(harness(), queue)).totalSize, 0);
     });
   }
+});
+
+describe('Clients that do not read long texts', () => {
+  const metrics = 'x'.repeat(64 * 1_048_576);
+  const http = { metricsWithoutLogin: true };
+  const harness = sharedHarness({ http, metricsText: () => metrics });
+
+  it('hold no more than 128 MiB without a login, and users are served', async () => {
+    const connections: RawConnection[] = [];
+    const scraped = (): number => harness().server.requestTimes.get('metrics')?.count ?? 0;
+    for (const count of [1, 2]) {
+      const connection = await RawConnection.open(harness().port);
+      connection.socket.pause();
+      connection.send(rawRequest(['GET /metrics HTTP/1.1', 'Host: test']));
+      connections.push(connection);
+      await until(() => scraped() === count);
+    }
+    const anybody = harness().client(null);
+    const rejected = await anybody.request('GET', '/metrics');
+    assert.deepEqual([rejected.status, jsonOf<{ code: string }>(rejected).code], [503, 'overloaded']);
+    assert.equal((await harness().client().request('GET', '/metrics')).status, 200);
+    for (const connection of connections) connection.destroy();
+    await until(async () => (await anybody.request('GET', '/metrics')).status === 200);
+  });
 });

@@ -66,6 +66,8 @@ export interface HarnessOptions {
   readonly renewUser?: RenewUser;
   /** Of STOMP and AMQP. */
   readonly sessions?: () => readonly SessionInfo[];
+  /** In place of the metrics. */
+  readonly metricsText?: () => string;
   /** Where not given: {@link NamedUsers}. */
   readonly authenticator?: (opened: TestEngine, tokens: ApiTokens) => Authenticator;
 }
@@ -230,7 +232,7 @@ export class Harness {
         isLevelEnabled: () => options.logsDebug === true,
       },
       clock: opened.clock,
-      metricsText: (viewer) => metrics.text(viewer),
+      metricsText: async (viewer) => options.metricsText?.() ?? metrics.text(viewer),
       ...(options.sessions !== undefined && { sessions: options.sessions }),
       ready: async () => this.readiness,
       engines: async () => this.engines,

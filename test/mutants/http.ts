@@ -82,6 +82,24 @@ export const HTTP: readonly Mutant[] = [
     edits: edit('http/front.ts', '    this.#unread.enter(user, held);\n', ''),
   },
   {
+    name: 'clients that ask for long texts and do not read fill the memory',
+    suite: 'HTTP clients that go away',
+    edits: edit(
+      'http/call.ts',
+      'if (READ_METHODS.has(this.request.method)) this.front.holdUnread(this, length);',
+      '',
+    ),
+  },
+  {
+    name: 'the response to an insert of many counts when all is stored, so that it cannot be rejected',
+    suite: 'HTTP clients that go away',
+    edits: edit(
+      'http/routes/elements.ts',
+      'call.front.holdUnread(call, RECORD_BYTES.id * batch.length);',
+      '',
+    ),
+  },
+  {
     name: 'what was read counts as unread for ever',
     suite: 'HTTP clients that go away',
     edits: edit('http/front.ts', 'this.#unread.exit(user, held);', ''),

@@ -472,6 +472,12 @@ interface Defaults {
   readonly groups: readonly GroupName[] | null;
 }
 
+/**
+ * What a response to many has for each, about. It is counted before anything is changed: what is answered with an error
+ * has changed nothing.
+ */
+const RECORD_BYTES = { id: 32, outcome: 128 };
+
 /** @param key the idempotency key of the request */
 async function insertMany(
   call: HttpCall,
@@ -503,6 +509,7 @@ async function insertMany(
     await turn();
   }
   if (call.isGone) return;
+  call.front.holdUnread(call, RECORD_BYTES.id * batch.length);
   const repeated: number[] = [];
   let ids: readonly string[] = [];
   try {
@@ -579,6 +586,7 @@ async function settleMany(call: HttpCall, payload: unknown): Promise<void> {
   const batch = readSettleItems(payload, queue, user.name, call.front.parts.options.batchCount);
   const sent: SettleItem[] = [];
   for (const { settle } of batch) if (typeof settle !== 'string') sent.push(settle);
+  call.front.holdUnread(call, RECORD_BYTES.outcome * batch.length);
   const results = sent.length === 0 ? [] : await queue.settleAll(sent);
   call.text(200, `{"results":[${resultsOf(batch, results).join(',')}]}`);
 }

@@ -383,7 +383,9 @@ export const exchangeRoutes: readonly Route[] = [
         if (declaration === null) mayTry(await exchanges.declarationOf(key));
         else mustRule(call.user, declaration, TRIED);
         const request = { caller: call.user, within: TRIED, mayTry };
-        call.value(await exchanges.dryRun(key, sample, declaration, request));
+        const trial = JSON.stringify(await exchanges.dryRun(key, sample, declaration, request));
+        call.front.holdUnread(call, Buffer.byteLength(trial));
+        call.text(200, trial);
       });
     },
   }),

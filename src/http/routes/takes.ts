@@ -406,8 +406,6 @@ class Take implements Sink {
   #sources: readonly TakeSource[] = [];
   /** Delivered to this call, and not yet handed over to the kernel. */
   #unsent: readonly Portion[] = [];
-  /** Ends the count of their bytes. */
-  #release: () => void = () => {};
 
   constructor(call: HttpCall, format: ManyFormat | null) {
     this.#call = call;
@@ -505,19 +503,15 @@ class Take implements Sink {
     this.#joint?.leave();
     const unsent = this.#unsent;
     this.#unsent = [];
-    this.#release();
     for (const { queue, deliveries } of unsent) queue.returnAllUndelivered(deliveries);
   }
 
   #respond(portions: readonly Portion[]): void {
     this.#unsent = portions;
     const written = (error?: Error | null): void => {
-      if (error) return;
-      this.#unsent = [];
-      this.#release();
+      if (!error) this.#unsent = [];
     };
     try {
-      this.#release = this.#call.front.holdUnread(this.#call.user.name, bytesOf(portions));
       if (this.#format !== null) this.#writeMany(this.#format, written);
       else this.#call.element(portions[0]?.deliveries[0] as Delivery, written);
     } catch (error) {
@@ -526,8 +520,10 @@ class Take implements Sink {
     }
   }
 
+  /** @throws QuaysideError `overloaded` */
   #writeMany(format: ManyFormat, written: (error?: Error | null) => void): void {
-    const { span } = this.#call;
+    const { span, front } = this.#call;
+    front.holdUnread(this.#call, bytesOf(this.#unsent));
     if (span !== null) {
       for (const { deliveries } of this.#unsent) {
         for (const delivery of deliveries) linkInsert(span, delivery);
