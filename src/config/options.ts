@@ -61,7 +61,7 @@ const frontEndOptions = <More extends Properties>(
       ),
       bodyLimit: Type.Integer({
         minimum: 1,
-        maximum: 1_073_741_824,
+        maximum: LIMITS.maxBodyLimit,
         default: 1_048_576,
         description: tooLarge,
       }),
@@ -161,7 +161,7 @@ const HttpOptions = Type.Object(
     }),
     bodyLimit: Type.Integer({
       minimum: 1,
-      maximum: 1_073_741_824,
+      maximum: LIMITS.maxBodyLimit,
       default: 1_048_576,
       description: 'largest body of a request, bytes; larger ones are answered with 413',
     }),
@@ -174,7 +174,7 @@ const HttpOptions = Type.Object(
     }),
     batchBytes: Type.Integer({
       minimum: 1,
-      maximum: 268_435_456,
+      maximum: LIMITS.maxBodyLimit,
       default: 16_777_216,
       description:
         'largest body of an insert of many or a settlement of many, bytes; larger ones are answered with 413. Also the largest response of a take of many',

@@ -24,6 +24,13 @@ export const LIMITS = {
   contentTypeLength: 255,
   /** The largest number of tries that can be given at insertion, and at which elements can become dead letters. */
   tries: 1_000_000,
+  /**
+   * The largest that a limit of bodies, or of a request with many elements, may be set to. On every engine, a call that
+   * stores, returns or moves so much fits into its time. Redis is sent no call of 64 MiB (`engine/calls.ts`).
+   * PostgreSQL needs 13 ms to store each MiB and returns twice the bytes within its 3 s; above 256 MiB they would be a
+   * longer text than V8 has, so that the element could be stored and never taken.
+   */
+  maxBodyLimit: 32 * 1024 * 1024,
   /** Elements of one take. */
   takeCount: 1000,
   /** Bytes of the bodies that one take returns: a thousand elements of a megabyte would be a gigabyte in one reply. */

@@ -3,6 +3,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, it } from 'node:test';
 import { ConfigError, loadConfig, showConfig } from '../../src/config/load.ts';
+import { LIMITS } from '../../src/model/limits.ts';
 import { configOf, folder, problemsOf } from '../support/loaded-config.ts';
 
 describe('The configuration', () => {
@@ -15,6 +16,14 @@ describe('The configuration', () => {
       N: namespace({ url: 'sqlite:N.db' }),
       events: namespace({ url: 'sqlite:events.db', variant: 'stream', groups: ['default'] }),
     });
+  });
+
+  it('allows bodies as large as each engine stores and returns in time', async () => {
+    const { http, stomp, amqp } = await configOf(
+      'http: { bodyLimit: 33554432, batchBytes: 33554432 }\nstomp: { bodyLimit: 33554432 }\namqp: { bodyLimit: 33554432 }',
+    );
+    for (const limit of [http.bodyLimit, http.batchBytes, stomp.bodyLimit, amqp.bodyLimit])
+      assert.equal(limit, LIMITS.maxBodyLimit);
   });
 
   it('is the same for an empty file, and for one in JSON', async () => {
@@ -109,6 +118,14 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
     ['text for a number', 'http: { port: "80" }', 'http.port', /whole number from 0 to 65535, not "80"/],
     ['a fraction for a whole number', 'http: { port: 1.5 }', 'http.port', /whole number/],
     ['a number out of range', 'http: { port: 65536 }', 'http.port', /from 0 to 65535, not 65536/],
+    ...['http.bodyLimit', 'http.batchBytes', 'stomp.bodyLimit', 'amqp.bodyLimit'].map(
+      (path): [string, string, string, RegExp] => [
+        `${path} above what each engine stores and returns in time`,
+        `${path.replace('.', ': { ')}: 33554433 }`,
+        path,
+        /from 1 to 33554432, not 33554433/,
+      ],
+    ),
     ['a word for a flag', 'http: { insecure: yes }', 'http.insecure', /true or false, not "yes"/],
     [
       'an anonymous user whom there is not',
