@@ -13,7 +13,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a count of a stream reads all of its elements each time',
     suite: 'sqlite shared counts',
-    edits: [inWorker('rows.ts', 'let after = shared?.readTo ?? ', 'let after = ')],
+    edits: [inWorker('rows.ts', 'const after = shared?.readTo ?? ', 'const after = ')],
   },
   {
     name: 'a take that has a full reply does not say that there is more',
@@ -30,6 +30,11 @@ export const SQLITE: readonly Mutant[] = [
         '    this.#checkFiles();',
       ),
     ],
+  },
+  {
+    name: 'a count of a stream reads all that became due since the one before',
+    suite: 'sqlite shared counts',
+    edits: [inWorker('rows.ts', 'left -= due.length / GROUPS_OF_READ;', 'left = READ_A_COUNT;')],
   },
   {
     name: 'all dead letters of leases that ended are moved in one step',

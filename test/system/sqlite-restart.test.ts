@@ -56,6 +56,24 @@ describe('a SQLite file over its life', () => {
     });
   }
 
+  it('counts the elements of a stream once each after a restart, in steps between which other calls run', async () => {
+    await withFolder(async (folder) => {
+      const stream = { ns: 'S', name: 'stream' };
+      const count = 50_000;
+      const first = await folder.started();
+      const batch = Array.from({ length: 1000 }, () => newElement({ body: '', groups: ['a', 'b'] }));
+      for (let i = 0; i < count; i += batch.length) await first.storage.insert(stream, batch);
+      await first.stop();
+      const second = await folder.started();
+      const answers: string[] = [];
+      const counting = second.storage.counts(stream).finally(() => answers.push('counts'));
+      const pinging = second.ping().finally(() => answers.push('ping'));
+      const [{ ready }] = await Promise.all([counting, pinging]);
+      assert.equal(ready, count);
+      assert.deepEqual(answers, ['ping', 'counts']);
+    });
+  });
+
   it('never gives an id, a token or a version twice', async () => {
     await withFolder(async (folder) => {
       const seen = new Set<string>();

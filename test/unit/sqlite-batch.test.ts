@@ -119,7 +119,7 @@ describe('a batch of calls in the SQLite engine', () => {
     const count: Call = ['counts', nameOf({ ns: 'N', name: 'dead' }), null];
     const copied = (): unknown => {
       const [result] = run([...takes, count]);
-      return (result?.results[2] as { readonly ready: number } | undefined)?.ready;
+      return (result?.results[2] as [{ readonly ready: number }, boolean] | undefined)?.[0].ready;
     };
     // The second take copies one, so that it does not starve.
     assert.deepEqual([copied(), copied(), copied(), copied()], [5, 10, 14, 16]);

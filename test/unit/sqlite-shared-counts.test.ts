@@ -12,6 +12,8 @@ import { seededRandom } from '../support/random.ts';
 const NAME = nameOf({ ns: 'N', name: 'stream' });
 const GROUPS = ['a', 'b', 'c'];
 const ELEMENTS = 1000;
+/** Elements of three groups that one count reads, or one sweep after it. */
+const STEP = 20_000;
 const CONTENT = { type: null, more: null, body: new Uint8Array(1) };
 
 describe('the counts of a stream in the SQLite engine', () => {
@@ -20,10 +22,16 @@ describe('the counts of a stream in the SQLite engine', () => {
   let elements: number[];
   /** Rows that statements returned one by one, as those do that read all elements. */
   let rowsRead = 0;
-  const { iterate } = StatementSync.prototype;
+  /** Statements that returned one row, as those do that read one element. */
+  let singlesRead = 0;
+  const { iterate, get } = StatementSync.prototype;
 
   beforeEach(() => {
-    rowsRead = 0;
+    [rowsRead, singlesRead] = [0, 0];
+    StatementSync.prototype.get = function (this: StatementSync, ...given: Parameters<typeof get>) {
+      singlesRead += 1;
+      return get.apply(this, given);
+    } as typeof get;
     StatementSync.prototype.iterate = function* (this: StatementSync, ...given: Parameters<typeof iterate>) {
       for (const row of iterate.apply(this, given)) {
         rowsRead += 1;
@@ -41,7 +49,7 @@ describe('the counts of a stream in the SQLite engine', () => {
   });
 
   afterEach(() => {
-    StatementSync.prototype.iterate = iterate;
+    Object.assign(StatementSync.prototype, { iterate, get });
     store.db.close();
   });
 
@@ -83,6 +91,45 @@ describe('the counts of a stream in the SQLite engine', () => {
     return counted;
   };
 
+  /** Elements of the numbers before those of the test, each for all of the groups. */
+  const addMany = (many: number, groups: readonly string[], dueAt: number): void => {
+    const numbers = `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ${many})`;
+    store.queues.save();
+    store.db.exec(`${numbers} INSERT INTO element SELECT i, ${queue.id}, 2, 1, NULL, NULL, 0, x'00' FROM n`);
+    for (const [i, group] of groups.entries()) {
+      const { id } = store.queues.subscription(queue, group);
+      store.db.exec(`${numbers} INSERT INTO delivery (seq, subscription, due_at, tries, crc, element)
+        SELECT i + ${(i + 1) * many}, ${id}, ${dueAt}, 0, 0, i FROM n`);
+      const state = dueAt <= 1 ? 'ready' : 'scheduled';
+      store.db.exec(`UPDATE subscription SET ${state} = ${state} + ${many} WHERE id = ${id}`);
+    }
+    store.queues.reload();
+    queue = store.queues.use(NAME, 1);
+  };
+  /** Counts, and lets sweeps read what that leaves. Returns the most that one of these steps read, in elements. */
+  const countInSteps = (): number => {
+    let [most, sweeps] = [0, 0];
+    const step = <T>(run: () => T): T => {
+      [rowsRead, singlesRead] = [0, 0];
+      const result = run();
+      most = Math.max(most, rowsRead + singlesRead);
+      return result;
+    };
+    step(count);
+    while (step(() => store.sweeper.sweep(store)).nextAt === store.now) {
+      sweeps += 1;
+      assert.ok(sweeps < 20, 'all are read in the end');
+    }
+    return most;
+  };
+
+  /** {@link countAll} once all were read. */
+  const countAllInSteps = (): QueueCounts => {
+    countAll();
+    countInSteps();
+    return count();
+  };
+
   it('are read from all elements once, and then from those that changed', () => {
     assert.equal(count().ready, ELEMENTS / 10);
     assert.equal(rowsRead, ELEMENTS);
@@ -96,17 +143,7 @@ describe('the counts of a stream in the SQLite engine', () => {
 
   it('are read a part at a time, so that a start with millions keeps nothing else waiting', () => {
     const many = 19_500;
-    const numbers = `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ${many})`;
-    store.queues.save();
-    store.db.exec(`${numbers} INSERT INTO element SELECT i, ${queue.id}, 2, 1, NULL, NULL, 0, x'00' FROM n`);
-    for (const [i, group] of ['a', 'b'].entries()) {
-      const { id } = store.queues.subscription(queue, group);
-      store.db.exec(`${numbers} INSERT INTO delivery (seq, subscription, due_at, tries, crc, element)
-        SELECT i + ${(i + 1) * many}, ${id}, 1, 0, 0, i FROM n`);
-      store.db.exec(`UPDATE subscription SET ready = ready + ${many} WHERE id = ${id}`);
-    }
-    store.queues.reload();
-    queue = store.queues.use(NAME, 1);
+    addMany(many, ['a', 'b'], 1);
     const first = count();
     assert.equal(rowsRead, 20_000);
     // Half of those that the test began with count once for each group.
@@ -117,6 +154,38 @@ describe('the counts of a stream in the SQLite engine', () => {
     assert.notEqual(store.sweeper.sweep(store).nextAt, store.now);
     assert.equal(count().ready, ELEMENTS / 10 + many);
     assert.equal(rowsRead, many + ELEMENTS);
+  });
+
+  it('read a step of elements when very many become due at one moment, and are exact a few sweeps later', () => {
+    const many = 45_000;
+    addMany(many, ['a', 'b'], 5);
+    countInSteps();
+    store.now = 5;
+    const most = countInSteps();
+    assert.ok(most <= 2 * STEP, `${most} were read in one step`);
+    assert.equal(count().ready, ELEMENTS / 2 + many);
+    assert.deepEqual(count(), countAllInSteps());
+  });
+
+  it('read a step of what changed, and are exact a few sweeps later', () => {
+    const many = 30_000;
+    addMany(many, ['a', 'b'], 1);
+    countInSteps();
+    for (let element = 1; element <= many; element += 1) finish(element, 'a');
+    const most = countInSteps();
+    assert.ok(most <= 1.1 * STEP, `${most} were read in one step`);
+    assert.equal(count().ready, ELEMENTS / 10 + many);
+    assert.deepEqual(count(), countAllInSteps());
+  });
+
+  it('read fewer elements in a step if these have many groups', () => {
+    const groups = Array.from({ length: 60 }, (_, i) => `g${i}`);
+    addMany(2000, groups, 1);
+    count();
+    // A twentieth of those that have three groups, as each has twenty times as many deliveries.
+    assert.equal(rowsRead, STEP / 20);
+    countInSteps();
+    assert.equal(count().ready, ELEMENTS / 10 + 2000);
   });
 
   it('are those of the tables, whatever changes in which order, and if the clock is set back', () => {

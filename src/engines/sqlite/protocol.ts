@@ -69,7 +69,8 @@ export interface Operations {
   ): Scanned;
   purge(queue: QueueName, states: readonly string[] | null): PurgeStep;
   drop(queue: QueueName): boolean;
-  counts(queue: QueueName, group: string | null): QueueCounts;
+  /** `isPart`: another call reads more of the elements that are counted once for each of their groups. */
+  counts(queue: QueueName, group: string | null): [counts: QueueCounts, isPart: boolean];
   usage(ns: string): Usage;
   sweep(): SweepResult;
   definitionGet(kind: string, key: string): StoredDefinition | null;

@@ -37,7 +37,10 @@ const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
   scan,
   purge: ({ rows, now }, name, states) => rows.purge(name, states, now),
   drop: ({ queues }, name) => queues.drop(queues.find(name)),
-  counts,
+  counts: (store, name, group) => {
+    const counted = counts(store, name, group);
+    return [counted, group === null && store.queues.find(name)?.shared?.isPart === true];
+  },
   usage: (store, ns) => {
     const elements = store.queues.in(ns).reduce((sum, queue) => sum + deliveriesIn(queue), 0);
     return { elements, bytes: store.bytesInUse() };

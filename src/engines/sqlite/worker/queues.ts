@@ -44,8 +44,10 @@ export interface SharedCounts {
   readonly readTo: number;
   /** Until this moment nothing that is counted becomes due. */
   readonly holdsUntil: number;
-  /** Elements that changed since, and are not counted. */
+  /** Elements that changed, and are not counted since. */
   readonly changed: Set<number>;
+  /** The last count could not read all that had changed, or all elements: sweeps read the rest. */
+  readonly isPart: boolean;
 }
 
 /** Deliveries, or elements, by state. */

@@ -100,8 +100,13 @@ const RESERVED = 'FROM delivery d WHERE d.subscription = ? AND d.lease_until IS 
 const EXPIRING =
   'FROM delivery d WHERE d.expires_at IS NOT NULL AND d.lease_until IS NULL AND EXISTS (SELECT 1 FROM subscription s WHERE s.id = d.subscription)';
 
-/** Elements of several groups that one count reads, at most: 70 ms. After a start there may be millions. */
+/**
+ * Elements of several groups that one count reads, at most: 70 ms. After a start there may be millions, and as many may
+ * become due at one moment.
+ */
 const READ_A_COUNT = 20_000;
+/** Of so many groups, or fewer: one of more groups counts as several. */
+const GROUPS_OF_READ = 3;
 
 const STATES = `SELECT sum(d.lease_until IS NULL AND d.due_at <= :now) AS ready,
        sum(d.lease_until IS NULL AND d.due_at > :now) AS scheduled, sum(d.lease_until IS NOT NULL) AS reserved`;
@@ -170,7 +175,7 @@ const SQL = {
   endedLeases: `SELECT ${OWN} ${RESERVED} AND d.lease_until <= ? ORDER BY d.lease_until, d.seq LIMIT ${BOUND}`,
   firstLeaseEnd: `SELECT d.lease_until AS at ${RESERVED} ORDER BY d.lease_until LIMIT 1`,
   sharedStates: `${STATES}, e.seq FROM element e INDEXED BY element_shared CROSS JOIN delivery d ON d.element = e.seq
-       WHERE e.queue = :queue AND e.groups > 1 AND e.seq > :after GROUP BY e.seq ORDER BY e.seq LIMIT ${READ_A_COUNT}`,
+       WHERE e.queue = :queue AND e.groups > 1 AND e.seq > :after GROUP BY e.seq ORDER BY e.seq`,
   statesOf: `${STATES} FROM element e CROSS JOIN delivery d ON d.element = e.seq
        WHERE e.seq = :element AND e.groups > 1 GROUP BY e.seq`,
   becameDue: `SELECT d.element ${WAITING} AND d.due_at > ? AND d.due_at <= ? LIMIT ${BOUND}`,
@@ -232,7 +237,7 @@ const MAX_INLINE_BYTES = 1024;
 /** Deliveries that one step of a purge removes, about: 10 ms. */
 const PURGED_A_STEP = 2000;
 
-/** Elements of several groups that change between two counts of their queue, before all are counted again. */
+/** Elements of several groups that change between two counts of their queue, before all are read again. */
 const MAX_CHANGED = 250_000;
 
 /** How many leases one call ends. More wait for the next call, which follows at once. */
@@ -597,49 +602,69 @@ export class Rows {
   countShared(queue: WorkerQueue, now: number): StateCounts {
     this.#noteDue(queue, now);
     const beyond: StateCounts = queue.shared?.beyond ?? { ready: 0, scheduled: 0, reserved: 0 };
-    for (const element of queue.shared?.changed ?? []) addBeyond(beyond, this.#statesOf(element, now), 1);
-    const readTo = this.#readShared(queue, now, beyond);
+    const changed = queue.shared?.changed ?? new Set();
+    let left = READ_A_COUNT;
+    for (const element of changed) {
+      if (left <= 0) break;
+      changed.delete(element);
+      left -= addBeyond(beyond, this.#statesOf(element, now), 1);
+    }
+    const readTo = this.#readShared(queue, now, beyond, left);
     let holdsUntil = Number.POSITIVE_INFINITY;
     for (const { scheduledFrom } of queue.subscriptions.values()) {
       holdsUntil = Math.min(holdsUntil, scheduledFrom);
     }
-    queue.shared = { beyond, readTo, countedAt: now, holdsUntil, changed: new Set() };
+    const isPart = changed.size > 0 || readTo < Number.POSITIVE_INFINITY;
+    queue.shared = { beyond, readTo, countedAt: now, holdsUntil, changed, isPart };
     return beyond;
   }
 
-  /** Reads elements that were not read yet, as many as one count may. Returns up to which they are read. */
-  #readShared({ id, shared }: WorkerQueue, now: number, beyond: StateCounts): number {
-    let after = shared?.readTo ?? Number.MIN_SAFE_INTEGER;
-    if (after === Number.POSITIVE_INFINITY) return after;
-    let read = 0;
+  /** Reads elements that were not read yet, as many as are left of a count. Returns up to which they are read. */
+  #readShared({ id, shared }: WorkerQueue, now: number, beyond: StateCounts, most: number): number {
+    const after = shared?.readTo ?? Number.MIN_SAFE_INTEGER;
+    let left = most;
+    if (after === Number.POSITIVE_INFINITY || left <= 0) return after;
     for (const row of this.#sql.sharedStates.iterate({ now, queue: id, after })) {
-      addBeyond(beyond, row as unknown as StateCounts, 1);
-      after = Number(row.seq);
-      read += 1;
+      left -= addBeyond(beyond, row as unknown as StateCounts, 1);
+      if (left <= 0) return Number(row.seq);
     }
-    return read < READ_A_COUNT ? Number.POSITIVE_INFINITY : after;
+    return Number.POSITIVE_INFINITY;
   }
 
-  /** Deliveries that became due since the last count change the states of their elements. */
+  /**
+   * Deliveries that became due since the last count change the states of their elements. If they are more than one
+   * count may read, or the clock was set back, all elements are read again, a part at a time.
+   */
   #noteDue(queue: WorkerQueue, now: number): void {
     const { shared } = queue;
     if (shared === null || (now >= shared.countedAt && now < shared.holdsUntil)) return;
-    if (now < shared.countedAt) queue.shared = null;
+    let left = now < shared.countedAt ? 0 : READ_A_COUNT;
     for (const subscription of queue.subscriptions.values()) {
-      if (queue.shared === null) return;
-      const due = this.#sql.becameDue.all(subscription.id, shared.countedAt, now, MAX_CHANGED);
-      for (const { element } of due) this.#sharedChanges(subscription, element as number | null);
+      if (left <= 0) break;
+      const most = Math.ceil(left * GROUPS_OF_READ);
+      const due = this.#sql.becameDue.all(subscription.id, shared.countedAt, now, most);
+      left -= due.length / GROUPS_OF_READ;
+      for (const { element } of due) {
+        if (left <= 0) break;
+        left -= this.#sharedChanges(subscription, element as number | null);
+      }
     }
+    if (left <= 0) queue.shared = null;
   }
 
-  /** A delivery of an element is about to change, be made or go. Null: that of a plain queue. */
-  #sharedChanges({ queue }: Subscription, element: number | null): void {
+  /**
+   * A delivery of an element is about to change, be made or go. Null: that of a plain queue. Returns what of
+   * {@link READ_A_COUNT} it read.
+   */
+  #sharedChanges({ queue }: Subscription, element: number | null): number {
     const { shared } = queue;
-    if (shared === null || element === null || element > shared.readTo || shared.changed.has(element)) return;
-    addBeyond(shared.beyond, this.#statesOf(element, shared.countedAt), -1);
+    if (shared === null || element === null || element > shared.readTo || shared.changed.has(element))
+      return 0;
+    const read = addBeyond(shared.beyond, this.#statesOf(element, shared.countedAt), -1);
     shared.changed.add(element);
     // Reading so many one by one costs as much as reading all.
     if (shared.changed.size >= MAX_CHANGED) queue.shared = null;
+    return read;
   }
 
   #statesOf(element: number, now: number): StateCounts | undefined {
@@ -738,11 +763,15 @@ function runFrom(rows: readonly { readonly seq: number }[], from: number): { fir
   return { first, last: first + length - 1 };
 }
 
-/** Adds, or takes away, what the deliveries of an element are beyond the element itself. */
-function addBeyond(beyond: StateCounts, states: StateCounts | undefined, sign: 1 | -1): void {
-  if (states === undefined) return;
+/**
+ * Adds, or takes away, what the deliveries of an element are beyond the element itself. Returns what of
+ * {@link READ_A_COUNT} it took to read them.
+ */
+function addBeyond(beyond: StateCounts, states: StateCounts | undefined, sign: 1 | -1): number {
+  if (states === undefined) return 1;
   for (const state of DELIVERY_STATES) beyond[state] += sign * states[state];
   beyond[states.ready > 0 ? 'ready' : states.scheduled > 0 ? 'scheduled' : 'reserved'] -= sign;
+  return Math.max(1, (states.ready + states.scheduled + states.reserved) / GROUPS_OF_READ);
 }
 
 /** The number of a delivery's element. */

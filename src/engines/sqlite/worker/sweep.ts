@@ -6,7 +6,7 @@ import { prepareAll, type Statements } from './schema.ts';
 import { endLeases, expire } from './settle.ts';
 import type { Store } from './store.ts';
 
-/** Elements that expired or passed their retention, and dedup keys past their window, that one call removes. */
+/** Deliveries past their expiry or retention, and dedup keys past their window, that one call removes, about. */
 const ROWS_A_CALL = 1000;
 
 /** A queue that is empty, not paused and unused for so long is forgotten. Its use is known to the hour. */
@@ -60,15 +60,14 @@ export class Sweeper {
       const subscription = queues.subscriptionById(row.subscription);
       if (subscription !== null && rows.bySeq(row.seq) !== null) expire(store, subscription, row);
     }
-    const old = this.#overdue(now, ROWS_A_CALL);
-    for (const element of old) this.#dropWaiting(store, element);
+    const areOldLeft = this.#dropOld(store);
     const areKeysLeft = records.forgetKeys(now, ROWS_A_CALL);
     this.#forgetUnused(store);
     const arePagesLeft = this.#returnPages(store);
     const isMore =
       isStepOver ||
       expired.length === ROWS_A_CALL ||
-      old.length === ROWS_A_CALL ||
+      areOldLeft ||
       areKeysLeft ||
       arePagesLeft ||
       this.#continueCounts(store);
@@ -80,7 +79,7 @@ export class Sweeper {
   /** Reads the next part of the elements of a stream whose count has begun. Returns whether there was one. */
   #continueCounts({ rows, queues, now }: Store): boolean {
     for (const queue of queues.all()) {
-      if (queue.shared === null || queue.shared.readTo === Number.POSITIVE_INFINITY) continue;
+      if (queue.shared?.isPart !== true) continue;
       for (const subscription of queue.subscriptions.values()) rows.count(subscription, now);
       rows.countShared(queue, now);
       return true;
@@ -88,12 +87,18 @@ export class Sweeper {
     return false;
   }
 
-  /** Reserved deliveries of the element stay until they are settled, and the element with them. */
-  #dropWaiting({ rows, queues }: Store, element: number): void {
+  /**
+   * Reserved deliveries of the element stay until they are settled, and the element with them. Returns how many went.
+   */
+  #dropWaiting({ rows, queues }: Store, element: number): number {
+    let dropped = 0;
     for (const row of rows.ofElement(element)) {
       const subscription = queues.subscriptionById(row.subscription);
-      if (row.leaseUntil === null && subscription !== null) rows.remove(subscription, [row]);
+      if (row.leaseUntil !== null || subscription === null) continue;
+      rows.remove(subscription, [row]);
+      dropped += 1;
     }
+    return dropped;
   }
 
   /** A waiting element of that age is there now. */
@@ -106,22 +111,25 @@ export class Sweeper {
     this.added(queue, Number.MIN_SAFE_INTEGER);
   }
 
-  /** Waiting elements past their retention, at most `limit`. Called again after they went, it finds the next. */
-  #overdue(now: number, limit: number): number[] {
-    const found: number[] = [];
+  /** Drops what waits past its retention. Returns whether there may be more. */
+  #dropOld(store: Store): boolean {
+    const { now } = store;
+    let left = ROWS_A_CALL;
     for (const queue of this.#queues.all()) {
       const { id, oldestAt, policy } = queue;
       if (policy.retentionMs === null || oldestAt > now - policy.retentionMs) continue;
       const last = now - policy.retentionMs;
-      for (const { seq } of this.#sql.overdue.all(id, last, limit - found.length)) found.push(Number(seq));
-      if (found.length >= limit) break;
+      for (const { seq } of this.#sql.overdue.all(id, last, left)) {
+        left -= this.#dropWaiting(store, Number(seq));
+        if (left <= 0) return true;
+      }
       // The first element that was inserted after that moment becomes the oldest.
       queue.oldestAt = Number(this.#sql.insertedAfter.get(id, last)?.at ?? Number.POSITIVE_INFINITY);
     }
-    return found;
+    return false;
   }
 
-  /** When the next element is past its retention, to be called after `overdue`; null if none ever is. */
+  /** When the next element is past its retention, to be called after `#dropOld`; null if none ever is. */
   #nextAt(): number | null {
     let next = Number.POSITIVE_INFINITY;
     for (const { oldestAt, policy } of this.#queues.all()) {
