@@ -107,12 +107,9 @@ export class ApiTokens implements Service {
     rejection: () =>
       new QuaysideError('overloaded', 'Too many tokens of this user are being created; retry later.'),
   });
-  #onEnded: () => void = () => {};
-  /**
-   * Whether it is called at the end of this turn: for all tokens of a user who was removed, sessions are looked at
-   * once.
-   */
-  #isEndNoted = false;
+  #onEnded: (users: ReadonlySet<User>) => void = () => {};
+  /** Revoked in this turn, and reported at its end: for all of them, sessions are looked at once. */
+  #revoked = new Set<User>();
   /** The reading of all tokens that has begun, and the one that begins after it. */
   #reading: Promise<void> | null = null;
   #nextReading: Promise<void> | null = null;
@@ -159,8 +156,12 @@ export class ApiTokens implements Service {
     await this.#caches.idle();
   }
 
-  /** Calls `run` when a token was revoked or has expired: sessions that logged in with one are to be looked at. */
-  onEnded(run: () => void): void {
+  /**
+   * Calls `run` with the users of tokens that were revoked or have expired: what lasts of their logins is to end. Not
+   * of tokens with which nobody logged in here: any user may create and revoke them in a loop, and what lasts of all
+   * others is looked at each time.
+   */
+  onEnded(run: (users: ReadonlySet<User>) => void): void {
     this.#onEnded = run;
   }
 
@@ -338,14 +339,23 @@ export class ApiTokens implements Service {
     token.isRevoked = true;
     this.#byId.delete(id);
     this.#byDigest.delete(token.stored.digest);
-    if (this.#isEndNoted) return;
-    this.#isEndNoted = true;
-    queueMicrotask(() => this.#reportEnd());
+    if (token.lastUsedAt === null) return;
+    this.#revoked.add(token.user);
+    // Before the turn in which a client that knows of the end can send anything.
+    if (this.#revoked.size === 1) setImmediate(() => this.#reportRevoked());
   }
 
-  #reportEnd(): void {
-    this.#isEndNoted = false;
-    this.#onEnded();
+  #reportRevoked(): void {
+    const users = this.#revoked;
+    this.#revoked = new Set();
+    this.#onEnded(users);
+  }
+
+  #reportExpired(): void {
+    const users = new Set<User>();
+    for (const { isExpired, lastUsedAt, user } of this.#byId.values())
+      if (isExpired && lastUsedAt !== null) users.add(user);
+    if (users.size > 0) this.#onEnded(users);
   }
 
   /** Sets the timer for the next token that expires. */
@@ -365,7 +375,7 @@ export class ApiTokens implements Service {
     this.#expiryTimer = clock.after(Math.min(at - now, MAX_EXPIRY_WAIT_MS), () => {
       // In this order: what expires while sessions are looked at has a timer of its own.
       this.#watchExpiry();
-      if (at <= clock.now()) this.#onEnded();
+      if (at <= clock.now()) this.#reportExpired();
     });
   }
 

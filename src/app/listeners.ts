@@ -4,7 +4,7 @@ import { readFile, stat } from 'node:fs/promises';
 import { type AddressInfo, connect } from 'node:net';
 import { createSecureContext } from 'node:tls';
 import { NETWORK_HINT, NetworkError, Networks } from '../access/networks.ts';
-import type { Authenticator, RenewUser } from '../access/user.ts';
+import type { Authenticator, RenewUser, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { ErrorAt } from '../config/load.ts';
 import type { Config } from '../config/options.ts';
@@ -126,8 +126,11 @@ interface FrontEndServer extends Service {
   readonly address: AddressInfo;
   /** Uses another certificate for connections from now on. */
   reloadTls(tls: TlsMaterial): void;
-  /** Users were reloaded: what lasts ends if its user is gone, or may not do it any more. */
-  renewUsers(renew: RenewUser): void;
+  /**
+   * Users were reloaded, or API tokens have ended: what lasts ends if its user is gone, or may not do it any more.
+   * @param of only what lasts of these users; null: of all
+   */
+  renewUsers(renew: RenewUser, of: ReadonlySet<User> | null): void;
 }
 
 /** A front end at the address that the configuration gives it. An address that cannot be had is a ConfigError. */

@@ -203,7 +203,7 @@ export class Server implements Service {
     const before = authenticator.accounts;
     const changes = accountChanges(before, accounts);
     authenticator.replaceAccounts(accounts);
-    this.#renewUsers(this.#running);
+    this.#renewUsers(this.#running, null);
     await exchanges.stopUnowned();
     // Nodes that have not read the users again accept what ended here until they know.
     const passwords = [...changes.removed, ...changes.changed].flatMap((name) => before.get(name) ?? []);
@@ -227,11 +227,12 @@ export class Server implements Service {
   /**
    * Ends what lasts of users who are gone: sessions, calls that wait, and streams of events. The others get their
    * rights of now.
+   * @param of only what lasts of these; null: of all
    */
-  #renewUsers({ authenticator, http, sessions, events }: Running): void {
+  #renewUsers({ authenticator, http, sessions, events }: Running, of: ReadonlySet<User> | null): void {
     const renew = (user: User): User | null => authenticator.renew(user);
-    for (const { server } of [http, ...sessions]) server.renewUsers(renew);
-    events.renewUsers(renew);
+    for (const { server } of [http, ...sessions]) server.renewUsers(renew, of);
+    events.renewUsers(renew, of);
   }
 
   async #start(): Promise<void> {
@@ -346,7 +347,7 @@ export class Server implements Service {
     const running = { broker, exchanges, authenticator, tokens, consoleSessions, events, http, sessions };
     // Before they listen: one front end serves while another fails to start, and the stop must drain what it serves.
     this.#running = running;
-    tokens.onEnded(() => this.#renewUsers(running));
+    tokens.onEnded((users) => this.#renewUsers(running, users));
     await this.#startParts(http, ...sessions);
     if (users.created !== null) await saveUsers(config, [users.created.definition], errorAt);
     this.#newAdministrator = users.created;

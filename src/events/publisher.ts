@@ -142,9 +142,14 @@ export class EventPublisher implements Service, QueueFollower {
     this.#collection = null;
   }
 
-  /** Users were reloaded: subscriptions of users whose login or rights changed end; their clients may reconnect. */
-  renewUsers(renew: RenewUser): void {
+  /**
+   * Users were reloaded, or API tokens have ended: subscriptions of users whose login or rights changed end; their
+   * clients may reconnect.
+   * @param of only the subscriptions of these users; null: of all
+   */
+  renewUsers(renew: RenewUser, of: ReadonlySet<User> | null = null): void {
     for (const subscriber of [...this.#subscribers]) {
+      if (of?.has(subscriber.user) === false) continue;
       const user = renew(subscriber.user);
       if (user === null) this.#end(subscriber, 'login-lost');
       else if (this.#viewKey(user, subscriber.filter) !== subscriber.viewKey) {

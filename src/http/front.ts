@@ -70,6 +70,7 @@ const MAX_WAITING_READS = 100;
 
 /** A call that waits for elements. */
 interface WaitingCall extends LiveItem {
+  readonly user: User;
   /** Users were reloaded, or an API token has ended. */
   renewUser(renew: RenewUser): void;
 }

@@ -2,7 +2,7 @@ import type { Server, ServerOptions, ServerResponse } from 'node:http';
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
-import type { RenewUser } from '../access/user.ts';
+import type { RenewUser, User } from '../access/user.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { ExcessConnections } from '../util/excess-connections.ts';
@@ -91,9 +91,14 @@ export class HttpServer implements Service {
     if ('setSecureContext' in this.#server) this.#server.setSecureContext({ ...tls, ...TLS_VERSION });
   }
 
-  /** Users were reloaded: calls that wait end if their user is gone or may no longer read there. */
-  renewUsers(renew: RenewUser): void {
-    for (const call of this.#front.waitingCalls.items()) call.renewUser(renew);
+  /**
+   * Users were reloaded, or API tokens have ended: calls that wait end if their user is gone or may no longer read
+   * there.
+   * @param of only the calls of these users; null: of all
+   */
+  renewUsers(renew: RenewUser, of: ReadonlySet<User> | null = null): void {
+    for (const call of this.#front.waitingCalls.items())
+      if (of === null || of.has(call.user)) call.renewUser(renew);
   }
 
   #listenTo(server: Server<typeof HttpRequest, typeof HttpResponse>): void {

@@ -243,9 +243,10 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     else if (this.#isClosing) this.#planCut();
   }
 
-  /** Users were reloaded: the session continues with its user's rights of now, or ends. */
-  renewUser(renew: RenewUser): void {
+  /** The session continues with its user's rights of now, or ends. @param of not if its user is none of these */
+  renewUser(renew: RenewUser, of: ReadonlySet<User> | null): void {
     if (this.#state !== 'open' || this.#user === null) return;
+    if (of?.has(this.#user) === false) return;
     const user = renew(this.#user);
     if (user === null) {
       this.fail(loginLost());

@@ -7,7 +7,7 @@ import {
 } from 'node:tls';
 import { connectionLimit } from '../access/connection-limit.ts';
 import { Networks } from '../access/networks.ts';
-import type { Authenticator, RenewUser } from '../access/user.ts';
+import type { Authenticator, RenewUser, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { SessionInfo } from '../broker/consumer.ts';
 import { QuaysideError, shuttingDown } from '../model/errors.ts';
@@ -193,9 +193,13 @@ export class SessionServer implements Service {
     return [...this.#sessions].flatMap((session) => session.describe() ?? []);
   }
 
-  /** Users were reloaded: sessions end if their user is gone or may no longer read what they read. */
-  renewUsers(renew: RenewUser): void {
-    for (const session of this.#sessions) session.renewUser(renew);
+  /**
+   * Users were reloaded, or API tokens have ended: sessions end if their user is gone or may no longer read what they
+   * read.
+   * @param of only the sessions of these users; null: of all
+   */
+  renewUsers(renew: RenewUser, of: ReadonlySet<User> | null = null): void {
+    for (const session of this.#sessions) session.renewUser(renew, of);
   }
 
   /** @throws QuaysideError if no further client is taken now */

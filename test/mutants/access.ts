@@ -175,15 +175,15 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'nobody looks at sessions when a token expires',
     suite: 'API tokens that expire',
-    edits: edit('api-tokens.ts', '      if (at <= clock.now()) this.#onEnded();\n    });', '    });'),
+    edits: edit('api-tokens.ts', '      if (at <= clock.now()) this.#reportExpired();\n    });', '    });'),
   },
   {
     name: 'only the first of several tokens that expire ends its sessions',
     suite: 'API tokens that expire',
     edits: edit(
       'api-tokens.ts',
-      '      this.#watchExpiry();\n      if (at <= clock.now()) this.#onEnded();',
-      '      if (at <= clock.now()) this.#onEnded();',
+      '      this.#watchExpiry();\n      if (at <= clock.now()) this.#reportExpired();',
+      '      if (at <= clock.now()) this.#reportExpired();',
     ),
   },
   {
@@ -191,8 +191,8 @@ export const ACCESS: readonly Mutant[] = [
     suite: 'API tokens that expire',
     edits: edit(
       'api-tokens.ts',
-      '      this.#watchExpiry();\n      if (at <= clock.now()) this.#onEnded();',
-      '      if (at <= clock.now()) this.#onEnded();\n      this.#watchExpiry();',
+      '      this.#watchExpiry();\n      if (at <= clock.now()) this.#reportExpired();',
+      '      if (at <= clock.now()) this.#reportExpired();\n      this.#watchExpiry();',
     ),
   },
   {
@@ -203,6 +203,22 @@ export const ACCESS: readonly Mutant[] = [
       ' && endsAt < this.#nextExpiry) this.#watchExpiry();',
       ') this.#watchExpiry();',
     ),
+  },
+  {
+    name: 'the end of a token that nobody used looks at everything that lasts',
+    suite: 'API tokens that expire',
+    edits: edit('api-tokens.ts', '    if (token.lastUsedAt === null) return;\n', ''),
+  },
+  {
+    name: 'the end of a token looks at the sessions and calls of all users',
+    suite: 'API tokens in the server',
+    edits: [
+      {
+        file: 'src/app/server.ts',
+        search: 'tokens.onEnded((users) => this.#renewUsers(running, users));',
+        replace: 'tokens.onEnded(() => this.#renewUsers(running, null));',
+      },
+    ],
   },
   {
     name: 'sessions that ended come back when there are more than are remembered one by one',

@@ -1,14 +1,78 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
 import { AmqpClient } from '../amqp/client.ts';
 import { StompClient } from '../stomp/client.ts';
+import { EventClient } from '../support/event-client.ts';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
+import { ServerInProcess } from '../support/server-in-process.ts';
+import { until } from '../support/until.ts';
 import { Folder, type Program } from './program.ts';
 
 interface Created {
   readonly id: string;
   readonly token: string;
 }
+
+describe('The end of an API token', () => {
+  it('looks at what lasts of its logins, and at nothing of others', async (test) => {
+    const server = await ServerInProcess.start({
+      config: {
+        http: { users: { ann: 'pw' } },
+        stomp: { port: 0 },
+        namespaces: { N: { url: 'sqlite::memory:' } },
+      },
+    });
+    test.after(() => server.dispose());
+    const clientOf = (credentials: string): QueueClient => {
+      const client = new QueueClient({ url: server.url, credentials });
+      test.after(() => client.close());
+      return client;
+    };
+    const ann = clientOf('ann:pw');
+    const withToken = async (name: string): Promise<{ id: string; client: QueueClient }> => {
+      const answer = await ann.request('POST', '/tokens', { body: JSON.stringify({ name }) });
+      const { id, token } = jsonOf<Created>(answer);
+      return { id, client: clientOf(`token:${token}`) };
+    };
+    const revoke = async ({ id }: { id: string }): Promise<void> => {
+      assert.equal((await ann.request('DELETE', `/tokens/${id}`)).status, 204);
+    };
+    const waits = (count: number): Promise<void> =>
+      until(async () => {
+        const { total } = jsonOf<{ total: number }>(await ann.request('GET', '/consumers'));
+        return total === count;
+      });
+    const stomp = await StompClient.login(Number(new URL(server.otherUrls.stomp ?? '').port), '1.2', {
+      login: 'ann',
+      passcode: 'pw',
+    });
+    test.after(() => stomp.socket.destroy());
+    const stream = new EventClient({ url: server.url, credentials: 'ann:pw' });
+    test.after(() => stream.close());
+    await until(() => stream.isComplete);
+    const gets = [ann.get('N', 'a'), ann.get('N', 'b')];
+    const [waiting, other] = [await withToken('waiting'), await withToken('other')];
+    const [used, unused] = [await withToken('used'), await withToken('unused')];
+    assert.equal((await used.client.namespaces()).status, 200);
+    const ended = waiting.client.get('N', 'c');
+    const lasting = other.client.get('N', 'd');
+    await waits(4);
+
+    const { mock } = test.mock.method(PasswordAuthenticator.prototype, 'renew');
+    await revoke(unused);
+    await revoke(used);
+    assert.equal(mock.callCount(), 0);
+    await revoke(waiting);
+    assert.equal((await ended).status, 401);
+    assert.equal(mock.callCount(), 1);
+
+    mock.restore();
+    assert.equal(stream.isClosed, false);
+    for (const queue of ['a', 'b', 'd']) await ann.insert('N', queue, 'x');
+    for (const get of [...gets, lasting]) assert.equal((await get).status, 200);
+  });
+});
 
 describe('API tokens in the server', () => {
   let folder: Folder;

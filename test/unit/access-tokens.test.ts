@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
 import { ApiTokens } from '../../src/access/api-tokens.ts';
 import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
+import type { User } from '../../src/access/user.ts';
 import type { Definitions, JsonValue } from '../../src/engine/definitions.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { openMemory } from '../engines/sqlite.ts';
@@ -81,8 +83,12 @@ describe('API tokens', () => {
     await next.stop();
   });
 
-  const expiringIn = (ms: number): Promise<unknown> =>
-    tokens.create(OWNER, { name: 'x', rights: null, expiresAt: clock.now() + ms });
+  /** A token with which somebody has logged in. */
+  const expiringIn = async (ms: number): Promise<User | null> => {
+    const token = { name: 'x', rights: null, expiresAt: clock.now() + ms };
+    const { secret } = await tokens.create(OWNER, token);
+    return tokens.login(secret, null);
+  };
 
   it('that expire are each reported for their sessions, also one whose timer is late while another token is created', async () => {
     let reports = 0;
@@ -152,8 +158,26 @@ describe('API tokens', () => {
     const left: number[] = [];
     tokens.onEnded(() => left.push(tokens.list(OWNER).length));
     await tokens.revokeOf([OWNER.name]);
+    await turn();
     assert.equal(left.at(-1), 0);
     assert.ok(left.length < 10, `${left.length} reports`);
+  });
+
+  it('are reported with their users, and not if nobody has logged in with them', async () => {
+    const reported: User[] = [];
+    tokens.onEnded((users) => reported.push(...users));
+    const unused = { name: 'x', rights: null, expiresAt: null };
+    const revoked = await tokens.create(OWNER, unused);
+    await tokens.create(OWNER, { ...unused, expiresAt: clock.now() + 1000 });
+    const [lasting, expired] = [await expiringIn(5000), await expiringIn(1000)];
+    await tokens.revoke(revoked.record.id, OWNER);
+    await turn();
+    assert.equal(reported.length, 0);
+    clock.advance(1000);
+    assert.deepEqual(reported, [expired]);
+    await tokens.revokeOf([OWNER.name]);
+    await turn();
+    assert.ok(lasting !== null && reported.includes(lasting));
   });
 
   it('of a user who was removed are revoked some at a time, so that other calls of the engine have their turns', async () => {

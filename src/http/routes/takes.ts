@@ -449,8 +449,12 @@ class Take implements Sink {
     this.#call.fail(reason.with({ extra: { ...extra, tid } }));
   }
 
+  get user(): User {
+    return this.#call.user;
+  }
+
   renewUser(renew: RenewUser): void {
-    const { user } = this.#call;
+    const { user } = this;
     const renewed = renew(user);
     const error = renewed === null ? loginLost() : this.#refusalTo(renewed);
     this.#call.login = renewed ?? user;
