@@ -282,8 +282,10 @@ export class Server implements Service {
       if (config[name].webSocket) upgrades.set(`/${name}`, await loadWebSocket(name, server, own));
     }
     const backups = new Backups({ config, engines, clock, version });
-    const disks = engines.all().flatMap(({ engine: { disk, url }, namespaces }) => {
-      return disk === undefined ? [] : [{ engine: maskUrl(url), namespaces, usage: disk }];
+    const byEngine = broker.namespacesByEngine();
+    const disks = engines.all().flatMap(({ engine: { disk, url } }) => {
+      const engine = maskUrl(url);
+      return disk === undefined ? [] : [{ engine, neededBy: byEngine.get(engine) ?? [], usage: disk }];
     });
     const events = this.#makeEvents({ broker, exchanges, operations, watch, disks });
     await this.#startParts(events);

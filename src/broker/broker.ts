@@ -142,7 +142,7 @@ export class Broker implements Service {
     return [...this.#namespaces.values()];
   }
 
-  /** The names of the namespaces that each engine serves, by its masked URL. */
+  /** The names of the namespaces that need each engine, by its masked URL. */
   namespacesByEngine(): Map<string, string[]> {
     const byEngine = new Map<string, string[]>();
     for (const { name, engineUrls } of this.namespaces()) {

@@ -137,7 +137,7 @@ function spanFamily(counts: Readonly<SpanCounts>): Family {
 function loginFamily(counts: Readonly<Record<string, number>>): Family {
   return counter(
     'quayside_logins_total',
-    'Logins by password, client certificate or SASL ANONYMOUS, by outcome; limited: rejected without a check.',
+    'Logins by password, client certificate or SASL ANONYMOUS, and by tokens if they failed, by outcome; limited: rejected without a check.',
     byOutcome(counts),
   );
 }
@@ -165,6 +165,8 @@ interface MetricSample {
    * Whether it takes the right `read` in these, as for queues, whose names and sizes a writer does not see elsewhere.
    */
   readonly needsRead?: true;
+  /** The namespaces that need the engine that it is about: shown only to viewers who may see one of them. */
+  readonly neededBy?: readonly string[];
 }
 
 /** Who reads the metrics: a user, or everybody if they are open. */
@@ -184,8 +186,10 @@ async function exposition(families: readonly Family[], viewer: Viewer): Promise<
   const texts: string[] = [];
   for (const { samples, ...family } of families) {
     if (texts.length > 0) await turn();
-    const values = samples.filter(({ namespaces = [], needsRead }) =>
-      namespaces.every((name) => (needsRead ? viewer.may('read', name) : viewer.maySee(name))),
+    const values = samples.filter(
+      ({ namespaces = [], needsRead, neededBy }) =>
+        namespaces.every((name) => (needsRead ? viewer.may('read', name) : viewer.maySee(name))) &&
+        neededBy?.some((name) => viewer.maySee(name)) !== false,
     );
     const metric = { get: async () => ({ ...family, values }) };
     texts.push(await registry.getMetricsAsString(metric as Pick<Gauge, 'get'> as Gauge));
@@ -639,8 +643,8 @@ function storageTimes(namespaces: readonly Namespace[]): Map<string, Histogram> 
 interface DiskSource {
   /** Its masked URL. */
   readonly engine: string;
-  /** The namespaces that it serves. */
-  readonly namespaces: readonly string[];
+  /** The namespaces that need it: whoever may see one of them may see it, here as in `/engines`. */
+  readonly neededBy: readonly string[];
   readonly usage: () => Promise<DiskUsage>;
 }
 
@@ -649,11 +653,11 @@ async function diskFamilies(sources: readonly DiskSource[]): Promise<Family[]> {
   const used: MetricSample[] = [];
   const free: MetricSample[] = [];
   await Promise.all(
-    sources.map(async ({ engine, namespaces, usage }) => {
+    sources.map(async ({ engine, neededBy, usage }) => {
       const found = await usage().catch(() => null);
       if (found === null) return;
-      used.push({ labels: { engine }, value: found.fileBytes, namespaces });
-      free.push({ labels: { engine }, value: found.freeBytes, namespaces });
+      used.push({ labels: { engine }, value: found.fileBytes, neededBy });
+      free.push({ labels: { engine }, value: found.freeBytes, neededBy });
     }),
   );
   return [

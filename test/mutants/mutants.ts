@@ -165,7 +165,7 @@ export const SUITES = {
   'agreement of nodes': { files: ['test/broker/agreement.test.ts'], pattern: null },
   tracing: { files: ['test/system/tracing.test.ts'], pattern: null },
   'span exporter': { files: ['test/unit/span-exporter.test.ts'], pattern: null },
-  metrics: { files: ['test/unit/metrics.test.ts'], pattern: 'from 0|oldest ready' },
+  metrics: { files: ['test/unit/metrics.test.ts'], pattern: 'from 0|oldest ready|show an engine' },
   'wait queue': { files: ['test/broker/wait-queue.test.ts'], pattern: null },
   'insert turns': { files: ['test/http/insert-turns.test.ts'], pattern: null },
   'take turns': { files: ['test/http/take-turns.test.ts'], pattern: null },

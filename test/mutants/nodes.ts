@@ -17,6 +17,11 @@ export const NODES: readonly Mutant[] = [
     edits: edit('broker/cluster.ts', 'if (before !== null) await this.#refuseIfServed();', ''),
   },
   {
+    name: 'every user is shown the files of all engines',
+    suite: 'metrics',
+    edits: edit('metrics/metrics.ts', 'neededBy?.some((name) => viewer.maySee(name)) !== false', 'true'),
+  },
+  {
     name: 'the counter of an error appears with the first one',
     suite: 'metrics',
     edits: edit('broker/meter.ts', 'new Map(ERRORS[operation].map((code) => [code, 0]))', 'new Map()'),

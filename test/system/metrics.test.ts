@@ -7,9 +7,19 @@ import { until } from '../support/until.ts';
 import { Folder, type Program } from './program.ts';
 
 const CONFIG = {
-  http: { users: { test1: 'test1', other: { password: 'other', rights: { M: ['read'] } } } },
+  http: {
+    users: {
+      test1: 'test1',
+      other: { password: 'other', rights: { M: ['read'] } },
+      counts: { password: 'counts', rights: { S: ['read'] } },
+    },
+  },
   metrics: { perQueue: true },
-  namespaces: { N: { url: 'sqlite:N.db' }, M: { url: 'sqlite::memory:' } },
+  namespaces: {
+    N: { url: 'sqlite:N.db' },
+    M: { url: 'sqlite::memory:' },
+    S: { url: 'sqlite::memory:', stats: { url: 'sqlite:stats.db' } },
+  },
 };
 
 describe('The metrics of a server', () => {
@@ -45,6 +55,17 @@ describe('The metrics of a server', () => {
     const other = new QueueClient({ url: program.url, credentials: 'other:other' });
     assert.doesNotMatch(await metrics(other), /sqlite:N\.db|namespace="N"/);
     other.close();
+  });
+
+  it('show the engine of statistics to users of the namespaces that it counts for, as the list of engines does', async () => {
+    const shown: Record<string, readonly boolean[]> = {};
+    for (const user of ['test1', 'other', 'counts']) {
+      const own = new QueueClient({ url: program.url, credentials: `${user}:${user}` });
+      const engines = (await own.request('GET', '/engines')).body.toString();
+      shown[user] = [await metrics(own), engines].map((text) => text.includes('"sqlite:stats.db"'));
+      own.close();
+    }
+    assert.deepEqual(shown, { test1: [true, true], other: [false, false], counts: [true, true] });
   });
 
   it('tell how long requests took by operation, a get with its wait', async () => {

@@ -77,10 +77,10 @@ describe('Metrics', () => {
       disks: [
         {
           engine: 'sqlite:N.db',
-          namespaces: ['N'],
+          neededBy: ['N', 'other'],
           usage: async () => ({ fileBytes: 4096, freeBytes: 1e9, minFreeBytes: 1e6 }),
         },
-        { engine: 'sqlite:lost.db', namespaces: ['N'], usage: () => Promise.reject(new Error('EIO')) },
+        { engine: 'sqlite:lost.db', neededBy: ['N'], usage: () => Promise.reject(new Error('EIO')) },
       ],
       exchanges: {
         overview: () => {
@@ -301,6 +301,15 @@ describe('Metrics', () => {
       samplesOf(text, 'quayside_storage_free_bytes'),
       new Map([['{engine="sqlite:N.db"}', 1e9]]),
     );
+  });
+
+  it('show an engine to whoever may see one of the namespaces that need it', async () => {
+    const used = async (name: string): Promise<number> => {
+      const text = await metrics.text({ may: () => false, maySee: (one) => one === name });
+      return samplesOf(text, 'quayside_storage_file_bytes').size;
+    };
+    assert.equal(await used('N'), 1);
+    assert.equal(await used('third'), 0);
   });
 
   it('leave the series of queues out unless they are asked for', async () => {
