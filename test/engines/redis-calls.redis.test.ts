@@ -344,6 +344,7 @@ describe('a Redis server that is full or unfit', () => {
       { options: ['--appendonly', 'no'], level: 'warn', words: /a restart loses answered changes/ },
       { options: ['--appendfsync', 'everysec'], level: 'info', words: /disk about a second after/ },
       { options: ['--appendfsync', 'always'], level: 'info', words: /on disk when they are answered/ },
+      { options: ['--appendfsync', 'no'], level: 'warn', words: /disk many seconds after/ },
     ];
     for (const { options, level, words } of rows) {
       const server = await startRedis(...options);

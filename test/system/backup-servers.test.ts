@@ -3,6 +3,7 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { runSql } from '../engines/postgres.ts';
 import { type Answer, headerOf, jsonOf, QueueClient } from '../support/http-client.ts';
 import { blocksOf, commandsOf, Shell } from '../support/page-commands.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
@@ -102,15 +103,23 @@ describe('The commands of docs/operate/backup.md', () => {
 
   it('bring PostgreSQL back to the moment of the backup', async () => {
     const postgres = await PostgresServer.start({ settings: { fsync: 'off' } });
-    const commands = await shellOf('PostgreSQL', { DATABASE_URL: postgres.url() });
+    // As docs/engines/postgres.md sets it up.
+    await runSql(
+      postgres,
+      "CREATE ROLE quayside LOGIN PASSWORD 'x'; CREATE SCHEMA quayside AUTHORIZATION quayside",
+    );
+    const url = new URL(postgres.url());
+    url.username = 'quayside';
+    url.password = 'x';
+    const commands = await shellOf('PostgreSQL', { DATABASE_URL: url.href, ADMIN_URL: postgres.url() });
     try {
-      await start(postgres.url());
+      await start(url.href);
       const held = await before();
       await commands.backUp();
       const lost = await afterBackup();
       await stop();
       await commands.restore();
-      await start(postgres.url());
+      await start(url.href);
       await assertRestored(held, lost);
     } finally {
       await commands.end();

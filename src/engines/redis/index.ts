@@ -215,8 +215,12 @@ class RedisEngine implements Engine {
       log.warn(fields, `Redis keeps no append-only file: a restart loses answered changes; ${replication}.`);
     } else if (appendFsync === 'always') {
       log.info(fields, `Changes are on disk when they are answered; ${replication}.`);
-    } else {
+    } else if (appendFsync === 'everysec') {
       log.info(fields, `Changes reach the disk about a second after they are answered; ${replication}.`);
+    } else if (appendFsync === null) {
+      log.info(fields, `CONFIG GET does not show when changes reach the disk; ${replication}.`);
+    } else {
+      log.warn(fields, `Changes reach the disk many seconds after they are answered; ${replication}.`);
     }
   }
 }
