@@ -83,6 +83,22 @@ describe('calls of the Redis engine on a bad network', () => {
     );
   });
 
+  it('inserts once although the answer was lost, and the queue was deleted before it is sent again', async () => {
+    const queue = await used('before');
+    const caught = proxy.catch(QUEUE_CALL, 'mute');
+    const inserting = far.storage.insert(queue, newElements('a'));
+    await caught;
+    assert.deepEqual(bodyTexts((await near.storage.take(queue, POP)).deliveries), ['before', 'a']);
+    assert.equal(await near.storage.drop(queue), true);
+    proxy.reset();
+    assert.match(String(await inserting), /^[0-9a-f]{12}[0-9a-v]{10}$/);
+    assert.equal((await near.storage.counts(queue)).ready, 0);
+    assert.ok(!(await near.storage.queues('plain')).includes(queue.name));
+    await far.storage.insert(queue, newElements('b'));
+    assert.ok((await near.storage.queues('plain')).includes(queue.name));
+    assert.deepEqual(bodyTexts((await near.storage.take(queue, POP)).deliveries), ['b']);
+  });
+
   it('says what was inserted with each try, so that a signal is not lost with its connection', async () => {
     const queue = await used();
     const said: string[] = [];

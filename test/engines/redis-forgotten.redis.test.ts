@@ -193,6 +193,24 @@ it('the configured dead-letter queue stays', async () => {
   });
 });
 
+it('what keeps calls from being applied again after their queue was dropped is removed a minute later', async () => {
+  await withNodes(2, async (nodes, clock, prefix) => {
+    const [one, two] = nodes;
+    assert.ok(one && two);
+    const { port } = await standalone();
+    const { hash, order } = new Keys(prefix).queue(named('gone'));
+    const existing = (): string => redisCli('-p', String(port), 'EXISTS', hash, order).trim();
+    await one.storage.insert(named('gone'), newElements('a', 'b'));
+    await two.storage.take(named('gone'), POP);
+    assert.equal(await one.storage.drop(named('gone')), true);
+    assert.deepEqual(await two.storage.queues('plain'), []);
+    assert.equal(existing(), '2');
+    clock.advance(61_000);
+    await two.storage.sweep();
+    assert.equal(existing(), '0');
+  });
+});
+
 it('counters that another node adds to a queue just after it was dropped do not stay for ever; those of a queue do', async () => {
   await withNodes(2, async (nodes, _clock, prefix) => {
     const [one, two] = nodes;

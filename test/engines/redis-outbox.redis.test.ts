@@ -110,6 +110,21 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.equal((await engine.storage.counts(TARGET)).ready, 1);
   });
 
+  it('applies an entry once, although the reply to that was lost and its queue was deleted', async () => {
+    const other = redisEngine({ url, namespaces: [plain('plain')], clock, prefix, ownClock: systemClock });
+    await other.start();
+    const caught = proxy.catch(APPLY, 'mute');
+    const moving = move('copy');
+    await caught;
+    assert.deepEqual(bodyTexts((await other.storage.take(TARGET, POP)).deliveries), ['copy']);
+    assert.equal(await other.storage.drop(TARGET), true);
+    proxy.reset();
+    await moving;
+    await relayed();
+    assert.equal((await other.storage.counts(TARGET)).ready, 0);
+    await other.stop();
+  });
+
   it('applies entries once, although the source did not learn of it and a node sends them again with others', async () => {
     const caught = proxy.catch(ACKNOWLEDGE, 'deaf');
     await move('a');

@@ -588,4 +588,21 @@ export const REDIS: readonly Mutant[] = [
       ),
     ],
   },
+  {
+    name: 'a call that is sent again after its queue was dropped is done again',
+    suite: 'redis calls',
+    edits: [inRedis('library/functions.lua', "string.gmatch('co', '.')", "string.gmatch('o', '.')")],
+  },
+  {
+    name: 'an outbox entry that is sent again after its queue was dropped is applied again',
+    suite: 'redis outbox',
+    edits: [inRedis('library/functions.lua', "string.gmatch('co', '.')", "string.gmatch('c', '.')")],
+  },
+  {
+    name: 'what remains of a queue that was dropped is never removed',
+    suite: 'redis forgotten queues',
+    edits: [
+      inRedis('library/sweep.lua', '    forgetSessions(q)\n    forgetMarks(q)\n    return', '    return'),
+    ],
+  },
 ];

@@ -16,7 +16,7 @@ import type { Due, Registry } from './registry.ts';
 
 /** One verb's part of a reply of the library. */
 export interface Result {
-  /** The queue's tag, with which its ids begin; empty if the queue does not exist. */
+  /** The queue's tag, with which its ids begin; zeros if it does not exist, as after it was deleted. */
   readonly tag: string;
   readonly text: Buffer;
   /** Stored values of elements, if the verb returns any. */
@@ -879,10 +879,12 @@ function notPrepared(error: unknown): never {
 }
 
 const NO_ELEMENTS: readonly (Buffer | null)[] = [];
+const TAG_OF_NONE = '0'.repeat(12);
 
 function readReply(reply: Reply): LibraryReply {
   const [now, tag, isNew, texts, elements, died, outbox, options] = list(reply);
   const tagText = bytes(tag).toString('latin1');
+  const resultTag = tagText === '' ? TAG_OF_NONE : tagText;
   const elementLists = list(elements);
   const [retentionMs] = list(options);
   return {
@@ -890,7 +892,7 @@ function readReply(reply: Reply): LibraryReply {
     tag: tagText,
     isNew: isNew === 1,
     results: list(texts).map((text, i) => ({
-      tag: tagText,
+      tag: resultTag,
       text: bytes(text),
       elements: readElements(elementLists[i]),
     })),

@@ -10,9 +10,9 @@
 -- name is removed. Returns 1, or 0 if the queue was used since.
 -- forget: keys: those of a queue (queue.lua), and others of its slot. Deletes an empty queue; returns 0 if it is not
 -- empty, or was declared with options.
--- drop: the same keys. Deletes a queue that holds no delivery and no outbox entry, whatever else it remembers. With a
--- list variant's queue one key more, which makes its dedup keys void (list.lua); argument: for how long they are kept,
--- ms.
+-- drop: the same keys. Deletes a queue that holds no delivery and no outbox entry, whatever else it remembers but what
+-- keeps calls and entries from being applied twice (queue.lua). With a list variant's queue one key more, which makes
+-- its dedup keys void (list.lua); argument: for how long they are kept, ms.
 
 register('_moments', function(keys, args)
   return spreadCall('ZADD', keys[1], args)
@@ -37,14 +37,34 @@ register('_unname', function(keys, args)
   return 1
 end)
 
--- Deliveries, elements of streams and outbox entries keep a queue from being dropped. All other members of z are dedup
--- keys, sessions and the like, which go with it.
+-- Sessions and marks of outboxes: fields of h with their values, and members of z with their scores. What was applied
+-- before a drop may be sent again after it.
+local function keptOf(h, z)
+  local fields, members = {}, {}
+  for kind in string.gmatch('co', '.') do
+    for _, member in ipairs(membersBetween(z, '[' .. kind, '(' .. kind .. LAST, -1)) do
+      local field = kind .. sub(member, 8)
+      local stored = db('HGET', h, field)
+      if stored then
+        fields[#fields + 1], fields[#fields + 2] = field, kind == 'c' and withoutTaken(stored) or stored
+        members[#members + 1], members[#members + 2] = '0', member
+      end
+    end
+  end
+  return fields, members
+end
+
+-- Deliveries, elements of streams and outbox entries keep a queue from being dropped. Dedup keys and the like go with
+-- it.
 register('_drop', function(keys, args)
   if db('EXISTS', keys[4]) == 1 then return 0 end
   for prefix in string.gmatch('wlabp', '.') do
     if #membersBetween(keys[2], '[' .. prefix, '(' .. prefix .. LAST, 1) > 0 then return 0 end
   end
+  local fields, members = keptOf(keys[1], keys[2])
   db('UNLINK', keys[1], keys[2], keys[3], keys[4])
+  spreadCall('HSET', keys[1], fields)
+  spreadCall('ZADD', keys[2], members)
   if keys[5] then
     local last = db('PEXPIRETIME', keys[5])
     db('SET', keys[5], '', 'PX', args[1])
@@ -148,6 +168,6 @@ register('_count', function(keys, args)
     isNew = isNew or count == tonumber(args[i + 1])
   end
   if isNew and db('HLEN', keys[1]) > MAX_COUNTED then forgetLeast(keys[1]) end
-  if db('EXISTS', keys[2], keys[3]) == 0 then db('PEXPIRE', keys[1], GONE_MS) else db('PERSIST', keys[1]) end
+  if db('HEXISTS', keys[2], 'm') + db('EXISTS', keys[3]) == 0 then db('PEXPIRE', keys[1], GONE_MS) else db('PERSIST', keys[1]) end
   return #args / 2
 end)

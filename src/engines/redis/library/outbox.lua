@@ -167,7 +167,6 @@ end
 verbs.apply = function(q, args, at)
   local source, window, count = args[at], tonumber(args[at + 1]), tonumber(args[at + 2])
   local marks, outcome = {}, ''
-  createQueue(q)
   for i = at + 3, at + 2 + count do
     local number, run = unpackAt('>I7c8', args[i])
     local mark = marks[run]
@@ -177,6 +176,7 @@ verbs.apply = function(q, args, at)
       marks[run] = mark
     end
     if number > mark.number and outcome == '' then
+      createQueue(q)
       if applyEntry(q, args[i], window) then mark.number = number else outcome = NO_CAPACITY end
     end
   end

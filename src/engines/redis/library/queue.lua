@@ -29,6 +29,9 @@
 --   p<to>\0<number>                            an outbox entry
 --   ~                                          keeps the key in existence
 --
+-- Of a queue that was deleted, sessions and marks may remain, without a tag: to all else it does not exist. A sweep
+-- removes them as those of others.
+--
 -- Both keys always exist once the queue does: while Redis moves a slot, a call that names a key which exists
 -- on neither side would be rejected until the slot has moved.
 --

@@ -43,6 +43,13 @@ local function readSession(session)
   return kept[1], kept[2], kept[3]
 end
 
+-- A session of a queue that is deleted: what its takes took is gone, and its outbox is empty.
+function withoutTaken(session)
+  local results, takes = readSession(session)
+  for _, at in ipairs(takes) do results[at] = sub(results[at], 1, TAKE_HEAD) end
+  return sub(session, 1, SESSION_HEAD) .. cmsgpack.pack({ results, takes })
+end
+
 function takesOf(session)
   local results, takes = readSession(session)
   local texts = {}

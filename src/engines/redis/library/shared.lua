@@ -31,7 +31,7 @@ local ONLY_NAMED, MARK_MS
 local addToOutbox, writeEntries, nameDestinations, wantedEntries
 
 -- take.lua
-local PAGE, LARGEST_REPLY
+local PAGE, LARGEST_REPLY, TAKE_HEAD
 local isTouched, readElementsAt, removeFirst, unlistExpiries, firstMaturity, eachId, finishPops, undoTake, undoPart, takenAgain
 
 -- settle.lua
@@ -41,4 +41,4 @@ local moveToDeadLetters
 local removeTaken
 
 -- session.lua
-local takesOf
+local takesOf, withoutTaken

@@ -70,6 +70,11 @@ local function forgetSessions(q)
   end)
 end
 
+-- Of sources that were silent for a day.
+local function forgetMarks(q)
+  forgetSilent(q, 'o', 8, MARK_MS, function() end)
+end
+
 -- Deletes a queue that only a session created: nothing was ever stored in it. A verb behind this one may create it
 -- again.
 local function forgetUnused(q)
@@ -117,15 +122,21 @@ local function flag(condition)
 end
 
 verbs.sweep = function(q, args, at)
-  if q.tag == '' then return '\0\0\0' .. six(0) .. six(0), at + 1 end
   local window = tonumber(args[at])
+  -- What a list remembers ends by itself.
+  if q.list then return '\0\0\0' .. six(0) .. six(0), at + 1 end
+  if q.tag == '' then
+    -- Of a queue that was deleted.
+    forgetSessions(q)
+    forgetMarks(q)
+    return '\0\0\0' .. six(0) .. momentText(nextHousekeeping(q, window)), at + 1
+  end
   local more = endAllLeases(q)
   more = expireElements(q) or more
   more = removeOld(q) or more
   more = forgetKeys(q, window) >= AT_ONCE or more
   forgetSessions(q)
-  -- Of sources that were silent for a day.
-  forgetSilent(q, 'o', 8, MARK_MS, function() end)
+  forgetMarks(q)
   if q.expires and not firstMember(q.z, 'x') then
     db('HDEL', q.h, 'X')
     -- A verb behind this one may store an element that expires.

@@ -10,7 +10,8 @@
 -- What a take returns of an element whose record cannot be read: the node finds that it cannot be decoded.
 local UNREADABLE = ''
 
-local TAKE_HEAD, TAKE_STEP, FIELD = 16, 19, 7
+TAKE_HEAD = 16
+local TAKE_STEP, FIELD = 19, 7
 local POPS, UNTOUCHED_POPS, RESERVES = 80, 112, 82
 -- Packing costs Redis 1,300 instructions for an element of 91 bytes, a twelfth of its pop, and saves the node 0.7 µs, a
 -- quarter, as it decodes one item in place of many. The copy of larger elements would cost more than that.
