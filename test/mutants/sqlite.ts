@@ -37,6 +37,11 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('rows.ts', 'left -= due.length / GROUPS_OF_READ;', 'left = READ_A_COUNT;')],
   },
   {
+    name: 'a take reads the bodies of all that expired before it',
+    suite: 'sqlite batch',
+    edits: [inWorker('rows.ts', 'iif(d.expires_at <= ?, NULL, ', 'iif(d.expires_at <= -?, NULL, ')],
+  },
+  {
     name: 'all dead letters of leases that ended are moved in one step',
     suite: 'sqlite dead letters',
     edits: [inWorker('settle.ts', 'if (!store.mayCopyMore(copiedBytes)) break;', '')],

@@ -125,7 +125,7 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.deepEqual([copied(), copied(), copied(), copied()], [5, 10, 14, 16]);
   });
 
-  it('reads no body for a scan, and few for a take, that its reply does not take', (t) => {
+  it('reads no body for a scan, and few for a take, that its reply does not take, and none that expired', (t) => {
     const { store, run } = openStore();
     const { queues, rows, ids } = store;
     const facts = { type: null, more: null, dueAt: 1, tries: 0, expiresAt: null, reason: null };
@@ -138,6 +138,9 @@ describe('a batch of calls in the SQLite engine', () => {
       rows.addPlain(subscription, seq, [element], 1);
       texts.push(ids.text(seq));
     }
+    const expired = nameOf({ ns: 'N', name: 'expired' });
+    const ofExpired = queues.subscription(queues.use(expired, 1), '');
+    rows.addPlain(ofExpired, ids.draw(40), Array(40).fill({ ...element, expiresAt: 1 }), 1);
     store.commit();
     let read = 0;
     const note = (row: object | undefined): void => {
@@ -183,6 +186,8 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(page, SCAN_BYTES + element.body.byteLength);
     const taken = bytesRead(['take', QUEUE, '', 40, null, null, 0, '']);
     assert.equal(taken, LIMITS.takeBytes + element.body.byteLength);
+    assert.equal(bytesRead(['take', expired, '', 1, null, null, 0, '']), 0);
+    assert.equal(queues.find(expired)?.subscriptions.get('')?.ready, 0);
   });
 
   it('changes no table if a reservation finds nothing', () => {
