@@ -37,6 +37,11 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('rows.ts', 'left -= due.length / GROUPS_OF_READ;', 'left = READ_A_COUNT;')],
   },
   {
+    name: 'what a sweep leaves of a stream past its retention stays',
+    suite: 'sqlite forgotten queues',
+    edits: [inWorker('sweep.ts', 'if (left <= 0) return true;', 'if (left <= 0) break;')],
+  },
+  {
     name: 'a take reads the bodies of all that expired before it',
     suite: 'sqlite batch',
     edits: [inWorker('rows.ts', 'iif(d.expires_at <= ?, NULL, ', 'iif(d.expires_at <= -?, NULL, ')],

@@ -3,6 +3,7 @@ import { describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
+import { plain } from '../support/broker.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { commit } from '../support/settle.ts';
 
@@ -112,6 +113,31 @@ describe('a group of SQLite that is evicted', () => {
       assert.deepEqual({ ready, reserved }, { ready: 1, reserved: 0 });
       const { deliveries } = await storage.take(queue, { group: 'b', count: 1, leaseMs: null });
       assert.deepEqual([deliveries[0]?.id, deliveries[0]?.tries], [second, 1]);
+    });
+  });
+});
+
+describe('elements of a stream of SQLite that are past their retention', () => {
+  it('go in sweeps of about a thousand deliveries, however many groups they have', async () => {
+    await withFolder(async (folder) => {
+      const groups = Array.from({ length: 60 }, (_, i) => `g${i}`);
+      const engine = await folder.started({}, [plain('S', { groups, retentionMs: HOUR_MS })]);
+      const { storage } = engine;
+      const stream = { ns: 'S', name: 'stream' };
+      const elements = Array.from({ length: 100 }, () => newElement({ body: '', groups }));
+      await storage.insert(stream, elements);
+      folder.clock.advance(HOUR_MS);
+      let left = elements.length * groups.length;
+      while (left > 0) {
+        const { nextAt } = await storage.sweep();
+        const before = left;
+        left = (await storage.usage('S')).elements;
+        assert.ok(before - left <= 1000 + groups.length, `${before - left} deliveries in one sweep`);
+        assert.ok(
+          left === 0 || (left < before && nextAt === folder.clock.now()),
+          'the next one follows at once',
+        );
+      }
     });
   });
 });

@@ -404,8 +404,8 @@ export class Rows {
   }
 
   /**
-   * The first `limit` eligible deliveries, by maturity, then by insertion; those that expired without their bodies. They
-   * are read as arrays, which is faster.
+   * The first `limit` eligible deliveries, by maturity, then by insertion; those that expired without their bodies.
+   * They are read as arrays, which is faster.
    */
   ready({ id: subscription }: Subscription, now: number, limit: number): ReadyRow[] {
     const rows = this.#sql.ready.all(now, subscription, now, limit) as unknown as [
