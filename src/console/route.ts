@@ -43,6 +43,12 @@ export function href(parts: readonly string[], query: QueryMembers = {}): string
   return `#/${parts.map(encodeURIComponent).join('/')}${text === '' ? '' : `?${text}`}`;
 }
 
+/** A link to the queues of a namespace, by a filter that people can read and change. */
+export function namespaceHref(ns: string): string {
+  const written = /[\s"]/.test(ns) ? `"${ns.replace(/["\\]/g, '\\$&')}"` : ns;
+  return href(['queues'], { filter: `ns:${written}` });
+}
+
 export function queueHref(ns: string, queue: string, query: QueryMembers = {}): string {
   return href(['q', ns, queue], query);
 }

@@ -37,6 +37,15 @@ export function navigation(opened: () => OpenedConsole): void {
     assert.equal(await page.evaluate('document.activeElement.id'), 'page');
   });
 
+  it('shows the queues of a namespace whose name has a space and quotes', async () => {
+    const page = await opened().page('#/users', { isFailing: true });
+    await page.goto(`${opened().server.url}/console/#/q/${encodeURIComponent('say "hi" \\')}/q`);
+    await page.getByRole('navigation', { name: 'Where this is' }).getByRole('link').nth(1).click();
+    const field = page.getByLabel('Filter queues');
+    await field.waitFor();
+    assert.equal(await field.inputValue(), 'ns:"say \\"hi\\" \\\\"');
+  });
+
   it('counts a key that is pressed as soon as a page is there', async () => {
     const page = await opened().page('#/users');
     await page.clock.install();

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { UserDefinition } from '../../src/access/account.ts';
+import { plain } from '../support/broker.ts';
 import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { Harness } from './harness.ts';
 
@@ -129,6 +130,37 @@ describe('GET /queues', () => {
       resvSize: 0,
       totalSize: 25,
     });
+  });
+
+  it('filters by names with spaces and quotes', async (test) => {
+    const names = ['two words', 'say "hi"', 'back\\slash here', 'a"b'];
+    const other = await Harness.start({
+      namespaces: names.map((name) => plain(name)),
+      watches: true,
+    });
+    test.after(() => other.close());
+    const own = other.client();
+    for (const name of names) await own.insert(name, `queue of ${name}`, 'x');
+    const found = async (filter: string): Promise<string[]> => {
+      const answer = await own.request('GET', '/queues', { query: { filter } });
+      assert.equal(answer.status, 200, answer.body.toString());
+      return jsonOf<Found>(answer).queues.map(({ ns }) => ns);
+    };
+    for (const [filter, expected] of [
+      ['ns:"two words"', ['two words']],
+      ['"ns:two words"', ['two words']],
+      ['ns:"TWO Words" "queue OF"', ['two words']],
+      ['ns:"two  words"', []],
+      ['ns:"say \\"hi\\""', ['say "hi"']],
+      ['ns:"back\\\\slash here"', ['back\\slash here']],
+      ['ns:"back\\slash here"', ['back\\slash here']],
+      ['ns:a"b', ['a"b']],
+      ['"of two" depth:"1"', ['two words']],
+      ['queue:"of two"', ['two words']],
+      ['"two', []],
+    ] as const) {
+      assert.deepEqual(await found(filter), expected, filter);
+    }
   });
 
   it('sorts by each number, the largest first, and by name', async () => {

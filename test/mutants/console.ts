@@ -88,6 +88,11 @@ export const CONSOLE: readonly Mutant[] = [
     edits: edit('http/browser.ts', '?.route.isPage === true) return', "?.route.access === 'open') return"),
   },
   {
+    name: 'a name with spaces is several words of a filter',
+    suite: 'queues of all namespaces',
+    edits: edit('http/routes/find-queues.ts', '(?:[a-z]+:)?"(?:[^"\\\\]|\\\\.)*"(?=\\s|$)|', ''),
+  },
+  {
     name: 'a sum counts queues that are gone',
     suite: 'queues of all namespaces',
     edits: edit('broker/activity.ts', 'this.#sum.change(this.#clock.monotonic(), series.last, null);', ''),

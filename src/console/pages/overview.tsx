@@ -22,7 +22,7 @@ import {
 import { sumHistory } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
 import { ratesAt } from '../remote/series.ts';
-import { href, queueHref } from '../route.ts';
+import { href, namespaceHref, queueHref } from '../route.ts';
 import { may, namespaces } from '../session.ts';
 import { HistoryCharts, RangeChoice } from '../ui/history-charts.tsx';
 import { Icon } from '../ui/icon.tsx';
@@ -360,7 +360,7 @@ function Namespaces({
         columns={[
           {
             title: 'Namespace',
-            cell: ({ name }) => <a href={href(['queues'], { filter: `ns:${name}` })}>{name}</a>,
+            cell: ({ name }) => <a href={namespaceHref(name)}>{name}</a>,
           },
           {
             title: 'Engine',

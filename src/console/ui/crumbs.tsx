@@ -1,5 +1,5 @@
 import type { QueueNamed } from '../remote/live.ts';
-import { href, queueHref } from '../route.ts';
+import { href, namespaceHref, queueHref } from '../route.ts';
 import { Icon } from './icon.tsx';
 
 /** Where a page is among the others. */
@@ -7,7 +7,7 @@ export function Crumbs({ of: { ns, queue } }: { readonly of: QueueNamed }) {
   return (
     <nav class="crumbs" aria-label="Where this is">
       <a href={href(['queues'])}>Queues</a> <Icon name="right" />
-      <a href={href(['queues'], { filter: `ns:${ns}` })}>{ns}</a>
+      <a href={namespaceHref(ns)}>{ns}</a>
       {queue !== '' && (
         <>
           <Icon name="right" /> <a href={queueHref(ns, queue)}>{queue}</a>

@@ -63,7 +63,7 @@ type Sort = (typeof SORTS)[number];
 
 const filter: QueryParameter<QueueFilter | null> = {
   description:
-    'Terms that must all match: part of a name, `ns:N`, `paused`, `running`, and `ready`, `scheduled`, `reserved`, `depth`, `age`, `in` or `out` with a comparison, such as `depth:>1000`.',
+    'Terms that must all match: part of a name, `ns:N` or `ns:"two words"`, `paused`, `running`, and `ready`, `scheduled`, `reserved`, `depth`, `age`, `in` or `out` with a comparison, such as `depth:>1000`.',
   schema: Type.String(),
   fallback: null,
   read: readQueueFilter,
@@ -251,16 +251,19 @@ type QueueFilter = (queue: FoundQueue) => boolean;
 
 /** A filter is short: each word is tried on each queue. */
 const MAX_WORDS = 16;
+/** In double quotes a word may have spaces, and a `"` or `\` behind a `\`. */
+const WORD = /(?:[a-z]+:)?"(?:[^"\\]|\\.)*"(?=\s|$)|\S+/gis;
+const QUOTED = /^"((?:[^"\\]|\\.)*)"$/s;
 const COMPARISON = /^(>=|<=|>|<|=)?(\d{1,15}(?:\.\d{1,9})?)$/;
 const QUALIFIED = /^([a-z]+):(.*)$/is;
 
 /**
  * What a filter says: words of names, `ns:N`, `depth:>1000`, `paused`, `running`, `queue:word` for a word that is one
- * of these. All must hold. Letter case does not matter.
+ * of these, and double quotes around what has spaces. All must hold. Letter case does not matter.
  * @throws QuaysideError `invalid-parameter`
  */
 function readQueueFilter(name: string, text: string): QueueFilter {
-  const words = text.split(/\s+/).filter((word) => word !== '');
+  const words = text.match(WORD) ?? [];
   if (words.length > MAX_WORDS) {
     throw invalidParameter(name, `${name} has ${words.length} words. Allowed: up to ${MAX_WORDS}.`);
   }
@@ -273,8 +276,10 @@ function filterOf(name: string, word: string): QueueFilter {
   if (lower === 'paused') return ({ paused }) => paused;
   if (lower === 'running') return ({ paused }) => !paused;
   // Messages quote what can be written.
-  const [, qualifier, value = ''] = QUALIFIED.exec(lower.replace(/^"(.+)"$/, '$1')) ?? [];
-  if (qualifier === undefined) return namesLike(lower);
+  const whole = unquoted(lower);
+  const [, qualifier, given = ''] = QUALIFIED.exec(whole) ?? [];
+  if (qualifier === undefined) return namesLike(whole);
+  const value = unquoted(given);
   if (qualifier === 'ns') return ({ ns }) => ns.toLowerCase() === value;
   if (qualifier === 'queue') return namesLike(value);
   const measure = MEASURES.find((one) => one === qualifier);
@@ -297,6 +302,11 @@ function filterOf(name: string, word: string): QueueFilter {
   }
   const bound = Number(digits);
   return (queue) => compare(queue.measure(measure), sign, bound);
+}
+
+function unquoted(word: string): string {
+  const [, text] = QUOTED.exec(word) ?? [];
+  return text === undefined ? word : text.replace(/\\(["\\])/g, '$1');
 }
 
 function namesLike(part: string): QueueFilter {
