@@ -52,6 +52,21 @@ export function onInputEnd(socket: Duplex, run: () => void): () => void {
   };
 }
 
+/**
+ * Calls `run` when the server stops reading from a connection for longer than a moment: too much waits to be written on
+ * it, or a body on it waits for its reader. Until it reads again it does not see the end of the client's half.
+ * @returns a function that prevents it
+ */
+export function onPause(socket: Socket, run: () => void): () => void {
+  const check = (): void => {
+    setImmediate(() => {
+      if (socket.isPaused()) run();
+    });
+  };
+  socket.on('pause', check);
+  return () => socket.off('pause', check);
+}
+
 /** Receives a body. One of the two is called, once; none if the client disconnects before its end. */
 interface BodyReader {
   bodyEnded(body: Buffer): void;

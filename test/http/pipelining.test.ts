@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { describe, it } from 'node:test';
+import { afterEach, describe, it } from 'node:test';
 import { newElement } from '../support/elements.ts';
 import { jsonOf, queuePath } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
@@ -44,20 +44,22 @@ describe('A connection that pipelines', () => {
     );
   });
 
+  const put = (queue: string, body: string): Buffer =>
+    rawRequest(
+      [
+        `PUT ${queuePath('N', queue)} HTTP/1.1`,
+        'Host: test',
+        AUTHORIZATION,
+        `Content-Length: ${body.length}`,
+      ],
+      body,
+    );
+
   it('is answered in the order of its requests, gets and inserts mixed', async () => {
     const queue = harness().queue();
-    const put = (body: string): Buffer =>
-      rawRequest(
-        [
-          `PUT ${queuePath('N', queue)} HTTP/1.1`,
-          'Host: test',
-          AUTHORIZATION,
-          `Content-Length: ${body.length}`,
-        ],
-        body,
-      );
     const connection = await RawConnection.open(harness().port);
-    connection.send(Buffer.concat([put('a'), get(queue), put('b'), get(queue), get(queue, '?to=0')]));
+    const puts = [put(queue, 'a'), put(queue, 'b')] as const;
+    connection.send(Buffer.concat([puts[0], get(queue), puts[1], get(queue), get(queue, '?to=0')]));
     const answers = await connection.answers(5);
     assert.deepEqual(
       answers.map(({ status }) => status),
@@ -81,6 +83,69 @@ describe('A connection that pipelines', () => {
     );
     assert.equal(JSON.parse(answers[102]?.body ?? '').code, 'overloaded');
     connection.destroy();
+  });
+});
+
+describe('Inserts that are pipelined behind a get that waits', () => {
+  const harness = sharedHarness();
+  let connection: RawConnection;
+  afterEach(() => connection.destroy());
+
+  const send = (count: number, method: string, queue: string): void => {
+    const lines = [`${method} ${queuePath('N', queue)} HTTP/1.1`, 'Host: test', AUTHORIZATION];
+    const one = rawRequest([...lines, 'Content-Length: 0']);
+    connection.send(Buffer.concat(Array.from({ length: count }, () => one)));
+  };
+  const stored = (queue: string, count: number): Promise<void> =>
+    until(async () => jsonOf<Status>(await harness().client().status('N', queue)).size === count);
+  /** Gets in front of inserts with responses of more than 64 KiB, after which the server reads no more. */
+  const flood = async (gets: number, queue: string): Promise<void> => {
+    connection = await RawConnection.open(harness().port);
+    send(gets, 'GET', queue);
+    await harness().waiting(1);
+    send(500, 'PUT', `${queue}-other`);
+    await stored(`${queue}-other`, 500);
+    send(1, 'PUT', `${queue}-other`);
+  };
+
+  it('are stored, and answered after it', async () => {
+    const queue = harness().queue();
+    connection = await RawConnection.open(harness().port);
+    send(1, 'GET', queue);
+    await harness().waiting(1);
+    send(100, 'PUT', `${queue}-other`);
+    await stored(`${queue}-other`, 100);
+    send(1, 'PUT', `${queue}-other`);
+    await stored(`${queue}-other`, 101);
+    assert.equal(harness().broker.waiting, 1);
+    await harness().client().insert('N', queue, 'a');
+    const answers = await connection.answers(102);
+    assert.ok(answers.every(({ status }) => status === 200));
+    assert.equal(answers[0]?.body, 'a');
+  });
+
+  it('and whose responses have more than 64 KiB end it, and those behind it, without an element', async () => {
+    const queue = harness().queue();
+    await flood(2, queue);
+    await until(() => connection.received.split('HTTP/1.1 ').length > 503);
+    const [first, second, ...answers] = await connection.answers(503);
+    for (const answer of [first, second]) {
+      assert.equal(answer?.status, 503);
+      assert.equal(JSON.parse(answer?.body ?? '').code, 'overloaded');
+    }
+    assert.ok(answers.every(({ status }) => status === 200));
+    await stored(`${queue}-other`, 501);
+    send(1, 'GET', `${queue}-other`);
+    assert.equal((await connection.answers(504))[503]?.status, 200, 'the connection can be used again');
+  });
+
+  it('do not make it take an element for a client that left', async () => {
+    const queue = harness().queue();
+    await flood(1, queue);
+    connection.destroy();
+    await harness().waiting(0);
+    await harness().client().insert('N', queue, 'a');
+    await stored(queue, 1);
   });
 });
 

@@ -53,6 +53,16 @@ export const HTTP: readonly Mutant[] = [
     ),
   },
   {
+    name: 'a get waits on a connection that is no longer read, and takes an element for a client that left',
+    suite: 'HTTP pipelining',
+    edits: edit('http/request.ts', "  socket.on('pause', check);\n", ''),
+  },
+  {
+    name: 'a get begins to wait on a connection that is not read',
+    suite: 'HTTP pipelining',
+    edits: edit('http/routes/takes.ts', '  if (socket.isPaused()) throw notRead();\n', ''),
+  },
+  {
     name: 'a client that half-closes is cut off',
     suite: 'HTTP half-closed',
     edits: edit(

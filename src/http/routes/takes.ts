@@ -16,7 +16,7 @@ import { onSessionEnd } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
 import type { RequestHead } from '../head.ts';
 import { flag, group, nameOf, oneOf, type Parameters, type QueryParameter, whole } from '../parameters.ts';
-import { isUnreadable, onInputEnd, parseJson, readBody } from '../request.ts';
+import { isUnreadable, onInputEnd, onPause, parseJson, readBody } from '../request.ts';
 import { Count, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import { linkInsert } from '../traced-request.ts';
 import { ELEMENT_HEADER_NOTES, type ManyFormat, MULTIPART, NDJSON, writeMany } from '../written-elements.ts';
@@ -386,7 +386,8 @@ function namespaceIn(call: HttpCall, { ns }: Members, path: string): Namespace {
  * States:
  * - waiting: it waits in one queue or several. If the client disconnects, it leaves and takes nothing. The end of
  *   the client's half of the connection counts as that: a client that half-closes and one that is gone both send
- *   a FIN, and only the first write after it would show which it was.
+ *   a FIN, and only the first write after it would show which it was. Nor does it wait on a connection that is not
+ *   read, whose end the server would not see.
  * - delivered: the response is written, but the kernel does not have all of it. If the connection closes, each of its
  *   elements is returned to its place.
  * - over: written, ended without an element, or disconnected.
@@ -412,7 +413,7 @@ class Take implements Sink {
     this.#format = format;
   }
 
-  /** Begins to wait. @throws QuaysideError `malformed-request` after the client's end, and as `Queue.get` */
+  /** Begins to wait. @throws QuaysideError as {@link isGone} and `Queue.get` */
   waitIn(queue: Queue, request: GetRequest): void {
     if (isGone(this.#call)) return;
     this.#queue = queue;
@@ -483,20 +484,23 @@ class Take implements Sink {
     const { socket } = request;
     front.waitingCalls.add(this);
     const forgetSession = onSessionEnd(this.#call, () => this.#refuse(this.#call.sessionLost()));
-    const forgetInput = onInputEnd(socket, () => {
+    const leave = (reason: (socket: Socket) => QuaysideError): void => {
       // Once it has elements, a client that half-closed still reads: only the connection's end undoes that. A long
       // response is made in several turns before its first byte is written, and would be written although its elements
       // went back.
       if (this.#unsent.length > 0 || response.headersSent || this.#call.isGone) return;
       this.#abandon();
-      this.#call.front.respondInTurn(() => {
-        if (!this.#call.isGone) this.#call.fail(endedBefore(socket));
+      front.respondInTurn(() => {
+        if (!response.headersSent && !this.#call.isGone) this.#call.fail(reason(socket));
       });
-    });
+    };
+    const forgetInput = onInputEnd(socket, () => leave(endedBefore));
+    const forgetPause = onPause(socket, () => leave(notRead));
     response.on('close', () => {
       front.waitingCalls.remove(this);
       forgetSession();
       forgetInput();
+      forgetPause();
       this.#abandon();
     });
   }
@@ -548,10 +552,15 @@ function bytesOf(portions: readonly Portion[]): number {
   return bytes;
 }
 
-/** @throws QuaysideError `malformed-request` if the client ended its half of the connection */
+/**
+ * @throws QuaysideError `malformed-request` if the client ended its half of the connection, `overloaded` if the server
+ * would not see that
+ */
 function isGone({ request: { socket }, isGone }: HttpCall): boolean {
-  if (!isGone && (socket.readableEnded || isUnreadable(socket))) throw endedBefore(socket);
-  return isGone;
+  if (isGone) return true;
+  if (socket.readableEnded || isUnreadable(socket)) throw endedBefore(socket);
+  if (socket.isPaused()) throw notRead();
+  return false;
 }
 
 function endedBefore(socket: Socket): QuaysideError {
@@ -560,6 +569,13 @@ function endedBefore(socket: Socket): QuaysideError {
     isUnreadable(socket)
       ? 'What came after this request could not be read, so its connection ends before an element was there. Send whole requests, with the Content-Length of their bodies in bytes.'
       : 'The client closed its sending side before an element was there. Keep it open until the response has come: nothing tells such a client from one that left.',
+  );
+}
+
+function notRead(): QuaysideError {
+  return new QuaysideError(
+    'overloaded',
+    'So much waits behind this request on its connection that no more is read, and the server would not see the client leave. Send less behind a get or reserve, or use another connection.',
   );
 }
 
