@@ -622,6 +622,27 @@ export function connection(opened: () => OpenedConsole): void {
     });
   });
 
+  it('reads again what a page shows though a response stops in the middle', async () => {
+    await behindProxy('#/', async (page, proxy) => {
+      await page.clock.install();
+      await page.reload();
+      await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+      await stopTime(page);
+      let reads = 0;
+      proxy.isSilent = true;
+      proxy.breaks = (path) => {
+        if (path === '/history') reads += 1;
+        return path === '/history';
+      };
+      for (const count of [1, 2]) {
+        await until(async () => {
+          await page.clock.fastForward(15_000);
+          return reads >= count;
+        });
+      }
+    });
+  });
+
   it('follows the server again though a connection is silent before it is live, and after one was lost', async () => {
     const page = await opened().page('#/operations');
     await page.clock.install();

@@ -10,6 +10,8 @@ import type { AddressInfo } from 'node:net';
 export class SubPathProxy {
   /** Of which paths of the server the connection breaks in the middle of a response. */
   breaks: (path: string) => boolean = () => false;
+  /** Whether the connection stays open instead, and nothing comes any more. */
+  isSilent = false;
   readonly #server: Server;
   readonly #path: string;
 
@@ -33,7 +35,7 @@ export class SubPathProxy {
         outgoing.writeHead(response.statusCode ?? 502, response.rawHeaders);
         if (proxy.breaks(url.slice(path.length))) {
           response.once('data', (piece: Buffer) => {
-            outgoing.write(piece.subarray(0, piece.length >> 1), () => outgoing.destroy());
+            outgoing.write(piece.subarray(0, piece.length >> 1), () => proxy.isSilent || outgoing.destroy());
           });
         } else response.pipe(outgoing);
       });

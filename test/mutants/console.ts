@@ -4,7 +4,7 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
   { file: `src/${file}`, search, replace },
 ];
 
-/** Bugs of the console's server side: sessions that last too long, or that other pages can use. */
+/** Sessions of the console that last too long, or that other pages can use; and pages that lose what they wait for. */
 export const CONSOLE: readonly Mutant[] = [
   {
     name: 'a GET that pops needs no CSRF token',
@@ -96,5 +96,56 @@ export const CONSOLE: readonly Mutant[] = [
     name: 'a sum counts queues that are gone',
     suite: 'queues of all namespaces',
     edits: edit('broker/activity.ts', 'this.#sum.change(this.#clock.monotonic(), series.last, null);', ''),
+  },
+  {
+    name: 'an operation whose start a proxy answered with an error is confirmed again at once',
+    suite: 'console in a browser',
+    edits: edit('console/api.ts', 'return status === 0 || status >= 500;', 'return status === 0;'),
+  },
+  {
+    name: 'a page waits for ever for a response that never comes',
+    suite: 'console in a browser',
+    edits: edit('console/api.ts', '  listen();\n  try {', '  try {'),
+  },
+  {
+    name: 'a page waits for ever for the rest of a response',
+    suite: 'console in a browser',
+    edits: [
+      ...edit('console/api.ts', 'return await use(', 'cancel();\n    return await use('),
+      ...edit('console/api.ts', '      onPiece();\n', ''),
+    ],
+  },
+  {
+    name: 'a response that breaks off is no reason to read again',
+    suite: 'console in a browser',
+    edits: edit(
+      'console/api.ts',
+      'throw signal.aborted ? signal.reason : unreachable();',
+      "throw new TypeError('network error');",
+    ),
+  },
+  {
+    name: 'a connection that is silent after one was lost is not ended',
+    suite: 'console in a browser',
+    edits: edit(
+      'console/remote/live.ts',
+      'if (!wanted.value) return undefined;\n    return every(1_000',
+      "if (!wanted.value || connection.value === 'lost') return undefined;\n    return every(1_000",
+    ),
+  },
+  {
+    name: 'the dialog of an operation is closed while it starts',
+    suite: 'console in a browser',
+    edits: edit('console/ui/operation-dialog.tsx', 'if (isStarting.peek()) return;', ''),
+  },
+  {
+    name: 'Escape closes a dialog the second time',
+    suite: 'console in a browser',
+    edits: edit('console/ui/dialog.tsx', 'onClose={() => ref.current?.showModal()}', ''),
+  },
+  {
+    name: 'a count goes on whose dialog was closed before the server responded',
+    suite: 'console in a browser',
+    edits: edit('console/remote/operations.ts', 'if (signal.aborted) return cancel();', ''),
   },
 ];

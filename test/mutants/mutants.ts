@@ -189,6 +189,11 @@ export const SUITES = {
   'model through HTTP': { files: ['test/http/model.test.ts'], pattern: null },
   'HTTP requests': { files: ['test/http/requests.test.ts'], pattern: null },
   'console sessions': { files: ['test/http/console-session.test.ts'], pattern: null },
+  'console in a browser': {
+    files: ['test/console/console.test.ts'],
+    pattern:
+      'break off|a response (never comes|stops)|silent before|start a proxy answered|keeps the dialog|ends a count',
+  },
   'console pages': { files: ['test/http/console-files.test.ts'], pattern: null },
   'queues of all namespaces': { files: ['test/http/find-queues.test.ts'], pattern: null },
   'HTTP slips': { files: ['test/http/slips.test.ts'], pattern: null },

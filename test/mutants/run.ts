@@ -15,6 +15,16 @@ import { parseArgs } from 'node:util';
 import { type Edit, MUTANTS, type Mutant, SUITES, type Suite } from './mutants.ts';
 
 const REPOSITORY = new URL('../../', import.meta.url).pathname;
+/** What the suites need, also to build the console. */
+const COPIED = [
+  'src',
+  'test',
+  'scripts',
+  'package.json',
+  'package-lock.json',
+  'tsconfig.json',
+  'vite.config.ts',
+] as const;
 /** Histories a model may use to find a bug. */
 const MODEL_RUNS = '300';
 /**
@@ -51,7 +61,7 @@ try {
 function copies(count: number): string[] {
   return Array.from({ length: count }, (_, at) => {
     const copy = join(folder, String(at));
-    for (const part of ['src', 'test', 'scripts', 'package.json', 'package-lock.json', 'tsconfig.json']) {
+    for (const part of COPIED) {
       cpSync(join(REPOSITORY, part), join(copy, part), { recursive: true });
     }
     symlinkSync(join(REPOSITORY, 'node_modules'), join(copy, 'node_modules'));
