@@ -555,8 +555,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/engines/sqlite/client.ts',
-        search: 'calls.push([operation, ...write(bodies)]);',
-        replace: "calls.push(['ping']);\n    calls[calls.length - 1] = [operation, ...write(bodies)];",
+        search: 'const written = write(bodies);',
+        replace: "calls.push(['ping']);\n    const written = write(bodies);\n    calls.pop();",
       },
     ],
   },

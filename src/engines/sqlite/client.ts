@@ -5,6 +5,7 @@ import type { Clock } from '../../util/clock.ts';
 import {
   BodyWriter,
   type Call,
+  type CallOf,
   type FromWorker,
   type Operation,
   type Operations,
@@ -139,7 +140,6 @@ export class WorkerClient {
   readonly #time: SteadyTime;
   readonly #log: EngineLog;
   readonly #data: Omit<WorkerData, 'now'>;
-  readonly #clock: Clock;
   readonly #deadlines: DeadlineQueue;
   readonly #waiting: OutgoingBatch[] = [];
   readonly #inFlight: OutgoingBatch[] = [];
@@ -169,7 +169,6 @@ export class WorkerClient {
     data: Omit<WorkerData, 'now'>,
   ) {
     this.#startWorker = startWorker;
-    this.#clock = clock;
     this.#deadlines = new DeadlineQueue(clock);
     this.#time = time;
     this.#log = log;
@@ -214,29 +213,26 @@ export class WorkerClient {
   }
 
   /**
-   * Calls an operation of the worker. Rejects with a QuaysideError.
-   * @param write returns the arguments; bodies are added to the batch's. What it throws is thrown here, and no call
-   * made
-   * @param read makes the result for the caller
+   * Makes a call of the worker. Rejects with a QuaysideError.
+   * @param write returns the call; bodies are added to the batch's. What it throws is thrown here, and no call made
+   * @param read makes the result for the caller, or a promise of it
    * @param onLate receives the result if it comes after the call's deadline
-   * @param leftMs until that
    */
   call<O extends Operation, T>(
-    operation: O,
-    write: (bodies: BodyWriter) => Parameters<Operations[O]>,
+    write: (bodies: BodyWriter) => CallOf<O>,
     read: (result: ReturnType<Operations[O]>, bodies: PackedBodies) => T,
     onLate: ((result: T) => void) | null = null,
-    leftMs?: number,
-  ): Promise<T> {
-    const deadlineAt = this.#deadlines.deadline(leftMs);
+    deadlineAt = this.deadline(),
+  ): Promise<Awaited<T>> {
     let batch = this.#waiting.at(-1);
     if (batch === undefined || batch.isFull) {
       batch = new OutgoingBatch(this.#drop);
       this.#waiting.push(batch);
     }
     const { calls, pending, bodies } = batch;
-    calls.push([operation, ...write(bodies)]);
-    const options = { read, onLate, isChange: !READS.has(operation), deadlineAt } as CallOptions<T>;
+    const written = write(bodies);
+    calls.push(written);
+    const options = { read, onLate, isChange: !READS.has(written[0]), deadlineAt } as CallOptions<T>;
     const call = new PendingCall(this.#deadlines, batch, options);
     pending.push(call as PendingCall);
     if (this.#down !== null) this.#rejectWaiting(this.#down);
@@ -244,39 +240,29 @@ export class WorkerClient {
       if (deadlineAt !== NO_DEADLINE) this.#deadlines.add(call);
       this.#planFlush();
     }
-    return call.result.promise;
+    return call.result.promise as Promise<Awaited<T>>;
   }
 
   /** {@link call} without bodies, for what needs no other form. */
   ask<O extends Operation>(
     operation: O,
     ...args: Parameters<Operations[O]>
-  ): Promise<ReturnType<Operations[O]>> {
-    return this.call(
-      operation,
-      () => args,
+  ): Promise<Awaited<ReturnType<Operations[O]>>> {
+    return this.call<O, ReturnType<Operations[O]>>(
+      () => [operation, ...args],
       (result) => result,
     );
   }
 
-  /** The deadline of a call that takes several of the worker. */
+  /** The deadline of what is called now. */
   deadline(leftMs?: number): number {
     return this.#deadlines.deadline(leftMs);
   }
 
-  /** The time until a deadline, as {@link call} takes it. */
-  left(deadlineAt: number): number {
-    return Math.max(0, deadlineAt - this.#clock.monotonic());
-  }
-
   /** Calls an operation that nobody waits for: it has no deadline, and `failure` is logged if it is rejected. */
-  run<O extends Operation>(
-    operation: O,
-    write: (bodies: BodyWriter) => Parameters<Operations[O]>,
-    failure: string,
-  ): void {
+  run<O extends Operation>(write: (bodies: BodyWriter) => CallOf<O>, failure: string): void {
     this.#unattended += 1;
-    this.call(operation, write, nothing, null, NO_DEADLINE)
+    this.call(write, nothing, null, NO_DEADLINE)
       .catch((error) => this.#log.warn({ err: error, file: this.#data.file }, failure))
       .finally(() => {
         this.#unattended -= 1;
@@ -321,7 +307,7 @@ export class WorkerClient {
     // Calls keep their order, so once this one has its reply all before it have theirs. One of these may have been
     // late.
     while (this.#isOpen && this.#down === null) {
-      await this.call('ping', () => [], nothing, null, NO_DEADLINE).catch(nothing);
+      await this.call(() => ['ping'], nothing, null, NO_DEADLINE).catch(nothing);
       if (this.#unattended === 0) break;
     }
     this.#down ??= this.#unavailable('is closed');

@@ -119,14 +119,12 @@ function sqliteDefinitions(client: WorkerClient): DefinitionStore {
   return {
     get: (kind, key) =>
       client.call(
-        'definitionGet',
-        () => [kind, key],
+        () => ['definitionGet', kind, key],
         (row) => row && readable(row),
       ),
     list: (kind) =>
       client.call(
-        'definitionList',
-        () => [kind],
+        () => ['definitionList', kind],
         (rows) => rows.map(readable),
       ),
     put: (kind, key, value, expected) => client.ask('definitionPut', kind, key, value, expected),

@@ -30,11 +30,11 @@ import type { WorkerClient } from './client.ts';
 import {
   type BodyWriter,
   bodyAt,
+  type CallOf,
   type Extra,
   type Fields,
   fromMore,
   nameOf,
-  type Operations,
   type PackedBodies,
   type QueueName,
   SCANNED_FIELDS,
@@ -102,15 +102,16 @@ export class SqliteStorage implements Storage {
     elements: readonly NewElement[],
     { onRepeat = null, request = null, leftMs }: InsertOptions = {},
   ): Promise<ElementId[]> {
-    const write = (bodies: BodyWriter): Parameters<Operations['insert']> => {
+    const write = (bodies: BodyWriter): CallOf<'insert'> => {
       const fields: Fields = [];
       const now = this.#time.now();
       for (const element of elements) this.#writeElement(element, now, bodies, fields);
-      return [nameOf(queue), fields, request && [request.key, request.fingerprint]];
+      return ['insert', nameOf(queue), fields, request && [request.key, request.fingerprint]];
     };
-    if (onRepeat === null) return this.#client.call('insert', write, ([, ids]) => ids, null, leftMs);
+    const deadlineAt = this.#client.deadline(leftMs);
+    if (onRepeat === null) return this.#client.call(write, ([, ids]) => ids, null, deadlineAt);
     // Not where the reply is read: what the caller's function throws is the caller's alone.
-    return this.#client.call('insert', write, same, null, leftMs).then(([repeats, ids]) => {
+    return this.#client.call(write, same, null, deadlineAt).then(([repeats, ids]) => {
       for (let at = 0; repeats !== null && at < repeats.length; at += 2) {
         onRepeat(repeats[at] ?? 0, repeats[at + 1] === 1);
       }
@@ -121,11 +122,10 @@ export class SqliteStorage implements Storage {
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
     const { group, count, ids, leaseMs, owner, tids, maxBytes, leftMs } = options;
     return this.#client.call(
-      'take',
       () => {
         const holders = leaseMs === null ? '' : holderTexts(owner, tids);
         const number = ownerNumber(owner);
-        return [nameOf(queue), group, count, ids ?? null, leaseMs, number, holders, maxBytes ?? null];
+        return ['take', nameOf(queue), group, count, ids ?? null, leaseMs, number, holders, maxBytes ?? null];
       },
       (taken, bodies) => ({
         deliveries: readTaken(taken, group, bodies),
@@ -134,7 +134,7 @@ export class SqliteStorage implements Storage {
         isLeft: taken[5],
       }),
       ({ deliveries }) => this.#returnLate(queue, deliveries),
-      leftMs,
+      this.#client.deadline(leftMs),
     );
   }
 
@@ -145,15 +145,15 @@ export class SqliteStorage implements Storage {
     const popped = deliveries.filter(({ lease }) => lease === null);
     const reserved = deliveries.filter(({ lease }) => lease !== null);
     if (popped.length > 0) {
-      this.#client.run('undoTake', (bodies) => this.#undone(queue, popped, bodies), failure);
+      this.#client.run((bodies) => this.#undone(queue, popped, bodies), failure);
     }
-    const write = (): [needs: number, items: Fields, details: SettleDetails[]] => {
+    const write = (): CallOf<'settle'> => {
       const items = reserved.flatMap(({ id, group, lease }): SettleFields => {
         return [nameOf(queue), id, group, 0, lease?.token ?? null, 0, 'release'];
       });
-      return [0, items, reserved.map(() => [0, null, 0, null, 0])];
+      return ['settle', 0, items, reserved.map(() => [0, null, 0, null, 0])];
     };
-    if (reserved.length > 0) this.#client.run('settle', write, failure);
+    if (reserved.length > 0) this.#client.run(write, failure);
     this.#nameLate([queue]);
   }
 
@@ -167,7 +167,7 @@ export class SqliteStorage implements Storage {
 
   settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
     const deadlineAt = this.#client.deadline(leftMs);
-    return this.#settle(items, deadlineAt).then((results) =>
+    return this.#settle(items, deadlineAt, (results) =>
       results.length === items.length
         ? results
         : this.#client.inSteps(() => this.#settleRest(items, results, deadlineAt)),
@@ -182,7 +182,7 @@ export class SqliteStorage implements Storage {
   ): Promise<SettleResult[]> {
     try {
       while (results.length < items.length) {
-        results.push(...(await this.#settle(items.slice(results.length), deadlineAt)));
+        results.push(...(await this.#settle(items.slice(results.length), deadlineAt, same)));
       }
       return results;
     } catch (cause) {
@@ -191,11 +191,14 @@ export class SqliteStorage implements Storage {
     }
   }
 
-  /** Returns the results of the first items, as many as the worker settled in one step. */
-  #settle(items: readonly SettleItem[], deadlineAt: number): Promise<SettleResult[]> {
+  /** @param done receives the results of the first items, as many as the worker settled in one step */
+  #settle(
+    items: readonly SettleItem[],
+    deadlineAt: number,
+    done: (results: SettleResult[]) => SettleResult[] | Promise<SettleResult[]>,
+  ): Promise<SettleResult[]> {
     return this.#client.call(
-      'settle',
-      (bodies) => {
+      (bodies): CallOf<'settle'> => {
         let needs = 0;
         let last: QueueKey | null = null;
         let details: SettleDetails[] | null = null;
@@ -214,24 +217,19 @@ export class SqliteStorage implements Storage {
           details ??= items.map(() => null);
           details[index] = more;
         }
-        return [needs, fields, details];
+        return ['settle', needs, fields, details];
       },
-      (results) => Array.from({ length: results.length / 2 }, (_, index) => readSettled(results, index * 2)),
+      (results) => done(readSettled(results)),
       null,
-      this.#client.left(deadlineAt),
+      deadlineAt,
     );
   }
 
   undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
-    return this.#client.call('undoTake', (bodies) => this.#undone(queue, deliveries, bodies), same);
+    return this.#client.call((bodies) => this.#undone(queue, deliveries, bodies), same);
   }
 
-  /** The arguments of `undoTake`. */
-  #undone(
-    queue: QueueKey,
-    deliveries: readonly Delivery[],
-    bodies: BodyWriter,
-  ): [queue: QueueName, deliveries: UndoneDelivery[]] {
+  #undone(queue: QueueKey, deliveries: readonly Delivery[], bodies: BodyWriter): CallOf<'undoTake'> {
     const undone = deliveries.map((delivery): UndoneDelivery => {
       const { id, group, tries, matureAt, contentType, contentEncoding, headers, body } = delivery;
       const { expiresAt = null, reason = null } = delivery as Partial<Lost>;
@@ -239,20 +237,19 @@ export class SqliteStorage implements Storage {
       const place: [number, number] = [bodies.add(body), body.byteLength];
       return { id, group, tries, dueAt: matureAt, expiresAt, reason, ...content, body: place };
     });
-    return [nameOf(queue), undone];
+    return ['undoTake', nameOf(queue), undone];
   }
 
   scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
     const { group, states, ids, after, limit, bodies, leftMs } = options;
     return this.#client.call(
-      'scan',
-      () => [nameOf(queue), group, states, ids ?? null, after, limit, bodies],
+      () => ['scan', nameOf(queue), group, states, ids ?? null, after, limit, bodies],
       (page, received) => ({
         deliveries: readScanned(page, group, received, ids !== undefined),
         next: page[0],
       }),
       null,
-      leftMs,
+      this.#client.deadline(leftMs),
     );
   }
 
@@ -267,10 +264,8 @@ export class SqliteStorage implements Storage {
   /** In steps, between which other calls take effect. What these do not come to is read by sweeps. */
   async counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
     const deadlineAt = this.#client.deadline();
-    const step = (): Promise<[counts: QueueCounts, isPart: boolean]> => {
-      const leftMs = this.#client.left(deadlineAt);
-      return this.#client.call('counts', () => [nameOf(queue), group ?? null], same, null, leftMs);
-    };
+    const step = (): Promise<[counts: QueueCounts, isPart: boolean]> =>
+      this.#client.call(() => ['counts', nameOf(queue), group ?? null], same, null, deadlineAt);
     let [counts, isPart] = await step();
     for (let steps = 1; isPart && steps < STEPS_OF_COUNT; steps += 1) {
       [counts, isPart] = await step().catch(() => [counts, false]);
@@ -284,8 +279,7 @@ export class SqliteStorage implements Storage {
 
   sweep(): Promise<SweepResult> {
     return this.#client.call(
-      'sweep',
-      () => [],
+      () => ['sweep'],
       ({ affected, nextAt }) => {
         const all = [...this.#late.values(), ...affected];
         this.#late.clear();
@@ -425,8 +419,12 @@ function readScanned(
   });
 }
 
-function readSettled(results: Fields, at: number): SettleResult {
-  const outcome = results[at] as SettleOutcome;
-  const until = results[at + 1] as number | null;
-  return until === null ? SETTLED[outcome] : { outcome, until };
+function readSettled(fields: Fields): SettleResult[] {
+  const results: SettleResult[] = [];
+  for (let at = 0; at < fields.length; at += 2) {
+    const outcome = fields[at] as SettleOutcome;
+    const until = fields[at + 1] as number | null;
+    results.push(until === null ? SETTLED[outcome] : { outcome, until });
+  }
+  return results;
 }
