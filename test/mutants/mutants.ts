@@ -87,6 +87,10 @@ export const SUITES = {
   'postgres nodes': { files: ['test/engines/nodes.postgres.test.ts'], pattern: 'receives signals after' },
   'postgres races': { files: ['test/engines/races.postgres.test.ts'], pattern: null },
   'postgres housekeeping': { files: ['test/engines/housekeeping.postgres.test.ts'], pattern: null },
+  'postgres large settlements': {
+    files: ['test/engines/large-settlements.postgres.test.ts'],
+    pattern: null,
+  },
   'postgres dead entries': { files: ['test/engines/dead-entries.postgres.test.ts'], pattern: null },
   'postgres watermark': { files: ['test/engines/watermark.postgres.test.ts'], pattern: null },
   'contract of inserts on SQLite': {

@@ -375,8 +375,8 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [
       inPostgres(
         'queues.ts',
-        'const PURGED_BYTES = 8 * 1024 * 1024;',
-        'const PURGED_BYTES = Number.MAX_SAFE_INTEGER;',
+        'Math.floor(BYTES_AT_ONCE / statements)',
+        'Math.floor(Number.MAX_SAFE_INTEGER / statements)',
       ),
     ],
   },
@@ -386,10 +386,31 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [
       inPostgres(
         'housekeeping.ts',
-        'const BYTES_AT_ONCE = 8 * 1024 * 1024;',
-        'const BYTES_AT_ONCE = Number.MAX_SAFE_INTEGER;',
+        "firstBytes('x', 'l')",
+        "firstBytes('x', 'l', String(Number.MAX_SAFE_INTEGER))",
       ),
     ],
+  },
+  {
+    name: 'a commit has no bound on bytes',
+    suite: 'postgres large settlements',
+    edits: [inPostgres('settle.ts', "[firstBytes('f', 'r'), finished('f')]", "[finished('r')]")],
+  },
+  {
+    name: 'a move has no bound on bytes',
+    suite: 'postgres large settlements',
+    edits: [
+      inPostgres(
+        'settle.ts',
+        "firstBytes('going', '(SELECT * FROM x WHERE goes)')",
+        "'going AS (SELECT * FROM x WHERE goes)'",
+      ),
+    ],
+  },
+  {
+    name: 'removals by id have no bound on bytes',
+    suite: 'postgres large settlements',
+    edits: [inPostgres('settle.ts', 'AND NOT h.held AND h.fits', 'AND NOT h.held')],
   },
   {
     name: 'elements of a stream are finished without its lock',

@@ -37,8 +37,6 @@ import type { CounterWatermark } from './watermark.ts';
 
 /** Deliveries or keys that go in one statement. */
 const AT_ONCE = 1000;
-/** Of the deliveries. */
-const BYTES_AT_ONCE = 8 * 1024 * 1024;
 
 /**
  * Deliveries of streams that are past the retention of their queue and not reserved. Returns {@link AT_ONCE} if more
@@ -57,7 +55,7 @@ const APPLY_RETENTION: Statement = {
         ORDER BY inserted_at LIMIT ${AT_ONCE} FOR UPDATE SKIP LOCKED) d
       WHERE q.ns = ANY ($1::text[]) AND q.grp = '' AND coalesce(q.retention, n.retention) > 0
       LIMIT ${AT_ONCE})`,
-    firstBytes('x', 'l', String(BYTES_AT_ONCE)),
+    firstBytes('x', 'l'),
     lockStreamsOf('x'),
     `g AS (DELETE FROM delivery d USING x
       WHERE d.ctid = x.tid AND d.lease_until IS NULL AND (x.queue IN (SELECT queue FROM locked WHERE is_locked)) IS TRUE

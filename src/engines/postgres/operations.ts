@@ -8,7 +8,10 @@ import type { GroupUse, RegisteredQueue, Registry } from './registry.ts';
 import type { Parameter, Row, Statement } from './statement.ts';
 import type { Prober } from './watermark.ts';
 
-/** Returned for an item that another node changed at the same moment: it is placed into the next batch again. */
+/**
+ * Returned for an item that another node changed at the same moment, or for which a statement had no room: it is placed
+ * into the next batch again.
+ */
 export const RETRY = Symbol('retry');
 
 /** A kind of items that share a statement, whatever their queues. */

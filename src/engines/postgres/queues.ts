@@ -10,6 +10,7 @@ import { DELIVERY_STATES, type DeliveryState, type GroupName } from '../../model
 import type { Context, Operation } from './operations.ts';
 import { REGISTERED, type RegisteredQueue, type Subscription } from './registry.ts';
 import {
+  BYTES_AT_ONCE,
   CONTENT_BYTES,
   clampTries,
   count,
@@ -152,7 +153,6 @@ const PING_OPERATION: Operation<null, number> = {
 
 /** What one step of a purge removes at most, so that other calls do not wait long for it: about a tenth of a second. */
 const PURGED_AT_ONCE = 10_000;
-const PURGED_BYTES = 8 * 1024 * 1024;
 
 interface PurgeItem {
   readonly queue: RegisteredQueue;
@@ -196,7 +196,7 @@ function purgeOperations(): (state: DeliveryState | 'waiting') => Operation<Purg
           if (item === undefined) throw new Error('a purge has a queue');
           const { queue, statements } = item;
           const rows = Math.floor(PURGED_AT_ONCE / statements);
-          const bytes = Math.floor(PURGED_BYTES / statements);
+          const bytes = Math.floor(BYTES_AT_ONCE / statements);
           return {
             values: [queue.whole.idText, String(rows), String(bytes)],
             read: ([row = []]) => {

@@ -1,15 +1,17 @@
-import { SETTLED, type SettleItem, type SettleOutcome, type SettleResult } from '../../engine/storage.ts';
+import { SETTLED, type SettleItem, type SettleResult } from '../../engine/storage.ts';
 import { ownerNumber } from '../../model/owner.ts';
 import { encodeChanges, encodeReason, parseToken, type Token } from './content.ts';
 import { type ElementKinds, kindsOf, NewElements, storing } from './insert.ts';
 import { type Context, type Item, type Operation, type Prepared, RETRY } from './operations.ts';
 import type { RegisteredQueue, Subscription } from './registry.ts';
 import {
+  BYTES_AT_ONCE,
   CONTENT_BYTES,
   copyMoved,
   count,
   deadLine,
   finishShared,
+  firstBytes,
   NOW,
   policyOf,
   retryDelay,
@@ -56,12 +58,12 @@ function refColumns(): Columns<Ref> {
 }
 
 /**
- * The entry `r`: the references, each with the place of its delivery in the table, or null. One look-up each, by which
- * all else finds the row: in a join by key, a plan that was made while the table was empty may read all of it for each
- * reference.
+ * The entry `r`: the references, each with the place of its delivery in the table and its bytes, or null. One look-up
+ * each, by which all else finds the row: in a join by key, a plan that was made while the table was empty may read all
+ * of it for each reference.
  */
 function refs(columns: Columns<Ref>): string {
-  return `r AS MATERIALIZED (SELECT r.*, p.tid FROM ${columns.from('r')} LEFT JOIN LATERAL (SELECT d.ctid AS tid FROM delivery d
+  return `r AS MATERIALIZED (SELECT r.*, p.tid, p.bytes FROM ${columns.from('r')} LEFT JOIN LATERAL (SELECT d.ctid AS tid, d.bytes FROM delivery d
     WHERE d.seq = r.seq AND d.subscription = r.subscription LIMIT 1) p ON true)`;
 }
 
@@ -77,9 +79,11 @@ const isHeld = (reserved: string): string => `d.ctid = r.tid
 const MAY_FINISH = isHeld('d.token IS NOT NULL');
 const MAY_CHANGE = isHeld('d.lease_until > t.now');
 
-/** The entry `g`: deliveries that the references `r` name, which it deletes. */
-const FINISHED = `g AS (DELETE FROM delivery d USING r WHERE ${MAY_FINISH}
+/** The entry `g`: deliveries that the references in `from` name, which it deletes. */
+function finished(from: string): string {
+  return `g AS (DELETE FROM delivery d USING ${from} r WHERE ${MAY_FINISH}
     RETURNING r.ord, d.seq, d.subscription, d.due_at, d.lease_until, d.head, ${CONTENT_BYTES})`;
+}
 
 /**
  * What a settling statement returns: of each reference whose delivery it changed (an entry `g`) a detail, of each other
@@ -92,7 +96,10 @@ function outcomes(detail: string): string {
     LEFT JOIN delivery d ON d.ctid = r.tid WHERE (r.ord IN (SELECT g.ord FROM g)) IS NOT TRUE`;
 }
 
-/** Why a delivery was not changed. If it could have been, another node changed it at the same moment. */
+/**
+ * Why a delivery was not changed. If it could have been, another node changed it at the same moment, or there was too
+ * much to finish or to move in one statement.
+ */
 function rejection(row: Row, { item, isWaiting, token }: Ref): Settled {
   const [seq, storedToken, leftMs] = [numberOrNull(row, 2), numberOrNull(row, 3), numberOrNull(row, 4)];
   if (seq === null) return SETTLED['not-found'];
@@ -140,13 +147,15 @@ const isDone = (): SettleResult => SETTLED.done;
 
 /**
  * Finishes: commits and removals. With `kinds` also stores elements, in the same statement: an element only if its
- * delivery was finished.
+ * delivery was finished. These are not put off for the bytes that are finished with them: takes of later calls, which
+ * may be in the same batch, have to see them.
  */
 function finishOperation(context: Context, shared: boolean, kinds: ElementKinds | null): SettleOperation {
   const columns = refColumns();
   const settled = { array: `$${columns.count + 1}::int[]`, done: 'g' };
   const stored = kinds && storing(kinds, { first: columns.count + 2, window: context.dedupWindow, settled });
-  const parts = [NOW, refs(columns), FINISHED, shared && finishShared('g'), count('gc', 'g', WENT_EITHER)];
+  const deleted = kinds === null ? [firstBytes('f', 'r'), finished('f')] : [finished('r')];
+  const parts = [NOW, refs(columns), ...deleted, shared && finishShared('g'), count('gc', 'g', WENT_EITHER)];
   const statement = {
     name: `${kinds === null ? 'finish' : 'transfer'}${shared ? ' shared' : ''}`,
     text: `${withList(...parts, ...(stored ?? []))} ${outcomes(kinds === null ? 'NULL::bigint' : '(SELECT now FROM t)')}`,
@@ -322,7 +331,7 @@ function changeOperation(context: Context): SettleOperation {
     .int('to_tries', (ref) => target(ref)?.tries ?? null)
     .text('line', (ref) => encodeChanges(target(ref)?.headers ?? []));
   const tries = 'x.tries + x.counts::int';
-  const moved = `moved AS (DELETE FROM delivery d USING x, t WHERE d.ctid = x.new_tid AND x.goes
+  const moved = `moved AS (DELETE FROM delivery d USING going x, t WHERE d.ctid = x.new_tid
     RETURNING x.ord, d.seq, d.subscription, d.due_at, d.lease_until, d.head, d.body, ${CONTENT_BYTES},
       CASE WHEN x.to_name IS NULL THEN x.target END AS died_in, coalesce(x.to_ns, x.ns) AS to_ns, coalesce(x.to_name, x.target) AS to_name,
       CASE WHEN x.to_name IS NULL THEN x.dead_groups ELSE x.to_groups END AS to_groups,
@@ -355,6 +364,7 @@ function changeOperation(context: Context): SettleOperation {
       locked,
       stays,
       counted,
+      firstBytes('going', '(SELECT * FROM x WHERE goes)'),
       moved,
       ...copyMoved(),
       'g AS (SELECT ord, due_at, NULL AS died_in FROM s UNION ALL SELECT ord, to_due, died_in FROM moved)',
@@ -402,15 +412,16 @@ function removeOperation(): Operation<Removal, SettleResult> {
     name: 'remove',
     text: `${withList(
       NOW,
-      `f AS MATERIALIZED (SELECT r.ord, d.seq, d.subscription, d.lease_until FROM ${columns.from('r')}
+      `f AS MATERIALIZED (SELECT r.ord, d.seq, d.subscription, d.lease_until, d.bytes FROM ${columns.from('r')}
         JOIN delivery d ON d.seq = r.seq JOIN subscription s ON s.id = d.subscription AND s.queue = r.queue
         ORDER BY d.seq, d.subscription FOR UPDATE OF d)`,
-      'h AS MATERIALIZED (SELECT f.*, bool_or(f.lease_until IS NOT NULL) OVER (PARTITION BY f.ord) AS held FROM f)',
-      `g AS (DELETE FROM delivery d USING h WHERE d.seq = h.seq AND d.subscription = h.subscription AND NOT h.held
+      `h AS MATERIALIZED (SELECT f.*, bool_or(f.lease_until IS NOT NULL) OVER w AS held,
+        sum(f.bytes) OVER (ORDER BY f.ord) - sum(f.bytes) OVER w < ${BYTES_AT_ONCE} AS fits FROM f WINDOW w AS (PARTITION BY f.ord))`,
+      `g AS (DELETE FROM delivery d USING h WHERE d.seq = h.seq AND d.subscription = h.subscription AND NOT h.held AND h.fits
         RETURNING d.seq, d.subscription, d.due_at, d.head, ${CONTENT_BYTES})`,
       finishShared('g'),
       count('gc', 'g', WENT_WAITING),
-    )} SELECT DISTINCT h.ord, h.held FROM h`,
+    )} SELECT DISTINCT h.ord, h.held, h.fits FROM h`,
   };
   return {
     statement,
@@ -420,9 +431,12 @@ function removeOperation(): Operation<Removal, SettleResult> {
     prepare: (items) => ({
       values: columns.values(items),
       read: (rows) => {
-        const found: SettleOutcome[] = [];
-        for (const row of rows) found[placeOf(row)] = flag(row, 1) ? 'reserved' : 'done';
-        return items.map((_, place) => SETTLED[found[place] ?? 'not-found']);
+        const found: Settled[] = [];
+        for (const row of rows) {
+          const done = flag(row, 2) ? SETTLED.done : RETRY;
+          found[placeOf(row)] = flag(row, 1) ? SETTLED.reserved : done;
+        }
+        return items.map((_, place) => found[place] ?? SETTLED['not-found']);
       },
     }),
   };

@@ -51,12 +51,15 @@ export const WENT_EITHER: Deltas = {
   bytes: WENT,
 };
 
+/** Bytes that a statement deletes, or copies, at once: a fraction of a second of its 3 s, for which others wait. */
+export const BYTES_AT_ONCE = 8 * 1024 * 1024;
+
 /**
  * The entry `name`: rows of `from` (with a column bytes) until they have so many bytes, and at least the first.
  * PostgreSQL deletes a large body in as many pieces as it stores it in, about 10 ms for each MiB, so rows alone do not
  * bound what a statement takes.
  */
-export function firstBytes(name: string, from: string, maxBytes: string): string {
+export function firstBytes(name: string, from: string, maxBytes = String(BYTES_AT_ONCE)): string {
   return `${name} AS MATERIALIZED (SELECT * FROM (SELECT f.*, sum(f.bytes) OVER (ROWS UNBOUNDED PRECEDING) - f.bytes AS before
     FROM ${from} f) f WHERE f.before < ${maxBytes})`;
 }
