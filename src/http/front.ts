@@ -186,7 +186,7 @@ export class Front {
    * Lists for each user one at a time, from its start until its response has left: a listing of thousands of queues
    * costs processor time and memory that other users' requests need as well. Not at all if the client has disconnected
    * when its turn comes.
-   * @throws QuaysideError `overloaded`, and what `list` throws
+   * @throws QuaysideError `overloaded`, as `HttpCall.renewUser`, and what `list` throws
    */
   async listInTurn(call: HttpCall, list: () => Promise<void>): Promise<void> {
     const leave = await this.#listings.enter(call.user.name);
@@ -195,6 +195,8 @@ export class Front {
       return;
     }
     try {
+      // Those in front of it may have waited for their clients to read, for minutes.
+      call.renewUser();
       await list();
     } catch (error) {
       leave();

@@ -694,6 +694,28 @@ describe('The end of a session', () => {
     connection.destroy();
   });
 
+  it('ends a listing that waits for the one before it', async () => {
+    const headers = await signedIn(client);
+    const kept = await signedIn(client);
+    const { storage } = harness.opened.engine;
+    const { queues } = storage;
+    const [entered, released] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    storage.queues = async (ns) => {
+      entered.resolve();
+      await released.promise;
+      return queues.call(storage, ns);
+    };
+    const first = client.queues('N', { headers: kept });
+    await entered.promise;
+    const second = client.queues('jobs', { headers });
+    // A response on another connection shows that it was read.
+    await session(client, kept);
+    await client.request('DELETE', '/console/session', { headers });
+    storage.queues = queues;
+    released.resolve();
+    assert.deepEqual([(await first).status, (await second).status], [200, 401]);
+  });
+
   it('cuts an export short that it began', async () => {
     const headers = await signedIn(client);
     const queue = harness.queue();

@@ -65,6 +65,11 @@ export const CONSOLE: readonly Mutant[] = [
     edits: edit('http/call.ts', 'if (this.session?.isOver() === true) throw this.sessionLost();', ''),
   },
   {
+    name: 'a listing that waited is of a session that has ended',
+    suite: 'console sessions',
+    edits: edit('http/front.ts', '      call.renewUser();\n      await list();', '      await list();'),
+  },
+  {
     name: 'an import goes on after the longest time of its session',
     suite: 'console sessions',
     edits: edit(
