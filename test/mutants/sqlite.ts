@@ -42,6 +42,11 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('sweep.ts', 'if (left <= 0) return true;', 'if (left <= 0) break;')],
   },
   {
+    name: 'a purge removes two thousand elements in a step, however large',
+    suite: 'sqlite batch',
+    edits: [inWorker('rows.ts', 'const PURGED_PAGES = 32_768;', 'const PURGED_PAGES = Infinity;')],
+  },
+  {
     name: 'a take reads the bodies of all that expired before it',
     suite: 'sqlite batch',
     edits: [inWorker('rows.ts', 'iif(d.expires_at <= ?, NULL, ', 'iif(d.expires_at <= -?, NULL, ')],
@@ -345,8 +350,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'rows.ts',
-        'this.remove(subscription, found);',
-        'this.remove(subscription, found.filter((row) => row.leaseUntil === null));',
+        'this.remove(subscription, some);',
+        'this.remove(subscription, some.filter((row) => row.leaseUntil === null));',
       ),
     ],
   },

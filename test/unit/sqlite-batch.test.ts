@@ -190,6 +190,24 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(queues.find(expired)?.subscriptions.get('')?.ready, 0);
   });
 
+  it('purges about 128 MiB of large bodies in a step, since each of their pages takes time', () => {
+    const { store, run } = openStore();
+    const { queues, rows, ids } = store;
+    const body = new Uint8Array(1024 * 1024);
+    const facts = { type: null, more: null, dueAt: 1, tries: 0, expiresAt: null, reason: null };
+    store.begin(true);
+    const subscription = queues.subscription(queues.use(QUEUE, 1), '');
+    const add = (count: number, bytes: Uint8Array): void => {
+      rows.addPlain(subscription, ids.draw(count), Array(count).fill({ ...facts, body: bytes }), 1);
+    };
+    add(150, body);
+    add(1000, body.subarray(0, 10));
+    store.commit();
+    const step = (): unknown => run([['purge', QUEUE, null]])[0]?.results[0];
+    assert.deepEqual(step(), { removed: 128, isDone: false });
+    assert.deepEqual(step(), { removed: 1022, isDone: true });
+  });
+
   it('changes no table if a reservation finds nothing', () => {
     const { store, run } = openStore();
     const pop: Call = ['take', QUEUE, '', 1, null, null, 0];

@@ -35,7 +35,7 @@ const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
   settle,
   undoTake,
   scan,
-  purge: ({ rows, now }, name, states) => rows.purge(name, states, now),
+  purge: (store, name, states) => store.rows.purge(name, states, store.now, () => store.freePages()),
   drop: ({ queues }, name) => queues.drop(queues.find(name)),
   counts: (store, name, group) => {
     const counted = counts(store, name, group);
