@@ -5,7 +5,7 @@ import type { DeliveryRef } from '../../src/engine/storage.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { newElement } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
-import { commit, remove, settle } from '../support/settle.ts';
+import { commit, remove, settle, transfer } from '../support/settle.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
 
@@ -108,6 +108,28 @@ describe('Settlements of large elements in PostgreSQL', () => {
     await assertInSteps(await settle(engine.storage, JOBS, await reserve(JOBS), action), 'dead-lettered');
     assert.equal((await engine.storage.counts(DEAD)).ready, COUNT);
   });
+
+  for (const [queue, group] of [
+    [JOBS, ''],
+    [STREAM, 'g1'],
+  ] as const) {
+    it(`all commits of a call that stores elements are one transaction, in ${queue.ns}`, async () => {
+      await insert(queue, [group]);
+      const inserts = [{ queue: JOBS, element: newElement() }];
+      const transfers = (await reserve(queue, group)).map((finish, place) => {
+        return { from: queue, finish, inserts: place === 0 ? inserts : [] };
+      });
+      assert.deepEqual(await transfer(engine.storage, transfers), new Array(COUNT).fill('done'));
+      const { rows } = await runSql(
+        server,
+        `SELECT sum(n)::int AS n FROM ${schema}.gone GROUP BY xmin::text`,
+      );
+      assert.deepEqual(
+        rows.map(({ n }) => n),
+        [COUNT],
+      );
+    });
+  }
 
   it("a settlement that is not the holder's is rejected, wherever it stands among large ones", async () => {
     await insert(JOBS);

@@ -36,7 +36,7 @@ export const POSTGRES: readonly Mutant[] = [
     name: 'elements that one settlement stores are ordered by what their statements can store',
     suite: 'postgres order',
     edits: [
-      inPostgres('settle.ts', 'one.operation === transfer ? { ...one, operation: transferAny } : one', 'one'),
+      inPostgres('settle.ts', 'finishing.has(one.operation) ? { ...one, operation: together } : one', 'one'),
     ],
   },
   {
@@ -395,6 +395,11 @@ export const POSTGRES: readonly Mutant[] = [
     name: 'a commit has no bound on bytes',
     suite: 'postgres large settlements',
     edits: [inPostgres('settle.ts', "[firstBytes('f', 'r'), finished('f')]", "[finished('r')]")],
+  },
+  {
+    name: 'a commit with inserts is finished in part in a later transaction',
+    suite: 'postgres large settlements',
+    edits: [inPostgres('settle.ts', '([finish, finishInStream, transfer])', '([transfer])')],
   },
   {
     name: 'a move has no bound on bytes',

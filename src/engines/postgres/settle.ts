@@ -457,6 +457,7 @@ export function settlements(
   ];
   const transfer = finishOperation(context, false, { shared: false, keyed: false });
   const transferAny = finishOperation(context, true, { shared: true, keyed: true });
+  const finishing = new Set<unknown>([finish, finishInStream, transfer]);
   const [extend, change] = [extendOperation(context), changeOperation(context)];
   const release = releaseOperation(context, change);
 
@@ -498,11 +499,11 @@ export function settlements(
   };
   return (items) => {
     const each = items.map(toItem);
-    if (!each.some(({ operation }) => operation === transferAny)) return each;
-    // Two statements would store the elements of the one before those of the other, and not in the order of the call.
-    return each.map((one) => (one.operation === transfer ? { ...one, operation: transferAny } : one)) as Item<
-      unknown,
-      SettleResult
-    >[];
+    const has = (wanted: SettleOperation): boolean => each.some(({ operation }) => operation === wanted);
+    if (!has(transfer) && !has(transferAny)) return each;
+    // What a call stores and what it finishes are one statement. Two would store the elements of the one before those
+    // of the other, and not in the order of the call; and one that only finishes may leave a part for a later batch.
+    const together = has(transferAny) || has(finishInStream) ? transferAny : transfer;
+    return each.map((one) => (finishing.has(one.operation) ? { ...one, operation: together } : one));
   };
 }
