@@ -16,6 +16,11 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('rows.ts', 'const after = shared?.readTo ?? ', 'const after = ')],
   },
   {
+    name: 'elements that come one a call are stored in the queue of the first',
+    suite: 'sqlite batch',
+    edits: [inWorker('alike.ts', 'queueOf(calls[end]) === queue', 'queueOf(calls[end]) !== null')],
+  },
+  {
     name: 'a take that has a full reply does not say that there is more',
     suite: 'contract',
     edits: [inWorker('take.ts', 'isLast = isLeft = true;', 'isLast = true;')],
@@ -750,7 +755,7 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'batch.ts',
-        'if (store.space?.isTight && takesSpace(call)) {',
+        'if (isTight && takesSpace(call)) {',
         'if (store.space?.isTight && call.length === 0) {',
       ),
     ],

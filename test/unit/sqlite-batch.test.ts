@@ -2,7 +2,15 @@ import assert from 'node:assert/strict';
 import { StatementSync } from 'node:sqlite';
 import { describe, it } from 'node:test';
 import { SCAN_BYTES } from '../../src/engine/scan-cursor.ts';
-import { type Call, nameOf, type Taken, type TakenFields } from '../../src/engines/sqlite/protocol.ts';
+import {
+  type Call,
+  type Fields,
+  nameOf,
+  type Scanned,
+  TAKEN_FIELDS,
+  type Taken,
+  type TakenFields,
+} from '../../src/engines/sqlite/protocol.ts';
 import { type BatchResult, runBatches, wholeOf } from '../../src/engines/sqlite/worker/batch.ts';
 import { openDatabase } from '../../src/engines/sqlite/worker/open.ts';
 import { Store } from '../../src/engines/sqlite/worker/store.ts';
@@ -54,6 +62,76 @@ describe('a batch of calls in the SQLite engine', () => {
       assert.deepEqual([...(rejections?.keys() ?? [])], bad === -1 ? [] : [bad]);
     }
     assert.ok(synced.length < 40, `${synced.length} transactions`);
+  });
+
+  it('inserts, and commits, what comes in calls of one element by few statements, each with its own result', (t) => {
+    const { store, run } = openStore();
+    const other = nameOf({ ns: 'N', name: 'other' });
+    const insert = (queue: string, type: string, key: string | null = null): Call => {
+      const extra = key === null ? null : JSON.stringify({ key, fingerprint: 'f' });
+      return ['insert', queue, [type, null, 0, 0, 1, 0, '', extra], null];
+    };
+    const several = (from: number): Call[] =>
+      Array.from({ length: 64 }, (_, i) => insert(QUEUE, String(from + i)));
+    let statements = 0;
+    const { run: runStatement } = StatementSync.prototype;
+    t.mock.method(
+      StatementSync.prototype,
+      'run',
+      function (this: StatementSync, ...args: Parameters<typeof runStatement>) {
+        statements++;
+        return runStatement.apply(this, args);
+      },
+    );
+    const statementsOf = (calls: Call[]): number => {
+      statements = 0;
+      run(calls);
+      return statements;
+    };
+    const resultsOf = (given: Call[]): unknown[] => run(given)[0]?.results ?? [];
+    assert.ok(statementsOf(several(0)) < 20, `${statements} statements`);
+    const calls = [
+      ...several(64),
+      insert(other, 'other'),
+      insert(QUEUE, '128', 'key'),
+      insert(QUEUE, '129', 'key'),
+      insert(QUEUE, '129'),
+      insert(QUEUE, '130'),
+    ];
+    // The second time each half of the calls runs again, and then each half of that.
+    for (const more of [[], [BAD]]) {
+      const ids = resultsOf([...calls, ...more])
+        .slice(0, calls.length)
+        .map((result) => (result as [unknown, string[]])[1][0] ?? '');
+      for (const [index, id] of ids.entries()) {
+        const scan: Call = ['scan', index === 64 ? other : QUEUE, '', ['ready'], [id], null, 1, false];
+        const [page] = resultsOf([scan]);
+        const [, fields] = page as Scanned;
+        const expected = index < 64 ? String(64 + index) : ['other', '128', '128', '129', '130'][index - 64];
+        assert.equal(fields[8], expected, `call ${index}`);
+      }
+    }
+    const reserve: Call = ['take', QUEUE, '', 192, null, 1000, 0, ''];
+    const [, , , taken] = resultsOf([reserve])[0] as Taken;
+    const commitOf = (index: number, token = taken[index * TAKEN_FIELDS + 7], queue = QUEUE): Call => {
+      return ['settle', 2, [queue, taken[index * TAKEN_FIELDS], '', 0, token, 0, 'finish'], null];
+    };
+    const range = (from: number, to: number): Call[] =>
+      Array.from({ length: to - from }, (_, i) => commitOf(from + i));
+    assert.ok(statementsOf(range(0, 64)) < 10, `${statements} statements`);
+    const mixed = [
+      ...range(64, 80),
+      commitOf(80, 'another'),
+      commitOf(70),
+      commitOf(81, undefined, other),
+      commitOf(80),
+      ...range(81, 96),
+    ];
+    const outcomes = resultsOf(mixed).map((result) => (result as Fields)[0]);
+    const expected: string[] = Array(mixed.length).fill('done');
+    expected.splice(16, 3, 'lease-lost', 'not-found', 'not-found');
+    assert.deepEqual(outcomes, expected);
+    assert.equal(store.queues.find(QUEUE)?.subscriptions.get('')?.reserved, 96);
   });
 
   it('waits for an fsync after a failure only if its part of the calls needs one', () => {

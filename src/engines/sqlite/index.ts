@@ -4,11 +4,12 @@
 // batches; `protocol.ts` has the operations, and what crosses the thread border. `settings.ts` checks what is
 // configured; `steady-time.ts` is the clock, which also the worker's moments come from.
 // Worker, in `worker/`: `main.ts` is the thread; `serve.ts` receives messages; `batch.ts` lists the operations and runs
-// the batches that wait in one transaction, and failed ones call by call. Each operation is in the file of its subject:
-// `insert.ts`, `take.ts` (with undone takes, scans), `settle.ts` (with dead letters, copies, damaged elements),
-// `sweep.ts`. Tables and what memory knows of them: `store.ts` (transactions), `ids.ts`, `queues.ts` (names,
-// subscriptions, policies), `rows.ts` (deliveries, elements, counts, leases, purges), `tokens.ts` (of leases),
-// `records.ts` (keys, definitions, counters). A subscription is one group of one queue.
+// the batches that wait in one transaction, and failed ones call by call; `alike.ts` runs small calls of a kind
+// together. Each operation is in the file of its subject: `insert.ts`, `take.ts` (with undone takes, scans),
+// `settle.ts` (with dead letters, copies, damaged elements), `sweep.ts`. Tables and what memory knows of them:
+// `store.ts` (transactions), `ids.ts`, `queues.ts` (names, subscriptions, policies), `rows.ts` (deliveries, elements,
+// counts, leases, purges), `tokens.ts` (of leases), `records.ts` (keys, definitions, counters). A subscription is one
+// group of one queue.
 // The file: `open.ts`, `schema.ts`, `log-check.ts` (damage), `space.ts` (full disk, lost files), `errors.ts`, and
 // `backup.ts`, which also restores.
 import { stat, statfs } from 'node:fs/promises';

@@ -10,6 +10,7 @@ import {
   type Rejection,
   SETTLE_NEEDS,
 } from '../protocol.ts';
+import { endOfAlike, runAlike } from './alike.ts';
 import { isFatal, isFull, isUnreadable, messageOf, rejectionOf, StoreLost } from './errors.ts';
 import { insert } from './insert.ts';
 import { counts, deliveriesIn } from './queues.ts';
@@ -151,13 +152,19 @@ function runCalls(store: Store, { batch, result, from, to }: Part): void {
   store.now = batch.now;
   store.received = batch.bodies;
   store.reply = result.bodies;
-  if (!store.space?.isTight) endLeases(store);
-  for (let index = from; index < to; index++) {
+  const isTight = store.space?.isTight === true;
+  if (!isTight) endLeases(store);
+  for (let index = from, end = from; index < to; index = end) {
     const call = batch.calls[index];
+    end = isTight ? index + 1 : endOfAlike(batch.calls, index, to);
+    // The transaction that failed may have come to them.
+    for (let place = index; place < end; place++) result.rejections?.delete(place);
     if (call === undefined) continue;
-    // The transaction that failed may have come to it.
-    result.rejections?.delete(index);
-    if (store.space?.isTight && takesSpace(call)) {
+    if (end > index + 1) {
+      for (const one of runAlike(store, batch.calls.slice(index, end))) result.results[index++] = one;
+      continue;
+    }
+    if (isTight && takesSpace(call)) {
       reject(result, index, NO_SPACE);
       continue;
     }

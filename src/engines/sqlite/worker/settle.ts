@@ -117,11 +117,13 @@ function endOfRange({ ids }: Store, items: Fields, from: number): number {
   let at = from + SETTLE_FIELDS;
   if (at === items.length || first === null || token === null || group === null) return at;
   if (!isCommit(items, from)) return at;
-  const tokens = TakeTokens.from(token, first);
+  // Not before the numbers of two follow each other: commits in another order would cost a twentieth more.
+  let tokens: TakeTokens | null = null;
   for (; at < items.length; at += SETTLE_FIELDS) {
     const element = first + (at - from) / SETTLE_FIELDS;
     if (items[at] !== null || items[at + 2] !== group || !isCommit(items, at)) break;
     if (ids.parse(items[at + 1] as SettleFields[1]) !== element) break;
+    tokens ??= TakeTokens.from(token, first);
     if (!tokens.fits(String(items[at + 4]), element)) break;
   }
   return at;
