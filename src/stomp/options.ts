@@ -48,6 +48,8 @@ export const STOMP_LIMITS = {
   transactionFrames: 1000,
   /** Bodies and element headers of all open transactions of a session, in largest bodies. */
   transactionBodies: 4,
+  /** The same in bytes: one call of an engine stores them, and Redis is sent none of 64 MiB. */
+  transactionBytes: 48 * 1024 * 1024,
   /** The default delay of a NACK, ms. */
   nackDelayMs: 5000,
 } as const;

@@ -20,7 +20,8 @@ export class Transactions {
   readonly #open = new Map<string, Transaction>();
 
   constructor(bodyLimit: number) {
-    this.#maxBytes = STOMP_LIMITS.transactionBodies * bodyLimit;
+    const { transactionBodies, transactionBytes } = STOMP_LIMITS;
+    this.#maxBytes = Math.min(transactionBodies * bodyLimit, transactionBytes);
   }
 
   /** @throws QuaysideError `malformed-request`, `overloaded` */

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { LIMITS } from '../../src/model/limits.ts';
 import { memoryInUse, useUpBlock } from '../support/memory.ts';
 import type { StompClient } from './client.ts';
 import { StompNode } from './node.ts';
@@ -162,6 +163,20 @@ describe('a transaction', () => {
     large.send('SEND', { destination: '/q/N/a', transaction }, 'x');
     await large.expectError('overloaded');
     assert.deepEqual(await bodies('a'), []);
+  });
+
+  it('has no more bytes than an engine stores in one call, however large a body may be', async () => {
+    const largest = await StompNode.start({ options: { bodyLimit: LIMITS.maxBodyLimit } });
+    try {
+      const sender = await largest.client();
+      await sender.ask('BEGIN', { transaction });
+      const half = 24 * 1_048_576;
+      await sender.ask('SEND', { destination: '/q/N/a', transaction }, Buffer.alloc(half, 1));
+      sender.send('SEND', { destination: '/q/N/a', transaction }, Buffer.alloc(half + 1, 1));
+      await sender.expectError('overloaded');
+    } finally {
+      await largest.stop();
+    }
   });
 
   it('retains no blocks of memory that small bodies share with what else is allocated', async () => {
