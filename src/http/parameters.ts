@@ -251,7 +251,7 @@ export class QueryReader<Q extends object> {
 
   #parse(search: string): Readonly<Q> {
     const values: Record<string, unknown> = { ...this.#fallbacks };
-    let given = '';
+    const given: string[] = [];
     for (let from = 0; from <= search.length; ) {
       let end = search.indexOf('&', from);
       if (end === -1) end = search.length;
@@ -267,14 +267,13 @@ export class QueryReader<Q extends object> {
       }
       const parameter = this.#byName.get(name);
       if (parameter !== undefined) {
-        // Known names have no space, so this says exactly whether the name was there before.
-        if (given.includes(` ${name} `)) {
+        if (given.includes(name)) {
           throw invalidParameter(
             name,
             `Parameter ${name} was given more than once, again as ${quote(search.slice(nameEnd + 1, end))}. Give it once.`,
           );
         }
-        given += ` ${name} `;
+        given.push(name);
         const value = decoded(search.slice(Math.min(nameEnd + 1, end), end));
         if (value === null) {
           const sent = quote(search.slice(nameEnd + 1, end));
