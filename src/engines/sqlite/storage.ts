@@ -34,6 +34,7 @@ import {
   type Extra,
   type Fields,
   fromMore,
+  type Inserted,
   nameOf,
   type PackedBodies,
   type QueueName,
@@ -109,9 +110,11 @@ export class SqliteStorage implements Storage {
       return ['insert', nameOf(queue), fields, request && [request.key, request.fingerprint]];
     };
     const deadlineAt = this.#client.deadline(leftMs);
-    if (onRepeat === null) return this.#client.call(write, ([, ids]) => ids, null, deadlineAt);
+    if (onRepeat === null) {
+      return this.#client.call(write, (result) => readInserted(result)[1], null, deadlineAt);
+    }
     // Not where the reply is read: what the caller's function throws is the caller's alone.
-    return this.#client.call(write, same, null, deadlineAt).then(([repeats, ids]) => {
+    return this.#client.call(write, readInserted, null, deadlineAt).then(([repeats, ids]) => {
       for (let at = 0; repeats !== null && at < repeats.length; at += 2) {
         onRepeat(repeats[at] ?? 0, repeats[at + 1] === 1);
       }
@@ -419,7 +422,12 @@ function readScanned(
   });
 }
 
-function readSettled(fields: Fields): SettleResult[] {
+function readInserted(result: Inserted | string): Inserted {
+  return typeof result === 'string' ? [null, [result]] : result;
+}
+
+function readSettled(fields: Fields | SettleOutcome): SettleResult[] {
+  if (typeof fields === 'string') return [SETTLED[fields]];
   const results: SettleResult[] = [];
   for (let at = 0; at < fields.length; at += 2) {
     const outcome = fields[at] as SettleOutcome;

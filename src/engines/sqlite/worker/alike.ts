@@ -1,3 +1,4 @@
+import type { SettleOutcome } from '../../../engine/storage.ts';
 import {
   type Call,
   type CallOf,
@@ -30,20 +31,20 @@ export function runAlike(store: Store, calls: readonly Call[]): unknown[] {
   return insertEach(store, calls as CallOf<'insert'>[]);
 }
 
-function insertEach(store: Store, calls: readonly CallOf<'insert'>[]): ReturnType<typeof insert>[] {
+function insertEach(store: Store, calls: readonly CallOf<'insert'>[]): string[] {
   const elements = calls.flatMap(([, , element]) => element);
   const [, ids] = insert(store, calls[0]?.[1] ?? '', elements, null);
-  return ids.map((id) => [null, [id]]);
+  return ids;
 }
 
-function commitEach(store: Store, calls: readonly CallOf<'settle'>[]): ReturnType<typeof settle>[] {
+function commitEach(store: Store, calls: readonly CallOf<'settle'>[]): SettleOutcome[] {
   const items: Fields = [];
   for (const [, , item] of calls) {
     const at = items.push(...item) - SETTLE_FIELDS;
     if (at > 0) items[at] = null;
   }
   const results = settle(store, 0, items, null);
-  return calls.map((_, index) => results.slice(2 * index, 2 * index + 2));
+  return calls.map((_, index) => results[2 * index] as SettleOutcome);
 }
 
 /** Null: not a call that inserts one element without a key, for no groups. */

@@ -1,3 +1,4 @@
+import type { SettleOutcome } from '../../../engine/storage.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import {
   BodyWriter,
@@ -31,9 +32,17 @@ const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
       .in(ns)
       .map(({ key }) => key.name)
       .sort(),
-  insert,
+  insert: (store, ...args) => {
+    const inserted = insert(store, ...args);
+    const [repeats, ids] = inserted;
+    return repeats === null && ids.length === 1 ? String(ids[0]) : inserted;
+  },
   take,
-  settle,
+  settle: (store, ...args) => {
+    const results = settle(store, ...args);
+    const [outcome, until] = results;
+    return results.length === 2 && until === null ? (outcome as SettleOutcome) : results;
+  },
   undoTake,
   scan,
   purge: (store, name, states) => store.rows.purge(name, states, store.now, () => store.freePages()),

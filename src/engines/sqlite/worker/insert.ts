@@ -6,6 +6,7 @@ import {
   type ElementFields,
   type Extra,
   type Fields,
+  type Inserted,
   type PackedBodies,
   type QueueName,
 } from '../protocol.ts';
@@ -27,7 +28,7 @@ export function insert(
   name: QueueName,
   fields: Fields,
   request: readonly [key: string, fingerprint: string] | null,
-): [repeats: number[] | null, ids: string[]] {
+): Inserted {
   const { ids, queues, records, received, now } = store;
   const elements: Incoming[] = [];
   for (let at = 0; at < fields.length; at += ELEMENT_FIELDS) elements.push(elementAt(fields, at, received));
