@@ -15,7 +15,6 @@ import {
   type SettleDetails,
   type SettleFields,
   toMore,
-  tuplesOf,
 } from '../protocol.ts';
 import { elementAt, type Incoming, insertAll } from './insert.ts';
 import type { Subscription, WorkerQueue } from './queues.ts';
@@ -162,8 +161,9 @@ function makeRoom({ queues }: Store, items: Fields, details: readonly SettleDeta
     if (rest === null) continue;
     if (kind === 'move') add(rest[0] as QueueName, rest[1] as string);
     if (kind !== 'finish') continue;
-    for (const [queue, , , , , , , groups] of tuplesOf<InsertedFields>(rest, INSERTED_FIELDS)) {
-      add(queue, groups);
+    // By position: tuples would be made for each element only to find no groups.
+    for (let at = 0; at < rest.length; at += INSERTED_FIELDS) {
+      add(rest[at] as InsertedFields[0], rest[at + 7] as InsertedFields[7]);
     }
   }
   for (const [queue, elements] of targets) queues.makeRoom(queue, elements);
