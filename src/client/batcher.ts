@@ -35,16 +35,8 @@ export class RequestBatcher<I, R> {
     this.#send = send;
   }
 
-  /**
-   * @param onAbandoned called if the signal is aborted when the item has been sent, so that its outcome is unknown
-   * @throws the reason of the signal
-   */
-  async add(
-    item: I,
-    size: number,
-    { signal, timeoutMs }: CallOptions = {},
-    onAbandoned: () => void = () => {},
-  ): Promise<R> {
+  /** @throws the reason of the signal; the item is then not sent, or its outcome is unknown */
+  async add(item: I, size: number, { signal, timeoutMs }: CallOptions = {}): Promise<R> {
     let entry!: PendingItem<I, R>;
     const result = new Promise<R>((resolve, reject) => {
       entry = { item, size, resolve, reject };
@@ -60,9 +52,6 @@ export class RequestBatcher<I, R> {
       });
     try {
       return await unlessAborted([signal], () => result);
-    } catch (error) {
-      if (signal?.aborted && error === signal.reason && !this.#pending.has(entry)) onAbandoned();
-      throw error;
     } finally {
       this.#pending.delete(entry);
       if (cancel) cancel();
@@ -111,9 +100,8 @@ export class RequestBatcher<I, R> {
       // The caller's function for credentials may throw anything.
       const { code, status, outcome } = Object(error) as QuaysideError;
       const half = batch.length >> 1;
-      const isTooMuch = code === 'too-many-groups' || status === 413;
       // An earlier attempt of the request may have been executed: its halves would be other requests.
-      if (half > 0 && isTooMuch && outcome !== 'unknown') {
+      if (half > 0 && outcome !== 'unknown' && (code === 'too-many-groups' || status === 413)) {
         // Too many, or too large, together.
         await this.#settle(batch.slice(0, half));
         await this.#settle(batch.slice(half));

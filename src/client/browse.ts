@@ -107,5 +107,5 @@ export async function* browsePages<T>(
 
 function decodedRecord(codec: DataCodec, record: BrowsedRecord): Decoded | Promise<Decoded> {
   if ((record.text ?? record.base64) !== undefined) return decodedBy(codec, record);
-  return { error: new QuaysideError('body-hidden', 'The user may not see bodies in this namespace.') };
+  return { error: new QuaysideError('body-hidden', 'The user may not see bodies.') };
 }

@@ -71,10 +71,7 @@ export const JSON_DATA: DataCodec = {
         // It counts a byte order mark, which some programs write, as white space.
         return JSON.parse(text.trimStart());
       } catch (cause) {
-        throw invalid(
-          `The body ${quoted(text)} is not JSON, although its content type is ${quoted(contentType)}.`,
-          cause,
-        );
+        throw invalid(`The body ${quoted(text)} of content type ${quoted(contentType)} is not JSON.`, cause);
       }
     }
     return contentType?.toLowerCase().startsWith('text/') ? text : bytes;

@@ -49,7 +49,7 @@ function bodyMember(encoded: EncodedBody): string {
   const { body } = encoded;
   if (typeof body === 'string' && body.isWellFormed()) return `"text":${JSON.stringify(body)}`;
   if (typeof body !== 'string') return `"base64":"${base64Of(body)}"`;
-  throw invalid('The codec returned text with a lone surrogate, which has no UTF-8.');
+  throw invalid('The codec returned a lone surrogate.');
 }
 
 export function takenLines(text: string): TakenLine[] {

@@ -3,7 +3,7 @@ import { LeaseLostError, QuaysideError, roundedMs } from './errors.ts';
 import type { TakenLine } from './lines.ts';
 import type { CallOptions, RollbackOptions } from './options.ts';
 import { after, type CancelTimer, monotonic, wallTime } from './time.ts';
-import type { QueueWire, Receipt, SettleAction } from './wire.ts';
+import type { QueueWire, Receipt, SettleAction, SettleRequest } from './wire.ts';
 
 /** An element under a lease. If it is disposed of before it is settled, it is rolled back. */
 export interface Reservation<T> extends Element<T>, AsyncDisposable {
@@ -138,14 +138,9 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     const { action } = settlement;
     if (this.#state !== 'held') throw this.#overError();
     this.#state = 'settling';
+    const item: SettleRequest = { ...settlement, receipt: this.#receipt };
     try {
-      const { outcome, isRepeat } = await this.#wire.settle(
-        { ...settlement, receipt: this.#receipt },
-        options,
-        () => {
-          this.#unknown = action;
-        },
-      );
+      const { outcome, isRepeat } = await this.#wire.settle(item, options);
       const isDone = outcome === 'done' || outcome === 'dead-lettered';
       // What its first attempt may have caused. A caller that gave an element back does not know where it is; after a
       // commit, or a burial, it is gone.
@@ -159,7 +154,8 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
       if (this.#state === 'settling') {
         this.#state = 'held';
         // Any other error may be of a call that was never sent, such as that of a function for credentials.
-        if ((error as QuaysideError | null)?.outcome === 'unknown') this.#unknown = action;
+        const isGivenUp = item.isSent && error === options?.signal?.reason;
+        if (isGivenUp || (error as QuaysideError | null)?.outcome === 'unknown') this.#unknown = action;
       }
       throw error;
     }
@@ -184,7 +180,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
   }
 
   #lostError(outcome = 'lease-lost'): LeaseLostError {
-    const message = `The reservation of element ${this.id} is over: its lease ended at ${this.leaseUntil.toISOString()}, or it was settled elsewhere (${outcome}).`;
+    const message = `Element ${this.id} is not held: its lease ended at ${this.leaseUntil.toISOString()}, or it was settled elsewhere (${outcome}).`;
     return new LeaseLostError(message, { details: { outcome } });
   }
 

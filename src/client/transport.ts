@@ -73,8 +73,6 @@ const UNKNOWN = new Set(['outcome-unknown', 'internal']);
 const NOT_SENT =
   /REFUSED|NOTFOUND|EAI_AGAIN|CONNECT_TIMEOUT| connect E|error \(Connect\)|CERT|LEAF_SIGNATURE|WRONG_VERSION/;
 
-const URL_IN_TEXT = /https?:\/\/\S+/g;
-
 /**
  * Sends requests: credentials, deadlines, errors, and attempts until a request has succeeded or may not be repeated.
  */
@@ -209,7 +207,7 @@ export class Transport {
     const authorization = (await this.#authorization())?.trim();
     // `fetch` would reject it with an error that quotes it.
     if (/[^\t -~]/.test(authorization ?? ''))
-      throw invalid('The Authorization header is not one line of ASCII.');
+      throw invalid('The Authorization header must be one line of ASCII.');
     if (authorization) headers.authorization = authorization;
     if (idempotencyKey) headers['idempotency-key'] = idempotencyKey;
     if (body !== undefined) headers['content-type'] = contentType;
@@ -309,10 +307,8 @@ function problemOf(response: Response, text: string): QuaysideError {
 function connectionError(error: unknown, base: string): ConnectionError {
   const { code, message = '' } = causeOf(error);
   // Deno's message has the URL, with the name of the queue, which may be any word.
-  const isSent = !NOT_SENT.test(`${code} ${message.replace(URL_IN_TEXT, '')}`);
-  const what = isSent
-    ? 'The connection ended before the response had arrived'
-    : 'The server cannot be reached';
+  const isSent = !NOT_SENT.test(`${code} ${message.replace(/http\S+/, '')}`);
+  const what = isSent ? 'The connection ended before the response' : 'The server cannot be reached';
   return new ConnectionError(`${what} (${base}): ${message || textOf(error)}`, {
     cause: error,
     outcome: isSent ? 'unknown' : 'nothing-changed',

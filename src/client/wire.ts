@@ -16,7 +16,11 @@ export type SettleAction =
   | { readonly action: 'extend'; readonly lease: number | undefined }
   | { readonly action: 'bury'; readonly reason: string };
 
-export type SettleRequest = { readonly receipt: Receipt } & SettleAction;
+export type SettleRequest = {
+  readonly receipt: Receipt;
+  /** Whether a request has it. If its caller gives up then, its outcome is unknown. */
+  isSent?: boolean;
+} & SettleAction;
 
 /** How one settlement ended, in the server's words. */
 export interface SettleResponse {
@@ -83,10 +87,9 @@ export class QueueWire {
     return jsonIn<{ ids: string[] }>(text, 'ids').ids;
   }
 
-  /** @param onAbandoned see {@link RequestBatcher.add} */
-  settle(item: SettleRequest, options: CallOptions = {}, onAbandoned?: () => void): Promise<SettleResponse> {
+  settle(item: SettleRequest, options: CallOptions = {}): Promise<SettleResponse> {
     const size = RECEIPT_SIZE + ('reason' in item ? MAX_REASON_LENGTH : 0);
-    return this.transport.during(() => this.#settlements.add(item, size, options, onAbandoned));
+    return this.transport.during(() => this.#settlements.add(item, size, options));
   }
 
   post(
@@ -158,6 +161,7 @@ export class QueueWire {
       indexes[action].push(index);
       body[action] ??= [];
       body[action].push(itemOf(item));
+      item.isSent = true;
     });
     const { text, headers, isRepeat } = await this.post('/settle', body, true);
     const { results } = jsonIn<{ results: Pick<SettleResponse, 'outcome' | 'until'>[] }>(text, 'results');
@@ -184,7 +188,7 @@ export function kindOfKey({ idempotencyKey: key }: InsertOptions): KeyKind {
   throw invalid(`idempotencyKey is ${quoted(key)}. Allowed: a string, or false.`);
 }
 
-function itemOf({ receipt, action, ...rest }: SettleRequest): object {
+function itemOf({ receipt, action, isSent, ...rest }: SettleRequest): object {
   if (!('reason' in rest && rest.reason)) return { ...receipt, ...rest };
   // Of one item; a reason of any kind must not make the server reject all of them.
   const reason = textOf(rest.reason).slice(0, MAX_REASON_LENGTH).toWellFormed();
