@@ -39,7 +39,7 @@ export class Activity {
   }
 
   /**
-   * A queue is not known any more, or never came to be. If it was read, what followers were told of it is forgotten in
+   * A queue is not known any more, or never came to be. If it was read, what followers know of it is forgotten in
    * its turn, see `forgetUnknown`.
    */
   forget(name: string): void {

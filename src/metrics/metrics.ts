@@ -643,7 +643,7 @@ function storageTimes(namespaces: readonly Namespace[]): Map<string, Histogram> 
 interface DiskSource {
   /** Its masked URL. */
   readonly engine: string;
-  /** The namespaces that need it: whoever may see one of them may see it, here as in `/engines`. */
+  /** The namespaces that need it: who may see one of them may see it, here as in `/engines`. */
   readonly neededBy: readonly string[];
   readonly usage: () => Promise<DiskUsage>;
 }

@@ -29,8 +29,8 @@ const TOP_UP_MS = 5;
 /** A consumer that could not take for a reason that passes by itself tries again after this long. */
 export const RETRY_MS = 1000;
 /**
- * What passes by itself, and a consumer that waits does not notice. One that drains looks again: its client is neither
- * told that there is nothing more, nor that its link is over.
+ * What passes by itself, and a consumer that waits does not notice. One that drains looks again: its client learns
+ * neither that there is nothing more nor that its link is over.
  */
 const PASSING: ReadonlySet<ErrorCode> = new Set(['storage-unavailable', 'overloaded']);
 /** Checks in each lease, so that every lease is extended while at least half of it is left. */

@@ -166,7 +166,7 @@ export class FileLocked extends Error {}
 
 /**
  * Runs what reads a file and then replaces it, while no other process does so by this function. The lock is a file
- * beside it, as those of git are. One that a killed process left is removed by hand: nothing tells it for certain from
+ * next to it, as those of git are. One that a killed process left is removed by hand: nothing tells it for certain from
  * one that is held.
  * @throws FileLocked if the lock is not free in time; Error of the system
  */

@@ -173,12 +173,12 @@ export function connection(opened: () => OpenedConsole): void {
   });
 
   it('neither starts an operation twice nor gives it up when responses about it break off', async () => {
-    await opened().insert('N', 'half-told', '1');
-    await behindProxy('#/q/N/half-told', async (page, proxy) => {
+    await opened().insert('N', 'half-answered', '1');
+    await behindProxy('#/q/N/half-answered', async (page, proxy) => {
       await page.getByRole('button', { name: 'Copy …' }).click();
       const dialog = page.getByRole('dialog');
-      await page.getByLabel('To queue').fill('half-told-copy');
-      const confirm = dialog.getByRole('button', { name: 'Copy 1 element of half-told', disabled: false });
+      await page.getByLabel('To queue').fill('half-answered-copy');
+      const confirm = dialog.getByRole('button', { name: 'Copy 1 element of half-answered', disabled: false });
       await confirm.waitFor();
       proxy.breaks = (path) => path === '/operations';
       await confirm.click();
@@ -191,7 +191,7 @@ export function connection(opened: () => OpenedConsole): void {
       await confirm.click();
       await dialog.getByRole('alert').filter({ hasText: 'The server did not answer' }).waitFor();
       proxy.breaks = () => false;
-      await page.getByText('1 element of half-told copied').waitFor();
+      await page.getByText('1 element of half-answered copied').waitFor();
       assert.equal(await dialog.getByRole('alert').count(), 0);
     });
   });

@@ -303,7 +303,7 @@ describe('Metrics', () => {
     );
   });
 
-  it('show an engine to whoever may see one of the namespaces that need it', async () => {
+  it('show an engine to those who may see one of the namespaces that need it', async () => {
     const used = async (name: string): Promise<number> => {
       const text = await metrics.text({ may: () => false, maySee: (one) => one === name });
       return samplesOf(text, 'quayside_storage_file_bytes').size;
