@@ -72,11 +72,20 @@ export function refreshing(opened: () => OpenedConsole): void {
     const page = await opened().page();
     const figure = (name: string): Locator =>
       page.getByRole('link', { name: new RegExp(`^${name} `) }).locator('.value');
-    // What is inserted before the first picture is complete is part of it, and no rate.
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
-    await opened().insert('N', 'resting', '2');
     // `In 0.5 inserted per second`
-    await page.getByRole('link', { name: /^In (?!0 )/ }).waitFor();
+    const rate = page.getByRole('link', { name: /^In (?!0 )/ });
+    let ready = 1;
+    do {
+      // What is inserted before the server has read the queue for the first time is part of the picture, and no rate.
+      ready += 1;
+      await opened().insert('N', 'resting', String(ready));
+    } while (
+      !(await rate.waitFor({ timeout: 5_000 }).then(
+        () => true,
+        () => false,
+      ))
+    );
     await setHidden(page, true);
     await page.getByRole('button', { name: 'Refresh: Resting' }).waitFor();
     const other = await opened().page('#/q/N/resting');
@@ -85,7 +94,7 @@ export function refreshing(opened: () => OpenedConsole): void {
       body: lines,
       headers: { 'content-type': 'application/x-ndjson' },
     });
-    await other.getByRole('link', { name: 'Ready 3,002' }).waitFor();
+    await other.getByRole('link', { name: `Ready 3,00${ready}` }).waitFor();
     await setHidden(page, false);
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
     assert.match(await figure('Ready').innerText(), /^3,|K$/);
