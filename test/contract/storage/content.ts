@@ -37,26 +37,26 @@ export function contentContract(open: EngineUnderTest['open']): void {
     }
 
     // What an engine does with it may take longer than a call, if other tests have the machine.
-    it('returns a body as large as any limit allows, reserved, browsed, dead-lettered and put back', {
-      skip: process.env.CONTRACT !== 'whole',
-    }, async () => {
-      const queue = on.queue('jobs');
-      const body = Buffer.alloc(LIMITS.maxBodyLimit, 'x');
-      await on.storage.insert(queue, [newElement({ body, tries: MAX_TRIES - 1 })]);
-      const page = { group: '', states: ['ready'] as const, bodies: true, after: null, limit: 1 };
-      const browsed = await on.storage.scan(queue, page);
-      const reserved = await on.reserveOne(queue);
-      await rollback(on.storage, queue, [{ ...byToken(reserved), delayMs: 0, countTry: true }]);
-      const dead = { ns: 'jobs', name: DEAD_LETTERS };
-      const popped = await on.pop(dead);
-      await on.storage.undoTake(dead, popped);
-      const again = await on.pop(dead);
-      const all = [...browsed.deliveries, reserved, ...popped, ...again];
-      assert.deepEqual(
-        all.map((delivery) => body.equals(delivery.body)),
-        [true, true, true, true],
-      );
-    });
+    if (process.env.CONTRACT === 'whole') {
+      it('returns a body as large as any limit allows, reserved, browsed, dead-lettered and put back', async () => {
+        const queue = on.queue('jobs');
+        const body = Buffer.alloc(LIMITS.maxBodyLimit, 'x');
+        await on.storage.insert(queue, [newElement({ body, tries: MAX_TRIES - 1 })]);
+        const page = { group: '', states: ['ready'] as const, bodies: true, after: null, limit: 1 };
+        const browsed = await on.storage.scan(queue, page);
+        const reserved = await on.reserveOne(queue);
+        await rollback(on.storage, queue, [{ ...byToken(reserved), delayMs: 0, countTry: true }]);
+        const dead = { ns: 'jobs', name: DEAD_LETTERS };
+        const popped = await on.pop(dead);
+        await on.storage.undoTake(dead, popped);
+        const again = await on.pop(dead);
+        const all = [...browsed.deliveries, reserved, ...popped, ...again];
+        assert.deepEqual(
+          all.map((delivery) => body.equals(delivery.body)),
+          [true, true, true, true],
+        );
+      });
+    }
 
     it('returns bodies of all sizes in one batch, each with its own element', async () => {
       const queue = on.queue();
