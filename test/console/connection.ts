@@ -178,7 +178,10 @@ export function connection(opened: () => OpenedConsole): void {
       await page.getByRole('button', { name: 'Copy …' }).click();
       const dialog = page.getByRole('dialog');
       await page.getByLabel('To queue').fill('half-answered-copy');
-      const confirm = dialog.getByRole('button', { name: 'Copy 1 element of half-answered', disabled: false });
+      const confirm = dialog.getByRole('button', {
+        name: 'Copy 1 element of half-answered',
+        disabled: false,
+      });
       await confirm.waitFor();
       proxy.breaks = (path) => path === '/operations';
       await confirm.click();
