@@ -633,8 +633,8 @@ function heldElements(items: readonly SettleItem[], results: readonly SettleResu
   return [...byElement.values()];
 }
 
-function isCommit({ from, action }: SettleItem): boolean {
-  return from === 'reserved' && action.kind === 'finish';
+function isCommit(item: SettleItem): item is SettleItem & { readonly action: FinishAction } {
+  return item.from === 'reserved' && item.action.kind === 'finish';
 }
 
 function isChange({ outcome }: SettleResult): boolean {
@@ -642,8 +642,8 @@ function isChange({ outcome }: SettleResult): boolean {
 }
 
 /** The copies that finishing a reserved element stores. */
-function copiesOf({ from, action }: SettleItem): readonly KeyedInsert[] {
-  return from === 'reserved' && action.kind === 'finish' ? (action.inserts ?? []) : [];
+function copiesOf(item: SettleItem): readonly KeyedInsert[] {
+  return isCommit(item) ? (item.action.inserts ?? []) : [];
 }
 
 /**

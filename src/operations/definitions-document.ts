@@ -243,7 +243,7 @@ async function applyChange(
 ): Promise<ChangeOutcome> {
   try {
     const caller = applying.callerNow();
-    if (change.kind === 'exchange') await applyToExchange(change, exchanges, { caller, keys: applying.keys });
+    if (change.kind === 'exchange') await applyToExchange(change, exchanges, caller, applying.keys);
     else await applyToQueue(change, broker);
     return 'done';
   } catch (error) {
@@ -255,7 +255,8 @@ async function applyChange(
 async function applyToExchange(
   { id, before, after }: Extract<DocumentChange, { kind: 'exchange' }>,
   exchanges: Exchanges,
-  { caller, keys }: Pick<Applying, 'keys'> & { readonly caller: Caller },
+  caller: Caller,
+  keys: Applying['keys'],
 ): Promise<void> {
   const key = keys.get(id) ?? id;
   if (after === null) return exchanges.delete(key);

@@ -55,10 +55,10 @@ export function openPrivateFile(path: string): number {
 }
 
 /**
- * Creates an empty file that only its owner, that of its folder, may read. Does nothing if it exists, or if its folder
- * is missing.
+ * Creates an empty file that only its owner, that of its folder, may read. Does nothing, and returns false, if it
+ * exists, or if its folder is missing.
  */
-export function createPrivateFile(path: string): void {
+export function createPrivateFile(path: string): boolean {
   try {
     const descriptor = openSync(path, 'wx', PRIVATE_MODE);
     try {
@@ -66,9 +66,11 @@ export function createPrivateFile(path: string): void {
     } finally {
       closeSync(descriptor);
     }
+    return true;
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     if (code !== 'EEXIST' && code !== 'ENOENT') throw error;
+    return false;
   }
 }
 
@@ -177,7 +179,7 @@ export async function whileLocked<T>(
 ): Promise<T> {
   const target = await realpath(path);
   const lock = `${target}.lock`;
-  for (let leftMs = waitMs; !(await isCreated(lock)); leftMs -= LOCK_RETRY_MS) {
+  for (let leftMs = waitMs; !createPrivateFile(lock); leftMs -= LOCK_RETRY_MS) {
     if (leftMs <= 0) {
       throw new FileLocked(
         `Another command is changing ${target}. If none runs, one was killed: remove ${lock}, and try again.`,
@@ -189,17 +191,6 @@ export async function whileLocked<T>(
     return await run();
   } finally {
     await rm(lock, { force: true });
-  }
-}
-
-/** False if it exists already. @throws Error of the system */
-async function isCreated(path: string): Promise<boolean> {
-  try {
-    await (await open(path, 'wx', PRIVATE_MODE)).close();
-    return true;
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
-    throw error;
   }
 }
 

@@ -336,7 +336,7 @@ export const ACCESS: readonly Mutant[] = [
     edits: [
       {
         file: 'src/util/files.ts',
-        search: 'for (let leftMs = waitMs; !(await isCreated(lock)); leftMs -= LOCK_RETRY_MS) {',
+        search: 'for (let leftMs = waitMs; !createPrivateFile(lock); leftMs -= LOCK_RETRY_MS) {',
         replace: 'for (let leftMs = waitMs; waitMs === 0; leftMs -= LOCK_RETRY_MS) {',
       },
     ],

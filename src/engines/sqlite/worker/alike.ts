@@ -8,7 +8,7 @@ import {
   SETTLE_FIELDS,
 } from '../protocol.ts';
 import { insert } from './insert.ts';
-import { settle } from './settle.ts';
+import { isCommit, settle } from './settle.ts';
 import type { Store } from './store.ts';
 
 // What most clients send is one element a call, or the commit of one. Calls of a batch that do so for one queue, one
@@ -59,6 +59,6 @@ function queueOfInsert(call: Call | undefined): QueueName | null {
 function queueOfCommit(call: Call | undefined): QueueName | null {
   if (call?.[0] !== 'settle') return null;
   const [, , items, details] = call as CallOf<'settle'>;
-  const isCommit = items.length === SETTLE_FIELDS && items[6] === 'finish' && items[3] === 0;
-  return isCommit && items[4] !== null && details === null ? (items[0] as QueueName) : null;
+  const isOne = items.length === SETTLE_FIELDS && details === null;
+  return isOne && isCommit(items, 0) && items[4] !== null ? (items[0] as QueueName) : null;
 }
