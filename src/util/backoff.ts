@@ -3,11 +3,12 @@ interface BackoffBounds {
   readonly maxMs: number;
 }
 
-/** For work that needs an engine: few enough tries while it is unavailable, and none waits long once it is back. */
+/** For work that needs an engine: few attempts while it is unavailable, and a short wait once it is back. */
 const OF_ENGINES: BackoffBounds = { minMs: 100, maxMs: 5_000 };
 
 /**
- * How long work that failed waits until it is tried again: twice as long after each failure in a row, up to a bound.
+ * Exponential backoff with jitter: the delay before the next attempt doubles after each consecutive failure, up to a
+ * bound.
  */
 export class Backoff {
   readonly #random: () => number;
@@ -29,13 +30,15 @@ export class Backoff {
   }
 
   /**
-   * ± half, so that many that failed at the same moment are not all tried again at the same moment; 0 after no failure.
+   * Milliseconds until the next attempt, 0 if the last one succeeded. Jitter of ± half keeps callers that failed at the
+   * same
+   * moment from retrying together.
    */
   delayMs(): number {
     return this.#ms * (0.5 + this.#random());
   }
 
-  /** It worked. */
+  /** Call after a successful attempt. */
   reset(): void {
     this.#ms = 0;
   }

@@ -1,17 +1,17 @@
 /**
- * Smaller pieces are copied. Each buffer that is kept takes some 200 bytes in addition to its content, and a client
- * decides how small the pieces are: a MiB that came in chunks of one byte took more than 200 MiB.
+ * Smaller pieces are copied. A retained buffer costs about 200 bytes in addition to its content, and the client chooses
+ * the size of the pieces: 1 MiB received in chunks of one byte took more than 200 MiB.
  */
 const SMALL_BYTES = 4096;
 const FIRST_BYTES = 4096;
 
 /**
- * Gathers bytes that come in pieces. It holds about twice what came so far, or 4 KiB. Large pieces are kept as they
- * are, and copied only when all of them are joined.
+ * Accumulates bytes that arrive in pieces, in about twice their size, but at least 4 KiB. Large pieces are stored as
+ * they are, and copied only when all are joined.
  */
 export class BytePieces {
   #pieces: Buffer[] = [];
-  /** The small pieces behind them. */
+  /** The small pieces since the last one in `#pieces`, joined. */
   #small: GrowingBytes | null = null;
   #length = 0;
 
@@ -28,7 +28,7 @@ export class BytePieces {
     else if (piece.length > 0) this.#small = new GrowingBytes(piece);
   }
 
-  /** All of them. Nothing is kept then. */
+  /** Returns all bytes and empties this object. */
   take(): Buffer {
     this.#endSmall();
     const [first] = this.#pieces;
@@ -45,7 +45,7 @@ export class BytePieces {
   }
 }
 
-/** Bytes in one buffer that grows with them, never to what a length header promises. */
+/** Bytes in one buffer that grows with its content, never to the size that a length header announces. */
 export class GrowingBytes {
   #bytes: Buffer;
   #length = 0;

@@ -1,6 +1,6 @@
-// Element headers are bytes on every wire. They are kept as HTTP gives them: a string in which each
-// character stands for one byte (ISO 8859-1). What is meant as text is nearly always UTF-8; these functions go
-// from one to the other, so that an element's header reads alike by whichever protocol it comes and goes.
+// Element headers are bytes in every protocol. They are stored in the form that HTTP uses: a string in which each
+// character stands for one byte (ISO 8859-1). Text in headers is nearly always UTF-8. These functions convert between
+// the two, so that a header has the same text in every protocol.
 
 // biome-ignore lint/suspicious/noControlCharactersInRegex: all of ASCII is meant
 const ASCII = /^[\x00-\x7f]*$/;
@@ -10,12 +10,12 @@ export function isAscii(text: string): boolean {
   return ASCII.test(text);
 }
 
-/** Text as the bytes of its UTF-8 form. */
+/** Returns the UTF-8 bytes of a string, one character for each byte. */
 export function bytesOfText(text: string): string {
   return isAscii(text) ? text : Buffer.from(text, 'utf8').toString('latin1');
 }
 
-/** Bytes as the text that they are in UTF-8; null if they are not UTF-8. */
+/** Decodes UTF-8 given as one character for each byte; null if it is not valid UTF-8. */
 export function textOfBytes(bytes: string): string | null {
   if (isAscii(bytes)) return bytes;
   try {

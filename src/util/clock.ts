@@ -1,23 +1,22 @@
 /**
- * Time as a parameter. The program gets {@link systemClock}; tests get one that they move by hand.
- * Everything below that waits, stamps or compares moments asks its clock, never `Date` or `setTimeout`.
+ * Time as a dependency. The program uses {@link systemClock}; tests use a clock that they advance themselves. All code
+ * that waits, or records or compares moments, uses its clock, never `Date` or `setTimeout`.
  */
 export interface Clock {
   /** Wall time, whole milliseconds since 1970-01-01 UTC. May jump when an operator sets the clock. */
   now(): number;
-  /** Milliseconds from an arbitrary start; never goes back. Lengths are measured with this one. */
+  /** Milliseconds since an arbitrary start; never decreases. For measuring durations. */
   monotonic(): number;
   /**
-   * Calls `run` once, `delayMs` from now at the earliest, and returns a function that prevents it.
-   * Any length is allowed: lengths past the 2^31 ms that a Node timer can hold are split.
-   * A pending timer never keeps the process alive.
+   * Calls `run` once, after at least `delayMs`, and returns a function that cancels the call. Delays may exceed the
+   * 2^31 ms that a Node timer can hold: they are split. A pending timer does not keep the process alive.
    */
   after(delayMs: number, run: () => void): CancelTimer;
 }
 
 export type CancelTimer = () => void;
 
-/** The longest delay that `setTimeout` takes; a longer one would fire at once. */
+/** The longest delay that `setTimeout` accepts; a longer one would fire immediately. */
 const LONGEST_TIMEOUT_MS = 2 ** 31 - 1;
 
 export const systemClock: Clock = {

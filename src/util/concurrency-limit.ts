@@ -2,28 +2,27 @@ import type { CancelTimer, Clock } from './clock.ts';
 import { Fifo } from './fifo.ts';
 
 export interface ConcurrencyLimitOptions {
-  /** Work of one key in progress at once. */
+  /** Maximum running work of one key, in units of `size`. */
   readonly perKey: number;
-  /** Work of all keys in progress at once; not given: no further bound. */
+  /** Maximum running work of all keys; unlimited by default. */
   readonly total?: number;
-  /** Work of one key that may be in progress although `total` is reached by others; defaults to 0. */
+  /** Work of one key that may run even if other keys have reached `total`; defaults to 0. */
   readonly guaranteed?: number;
-  /** Pieces of work of one key that wait; more is rejected. */
+  /** Maximum number of waiting tasks of one key; further ones are rejected. */
   readonly maxWaiting: number;
-  /** How long a piece of work waits before it is rejected; not given: any time. */
+  /** How long a task waits before it is rejected; unlimited by default. */
   readonly timeout?: { readonly clock: Pick<Clock, 'after'>; readonly ms: number };
-  /** Makes the error of a rejection. */
+  /** Creates the error of a rejected task. */
   readonly rejection: () => Error;
 }
 
 interface WorkOptions {
   /**
-   * What it counts, such as bytes; defaults to 1. Work that counts nothing waits for other work of its key only. The
-   * last piece that starts below a bound may exceed it: otherwise small pieces of other keys would pass a large one for
-   * ever.
+   * Size of the task, such as bytes; defaults to 1. A task of size 0 waits only for other tasks of its key. The task
+   * that starts last below a bound may exceed it: otherwise small tasks of other keys could starve a large one.
    */
   readonly size?: number;
-  /** For work that should wait behind less than others may; 0: it starts now or is rejected. */
+  /** A lower bound for tasks that should wait only in a shorter queue; 0: start now or be rejected. */
   readonly maxWaiting?: number;
 }
 
@@ -33,26 +32,26 @@ interface PendingEntry {
   hasExpired: boolean;
 }
 
-/** What is known of a key while any of its work is in progress or waits. */
+/** State of a key that has running or waiting tasks. */
 class KeyState {
-  /** The size of all that is in progress. */
+  /** Total size of the running tasks. */
   running = 0;
-  /** The pieces of work in progress: some have no size. */
+  /** Number of running tasks: `running` is 0 if all of them have size 0. */
   pieces = 0;
-  /** Those that have expired are dropped when their turn comes. */
+  /** Expired entries remain until they are first in the queue. */
   readonly waiting = new Fifo<PendingEntry>();
   waitingCount = 0;
 }
 
 /**
- * Bounds the work in progress, for each key (a user, an exchange) and in all. Work of one key starts in order; a key
- * whose own bound is reached does not delay the others. Capacity that becomes free goes to the key with the least work
- * in progress, however much of others waits, and to those with equally much in turn.
+ * Limits concurrent work per key (a user, an exchange) and in total. Tasks of one key start in order; a key that has
+ * reached its own bound does not delay the others. Free capacity goes to the key with the least running work, however
+ * many tasks of other keys wait; among equals, keys take turns.
  */
 export class ConcurrencyLimit {
   readonly #options: ConcurrencyLimitOptions;
   readonly #keys = new Map<string, KeyState>();
-  /** Keys of which something waits, in the order of their turns. */
+  /** Keys with waiting tasks, in the order of their turns. */
   readonly #waiting = new Map<string, KeyState>();
   #total = 0;
 
@@ -61,8 +60,8 @@ export class ConcurrencyLimit {
   }
 
   /**
-   * Does the work when it may start: before this returns, if that is now. Rejects if it waits too long or too much of
-   * its key waits, else as the work does.
+   * Runs `work` once it may start; if that is now, before this method returns. Rejects if the task waits too long or
+   * too many of its key wait, else settles as `work` does.
    */
   run<T>(key: string, work: () => Promise<T>, options: WorkOptions = {}): Promise<T> {
     const { size = 1 } = options;
@@ -71,8 +70,8 @@ export class ConcurrencyLimit {
   }
 
   /**
-   * Resolves when work of the key may start, with a function that ends it; further calls of that do nothing.
-   * Rejects if it waits too long or too much of its key waits.
+   * Waits until a task of the key may start. Resolves to a function that ends the task; calling it again has no effect.
+   * Rejects if the task waits too long or too many of its key wait.
    */
   async enter(key: string, options: WorkOptions = {}): Promise<() => void> {
     const { size = 1 } = options;
@@ -80,7 +79,7 @@ export class ConcurrencyLimit {
     return this.#onceEnd(key, size);
   }
 
-  /** The same if work of the key may start now; else null, and nothing waits. */
+  /** Like `enter`, but returns null instead of waiting if the task cannot start now. */
   tryEnter(key: string, { size = 1 }: Pick<WorkOptions, 'size'> = {}): (() => void) | null {
     return this.#startNow(key, size) ? this.#onceEnd(key, size) : null;
   }
@@ -129,7 +128,7 @@ export class ConcurrencyLimit {
     return running < perKey && (this.#total < total || running < guaranteed);
   }
 
-  /** Resolves when the work counts as started. */
+  /** Resolves once the task has been counted as running. */
   #wait(key: string, { size = 1, maxWaiting = this.#options.maxWaiting }: WorkOptions): Promise<void> {
     const { rejection, timeout } = this.#options;
     const state = this.#keys.get(key) ?? new KeyState();
@@ -156,7 +155,7 @@ export class ConcurrencyLimit {
     return promise;
   }
 
-  /** The capacity goes to others that may start; nothing can take it in between. */
+  /** Starts waiting tasks synchronously, so that no other caller can take the freed capacity first. */
   #end(key: string, size: number): void {
     this.#total -= size;
     const state = this.#keys.get(key) as KeyState;
@@ -168,7 +167,7 @@ export class ConcurrencyLimit {
       const entry = found.waiting.shift() as PendingEntry;
       found.waitingCount -= 1;
       this.#start(found, entry.size);
-      // To the end: others have their turns first.
+      // Moves the key to the end, so that other keys have their turns first.
       this.#waiting.delete(nextKey);
       this.#waiting.set(nextKey, found);
       this.#drop(nextKey, found);
@@ -176,7 +175,7 @@ export class ConcurrencyLimit {
     }
   }
 
-  /** Drops what has expired in front of the others, and the state of a key that has nothing any more. */
+  /** Drops expired entries at the head of the queue, and the state of a key without tasks. */
   #drop(key: string, state: KeyState): void {
     while (state.waiting.first?.hasExpired) state.waiting.shift();
     if (state.waiting.length > 0) return;
@@ -184,7 +183,7 @@ export class ConcurrencyLimit {
     if (state.pieces === 0) this.#keys.delete(key);
   }
 
-  /** Of the keys with the least work in progress, the one whose turn is first; null: none may start. */
+  /** Among the keys with the least running work, the first in turn; null if no task may start. */
   #next(): [key: string, state: KeyState] | null {
     let next: [key: string, state: KeyState] | null = null;
     for (const [key, state] of this.#waiting) {

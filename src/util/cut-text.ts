@@ -1,6 +1,6 @@
-/** The start of a text that has at most so many bytes in UTF-8, cut at a character. */
+/** Truncates a string to at most `maxBytes` bytes of UTF-8, at a character boundary. */
 export function cutText(text: string, maxBytes: number): string {
-  // Each unit of a string has at most three bytes.
+  // A UTF-16 code unit has at most three bytes in UTF-8.
   if (text.length * 3 <= maxBytes) return text;
   const bytes = Buffer.from(text);
   if (bytes.length <= maxBytes) return text;

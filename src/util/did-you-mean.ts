@@ -1,7 +1,7 @@
 /**
- * The known name that was probably meant: it differs only in case, or by one character more, less, other or in the
- * wrong place. Null if none is that close.
- * @param minEdited the shortest known name that may differ by more than case
+ * The known name that was probably meant: one that differs only in case, or by one inserted, missing, wrong or
+ * transposed character. Null if none is that close.
+ * @param minEdited minimum length of a known name that may differ by more than case
  */
 export function nearestName(name: string, known: Iterable<string>, minEdited = 0): string | null {
   let nearest: string | null = null;
@@ -12,13 +12,13 @@ export function nearestName(name: string, known: Iterable<string>, minEdited = 0
   return nearest;
 }
 
-/** ` Did you mean "delay"?` to end a message with; '' if no known name is close. */
+/** A suffix for an error message, ` Did you mean "delay"?`; '' if no known name is close. */
 export function didYouMean(name: string, known: Iterable<string>): string {
   const nearest = nearestName(name, known);
   return nearest === null ? '' : ` Did you mean "${nearest}"?`;
 }
 
-/** In any case of letters. Swapping two neighbours counts as one edit. */
+/** Ignores case. Swapping two adjacent characters counts as one edit. */
 function isOneEdit(a: string, b: string): boolean {
   if (Math.abs(a.length - b.length) > 1) return false;
   const [short, long] =

@@ -1,8 +1,6 @@
 import type { CancelTimer, Clock } from './clock.ts';
 
-/**
- * One timer for work that is wanted at several moments: it runs at the earliest of them, and is then to be set again.
- */
+/** One timer for work that is due at several moments: it fires at the earliest of them, and must then be set again. */
 export class EarliestTimer {
   readonly #clock: Pick<Clock, 'monotonic' | 'after'>;
   readonly #run: () => void;
@@ -14,7 +12,7 @@ export class EarliestTimer {
     this.#run = run;
   }
 
-  /** The work is wanted in `delayMs`, or now if that is below 0. Changes nothing if it runs earlier anyway. */
+  /** Schedules the work in `delayMs`, or now if that is negative. Has no effect if it is already scheduled earlier. */
   within(delayMs: number): void {
     const at = this.#clock.monotonic() + delayMs;
     if (at >= this.#at) return;

@@ -3,9 +3,9 @@ import { LineLimit } from './line-limit.ts';
 import type { FrontEndLog } from './log.ts';
 
 /**
- * Logs that connections were closed when they came, as there were too many. Their clients see only that they are
- * closed, so the log is where this can be found. One line a minute: a client that connects again and again must not
- * fill the log.
+ * Logs connections that are closed on arrival because `maxSockets` are open. Clients see only a closed connection, so
+ * the log is the one place that tells why. One line a minute, so that a client that reconnects in a loop cannot fill
+ * the log.
  */
 export class ExcessConnections {
   readonly #fields: { readonly protocol: string; readonly maxSockets: number };
@@ -20,13 +20,13 @@ export class ExcessConnections {
     });
   }
 
-  /** One was closed. */
+  /** Records a closed connection. */
   note(): void {
     if (!this.#lines.admit(this.#fields.protocol)) return;
     this.#log.warn(this.#fields, 'a connection was closed, as maxSockets were open');
   }
 
-  /** Writes the count of the minute that has not ended. */
+  /** Logs the count of the current, unfinished minute. */
   flush(): void {
     this.#lines.flush();
   }

@@ -1,7 +1,7 @@
-/** Taken elements are dropped from the array in blocks of at least this many. */
+/** Removed items are dropped from the array in blocks of at least this many. */
 const BLOCK = 1024;
 
-/** First in, first out. Taking one out costs the same however many there are; `shift` of a long array copies it. */
+/** A first-in, first-out queue with removal in constant time; `shift` of a long array copies it. */
 export class Fifo<T> {
   #all: (T | undefined)[] = [];
   #head = 0;
@@ -18,7 +18,7 @@ export class Fifo<T> {
     this.#all.push(one);
   }
 
-  /** Takes the first out, if there is one. */
+  /** Removes and returns the first item; undefined if the queue is empty. */
   shift(): T | undefined {
     const { first } = this;
     if (this.length === 0) return undefined;
@@ -32,7 +32,7 @@ export class Fifo<T> {
     return first;
   }
 
-  /** Takes all out. */
+  /** Removes and returns all items. */
   clear(): T[] {
     const all = this.#all.slice(this.#head) as T[];
     this.#all = [];

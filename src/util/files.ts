@@ -14,14 +14,14 @@ import { type FileHandle, open, realpath, rename, rm, stat } from 'node:fs/promi
 import { dirname } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 
-// What Node's own calls on files do not do well enough.
+// File operations for which Node's own calls are not enough.
 
-/** What only the owner of a folder may enter. */
+/** Mode of a folder that only its owner may enter. */
 const PRIVATE_FOLDER = 0o700;
 
 /**
- * Creates a folder for its owner alone, and those above it that are missing. Node's own recursive `mkdir` never ends if
- * the folder above exists and `mkdir` fails with ENOENT all the same, as below /proc.
+ * Creates a folder that only its owner may enter, and its missing parents. Node's recursive `mkdir` never returns if
+ * the parent exists and `mkdir` nevertheless fails with ENOENT, as below /proc.
  * @throws Error of the system
  */
 export function makeFolder(path: string): void {
@@ -30,17 +30,18 @@ export function makeFolder(path: string): void {
   try {
     mkdirSync(path, PRIVATE_FOLDER);
   } catch (error) {
-    // Systems reject in several ways what exists already.
+    // The error code for a folder that already exists depends on the system.
     if (statSync(path, { throwIfNoEntry: false })?.isDirectory() !== true) throw error;
   }
 }
 
-/** What only the owner of a file may read. */
+/** Mode of a file that only its owner may read. */
 export const PRIVATE_MODE = 0o600;
 
 /**
- * Opens a file for writing, made or emptied. Follows no link: others who may write to the folder could choose its
- * target.
+ * Creates or truncates a file and opens it for writing. Does not follow symbolic links: other users who may write to
+ * the folder could choose their target.
+ * @returns the file descriptor @throws Error of the system
  */
 export function openPrivateFile(path: string): number {
   const { O_WRONLY, O_CREAT, O_TRUNC, O_NOFOLLOW = 0 } = constants;
@@ -55,8 +56,8 @@ export function openPrivateFile(path: string): number {
 }
 
 /**
- * Creates an empty file that only its owner, that of its folder, may read. Does nothing, and returns false, if it
- * exists, or if its folder is missing.
+ * Creates an empty file that only its owner may read. Returns false if the file exists or its folder is missing.
+ * @throws Error of the system, for any other reason
  */
 export function createPrivateFile(path: string): boolean {
   try {
@@ -75,11 +76,11 @@ export function createPrivateFile(path: string): boolean {
 }
 
 /**
- * Copies a file to where none is, readable by its owner, that of its folder, alone; it is on disk then.
- * @throws Error of the system
+ * Copies a file to a new path, readable by its owner alone. The content is synced to disk before this returns.
+ * @throws Error of the system, also if the target exists
  */
 export function copyPrivateFile(from: string, to: string): void {
-  // Node's copy gives it the mode of the original, and on some systems its owner.
+  // Node copies the mode of the original and, on some systems, its owner.
   copyFileSync(from, to, constants.COPYFILE_EXCL);
   const descriptor = openSync(to, 'r');
   try {
@@ -92,8 +93,8 @@ export function copyPrivateFile(from: string, to: string): void {
 }
 
 /**
- * A file that root creates is for the user that the server runs as, whose folder it is: a backup, or a restore, by root
- * must not keep the server from opening its own files.
+ * Gives a file that root creates to the owner of its folder, who is the user that runs the server: a backup or restore
+ * by root must not prevent the server from opening its own files.
  */
 function leaveToFolderOwner(descriptor: number, path: string): void {
   if (process.getuid?.() !== 0) return;
@@ -101,16 +102,18 @@ function leaveToFolderOwner(descriptor: number, path: string): void {
   fchownSync(descriptor, uid, gid);
 }
 
-/** The mode of a file that others than its owner may read or write, such as `0644`; null if only its owner may. */
+/**
+ * The mode of a file, such as `0644`, if users other than its owner may read or write it; null if only the owner may.
+ */
 export function widerMode(path: string): string | null {
-  // Windows has other rights, which Node does not show.
+  // Windows has another permission model, which Node does not expose.
   if (process.platform === 'win32') return null;
   const mode = (statSync(path, { throwIfNoEntry: false })?.mode ?? 0) & 0o777;
   return (mode & 0o077) === 0 ? null : `0${mode.toString(8)}`;
 }
 
 /**
- * Replaces a file, readable by its owner alone, as one step: a crash leaves the old one or the new one.
+ * Replaces a file atomically, readable by its owner alone: after a crash, it is the old or the new one.
  * @throws Error of the system
  */
 export async function replaceFile(path: string, content: string): Promise<void> {
@@ -133,9 +136,9 @@ export async function replaceFile(path: string, content: string): Promise<void> 
 }
 
 /**
- * Replaces a file that exists as one step, and leaves it its mode and its owner. A link stays one: its target is
+ * Replaces an existing file atomically and preserves its mode and owner. If `path` is a symbolic link, its target is
  * replaced.
- * @throws Error of the system, also if the owner cannot be kept
+ * @throws Error of the system, also if the owner cannot be preserved
  */
 export async function rewriteFile(path: string, content: string): Promise<void> {
   const target = await realpath(path);
@@ -159,18 +162,18 @@ export async function rewriteFile(path: string, content: string): Promise<void> 
   }
 }
 
-/** How long one waits for others who change the same file, each of them for milliseconds. */
+/** How long to wait for processes that change the same file, which takes each of them milliseconds. */
 const LOCK_WAIT_MS = 10_000;
 const LOCK_RETRY_MS = 20;
 
-/** A file that another process is changing, or that one which was killed left locked. */
+/** The file is locked by another process, or by one that was killed. */
 export class FileLocked extends Error {}
 
 /**
- * Runs what reads a file and then replaces it, while no other process does so by this function. The lock is a file
- * next to it, as those of git are. One that a killed process left is removed by hand: nothing tells it for certain from
- * one that is held.
- * @throws FileLocked if the lock is not free in time; Error of the system
+ * Runs a read-modify-write of a file while no other process does so through this function. The lock is a file next to
+ * it, as in git. A lock that a killed process left must be removed by hand, because it cannot be reliably distinguished
+ * from one that is held.
+ * @throws FileLocked if the lock is not free within `waitMs`; Error of the system
  */
 export async function whileLocked<T>(
   path: string,
@@ -194,16 +197,16 @@ export async function whileLocked<T>(
   }
 }
 
-/** What root writes is for the user that the server runs as. */
+/** Gives a file that root writes to the owner of the file it replaces or, if there is none, of the folder. */
 async function leaveToOwner(draft: FileHandle, path: string): Promise<void> {
   if (process.getuid?.() !== 0) return;
   const kept = await stat(path).catch(() => stat(dirname(path)));
   await draft.chown(kept.uid, kept.gid);
 }
 
-/** Makes names that were given in a folder durable; the files' own syncs do not. */
+/** Makes created and renamed entries of a folder durable; syncing the files themselves does not. */
 export function syncFolder(path: string): void {
-  // Windows opens no folder; its names are durable with the files.
+  // Windows cannot open a folder; its entries become durable with the files.
   if (process.platform === 'win32') return;
   const descriptor = openSync(path, 'r');
   try {

@@ -1,8 +1,8 @@
-/** Observations counted in buckets, as plain numbers: cheap to add to, and read when metrics are asked for. */
+/** Counts observations in buckets, as plain numbers: cheap to update, and read only when metrics are scraped. */
 export class Histogram {
-  /** Upper bounds of the buckets, ascending; what is above the last one is only in `count` and `sum`. */
+  /** Upper bounds of the buckets, ascending; observations above the last one are only in `count` and `sum`. */
   readonly bounds: readonly number[];
-  /** `counts[i]` observations are at most `bounds[i]` and above the bound before. */
+  /** `counts[i]` is the number of observations above `bounds[i - 1]` and at most `bounds[i]`. */
   readonly counts: number[];
   sum = 0;
   count = 0;
@@ -21,7 +21,7 @@ export class Histogram {
     if (bucket < counts.length) counts[bucket] = (counts[bucket] ?? 0) + 1;
   }
 
-  /** Adds what another histogram with the same bounds has. */
+  /** Adds the observations of another histogram, which must have the same bounds. */
   add(other: Histogram): void {
     this.sum += other.sum;
     this.count += other.count;

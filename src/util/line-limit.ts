@@ -1,17 +1,17 @@
 import type { CancelTimer, Clock } from './clock.ts';
 
-/** Networks, or other causes, that are counted by themselves; all further ones share one count. */
+/** Networks, or other causes, with a count of their own; all further ones share one count. */
 const MAX_NETWORKS = 1_000;
 const WINDOW_MS = 60_000;
 
 /**
- * Limits log lines of what anybody can cause to one for each network, or other cause, and minute. What is left out is
- * counted, and each count is written: when its minute ends, or when the server stops.
+ * Limits log lines that anybody can cause to one a minute for each network or other cause. Omitted lines are counted,
+ * and each count is logged when its minute ends or the server stops.
  */
 export class LineLimit {
   readonly #clock: Clock;
   readonly #writeCount: (network: string | null, leftOut: number) => void;
-  /** Lines left out, of each network that had its line in this window; null stands for all that found no place. */
+  /** Lines omitted in this window, by network; null stands for all networks beyond {@link MAX_NETWORKS}. */
   readonly #leftOut = new Map<string | null, number>();
   #cancelTimer: CancelTimer | null = null;
 
@@ -20,7 +20,7 @@ export class LineLimit {
     this.#writeCount = writeCount;
   }
 
-  /** Whether a line may be written now; if not, it is counted. */
+  /** Returns whether a line may be logged now; otherwise counts it as omitted. */
   admit(network: string): boolean {
     const key = this.#leftOut.has(network) || this.#leftOut.size < MAX_NETWORKS ? network : null;
     const leftOut = this.#leftOut.get(key);
@@ -29,7 +29,7 @@ export class LineLimit {
     return leftOut === undefined;
   }
 
-  /** Writes the counts of the window that has not ended yet. */
+  /** Logs the counts of the current window. */
   flush(): void {
     this.#cancelTimer?.();
     this.#cancelTimer = null;
@@ -40,7 +40,7 @@ export class LineLimit {
   #endWindow(): void {
     this.#cancelTimer = null;
     this.#writeCounts();
-    // The line with the count is the line of the next window.
+    // The logged count is also the network's line for the next window.
     for (const [network, leftOut] of this.#leftOut) {
       if (leftOut === 0) this.#leftOut.delete(network);
       else this.#leftOut.set(network, 0);

@@ -1,14 +1,15 @@
-/** What may be in one {@link LiveList} at a time. */
+/** An item of at most one {@link LiveList} at a time. */
 export interface LiveItem {
-  /** Its place, for the list alone; -1: it is in none. */
+  /** Index in the list, maintained by the list; -1 if the item is in none. */
   place: number;
 }
 
 /**
- * What comes and goes with each request: added and removed in constant time, in no order.
+ * An unordered list with constant-time insertion and removal, for objects that live as long as a request.
  *
- * Not a Set: V8 gives a Set a new table after so many additions, and the old table keeps the requests that it had last
- * until old objects are collected. A pop over HTTP copied 3.5 KB into the old generation that way (ADR 6).
+ * Not a Set: after enough additions V8 allocates a new table for it, and the old one retains the requests that it last
+ * held until the old generation is collected. With a Set, each pop over HTTP promoted 3.5 KB to the old generation (ADR
+ * 6).
  */
 export class LiveList<T extends LiveItem> {
   readonly #items: T[] = [];
@@ -18,7 +19,7 @@ export class LiveList<T extends LiveItem> {
     this.#items.push(item);
   }
 
-  /** Harmless if it is not in the list. */
+  /** Has no effect if the item is not in the list. */
   remove(item: T): void {
     const { place } = item;
     if (place === -1) return;
@@ -29,7 +30,7 @@ export class LiveList<T extends LiveItem> {
     this.#items[place] = last;
   }
 
-  /** Those that are in it now. */
+  /** Returns a snapshot of the items. */
   items(): readonly T[] {
     return [...this.#items];
   }

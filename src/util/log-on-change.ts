@@ -1,12 +1,15 @@
-/** What is logged of work that is repeated. */
+/** Log messages about repeated work. */
 interface Messages {
-  /** It failed, and had worked before. */
+  /** The work failed after a success, or for the first time. */
   failed(error: unknown): void;
-  /** It works, and had failed before. */
+  /** The work succeeded after a failure. */
   worksAgain(): void;
 }
 
-/** Logs that work fails when that begins, and when it ends: while an engine is unavailable a log needs no more. */
+/**
+ * Logs only the first failure in a row and the first success after it, so that an engine that is unavailable does not
+ * flood the log.
+ */
 export class LogOnChange {
   readonly #messages: Messages;
   #isFailing = false;

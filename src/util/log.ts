@@ -1,4 +1,4 @@
-/** What front ends log for operators. Fields never hold a body, a password or an element header. */
+/** The log of front ends, for operators. Fields never contain a body, a password or an element header. */
 export interface FrontEndLog {
   debug(fields: object, message: string): void;
   info(fields: object, message: string): void;
@@ -6,7 +6,7 @@ export interface FrontEndLog {
   error(fields: object, message: string): void;
 }
 
-/** A log that can be asked before fields are made that cost time. */
+/** A log whose level can be checked before expensive fields are computed. */
 export interface LeveledLog extends FrontEndLog {
   isLevelEnabled(level: 'debug'): boolean;
 }

@@ -1,22 +1,22 @@
 /**
- * Hides secrets in whatever is shown: records, logs, `--print-config`.
- * If a text is ambiguous, more is hidden than needed, never less.
+ * Masks secrets in all output: records, logs, `--print-config`.
+ * If a string is ambiguous, more is masked than needed, never less.
  */
 export const MASK = '***';
 
-/** Names whose values are secrets, wherever the word stands in them: `sslpassword`, `apiKey`, `authToken`. */
+/** Names whose values are secrets. The word may be anywhere in the name: `sslpassword`, `apiKey`, `authToken`. */
 const SECRET_NAME = /pass|pwd|secret|token|key|auth|credential/i;
 
 const URL_PARTS = /^([a-z][a-z0-9+.-]*:)(\/\/)?([\s\S]*)$/i;
 const URL_MARK = '://';
 const PARAMETER = /([?&;#])([^=?&;#]*)=([^&;#]*)/g;
 
-/** Deeper than any option reaches; also what ends a value that contains itself. */
+/** Deeper than any option is nested; also ends the recursion for a value that contains itself. */
 const DEEPEST = 12;
 
 /**
- * A URL without its user info and without the values of secret parameters. Made for what `new URL` cannot
- * parse as well: several hosts, no host, sockets, passwords with raw reserved characters.
+ * Masks the user info and the values of secret parameters of a URL. Also handles what `new URL` cannot parse: several
+ * hosts, no host, sockets, passwords with raw reserved characters.
  */
 export function maskUrl(url: string): string {
   const parts = URL_PARTS.exec(url);
@@ -30,7 +30,8 @@ function maskAfterSlashes(rest: string): string {
   const authorityEnd = rest.search(/[/?#]/);
   const authority = authorityEnd < 0 ? rest : rest.slice(0, authorityEnd);
   const tail = authorityEnd < 0 ? '' : rest.slice(authorityEnd);
-  // An `@` after the authority may end a password with a raw `/`, `?` or `#`: nothing after the scheme is sure.
+  // An `@` after the authority may end a password with a raw `/`, `?` or `#`, so nothing after the scheme is safe to
+  // show.
   if (tail.includes('@')) return MASK;
   const at = authority.lastIndexOf('@');
   const shown = at < 0 ? authority : `${MASK}@${authority.slice(at + 1)}`;
@@ -38,8 +39,8 @@ function maskAfterSlashes(rest: string): string {
 }
 
 /**
- * Whether an `@` stands after the authority: it may end a password with a raw `/`, `?` or `#`, so that what looks like
- * a host, a port or a path may be part of it. Nothing of such a URL may be shown, and it cannot be used.
+ * Whether the URL has an `@` after its authority. It may end a password with a raw `/`, `?` or `#`, so that an apparent
+ * host, port or path may be part of the password. No part of such a URL may be shown, and the URL cannot be used.
  */
 export function hasRawUserInfo(url: string): boolean {
   const [, scheme = '', authority = ''] = URL_PARTS.exec(url) ?? [];
@@ -49,16 +50,17 @@ export function hasRawUserInfo(url: string): boolean {
 }
 
 /**
- * A text, such as an error's message, with every URL in it masked. Takes time linear in the text's length, as clients
- * send texts that are logged.
+ * Masks every URL in a string, such as an error message. Takes time linear in the length, because clients send strings
+ * that are logged.
  */
 export function maskText(text: string): string {
   return text.includes(URL_MARK) ? text.replace(/\S+/g, maskRun) : text;
 }
 
 /**
- * Masks the URLs in a text without whitespace. A URL ends at a quote or an angle bracket, but not before the last `@`:
- * these characters may be part of a raw password. That hides more than needed if an address follows a quoted URL.
+ * Masks the URLs in a string without whitespace. A URL ends at a quote or an angle bracket, but not before the last
+ * `@`, since these characters may be part of a raw password. This masks more than needed if an address follows a quoted
+ * URL.
  */
 function maskRun(text: string): string {
   const delimiter = /["'<>`]/g;
@@ -76,10 +78,10 @@ function maskRun(text: string): string {
   }
 }
 
-/** A copy of plain data in which values under secret names, and URLs anywhere, are masked. Has no functions. */
+/** Copies plain data, masking the values of secret names and all URLs. Functions are left out. */
 export function maskDeep(value: unknown, depth = 0): unknown {
   if (typeof value === 'string') return maskText(value);
-  // A `toJSON` would bring back what is masked here.
+  // A `toJSON` would restore what is masked here.
   if (typeof value === 'function') return undefined;
   if (typeof value !== 'object' || value === null) return value;
   if (depth >= DEEPEST) return MASK;

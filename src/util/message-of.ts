@@ -1,4 +1,4 @@
-/** What an error says, or whatever else was thrown, as text. */
+/** The message of an error, or any other thrown value as a string. */
 export function messageOf(thrown: unknown): string {
   return thrown instanceof Error ? thrown.message : String(thrown);
 }

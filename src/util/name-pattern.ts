@@ -1,9 +1,9 @@
-// Patterns of names: each `*` in one stands for any characters, also none.
+// Name patterns, in which each `*` matches any number of characters, including none.
 
-/** The pattern that all names match. */
+/** The pattern that matches all names. */
 export const ANY_NAME = '*';
 
-/** The first rule that matches a name; undefined if none does. */
+/** The first rule whose pattern matches a name; undefined if none does. */
 export function ruleFor<Rule extends { readonly pattern: string }>(
   rules: readonly Rule[],
   name: string,
@@ -11,12 +11,17 @@ export function ruleFor<Rule extends { readonly pattern: string }>(
   return rules.find(({ pattern }) => matches(pattern, name));
 }
 
-/** The most specific first: names without `*`, then patterns by the number of their other characters. */
+/**
+ * Sorts by specificity, the highest first: names without `*`, then patterns by the number of their other characters.
+ */
 export function bySpecificity<Rule extends { readonly pattern: string }>(rules: readonly Rule[]): Rule[] {
   return rules.toSorted((a, b) => specificity(b.pattern) - specificity(a.pattern));
 }
 
-/** Two patterns of equal specificity that can match one name: which of them holds for it cannot be said. */
+/**
+ * Returns two patterns of equal specificity that can match the same name, so that it is undefined which one applies;
+ * null if there are none.
+ */
 export function conflictOf(patterns: readonly string[]): readonly [string, string] | null {
   for (const [i, one] of patterns.entries()) {
     for (const other of patterns.slice(i + 1)) {
@@ -31,7 +36,7 @@ function specificity(pattern: string): number {
   return literals === pattern.length ? Number.POSITIVE_INFINITY : literals;
 }
 
-/** Whether a pattern matches a name. Linear in practice: only the last `*` is ever tried again. */
+/** Whether a pattern matches a name. Linear in practice, since only the last `*` is backtracked. */
 export function matches(pattern: string, name: string): boolean {
   if (pattern === ANY_NAME) return true;
   let [at, from] = [0, 0];
@@ -55,7 +60,10 @@ export function matches(pattern: string, name: string): boolean {
   return at === pattern.length;
 }
 
-/** Whether some name matches both patterns: row by row, whether their first characters can be made equal. */
+/**
+ * Whether some name matches both patterns. Dynamic programming: `row[j]` tells whether the characters of `one` so far
+ * and the first `j` characters of `other` can match the same string.
+ */
 function canMeet(one: string, other: string): boolean {
   let row = Array.from({ length: other.length + 1 }, (_, j) => [...other.slice(0, j)].every(isAny));
   for (const char of one) {
@@ -74,7 +82,7 @@ function isAny(char: string): boolean {
   return char === ANY_NAME;
 }
 
-/** A pattern as that of SQL's `LIKE`. */
+/** Converts a pattern to one of SQL's `LIKE`. */
 export function likePattern(pattern: string): string {
   return pattern.replace(/[\\%_]/g, '\\$&').replaceAll(ANY_NAME, '%');
 }

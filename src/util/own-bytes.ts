@@ -1,6 +1,6 @@
 /**
- * A copy in memory of its own, for what lives long. Small buffers of Node are parts of blocks of 64 KiB, and one that
- * stays would retain its whole block.
+ * Copies bytes into their own memory, for long-lived data. Small buffers of Node are slices of blocks of 64 KiB, and
+ * each that is retained retains its whole block.
  */
 export function ownBytes(bytes: Uint8Array): Buffer {
   const copy = Buffer.allocUnsafeSlow(bytes.byteLength);
@@ -8,12 +8,12 @@ export function ownBytes(bytes: Uint8Array): Buffer {
   return copy;
 }
 
-/** The same of a string: one that was cut out of a longer one retains all of that. */
+/** Copies a string: a substring retains the whole string that it was cut from. */
 export function ownString(text: string): string {
   return Buffer.from(text).toString();
 }
 
-/** The same of a text, in UTF-8. */
+/** Encodes a string as UTF-8, in its own memory. */
 export function ownText(text: string): Buffer {
   const bytes = Buffer.allocUnsafeSlow(Buffer.byteLength(text));
   bytes.write(text);

@@ -1,6 +1,6 @@
 import type { Clock } from './clock.ts';
 
-/** A wait that may be ended early, one at a time. */
+/** A wait that can be ended early. There is at most one wait at a time. */
 export class Pause {
   readonly #clock: Clock;
   #end: (() => void) | null = null;
@@ -19,7 +19,7 @@ export class Pause {
     });
   }
 
-  /** Ends the wait, if there is one. */
+  /** Ends the current wait, if there is one. */
   end(): void {
     this.#end?.();
     this.#end = null;

@@ -1,4 +1,7 @@
-/** Puts an entry last in a map of a bounded size: the first one, which was put longest ago, makes room. */
+/**
+ * Sets an entry of a bounded map and makes it the most recent one. If the map exceeds `max`, the least recent entry is
+ * evicted.
+ */
 export function putLast<K, V>(map: Map<K, V>, key: K, value: V, max: number): void {
   map.delete(key);
   map.set(key, value);

@@ -1,17 +1,17 @@
 import { textOfBytes } from './byte-text.ts';
 
-/** The longest part of a value that an error message quotes. */
+/** Characters of a value that an error message quotes, at most. */
 const MAX_QUOTED = 64;
-/** Of bytes no more are decoded than the longest characters would need. */
+/** Bytes that are decoded, at most: more than the longest 64 characters need. */
 const MAX_BYTES = 8 * MAX_QUOTED;
 const CUT = /[\xc0-\xff][\x80-\xbf]*$/;
 
-/** What an attacker could hide in a terminal, a log or a page: controls, direction marks, line separators. */
+/** Characters that could hide text in a terminal, a log or a page: controls, direction marks, line separators. */
 const INVISIBLE = /[\p{C}\p{Zl}\p{Zp}]/gu;
 
 /**
- * A value as an error message names it: at most 64 characters of it, and whatever is not visible escaped. Text
- * stands in double quotes; a part that was left out shows as `…` behind them. Never pass a secret.
+ * Formats a value for an error message: at most 64 characters, with invisible ones escaped. Strings are in double
+ * quotes, followed by `…` if they were cut. Never pass a secret.
  */
 export function quote(value: unknown): string {
   if (typeof value === 'object' && value !== null) {
@@ -19,7 +19,7 @@ export function quote(value: unknown): string {
     return `an ${empty}${Array.isArray(value) ? 'array' : 'object'}`;
   }
   if (typeof value !== 'string') return String(value);
-  // A body of megabytes must not be escaped only to be cut.
+  // Avoid escaping megabytes only to cut them.
   const start = value.slice(0, 2 * MAX_QUOTED);
   const characters = [...start];
   const isWhole = value.length === start.length && characters.length <= MAX_QUOTED;
@@ -27,9 +27,9 @@ export function quote(value: unknown): string {
   return text.replace(INVISIBLE, escaped) + (isWhole ? '' : '…');
 }
 
-/** The same of bytes, one character for each, that are probably text in UTF-8. */
+/** Like `quote`, for bytes that are probably UTF-8, given as one character for each byte. */
 export function quoteBytes(bytes: string): string {
-  // The cut may have left the start of a character at the end.
+  // The cut may split the last character.
   const start = bytes.length <= MAX_BYTES ? bytes : bytes.slice(0, MAX_BYTES).replace(CUT, '');
   return quote(textOfBytes(start) ?? bytes);
 }

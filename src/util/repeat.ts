@@ -1,8 +1,8 @@
 import type { CancelTimer, Clock } from './clock.ts';
 
 /**
- * Does work from time to time: `ms` ± half from now, and as long after each time that it ended. It must not reject.
- * Returns a function that ends this; work in progress ends on its own.
+ * Repeats work: first after `ms` ± half, then as long after each completion. The work must not reject.
+ * Returns a function that stops the repetition; it does not interrupt work in progress.
  */
 export function repeat(
   work: () => Promise<void>,
@@ -13,7 +13,7 @@ export function repeat(
   let cancel: CancelTimer | null = null;
   const later = (): void => {
     if (isOver) return;
-    // Nodes that started at the same moment drift apart.
+    // Jitter, so that nodes which started at the same moment drift apart.
     cancel = clock.after(ms * (0.5 + random()), () => void work().then(later));
   };
   later();

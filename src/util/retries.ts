@@ -2,28 +2,28 @@ import type { CancelTimer, Clock } from './clock.ts';
 import { ConcurrencyLimit } from './concurrency-limit.ts';
 
 /**
- * Changes of definitions that an engine is given at once: those for thousands of users who are removed together leave
- * other calls their turns.
+ * Concurrent changes of definitions per engine: when thousands of users are removed together, other calls must not
+ * starve.
  */
 export const MAX_CHANGES = 32;
 
 interface RetriesParts {
   readonly clock: Clock;
-  /** From a failure to the next try. */
+  /** Delay between a failure and the next attempt. */
   readonly delayMs: number;
-  /** Called at the first failure of work by this name, and not again until it has worked. */
+  /** Called at the first failure of work with this name, and again only after it has succeeded. */
   readonly failed: (name: string, error: unknown) => void;
-  /** Work in progress at once, for each engine; not given: any. */
+  /** Concurrent work per engine; unlimited by default. */
   readonly maxAtOnce?: number;
 }
 
-/** Does work that may fail: again and again, until it works or is no longer wanted. */
+/** Retries work until it succeeds or `stop` is called. */
 export class Retries {
   readonly #parts: RetriesParts;
-  /** What failed last time, by name. */
+  /** Names of the work whose last attempt failed. */
   readonly #failing = new Set<string>();
   readonly #timers = new Map<string, CancelTimer>();
-  /** By engine. */
+  /** Keyed by engine. */
   readonly #running: ConcurrencyLimit;
   #stopped = false;
 
@@ -37,8 +37,9 @@ export class Retries {
   }
 
   /**
-   * Does it now, and later if need be. Resolves after this try, and never rejects.
-   * @param engine the name of the one that it changes, if there are several: what is for another does not wait for it
+   * Attempts the work now, and schedules a retry if it fails. Resolves after this attempt, and never rejects.
+   * @param name replaces a pending retry with the same name
+   * @param engine the engine that the work changes, if there are several: each has its own limit
    */
   async do(name: string, work: () => Promise<void>, engine = ''): Promise<void> {
     this.#cancel(name);
@@ -57,7 +58,7 @@ export class Retries {
     }
   }
 
-  /** Ends all retries. */
+  /** Cancels all pending retries. */
   stop(): void {
     this.#stopped = true;
     for (const name of [...this.#timers.keys()]) this.#cancel(name);

@@ -1,6 +1,6 @@
 /**
- * JSON Schema as this project uses it: built with types that TypeScript knows, for OpenAPI and the configuration, and
- * checked by {@link schemaErrors}. A library for the whole of JSON Schema was most of the files that a start loaded.
+ * The subset of JSON Schema that this project uses: built with TypeScript types, for OpenAPI and the configuration, and
+ * checked by {@link schemaErrors}. A full JSON Schema library accounted for most of the files loaded at start.
  */
 
 import { isRecord } from './is-record.ts';
@@ -10,7 +10,7 @@ const OPTIONAL = Symbol('optional');
 
 /** A JSON Schema whose values have the type `T`. */
 export interface Schema<T = unknown> {
-  /** No such member exists: it carries the type alone. */
+  /** Exists in the type only, to carry `T`. */
   readonly [VALUE]?: T;
   readonly [OPTIONAL]?: true;
   readonly type?: string;
@@ -18,7 +18,7 @@ export interface Schema<T = unknown> {
   readonly enum?: readonly unknown[];
   readonly properties?: Properties;
   readonly required?: readonly string[];
-  /** By pattern, as maps are written: one entry, which fits each key. */
+  /** The schema of a map: one entry, whose pattern matches every key. */
   readonly patternProperties?: Properties;
   readonly additionalProperties?: boolean;
   readonly items?: Schema;
@@ -50,12 +50,12 @@ type ObjectOf<P> = Flat<
 type Flat<T> = { [K in keyof T]: T[K] };
 type All<S> = S extends readonly [infer First, ...infer Rest] ? Static<First> & All<Rest> : unknown;
 
-/** Any further keywords: `default`, `description`, bounds, and those of our own. */
+/** Further keywords: `default`, `description`, bounds, and the project's own. */
 type Keywords = Readonly<Record<string, unknown>>;
 
 const EVERY_KEY = '^.*$';
 
-/** Builders by JSON Schema's own words. Each takes further keywords last. */
+/** Builders, named after JSON Schema's types and keywords. The last parameter adds keywords. */
 export const Type = {
   String: (more: Keywords = {}): Schema<string> => ({ type: 'string', ...more }),
   Integer: (more: Keywords = {}): Schema<number> => ({ type: 'integer', ...more }),
@@ -94,13 +94,13 @@ export const Type = {
   }),
 } as const;
 
-/** A value that does not fit: `missing` and `unknown` name the key of the object. */
+/** A violation of the schema. The path of `missing` and `unknown` includes the key in question. */
 export interface SchemaError {
   readonly path: readonly string[];
   readonly rule: 'missing' | 'unknown' | 'pattern' | 'other';
 }
 
-/** Every place of a tree that does not fit its schema, each once; nothing below a value of the wrong type. */
+/** Returns all violations in a value, each once. Below a value of the wrong type nothing is checked. */
 export function schemaErrors(schema: Schema, value: unknown, path: readonly string[] = []): SchemaError[] {
   if (typeof value === 'string') return stringErrors(schema, value, path);
   const isRight = fitsType(schema, value) && fitsBounds(schema, value);

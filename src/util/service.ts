@@ -1,33 +1,33 @@
 /**
- * The contract of everything that lives long: listeners, engines, brokers, exchange loops.
+ * The contract of every long-lived component: listeners, engines, brokers, exchange loops.
  *
- * `start` resolves when the part is ready for use, and rejects when it never will be; it is called once.
- * `stop` lets go of everything. It is harmless before `start`, during it, and when called again: all calls
- * answer the same promise. After it nothing is left: no timer, no socket, no thread, no file handle.
+ * `start` is called once. It resolves when the component is ready for use, and rejects if it cannot become so.
+ * `stop` releases everything. It may be called before `start`, during it, and more than once: all calls return the same
+ * promise. Once it resolves, no timer, socket, thread or file handle is left.
  */
 export interface Service {
   start(): Promise<void>;
   stop(): Promise<void>;
 }
 
-/** Services that were started one after the other, to be stopped in the reverse order. */
+/** Services that are stopped in the reverse order of their start. */
 export class ServiceStack {
-  /** What was started together is stopped together. */
+  /** Services of one group are started, and stopped, concurrently. */
   readonly #groups: (readonly Service[])[] = [];
 
-  /** Starts a service. It is stopped even if its start fails, since a part of it may run. */
+  /** Starts a service. It is stopped later even if its start fails, because parts of it may be running. */
   async start(service: Service): Promise<void> {
     await this.startAll([service]);
   }
 
-  /** As `start`, for services that do not depend on each other. Waits for all, even if one fails. */
+  /** Like `start`, for services that do not depend on each other. Waits for all, even if one fails. */
   async startAll(services: readonly Service[]): Promise<void> {
     this.#groups.push(services);
     const outcomes = await Promise.allSettled(services.map((service) => service.start()));
     throwReasons(outcomes, 'Some parts could not be started.');
   }
 
-  /** Stops all, the last group first. A failure does not keep the others from being stopped. */
+  /** Stops all services, the last group first. A failure does not prevent the others from being stopped. */
   async stop(): Promise<void> {
     const outcomes: PromiseSettledResult<void>[] = [];
     for (let group = this.#groups.pop(); group !== undefined; group = this.#groups.pop()) {
@@ -37,7 +37,7 @@ export class ServiceStack {
   }
 }
 
-/** The same service; `explain` turns the error of a failed start into the one to report. */
+/** Wraps a service: `explain` converts the error of a failed start into the one to report. */
 export function withStartError(service: Service, explain: (error: unknown) => unknown): Service {
   return {
     start: () =>

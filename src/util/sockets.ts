@@ -1,22 +1,22 @@
 import type { AddressInfo, ListenOptions, Server, Socket } from 'node:net';
 import type { FrontEndLog } from './log.ts';
 
-/** A certificate chain and its key, as PEM text. */
+/** A certificate chain and its private key, in PEM. */
 export interface TlsMaterial {
   readonly cert: string;
   readonly key: string;
-  /** Certificates of the authorities that sign those of clients; without them, clients are asked for none. */
+  /** Certificates of the authorities that sign client certificates; if missing, clients are not asked for one. */
   readonly clientCa?: string;
 }
 
-/** What every listener requires of its clients. */
+/** The minimum TLS version of every listener. */
 export const TLS_VERSION = { minVersion: 'TLSv1.2' } as const;
 export const TLS_HANDSHAKE_MS = 10_000;
 
-/** TCP keep-alive finds peers that vanished without a word and owe nothing. */
+/** TCP keep-alive detects peers that vanished while no data is in flight. */
 export const TCP_KEEP_ALIVE_MS = 30_000;
 
-/** Resolves when a server listens; rejects if the address cannot be had. @param protocol its name, for people */
+/** Resolves when the server listens; rejects if the address cannot be bound. @param protocol name for log messages */
 export function listen(
   server: Server,
   options: ListenOptions,
@@ -33,7 +33,7 @@ export function listen(
   return promise;
 }
 
-/** Where a server listens. @throws Error if it does not */
+/** The address that a server listens on. @throws Error if it does not listen */
 export function addressOf(server: Server, protocol: string): AddressInfo {
   const address = server.address();
   if (address === null || typeof address === 'string') {
@@ -43,12 +43,14 @@ export function addressOf(server: Server, protocol: string): AddressInfo {
 }
 
 /**
- * A buffer of up to this size is copied into one write with the bytes around it, because a second write costs more than
- * the copy. Larger ones are written from where they are.
+ * Buffers up to this size are copied into one write with adjacent bytes, because a second write costs more than the
+ * copy. Larger ones are written without a copy.
  */
 export const JOINED_BYTES = 4096;
 
-/** Names a connection among those of one listener: the same for a raw socket and the TLS connection within it. */
+/**
+ * Identifies a connection among those of one listener; a raw socket and the TLS connection over it have the same value.
+ */
 export function peerOf({ remoteAddress, remotePort }: Socket): string {
   return `${remoteAddress} ${remotePort}`;
 }

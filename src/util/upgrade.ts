@@ -1,19 +1,19 @@
 import type { Socket } from 'node:net';
 
-/** A request to turn its connection into a WebSocket, and the connection behind it. */
+/** An HTTP upgrade request to WebSocket, with its connection. */
 export interface UpgradeRequest {
   /** Flat pairs: name, value, … */
   readonly rawHeaders: readonly string[];
-  /** The client's, as far as trusted proxies say it. */
+  /** The client's address, as reported by trusted proxies. */
   readonly address: string;
   readonly socket: Socket;
-  /** The first bytes behind the request. */
+  /** The bytes received after the request. */
   readonly head: Buffer;
-  /** The connection is that of this user from now on. @throws QuaysideError `overloaded` if users have too many */
+  /** Attributes the connection to a user. @throws QuaysideError `overloaded` if users have too many connections */
   readonly onLogin: (user: string) => void;
 }
 
-/** Answers upgrade requests of one path. */
+/** Handles the upgrade requests of one path. */
 export interface UpgradeHandler {
   /** @throws QuaysideError the reason for which the request is rejected */
   check(rawHeaders: readonly string[]): void;

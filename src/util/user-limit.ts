@@ -1,22 +1,22 @@
 export interface UserLimits {
-  /** Of all users together. */
+  /** Maximum of all users together. */
   readonly total: number;
   readonly perUser: number;
-  /** What one user is allowed although others have reached `total`; defaults to a thousandth of it. */
+  /** What one user may have even if others have reached `total`; defaults to a thousandth of it. */
   readonly guaranteed?: number;
 }
 
 /**
- * Counts what users have that lasts, such as blocked calls or connections, and rejects more than the limits allow.
- * Whatever others have, a user who has none may have one, and all that is guaranteed. The user null is the
- * node itself, which is not counted.
+ * Counts resources that users hold, such as blocked calls or connections, and rejects those beyond the limits. However
+ * much others hold, each user may have one, and up to `guaranteed`. The user null is the node itself, which is not
+ * counted.
  */
 export class UserLimit {
   readonly #limits: UserLimits;
   readonly #rejection: (limits: UserLimits) => Error;
   readonly #byUser = new Map<string, number>();
   #total = 0;
-  /** Makes the error of every rejection from now on; null: it is open. */
+  /** Creates the error for all calls after `close`; null before. */
   #closed: (() => Error) | null = null;
 
   constructor(limits: UserLimits, rejection: (limits: UserLimits) => Error) {
@@ -28,7 +28,7 @@ export class UserLimit {
     return this.#total;
   }
 
-  /** @throws the rejection, or what `close` was given */
+  /** @throws the error of the rejection, or the one given to `close` */
   enter(user: string | null, count = 1): void {
     if (this.#closed !== null) throw this.#closed();
     if (user === null) return;
@@ -50,7 +50,7 @@ export class UserLimit {
     else this.#byUser.delete(user);
   }
 
-  /** From now on everybody is rejected, the node itself as well. */
+  /** Rejects all further calls, including those of the node itself. */
   close(error: () => Error): void {
     this.#closed = error;
   }
