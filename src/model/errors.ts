@@ -1,14 +1,14 @@
 import { quote } from '../util/quote.ts';
 
 /**
- * Every way in which Quayside says no, as one list of codes.
+ * All error codes.
  *
- * A code is stable: clients may compare it. Each front end owns a map that is `satisfies
- * Record<ErrorCode, …>`, so a new code does not compile until every wire answers it.
- * What a caller may assume: all codes but `outcome-unknown` and `internal` mean that nothing was changed.
+ * A code is stable: clients may compare it. Each front end owns a map that is `satisfies Record<ErrorCode, …>`, so a
+ * new code does not compile until every protocol maps it.
+ * Callers may assume that nothing was changed, except for `outcome-unknown` and `internal`.
  */
 export const ERROR_CODES = [
-  // what was asked is wrong
+  // invalid requests
   'malformed-request',
   'headers-too-large',
   'request-timeout',
@@ -21,13 +21,13 @@ export const ERROR_CODES = [
   'not-supported',
   'method-not-allowed',
   'route-not-found',
-  // who asked
+  // authentication and authorization
   'unauthorized',
   'token-expired',
   'too-many-attempts',
   'forbidden',
   'forbidden-origin',
-  // what was named is not there, or not in that state
+  // the object does not exist, or is not in the required state
   'namespace-not-found',
   'element-not-found',
   'not-reserved',
@@ -43,10 +43,10 @@ export const ERROR_CODES = [
   'definition-conflict',
   'precondition-failed',
   'backup-conflict',
-  // how a waiting get ended without an element
+  // a waiting get ended without an element
   'pop-cancelled',
   'pop-timeout',
-  // what the server cannot do now
+  // the server cannot serve the request now
   'too-many-consumers',
   'too-many-queues',
   'namespace-full',
@@ -65,17 +65,17 @@ export const ERROR_CODES = [
 
 export type ErrorCode = (typeof ERROR_CODES)[number];
 
-/** More than the sentence: facts that a front end may show with it. Never a secret, never a body. */
+/** Structured details that a front end may include. Never a secret, never a body. */
 export interface ErrorDetails {
-  /** The parameter, header or field that was wrong. */
+  /** The invalid parameter, header or field. */
   readonly parameter?: string;
-  /** When asking again makes sense, in milliseconds from now. */
+  /** When a retry makes sense, in milliseconds from now. */
   readonly retryAfterMs?: number;
-  /** Further members for a structured answer, such as `tid` and `since` of a timed-out get. */
+  /** Further members of a structured response, such as `tid` and `since` of a timed-out get. */
   readonly extra?: Readonly<Record<string, unknown>>;
 }
 
-/** An error that a client is meant to read. Anything else that is thrown is a bug or a failure of the server. */
+/** An error to report to the client. Any other error that is thrown is a bug or a failure of the server. */
 export class QuaysideError extends Error {
   readonly code: ErrorCode;
   readonly details: ErrorDetails;
@@ -88,14 +88,14 @@ export class QuaysideError extends Error {
     this.details = rest;
   }
 
-  /** The same error, of which these members are other ones. */
+  /** Returns a copy of the error with some members replaced. */
   with(changes: ErrorDetails & { readonly code?: ErrorCode; readonly message?: string }): QuaysideError {
     const { code = this.code, message = this.message, ...details } = changes;
     return new QuaysideError(code, message, { ...this.details, ...details, cause: this.cause });
   }
 }
 
-/** Shorthand for the most frequent refusal: one parameter, what was wrong, what would be right. */
+/** The error for one invalid parameter. The message says what is wrong and what is allowed. */
 export function invalidParameter(parameter: string, message: string): QuaysideError {
   return new QuaysideError('invalid-parameter', message, { parameter });
 }
@@ -108,14 +108,14 @@ export function shuttingDown(): QuaysideError {
   );
 }
 
-/** Also the answer for a namespace that the user may not see. */
+/** Also used for a namespace that the user may not see. */
 export function namespaceNotFound(name: string): QuaysideError {
   return new QuaysideError('namespace-not-found', `There is no namespace ${quote(name)}.`, {
     parameter: 'namespace',
   });
 }
 
-/** A user who lacks a right; also by an API token, which may have fewer rights than the user. */
+/** A user who lacks a right, or an API token, which may have fewer rights than its user. */
 interface RightsHolder<Right> {
   readonly name: string;
   readonly token?: {
@@ -124,7 +124,7 @@ interface RightsHolder<Right> {
   };
 }
 
-/** The error for a right that the user, or only the token that the user created, does not have. */
+/** The error for a missing right. The message differs if only the token lacks it, but not its user. */
 export function missingRight<Right extends string>(
   { name, token }: RightsHolder<Right>,
   right: Right,
@@ -140,7 +140,7 @@ export function missingRight<Right extends string>(
   );
 }
 
-/** Whether the engine could not be reached, or became unreachable during the call. */
+/** Whether the engine was unreachable, or became so during the call. */
 export function isOutage(error: unknown): boolean {
   return (
     error instanceof QuaysideError &&

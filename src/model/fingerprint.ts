@@ -2,20 +2,20 @@ import { createHash, type Hash } from 'node:crypto';
 import { compareTexts } from '../util/compare-texts.ts';
 import type { NewElement } from './element.ts';
 
-/** What tracing adds: a repeat of the same insert is another span. */
+/** Headers of tracing, which are ignored: a repeat of the same insert belongs to another span. */
 const OF_TRACING: ReadonlySet<string> = new Set(['traceparent', 'tracestate', 'baggage']);
 
 /** 128 bits in base64url. */
 const LENGTH = 22;
 
-/** What the producer says of an element. */
+/** The part of an element that the producer specifies. */
 type GivenContent = Omit<NewElement, 'dedupKey' | 'fingerprint' | 'expiresAt'>;
 
 /**
- * 128 bits of a hash over all that an insert says of an element: body, content type and encoding, headers, groups,
- * maturity, delay, tries and time to live. The context of a trace is left out. The order of headers and groups does not
- * count: proxies may change it. SHA-256 is what current processors compute in hardware, 1.5 GB/s; it is computed only
- * if a key is given.
+ * 128 bits of a hash of everything that an insert specifies: body, content type and encoding, headers, groups,
+ * maturity, delay, tries and time to live. Trace context is ignored, and so is the order of headers and groups, which
+ * proxies may change. SHA-256 because current processors compute it in hardware, 1.5 GB/s; called only if the insert
+ * has a key.
  */
 export function contentFingerprint(element: GivenContent, ttlMs: number | null = null): string {
   const hash = createHash('sha256')
@@ -24,23 +24,23 @@ export function contentFingerprint(element: GivenContent, ttlMs: number | null =
   return textOf(hash.update(element.body));
 }
 
-/** 128 bits of a hash of a text: a short name of what it says. */
+/** 128 bits of a hash of a string: a short name for its content. */
 export function textFingerprint(text: string): string {
   return textOf(createHash('sha256').update(text));
 }
 
-/** What `contentFingerprint` says of an element, over all elements of a request, in their order. */
+/** The fingerprint of a request: that of `contentFingerprint`, over all elements in their order. */
 export class RequestFingerprint {
   readonly #hash = createHash('sha256');
   #last: { readonly element: GivenContent; readonly ttlMs: number | null; readonly facts: string } | null =
     null;
 
   add(element: GivenContent, ttlMs: number | null): void {
-    // In a large request nearly all elements are alike, and the facts of one cost more than its hash.
+    // In a large request nearly all elements have the same facts, whose serialization costs more than their hash.
     if (this.#last === null || this.#last.ttlMs !== ttlMs || !isAlike(this.#last.element, element)) {
       this.#last = { element, ttlMs, facts: JSON.stringify(factsOf(element, ttlMs)) };
     }
-    // The length says where the body ends and the next element begins.
+    // The length separates the body from the next element.
     this.#hash.update(`${element.body.byteLength}${this.#last.facts}`).update(element.body);
   }
 
@@ -49,7 +49,9 @@ export class RequestFingerprint {
   }
 }
 
-/** Whether two elements differ at most in their bodies, as far as that shows at a glance. */
+/**
+ * Whether two elements differ at most in their bodies, judged by cheap comparisons; may return false for equal ones.
+ */
 function isAlike(a: GivenContent, b: GivenContent): boolean {
   return (
     a.headers.length === 0 &&
@@ -67,7 +69,7 @@ function textOf(hash: Hash): string {
   return hash.digest('base64url').slice(0, LENGTH);
 }
 
-/** All but the body. */
+/** The hashed facts, except the body. */
 function factsOf(element: GivenContent, ttlMs: number | null): unknown[] {
   const { contentType, contentEncoding, headers, matureAt, delayMs, tries, groups } = element;
   const pairs: [string, string][] = [];
@@ -79,22 +81,22 @@ function factsOf(element: GivenContent, ttlMs: number | null): unknown[] {
   return [contentType, contentEncoding, matureAt, delayMs, tries, [...new Set(groups)].sort(), pairs, ttlMs];
 }
 
-/** Whether two inserts have the same content, as far as both fingerprints are known. */
+/** Whether two inserts have the same content; also true if one of the fingerprints is unknown. */
 export function isSameContent(a: string | null | undefined, b: string | null | undefined): boolean {
   return !a || !b || a === b;
 }
 
-/** Keys of different users are different keys. A user name has no colon, so the two parts stay apart. */
+/** Scopes a key to its user. A user name contains no colon, so the two parts cannot be confused. */
 export function userKey(user: string, key: string): string {
   return `${user}:${key}`;
 }
 
-/** The key of a whole request; none is the key of an element, since no user name is empty. */
+/** The key of a whole request. It differs from all keys of elements, since no user name is empty. */
 export function requestKey(user: string, key: string): string {
   return `:${userKey(user, key)}`;
 }
 
-/** The key of an element or a request as its user gave it. */
+/** The key of an element or request, as the user specified it. */
 export function keyOfUser(dedupKey: string): string {
   return dedupKey.slice(dedupKey.indexOf(':', 1) + 1);
 }

@@ -3,22 +3,23 @@ import type { ElementHeaders } from './element.ts';
 import { QuaysideError } from './errors.ts';
 import { LIMITS } from './limits.ts';
 
-// The response to a get has each header as it is stored, so what HTTP cannot carry is rejected at the insert,
-// by whichever protocol it comes: an element whose headers cannot be written would be popped and then lost.
+// The response to a get contains each header as it is stored. So a header that HTTP cannot carry is rejected at the
+// insert, whatever its protocol: otherwise the element would be popped and then lost, as its response could not be
+// written.
 
-/** The prefix of element headers on a wire that has headers of its own. */
+/** The prefix of element headers in protocols that have headers of their own. */
 export const ELEMENT_HEADER_PREFIX = 'x-ks-hdr-';
 
-/** RFC 9110 token, lower-case: header names are compared as bytes everywhere behind the front ends. */
+/** RFC 9110 token, lower-case: all code after the front ends compares header names as bytes. */
 const NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
 /**
- * RFC 9110 field-value: tab, visible ASCII, space and the bytes 0x80 to 0xff. The last are kept because
- * UTF-8 reaches an HTTP server as such bytes. White space at the ends is not part of a value in HTTP.
+ * RFC 9110 field-value: tab, visible ASCII, space and the bytes 0x80 to 0xff, because UTF-8 reaches an HTTP server as
+ * such bytes. White space at the ends is not part of a value in HTTP.
  */
 const VALUE = /^(?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?$/;
 /**
- * The same with spaces at the ends: the name of a queue or an exchange may have them, and the service writes it as it
- * is.
+ * The same, with spaces allowed at the ends: headers of the service contain names of queues and exchanges, which may
+ * have them.
  */
 const SERVICE_VALUE = /^(?:[\x20-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x20-\x7e\x80-\xff])?)?$/;
 const VALUE_RULE =
@@ -28,11 +29,11 @@ const NONE: ReadonlySet<string> = new Set();
 
 /**
  * Checks element headers, flat pairs without the `x-ks-hdr-` prefix: names are lower-case tokens, values survive an
- * HTTP answer unchanged, at most 64 pairs and 8 KiB of names and values. Repeated names are the front end's to join.
- * Answers what it was given.
- * @param exempt names that the limits are not for, since the service writes them; each as long as a name may be, and
- * with spaces at its ends as a name may have
- * @param prefix that the names had on the wire, for the error
+ * HTTP response unchanged, at most 64 pairs and 8 KiB of names and values. Front ends join repeated names before.
+ * @returns `flat`
+ * @param exempt headers of the service: if their value is no longer than a name, they do not count towards the limits;
+ * they may have spaces at their ends
+ * @param prefix of the names in the protocol, for the error
  * @throws QuaysideError `invalid-header` naming the header
  */
 export function checkHeaders(
@@ -54,7 +55,7 @@ export function checkHeaders(
         `it is one too many, an element has at most ${LIMITS.headerCount} headers`,
       );
     }
-    // Every character of a good pair is one byte on the wire, so lengths count bytes.
+    // Each character of a valid pair is one byte on the wire, so lengths count bytes.
     if (isCounted) bytes += name.length + value.length;
     if (bytes > LIMITS.headerBytes) {
       throw invalidHeader(
@@ -70,9 +71,9 @@ export function checkHeaders(
 }
 
 /**
- * Checks a `content-type` or `content-encoding` that is to be stored: it survives an HTTP answer unchanged and
- * has at most 255 characters. The front end has written it as bytes, one character for each.
- * An empty one is returned as null.
+ * Checks a `content-type` or `content-encoding` before it is stored: it survives an HTTP response unchanged and has at
+ * most 255 characters. Front ends pass it as bytes, one character for each.
+ * @returns the value; null for an empty one
  * @throws QuaysideError `invalid-header` naming the header
  */
 export function checkContentHeader(
@@ -90,7 +91,7 @@ export function checkContentHeader(
   return value;
 }
 
-/** The longest part of a wrong name that an error repeats as its parameter. */
+/** Characters of an invalid header name that an error repeats as its parameter. */
 const MAX_PARAMETER = 64;
 
 function invalidValue(name: string, value: string): QuaysideError {
@@ -104,18 +105,18 @@ function invalidHeader(name: string | null, rule: string): QuaysideError {
   });
 }
 
-/** The name of a header as the parameter of an error. */
+/** The name of a header as the `parameter` of an error, truncated. */
 export function headerParameter(name: string): string {
   return name.length > MAX_PARAMETER ? `${name.slice(0, MAX_PARAMETER)}…` : name;
 }
 
-/** The value of an element's header; null if it has none of that name. */
+/** The value of an element header; null if there is no header of that name. */
 export function headerOf(headers: ElementHeaders, name: string): string | null {
   for (let at = 0; at < headers.length; at += 2) if (headers[at] === name) return headers[at + 1] ?? '';
   return null;
 }
 
-/** Headers of which some are replaced. @param changes names and values; null: the header goes */
+/** Replaces some headers. @param changes names and values; null removes the header */
 export function withChanges(headers: ElementHeaders, changes: readonly (string | null)[]): ElementHeaders {
   const values = new Map<string, string | null>();
   for (let i = 0; i < changes.length; i += 2) values.set(changes[i] ?? '', changes[i + 1] ?? null);

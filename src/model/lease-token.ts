@@ -3,21 +3,21 @@ import { randomBytes } from 'node:crypto';
 /** 128 random bits. */
 export const TOKEN_BYTES = 16;
 
-/** Drawn in one go, since each draw has a fixed cost. */
+/** Tokens generated at once, since each call of `randomBytes` has a fixed cost. */
 const POOL_TOKENS = 512;
 
-/** Draws lease tokens, which cannot be guessed. */
+/** Generates unguessable lease tokens. */
 export class LeaseTokens {
   #pool = Buffer.alloc(0);
   #at = 0;
 
-  /** The bytes of a new token: a view of memory that is not written again. */
+  /** The bytes of a new token: a view of memory that is never reused. */
   bytes(): Buffer {
     const at = this.#advance();
     return this.#pool.subarray(at, at + TOKEN_BYTES);
   }
 
-  /** A new token as clients see it. */
+  /** A new token in the form that clients receive, base64url. */
   text(): string {
     const at = this.#advance();
     return this.#pool.toString('base64url', at, at + TOKEN_BYTES);

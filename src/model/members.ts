@@ -9,7 +9,7 @@ import { checkName } from './names.ts';
 export type Members = Readonly<Record<string, unknown>>;
 
 /**
- * The members of a JSON object, all of them known: a misspelt one would silently do nothing.
+ * Returns the members of a JSON object, and rejects unknown ones: a misspelt member would silently do nothing.
  * @param path of the object in the body; '' for the body itself
  * @param known null: any member is allowed
  * @throws QuaysideError `invalid-parameter` with the path
@@ -23,13 +23,13 @@ export function membersOf(value: unknown, path: string, known: readonly string[]
   throw invalidParameter(at, `Unknown member ${at}.${allowed}`);
 }
 
-/** `dst[0].selector`; a name that is no plain word stands in brackets. */
+/** The path of a member, such as `dst[0].selector`; a name that is not a plain word is put in brackets. */
 export function memberPath(path: string, name: string): string {
   if (!/^\w{1,64}$/.test(name)) return `${path}[${quote(name)}]`;
   return path === '' ? name : `${path}.${name}`;
 }
 
-/** A member whose value is not what it must be; `allowed` reads on from "must be". */
+/** The error for a member with an invalid value; `allowed` continues "must be". */
 export function wrongMember(path: string, value: unknown, allowed: string): QuaysideError {
   const what = path === '' ? 'The body' : path;
   if (value === undefined) return invalidParameter(path, `${what} is missing; it must be ${allowed}.`);
@@ -37,8 +37,9 @@ export function wrongMember(path: string, value: unknown, allowed: string): Quay
 }
 
 /**
- * Returns what `read` returns. An error that it throws names the member at `path`, which its own message does not.
- * @param lead what the message begins with
+ * Returns the result of `read`. A QuaysideError that it throws is rethrown with the path of the member, which its own
+ * message does not contain.
+ * @param lead start of the message
  */
 export function atMember<T>(path: string, read: () => T, lead = `${path}:`): T {
   try {
@@ -50,7 +51,7 @@ export function atMember<T>(path: string, read: () => T, lead = `${path}:`): T {
 }
 
 /**
- * Text as the bytes of its UTF-8 form, one character for each, as headers are kept.
+ * Converts a string to its UTF-8 bytes, one character for each, as headers are stored.
  * @throws QuaysideError `invalid-parameter`
  */
 export function bytesMember(path: string, text: string): string {
@@ -58,7 +59,7 @@ export function bytesMember(path: string, text: string): string {
   return bytesOfText(text);
 }
 
-/** A name, see `checkName`. @throws QuaysideError `invalid-parameter`, `invalid-name`, with the path */
+/** Checks a name as `checkName` does. @throws QuaysideError `invalid-parameter`, `invalid-name`, with the path */
 export function nameMember(path: string, value: unknown): string {
   if (typeof value !== 'string') throw wrongMember(path, value, 'a string');
   return checkName(path, value);
@@ -71,8 +72,8 @@ export function booleanMember(path: string, value: unknown): boolean {
 }
 
 /**
- * A whole number within bounds.
- * @param unit what it is, for the message; not given: only a number
+ * Checks an integer within bounds, both inclusive.
+ * @param unit for the message, such as "milliseconds"
  * @throws QuaysideError `invalid-parameter` with the path
  */
 export function wholeMember(path: string, value: unknown, from: number, to: number, unit?: string): number {

@@ -3,22 +3,22 @@ import type { GroupName } from './element.ts';
 import { invalidParameter, QuaysideError } from './errors.ts';
 import { LIMITS } from './limits.ts';
 
-/** A queue's full name. One object per queue is made by the broker and passed on; compare by its fields. */
+/** A queue's full name. The broker creates one object per queue, but compare by fields. */
 export interface QueueKey {
   readonly ns: string;
   readonly name: string;
 }
 
-// C0 controls, DEL and C1 controls: none of them has a place in a name, a path, a log line or a header.
+// C0 controls, DEL and C1 controls, which do not belong in a name, a path, a log line or a header.
 // biome-ignore lint/suspicious/noControlCharactersInRegex: refusing them is the purpose
 const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;
 // A lone surrogate has no UTF-8 form; storing one would change the name.
 const encoder = new TextEncoder();
 
 /**
- * Checks a queue, namespace, exchange or tid name after percent-decoding: 1 to 255 bytes of UTF-8,
- * no control characters.
- * @param parameter by which the client gave it; not given: the same as the kind
+ * Checks a queue, namespace, exchange or tid name after percent-decoding: 1 to 255 bytes of UTF-8, no control
+ * characters.
+ * @param parameter the client's name for it, for the error; defaults to `kind`
  * @throws QuaysideError `invalid-name`
  */
 export function checkName(kind: string, name: string, parameter = kind): string {
@@ -28,28 +28,28 @@ export function checkName(kind: string, name: string, parameter = kind): string 
   throw new QuaysideError('invalid-name', message, { parameter });
 }
 
-/** What is wrong with a name, and what would be right; null: nothing. */
+/** What is wrong with a name and how to fix it, to continue a sentence; null if it is valid. */
 function wrongIn(name: string): string | null {
   if (name === '') return 'is empty. Give 1 to 255 bytes of UTF-8';
   if (CONTROL.test(name)) return 'has a control character. Leave it out';
   if (!name.isWellFormed()) return 'is not well-formed Unicode. Send UTF-8';
-  // A UTF-16 unit is at most 3 bytes of UTF-8, so a short name needs no counting.
+  // A UTF-16 code unit is at most 3 bytes of UTF-8, so a short name need not be encoded.
   const isLong = name.length * 3 > LIMITS.nameBytes && encoder.encode(name).length > LIMITS.nameBytes;
   return isLong ? `is longer than ${LIMITS.nameBytes} bytes. Shorten it` : null;
 }
 
-/** Whether a consumer group can have that name. */
+/** Whether a string is a valid consumer group name. */
 export function isGroup(group: string): boolean {
   if (group === '' || group.length > LIMITS.groupLength) return false;
-  // Lists of groups are trimmed where they are read: a name with a space at an end could not be given.
+  // Lists of groups are trimmed when they are parsed, so a name with a space at an end could not be given in one.
   if (group.includes(',') || group.trim() !== group) return false;
-  // Engines store UTF-8: a lone surrogate would be another group after a restart.
+  // Engines store UTF-8, in which a lone surrogate would become another name after a restart.
   return !CONTROL.test(group) && group.isWellFormed();
 }
 
 /**
- * Checks one consumer group name: 1 to 64 characters, no comma (it separates groups), no control character, no space at
- * an end, well-formed.
+ * Checks one consumer group name: 1 to 64 characters of well-formed Unicode, no comma (it separates groups), no control
+ * character, no space at an end.
  * @throws QuaysideError `invalid-parameter` naming `parameter`
  */
 export function checkGroup(parameter: string, group: string): string {
@@ -63,7 +63,7 @@ export function checkGroup(parameter: string, group: string): string {
 }
 
 /**
- * Consumer group names with commas between them, trimmed, each once.
+ * Parses a comma-separated list of consumer group names: trims each and removes duplicates.
  * @throws QuaysideError `invalid-parameter` naming `parameter`
  */
 export function checkGroups(parameter: string, text: string): readonly GroupName[] {

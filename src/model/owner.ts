@@ -1,14 +1,14 @@
 import { hash } from 'node:crypto';
 
-/** Bytes of a number that stands for a user. */
+/** Bytes of an {@link ownerNumber}. */
 export const OWNER_BYTES = 6;
 
 const MAX_REMEMBERED = 10_000;
 const numbers = new Map<string, number>();
 
 /**
- * The number that an engine stores with a reservation for the user who made it: 48 bits of a hash of the name, so
- * that it has the same small size for every name and on every node. 0 stands for no user.
+ * The number that an engine stores with a reservation to identify its user: 48 bits of a hash of the name, so that it
+ * has the same small size for every name and is the same on every node. 0 stands for no user.
  */
 export function ownerNumber(user: string | null | undefined): number {
   if (user === null || user === undefined) return 0;
@@ -21,20 +21,20 @@ export function ownerNumber(user: string | null | undefined): number {
   return number;
 }
 
-/** Who holds a reservation. */
+/** The holder of a reservation. */
 export interface Holder {
-  /** Null: the user is not known, or the node itself holds it, as an exchange. */
+  /** Null if the user is unknown, or if the node itself holds it, as for an exchange. */
   readonly user: string | null;
-  /** The tid of the consumer that it was made for; null if that gave none. */
+  /** The tid of the consumer that received the element; null if it has none. */
   readonly tid: string | null;
 }
 
-/** The tids of what is reserved together: one for all, or one by place. */
+/** The tids of reservations made together: one for all, or one for each. */
 export type Tids = string | null | readonly (string | null)[];
 
 /**
- * How an engine keeps the holders of reservations that are made together: one text for all, or one by place. Empty
- * texts stand for nobody.
+ * The strings by which an engine stores the holders of reservations that are made together: one for all, or one for
+ * each. An empty string stands for no holder.
  */
 export function holderTexts(
   user: string | null | undefined,

@@ -1,50 +1,53 @@
 import { bytesOfText } from '../util/byte-text.ts';
 import type { ElementHeaders, ElementId } from './element.ts';
 
-// Headers that exchanges write on what they forward.
+// Headers that exchanges add to the elements they forward.
 export const HOP_COUNT = 'x-hop-count';
 export const EXCHANGE_NAME = 'x-exchange-name';
-/** Why an element went to `__no_route__` although no selector rejected it. */
+/** The reason for which an element was forwarded to `__no_route__`, if it is not that all selectors rejected it. */
 export const EXCHANGE_ERROR = 'x-exchange-error';
-/** How many copies an element's original has become, counting those that can come back; absent for one. */
+/**
+ * How many copies the original of an element has become, counting those that can return to the same exchange; absent if
+ * 1.
+ */
 export const COPY_COUNT = 'x-copy-count';
 
-/** Where elements go that failed too often, if the options name no other queue. */
+/** The dead-letter queue, if the options name no other. */
 export const DEAD_LETTER_QUEUE = '__deadletter__';
 
-/** What the headers of a dead letter add about the element that it was. */
+/** Facts about the original of a dead letter, for its headers. */
 interface DeadLetterFacts {
-  /** The queue that it left, in bytes as headers are. */
+  /** The queue that it left, as header bytes. */
   readonly from: string;
-  /** When it was moved. */
+  /** When it was moved, ms since 1970. */
   readonly at: number;
-  /** Its failed tries, the last one included. */
+  /** Its failed tries, including the last one. */
   readonly tries: number;
-  /** The id that it had there. */
+  /** Its id in the queue that it left. */
   readonly id: ElementId;
   /** Why it was moved; null or not given: unknown. */
   readonly reason?: string | null;
 }
 
-/** Names the first id of a dead letter: that of the element which its producer inserted. */
+/** The first id of a dead letter: that of the element which its producer inserted. */
 export const ORIGIN_ID = 'x-ks-origin-id';
 
-/** Names the queue that a dead letter left. */
+/** The queue that a dead letter left. */
 export const FROM_QUEUE = 'x-dl-from-queue';
 
 /**
- * Names the queue of an element that a bulk move has in a queue of its own, on its way to another engine. If it expires
- * there, that queue is what {@link FROM_QUEUE} names.
+ * The original queue of an element that a bulk move has stored in a temporary queue, on its way to another engine. If
+ * it expires there, its {@link FROM_QUEUE} is that original queue.
  */
 export const MOVED_FROM = 'x-ks-moved-from';
 
-/** When a dead letter was moved, ISO 8601, and why. */
+/** When a dead letter was moved (ISO 8601), and why. */
 export const DEAD_LETTER_AT = 'x-dl-at';
 export const DEAD_LETTER_REASON = 'x-dl-reason';
 
 /**
- * The headers that describe the last move. An element that returns to its queue loses them, and keeps its
- * {@link ORIGIN_ID}.
+ * The headers that describe the last move. They are removed when an element returns to its queue; {@link ORIGIN_ID}
+ * remains.
  */
 export const MOVE_HEADERS: ReadonlySet<string> = new Set([
   FROM_QUEUE,
@@ -53,10 +56,10 @@ export const MOVE_HEADERS: ReadonlySet<string> = new Set([
   DEAD_LETTER_REASON,
 ]);
 
-/** The headers that are written on dead letters. */
+/** All headers that are added to dead letters. */
 const DEAD_LETTER_HEADERS: ReadonlySet<string> = new Set([...MOVE_HEADERS, ORIGIN_ID]);
 
-/** What the service itself writes, in addition to what clients set. The limits of an element's headers exempt these. */
+/** All headers that the service itself adds. They do not count towards the limits of an element's headers. */
 export const SERVICE_HEADERS: ReadonlySet<string> = new Set([
   HOP_COUNT,
   COPY_COUNT,
@@ -67,8 +70,8 @@ export const SERVICE_HEADERS: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * The headers of an element that is moved to a dead-letter queue (docs/concepts.md, "Rules"). Those of an earlier
- * move, if it was moved back and failed again, are replaced; the first id stays.
+ * The headers of an element that is moved to a dead-letter queue (docs/concepts.md, "Rules"). Headers of an earlier
+ * move, if it returned and failed again, are replaced; the origin id remains.
  */
 export function deadLetterHeaders(headers: ElementHeaders, facts: DeadLetterFacts): ElementHeaders {
   const { from, at, tries, id, reason = null } = facts;
@@ -93,8 +96,8 @@ const CONTROLS = /[\x00-\x1f\x7f]/g;
 const SPACES_AT_ENDS = /^ +| +$/g;
 
 /**
- * Text as a header's value: its bytes, and what would end the header is a space. None at its ends, as of headers that
- * clients send: reasons often end with a line end, and what takes the element later checks its headers.
+ * Converts a string to a header value: UTF-8 bytes, with control characters replaced by spaces, and trimmed. Reasons
+ * often end with a newline, and headers are checked again when the element is inserted into another queue.
  */
 function headerValue(text: string): string {
   return bytesOfText(text.replace(CONTROLS, ' ').replace(SPACES_AT_ENDS, ''));
